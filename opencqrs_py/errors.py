@@ -1,0 +1,112 @@
+"""Every exception that the package raises on purpose.
+
+Two families. *Signals* are raised by or for handlers and carry only a message: they decide whether an
+event is tried again. *Explained errors* are written for the person who has to mend something: each has a code
+(a heading in ``docs/reference/errors.md``), says what is wrong, where, and how to mend it.
+
+All of them survive pickling, since they cross from Spark's workers to the driver.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "AssemblyError",
+    "ConfigurationError",
+    "ConfigurationErrors",
+    "EngineError",
+    "EventFormatError",
+    "EventStoreError",
+    "ExplainedError",
+    "FencedError",
+    "HandlerSignatureError",
+    "NonTransientError",
+    "OpenCqrsError",
+    "TransientError",
+]
+
+
+class OpenCqrsError(Exception):
+    """Root of all exceptions of this package. Raised by a handler, it is retried like any other error."""
+
+
+class TransientError(OpenCqrsError):
+    """Something that may pass by itself: the event is tried again after the back-off."""
+
+
+class NonTransientError(OpenCqrsError):
+    """Something that no second attempt can mend: the partition stops and reports ``failed``."""
+
+
+class FencedError(OpenCqrsError):
+    """Another processor has taken the partition over; nothing of this one's work was written."""
+
+
+class ExplainedError(OpenCqrsError):
+    """A mistake that a person can mend.
+
+    Args:
+        code: Stable identifier, ``OCQ-`` and three digits; the first digit names the room that raised it
+            (1 configuration, 2 processing, 3 adapters, 4 engines, 5 assembly and command line).
+        what: What is wrong, one sentence without a full stop.
+        where: File with line and column, variable, argument or function. Empty when there is no place.
+        fix: What to do about it. Empty when ``what`` says it all.
+    """
+
+    def __init__(self, code: str, what: str, where: str = "", fix: str = "") -> None:
+        super().__init__(code, what, where, fix)
+        self.code = code
+        self.what = what
+        self.where = where
+        self.fix = fix
+
+    def __str__(self) -> str:
+        lines = [f"[{self.code}] {self.what}"]
+        if self.where:
+            lines.append(f"  where: {self.where}")
+        if self.fix:
+            lines.append(f"  fix:   {self.fix}")
+        return "\n".join(lines)
+
+
+class ConfigurationError(ExplainedError):
+    """A setting, or the place where one was looked for, is wrong (OCQ-1xx)."""
+
+
+class ConfigurationErrors(ConfigurationError):  # noqa: N818 several of them
+    """All configuration errors of one start together, in the order in which they were found.
+
+    Args:
+        errors: At least one error.
+    """
+
+    def __init__(self, errors: tuple[ConfigurationError, ...]) -> None:
+        if not errors:
+            msg = "at least one configuration error is needed"
+            raise ValueError(msg)
+        first = errors[0]
+        super().__init__(first.code, first.what, first.where, first.fix)
+        self.args = (errors,)
+        self.errors = errors
+
+    def __str__(self) -> str:
+        return "\n".join(str(error) for error in self.errors)
+
+
+class HandlerSignatureError(ExplainedError):
+    """A handler, as written, cannot be called (OCQ-20x)."""
+
+
+class EventFormatError(ExplainedError, NonTransientError):
+    """Bytes that should be an event, or its data, are not (OCQ-21x). No retry helps."""
+
+
+class EventStoreError(ExplainedError):
+    """The event store or the database refuses what was asked of it (OCQ-3xx)."""
+
+
+class EngineError(ExplainedError):
+    """An engine cannot run on this machine as it stands (OCQ-4xx)."""
+
+
+class AssemblyError(ExplainedError):
+    """The parts of an application do not fit together (OCQ-5xx)."""

@@ -1,0 +1,105 @@
+"""CloudEvents in their JSON format, to and from events."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import orjson
+
+from opencqrs_py.errors import EventFormatError
+from opencqrs_py.model.event import Event
+
+__all__ = ["microseconds", "parse_event", "write_event"]
+
+_REQUIRED = ("id", "source", "type")
+_KNOWN = frozenset({"specversion", "id", "source", "subject", "type", "time", "datacontenttype", "data"})
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def parse_event(line: bytes | str) -> Event:
+    """Read one CloudEvent from its JSON format; its position is 0 until a store gives one.
+
+    ``subject`` may be missing and is then ``/``. All attributes that are not named by the specification's core become
+    extensions.
+
+    Raises:
+        EventFormatError: OCQ-212, saying which attribute is wrong and what it should be.
+
+    Source:
+        CloudEvents 1.0, JSON event format.
+    """
+    try:
+        fields = orjson.loads(line)
+    except orjson.JSONDecodeError as error:
+        raise EventFormatError("OCQ-212", f"not JSON ({error})") from None
+    if not isinstance(fields, dict):
+        raise EventFormatError("OCQ-212", f"a CloudEvent is a JSON object, got {type(fields).__name__}")
+    _check(fields)
+    extra = {name: value for name, value in fields.items() if name not in _KNOWN}
+    return Event(
+        0,
+        fields["id"],
+        fields["source"],
+        fields.get("subject") or "/",
+        fields["type"],
+        fields.get("time"),
+        fields.get("datacontenttype") or "application/json",
+        _json(fields["data"]) if fields.get("data") is not None else None,
+        _json(extra) if extra else None,
+    )
+
+
+def write_event(event: Event) -> dict[str, Any]:
+    """Return an event as the object of the JSON format, with its extensions."""
+    optional = {"time": event.time, "data": event.data if event.payload is not None else None}
+    return {
+        "specversion": "1.0",
+        "id": event.id,
+        "source": event.source,
+        "subject": event.subject,
+        "type": event.type,
+        "datacontenttype": event.content_type,
+        **{name: value for name, value in optional.items() if value is not None},
+        **event.metadata,
+    }
+
+
+def microseconds(time: str | None) -> int | None:
+    """Return an RFC 3339 time as microseconds since 1970, or ``None`` for ``None``.
+
+    Raises:
+        ValueError: If it is not a time with an offset.
+    """
+    if time is None:
+        return None
+    moment = datetime.fromisoformat(time)
+    if moment.tzinfo is None:
+        msg = "a time needs an offset, such as Z or +01:00"
+        raise ValueError(msg)
+    since = moment - _EPOCH
+    return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
+
+
+def _check(fields: dict[str, Any]) -> None:
+    for name in _REQUIRED:
+        value = fields.get(name)
+        if not isinstance(value, str) or not value:
+            found = "is missing" if value is None else f"is {value!r}"
+            what = f"attribute '{name}' {found}; it must be a text with at least one character"
+            raise EventFormatError("OCQ-212", what)
+    for name in ("subject", "time", "datacontenttype"):
+        if not isinstance(fields.get(name), str | None):
+            raise EventFormatError("OCQ-212", f"attribute '{name}' must be a text, got {fields[name]!r}")
+    if fields.get("specversion", "1.0") != "1.0":
+        raise EventFormatError("OCQ-212", f"specversion must be 1.0, got {fields['specversion']!r}")
+    if "data_base64" in fields:
+        raise EventFormatError("OCQ-212", "binary data (data_base64) are not supported; data must be JSON")
+    try:
+        microseconds(fields.get("time"))
+    except ValueError as error:
+        raise EventFormatError("OCQ-212", f"attribute 'time' is no RFC 3339 time: {error}") from None
+
+
+def _json(value: Any) -> str:
+    return orjson.dumps(value).decode()

@@ -1,0 +1,27 @@
+"""What a handler may ask about the circumstances of its call."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from opencqrs_py.model.partition import Partition
+
+__all__ = ["ProcessingContext"]
+
+
+class ProcessingContext(NamedTuple):
+    """The circumstances of one handler call.
+
+    Attributes:
+        group: Processing group.
+        partition: Partition that handles the event.
+        position: The event's position.
+        attempt: Number of this attempt, from 1.
+        replaying: Whether the event was handled before a reset. Always ``False`` until resets exist.
+    """
+
+    group: str
+    partition: Partition
+    position: int
+    attempt: int
+    replaying: bool = False

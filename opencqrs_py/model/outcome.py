@@ -1,0 +1,66 @@
+"""What one step of a processor came to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from opencqrs_py.model.progress import Cursor
+
+__all__ = ["Origin", "Outcome", "Trouble"]
+
+
+class Origin(StrEnum):
+    """Where an error arose; decides what is done about it."""
+
+    HANDLER = "handler"  # raised by the user's code, or by committing what it wrote
+    EVENT = "event"  # the event cannot be decoded for a handler that wants it
+    FRAMEWORK = "framework"  # a resolver, the container, this package
+    OUTAGE = "outage"  # the event store or the database does not answer
+    FENCED = "fenced"  # another processor owns the partition now
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """An error and the event in hand, as plain text: it crosses process borders.
+
+    Attributes:
+        origin: Where the error arose.
+        permanent: Whether the error itself says that no retry helps (``NonTransientError``).
+        error: Type name of the exception.
+        message: Its text.
+        traceback: The user's own frames, formatted; empty when there are none.
+        position: Position of the event in hand, or ``None`` when no event was in hand.
+        event: The event's label; empty when no event was in hand.
+    """
+
+    origin: Origin
+    permanent: bool
+    error: str
+    message: str
+    traceback: str = ""
+    position: int | None = None
+    event: str = ""
+
+    def __str__(self) -> str:
+        first_line = self.message.strip().splitlines()[0] if self.message.strip() else ""
+        return f"{self.error}: {first_line}" if first_line else self.error
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a step did.
+
+    Attributes:
+        cursor: Where to go on.
+        handled: Events that were handed to at least one handler and are done.
+        skipped: Events that were given up.
+        idle: Nothing was left to read.
+        trouble: Why the step ended early, or ``None``.
+    """
+
+    cursor: Cursor
+    handled: int = 0
+    skipped: int = 0
+    idle: bool = False
+    trouble: Trouble | None = None

@@ -1,0 +1,68 @@
+"""A partition: the share of a group's sequences that one processor handles."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from zlib import crc32
+
+__all__ = ["Partition", "hash_of", "layout", "residue_of"]
+
+
+def hash_of(sequence_id: str) -> int:
+    """Return the number by which a sequence is assigned: CRC-32 of its UTF-8 bytes, ``0..2**32 - 1``.
+
+    Source:
+        OpenCQRS ``DefaultPartitionKeyResolver``. Spark's ``crc32(encode(s, 'UTF-8'))`` gives the same number.
+    """
+    return crc32(sequence_id.encode())
+
+
+def residue_of(sequence_id: str, modulus: int) -> int:
+    """Return the residue class, ``0..modulus - 1``, that a sequence belongs to."""
+    return hash_of(sequence_id) % modulus
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Partition:
+    """The sequences of a group whose hash leaves ``residue`` modulo ``modulus``."""
+
+    modulus: int
+    residue: int
+
+    def __post_init__(self) -> None:
+        if self.modulus < 1:
+            msg = f"modulus must be at least 1, got {self.modulus}"
+            raise ValueError(msg)
+        if not 0 <= self.residue < self.modulus:
+            msg = f"residue must be in 0..{self.modulus - 1}, got {self.residue}"
+            raise ValueError(msg)
+
+    def __str__(self) -> str:
+        return f"{self.residue}/{self.modulus}"
+
+    def owns(self, sequence_id: str) -> bool:
+        """Say whether events of this sequence are handled here."""
+        return residue_of(sequence_id, self.modulus) == self.residue
+
+    def split(self) -> tuple[Partition, Partition]:
+        """Return the two halves of this partition."""
+        double = 2 * self.modulus
+        return Partition(double, self.residue), Partition(double, self.residue + self.modulus)
+
+    def merge(self, other: Partition) -> Partition:
+        """Return the partition of which this one and ``other`` are the halves.
+
+        Raises:
+            ValueError: If they are not the two halves of one partition.
+        """
+        if self.modulus == other.modulus and self.modulus % 2 == 0:
+            whole = Partition(self.modulus // 2, min(self.residue, other.residue) % (self.modulus // 2))
+            if {self, other} == set(whole.split()):
+                return whole
+        msg = f"{self} and {other} are not the halves of one partition"
+        raise ValueError(msg)
+
+
+def layout(count: int) -> tuple[Partition, ...]:
+    """Return the partitions of a group that starts with ``partitions: count``."""
+    return tuple(Partition(count, residue) for residue in range(count))

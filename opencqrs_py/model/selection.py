@@ -1,0 +1,61 @@
+"""Which events of a store a group looks at."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from opencqrs_py.model.event import Event
+
+__all__ = ["Selection", "Slice"]
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """A condition on events that a store can check.
+
+    Attributes:
+        subject: Root subject; ``/`` with ``recursive`` is everything.
+        recursive: Whether child subjects count too.
+        types: The event types wanted, or ``None`` for all.
+
+    Source:
+        OpenCQRS observe options ``subject`` and ``recursive``.
+    """
+
+    subject: str = "/"
+    recursive: bool = True
+    types: frozenset[str] | None = None
+
+    @property
+    def everything(self) -> bool:
+        """Whether the subject excludes nothing."""
+        return self.recursive and self.subject == "/"
+
+    @property
+    def prefix(self) -> str:
+        """What every child subject begins with."""
+        return self.subject if self.subject.endswith("/") else self.subject + "/"
+
+    def matches(self, event: Event) -> bool:
+        """Say whether ``event`` is selected; the plain form of what stores do in their own language."""
+        if self.types is not None and event.type not in self.types:
+            return False
+        if self.everything or event.subject == self.subject:
+            return True
+        return self.recursive and event.subject.startswith(self.prefix)
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """Selected events from one stretch of a log.
+
+    Attributes:
+        after: Position before the stretch.
+        upto: Last position of the stretch; no event in ``after + 1..upto`` will ever be added to it.
+        events: The selected ones, in the order of their positions.
+    """
+
+    after: int
+    upto: int
+    events: Sequence[Event] = field(default=())

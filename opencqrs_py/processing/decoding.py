@@ -1,0 +1,94 @@
+"""Decoding: from an event's JSON data to an object of the class that a handler asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import is_dataclass
+from typing import Any, get_origin, is_typeddict
+
+import orjson
+from pydantic import BaseModel, TypeAdapter, ValidationError
+
+from opencqrs_py.errors import EventFormatError
+from opencqrs_py.model.event import Event
+
+__all__ = ["Decoder", "decodable", "decoder_for"]
+
+Decoder = Callable[[Event], Any]
+
+_PROBLEMS_SHOWN = 5
+
+
+def decodable(annotation: object) -> bool:
+    """Say whether data can become ``annotation``: dataclass, pydantic, attrs, TypedDict, ``dict``, ``object``."""
+    plain = get_origin(annotation) or annotation
+    if not isinstance(plain, type):
+        return False
+    known = plain in (dict, object, Mapping) or is_typeddict(plain) or is_dataclass(plain)
+    return known or issubclass(plain, BaseModel) or hasattr(plain, "__attrs_attrs__")
+
+
+def decoder_for(event_class: type) -> Decoder:
+    """Return the function that decodes an event's data to ``event_class``; unknown fields are ignored.
+
+    Dataclasses and pydantic models are validated by pydantic. ``dict`` and TypedDict get the JSON object as it is,
+    attrs classes are called with the fields that they know.
+
+    Raises (when called):
+        EventFormatError: OCQ-210 without data, OCQ-211 if the data do not fit.
+    """
+    plain = get_origin(event_class) or event_class
+    if plain is object:
+        return lambda event: event.data
+    if is_typeddict(plain) or plain in (dict, Mapping):
+        return _json_object
+    if hasattr(plain, "__attrs_attrs__"):
+        return _attrs_decoder(plain)
+    return _validating_decoder(plain)
+
+
+def _json_object(event: Event) -> Any:
+    """Decode anew, so that one handler's changes are not seen by the next."""
+    data = orjson.loads(event.payload) if event.payload is not None else event.data
+    if not isinstance(data, dict):
+        raise _misfit(event, "a JSON object", [f"the data are {type(data).__name__}"])
+    return data
+
+
+def _validating_decoder(event_class: type) -> Decoder:
+    validate = TypeAdapter(event_class).validator.validate_json
+
+    def decode(event: Event) -> Any:
+        if event.payload is None:
+            return event.data  # raises
+        try:
+            return validate(event.payload)
+        except ValidationError as error:
+            problems = [_problem(detail) for detail in error.errors(include_input=False, include_url=False)]
+            raise _misfit(event, event_class.__name__, problems) from None
+
+    return decode
+
+
+def _attrs_decoder(event_class: Any) -> Decoder:
+    aliases = {field.name: field.alias or field.name for field in event_class.__attrs_attrs__ if field.init}
+
+    def decode(event: Event) -> Any:
+        data = _json_object(event)
+        try:
+            return event_class(**{alias: data[name] for name, alias in aliases.items() if name in data})
+        except (TypeError, ValueError) as error:
+            raise _misfit(event, event_class.__name__, [str(error)]) from error
+
+    return decode
+
+
+def _problem(detail: Mapping[str, Any]) -> str:
+    path = ".".join(str(part) for part in detail["loc"])
+    return f"{path}: {detail['msg']}" if path else str(detail["msg"])
+
+
+def _misfit(event: Event, wanted: str, problems: list[str]) -> EventFormatError:
+    shown = "; ".join(problems[:_PROBLEMS_SHOWN])
+    fix = "mend the event class, or handle this type with a handler for the raw Event"
+    return EventFormatError("OCQ-211", f"the event's data do not fit {wanted} ({shown})", event.label, fix)

@@ -1,0 +1,68 @@
+"""The parts of one processing group in one process."""
+
+from __future__ import annotations
+
+from math import isqrt
+
+from opencqrs_py.model.partition import Partition
+from opencqrs_py.model.selection import Selection
+from opencqrs_py.processing.dispatch import Dispatcher
+from opencqrs_py.processing.feed import Feed
+from opencqrs_py.processing.ports import EventSource, ProgressTracker, SequenceResolver
+from opencqrs_py.processing.processor import PartitionProcessor
+
+__all__ = ["GroupProcessing"]
+
+TRANSACTIONAL_BATCH = 1_000
+_LEAST_READ = 1_000  # events fetched at once, even when each is committed alone
+
+
+class GroupProcessing:
+    """Makes the processors of a group; they share source, tracker, dispatcher and feed.
+
+    Args:
+        group: Processing group.
+        source: The event store.
+        tracker: Where progress goes.
+        dispatcher: Calls the group's handlers.
+        subject: Root subject observed.
+        recursive: Whether its child subjects are observed too.
+        sequence_of: Sequence resolver.
+        partitions: Number of partitions, for the size of what is read at once.
+        batch_size: Most events in one transaction. ``None``: 1,000 when every handler asks for the progress
+            transaction, so that a repeated event changes nothing; else 1, so that a crash repeats at most one event.
+    """
+
+    def __init__(
+        self,
+        group: str,
+        source: EventSource,
+        tracker: ProgressTracker,
+        dispatcher: Dispatcher,
+        *,
+        subject: str,
+        recursive: bool,
+        sequence_of: SequenceResolver,
+        partitions: int,
+        batch_size: int | None,
+    ) -> None:
+        self.group = group
+        self.source = source
+        self.tracker = tracker
+        self.batch_size = batch_size or (TRANSACTIONAL_BATCH if dispatcher.transactional else 1)
+        self._dispatcher = dispatcher
+        selection = Selection(subject, recursive, dispatcher.wanted_types)
+        self.feed = Feed(source, selection, sequence_of, read_size(self.batch_size, partitions))
+
+    def processor(self, partition: Partition) -> PartitionProcessor:
+        """Return the processor of one partition."""
+        return PartitionProcessor(self.group, partition, self.feed, self.tracker, self._dispatcher, self.batch_size)
+
+
+def read_size(batch_size: int, partitions: int) -> int:
+    """Return how many events to read at once, so that a partition's share mostly fits one transaction.
+
+    A share of n events varies by about the square root of n; four of them leave room for nearly all cases.
+    """
+    share = batch_size if partitions == 1 else max(1, batch_size - 4 * isqrt(batch_size))
+    return max(_LEAST_READ, share * partitions)

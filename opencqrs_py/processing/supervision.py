@@ -1,0 +1,205 @@
+"""Supervision of one partition: its state, its trouble, and when it may go on. Both engines act on what this says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Protocol
+
+from opencqrs_py.model.outcome import Origin, Outcome, Trouble
+from opencqrs_py.model.partition import Partition
+from opencqrs_py.model.progress import Cursor, PartitionStatus, ProcessorState
+from opencqrs_py.processing.backoff import ExponentialBackOff
+from opencqrs_py.processing.ports import BackOff, Clock
+from opencqrs_py.processing.recovery import Action, OnExhausted, action_for
+
+__all__ = ["NO_OBSERVER", "Notice", "Observer", "SupervisedPartition"]
+
+# Back-offs of our own, in seconds: while the store or database is away, and after a partition failed (K8).
+OUTAGE_BACK_OFF = ExponentialBackOff(initial=0.5, multiplier=2, maximum=30)
+FAILURE_BACK_OFF = ExponentialBackOff(initial=30, multiplier=2, maximum=600)
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """Something that happened to a partition and that a person may want to know.
+
+    Attributes:
+        group: Processing group.
+        partition: Partition of the group.
+        action: What is done about it; ``None`` when the partition has recovered.
+        trouble: The error; ``None`` when the partition has recovered.
+        attempt: Number of the attempt that failed, 0 when no event was tried.
+        wait: Seconds until the next attempt, where there is one.
+    """
+
+    group: str
+    partition: Partition
+    action: Action | None
+    trouble: Trouble | None = None
+    attempt: int = 0
+    wait: float = 0.0
+
+
+class Observer(Protocol):
+    """Sees what the processors of an application do. Called on engine threads; must return quickly."""
+
+    def noticed(self, notice: Notice) -> None:
+        """Trouble, and recovery from it."""
+        ...
+
+    def advanced(self, group: str, partition: Partition, outcome: Outcome) -> None:
+        """Every step of every partition."""
+        ...
+
+
+class _NoObserver:
+    def noticed(self, notice: Notice) -> None:
+        """Ignore it."""
+
+    def advanced(self, group: str, partition: Partition, outcome: Outcome) -> None:
+        """Ignore it."""
+
+
+NO_OBSERVER: Observer = _NoObserver()
+
+
+class SupervisedPartition:
+    """The state of one partition between its steps.
+
+    Args:
+        group: Processing group.
+        cursor: Where the claim found it.
+        back_off: Waits between an event's attempts.
+        on_exhausted: What happens to an event whose attempts are used up.
+        clock: Time.
+    """
+
+    def __init__(self, group: str, cursor: Cursor, back_off: BackOff, on_exhausted: OnExhausted, clock: Clock) -> None:
+        self.group = group
+        self.cursor = cursor
+        self.state = ProcessorState.STARTING
+        self.trouble: Trouble | None = None
+        self.handled = 0
+        self._back_off = back_off
+        self._on_exhausted = on_exhausted
+        self._clock = clock
+        self._due = 0.0
+        self._attempt = 0
+        self._event_waits: Iterator[float] | None = None
+        self._outage_waits: Iterator[float] | None = None
+        self._failure_waits: Iterator[float] | None = None
+
+    @property
+    def partition(self) -> Partition:
+        """The partition supervised."""
+        return self.cursor.partition
+
+    @property
+    def over(self) -> bool:
+        """Whether this process must not touch the partition any more."""
+        return self.state is ProcessorState.STOPPED
+
+    def done(self, head: int) -> bool:
+        """Say whether everything up to ``head`` is handled and stored."""
+        return self.trouble is None and self.cursor.position >= head and self.cursor.stored == self.cursor.position
+
+    def wait(self) -> float:
+        """Return the seconds until the partition may go on, 0 when it may now."""
+        return max(0.0, self._due - self._clock.monotonic())
+
+    def take(self, outcome: Outcome) -> Notice | None:
+        """Take in what a step came to and decide how to go on.
+
+        Returns:
+            What a person may want to know, or ``None``.
+        """
+        moved = outcome.cursor.position > self.cursor.position
+        self.cursor = outcome.cursor
+        self.handled += outcome.handled
+        if outcome.trouble is None:
+            return self._well()
+        if moved:
+            self._event_waits = None
+        if outcome.trouble.origin is not Origin.OUTAGE:
+            self._outage_waits = None
+        return self._act(outcome.trouble)
+
+    def claimed_again(self, cursor: Cursor) -> None:
+        """Go on from a new claim; what is known of a troubled event is kept if progress has not moved."""
+        same = cursor.stored == self.cursor.stored
+        self.cursor = replace(self.cursor, epoch=cursor.epoch) if same else cursor
+
+    def stop(self) -> None:
+        """Record that the partition was stopped on request."""
+        if self.state is not ProcessorState.FAILED:
+            self.state = ProcessorState.STOPPED
+
+    def status(self) -> PartitionStatus:
+        """Return what there is to show of the partition."""
+        due = self._clock.now() + timedelta(seconds=self.wait()) if self.wait() else None
+        return PartitionStatus(
+            group=self.group,
+            partition=self.partition,
+            position=self.cursor.stored,
+            state=self.state,
+            attempt=self._attempt,
+            error=str(self.trouble) if self.trouble else "",
+            next_attempt_at=due.isoformat(timespec="milliseconds") if due else None,
+        )
+
+    def _well(self) -> Notice | None:
+        recovered = self.trouble is not None
+        self.state = ProcessorState.RUNNING
+        self.trouble = None
+        self._due = 0.0
+        self._attempt = 0
+        self._event_waits = self._outage_waits = self._failure_waits = None
+        return Notice(self.group, self.partition, None) if recovered else None
+
+    def _act(self, trouble: Trouble) -> Notice:
+        self.trouble = trouble
+        wait = self._next_wait(trouble)
+        action = action_for(trouble, exhausted=wait is None, on_exhausted=self._on_exhausted)
+        self._attempt = self.cursor.attempt if trouble.position is not None else 0
+        notice_wait = self._enter(action, trouble, wait or 0.0)
+        self._due = self._clock.monotonic() + notice_wait
+        return Notice(self.group, self.partition, action, trouble, self._attempt, notice_wait)
+
+    def _next_wait(self, trouble: Trouble) -> float | None:
+        if action_for(trouble, exhausted=False, on_exhausted=self._on_exhausted) is not Action.RETRY:
+            return None
+        if self._event_waits is None:
+            self._event_waits = self._back_off.waits()
+        return next(self._event_waits, None)
+
+    def _enter(self, action: Action, trouble: Trouble, wait: float) -> float:
+        """Change the state as ``action`` says; return the seconds to wait."""
+        match action:
+            case Action.RETRY:
+                self.state = ProcessorState.BACKING_OFF
+                self.cursor = self.cursor.retrying(_position(trouble))
+                return wait
+            case Action.SKIP:
+                self.state = ProcessorState.RUNNING
+                self.cursor = self.cursor.retrying(_position(trouble), skip=True)
+                return 0.0
+            case Action.WAIT:
+                self.state = ProcessorState.WAITING
+                self._outage_waits = self._outage_waits or OUTAGE_BACK_OFF.waits()
+                return next(self._outage_waits)
+            case Action.STOP:
+                self.state = ProcessorState.FAILED
+                self._failure_waits = self._failure_waits or FAILURE_BACK_OFF.waits()
+                return next(self._failure_waits)
+            case Action.LEAVE:
+                self.state = ProcessorState.STOPPED
+                return 0.0
+
+
+def _position(trouble: Trouble) -> int:
+    if trouble.position is None:
+        msg = f"{trouble.origin} errors name the event in hand"
+        raise ValueError(msg)
+    return trouble.position
