@@ -1,0 +1,1 @@
+"""Ports fulfilled: memory, files, SQL databases."""

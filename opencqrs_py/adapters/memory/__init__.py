@@ -1,0 +1,6 @@
+"""Ports fulfilled in memory: for tests, and for progress that may be lost."""
+
+from opencqrs_py.adapters.memory.event_store import InMemoryEventStore
+from opencqrs_py.adapters.memory.progress import InMemoryProgressTracker
+
+__all__ = ["InMemoryEventStore", "InMemoryProgressTracker"]

@@ -1,0 +1,90 @@
+"""Progress in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
+from threading import Lock
+
+from opencqrs_py.errors import EventStoreError, FencedError
+from opencqrs_py.model.partition import Partition
+from opencqrs_py.model.progress import Cursor, PartitionStatus, ProcessorState
+from opencqrs_py.processing.ports import Transactions, UnitOfWork
+
+__all__ = ["InMemoryProgressTracker"]
+
+_Key = tuple[str, Partition]
+
+
+class InMemoryProgressTracker:
+    """Keeps progress until the process ends; the next start handles everything again.
+
+    On a Spark worker, where no partition was claimed, it only opens the transactions: there the driver holds the
+    progress.
+
+    Args:
+        transactions: Opens the transactions that handlers write in.
+
+    Source:
+        OpenCQRS in-memory progress tracker.
+    """
+
+    def __init__(self, transactions: Transactions) -> None:
+        self._transactions = transactions
+        self._progress: dict[_Key, tuple[int, int]] = {}
+        self._statuses: dict[_Key, PartitionStatus] = {}
+        self._lock = Lock()
+
+    def claim(self, group: str, partitions: Sequence[Partition], initial: int, owner: str) -> tuple[Cursor, ...]:
+        """Take the partitions over; those without progress start at ``initial``."""
+        del owner
+        with self._lock:
+            held = {partition for name, partition in self._progress if name == group}
+            if held and held != set(partitions):
+                raise EventStoreError("OCQ-310", f"group '{group}' has progress for {len(held)} partitions")
+            return tuple(self._claimed(group, partition, initial) for partition in partitions)
+
+    def unit(self, group: str, cursor: Cursor, to: int) -> AbstractContextManager[UnitOfWork]:
+        """Open a transaction; when it is committed, progress is ``to``."""
+        return self._unit((group, cursor.partition), cursor, to)
+
+    def report(self, status: PartitionStatus, epoch: int) -> None:
+        """Keep what a processor says of itself."""
+        key = (status.group, status.partition)
+        with self._lock:
+            if self._progress.get(key, (0, epoch))[1] == epoch:
+                self._statuses[key] = status
+
+    def statuses(self) -> list[PartitionStatus]:
+        """Return what is known of every partition claimed in this process."""
+        with self._lock:
+            keys = sorted(self._progress)
+            return [replace(self._status(key), position=self._progress[key][0]) for key in keys]
+
+    def is_outage(self, error: BaseException) -> bool:
+        """Say whether the handlers' database does not answer for now."""
+        return self._transactions.is_outage(error)
+
+    def _status(self, key: _Key) -> PartitionStatus:
+        return self._statuses.get(key) or PartitionStatus(*key, 0, ProcessorState.STOPPED)
+
+    def _claimed(self, group: str, partition: Partition, initial: int) -> Cursor:
+        position, epoch = self._progress.get((group, partition), (initial, 0))
+        self._progress[group, partition] = (position, epoch + 1)
+        return Cursor(partition, epoch + 1, position, position)
+
+    @contextmanager
+    def _unit(self, key: _Key, cursor: Cursor, to: int) -> Iterator[UnitOfWork]:
+        self._check(key, cursor)
+        with self._transactions.begin() as unit:
+            yield unit
+        with self._lock:
+            if key in self._progress:
+                self._progress[key] = (to, cursor.epoch)
+
+    def _check(self, key: _Key, cursor: Cursor) -> None:
+        with self._lock:
+            if self._progress.get(key, (cursor.stored, cursor.epoch)) != (cursor.stored, cursor.epoch):
+                msg = f"progress of group '{key[0]}' partition {key[1]} was taken over by another processor"
+                raise FencedError(msg)

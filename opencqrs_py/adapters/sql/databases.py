@@ -1,0 +1,151 @@
+"""A database: its engine, its transactions, and which of its errors mean that it is away."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cached_property
+from typing import Any
+
+from sqlalchemy import Connection, Engine, create_engine, event, exc, make_url
+from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, OperationalError
+from sqlalchemy.orm import Session
+
+from opencqrs_py.errors import EventStoreError
+from opencqrs_py.processing.ports import UnitOfWork
+
+__all__ = ["Database", "DatabaseTransactions"]
+
+# SQLite result codes that pass by themselves: BUSY, LOCKED, IOERR, FULL, CANTOPEN, PROTOCOL.
+_SQLITE_AWAY = {5, 6, 10, 13, 14, 15}
+_SQLITE_PATIENCE = 60.0  # seconds that a writer waits for the one before it
+_DRIVERS = {"sqlite": "sqlite", "postgresql": "postgresql+psycopg"}
+
+
+class Database:
+    """One database, opened at first use. Safe for several threads; not to be used across a fork.
+
+    Args:
+        url: SQLAlchemy URL, ``sqlite:///…`` or ``postgresql://…``.
+
+    Raises:
+        EventStoreError: OCQ-301 for an unreadable URL, OCQ-302 for a database that is not supported.
+    """
+
+    def __init__(self, url: str) -> None:
+        try:
+            parsed = make_url(url)
+        except (ArgumentError, ValueError):
+            fix = "write it as sqlite:///events.db or postgresql://user:password@host/database"
+            raise EventStoreError("OCQ-301", "the database URL cannot be read", fix=fix) from None
+        self.kind = parsed.get_backend_name()
+        if self.kind not in _DRIVERS:
+            what = f"databases of the kind '{self.kind}' are not supported"
+            raise EventStoreError("OCQ-302", what, parsed.render_as_string(), "use sqlite:///… or postgresql://…")
+        named = parsed.drivername != self.kind
+        self._url = parsed if named else parsed.set(drivername=_DRIVERS[self.kind])
+        self.label = parsed.render_as_string(hide_password=True)
+
+    @cached_property
+    def engine(self) -> Engine:
+        """The SQLAlchemy engine.
+
+        Raises:
+            EventStoreError: OCQ-303, if the database's driver is not installed.
+        """
+        try:
+            if self.kind == "sqlite":
+                return _sqlite_engine(self._url)
+            return create_engine(self._url, pool_pre_ping=True)
+        except (ModuleNotFoundError, NoSuchModuleError) as error:
+            fix = "pip install 'opencqrs-py[postgresql]'"
+            raise EventStoreError("OCQ-303", f"the database driver is missing ({error})", self.label, fix) from error
+
+    @contextmanager
+    def reading(self) -> Iterator[Connection]:
+        """Open a connection that sees one state of the database."""
+        with self.engine.connect() as connection:
+            yield connection
+
+    @contextmanager
+    def writing(self) -> Iterator[Connection]:
+        """Open a transaction that may write; on SQLite it holds the write lock from its beginning."""
+        with self.engine.connect().execution_options(opencqrs_writing=True) as connection, connection.begin():
+            yield connection
+
+    def is_outage(self, error: BaseException) -> bool:
+        """Say whether ``error`` means that the database does not answer for now."""
+        if isinstance(error, exc.TimeoutError):
+            return True
+        if not isinstance(error, DBAPIError):
+            return False
+        if isinstance(error.orig, sqlite3.Error):
+            return (getattr(error.orig, "sqlite_errorcode", 0) & 0xFF) in _SQLITE_AWAY
+        return error.connection_invalidated or isinstance(error, OperationalError)
+
+    def close(self) -> None:
+        """Close all connections; the next use opens new ones."""
+        if "engine" in self.__dict__:
+            self.engine.dispose()
+
+
+class _Unit:
+    """A transaction that handlers write in."""
+
+    __slots__ = ("_session", "connection")
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        self._session: Session | None = None
+
+    @property
+    def session(self) -> Session:
+        """The unit's session, made at first use."""
+        if self._session is None:
+            self._session = Session(self.connection)
+        return self._session
+
+    def finish(self) -> None:
+        """Write out what the session still holds."""
+        if self._session is not None:
+            self._session.flush()
+
+
+class DatabaseTransactions:
+    """Opens the transactions that handlers write in.
+
+    Args:
+        database: The read models' database.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    @contextmanager
+    def begin(self) -> Iterator[UnitOfWork]:
+        """Open a transaction: committed at the end of the block, rolled back when the block raises."""
+        with self._database.writing() as connection:
+            unit = _Unit(connection)
+            yield unit
+            unit.finish()
+
+    def is_outage(self, error: BaseException) -> bool:
+        """Say whether the database does not answer for now."""
+        return self._database.is_outage(error)
+
+
+def _sqlite_engine(url: Any) -> Engine:
+    engine = create_engine(url, connect_args={"timeout": _SQLITE_PATIENCE})
+
+    @event.listens_for(engine, "connect")
+    def _configure(connection: Any, _record: Any) -> None:
+        connection.isolation_level = None  # transactions begin where we say, not where the driver guesses
+        connection.execute("PRAGMA journal_mode=WAL")
+
+    @event.listens_for(engine, "begin")
+    def _begin(connection: Connection) -> None:
+        writing = connection.get_execution_options().get("opencqrs_writing", False)
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if writing else "BEGIN")
+
+    return engine

@@ -1,0 +1,164 @@
+"""Progress on a SQL database, in the transaction in which handlers write."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import Connection, and_, bindparam, select, update
+
+from opencqrs_py.adapters.sql.databases import Database, DatabaseTransactions
+from opencqrs_py.adapters.sql.schema import PROGRESS, create_missing
+from opencqrs_py.errors import EventStoreError, FencedError
+from opencqrs_py.model.partition import Partition
+from opencqrs_py.model.progress import Cursor, PartitionStatus, ProcessorState
+from opencqrs_py.processing.ports import UnitOfWork
+
+__all__ = ["SqlProgressTracker"]
+
+_ERROR_LENGTH = 1_000  # characters of an error's text that are kept
+
+_columns = PROGRESS.c
+_one = and_(
+    _columns.group_name == bindparam("of_group"),
+    _columns.modulus == bindparam("of_modulus"),
+    _columns.residue == bindparam("of_residue"),
+    _columns.epoch == bindparam("of_epoch"),
+)
+_ADVANCE = update(PROGRESS).where(_one, _columns.position == bindparam("stored"))
+_REPORT = update(PROGRESS).where(_one)
+
+
+class SqlProgressTracker:
+    """Progress in the table ``opencqrs_progress``, moved by compare-and-set under a fencing epoch.
+
+    Args:
+        database: The read models' database: handlers that write through the unit's connection or session share one
+            transaction with the progress.
+
+    Source:
+        Decision K9; OpenCQRS JDBC progress tracker.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._transactions = DatabaseTransactions(database)
+        self._ready = False
+
+    def claim(self, group: str, partitions: Sequence[Partition], initial: int, owner: str) -> tuple[Cursor, ...]:
+        """Take the partitions over; those without progress start at ``initial``.
+
+        Raises:
+            EventStoreError: OCQ-310, if the group's progress belongs to another layout of partitions.
+        """
+        self._prepare()
+        with self._database.writing() as connection:
+            held = self._held(connection, group)
+            _check_layout(group, held, partitions)
+            for partition in partitions:
+                row = {"group_name": group, "modulus": partition.modulus, "residue": partition.residue}
+                changed = {"owner": owner, "updated_at": _now(), "state": ProcessorState.STARTING.value}
+                if partition in held:
+                    mine = and_(*(_columns[name] == value for name, value in row.items()))
+                    connection.execute(update(PROGRESS).where(mine).values(epoch=_columns.epoch + 1, **changed))
+                else:
+                    fresh = {"position": initial, "epoch": 1, "attempt": 0, "error": ""}
+                    connection.execute(PROGRESS.insert().values(**row, **changed, **fresh))
+            now_held = self._held(connection, group)
+        return tuple(Cursor(p, now_held[p][1], now_held[p][0], now_held[p][0]) for p in partitions)
+
+    def unit(self, group: str, cursor: Cursor, to: int) -> AbstractContextManager[UnitOfWork]:
+        """Open a transaction that moves progress from ``cursor.stored`` to ``to``.
+
+        Raises:
+            FencedError: On entering, if the progress or the epoch is not the cursor's any more.
+        """
+        return self._unit(group, cursor, to)
+
+    def report(self, status: PartitionStatus, epoch: int) -> None:
+        """Publish what a processor does; ignored when ``epoch`` is not the current one."""
+        values = {
+            "state": status.state.value,
+            "attempt": status.attempt,
+            "error": status.error[:_ERROR_LENGTH],
+            "next_attempt_at": status.next_attempt_at,
+            "updated_at": _now(),
+        }
+        with self._database.writing() as connection:
+            connection.execute(_REPORT.values(**values), _key(status.group, status.partition, epoch))
+
+    def statuses(self) -> list[PartitionStatus]:
+        """Return what is known of every partition of every group."""
+        self._prepare()
+        ordered = select(PROGRESS).order_by(_columns.group_name, _columns.modulus, _columns.residue)
+        with self._database.reading() as connection:
+            return [_status(row) for row in connection.execute(ordered).mappings()]
+
+    def is_outage(self, error: BaseException) -> bool:
+        """Say whether the database does not answer for now."""
+        return self._database.is_outage(error)
+
+    def _prepare(self) -> None:
+        if not self._ready:
+            create_missing(self._database, PROGRESS)
+            self._ready = True
+
+    @contextmanager
+    def _unit(self, group: str, cursor: Cursor, to: int) -> Iterator[UnitOfWork]:
+        values = {
+            **_key(group, cursor.partition, cursor.epoch),
+            "stored": cursor.stored,
+            "to": to,
+            "now": _now(),
+        }
+        with self._transactions.begin() as unit:
+            if unit.connection.execute(_ADVANCE_TO, values).rowcount != 1:
+                msg = f"progress of group '{group}' partition {cursor.partition} was taken over by another processor"
+                raise FencedError(msg)
+            yield unit
+
+    def _held(self, connection: Connection, group: str) -> dict[Partition, tuple[int, int]]:
+        rows = connection.execute(select(PROGRESS).where(_columns.group_name == group))
+        return {Partition(row.modulus, row.residue): (row.position, row.epoch) for row in rows}
+
+
+_ADVANCE_TO = _ADVANCE.values(position=bindparam("to"), updated_at=bindparam("now"))
+
+
+def _key(group: str, partition: Partition, epoch: int) -> dict[str, Any]:
+    return {
+        "of_group": group,
+        "of_modulus": partition.modulus,
+        "of_residue": partition.residue,
+        "of_epoch": epoch,
+    }
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
+
+
+def _status(row: Any) -> PartitionStatus:
+    return PartitionStatus(
+        group=row["group_name"],
+        partition=Partition(row["modulus"], row["residue"]),
+        position=row["position"],
+        state=ProcessorState(row["state"]),
+        attempt=row["attempt"],
+        error=row["error"],
+        next_attempt_at=row["next_attempt_at"],
+        updated_at=row["updated_at"],
+    )
+
+
+def _check_layout(group: str, held: dict[Partition, Any], partitions: Sequence[Partition]) -> None:
+    if not held or set(held) == set(partitions):
+        return
+    what = f"group '{group}' has progress for {len(held)} partition(s), but {len(partitions)} are configured"
+    fix = (
+        f"set life-cycle.partitions of '{group}' back to {len(held)}; or, to handle all events anew, delete the "
+        f"group's read model and its rows in {PROGRESS.name}"
+    )
+    raise EventStoreError("OCQ-310", what, f"table {PROGRESS.name}", fix)

@@ -1,0 +1,58 @@
+"""The tables of this package."""
+
+from __future__ import annotations
+
+from sqlalchemy import BigInteger, Column, Integer, MetaData, Table, Text, UniqueConstraint, inspect
+from sqlalchemy.exc import DBAPIError
+
+from opencqrs_py.adapters.sql.databases import Database
+
+__all__ = ["EVENTS", "PROGRESS", "create_missing"]
+
+_metadata = MetaData()
+
+# Subjects and types are compared byte by byte, whatever the database's language.
+_Exact = Text().with_variant(Text(collation="C"), "postgresql")
+
+EVENTS = Table(
+    "opencqrs_events",
+    _metadata,
+    Column("position", BigInteger().with_variant(Integer, "sqlite"), primary_key=True, autoincrement=True),
+    Column("id", Text, nullable=False),
+    Column("source", Text, nullable=False),
+    Column("subject", _Exact, nullable=False),
+    Column("type", _Exact, nullable=False),
+    Column("time", Text),  # as it was sent
+    Column("content_type", Text, nullable=False),
+    Column("payload", Text),  # the data as JSON
+    Column("extensions", Text),  # all other attributes as one JSON object
+    Column("time_us", BigInteger),  # ``time`` in microseconds since 1970, to search by
+    UniqueConstraint("source", "id", name="opencqrs_events_source_id"),
+    sqlite_autoincrement=True,  # positions are never given twice, even after the newest event was deleted
+)
+
+PROGRESS = Table(
+    "opencqrs_progress",
+    _metadata,
+    Column("group_name", Text, primary_key=True),
+    Column("modulus", BigInteger, primary_key=True, autoincrement=False),
+    Column("residue", BigInteger, primary_key=True, autoincrement=False),
+    Column("position", BigInteger, nullable=False),
+    Column("epoch", BigInteger, nullable=False),  # grows with each claim; fences out earlier owners
+    Column("owner", Text, nullable=False),
+    Column("state", Text, nullable=False),
+    Column("attempt", Integer, nullable=False),
+    Column("error", Text, nullable=False),
+    Column("next_attempt_at", Text),
+    Column("updated_at", Text, nullable=False),
+)
+
+
+def create_missing(database: Database, table: Table) -> None:
+    """Create ``table`` if it is not there; harmless when several processes do it at once."""
+    try:
+        with database.writing() as connection:
+            table.create(connection, checkfirst=True)
+    except DBAPIError:
+        if not inspect(database.engine).has_table(table.name):
+            raise
