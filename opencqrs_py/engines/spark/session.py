@@ -1,0 +1,203 @@
+"""The Spark session: opened quietly, on a Java that is there, with Python workers like the driver.
+
+Runs on the driver, once per engine.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from threading import Thread, current_thread, main_thread
+
+from py4j.protocol import Py4JError
+from pyspark.sql import SparkSession
+
+from opencqrs_py.engines.spark.java import find_java
+from opencqrs_py.errors import EngineError
+
+__all__ = ["SessionSettings", "Sessions"]
+
+_QUIET_LOGS = Path(__file__).with_name("log4j2-quiet.properties")
+_PACKAGE_PARENT = Path(__file__).resolve().parents[3]
+
+# What the JVM says at every start and nobody can change.
+_START_NOISE = (
+    "WARNING: Using incubator modules",
+    "Setting default log level to",
+    "To adjust logging level use",
+    "Setting Spark log level to",
+    "NOTE: Picked up JDK_JAVA_OPTIONS",
+    "Picked up JAVA_TOOL_OPTIONS",
+)
+
+
+@dataclass(frozen=True)
+class SessionSettings:
+    """How to open a session.
+
+    Attributes:
+        master: Spark master URL, such as ``local[*]`` or ``spark://host:7077``.
+        conf: Further Spark settings; they win over ours.
+        name: Application name.
+        sources: The user's Python files, which travel to a cluster's executors, each with its place there.
+        verbose: Whether Spark's own log is shown.
+    """
+
+    master: str = "local[*]"
+    conf: Mapping[str, str] = field(default_factory=dict)
+    name: str = "opencqrs"
+    sources: Sequence[tuple[Path, str]] = ()
+    verbose: bool = False
+
+
+class Sessions:
+    """Opens one session, and closes it unless it was there before.
+
+    Args:
+        settings: How to open it.
+    """
+
+    def __init__(self, settings: SessionSettings) -> None:
+        self._settings = settings
+        self._session: SparkSession | None = None
+        self._owned = False
+        self._folder: TemporaryDirectory[str] | None = None
+
+    def open(self) -> SparkSession:
+        """Return the session that is active in this process, else a new one.
+
+        Raises:
+            EngineError: OCQ-401 without a Java, OCQ-402 if Spark does not start.
+        """
+        if self._session is None:
+            existing = SparkSession.getActiveSession()
+            self._owned = existing is None
+            self._session = existing or self._start()
+            self._ship_sources(self._session)
+        return self._session
+
+    def close(self) -> None:
+        """Stop the session if it was started here."""
+        if self._session is not None and self._owned:
+            with suppress(Py4JError, OSError):  # the JVM may be gone already
+                self._session.stop()
+        self._session = None
+        if self._folder is not None:
+            self._folder.cleanup()
+
+    def _start(self) -> SparkSession:
+        java = find_java(os.environ)
+        os.environ["JAVA_HOME"] = str(java.home)
+        os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+        if self._local:
+            os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+        builder = SparkSession.builder.master(self._settings.master).appName(self._settings.name)
+        for key, value in {**self._defaults(), **self._settings.conf}.items():
+            builder = builder.config(key, value)
+        with _deaf_to_termination(), _FilteredErrors(active=not self._settings.verbose):
+            try:
+                session = builder.getOrCreate()
+            except Exception as error:
+                raise _not_started(error, self._settings.master, str(java.home)) from error
+        if not self._settings.verbose:
+            session.sparkContext.setLogLevel("OFF")
+        return session
+
+    @property
+    def _local(self) -> bool:
+        return self._settings.master.startswith("local")
+
+    def _defaults(self) -> dict[str, str]:
+        conf = {
+            "spark.executorEnv.PYTHONPATH": str(_PACKAGE_PARENT),
+            "spark.scheduler.mode": "FAIR",
+            "spark.ui.enabled": "false",
+            "spark.ui.showConsoleProgress": "false",
+            "spark.sql.streaming.forceDeleteTempCheckpointLocation": "true",
+            "spark.sql.streaming.numRecentProgressUpdates": "1",
+            "spark.sql.streaming.stopTimeout": "2s",
+            "spark.sql.shuffle.partitions": "1",
+        }
+        if self._local:
+            conf |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+        if not self._settings.verbose:
+            logs = f"-Dlog4j2.configurationFile={_QUIET_LOGS.as_uri()}"
+            conf["spark.driver.extraJavaOptions"] = logs
+            conf["spark.log.level"] = "OFF"
+        return conf
+
+    def _ship_sources(self, session: SparkSession) -> None:
+        """Send the user's modules along when the executors run elsewhere."""
+        if str(session.sparkContext.master).startswith("local") or not self._settings.sources:
+            return
+        self._folder = TemporaryDirectory(prefix="opencqrs-")
+        archive = Path(self._folder.name, "opencqrs_project.zip")
+        with zipfile.ZipFile(archive, "w") as packed:
+            for file, place in self._settings.sources:
+                packed.write(file, place)
+        session.sparkContext.addPyFile(str(archive))
+
+
+def _not_started(error: Exception, master: str, java: str) -> EngineError:
+    reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    fix = "run 'opencqrs doctor', or 'opencqrs run --verbose' to see Spark's own log"
+    return EngineError("OCQ-402", f"Spark did not start ({reason[:300]})", f"spark.master {master}, Java {java}", fix)
+
+
+@contextmanager
+def _deaf_to_termination() -> Iterator[None]:
+    """Let a JVM that is started here ignore SIGTERM: sent to the whole process group, it is ours to obey.
+
+    The JVM ends with this process, whose standard input it holds.
+    """
+    if current_thread() is not main_thread():  # signals can be set by the main thread only
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+class _FilteredErrors:
+    """While a JVM is started, its standard error goes through a thread that drops the noise of every start.
+
+    The JVM keeps the pipe, so that what handlers print on executors of a local master still reaches the terminal.
+    """
+
+    def __init__(self, *, active: bool) -> None:
+        self._active = active
+        self._saved = -1
+
+    def __enter__(self) -> None:
+        if not self._active:
+            return
+        sys.stderr.flush()
+        self._saved = os.dup(2)
+        reading, writing = os.pipe()
+        os.dup2(writing, 2)
+        os.close(writing)
+        Thread(target=_forward, args=(reading, os.dup(self._saved)), name="opencqrs-jvm", daemon=True).start()
+
+    def __exit__(self, *_: object) -> None:
+        if self._active:
+            os.dup2(self._saved, 2)
+            os.close(self._saved)
+
+
+def _forward(reading: int, writing: int) -> None:
+    with os.fdopen(reading, "rb", buffering=0) as lines, os.fdopen(writing, "wb", buffering=0) as terminal:
+        rest = b""
+        while part := lines.read(65_536):
+            *whole, rest = (rest + part).split(b"\n")
+            kept = [line for line in whole if not line.decode(errors="replace").startswith(_START_NOISE)]
+            terminal.write(b"".join(line + b"\n" for line in kept))
+        terminal.write(rest)

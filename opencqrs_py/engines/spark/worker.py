@@ -1,0 +1,93 @@
+"""The executor side: carries out orders.
+
+Runs on executors, once per order. ``OrderHandler`` travels there pickled with every micro-batch, so it holds nothing
+but the recipe; what the recipe builds stays in the Python worker and serves all later orders of the group.
+"""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+from opencqrs_py.engines.runs import Recipe
+from opencqrs_py.engines.spark.orders import Order, Report, read_order, write_report
+from opencqrs_py.model.outcome import Origin, Outcome, Trouble
+from opencqrs_py.processing.group import GroupProcessing
+from opencqrs_py.processing.tracebacks import own_frames
+
+__all__ = ["REPORT_SCHEMA", "OrderHandler", "carry_out", "python_of_workers"]
+
+REPORT_SCHEMA = "report string"
+
+_built: dict[Recipe, GroupProcessing] = {}
+
+
+@dataclass(frozen=True)
+class OrderHandler:
+    """The function that Spark maps over a micro-batch: a line with an order in, a line with its report out.
+
+    Attributes:
+        recipe: Builds the group's parts. Must pickle, hash and compare by value.
+    """
+
+    recipe: Recipe
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Carry out the orders of one task. Called by Spark once per task, with zero or more batches."""
+        for batch in batches:
+            for line in batch.column(0).to_pylist():
+                report = self._carried_out(read_order(line))
+                yield pa.RecordBatch.from_pydict({"report": [write_report(report)]})
+
+    def _carried_out(self, order: Order) -> Report:
+        try:
+            processing = self._processing()
+        except Exception as error:  # the user's modules, or a database, on this machine
+            name, frames = type(error).__name__, own_frames(error)
+            trouble = Trouble(Origin.FRAMEWORK, permanent=True, error=name, message=str(error), traceback=frames)
+            return Report(tuple(Outcome(cursor, trouble=trouble) for cursor in order.cursors))
+        return carry_out(processing, order)
+
+    def _processing(self) -> GroupProcessing:
+        if self.recipe not in _built:
+            _built[self.recipe] = self.recipe()
+        return _built[self.recipe]
+
+
+def carry_out(processing: GroupProcessing, order: Order) -> Report:
+    """Step the partitions of an order in turn until each is done, in trouble, or the time is over."""
+    until = time.monotonic() + order.seconds
+    outcomes = {cursor.partition: Outcome(cursor) for cursor in order.cursors}
+    open_partitions = [cursor.partition for cursor in order.cursors]
+    while open_partitions:
+        for partition in tuple(open_partitions):
+            so_far = outcomes[partition]
+            step = processing.processor(partition).step(so_far.cursor)
+            outcomes[partition] = _both(so_far, step)
+            if step.idle or step.trouble is not None:
+                open_partitions.remove(partition)
+        if time.monotonic() >= until:
+            break
+    for partition in open_partitions:
+        flushed = processing.processor(partition).flush(outcomes[partition].cursor)
+        outcomes[partition] = replace(_both(outcomes[partition], flushed), idle=False)
+    return Report(tuple(outcomes[cursor.partition] for cursor in order.cursors))
+
+
+def _both(first: Outcome, then: Outcome) -> Outcome:
+    return replace(then, handled=first.handled + then.handled, skipped=first.skipped + then.skipped)
+
+
+def python_of_workers(spark: SparkSession) -> str:
+    """Ask one Python worker for its version. Called on the driver; the inner function runs on an executor."""
+
+    def answer(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for _ in batches:
+            yield pa.RecordBatch.from_pydict({"report": [platform.python_version()]})
+
+    return str(spark.range(1, numPartitions=1).mapInArrow(answer, REPORT_SCHEMA).collect()[0][0])

@@ -1,0 +1,93 @@
+"""The thread engine: one thread per partition, one feed per group."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from threading import Event, Thread
+
+from opencqrs_py.engines.runs import GroupRun, claim, publish, settle
+from opencqrs_py.engines.watching import HeadWatcher
+from opencqrs_py.processing.clocks import SystemClock
+from opencqrs_py.processing.ports import Clock
+from opencqrs_py.processing.supervision import NO_OBSERVER, Observer, SupervisedPartition
+
+__all__ = ["ThreadEngine"]
+
+_IDLE_SECONDS = 1.0  # longest sleep of an idle partition, should a wake-up be lost
+
+
+class ThreadEngine:
+    """Runs groups on threads of this process.
+
+    Partitions of a group read through one feed, so the log is read once while they keep together.
+
+    Args:
+        runs: The groups.
+        owner: Name under which partitions are claimed.
+        observer: Sees what happens.
+        clock: Time.
+    """
+
+    def __init__(
+        self,
+        runs: Sequence[GroupRun],
+        owner: str,
+        observer: Observer = NO_OBSERVER,
+        clock: Clock | None = None,
+    ) -> None:
+        self._runs = tuple(runs)
+        self._owner = owner
+        self._observer = observer
+        self._clock = clock or SystemClock()
+        self._stopping = Event()
+        self._partitions: list[SupervisedPartition] = []
+        self._threads: list[Thread] = []
+        self._watchers = {id(run.processing.source): HeadWatcher(run.processing.source) for run in self._runs}
+
+    def start(self) -> None:
+        """Claim all partitions and start their threads."""
+        for watcher in self._watchers.values():
+            watcher.start()
+        for run in self._runs:
+            for partition in claim(run, self._owner, self._clock):
+                self._partitions.append(partition)
+                name = f"opencqrs-{run.group}-{partition.partition}"
+                self._threads.append(Thread(target=self._work, args=(run, partition), name=name, daemon=True))
+        for thread in self._threads:
+            thread.start()
+
+    def check(self) -> None:
+        """Nothing ends this engine but ``stop``."""
+
+    def stop(self, patience: float) -> None:
+        """Let every thread finish the chunk in hand, for at most ``patience`` seconds in all."""
+        self._stopping.set()
+        for watcher in self._watchers.values():
+            watcher.stop()
+        until = time.monotonic() + patience
+        for thread in self._threads:
+            if thread.is_alive():
+                thread.join(max(0.0, until - time.monotonic()))
+
+    def partitions(self) -> Sequence[SupervisedPartition]:
+        """Return every partition that was started."""
+        return tuple(self._partitions)
+
+    def _work(self, run: GroupRun, partition: SupervisedPartition) -> None:
+        watcher = self._watchers[id(run.processing.source)]
+        processor = run.processing.processor(partition.partition)
+        tracker = run.processing.tracker
+        while not self._stopping.is_set() and not partition.over:
+            wait = partition.wait()
+            if wait > 0:
+                self._stopping.wait(wait)
+                continue
+            outcome = processor.step(partition.cursor)
+            settle(partition, outcome, tracker, self._observer)
+            if outcome.idle:
+                watcher.wait_beyond(partition.cursor.position, _IDLE_SECONDS)
+        if partition.trouble is None:
+            settle(partition, processor.flush(partition.cursor), tracker, self._observer)
+        partition.stop()
+        publish(tracker, partition)
