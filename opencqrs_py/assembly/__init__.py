@@ -1,0 +1,1 @@
+"""Assembly: the only room that sees settings and machinery together."""

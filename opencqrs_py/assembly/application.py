@@ -1,0 +1,302 @@
+"""The application: everything that the command line does, as calls."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Self
+
+from opencqrs_py.assembly.blueprint import Blueprint, UserModules, located
+from opencqrs_py.assembly.conditions import (
+    Decision,
+    check_supported,
+    decide_batch,
+    decide_controller,
+    decide_tracking,
+)
+from opencqrs_py.assembly.sources import find_modules, literal_groups
+from opencqrs_py.config import Configuration, EffectiveGroup, load
+from opencqrs_py.engines.runs import Engine
+from opencqrs_py.errors import AssemblyError
+from opencqrs_py.model.partition import Partition
+from opencqrs_py.model.progress import PartitionStatus, ProcessorState
+from opencqrs_py.processing.supervision import NO_OBSERVER, Observer
+
+__all__ = ["Application", "GroupStatus", "RunResult"]
+
+STOP_PATIENCE = 3.0  # seconds that events in hand get to finish
+_LOOK_SECONDS = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class GroupStatus:
+    """How far a group is.
+
+    Attributes:
+        group: Processing group.
+        head: Position of the newest event in the store.
+        partitions: What is known of each partition; empty before the first run.
+    """
+
+    group: str
+    head: int
+    partitions: tuple[PartitionStatus, ...]
+
+    @property
+    def lag(self) -> int:
+        """Positions between the head and the partition that is furthest behind."""
+        return self.head - min((p.position for p in self.partitions), default=0)
+
+
+@dataclass(frozen=True, slots=True)
+class RunResult:
+    """How a run ended.
+
+    Attributes:
+        partitions: Where each partition stands.
+        handled: Events handled by each partition in this run.
+    """
+
+    partitions: tuple[PartitionStatus, ...]
+    handled: Mapping[tuple[str, Partition], int]
+
+    @property
+    def failed(self) -> bool:
+        """Whether a processor failed, or lost its partition to another process."""
+        return any(p.state is ProcessorState.FAILED or p.error for p in self.partitions)
+
+
+class Application:
+    """An application: settings, handlers, and the parts assembled from both.
+
+    Args:
+        settings: A configuration that was loaded, or a mapping of properties (dotted keys or nested) that serve as
+            defaults below environment variables.
+        handlers: Modules, or decorated functions and classes of importable modules; or what was found in a project.
+        project: Folder that relative database files are seen from.
+
+    Raises:
+        ConfigurationErrors: With all that is wrong in the settings.
+        HandlerSignatureError: If a handler cannot be called as it is written.
+        AssemblyError: If the parts do not fit together.
+    """
+
+    def __init__(
+        self,
+        settings: Configuration | Mapping[str, object] | None = None,
+        handlers: UserModules | Sequence[ModuleType | Any] = (),
+        project: Path | str = ".",
+    ) -> None:
+        self.project = Path(project).resolve()
+        loaded = settings if isinstance(settings, Configuration) else load(self.project, defaults=settings or {})
+        self.configuration: Configuration = loaded
+        modules = handlers if isinstance(handlers, UserModules) else _modules_of(handlers)
+        store_url = located(loaded.settings.event_store.url, self.project)
+        database = loaded.settings.database.url
+        database_url = located(database, self.project) if database else store_url
+        self.blueprint = Blueprint(modules, store_url, database_url)
+        self._engines: list[Engine] = []
+
+    @classmethod
+    def from_project(
+        cls,
+        path: Path | str = ".",
+        *,
+        profiles: Sequence[str] = (),
+        overrides: Sequence[str] = (),
+        environ: Mapping[str, str] | None = None,
+    ) -> Self:
+        """Find the handlers and settings of a project folder.
+
+        Args:
+            path: The folder.
+            profiles: Active profiles.
+            overrides: ``key=value`` pairs that win over everything else.
+            environ: Environment variables; ``None`` for the process's own.
+        """
+        project = Path(path).resolve()
+        found = find_modules(project)
+        groups = literal_groups(found)
+        settings = load(project, profiles=profiles, overrides=overrides, environ=environ, groups=groups)
+        modules = UserModules(
+            names=tuple(module.name for module in found),
+            roots=tuple(dict.fromkeys(str(module.root) for module in found)),
+            files=tuple(str(module.path) for module in found),
+        )
+        return cls(settings, modules, project)
+
+    @cached_property
+    def container(self) -> Any:
+        """The assembly container, as yet without groups: the event store can be used before any handler is right."""
+        from opencqrs_py.assembly.container import assemble  # noqa: PLC0415 loads SQLAlchemy
+
+        return assemble(self.blueprint)
+
+    @cached_property
+    def _group_containers(self) -> Mapping[str, Any]:
+        from opencqrs_py.assembly.container import add_groups  # noqa: PLC0415 loads SQLAlchemy
+
+        add_groups(self.container, self.groups)
+        containers: Mapping[str, Any] = self.container.groups()
+        return containers
+
+    @cached_property
+    def groups(self) -> tuple[EffectiveGroup, ...]:
+        """The effective settings of every group that has a handler."""
+        return tuple(self.configuration.group(name) for name in self.blueprint.discover().groups)
+
+    @property
+    def event_store(self) -> Any:
+        """The event store."""
+        return self.container.event_store()
+
+    def conditions(self) -> list[Decision]:
+        """Return what was chosen for each group where settings leave a choice, with the reasons."""
+        decisions = []
+        for settings in self.groups:
+            group = self._group_containers[settings.name]
+            transactional, size = group.dispatcher().transactional, group.processing().batch_size
+            batch = decide_batch(settings, transactional=transactional, size=size)
+            decisions += [decide_tracking(settings), decide_controller(settings), batch]
+        return decisions
+
+    def start(self, groups: Sequence[str] = (), observer: Observer = NO_OBSERVER, *, verbose: bool = False) -> None:
+        """Start the processors.
+
+        Args:
+            groups: Names of the groups to start; empty for all with ``life-cycle.auto-start``.
+            observer: Sees what happens.
+            verbose: Whether Spark's own log is shown.
+
+        Raises:
+            AssemblyError: OCQ-508 if there is nothing to start, OCQ-509 for a name that is no group.
+            EngineError: If an engine cannot run on this machine.
+            EventStoreError: If a group's progress does not fit its configuration, or a database cannot be used.
+        """
+        from opencqrs_py.assembly.running import engines_for, group_run  # noqa: PLC0415 loads SQLAlchemy
+
+        if self._engines:
+            raise AssemblyError("OCQ-511", "the application is running already", fix="stop() it first")
+        chosen = self._chosen(groups)
+        for settings in chosen:
+            check_supported(settings)
+            decide_controller(settings)
+        runs = [
+            (
+                settings,
+                group_run(self.blueprint, settings, self._group_containers[settings.name], self.container),
+            )
+            for settings in chosen
+        ]
+        owner = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
+        self._engines = engines_for(runs, owner, observer, lambda: self._sessions(verbose=verbose))
+        try:
+            for engine in self._engines:
+                engine.start()
+        except BaseException:
+            self.stop(patience=0)
+            raise
+
+    def stop(self, patience: float = STOP_PATIENCE) -> None:
+        """Finish the events in hand, for at most ``patience`` seconds per engine, and release everything."""
+        for engine in self._engines:
+            engine.stop(patience)
+        self._engines = []
+
+    def run(
+        self,
+        groups: Sequence[str] = (),
+        observer: Observer = NO_OBSERVER,
+        *,
+        until_caught_up: bool = False,
+        verbose: bool = False,
+    ) -> RunResult:
+        """Start the processors and stay until they are done, failed, or interrupted.
+
+        Args:
+            groups: As for ``start``.
+            observer: Sees what happens.
+            until_caught_up: End when every partition has reached the head of the store.
+            verbose: Whether Spark's own log is shown.
+
+        Raises:
+            KeyboardInterrupt: After a clean stop.
+        """
+        self.start(groups, observer, verbose=verbose)
+        try:
+            while self._going_on(until_caught_up=until_caught_up):
+                time.sleep(_LOOK_SECONDS)
+            return self._result()
+        finally:
+            self.stop()
+
+    def status(self) -> list[GroupStatus]:
+        """Return how far each group is, also from another process than the one that runs it."""
+        head = self.event_store.head()
+        return [GroupStatus(s.name, head, tuple(self._known(s.name))) for s in self.groups]
+
+    def _known(self, group: str) -> list[PartitionStatus]:
+        tracker = self._group_containers[group].tracker()
+        return [status for status in tracker.statuses() if status.group == group]
+
+    def _chosen(self, names: Sequence[str]) -> list[EffectiveGroup]:
+        if not self.groups:
+            fix = 'decorate a function with @event_handling("…") in a module of the project'
+            raise AssemblyError("OCQ-508", "no handlers were found", str(self.project), fix)
+        known = {settings.name: settings for settings in self.groups}
+        for name in names:
+            if name not in known:
+                fix = f"use one of {', '.join(known)}"
+                raise AssemblyError("OCQ-509", f"no handler belongs to a group '{name}'", fix=fix)
+        chosen = [known[n] for n in names] if names else [s for s in self.groups if s.life_cycle.auto_start]
+        if not chosen:
+            fix = "name groups to start, or set life-cycle.auto-start: true"
+            raise AssemblyError("OCQ-508", "no group starts by itself: auto-start is off for all", fix=fix)
+        return chosen
+
+    def _going_on(self, *, until_caught_up: bool) -> bool:
+        for engine in self._engines:
+            engine.check()
+        partitions = [p for engine in self._engines for p in engine.partitions()]
+        if all(p.over for p in partitions):
+            return False
+        if not until_caught_up:
+            return True
+        try:
+            head = self.event_store.head()
+        except Exception as error:
+            if self.event_store.is_outage(error):
+                return True
+            raise
+        return any(not (p.done(head) or p.over or p.state is ProcessorState.FAILED) for p in partitions)
+
+    def _result(self) -> RunResult:
+        partitions = [p for engine in self._engines for p in engine.partitions()]
+        handled = {(p.group, p.partition): p.handled for p in partitions}
+        return RunResult(tuple(p.status() for p in partitions), handled)
+
+    def _sessions(self, *, verbose: bool) -> Any:
+        from opencqrs_py.engines.spark.session import Sessions, SessionSettings  # noqa: PLC0415 loads PySpark
+
+        spark = self.configuration.settings.spark
+        settings = SessionSettings(
+            master=spark.master,
+            conf=spark.conf,
+            name=self.project.name,
+            sources=self.blueprint.modules.shipped(),
+            verbose=verbose,
+        )
+        return Sessions(settings)
+
+
+def _modules_of(handlers: Sequence[Any]) -> UserModules:
+    modules = [h.__name__ if isinstance(h, ModuleType) else h.__module__ for h in handlers]
+    names = [f"{h.__module__}:{h.__qualname__}" for h in handlers if not isinstance(h, ModuleType)]
+    return UserModules(tuple(dict.fromkeys(modules)), only=frozenset(names) if names else None)

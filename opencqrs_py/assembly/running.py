@@ -1,0 +1,102 @@
+"""From assembled groups to running engines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import Any
+
+from opencqrs_py.assembly.blueprint import Blueprint, GroupRecipe
+from opencqrs_py.config import EffectiveGroup
+from opencqrs_py.config import Engine as EngineName
+from opencqrs_py.config import OnExhausted as OnExhaustedSetting
+from opencqrs_py.engines.runs import Engine, GroupRun
+from opencqrs_py.errors import AssemblyError, ExplainedError
+from opencqrs_py.model.partition import layout
+from opencqrs_py.processing.dispatch import run_on_start
+from opencqrs_py.processing.ports import EventSource
+from opencqrs_py.processing.recovery import OnExhausted
+from opencqrs_py.processing.supervision import Observer
+
+__all__ = ["engines_for", "group_run", "initial_position"]
+
+
+def group_run(blueprint: Blueprint, settings: EffectiveGroup, group: Any, container: Any) -> GroupRun:
+    """Return what an engine needs to run a group.
+
+    Args:
+        blueprint: What the application is made from.
+        settings: The group's effective settings.
+        group: The group's container.
+        container: The application's container.
+    """
+    source: EventSource = container.event_store()
+    return GroupRun(
+        processing=group.processing(),
+        recipe=GroupRecipe(blueprint, settings),
+        partitions=layout(settings.life_cycle.partitions),
+        initial=lambda: initial_position(settings.fetch.initial_position, source),
+        prepare=_preparation(blueprint, settings.name, container),
+        back_off=group.back_off(),
+        on_exhausted=OnExhausted.STOP if settings.retry.on_exhausted is OnExhaustedSetting.STOP else OnExhausted.SKIP,
+    )
+
+
+def engines_for(
+    runs: Sequence[tuple[EffectiveGroup, GroupRun]],
+    owner: str,
+    observer: Observer,
+    sessions: Callable[[], Any],
+) -> list[Engine]:
+    """Return an engine for each kind that the groups ask for. Spark is loaded only if one of them does."""
+    engines: list[Engine] = []
+    threaded = [run for settings, run in runs if settings.processing.engine is EngineName.THREAD]
+    on_spark = [run for settings, run in runs if settings.processing.engine is EngineName.SPARK]
+    if threaded:
+        from opencqrs_py.engines.thread import ThreadEngine  # noqa: PLC0415 as below, for symmetry
+
+        engines.append(ThreadEngine(threaded, owner, observer))
+    if on_spark:
+        from opencqrs_py.engines.spark.engine import SparkEngine  # noqa: PLC0415 loads PySpark
+
+        engines.append(SparkEngine(on_spark, owner, sessions(), observer))
+    return engines
+
+
+def initial_position(setting: str, source: EventSource) -> int:
+    """Return the position at which a group without progress starts.
+
+    Args:
+        setting: ``tail`` (before the oldest event), ``head`` (after the newest), a position, or an ISO 8601 time:
+            then the first event handled is the first with that time or a later one.
+        source: The event store.
+    """
+    match setting:
+        case "tail":
+            return 0
+        case "head":
+            return source.head()
+        case digits if digits.isdigit():
+            return int(digits)
+        case _:
+            return source.position_before(datetime.fromisoformat(setting))
+
+
+def _preparation(blueprint: Blueprint, group: str, container: Any) -> Callable[[], None]:
+    discovered = blueprint.discover()
+    starts = [start for start in discovered.starts if start.group == group]
+
+    def prepare() -> None:
+        if not starts:
+            return
+        with container.transactions().begin() as unit:
+            for start in starts:
+                try:
+                    run_on_start(start.call, start.place, discovered.injector, unit)
+                except ExplainedError:
+                    raise
+                except Exception as error:
+                    what = f"@on_start of group '{group}' raised {type(error).__name__}: {error}"
+                    raise AssemblyError("OCQ-507", what, start.place) from error
+
+    return prepare

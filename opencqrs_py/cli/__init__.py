@@ -1,0 +1,5 @@
+"""The command line."""
+
+from opencqrs_py.cli.main import main
+
+__all__ = ["main"]

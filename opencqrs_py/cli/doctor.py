@@ -1,0 +1,113 @@
+"""``opencqrs doctor``: what is wrong with this machine or project, and the command that mends it."""
+
+from __future__ import annotations
+
+import platform
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib.metadata import version
+
+import click
+
+from opencqrs_py.cli.options import ProjectOptions, format_option, project_options
+from opencqrs_py.cli.output import clean, print_json, stdout
+from opencqrs_py.errors import ExplainedError, OpenCqrsError
+
+__all__ = ["doctor_command"]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing looked at."""
+
+    subject: str
+    fine: bool
+    found: str
+    fix: str = ""
+
+
+@click.command("doctor")
+@project_options
+@format_option
+def doctor_command(options: ProjectOptions, *, as_json: bool) -> int:
+    """Check Python, Java, Spark's workers, the databases and the handlers."""
+    findings = []
+    for finding in _findings(options):
+        findings.append(finding)
+        if not as_json:
+            _print(finding)
+    if as_json:
+        rows = [{"subject": f.subject, "fine": f.fine, "found": f.found, "fix": f.fix} for f in findings]
+        print_json(rows)
+    return 0 if all(f.fine for f in findings) else 1
+
+
+def _findings(options: ProjectOptions) -> Iterator[Finding]:
+    yield Finding("Python", fine=True, found=f"{platform.python_version()} ({sys.executable})")
+    yield from _checked("Java", _java)
+    yield from _checked("Spark workers", _spark_workers)
+    yield from _checked("settings", lambda: _settings(options))
+    yield from _checked("event store", lambda: _event_store(options))
+    yield from _checked("read models' database", lambda: _database(options))
+    yield from _checked("handlers", lambda: _handlers(options))
+
+
+def _checked(subject: str, look: Callable[[], str]) -> Iterator[Finding]:
+    try:
+        yield Finding(subject, fine=True, found=look())
+    except OpenCqrsError as error:
+        explained = error if isinstance(error, ExplainedError) else ExplainedError("", str(error))
+        where = f", {explained.where}" if explained.where else ""
+        yield Finding(subject, fine=False, found=f"{explained.what}{where}", fix=explained.fix)
+    except Exception as error:  # a check must not end the examination
+        reason = str(error).strip().splitlines()
+        yield Finding(subject, fine=False, found=f"{type(error).__name__}: {reason[0] if reason else ''}")
+
+
+def _java() -> str:
+    from opencqrs_py.assembly.machine import find_java_here  # noqa: PLC0415 only here
+
+    java = find_java_here()
+    skipped = "".join(f"; passed over: {reason}" for reason in java.skipped)
+    return f"{java.version} from {java.origin.value} ({java.home}){skipped}"
+
+
+def _spark_workers() -> str:
+    from opencqrs_py.assembly.machine import try_spark  # noqa: PLC0415 loads PySpark
+
+    python = try_spark()
+    return f"PySpark {version('pyspark')} answers; its workers run Python {python}"
+
+
+def _settings(options: ProjectOptions) -> str:
+    application = options.application()
+    files = application.configuration.files
+    return f"read from {', '.join(str(f) for f in files)}" if files else "all defaults: no application.yaml was found"
+
+
+def _event_store(options: ProjectOptions) -> str:
+    application = options.application()
+    count = application.event_store.count()
+    return f"{application.container.event_database().label}: {count:,} events"
+
+
+def _database(options: ProjectOptions) -> str:
+    database = options.application().container.database()
+    with database.writing():
+        return f"{database.label}: can be written"
+
+
+def _handlers(options: ProjectOptions) -> str:
+    application = options.application()
+    conditions = application.conditions()
+    groups = dict.fromkeys(decision.group for decision in conditions)
+    count = len(application.blueprint.discover().handlers)
+    return f"{count} in {len(groups)} groups ({', '.join(groups)})" if groups else "none found"
+
+
+def _print(finding: Finding) -> None:
+    mark, style = ("ok  ", "green") if finding.fine else ("FAIL", "red")
+    stdout().print(f"{mark} {finding.subject}: {clean(finding.found)}", style=style, markup=False, soft_wrap=True)
+    if finding.fix:
+        stdout().print(f"     fix: {clean(finding.fix)}", markup=False, soft_wrap=True)

@@ -1,0 +1,83 @@
+"""``opencqrs``: the commands and what they have in common."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from types import FrameType
+from typing import Any, NoReturn
+
+import click
+
+from opencqrs_py.cli.output import explain, stderr
+from opencqrs_py.errors import ConfigurationError, ExplainedError, OpenCqrsError
+
+__all__ = ["cli", "main"]
+
+_COMMANDS = {
+    "conditions": "opencqrs_py.cli.config",
+    "config": "opencqrs_py.cli.config",
+    "doctor": "opencqrs_py.cli.doctor",
+    "events": "opencqrs_py.cli.events",
+    "init": "opencqrs_py.cli.init",
+    "run": "opencqrs_py.cli.run",
+    "status": "opencqrs_py.cli.status",
+}
+
+WRONG_USE = 2
+INTERRUPTED = 130
+
+
+class _Commands(click.Group):
+    """Loads a command's module when the command is used, so that ``opencqrs config`` stays quick."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        del ctx
+        return sorted(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        del ctx
+        module = _COMMANDS.get(cmd_name)
+        if module is None:
+            return None
+        command: click.Command = getattr(__import__(module, fromlist=[cmd_name]), f"{cmd_name}_command")
+        return command
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="opencqrs-py", prog_name="opencqrs")
+def cli() -> None:
+    """Read models that follow an event log: discovered, configured, durable, on Spark."""
+
+
+def main(arguments: list[str] | None = None) -> NoReturn:
+    """Run the command line and end the process with its exit code.
+
+    0 done, 1 a processor failed, 2 wrong use or configuration, 130 interrupted after a clean stop.
+    """
+    signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        result = cli.main(arguments, prog_name="opencqrs", standalone_mode=False)
+    except click.exceptions.Exit as done:
+        sys.exit(done.exit_code)
+    except click.ClickException as wrong:
+        wrong.show()
+        sys.exit(WRONG_USE)
+    except (KeyboardInterrupt, click.Abort):
+        stderr().print("interrupted")
+        sys.exit(INTERRUPTED)
+    except BrokenPipeError:  # whoever read our output has seen enough
+        sys.stderr.close()
+        sys.exit(0)
+    except OpenCqrsError as error:
+        explain(error)
+        sys.exit(_exit_code(error))
+    sys.exit(result if isinstance(result, int) else 0)
+
+
+def _exit_code(error: OpenCqrsError) -> int:
+    return WRONG_USE if isinstance(error, ExplainedError | ConfigurationError) else 1
+
+
+def _interrupt(_signal: int, _frame: FrameType | None) -> Any:
+    raise KeyboardInterrupt

@@ -1,0 +1,154 @@
+"""What ``opencqrs run`` shows while it runs: progress bars on a terminal, plain lines elsewhere, and all trouble."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict, deque
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from threading import Event, Lock, Thread
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from opencqrs_py.cli.notices import in_words, notice_lines
+from opencqrs_py.cli.output import clean, stderr
+from opencqrs_py.model.outcome import Outcome
+from opencqrs_py.model.partition import Partition
+from opencqrs_py.processing.supervision import Notice
+
+if TYPE_CHECKING:
+    from opencqrs_py.assembly.application import Application
+
+__all__ = ["Monitor", "monitor_for"]
+
+_BARS_SECONDS = 0.25
+_LINES_SECONDS = 5.0
+_RATE_SECONDS = 8.0  # a rate is the mean of about so many seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """One partition at one moment.
+
+    Attributes:
+        group: Processing group.
+        partition: Its partition.
+        position: Stored progress.
+        head: Newest event.
+        rate: Positions per second of late.
+    """
+
+    group: str
+    partition: str
+    position: int
+    head: int
+    rate: float
+
+    @property
+    def figures(self) -> str:
+        """Events, rate, lag and time left, for people."""
+        lag = max(0, self.head - self.position)
+        left = f", {in_words(lag / self.rate)} left" if lag and self.rate else ""
+        return f"{self.position:,} of {self.head:,}, lag {lag:,}, {self.rate:,.0f}/s{left}"
+
+
+class Monitor(AbstractContextManager["Monitor"]):
+    """Watches a run: an observer for the engines, and a thread that looks at progress now and then.
+
+    Args:
+        application: The application that runs.
+        every: Seconds between two looks.
+    """
+
+    def __init__(self, application: Application, every: float) -> None:
+        self.handled: dict[tuple[str, str], int] = defaultdict(int)
+        self._application = application
+        self._every = every
+        self._lock = Lock()
+        self._done = Event()
+        self._thread = Thread(target=self._watch, name="opencqrs-monitor", daemon=True)
+        self._seen: dict[tuple[str, str], deque[tuple[float, int]]] = {}
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._done.set()
+        self._thread.join(2.0)
+
+    def advanced(self, group: str, partition: Partition, outcome: Outcome) -> None:
+        """Count what was handled."""
+        with self._lock:
+            self.handled[group, str(partition)] += outcome.handled
+
+    def noticed(self, notice: Notice) -> None:
+        """Print what happened and what happens next."""
+        for line, style in notice_lines(notice):
+            stderr().print(clean(line), style=style, markup=False, soft_wrap=True)
+
+    def show(self, looks: list[Look]) -> None:
+        """Print a line for each partition that moved since the last time."""
+        for look in looks:
+            if look.rate:
+                stderr().print(clean(f"[{look.group} {look.partition}] {look.figures}"), markup=False, soft_wrap=True)
+
+    def _watch(self) -> None:
+        while not self._done.wait(self._every):
+            try:
+                statuses = self._application.status()
+            except Exception:  # the engines report what is wrong with the database
+                statuses = []
+            now = [(s.group, str(p.partition), p.position, s.head) for s in statuses for p in s.partitions]
+            self.show([self._look(*partition) for partition in now])
+
+    def _look(self, group: str, partition: str, position: int, head: int) -> Look:
+        kept = round(_RATE_SECONDS / self._every)
+        seen = self._seen.setdefault((group, partition), deque(maxlen=max(2, kept)))
+        now = time.monotonic()
+        seen.append((now, position))
+        (then, before) = seen[0]
+        return Look(group, partition, position, head, (position - before) / (now - then) if now > then else 0.0)
+
+
+class TerminalMonitor(Monitor):
+    """The same with a progress bar for each partition."""
+
+    def __init__(self, application: Application) -> None:
+        super().__init__(application, _BARS_SECONDS)
+        from rich.progress import BarColumn, Progress, TextColumn  # noqa: PLC0415 only on a terminal
+
+        self._bars: Any = Progress(
+            TextColumn("{task.description}", markup=False),
+            BarColumn(bar_width=16),
+            TextColumn("{task.fields[figures]}", markup=False),
+            console=stderr(),
+            transient=True,
+        )
+        self._tasks: dict[tuple[str, str], Any] = {}
+
+    def __enter__(self) -> Self:
+        self._bars.start()
+        return super().__enter__()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        super().__exit__(kind, error, trace)
+        self._bars.stop()
+
+    def show(self, looks: list[Look]) -> None:
+        """Move the bars."""
+        for look in looks:
+            key = (look.group, look.partition)
+            state = {"total": look.head or 1, "figures": look.figures}
+            if key not in self._tasks:
+                self._tasks[key] = self._bars.add_task(clean(f"{look.group} {look.partition}"), **state)
+            self._bars.update(self._tasks[key], completed=look.position, **state)
+
+
+def monitor_for(application: Application, *, terminal: bool) -> Monitor:
+    """Return the monitor that fits where messages go."""
+    return TerminalMonitor(application) if terminal else Monitor(application, _LINES_SECONDS)

@@ -1,0 +1,71 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from opencqrs_py.assembly.application import Application
+
+__all__ = ["ProjectOptions", "format_option", "project_options"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True, slots=True)
+class ProjectOptions:
+    """Which project a command works on, and how it is configured."""
+
+    project: Path
+    profiles: tuple[str, ...]
+    overrides: tuple[str, ...]
+
+    def application(self) -> Application:
+        """Return the project's application."""
+        from opencqrs_py.assembly.application import Application  # noqa: PLC0415 only for commands that need it
+
+        return Application.from_project(self.project, profiles=self.profiles, overrides=self.overrides)
+
+
+def project_options(command: F) -> F:
+    """Add ``--project``, ``--profile`` and ``--set`` to a command; they reach it as ``options``."""
+
+    def wrapped(project: Path, profiles: tuple[str, ...], overrides: tuple[str, ...], **others: Any) -> Any:
+        return command(options=ProjectOptions(project, profiles, overrides), **others)
+
+    wrapped.__name__ = command.__name__
+    wrapped.__doc__ = command.__doc__
+    wrapped.__dict__.update(command.__dict__)
+    folder = click.Path(exists=True, file_okay=False, path_type=Path)
+    decorated: Any = wrapped
+    for option in (
+        click.option("--set", "overrides", multiple=True, metavar="K=V", help="A setting that wins over all others."),
+        click.option("--profile", "profiles", multiple=True, metavar="P", help="An active profile."),
+        click.option("--project", type=folder, default=".", help="The project's folder.  [default: .]"),
+    ):
+        decorated = option(decorated)
+    result: F = decorated
+    return result
+
+
+def format_option(command: F) -> F:
+    """Add ``--format text|json``; it reaches the command as ``as_json``."""
+
+    def as_flag(_context: click.Context, _option: click.Parameter, value: str) -> bool:
+        return value == "json"
+
+    choice = click.Choice(["text", "json"])
+    option = click.option(
+        "--format",
+        "as_json",
+        type=choice,
+        default="text",
+        callback=as_flag,
+        help="Text for people, or stable JSON.",
+    )
+    return option(command)

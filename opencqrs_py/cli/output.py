@@ -1,0 +1,59 @@
+"""What the commands print with: text for people, JSON for programs."""
+
+from __future__ import annotations
+
+import sys
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from opencqrs_py.errors import OpenCqrsError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+__all__ = ["clean", "explain", "print_json", "stderr", "stdout"]
+
+_PIPE_WIDTH = 120  # columns of a table that goes into a file or pipe
+
+
+@cache
+def stdout() -> Console:
+    """Return the console for results."""
+    return _console(stderr=False)
+
+
+@cache
+def stderr() -> Console:
+    """Return the console for messages and progress."""
+    return _console(stderr=True)
+
+
+def print_json(value: Any) -> None:
+    """Print a value as JSON, indented."""
+    sys.stdout.write(orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS).decode() + "\n")
+
+
+def explain(error: OpenCqrsError) -> None:
+    """Print an error for the person who has to mend it, with their own frames if it came out of their code."""
+    from opencqrs_py.processing.tracebacks import own_frames  # noqa: PLC0415 only when something went wrong
+
+    console = stderr()
+    console.print(clean(str(error)), style="red", markup=False, highlight=False, soft_wrap=True)
+    if error.__cause__ is not None and getattr(error, "code", "") == "OCQ-507":
+        console.print(clean(own_frames(error.__cause__)), markup=False, highlight=False, soft_wrap=True)
+
+
+def clean(text: str) -> str:
+    """Make text from outside safe to print: control characters but line ends become visible."""
+    return "".join(c if c.isprintable() or c in "\n\t" else repr(c)[1:-1] for c in text)
+
+
+def _console(*, stderr: bool) -> Console:
+    from rich.console import Console  # noqa: PLC0415 takes a tenth of a second
+
+    console = Console(stderr=stderr, highlight=False)
+    if not console.is_terminal:
+        console.width = _PIPE_WIDTH
+    return console

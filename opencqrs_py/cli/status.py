@@ -1,0 +1,94 @@
+"""``opencqrs status``: how far every partition is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from opencqrs_py.cli.options import ProjectOptions, format_option, project_options
+from opencqrs_py.cli.output import clean, print_json, stdout
+
+if TYPE_CHECKING:
+    from opencqrs_py.assembly.application import GroupStatus
+
+__all__ = ["group_rows", "print_groups", "status_command"]
+
+_STYLES = {"failed": "red", "backing-off": "yellow", "waiting": "yellow", "running": "green"}
+
+
+@click.command("status")
+@project_options
+@format_option
+def status_command(options: ProjectOptions, *, as_json: bool) -> None:
+    """Show how far every partition is, from any process."""
+    statuses = options.application().status()
+    if as_json:
+        print_json(group_rows(statuses))
+    else:
+        print_groups(statuses, {})
+
+
+def group_rows(statuses: Sequence[GroupStatus]) -> list[dict[str, Any]]:
+    """Return the statuses in the shape of the JSON output."""
+    return [
+        {
+            "group": status.group,
+            "head": status.head,
+            "lag": status.lag,
+            "partitions": [
+                {
+                    "partition": str(p.partition),
+                    "position": p.position,
+                    "lag": status.head - p.position,
+                    "state": p.state.value,
+                    "attempt": p.attempt,
+                    "error": p.error,
+                    "next_attempt_at": p.next_attempt_at,
+                    "updated_at": p.updated_at,
+                }
+                for p in status.partitions
+            ],
+        }
+        for status in statuses
+    ]
+
+
+def print_groups(statuses: Sequence[GroupStatus], handled: Mapping[tuple[str, str], int]) -> None:
+    """Print a table of all partitions, and below it the errors that hold some of them up."""
+    from rich.table import Table  # noqa: PLC0415 only when a table is printed
+
+    table = Table(box=None, pad_edge=False)
+    for title, side in (("group", "left"), ("partition", "left"), ("position", "right"), ("lag", "right")):
+        table.add_column(title, justify="right" if side == "right" else "left")
+    table.add_column("state")
+    if handled:
+        table.add_column("handled", justify="right")
+    for status in statuses:
+        for cells in _rows(status, handled):
+            table.add_row(*cells)
+    console = stdout()
+    console.print(table)
+    for status in statuses:
+        for p in status.partitions:
+            if p.error:
+                note = f", next attempt {p.next_attempt_at}" if p.next_attempt_at else ""
+                line = f"[{status.group} {p.partition}] {clean(p.error)} (attempt {p.attempt}{note})"
+                console.print(line, style="red", markup=False, soft_wrap=True)
+
+
+def _rows(status: GroupStatus, handled: Mapping[tuple[str, str], int]) -> list[list[str]]:
+    if not status.partitions:
+        return [[clean(status.group), "-", "-", f"{status.head:,}", "never run"]]
+    return [
+        [
+            clean(status.group),
+            str(p.partition),
+            f"{p.position:,}",
+            f"{status.head - p.position:,}",
+            f"[{_STYLES.get(p.state.value, 'default')}]{p.state.value}[/]",
+            *([f"{handled.get((status.group, str(p.partition)), 0):,}"] if handled else []),
+        ]
+        for p in status.partitions
+    ]

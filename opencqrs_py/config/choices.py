@@ -1,0 +1,86 @@
+"""Settings whose value is one of a few words."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Self
+
+from opencqrs_py.config.names import canonical
+
+__all__ = [
+    "Choice",
+    "Controller",
+    "Engine",
+    "OnExhausted",
+    "OnUnknown",
+    "Resolution",
+    "RetryPolicy",
+    "Tracking",
+]
+
+_SYNONYMS = {"jdbc": "sql"}
+
+
+class Choice(StrEnum):
+    """An enum whose members are found by every spelling of their value (``PER-SUBJECT``, ``perSubject``)."""
+
+    @classmethod
+    def _missing_(cls, value: object) -> Self | None:
+        if not isinstance(value, str):
+            return None
+        wanted = canonical(value.strip())
+        wanted = _SYNONYMS.get(wanted, wanted)
+        return next((member for member in cls if canonical(member.value) == wanted), None)
+
+
+class Controller(Choice):
+    """Who starts and stops the processors of a group."""
+
+    APPLICATION_CONTEXT = "application_context"
+    LEADER_ELECTION = "leader_election"
+
+
+class Tracking(Choice):
+    """Where the progress of a group is kept. ``jdbc``, the word of OpenCQRS, means ``sql``."""
+
+    IN_MEMORY = "in_memory"
+    SQL = "sql"
+
+
+class Resolution(Choice):
+    """What must be handled in order within a group."""
+
+    NO_SEQUENCE = "no_sequence"
+    PER_SUBJECT = "per_subject"
+    PER_SECOND_LEVEL_SUBJECT = "per_second_level_subject"
+
+
+class RetryPolicy(Choice):
+    """How the waits between the attempts of one event follow each other."""
+
+    NONE = "none"
+    FIXED = "fixed"
+    EXPONENTIAL_BACKOFF = "exponential_backoff"
+
+
+class OnExhausted(Choice):
+    """What happens to an event whose last attempt has failed."""
+
+    SKIP = "skip"
+    STOP = "stop"
+    PARK = "park"
+
+
+class Engine(Choice):
+    """What runs the processors of a group."""
+
+    SPARK = "spark"
+    THREAD = "thread"
+
+
+class OnUnknown(Choice):
+    """What becomes of keys and variables that name no setting."""
+
+    ERROR = "error"
+    WARN = "warn"
+    IGNORE = "ignore"

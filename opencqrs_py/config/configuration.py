@@ -1,0 +1,199 @@
+"""The configuration of an application: validated settings, and where each of them comes from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path as FilePath
+
+from opencqrs_py.config.addressing import path_of
+from opencqrs_py.config.effective import EffectiveGroup
+from opencqrs_py.config.free_names import FreeNamesInUse
+from opencqrs_py.config.inheritance import Inherited, LeafName, Level, effective_group, inherited
+from opencqrs_py.config.masking import MASK, holds_secret, mask_url
+from opencqrs_py.config.merging import Merged
+from opencqrs_py.config.names import nearest
+from opencqrs_py.config.origin import BUILT_IN, Origin, OriginKind
+from opencqrs_py.config.problems import Code, ConfigurationWarning
+from opencqrs_py.config.settings import Settings
+from opencqrs_py.config.tree import FreeNames, Leaf, Path, Section, display, leaves, node_at, tree_of
+from opencqrs_py.config.writing import written
+from opencqrs_py.errors import ConfigurationError
+
+__all__ = ["Configuration", "EffectiveValue"]
+
+GROUPS: Path = ("event_handling", "groups")
+STANDARD: Path = ("event_handling", "standard")
+
+
+@dataclass(frozen=True, slots=True)
+class EffectiveValue:
+    """One setting as it applies.
+
+    Args:
+        path: Dotted key without ``opencqrs``.
+        value: The value as it would be written in YAML, secrets as ``***``.
+        origin: Where it comes from.
+        is_default: Whether nobody chose it.
+    """
+
+    path: str
+    value: str
+    origin: Origin
+    is_default: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """What was configured.
+
+    Args:
+        settings: The validated settings.
+        profiles: The active profiles, the last one wins; empty when only ``default`` is.
+        files: The files that were read.
+        warnings: What works, but is probably not meant.
+        group_names: Configured groups and those of handlers, each in its known spelling.
+    """
+
+    settings: Settings
+    profiles: tuple[str, ...] = ()
+    files: tuple[FilePath, ...] = ()
+    warnings: tuple[ConfigurationWarning, ...] = ()
+    group_names: tuple[str, ...] = ()
+    _merged: Merged = field(default_factory=Merged, repr=False)
+    _names: FreeNamesInUse = field(default_factory=FreeNamesInUse, repr=False)
+    _secrets: frozenset[Path] = field(default=frozenset(), repr=False)
+
+    @classmethod
+    def from_settings(cls, settings: Settings) -> Configuration:
+        """Return the configuration of settings that were made in code, without any source."""
+        names = FreeNamesInUse()
+        for group in settings.event_handling.groups:
+            names.add(GROUPS, group)
+        return cls(settings, group_names=tuple(settings.event_handling.groups), _names=names)
+
+    def group(self, name: str) -> EffectiveGroup:
+        """Return every setting of the group ``name``: its own, else the standard, else built in.
+
+        Args:
+            name: A group in any spelling, configured or not.
+        """
+        return effective_group(self.settings, self._spelled(name))
+
+    def origin(self, key: str) -> Origin:
+        """Return where the value of a setting comes from.
+
+        Args:
+            key: Dotted key in any spelling, with ``opencqrs`` in front or without.
+
+        Raises:
+            ConfigurationError: OCQ-103, if there is no such setting.
+        """
+        path = path_of(key, self._root, self._names)
+        if path is None or isinstance(node_at(self._root, path), Section):
+            known = [display(self._root, each) for each, _ in leaves(self._root)]
+            close = nearest(key, known)
+            fix = f"did you mean {close}?" if close else "name one setting"
+            raise ConfigurationError(Code.UNKNOWN_KEY.value, f"there is no setting {key}", "", fix)
+        if path[: len(GROUPS)] == GROUPS and len(path) == len(GROUPS) + 3:
+            chosen = inherited(self.settings, path[2])
+            return self._group_origin(path[2], (path[3], path[4]), chosen)
+        return self._origin(path)
+
+    def losers(self, key: str) -> tuple[Origin, ...]:
+        """Return where else a value for the setting ``key`` stands, from the highest to the lowest."""
+        path = path_of(key, self._root, self._names)
+        return tuple(bound.origin for bound in reversed(self._merged.stacks.get(path or (), [])[:-1]))
+
+    def values(self, group: str | None = None) -> list[EffectiveValue]:
+        """Return the settings as they apply, secrets masked.
+
+        Args:
+            group: Only the settings of this group; ``None``: the general ones, the standard, and those of all groups.
+        """
+        if group is not None:
+            return list(self._group_values(self._spelled(group)))
+        result = list(self._general_values())
+        for name in self.group_names:
+            result.extend(self._group_values(name))
+        return result
+
+    def masked_url(self, url: str) -> str:
+        """Return ``url`` with its password shown as ``***``."""
+        return mask_url(url)
+
+    @property
+    def _root(self) -> Section:
+        return tree_of(type(self.settings))
+
+    def _spelled(self, name: str) -> str:
+        known = self._names.meant(GROUPS, name, by_variable=False)
+        return known[0] if known else name
+
+    def _origin(self, path: Path) -> Origin:
+        """Return the origin of a setting that nothing is inherited by."""
+        bound = self._merged.winner(path)
+        if bound is None:
+            return Origin(OriginKind.SOURCE) if self._is_set_in_code(path) else BUILT_IN
+        return Origin(OriginKind.RESET, of=bound.origin) if bound.value is None else bound.origin
+
+    def _is_set_in_code(self, path: Path) -> bool:
+        """Return whether the model has a value that did not come from the binder."""
+        value: object = self.settings
+        for name in path:
+            if name not in (value if isinstance(value, dict) else getattr(value, "model_fields_set", ())):
+                return False
+            value = value[name] if isinstance(value, dict) else getattr(value, name)
+        return True
+
+    def _group_origin(self, group: str, leaf: LeafName, chosen: dict[LeafName, Inherited]) -> Origin:
+        decision = chosen[leaf]
+        if decision.replaced_by is not None:
+            by = decision.replaced_by
+            return Origin(
+                OriginKind.REPLACED,
+                display(self._root, (*STANDARD, *by)[2:]),
+                of=self._level_origin(group, by, chosen[by]),
+            )
+        return self._level_origin(group, leaf, decision)
+
+    def _level_origin(self, group: str, leaf: LeafName, decision: Inherited) -> Origin:
+        match decision.level:
+            case Level.GROUP:
+                return self._origin((*GROUPS, group, *leaf))
+            case Level.STANDARD:
+                origin = self._origin((*STANDARD, *leaf))
+                return origin if decision.reset else Origin(OriginKind.STANDARD, of=origin)
+            case Level.BUILT_IN:
+                return BUILT_IN
+
+    def _group_values(self, group: str) -> Iterator[EffectiveValue]:
+        chosen = inherited(self.settings, group)
+        for leaf, decision in chosen.items():
+            path = (*GROUPS, group, *leaf)
+            value = "infinite" if leaf == ("retry", "max_attempts") and decision.value is None else decision.value
+            yield self._effective(path, value, self._group_origin(group, leaf, chosen))
+
+    def _general_values(self) -> Iterator[EffectiveValue]:
+        for path, node in leaves(self._root):
+            if path == GROUPS:
+                continue
+            value: object = self.settings
+            for name in path:
+                value = getattr(value, name)
+            if isinstance(node, FreeNames) and isinstance(value, dict):
+                for name, item in value.items():
+                    yield self._effective((*path, name), item, self._origin((*path, name)))
+            elif path[: len(STANDARD)] != STANDARD or value is not None:
+                yield self._effective(path, value, self._origin(path))
+
+    def _effective(self, path: Path, value: object, origin: Origin) -> EffectiveValue:
+        node = node_at(self._root, path)
+        fact = node.fact if isinstance(node, Leaf) else None
+        text = written(value, duration=fact is not None and fact.unit.startswith("duration"))
+        if fact is not None and fact.is_url and value is not None:
+            text = mask_url(text)
+        is_hidden = (isinstance(node, Leaf) and node.secret) or holds_secret(path[-1]) or path in self._secrets
+        if value is not None and (is_hidden or origin.is_secret):
+            text = MASK
+        return EffectiveValue(display(self._root, path), text, origin, origin.is_default)

@@ -1,0 +1,150 @@
+"""Loading: all sources in their order, bound, merged, resolved, validated; all problems together."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from opencqrs_py.config.binding import Binder, BoundLayer
+from opencqrs_py.config.choices import OnUnknown
+from opencqrs_py.config.configuration import GROUPS, Configuration
+from opencqrs_py.config.documents import DocumentReader
+from opencqrs_py.config.entries import Layer, LayerKind
+from opencqrs_py.config.free_names import FreeNamesInUse
+from opencqrs_py.config.lookup import Lookup, OwnKeys
+from opencqrs_py.config.merging import Merged, merged
+from opencqrs_py.config.names import canonical, listed, nearest
+from opencqrs_py.config.problems import Code, Findings
+from opencqrs_py.config.ranking import Given, ranked_layers
+from opencqrs_py.config.resolution import Resolved, resolved_values
+from opencqrs_py.config.settings import Settings
+from opencqrs_py.config.tree import Section, display, tree_of
+from opencqrs_py.config.validation import validated
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+    from pathlib import Path
+
+__all__ = ["load"]
+
+_UNKNOWN = ("config", "unknown")
+_ON_PROFILE = (("config", "on_profile"), ("config", "activate", "on_profile"))
+
+
+def load(
+    project: Path,
+    *,
+    profiles: Sequence[str] = (),
+    overrides: Sequence[str] = (),
+    environ: Mapping[str, str] | None = None,
+    groups: Collection[str] = (),
+    defaults: Mapping[str, object] | None = None,
+    settings_class: type[Settings] = Settings,
+    package: Path | None = None,
+) -> Configuration:
+    """Return the configuration of the project in the folder ``project``.
+
+    Sources, from the lowest to the highest: built-in defaults, ``defaults``, the ``application`` files of ``package``,
+    those of the project and its ``config`` folder (variants by profile on top), imports of variables, ``.env``, folders
+    of secrets, environment variables, ``OPENCQRS_APPLICATION_JSON``, ``overrides``, pinned test properties.
+
+    Args:
+        project: Project folder.
+        profiles: Active profiles, the last one wins; without any, those that a source chooses.
+        overrides: ``key=value`` texts, the last one wins.
+        environ: Environment variables; ``None``: those of the process.
+        groups: Names of the groups that handlers declare.
+        defaults: Values given in code, nested or with dotted keys.
+        settings_class: Class of the settings, for users who add sections or sources.
+        package: Folder of a package whose ``application`` files are defaults of the project.
+
+    Raises:
+        ConfigurationErrors: Everything that is wrong, OCQ-101 to OCQ-116.
+    """
+    variables = os.environ if environ is None else environ
+    given = Given(project, dict(variables), profiles, overrides, defaults or {}, package)
+    return _Load(given, settings_class, tuple(groups)).configuration()
+
+
+@dataclass(frozen=True, slots=True)
+class _Load:
+    given: Given
+    settings_class: type[Settings]
+    groups: tuple[str, ...]
+
+    def configuration(self) -> Configuration:
+        """Return the configuration, or raise everything that is wrong with it."""
+        findings = Findings()
+        root = tree_of(self.settings_class)
+        reader = DocumentReader(self.given.project, findings)
+        ranking = ranked_layers(self.given, root, reader, findings)
+        names = self._names(findings)
+        combined, own = _combined(ranking.layers, Binder(root, names, findings))
+        lookup = Lookup(self.given.environ, own, root, names, combined)
+        result = resolved_values(combined, lookup, root, findings)
+        findings.settle_unknown(_on_unknown(result))
+        settings = validated(self.settings_class, result.values, combined, root, findings)
+        if settings is None or findings.errors:
+            raise findings.failure()
+        configured = tuple(settings.event_handling.groups)
+        self._warn_of_groups(configured, combined, root, findings)
+        known = {canonical(name) for name in configured}
+        every = (*configured, *(name for name in self.groups if canonical(name) not in known))
+        warnings = tuple(findings.warnings)
+        secrets = frozenset(result.secrets)
+        return Configuration(settings, ranking.profiles, reader.files, warnings, every, combined, names, secrets)
+
+    def _names(self, findings: Findings) -> FreeNamesInUse:
+        """Return the names of the handlers' groups; note two that no setting could tell apart."""
+        names = FreeNamesInUse()
+        for group in self.groups:
+            known = names.add(GROUPS, group)
+            if known != group:
+                what = f"the groups {known} and {group} cannot be told apart in settings"
+                fix = "rename one: case, - and _ make no difference"
+                findings.error(Code.ALIKE_GROUPS, what, "handlers", fix)
+        return names
+
+    def _warn_of_groups(self, configured: tuple[str, ...], combined: Merged, root: Section, findings: Findings) -> None:
+        """Note configured groups that no handler declares; without any handler nothing can be said."""
+        handled = {canonical(group) for group in self.groups}
+        for name in configured:
+            if not handled or canonical(name) in handled:
+                continue
+            path = (*GROUPS, name)
+            places = (bound.origin for bound in combined.winners() if bound.path[: len(path)] == path)
+            close = nearest(name, self.groups)
+            fix = f"did you mean {close}?" if close else f"groups with handlers: {listed(self.groups)}"
+            what = f"{display(root, path)} is configured, but no handler belongs to that group"
+            findings.warning(Code.GROUP_WITHOUT_HANDLER, what, next(places, ""), fix)
+
+
+def _combined(layers: tuple[Layer, ...], binder: Binder) -> tuple[Merged, OwnKeys]:
+    """Return the layers as one, and the user's own keys.
+
+    Variables are bound last, since they can only be read when the names in use are known.
+    """
+    bound: dict[int, BoundLayer] = {}
+    order = sorted(range(len(layers)), key=lambda index: layers[index].kind is LayerKind.VARIABLES)
+    for index in order:
+        bound[index] = binder.bind(layers[index])
+    own = OwnKeys()
+    for index in range(len(layers)):
+        own.add(bound[index].foreign)
+    parts = (part for index in range(len(layers)) for part in (bound[index].wholes, bound[index].single))
+    combined = merged(parts, binder.root, binder.findings)
+    for path in _ON_PROFILE:
+        misplaced = combined.stacks.pop(path, None)
+        if misplaced:
+            what = f"{display(binder.root, path)} stands outside of a file"
+            binder.findings.error(Code.PROFILE, what, misplaced[-1].origin, "put it into a document of a file")
+    return combined, own
+
+
+def _on_unknown(result: Resolved) -> OnUnknown:
+    """Return what becomes of unknown keys; a value that is none of the choices is reported elsewhere."""
+    try:
+        return OnUnknown(str(result.values.get(_UNKNOWN) or "error"))
+    except ValueError:
+        return OnUnknown.ERROR

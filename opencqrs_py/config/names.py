@@ -1,0 +1,65 @@
+"""How settings are spelled: canonical forms, kebab case, and the nearest known spelling."""
+
+from __future__ import annotations
+
+import re
+from difflib import SequenceMatcher, get_close_matches
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+__all__ = ["PREFIX", "alike", "canonical", "kebab", "letters_and_digits", "listed", "nearest", "split_key"]
+
+PREFIX = "opencqrs"
+"""The section below which all settings stand."""
+
+_LIST_ENDS_AT = 10
+_KEY_PART = re.compile(r"\[([^\]]*)\]|([^.\[]+)")
+
+
+def canonical(name: str) -> str:
+    """Return the form in which two spellings of one name are equal: no case, no ``-``, no ``_``.
+
+    Source:
+        Spring Boot reference, "Relaxed Binding".
+    """
+    return name.replace("-", "").replace("_", "").casefold()
+
+
+def letters_and_digits(name: str) -> str:
+    """Return what an environment variable can express of ``name``: its letters and digits, without case."""
+    return "".join(filter(str.isalnum, name.casefold()))
+
+
+def kebab(field: str) -> str:
+    """Return the spelling that messages and documents use for the model field ``field``."""
+    return field.rstrip("_").replace("_", "-")
+
+
+def split_key(key: str) -> tuple[str, ...]:
+    """Split a dotted key into its pieces, at least one; a piece in brackets keeps its dots (``groups[v1.2].fetch``)."""
+    if "." not in key and "[" not in key:
+        return (key.strip(),)
+    pieces = (bracketed or plain for bracketed, plain in _KEY_PART.findall(key))
+    return tuple(piece.strip() for piece in pieces if piece.strip()) or (key.strip(),)
+
+
+def alike(one: str, other: str) -> float:
+    """Return how alike two names are, from 0 to 1."""
+    return SequenceMatcher(None, one, other).ratio()
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """Return the name in ``known`` that ``name`` was most likely meant to be, or ``None``."""
+    spellings = {canonical(each): each for each in known}
+    matches = get_close_matches(canonical(name), spellings, n=1)
+    return spellings[matches[0]] if matches else None
+
+
+def listed(names: Iterable[str]) -> str:
+    """Return ``names`` as text, the first ten of them and how many more there are."""
+    every = list(names)
+    shown = ", ".join(every[:_LIST_ENDS_AT])
+    left = len(every) - _LIST_ENDS_AT
+    return f"{shown} and {left} more" if left > 0 else shown

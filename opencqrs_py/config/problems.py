@@ -1,0 +1,94 @@
+"""What can be wrong with a configuration: codes, and the findings of one load."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from opencqrs_py.config.choices import OnUnknown
+from opencqrs_py.errors import ConfigurationError, ConfigurationErrors
+
+__all__ = ["Code", "ConfigurationWarning", "Findings"]
+
+
+class Code(StrEnum):
+    """Codes of configuration errors and warnings; each has a heading in ``docs/reference/errors.md``."""
+
+    FILE_UNREADABLE = "OCQ-101"
+    FILE_MISSING = "OCQ-102"
+    UNKNOWN_KEY = "OCQ-103"
+    UNKNOWN_VARIABLE = "OCQ-104"
+    TWO_READINGS = "OCQ-105"
+    SET_TWICE = "OCQ-106"
+    WRONG_SHAPE = "OCQ-107"
+    PLACEHOLDER = "OCQ-108"
+    PROFILE = "OCQ-109"
+    ARGUMENT = "OCQ-110"
+    VALUE = "OCQ-111"
+    CHOICE = "OCQ-112"
+    DURATION = "OCQ-113"
+    RANGE = "OCQ-114"
+    VALUE_MISSING = "OCQ-115"
+    ALIKE_GROUPS = "OCQ-116"
+    GROUP_WITHOUT_HANDLER = "OCQ-117"
+    DEPRECATED_KEY = "OCQ-118"
+    UNKNOWN_PROFILE = "OCQ-119"
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigurationWarning:
+    """Something that works, but probably not as it was meant.
+
+    Args:
+        code: Stable identifier, ``OCQ-1`` and two digits.
+        what: What was noticed, one sentence without a full stop.
+        where: The place; empty when there is none.
+        fix: What to do about it.
+    """
+
+    code: str
+    what: str
+    where: str = ""
+    fix: str = ""
+
+    def __str__(self) -> str:
+        return str(ConfigurationError(self.code, self.what, self.where, self.fix))
+
+
+@dataclass(slots=True)
+class Findings:
+    """The problems found so far; a load gathers them, to report all of them together."""
+
+    errors: list[ConfigurationError] = field(default_factory=list)
+    warnings: list[ConfigurationWarning] = field(default_factory=list)
+    unknown: dict[str, ConfigurationError] = field(default_factory=dict)
+
+    def error(self, code: Code, what: str, where: object = "", fix: str = "") -> None:
+        """Note something that must be mended before anything can start."""
+        self.errors.append(ConfigurationError(code.value, what, str(where), fix))
+
+    def warning(self, code: Code, what: str, where: object = "", fix: str = "") -> None:
+        """Note something that is probably not meant."""
+        self.warnings.append(ConfigurationWarning(code.value, what, str(where), fix))
+
+    def unknown_name(self, code: Code, what: str, where: object = "", fix: str = "") -> None:
+        """Note a key or variable that names no setting; ``config.unknown`` says what becomes of it."""
+        error = ConfigurationError(code.value, what, str(where), fix)
+        self.unknown.setdefault(str(error), error)
+
+    def settle_unknown(self, choice: OnUnknown) -> None:
+        """Turn the unknown names into errors or warnings, or drop them, as ``config.unknown`` says."""
+        match choice:
+            case OnUnknown.ERROR:
+                self.errors.extend(self.unknown.values())
+            case OnUnknown.WARN:
+                self.warnings.extend(
+                    ConfigurationWarning(e.code, e.what, e.where, e.fix) for e in self.unknown.values()
+                )
+            case OnUnknown.IGNORE:
+                pass
+        self.unknown.clear()
+
+    def failure(self) -> ConfigurationErrors:
+        """Return all errors found as one, each once; there must be at least one."""
+        return ConfigurationErrors(tuple({str(error): error for error in self.errors}.values()))

@@ -1,0 +1,180 @@
+"""The order of the sources, and the profiles on which it depends."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from opencqrs_py.config.binding import Binder
+from opencqrs_py.config.documents import DocumentReader, text_items
+from opencqrs_py.config.entries import Entry, Layer
+from opencqrs_py.config.free_names import FreeNamesInUse
+from opencqrs_py.config.lookup import Lookup, OwnKeys
+from opencqrs_py.config.merging import Merged, merged
+from opencqrs_py.config.names import nearest
+from opencqrs_py.config.origin import Origin, OriginKind
+from opencqrs_py.config.pinning import pinned_layers
+from opencqrs_py.config.placeholders import PlaceholderError, resolved
+from opencqrs_py.config.problems import Code, Findings
+from opencqrs_py.config.profiles import DEFAULT_PROFILE, is_profile_name
+from opencqrs_py.config.sources.arguments import argument_layers, code_layer
+from opencqrs_py.config.sources.dotenv_file import dotenv_layer
+from opencqrs_py.config.sources.inline_json import inline_json_layer
+from opencqrs_py.config.sources.variables import environment_layer
+from opencqrs_py.config.stacking import FileStack
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from opencqrs_py.config.tree import Section
+
+__all__ = ["Given", "Ranking", "ranked_layers"]
+
+_IMPORT = ("config", "import_")
+_ACTIVE = ("profiles", "active")
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What the caller gives to a load.
+
+    Args:
+        project: Project folder.
+        environ: Environment variables.
+        profiles: Active profiles; without any, a source chooses.
+        overrides: ``key=value`` texts.
+        defaults: Values given in code.
+        package: Folder of a package whose files rank below those of the project.
+    """
+
+    project: Path
+    environ: Mapping[str, str]
+    profiles: Sequence[str] = ()
+    overrides: Sequence[str] = ()
+    defaults: Mapping[str, object] = field(default_factory=dict)
+    package: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Ranking:
+    """All layers, from the lowest to the highest, and the active profiles, the last one wins."""
+
+    layers: tuple[Layer, ...]
+    profiles: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Ranker:
+    given: Given
+    root: Section
+    reader: DocumentReader
+    findings: Findings
+    lookup: Lookup
+    early: Merged
+    """What sources beside the files say about profiles and imports."""
+
+    def stack(self, profiles: tuple[str, ...] | None, findings: Findings) -> FileStack:
+        """Return the files that apply with ``profiles``."""
+        stack = FileStack(self.reader, findings, profiles, self.lookup)
+        for folder in filter(None, (self.given.package, self.given.project)):
+            stack.add_folders((folder, folder / "config"))
+        imports = self.early.winner(_IMPORT)
+        if imports is not None:
+            stack.add_imports(Entry(_IMPORT, imports.value, imports.origin), self.given.project)
+        return stack
+
+    def profiles(self) -> tuple[str, ...]:
+        """Return the profiles that the highest source chooses."""
+        if self.given.profiles:
+            return self._checked(
+                (Entry(_ACTIVE, tuple(self.given.profiles), Origin(OriginKind.ARGUMENT, "--profile")),)
+            )
+        chosen = self.early.winner(_ACTIVE)
+        if chosen is not None:
+            return self._checked((Entry(_ACTIVE, chosen.value, chosen.origin),))
+        return self._checked(self.stack(None, Findings()).active or self._in_code())
+
+    def _in_code(self) -> tuple[Entry, ...]:
+        chosen = _early([code_layer(self.given.defaults)], self.root).winner(_ACTIVE)
+        return () if chosen is None else (Entry(_ACTIVE, chosen.value, chosen.origin),)
+
+    def _checked(self, entries: tuple[Entry, ...]) -> tuple[str, ...]:
+        """Return the profiles that ``entries`` name, without those that are no names."""
+        names: list[str] = []
+        for entry in entries:
+            for item in text_items(entry):
+                try:
+                    name = resolved(item, self.lookup).text
+                except PlaceholderError as error:
+                    what = f"the profile {item} cannot be resolved: {error}"
+                    self.findings.error(Code.PLACEHOLDER, what, entry.origin, "set it as a variable")
+                    continue
+                if is_profile_name(name):
+                    names.append(name)
+                else:
+                    fix = "use letters, digits and -_.+@, and none of the words and, or, not"
+                    self.findings.error(Code.PROFILE, f"{item!r} cannot be the name of a profile", entry.origin, fix)
+        return tuple(dict.fromkeys(names))
+
+    def warn_of_unknown(self, profiles: tuple[str, ...], stack: FileStack) -> None:
+        """Note active profiles that no file and no document knows."""
+        files = (
+            path
+            for folder in (self.given.project, self.given.project / "config")
+            for path in folder.glob("application-*")
+        )
+        known = stack.known_profiles | {path.stem.removeprefix("application-") for path in files}
+        for name in profiles:
+            if name not in known:
+                close = nearest(name, sorted(known))
+                fix = f"did you mean {close}?" if close else f"create application-{name}.yaml, or leave it out"
+                self.findings.warning(
+                    Code.UNKNOWN_PROFILE, f"no file and no document knows the profile {name}", "", fix
+                )
+
+
+def ranked_layers(given: Given, root: Section, reader: DocumentReader, findings: Findings) -> Ranking:
+    """Return all layers in their order.
+
+    Args:
+        given: What the caller gives.
+        root: Tree of the settings.
+        reader: Reads files.
+        findings: Takes the problems.
+    """
+    dotenv = _dotenv(given.project, reader, findings)
+    above = [
+        environment_layer(given.environ),
+        inline_json_layer(given.environ, findings),
+        *argument_layers(given.overrides, findings),
+        *pinned_layers(),
+    ]
+    own = OwnKeys()
+    own.add(entry for layer in (*dotenv, above[0]) for entry in layer.entries)
+    lookup = Lookup(given.environ, own, root, FreeNamesInUse(), Merged())
+    ranker = _Ranker(given, root, reader, findings, lookup, _early([*dotenv, *above], root))
+    profiles = ranker.profiles()
+    stack = ranker.stack(profiles or (DEFAULT_PROFILE,), findings)
+    ranker.warn_of_unknown(profiles, stack)
+    return Ranking((code_layer(given.defaults), *stack.layers, *dotenv, *stack.secrets, *above), profiles)
+
+
+def _dotenv(project: Path, reader: DocumentReader, findings: Findings) -> list[Layer]:
+    file = project / ".env"
+    text = reader.text(file) if file.is_file() else None
+    return [] if text is None else [dotenv_layer(file, text, findings)]
+
+
+def _early(layers: list[Layer], root: Section) -> Merged:
+    """Return what ``layers`` say about profiles and imports; their problems are found again by the full binding."""
+    ignored = Findings()
+    binder = Binder(root, FreeNamesInUse(), ignored)
+    chosen = (Layer(layer.kind, tuple(filter(_is_early, layer.entries))) for layer in layers)
+    bound = (binder.bind(layer) for layer in chosen)
+    return merged((part for each in bound for part in (each.wholes, each.single)), root, ignored)
+
+
+def _is_early(entry: Entry) -> bool:
+    text = f"{''.join(entry.key)} {entry.value if isinstance(entry.value, str) else ''}".casefold()
+    return "profile" in text or "import" in text

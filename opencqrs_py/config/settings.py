@@ -1,0 +1,249 @@
+"""What a user may set: the validated models of the ``opencqrs`` tree.
+
+A leaf of ``standard`` or of a group is ``None`` when it is unset; whether ``None`` was said stands in
+``model_fields_set``, which is what inheritance goes by (:mod:`opencqrs_py.config.inheritance`).
+"""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+
+from opencqrs_py.config.choices import (
+    Controller,
+    Engine,
+    OnExhausted,
+    OnUnknown,
+    Resolution,
+    RetryPolicy,
+    Tracking,
+)
+from opencqrs_py.config.masking import MASK, holds_secret, mask_url
+from opencqrs_py.config.value_types import (
+    Attempts,
+    Duration,
+    EndlessDuration,
+    Fact,
+    Name,
+    Number,
+    Position,
+    Subject,
+    Url,
+    Whole,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from pydantic.fields import FieldInfo
+
+__all__ = [
+    "ActivateSettings",
+    "BoundSource",
+    "ConfigSettings",
+    "DatabaseSettings",
+    "EventHandlingSettings",
+    "EventStoreSettings",
+    "FetchSettings",
+    "GroupSettings",
+    "LifeCycleSettings",
+    "ProcessingSettings",
+    "ProfilesSettings",
+    "ProgressSettings",
+    "RetrySettings",
+    "Section",
+    "SequenceSettings",
+    "Settings",
+    "SparkSettings",
+    "bound_values",
+]
+
+bound_values: ContextVar[Mapping[str, object]] = ContextVar("bound_values")
+"""What the binder has read, by field name; set while :func:`opencqrs_py.config.load` builds the settings."""
+
+
+class Section(BaseModel):
+    """A part of the settings tree. Unknown names are refused, and its ``repr`` shows no password."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+
+    def __repr_args__(self) -> Iterable[tuple[str | None, Any]]:
+        for name, value in super().__repr_args__():
+            match value:
+                case str() if "://" in value:
+                    yield name, mask_url(value)
+                case dict():
+                    yield name, {key: MASK if holds_secret(str(key)) else item for key, item in value.items()}
+                case _:
+                    yield name, value
+
+
+class FetchSettings(Section):
+    """Which events a group reads."""
+
+    subject: Subject | None = Field(None, description="Subject at or below which events are read.")
+    recursive: bool | None = Field(None, description="Whether the subjects below are read too.")
+    initial_position: Position | None = Field(None, description="Where a group without progress starts to read.")
+
+
+class LifeCycleSettings(Section):
+    """When and how often a group runs."""
+
+    auto_start: bool | None = Field(None, description="Whether the group starts with the application.")
+    controller: Controller | None = Field(
+        None,
+        description="Who starts and stops the group. Unset: leader election when there is exactly one lock registry.",
+    )
+    controller_registration: Name | None = Field(None, description="Provider that takes the controller's place.")
+    lock_registry: Name | None = Field(None, description="Provider of the locks by which a leader is elected.")
+    partitions: Annotated[Whole, Field(ge=1), Fact(unit="partitions")] | None = Field(
+        None, description="How many partitions the group starts with."
+    )
+
+
+class ProgressSettings(Section):
+    """Where a group keeps its progress."""
+
+    tracking: Tracking | None = Field(
+        None, description="Kind of tracker. Unset: sql when there is exactly one database, else in_memory."
+    )
+    tracker_ref: Name | None = Field(None, description="Provider that takes the tracker's place.")
+
+
+class SequenceSettings(Section):
+    """What a group handles in order."""
+
+    resolution: Resolution | None = Field(None, description="Which events must be handled in order.")
+    resolver_ref: Name | None = Field(None, description="Provider that takes the resolution's place.")
+
+
+class RetrySettings(Section):
+    """What happens when an event fails."""
+
+    policy: RetryPolicy | None = Field(None, description="How the waits between attempts follow each other.")
+    initial_interval: Duration | None = Field(None, description="First wait; with policy fixed, every wait.")
+    max_interval: Duration | None = Field(None, description="Longest wait.")
+    max_elapsed_time: EndlessDuration | None = Field(None, description="Sum of waits after which an event is given up.")
+    multiplier: Annotated[Number, Field(ge=1), Fact(unit="factor")] | None = Field(
+        None, description="Each wait by the one before it."
+    )
+    max_attempts: Attempts | None = Field(None, description="How often an event is tried again.")
+    on_exhausted: OnExhausted | None = Field(None, description="What happens to an event that is given up.")
+    jitter: Annotated[Number, Field(ge=0, le=1), Fact(unit="share of the wait, 0 to 1")] | None = Field(
+        None, description="By how much each wait varies at random."
+    )
+
+
+class ProcessingSettings(Section):
+    """What runs a group, and in which chunks."""
+
+    engine: Engine | None = Field(None, description="What runs the processors of the group.")
+    batch_size: Annotated[Whole, Field(ge=1), Fact(unit="events")] | None = Field(
+        None, description="Most events in one transaction. Unset: chosen from the handlers."
+    )
+
+
+class GroupSettings(Section):
+    """The settings of a processing group, or the standard for all groups."""
+
+    fetch: FetchSettings = Field(FetchSettings(), description="Which events are read.")
+    life_cycle: LifeCycleSettings = Field(LifeCycleSettings(), description="When and how often the group runs.")
+    progress: ProgressSettings = Field(ProgressSettings(), description="Where the progress is kept.")
+    sequence: SequenceSettings = Field(SequenceSettings(), description="What is handled in order.")
+    retry: RetrySettings = Field(RetrySettings(), description="What happens when an event fails.")
+    processing: ProcessingSettings = Field(ProcessingSettings(), description="What runs the group.")
+
+
+class EventHandlingSettings(Section):
+    """All processing groups."""
+
+    standard: GroupSettings = Field(GroupSettings(), description="What applies to groups that do not say otherwise.")
+    groups: dict[str, GroupSettings] = Field({}, description="Settings of single groups, by group name.")
+
+
+class EventStoreSettings(Section):
+    """Where the events are."""
+
+    url: Url = Field("sqlite:///opencqrs.db", description="The event store.")
+
+
+class DatabaseSettings(Section):
+    """Where progress, leases and read models are."""
+
+    url: Url | None = Field(None, description="The database. Unset: the event store's.")
+
+
+class SparkSettings(Section):
+    """The Spark session of the engine ``spark``."""
+
+    master: str = Field("local[*]", description="Where Spark runs.", min_length=1)
+    conf: dict[str, str] = Field({}, description="Spark's own settings, by their full name.")
+
+
+class ActivateSettings(Section):
+    """When a document of a file applies."""
+
+    on_profile: list[str] = Field([], description="The same as config.on-profile, in the spelling of Spring Boot.")
+
+
+class ConfigSettings(Section):
+    """How the configuration itself is read."""
+
+    unknown: OnUnknown = Field(OnUnknown.ERROR, description="What becomes of keys that name no setting.")
+    import_: list[str] = Field(
+        [], description="More files, and folders of secrets; optional: before one that may be missing."
+    )
+    on_profile: list[str] = Field([], description="In a file only: profiles, or an expression, with which it applies.")
+    activate: ActivateSettings = Field(ActivateSettings(), description="When a document of a file applies.")
+
+
+class ProfilesSettings(Section):
+    """Which variants of the configuration apply."""
+
+    active: list[str] = Field([], description="Profiles; the last one wins. None: the profile default.")
+
+
+class BoundSource(PydanticBaseSettingsSource):
+    """The source of pydantic-settings that hands over what the binder has read; empty outside a load."""
+
+    def get_field_value(self, field: FieldInfo, field_name: str) -> tuple[Any, str, bool]:
+        """Return the value bound to ``field_name``."""
+        del field
+        return self().get(field_name), field_name, False
+
+    def __call__(self) -> dict[str, Any]:
+        """Return all bound values."""
+        return dict(bound_values.get({}))
+
+
+class Settings(BaseSettings):
+    """The whole ``opencqrs`` tree, validated.
+
+    Made by :func:`opencqrs_py.config.load`, or by hand with nested values. A subclass may add sections, which are
+    then bound from every source like the others, and sources, by ``settings_customise_sources``.
+    """
+
+    model_config = SettingsConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+
+    event_store: EventStoreSettings = Field(EventStoreSettings(), description="Where the events are.")
+    database: DatabaseSettings = Field(DatabaseSettings(), description="Where progress and read models are.")
+    spark: SparkSettings = Field(SparkSettings(), description="The Spark session.")
+    event_handling: EventHandlingSettings = Field(EventHandlingSettings(), description="All processing groups.")
+    config: ConfigSettings = Field(ConfigSettings(), description="How the configuration itself is read.")
+    profiles: ProfilesSettings = Field(ProfilesSettings(), description="Which variants of the configuration apply.")
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Return the sources: values given to the constructor, then what the binder has read."""
+        del env_settings, dotenv_settings, file_secret_settings
+        return init_settings, BoundSource(settings_cls)

@@ -1,0 +1,174 @@
+"""From merged values to validated settings; what pydantic refuses becomes a message with its place."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pydantic import ValidationError
+
+from opencqrs_py.config.entries import Nothing
+from opencqrs_py.config.masking import holds_secret
+from opencqrs_py.config.names import listed, nearest
+from opencqrs_py.config.origin import Origin, OriginKind
+from opencqrs_py.config.problems import Code, Findings
+from opencqrs_py.config.settings import Settings, bound_values
+from opencqrs_py.config.tree import Leaf, ListLeaf, Node, Path, Section, display, node_at
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pydantic_core import ErrorDetails
+
+    from opencqrs_py.config.merging import Merged
+    from opencqrs_py.config.shaping import Bound
+
+__all__ = ["validated"]
+
+_LONGEST_SHOWN = 60
+_UNSEEN = "its value cannot be read"
+_NO_BOOL = ("it is neither true nor false", "write true or false")
+_NO_WHOLE = ("it is no whole number", "write digits only, like 4")
+_NO_NUMBER = ("it is no number", "write digits, with a point if need be, like 1.5")
+_PLAIN = {
+    "bool_parsing": _NO_BOOL,
+    "bool_type": _NO_BOOL,
+    "int_from_float": _NO_WHOLE,
+    "int_parsing": _NO_WHOLE,
+    "int_type": _NO_WHOLE,
+    "float_parsing": _NO_NUMBER,
+    "float_type": _NO_NUMBER,
+    "finite_number": ("it is no finite number", _NO_NUMBER[1]),
+    "missing": ("", "set it in a file, as a variable or with --set"),
+    "extra_forbidden": ("it holds a name that is no setting", "remove it"),
+    "string_type": ("it is no text", "write a text"),
+    "string_too_short": ("it is empty", "write a text"),
+}
+"""Reason and fix for the errors that pydantic finds by itself."""
+
+
+def validated(
+    model: type[Settings],
+    values: Mapping[Path, object],
+    merged: Merged,
+    root: Section,
+    findings: Findings,
+) -> Settings | None:
+    """Return the settings that ``values`` make, ``None`` when they are not valid.
+
+    Args:
+        model: Class of the settings.
+        values: Value of each setting that was set, placeholders resolved.
+        merged: What was said by whom.
+        root: Tree of ``model``.
+        findings: Takes the problems.
+    """
+    token = bound_values.set(_nested(values, root))
+    try:
+        return model()
+    except ValidationError as error:
+        for detail in error.errors(include_url=False, include_input=False):
+            _report(detail, merged, root, findings)
+        return None
+    finally:
+        bound_values.reset(token)
+
+
+def _nested(values: Mapping[Path, object], root: Section) -> dict[str, Any]:
+    """Return the values as nested mappings by field name; what is reset to its default is left out."""
+    tree: dict[str, Any] = {}
+    for path, value in values.items():
+        node = node_at(root, path)
+        if value is Nothing.SECTION:
+            _below(tree, path)
+        elif value is not None or (isinstance(node, Leaf) and node.nullable):
+            _below(tree, path[:-1])[path[-1]] = value
+    return tree
+
+
+def _below(tree: dict[str, Any], path: Path) -> dict[str, Any]:
+    for name in path:
+        tree = tree.setdefault(name, {})
+    return tree
+
+
+def _report(detail: ErrorDetails, merged: Merged, root: Section, findings: Findings) -> None:
+    path = _known_part(tuple(str(part) for part in detail["loc"]), root)
+    node, bound = node_at(root, path), merged.winner(path)
+    is_seen = bound is not None and not _is_secret(path, node, bound)
+    code, reason, fix = _explained(detail, node, bound if is_seen else None)
+    key = display(root, path) or "the whole"
+    if detail["type"] == "missing":
+        what = f"{key} has no value"
+    elif bound is not None and is_seen:
+        what = f"{key} cannot be {_shown(bound.value)}: {reason}"
+    else:
+        what = f"{key} cannot be used: {reason}"
+    findings.error(code, what, _place(path, bound, merged), fix)
+
+
+def _known_part(location: Path, root: Section) -> Path:
+    """Return the beginning of pydantic's ``location`` that is a path of the tree; list items have none."""
+    path: Path = ()
+    node: Node = root
+    for name in location:
+        if isinstance(node, Leaf | ListLeaf) or (isinstance(node, Section) and name not in _names(node)):
+            break
+        path, node = (*path, name), node_at(node, (name,))
+    return path
+
+
+def _names(section: Section) -> set[str]:
+    return {child.name for child in section.children.values()}
+
+
+def _is_secret(path: Path, node: Node, bound: Bound) -> bool:
+    is_url = isinstance(node, Leaf) and (node.secret or node.fact.is_url)
+    return is_url or bound.origin.is_secret or holds_secret(path[-1])
+
+
+def _shown(value: object) -> str:
+    text = ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+    return repr(text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}…")
+
+
+def _place(path: Path, bound: Bound | None, merged: Merged) -> Origin | str:
+    """Return where a refused value stands: its own place, else that of the first setting below its section."""
+    if bound is not None:
+        return bound.origin
+    below = (each.origin for each in merged.winners() if each.path[: len(path)] == path)
+    return next(below, Origin(OriginKind.SOURCE))
+
+
+def _explained(detail: ErrorDetails, node: Node, seen: Bound | None) -> tuple[Code, str, str]:
+    """Return code, reason and fix; when the value must not be seen (``None``), they do not repeat it."""
+    kind, context = detail["type"], detail.get("ctx", {})
+    if kind == "opencqrs":
+        unseen = (_UNSEEN, context["fix_unseen"]) if seen is None and context["fix_unseen"] else None
+        return Code(context["code"]), *(unseen or (context["reason"], context["fix"]))
+    if kind == "enum":
+        return Code.CHOICE, "there is no such choice", _choices(node, seen)
+    if kind.startswith(("greater_than", "less_than")):
+        return Code.RANGE, *_limit(kind, context)
+    code = {"missing": Code.VALUE_MISSING, "extra_forbidden": Code.UNKNOWN_KEY}.get(kind, Code.VALUE)
+    return code, *_PLAIN.get(kind, (detail["msg"].removeprefix("Value error, "), ""))
+
+
+def _choices(node: Node, seen: Bound | None) -> str:
+    choices = node.choices if isinstance(node, Leaf) else ()
+    close = nearest(str(seen.value), choices) if seen else None
+    return f"use one of {listed(choices)}" + (f"; nearest: {close}" if close else "")
+
+
+def _limit(kind: str, context: Mapping[str, Any]) -> tuple[str, str]:
+    """Return reason and fix for a number beyond its limit."""
+    (limit,) = context.values()
+    text = f"{limit:g}" if isinstance(limit, int | float) else str(limit)
+    match kind:
+        case "greater_than_equal":
+            return f"it is below {text}", f"write {text} or more"
+        case "less_than_equal":
+            return f"it is above {text}", f"write {text} or less"
+        case "greater_than":
+            return f"it is not above {text}", f"write more than {text}"
+        case _:
+            return f"it is not below {text}", f"write less than {text}"

@@ -1,0 +1,195 @@
+"""The types of single settings: how each reads text, and how it refuses what it cannot read."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator, WithJsonSchema
+from pydantic_core import PydanticCustomError
+
+from opencqrs_py.config.durations import checked_seconds, is_infinite, parse_duration
+from opencqrs_py.config.problems import Code
+
+__all__ = [
+    "NO_FACT",
+    "Attempts",
+    "Duration",
+    "EndlessDuration",
+    "Fact",
+    "Name",
+    "Number",
+    "Position",
+    "Subject",
+    "Url",
+    "Whole",
+]
+
+_WHOLE = re.compile(r"[+-]?[0-9]+")
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:.+", re.DOTALL)
+_DURATION_PATTERN = r"^\s*([0-9]+(\.[0-9]+)?\s*[a-zA-Zµ]+\s*)+$|^[Pp].+$"
+_DURATION_FIX = "write it like 2s, 500ms, 1m30s or PT10S"
+_POSITION_FIX = (
+    "write tail (the oldest event), head (after the newest), a position, or a time like 2024-05-31T12:00:00Z"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """What a model field says of its setting beyond its type.
+
+    Args:
+        unit: Unit of the value, for documents.
+        is_url: Whether the value is a URL, whose password must not be shown.
+        formerly: Earlier names of the field in its section; they still work and say the new one.
+    """
+
+    unit: str = ""
+    is_url: bool = False
+    formerly: tuple[str, ...] = ()
+
+
+NO_FACT = Fact()
+"""What is said of a field that says nothing."""
+
+
+def _refusal(reason: str, fix: str, code: Code = Code.VALUE, fix_unseen: str = "") -> PydanticCustomError:
+    """Return the error by which a value is refused; with ``fix_unseen`` when the other texts repeat the value."""
+    context = {"reason": reason, "fix": fix, "code": code.value, "fix_unseen": fix_unseen}
+    return PydanticCustomError("opencqrs", "{reason}", context)
+
+
+def _duration(value: object, *, infinite: bool) -> float:
+    match value:
+        case str():
+            return parse_duration(value, infinite=infinite)
+        case timedelta():
+            return checked_seconds(value.total_seconds())
+        case float() | int() if not isinstance(value, bool):
+            return math.inf if infinite and value == math.inf else checked_seconds(float(value))
+        case _:
+            msg = f"it is no duration; {_DURATION_FIX}"
+            raise ValueError(msg)
+
+
+def _finite_duration(value: object) -> float:
+    try:
+        return _duration(value, infinite=False)
+    except ValueError as error:
+        raise _refused_duration(error) from None
+
+
+def _endless_duration(value: object) -> float:
+    try:
+        return _duration(value, infinite=True)
+    except ValueError as error:
+        raise _refused_duration(error) from None
+
+
+def _refused_duration(error: ValueError) -> PydanticCustomError:
+    reason, _, fix = str(error).rpartition("; ")
+    return _refusal(reason or fix, fix if reason else _DURATION_FIX, Code.DURATION, _DURATION_FIX)
+
+
+def _whole(value: object) -> object:
+    if not isinstance(value, str):
+        return value
+    text = value.strip()
+    if not _WHOLE.fullmatch(text):
+        raise _refusal("it is no whole number", "write digits only, like 4")
+    digits = text.lstrip("+-")
+    if len(digits) > 1 and digits.startswith("0"):
+        plain = digits.lstrip("0") or "0"
+        raise _refusal(
+            "its leading zero could mean an octal number",
+            f"write {plain}",
+            fix_unseen="write no leading zero",
+        )
+    return int(text)
+
+
+def _attempts(value: object) -> int | Literal["infinite"]:
+    if value == math.inf or (isinstance(value, str) and is_infinite(value)):
+        return "infinite"
+    number = _whole(value)
+    if not isinstance(number, int) or isinstance(number, bool):
+        raise _refusal("it is no whole number", "write digits only, like 4, or infinite")
+    if number < 0:
+        raise _refusal("it is below 0", "write 0 or more, or infinite", Code.RANGE)
+    return number
+
+
+def _subject(value: str) -> str:
+    if value.startswith("/"):
+        return value
+    fix = f"write /{value}" if value else "write / for all subjects"
+    raise _refusal("a subject starts with /", fix, fix_unseen="put a / in front of it")
+
+
+def _url(value: str) -> str:
+    if _URL.fullmatch(value.strip()):
+        return value.strip()
+    raise _refusal("it is no URL", "write it like sqlite:///events.db or postgresql://user@host/database")
+
+
+def _name(value: str) -> str:
+    if value.strip():
+        return value.strip()
+    raise _refusal("it names nothing", "write the name under which the provider is registered, or null for none")
+
+
+def _position(value: object) -> str:
+    text = value.isoformat() if isinstance(value, datetime) else str(value).strip()
+    if text.casefold() in {"tail", "head"}:
+        return text.casefold()
+    if re.fullmatch("[0-9]+", text):
+        return text
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise _refusal("it is no place in the store", _POSITION_FIX) from None
+    if moment.tzinfo is None:
+        fix = f"write {moment.isoformat()}Z, if that is the zone"
+        raise _refusal("a time needs its zone", fix, fix_unseen=_POSITION_FIX)
+    return text
+
+
+_DURATION_SCHEMA = {"type": "string", "pattern": _DURATION_PATTERN}
+_INFINITE_SCHEMA = {"enum": ["infinite", "unlimited", "inf"]}
+
+Duration = Annotated[float, PlainValidator(_finite_duration), WithJsonSchema(_DURATION_SCHEMA), Fact(unit="duration")]
+"""Seconds, 0 or more."""
+EndlessDuration = Annotated[
+    float,
+    PlainValidator(_endless_duration),
+    WithJsonSchema({"anyOf": [_INFINITE_SCHEMA, _DURATION_SCHEMA]}),
+    Fact(unit="duration or infinite"),
+]
+"""Seconds, 0 or more; ``math.inf`` for no limit."""
+Attempts = Annotated[
+    int | Literal["infinite"],
+    PlainValidator(_attempts),
+    WithJsonSchema({"anyOf": [_INFINITE_SCHEMA, {"type": "integer", "minimum": 0}]}),
+    Fact(unit="attempts or infinite"),
+]
+"""A number of attempts, 0 or more."""
+Whole = Annotated[int, BeforeValidator(_whole)]
+"""A whole number, without a leading zero."""
+Number = Annotated[float, Field(allow_inf_nan=False)]
+"""A finite number."""
+Subject = Annotated[str, AfterValidator(_subject)]
+"""A subject of events; starts with ``/``."""
+Url = Annotated[str, AfterValidator(_url), Fact(unit="URL", is_url=True)]
+"""Where a store or a database is; may hold a password."""
+Name = Annotated[str, AfterValidator(_name), Fact(unit="provider name")]
+"""Name of a provider of the assembly container."""
+Position = Annotated[
+    str,
+    PlainValidator(_position),
+    WithJsonSchema({"type": ["string", "integer"]}),
+    Fact(unit="tail, head, a time or a position"),
+]
+"""Where a group without progress starts to read."""
