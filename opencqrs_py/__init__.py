@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from opencqrs_py.assembly.application import Application
+    from opencqrs_py.assembly.spark_source import register_data_source
     from opencqrs_py.errors import NonTransientError, OpenCqrsError, TransientError
     from opencqrs_py.model.context import ProcessingContext
     from opencqrs_py.model.event import Event, Metadata
@@ -26,6 +27,7 @@ __all__ = [
     "event_handling",
     "event_type",
     "on_start",
+    "register_data_source",
 ]
 
 _HOMES = {
@@ -39,6 +41,7 @@ _HOMES = {
     "event_handling": "processing.decorators",
     "event_type": "processing.decorators",
     "on_start": "processing.decorators",
+    "register_data_source": "assembly.spark_source",
 }
 
 

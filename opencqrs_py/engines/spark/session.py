@@ -30,6 +30,7 @@ _PACKAGE_PARENT = Path(__file__).resolve().parents[3]
 # What the JVM says at every start and nobody can change.
 _START_NOISE = (
     "WARNING: Using incubator modules",
+    "WARNING: package sun.security.action not in java.base",
     "Setting default log level to",
     "To adjust logging level use",
     "Setting Spark log level to",
