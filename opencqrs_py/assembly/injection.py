@@ -64,12 +64,11 @@ class ContainerInjector:
         hints = get_type_hints(constructor) if constructor is not object.__init__ else {}
         arguments = {}
         for name, parameter in inspect.signature(cls).parameters.items():
+            if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+                continue
             if self.provides(hints.get(name)):
                 arguments[name] = self.provide(hints[name])
-            elif parameter.default is parameter.empty and parameter.kind not in (
-                parameter.VAR_POSITIONAL,
-                parameter.VAR_KEYWORD,
-            ):
+            elif parameter.default is parameter.empty:
                 what = f"nothing provides argument '{name}' of {cls.__name__}"
                 fix = f"add a provider of {_shown(hints.get(name))} to a container in the project"
                 raise AssemblyError("OCQ-504", what, place, fix)

@@ -73,12 +73,15 @@ def _print(configuration: Configuration, sections: dict[str, list[Any]]) -> None
     stdout().print(f"files read: {files}", style="dim", markup=False, soft_wrap=True)
     for name, values in sections.items():
         prefix = f"{_GROUPS}{name}." if name else ""
+        rows = [
+            (v.path.removeprefix(prefix), clean(_text(v.value)), clean(str(v.origin)), v.is_default) for v in values
+        ]
         stdout().print(f"\ngroup {clean(name)}" if name else "\napplication", style="bold", markup=False)
-        width = max((len(v.path.removeprefix(prefix)) for v in values), default=0)
-        long = max((len(_text(v.value)) for v in values), default=0)
-        for v in values:
-            line = f"  {v.path.removeprefix(prefix):<{width}}  {clean(_text(v.value)):<{min(long, 40)}}  {clean(str(v.origin))}"
-            stdout().print(line, markup=False, style="dim" if v.is_default else "default", soft_wrap=True)
+        width = max((len(path) for path, *_ in rows), default=0)
+        long = min(40, max((len(value) for _, value, *_ in rows), default=0))
+        for path, value, origin, default in rows:
+            line = f"  {path:<{width}}  {value:<{long}}  {origin}"
+            stdout().print(line, markup=False, style="dim" if default else "default", soft_wrap=True)
 
 
 def _text(value: Any) -> str:

@@ -47,7 +47,7 @@ def import_command(file: str, options: ProjectOptions, *, as_json: bool) -> None
         print_json({"file": file, "events": given, "added": added, "seconds": round(seconds, 3)})
         return
     known = f", {given - added:,} were there already" if given != added else ""
-    rate = f" ({given / seconds:,.0f}/s)" if seconds > 1 else ""
+    rate = f" ({given / seconds:,.0f}/s)" if given >= 1_000 else ""
     stdout().print(f"{added:,} events imported{known}{rate}", markup=False)
 
 

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from opencqrs_py.cli.output import clean, stderr
+
 if TYPE_CHECKING:
     from opencqrs_py.assembly.application import Application
 
@@ -29,7 +31,10 @@ class ProjectOptions:
         """Return the project's application."""
         from opencqrs_py.assembly.application import Application  # noqa: PLC0415 only for commands that need it
 
-        return Application.from_project(self.project, profiles=self.profiles, overrides=self.overrides)
+        application = Application.from_project(self.project, profiles=self.profiles, overrides=self.overrides)
+        for warning in application.configuration.warnings:
+            stderr().print(clean(str(warning)), style="yellow", markup=False, soft_wrap=True)
+        return application
 
 
 def project_options(command: F) -> F:

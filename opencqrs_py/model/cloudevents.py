@@ -13,6 +13,7 @@ from opencqrs_py.model.event import Event
 __all__ = ["microseconds", "parse_event", "write_event"]
 
 _REQUIRED = ("id", "source", "type")
+_TEXTS = (*_REQUIRED, "subject", "time", "datacontenttype")
 _KNOWN = frozenset({"specversion", "id", "source", "subject", "type", "time", "datacontenttype", "data"})
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -32,7 +33,8 @@ def parse_event(line: bytes | str) -> Event:
     try:
         fields = orjson.loads(line)
     except orjson.JSONDecodeError as error:
-        raise EventFormatError("OCQ-212", f"not JSON ({error})") from None
+        reason = f"{error.msg} at character {error.pos + 1} of the line"
+        raise EventFormatError("OCQ-212", f"not JSON ({reason})") from None
     if not isinstance(fields, dict):
         raise EventFormatError("OCQ-212", f"a CloudEvent is a JSON object, got {type(fields).__name__}")
     _check(fields)
@@ -45,8 +47,8 @@ def parse_event(line: bytes | str) -> Event:
         fields["type"],
         fields.get("time"),
         fields.get("datacontenttype") or "application/json",
-        _json(fields["data"]) if fields.get("data") is not None else None,
-        _json(extra) if extra else None,
+        _json(fields["data"], "attribute 'data'") if fields.get("data") is not None else None,
+        _json(extra, "the extensions") if extra else None,
     )
 
 
@@ -91,6 +93,9 @@ def _check(fields: dict[str, Any]) -> None:
     for name in ("subject", "time", "datacontenttype"):
         if not isinstance(fields.get(name), str | None):
             raise EventFormatError("OCQ-212", f"attribute '{name}' must be a text, got {fields[name]!r}")
+    for name in _TEXTS:
+        if "\0" in (fields.get(name) or ""):
+            raise EventFormatError("OCQ-212", f"attribute '{name}' must not contain the character U+0000")
     if fields.get("specversion", "1.0") != "1.0":
         raise EventFormatError("OCQ-212", f"specversion must be 1.0, got {fields['specversion']!r}")
     if "data_base64" in fields:
@@ -101,5 +106,8 @@ def _check(fields: dict[str, Any]) -> None:
         raise EventFormatError("OCQ-212", f"attribute 'time' is no RFC 3339 time: {error}") from None
 
 
-def _json(value: Any) -> str:
-    return orjson.dumps(value).decode()
+def _json(value: Any, name: str) -> str:
+    try:
+        return orjson.dumps(value).decode()
+    except orjson.JSONEncodeError:  # what was JSON a moment ago can only be too deep
+        raise EventFormatError("OCQ-212", f"{name} must not be nested deeper than 254 levels") from None

@@ -42,6 +42,11 @@ class Trouble:
     position: int | None = None
     event: str = ""
 
+    @property
+    def summary(self) -> str:
+        """The error and the event in hand, in one line."""
+        return f"{self} - {self.event}" if self.event else str(self)
+
     def __str__(self) -> str:
         first_line = self.message.strip().splitlines()[0] if self.message.strip() else ""
         return f"{self.error}: {first_line}" if first_line else self.error

@@ -43,6 +43,16 @@ class Cursor:
     troubled: int | None = None
     skip: bool = False
 
+    def check_forward(self, to: int) -> None:
+        """Refuse to store a position before the one that is stored.
+
+        Raises:
+            ValueError: If ``to`` is before ``stored``.
+        """
+        if to < self.stored:
+            msg = f"progress of partition {self.partition} must not go back from {self.stored} to {to}"
+            raise ValueError(msg)
+
     def moved_to(self, position: int, *, stored: bool) -> Cursor:
         """Return the cursor after all up to ``position`` is done; trouble is over."""
         durable = position if stored else self.stored

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import is_dataclass
+from functools import cache
 from typing import Any, get_origin, is_typeddict
 
 import orjson
-from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic import BaseModel, PydanticUndefinedAnnotation, PydanticUserError, TypeAdapter, ValidationError
 
-from opencqrs_py.errors import EventFormatError
+from opencqrs_py.errors import EventFormatError, HandlerSignatureError
 from opencqrs_py.model.event import Event
 
 __all__ = ["Decoder", "decodable", "decoder_for"]
@@ -28,14 +29,16 @@ def decodable(annotation: object) -> bool:
     return known or issubclass(plain, BaseModel) or hasattr(plain, "__attrs_attrs__")
 
 
+@cache
 def decoder_for(event_class: type) -> Decoder:
     """Return the function that decodes an event's data to ``event_class``; unknown fields are ignored.
 
     Dataclasses and pydantic models are validated by pydantic. ``dict`` and TypedDict get the JSON object as it is,
-    attrs classes are called with the fields that they know.
+    attrs classes are called with the fields that they know. The decoder raises ``EventFormatError``: OCQ-210 without
+    data, OCQ-211 if the data do not fit.
 
-    Raises (when called):
-        EventFormatError: OCQ-210 without data, OCQ-211 if the data do not fit.
+    Raises:
+        HandlerSignatureError: OCQ-208, if a field of the class is annotated with what JSON cannot become.
     """
     plain = get_origin(event_class) or event_class
     if plain is object:
@@ -48,15 +51,24 @@ def decoder_for(event_class: type) -> Decoder:
 
 
 def _json_object(event: Event) -> Any:
-    """Decode anew, so that one handler's changes are not seen by the next."""
-    data = orjson.loads(event.payload) if event.payload is not None else event.data
+    """Decode anew, so that a handler's changes are seen neither in ``event.data`` nor at the next attempt."""
+    try:
+        data = orjson.loads(event.payload or "")
+    except orjson.JSONDecodeError:
+        data = event.data  # raises, and names the event
     if not isinstance(data, dict):
         raise _misfit(event, "a JSON object", [f"the data are {type(data).__name__}"])
     return data
 
 
 def _validating_decoder(event_class: type) -> Decoder:
-    validate = TypeAdapter(event_class).validator.validate_json
+    try:
+        validate = TypeAdapter(event_class).validator.validate_json
+    except (PydanticUserError, PydanticUndefinedAnnotation) as error:
+        what = f"{event_class.__name__} cannot be decoded from JSON ({str(error).splitlines()[0]})"
+        fix = "annotate its fields with types that JSON can become, imported at run time, not only under TYPE_CHECKING"
+        where = f"class {event_class.__module__}.{event_class.__qualname__}"
+        raise HandlerSignatureError("OCQ-208", what, where, fix) from error
 
     def decode(event: Event) -> Any:
         if event.payload is None:

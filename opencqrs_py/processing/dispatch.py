@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cached_property
+from inspect import isawaitable
 from typing import Any, get_origin, is_typeddict
 
 from opencqrs_py.errors import HandlerSignatureError
@@ -75,13 +76,17 @@ class Dispatcher:
         event_classes: All event classes known, so that a handler of a parent class sees its children's types.
 
     Raises:
-        HandlerSignatureError: OCQ-206, if no event type leads to a handler's event class.
+        HandlerSignatureError: OCQ-206, if no event type leads to a handler's event class; OCQ-208, if JSON cannot
+            become it.
     """
 
     def __init__(self, handlers: Sequence[BoundHandler], event_classes: Sequence[type]) -> None:
         self._handlers = tuple(handlers)
-        named = {*event_classes, *(c for bound in handlers for c in bound.signature.event_classes)}
-        self._classes = {name: cls for cls in named if isinstance(cls, type) and (name := event_type_of(cls))}
+        asked_for = (c for bound in handlers for c in bound.signature.event_classes)
+        self._classes: dict[str, list[type]] = {}  # several classes may stand for one type, each in its own module
+        for cls in dict.fromkeys((*event_classes, *asked_for)):
+            if isinstance(cls, type) and (name := event_type_of(cls)):
+                self._classes.setdefault(name, []).append(cls)
         for bound in self._handlers:
             self._check(bound)
         self._plans: dict[str, tuple[_Call, ...]] = {}
@@ -131,32 +136,30 @@ class Dispatcher:
             return None
         if not wanted:
             return _Call(None, None, bound.call)
-        resolved = self._classes.get(event_type)
-        for cls in wanted:
-            call = _matching(cls, resolved, bound, named=bool(patterns))
-            if call is not None:
-                return call
-        return None
+        stand_ins = self._classes.get(event_type, ())
+        fitting = (cls for asked in map(_plain, wanted) if (cls := _fitting(asked, stand_ins)) is not None)
+        decoded_as = next(fitting, _plain(wanted[0]) if patterns else None)
+        return None if decoded_as is None else _Call(decoded_as, decoder_for(decoded_as), bound.call)
 
     def _check(self, bound: BoundHandler) -> None:
-        if bound.handler.mark.types:
-            return
-        for cls in bound.signature.event_classes:
-            plain = _plain(cls)
-            if plain in _ANYTHING or any(_is_a(known, plain) for known in self._classes.values()):
-                continue
-            what = f"no event type leads to {plain.__name__}"
-            fix = f'write @event_type("…") above class {plain.__name__}, or give the handler types=["…"]'
-            raise HandlerSignatureError("OCQ-206", what, bound.handler.place, fix)
+        known = [cls for stand_ins in self._classes.values() for cls in stand_ins]
+        for plain in map(_plain, bound.signature.event_classes):
+            needed = [plain] if plain in _ANYTHING else [cls for cls in known if _is_a(cls, plain)]
+            if bound.handler.mark.types:
+                needed.append(plain)
+            if not needed:
+                what = f"no event type leads to {plain.__name__}"
+                fix = f'write @event_type("…") above class {plain.__name__}, or give the handler types=["…"]'
+                raise HandlerSignatureError("OCQ-206", what, bound.handler.place, fix)
+            for cls in needed:
+                decoder_for(cls)  # what cannot be decoded to is found at the start, not with the first event
 
 
-def _matching(cls: type, resolved: type | None, bound: BoundHandler, *, named: bool) -> _Call | None:
-    plain = _plain(cls)
-    if plain in _ANYTHING:
-        return _Call(plain, decoder_for(plain), bound.call)
-    if resolved is not None and _is_a(resolved, plain):
-        return _Call(resolved, decoder_for(resolved), bound.call)
-    return _Call(plain, decoder_for(plain), bound.call) if named else None
+def _fitting(asked: Any, stand_ins: Sequence[type]) -> Any:
+    """Return the class to decode to for a handler that asks for ``asked``: itself before its children (K7)."""
+    if asked in _ANYTHING or asked in stand_ins:
+        return asked
+    return next((cls for cls in stand_ins if _is_a(cls, asked)), None)
 
 
 def _plain(cls: Any) -> Any:
@@ -174,14 +177,13 @@ def _prepared(
 ) -> Callable[[Any, Event, UnitOfWork, ProcessingContext], None]:
     positional = [_getter(argument, injector) for argument in signature.arguments if not argument.by_keyword]
     named = {a.name: _getter(a, injector) for a in signature.arguments if a.by_keyword}
-    target = _synchronous(call) if signature.asynchronous else call
 
     def invoke(decoded: Any, event: Event, unit: UnitOfWork, context: ProcessingContext) -> None:
-        target(*[get(decoded, event, unit, context) for get in positional])
+        _finish(call(*[get(decoded, event, unit, context) for get in positional]))
 
     def invoke_with_names(decoded: Any, event: Event, unit: UnitOfWork, context: ProcessingContext) -> None:
         keywords = {name: get(decoded, event, unit, context) for name, get in named.items()}
-        target(*[get(decoded, event, unit, context) for get in positional], **keywords)
+        _finish(call(*[get(decoded, event, unit, context) for get in positional], **keywords))
 
     return invoke_with_names if named else invoke
 
@@ -193,8 +195,11 @@ def _getter(argument: Argument, injector: Injector) -> Getter:
     return _GETTERS[argument.kind]
 
 
-def _synchronous(call: Callable[..., Any]) -> Callable[..., None]:
-    def run(*args: Any, **kwargs: Any) -> None:
-        asyncio.run(call(*args, **kwargs))
+def _finish(result: Any) -> None:
+    """Run what an ``async`` handler has only begun, also if a plain decorator hides that it is one."""
+    if result is not None and isawaitable(result):
+        asyncio.run(_awaited(result))
 
-    return run
+
+async def _awaited(result: Awaitable[Any]) -> None:
+    await result

@@ -113,7 +113,9 @@ class ProgressTracker(Protocol):
         """Open the unit of work that moves progress from ``cursor.stored`` to ``to`` if the block succeeds.
 
         Raises:
-            FencedError: On entering, if the progress or the epoch is not the cursor's any more.
+            FencedError: On entering, if the progress or the epoch is not the cursor's any more; a tracker that cannot
+                hold off later claims looks again before it commits.
+            ValueError: On entering, if ``to`` is before ``cursor.stored``.
         """
         ...
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from asyncio import CancelledError
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import ExitStack
 from dataclasses import replace
 
-from opencqrs_py.errors import EventFormatError, ExplainedError, FencedError, NonTransientError
+from opencqrs_py.errors import AssemblyError, EventFormatError, ExplainedError, FencedError, NonTransientError
 from opencqrs_py.model.context import ProcessingContext
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.outcome import Origin, Outcome, Trouble
@@ -30,6 +30,14 @@ class _EventFailedError(Exception):
     def __init__(self, index: int, error: BaseException) -> None:
         super().__init__(index, error)
         self.index = index
+        self.error = error
+
+
+class _NotOpenedError(Exception):
+    """The tracker did not open the unit of work; no handler was called."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(error)
         self.error = error
 
 
@@ -141,7 +149,8 @@ class PartitionProcessor:
 
     def _commit(self, cursor: Cursor, events: Sequence[Event], upto: int) -> int:
         handled = 0
-        with self._unit(cursor, upto) as unit:
+        with ExitStack() as stack:
+            unit = self._opened(stack, cursor, upto)
             for index, event in enumerate(events):
                 attempt = cursor.attempt if event.position == cursor.troubled else 1
                 context = ProcessingContext(self.group, self.partition, event.position, attempt)
@@ -151,12 +160,17 @@ class PartitionProcessor:
                     raise _EventFailedError(index, error) from error
         return handled
 
-    def _unit(self, cursor: Cursor, upto: int) -> AbstractContextManager[UnitOfWork]:
-        return self._tracker.unit(self.group, cursor, upto)
+    def _opened(self, stack: ExitStack, cursor: Cursor, upto: int) -> UnitOfWork:
+        try:
+            return stack.enter_context(self._tracker.unit(self.group, cursor, upto))
+        except Exception as error:
+            raise _NotOpenedError(error) from error
 
     def _trouble(self, error: BaseException, otherwise: Origin, event: Event | None = None) -> Trouble:
+        if isinstance(error, _NotOpenedError):  # the tracker's error, not the event's: it uses no attempt (K1)
+            return self._trouble(error.error, Origin.FRAMEWORK)
         origin = self._origin(error, otherwise)
-        in_hand = event if origin in (Origin.HANDLER, Origin.EVENT) else None
+        in_hand = None if origin in (Origin.OUTAGE, Origin.FENCED) else event
         return Trouble(
             origin=origin,
             permanent=isinstance(error, NonTransientError | SystemExit),
@@ -176,4 +190,6 @@ class PartitionProcessor:
             return Origin.FENCED
         if any(is_outage(error) for is_outage in away):
             return Origin.OUTAGE
+        if isinstance(error, AssemblyError):  # the container could not provide an argument (K3)
+            return Origin.FRAMEWORK
         return Origin.EVENT if isinstance(error, EventFormatError) else otherwise

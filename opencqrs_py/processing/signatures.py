@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import types
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
@@ -80,12 +80,10 @@ class Signature:
     Attributes:
         arguments: In the order of the parameters.
         event_classes: What its event parameter accepts; empty when it has none.
-        asynchronous: Whether the handler is an ``async`` function.
     """
 
     arguments: tuple[Argument, ...]
     event_classes: tuple[type, ...]
-    asynchronous: bool
 
     @property
     def transactional(self) -> bool:
@@ -106,18 +104,14 @@ def read_signature(call: Callable[..., Any], place: str, injector: Injector, *, 
         HandlerSignatureError: OCQ-201 to OCQ-205, naming the place, the parameter and the right form.
     """
     hints = _hints(call, place)
-    arguments = tuple(
-        argument
-        for parameter in inspect.signature(call).parameters.values()
-        if (argument := _argument(parameter, hints, place, injector)) is not None
-    )
+    arguments = _arguments(call, hints, place, injector)
     events = [argument for argument in arguments if argument.kind is Kind.EVENT]
     _check(call, place, events)
     if not event and (wrong := [a.name for a in arguments if a.kind in _OF_AN_EVENT]):
         what = f"an @on_start function runs before any event and cannot have {', '.join(wrong)}"
         raise HandlerSignatureError("OCQ-205", what, place, "def prepare(connection: Connection) -> None")
     classes = _members(events[0].annotation) if events else ()
-    return Signature(arguments, classes, inspect.iscoroutinefunction(call))
+    return Signature(arguments, classes)
 
 
 _OF_AN_EVENT = (Kind.EVENT, Kind.RAW, Kind.METADATA, Kind.CONTEXT)
@@ -152,6 +146,18 @@ def _unreadable(error: Exception, place: str) -> HandlerSignatureError:
     what = f"the annotations cannot be read ({error})"
     fix = "import the annotated types at run time, not only under TYPE_CHECKING"
     return HandlerSignatureError("OCQ-202", what, place, fix)
+
+
+def _arguments(call: Callable[..., Any], hints: dict[str, Any], place: str, injector: Injector) -> tuple[Argument, ...]:
+    found: list[Argument] = []
+    by_keyword = False  # behind a parameter that keeps its default, no position fits any more
+    for parameter in inspect.signature(call).parameters.values():
+        argument = _argument(parameter, hints, place, injector)
+        if argument is None or (by_keyword and parameter.kind is parameter.POSITIONAL_ONLY):
+            by_keyword = True
+        else:
+            found.append(replace(argument, by_keyword=by_keyword or argument.by_keyword))
+    return tuple(found)
 
 
 def _argument(parameter: inspect.Parameter, hints: dict[str, Any], place: str, injector: Injector) -> Argument | None:

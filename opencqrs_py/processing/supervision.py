@@ -119,17 +119,20 @@ class SupervisedPartition:
         self.cursor = outcome.cursor
         self.handled += outcome.handled
         if outcome.trouble is None:
-            return self._well()
+            return self._well(told=outcome.skipped > 0)
         if moved:
-            self._event_waits = None
+            self._event_waits = self._outage_waits = self._failure_waits = None
         if outcome.trouble.origin is not Origin.OUTAGE:
             self._outage_waits = None
         return self._act(outcome.trouble)
 
     def claimed_again(self, cursor: Cursor) -> None:
         """Go on from a new claim; what is known of a troubled event is kept if progress has not moved."""
-        same = cursor.stored == self.cursor.stored
-        self.cursor = replace(self.cursor, epoch=cursor.epoch) if same else cursor
+        if cursor.stored == self.cursor.stored:
+            self.cursor = replace(self.cursor, epoch=cursor.epoch)
+        else:
+            self.cursor = cursor
+            self._event_waits = None
 
     def stop(self) -> None:
         """Record that the partition was stopped on request."""
@@ -145,12 +148,12 @@ class SupervisedPartition:
             position=self.cursor.stored,
             state=self.state,
             attempt=self._attempt,
-            error=str(self.trouble) if self.trouble else "",
+            error=self.trouble.summary if self.trouble else "",
             next_attempt_at=due.isoformat(timespec="milliseconds") if due else None,
         )
 
-    def _well(self) -> Notice | None:
-        recovered = self.trouble is not None
+    def _well(self, *, told: bool) -> Notice | None:
+        recovered = self.trouble is not None and not told
         self.state = ProcessorState.RUNNING
         self.trouble = None
         self._due = 0.0

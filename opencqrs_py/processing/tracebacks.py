@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import traceback
 from pathlib import Path
 
 __all__ = ["own_frames"]
 
-_PACKAGE = str(Path(__file__).resolve().parent.parent)
+_PACKAGE = str(Path(__file__).resolve().parent.parent) + os.sep
 
 
 def own_frames(error: BaseException) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from threading import Lock
 
@@ -34,19 +34,33 @@ class InMemoryProgressTracker:
         self._transactions = transactions
         self._progress: dict[_Key, tuple[int, int]] = {}
         self._statuses: dict[_Key, PartitionStatus] = {}
-        self._lock = Lock()
+        self._lock = Lock()  # held for moments, around what is above
+        self._gates: dict[_Key, Lock] = {}  # of one partition; held while it commits or is claimed
 
     def claim(self, group: str, partitions: Sequence[Partition], initial: int, owner: str) -> tuple[Cursor, ...]:
-        """Take the partitions over; those without progress start at ``initial``."""
+        """Take the partitions over; those without progress start at ``initial``.
+
+        Raises:
+            EventStoreError: OCQ-310, if the group's progress belongs to another layout of partitions.
+        """
         del owner
-        with self._lock:
+        with ExitStack() as commits_awaited:
+            for partition in sorted(set(partitions)):
+                commits_awaited.enter_context(self._gate((group, partition)))
+            commits_awaited.enter_context(self._lock)
             held = {partition for name, partition in self._progress if name == group}
             if held and held != set(partitions):
-                raise EventStoreError("OCQ-310", f"group '{group}' has progress for {len(held)} partitions")
+                what = f"group '{group}' has progress for {len(held)} partition(s), but {len(partitions)} are asked for"
+                raise EventStoreError("OCQ-310", what, "this process", "start it anew to change the partitions")
             return tuple(self._claimed(group, partition, initial) for partition in partitions)
 
     def unit(self, group: str, cursor: Cursor, to: int) -> AbstractContextManager[UnitOfWork]:
-        """Open a transaction; when it is committed, progress is ``to``."""
+        """Open a transaction; when it is committed, progress is ``to``.
+
+        Raises:
+            FencedError: On entering and before the commit, if the progress or the epoch is not the cursor's any more.
+            ValueError: On entering, if ``to`` is before ``cursor.stored``.
+        """
         return self._unit((group, cursor.partition), cursor, to)
 
     def report(self, status: PartitionStatus, epoch: int) -> None:
@@ -67,7 +81,7 @@ class InMemoryProgressTracker:
         return self._transactions.is_outage(error)
 
     def _status(self, key: _Key) -> PartitionStatus:
-        return self._statuses.get(key) or PartitionStatus(*key, 0, ProcessorState.STOPPED)
+        return self._statuses.get(key) or PartitionStatus(*key, 0, ProcessorState.STARTING)
 
     def _claimed(self, group: str, partition: Partition, initial: int) -> Cursor:
         position, epoch = self._progress.get((group, partition), (initial, 0))
@@ -76,12 +90,19 @@ class InMemoryProgressTracker:
 
     @contextmanager
     def _unit(self, key: _Key, cursor: Cursor, to: int) -> Iterator[UnitOfWork]:
+        cursor.check_forward(to)
         self._check(key, cursor)
-        with self._transactions.begin() as unit:
-            yield unit
-        with self._lock:
-            if key in self._progress:
-                self._progress[key] = (to, cursor.epoch)
+        with ExitStack() as until_stored:
+            with self._transactions.begin() as unit:
+                yield unit
+                until_stored.enter_context(self._gate(key))  # no claim comes between this look and the commit
+                self._check(key, cursor)
+            with self._lock:
+                if key in self._progress:
+                    self._progress[key] = (to, cursor.epoch)
+
+    def _gate(self, key: _Key) -> Lock:
+        return self._gates.setdefault(key, Lock())
 
     def _check(self, key: _Key, cursor: Cursor) -> None:
         with self._lock:

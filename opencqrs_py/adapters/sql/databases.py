@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cached_property
@@ -12,7 +13,7 @@ from sqlalchemy import Connection, Engine, create_engine, event, exc, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, OperationalError
 from sqlalchemy.orm import Session
 
-from opencqrs_py.errors import EventStoreError
+from opencqrs_py.errors import EventStoreError, NonTransientError, OpenCqrsError
 from opencqrs_py.processing.ports import UnitOfWork
 
 __all__ = ["Database", "DatabaseTransactions"]
@@ -20,6 +21,8 @@ __all__ = ["Database", "DatabaseTransactions"]
 # SQLite result codes that pass by themselves: BUSY, LOCKED, IOERR, FULL, CANTOPEN, PROTOCOL.
 _SQLITE_AWAY = {5, 6, 10, 13, 14, 15}
 _SQLITE_PATIENCE = 60.0  # seconds that a writer waits for the one before it
+_SQLITE_PAUSE = 0.005  # seconds between two looks, where SQLite does not wait by itself
+_PSYCOPG_IN_ERROR = 3  # psycopg.pq.TransactionStatus.INERROR
 _DRIVERS = {"sqlite": "sqlite", "postgresql": "postgresql+psycopg"}
 
 
@@ -97,6 +100,7 @@ class _Unit:
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
+        self.connection.commit = self.connection.rollback = _refuse  # type: ignore[method-assign]
         self._session: Session | None = None
 
     @property
@@ -107,9 +111,14 @@ class _Unit:
         return self._session
 
     def finish(self) -> None:
-        """Write out what the session still holds."""
+        """Write out what the session still holds, and see that what was written can still be committed."""
         if self._session is not None:
             self._session.flush()
+        if not self.connection.in_transaction():
+            _refuse()
+        if _failed(self.connection):
+            msg = "a statement failed and its error was caught: run such statements within connection.begin_nested()"
+            raise OpenCqrsError(msg)
 
 
 class DatabaseTransactions:
@@ -124,7 +133,12 @@ class DatabaseTransactions:
 
     @contextmanager
     def begin(self) -> Iterator[UnitOfWork]:
-        """Open a transaction: committed at the end of the block, rolled back when the block raises."""
+        """Open a transaction: committed at the end of the block, rolled back when the block raises.
+
+        Raises:
+            NonTransientError: If the block ended the transaction, or tried to.
+            OpenCqrsError: If a statement failed in the block, and with it the transaction, and nobody said so.
+        """
         with self._database.writing() as connection:
             unit = _Unit(connection)
             yield unit
@@ -135,13 +149,39 @@ class DatabaseTransactions:
         return self._database.is_outage(error)
 
 
+def _failed(connection: Connection) -> bool:
+    """Say whether PostgreSQL would answer a commit by rolling back, without any error."""
+    driver = connection.connection.dbapi_connection
+    return getattr(getattr(driver, "info", None), "transaction_status", None) == _PSYCOPG_IN_ERROR
+
+
+def _refuse() -> None:
+    """Progress is written first in a unit, so a commit inside it would mark events done that nobody has handled."""
+    msg = "a handler must not end the transaction that it shares with the progress: leave commit() and rollback() out"
+    raise NonTransientError(msg)
+
+
+def _use_write_ahead_log(connection: sqlite3.Connection) -> None:
+    """Switch the journal mode; for this SQLite does not wait by itself when another process is switching too."""
+    until = time.monotonic() + _SQLITE_PATIENCE
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode=WAL")
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() >= until:
+                raise
+            time.sleep(_SQLITE_PAUSE)
+        else:
+            return
+
+
 def _sqlite_engine(url: Any) -> Engine:
     engine = create_engine(url, connect_args={"timeout": _SQLITE_PATIENCE})
 
     @event.listens_for(engine, "connect")
     def _configure(connection: Any, _record: Any) -> None:
         connection.isolation_level = None  # transactions begin where we say, not where the driver guesses
-        connection.execute("PRAGMA journal_mode=WAL")
+        _use_write_ahead_log(connection)
 
     @event.listens_for(engine, "begin")
     def _begin(connection: Connection) -> None:

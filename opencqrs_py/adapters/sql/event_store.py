@@ -49,17 +49,16 @@ class SqlEventStore:
             How many were given and how many of them were added.
         """
         self._prepare()
-        given = 0
+        given = added = 0
         statement = _insert_statement(self._database.kind)
         with self._database.writing() as connection:
             _lock(connection)
-            before = self._count(connection)
             for rows in _chunks(map(_row, events)):
-                connection.exec_driver_sql(statement, rows)
+                added += connection.exec_driver_sql(statement, rows).rowcount
                 given += len(rows)
                 if progress is not None:
                     progress(given)
-            return given, self._count(connection) - before
+            return given, added
 
     def head(self) -> int:
         """Return the position of the newest event, 0 when there is none."""
@@ -71,7 +70,7 @@ class SqlEventStore:
         """Return how many events there are."""
         self._prepare()
         with self._database.reading() as connection:
-            return self._count(connection)
+            return connection.execute(select(func.count()).select_from(EVENTS)).scalar_one()
 
     def read(self, after: int, limit: int, selection: Selection) -> Slice:
         """Return the selected events that follow ``after``, at most ``limit``.
@@ -114,9 +113,6 @@ class SqlEventStore:
             statement = wanted.order_by(position).limit(bindparam("most"))
             self._statements[selection] = statement
         return statement
-
-    def _count(self, connection: Connection) -> int:
-        return connection.execute(select(func.count()).select_from(EVENTS)).scalar_one()
 
 
 def _head(connection: Connection) -> int:

@@ -7,18 +7,19 @@ from contextlib import AbstractContextManager, contextmanager
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import Connection, and_, bindparam, select, update
+from sqlalchemy import Connection, and_, bindparam, func, select, update
 
 from opencqrs_py.adapters.sql.databases import Database, DatabaseTransactions
 from opencqrs_py.adapters.sql.schema import PROGRESS, create_missing
 from opencqrs_py.errors import EventStoreError, FencedError
-from opencqrs_py.model.partition import Partition
+from opencqrs_py.model.partition import Partition, hash_of
 from opencqrs_py.model.progress import Cursor, PartitionStatus, ProcessorState
 from opencqrs_py.processing.ports import UnitOfWork
 
 __all__ = ["SqlProgressTracker"]
 
 _ERROR_LENGTH = 1_000  # characters of an error's text that are kept
+_CLAIMS = 0x0C9125 << 32  # our advisory locks on PostgreSQL, one for each hash of a group; any number would do
 
 _columns = PROGRESS.c
 _one = and_(
@@ -55,6 +56,7 @@ class SqlProgressTracker:
         """
         self._prepare()
         with self._database.writing() as connection:
+            _serialise(connection, group)
             held = self._held(connection, group)
             _check_layout(group, held, partitions)
             for partition in partitions:
@@ -74,6 +76,7 @@ class SqlProgressTracker:
 
         Raises:
             FencedError: On entering, if the progress or the epoch is not the cursor's any more.
+            ValueError: On entering, if ``to`` is before ``cursor.stored``.
         """
         return self._unit(group, cursor, to)
 
@@ -82,10 +85,11 @@ class SqlProgressTracker:
         values = {
             "state": status.state.value,
             "attempt": status.attempt,
-            "error": status.error[:_ERROR_LENGTH],
+            "error": _storable(status.error),
             "next_attempt_at": status.next_attempt_at,
             "updated_at": _now(),
         }
+        self._prepare()
         with self._database.writing() as connection:
             connection.execute(_REPORT.values(**values), _key(status.group, status.partition, epoch))
 
@@ -107,6 +111,8 @@ class SqlProgressTracker:
 
     @contextmanager
     def _unit(self, group: str, cursor: Cursor, to: int) -> Iterator[UnitOfWork]:
+        cursor.check_forward(to)
+        self._prepare()
         values = {
             **_key(group, cursor.partition, cursor.epoch),
             "stored": cursor.stored,
@@ -134,6 +140,17 @@ def _key(group: str, partition: Partition, epoch: int) -> dict[str, Any]:
         "of_residue": partition.residue,
         "of_epoch": epoch,
     }
+
+
+def _serialise(connection: Connection, group: str) -> None:
+    """Let claims of a group follow each other, also while it has no row to lock."""
+    if connection.dialect.name == "postgresql":
+        connection.execute(select(func.pg_advisory_xact_lock(_CLAIMS + hash_of(group))))
+
+
+def _storable(error: str) -> str:
+    """Return the text without what a database refuses: U+0000 and halves of surrogate pairs."""
+    return error[:_ERROR_LENGTH].encode(errors="replace").decode().replace("\0", "?")
 
 
 def _now() -> str:

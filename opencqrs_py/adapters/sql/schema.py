@@ -49,10 +49,20 @@ PROGRESS = Table(
 
 
 def create_missing(database: Database, table: Table) -> None:
-    """Create ``table`` if it is not there; harmless when several processes do it at once."""
+    """Create ``table`` if it is not there; harmless when several processes do it at once.
+
+    Who finds the table waits for no writer.
+    """
+    if _exists(database, table):
+        return
     try:
         with database.writing() as connection:
             table.create(connection, checkfirst=True)
     except DBAPIError:
-        if not inspect(database.engine).has_table(table.name):
+        if not _exists(database, table):
             raise
+
+
+def _exists(database: Database, table: Table) -> bool:
+    with database.reading() as connection:
+        return inspect(connection).has_table(table.name)

@@ -1,0 +1,127 @@
+"""A project folder, and the command line as a person types it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from textwrap import dedent
+from typing import Any
+
+import pytest
+
+HANDLERS = """
+from dataclasses import dataclass
+from opencqrs_py import Event, event_handling, event_type, on_start
+from sqlalchemy import Connection, text
+
+@event_type("library.book-lent.v1")
+@dataclass(frozen=True)
+class BookLent:
+    isbn: str
+
+@on_start("catalog")
+@on_start("audit")
+def tables(connection: Connection) -> None:
+    connection.execute(text("CREATE TABLE IF NOT EXISTS lent (isbn TEXT PRIMARY KEY, n INTEGER NOT NULL)"))
+    connection.execute(text("CREATE TABLE IF NOT EXISTS audit (id TEXT PRIMARY KEY, position INTEGER NOT NULL)"))
+
+@event_handling("catalog")
+def lend(event: BookLent, connection: Connection) -> None:
+    statement = text("INSERT INTO lent VALUES (:isbn, 1) ON CONFLICT (isbn) DO UPDATE SET n = n + 1")
+    connection.execute(statement, {"isbn": event.isbn})
+
+@event_handling("audit", types=["library.*"])
+def audit(raw: Event, connection: Connection) -> None:
+    connection.execute(text("INSERT INTO audit VALUES (:id, :position)"), {"id": raw.id, "position": raw.position})
+"""
+
+SETTINGS = """
+opencqrs:
+  event-store: {url: "sqlite:///events.db"}
+  database: {url: "sqlite:///read.db"}
+  spark: {master: "local[2]"}
+  event-handling:
+    groups:
+      catalog: {life-cycle: {partitions: 4}}
+"""
+
+
+@dataclass
+class Ran:
+    """What a command answered."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+@dataclass
+class Project:
+    """A project folder."""
+
+    folder: Path
+
+    def write(self, name: str, text: str) -> None:
+        (self.folder / name).write_text(dedent(text), encoding="utf-8")
+
+    def command(self, *arguments: str) -> list[str]:
+        return [sys.executable, "-m", "opencqrs_py", *arguments]
+
+    def opencqrs(self, *arguments: str, stdin: str | None = None, **environment: str) -> Ran:
+        done = subprocess.run(
+            self.command(*arguments),
+            cwd=self.folder,
+            env={**os.environ, **environment},
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=180,
+            check=False,
+        )
+        return Ran(done.returncode, done.stdout, done.stderr)
+
+    def write_events(self, count: int, name: str = "events.ndjson") -> None:
+        lines = (event_line(number) for number in range(count))
+        self.write(name, "".join(f"{line}\n" for line in lines))
+
+
+def event_line(number: int, **changes: Any) -> str:
+    isbn = f"isbn-{number % 7}"
+    event = {
+        "specversion": "1.0",
+        "id": str(number),
+        "source": "urn:library",
+        "subject": f"/books/{isbn}",
+        "type": "library.book-lent.v1" if number % 3 else "library.book-returned.v1",
+        "time": "2026-01-05T09:00:00Z",
+        "data": {"isbn": isbn},
+    }
+    return json.dumps(event | changes)
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    made = Project(tmp_path)
+    made.write("handlers.py", HANDLERS)
+    made.write("application.yaml", SETTINGS)
+    return made
+
+
+@pytest.fixture(params=["thread", pytest.param("spark", marks=pytest.mark.spark)])
+def engine(request: pytest.FixtureRequest) -> str:
+    return f"event-handling.standard.processing.engine={request.param}"
+
+
+@pytest.fixture(name="event_line")
+def event_line_fixture() -> Callable[..., str]:
+    """Return the function that writes one event of the library as a line."""
+    return event_line

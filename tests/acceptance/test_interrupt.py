@@ -1,0 +1,70 @@
+"""Ctrl-C and SIGTERM stop cleanly; SIGKILL loses nothing."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+SLOW_HANDLERS = """
+import time
+from opencqrs_py import Event, event_handling
+from sqlalchemy import Connection
+
+@event_handling("catalog", types=["library.*"])
+def lend(event: Event, connection: Connection) -> None:
+    time.sleep(0.005)
+"""
+
+
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_stops_within_five_seconds_and_says_where_each_partition_stands(project, engine, sent):
+    project.write("handlers.py", SLOW_HANDLERS)
+    project.write_events(20_000)
+    project.opencqrs("events", "import", "events.ndjson")
+    size = ("--set", "event-handling.standard.processing.batch-size=50")
+    with subprocess.Popen(
+        project.command("run", "--set", engine, *size),
+        cwd=project.folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        wait_for_progress(project)
+        began = time.monotonic()
+        os.killpg(process.pid, sent)  # as a terminal does: everybody in the group gets it
+        out, err = process.communicate(timeout=60)
+        seconds = time.monotonic() - began
+    assert process.returncode == 130, err
+    assert seconds < 5
+    assert "Traceback" not in err
+    assert "stopped; each partition goes on from here:" in err
+    assert [line.split()[:2] for line in out.splitlines()[1:]] == [["catalog", f"{n}/4"] for n in range(4)]
+
+
+def wait_for_progress(project) -> None:
+    for _ in range(400):
+        answered = project.opencqrs("status", "--format", "json")
+        if answered.code == 0 and any(p["position"] for s in answered.json for p in s["partitions"]):
+            return
+    pytest.fail("no progress was made")
+
+
+def test_killed_drivers_lose_and_double_nothing(engine):
+    script = Path(__file__).parents[2] / "benchmarks" / "kill_driver.py"
+    name = engine.rpartition("=")[2]
+    done = subprocess.run(
+        [sys.executable, script, "--engine", name, "--kills", "2", "--seed", "3", "--events", "40000"],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "each applied exactly once" in done.stdout

@@ -1,0 +1,104 @@
+"""The main job, typed as a person types it, on both engines."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import Counter
+
+import pytest
+
+EVENTS = 2_000
+
+
+def rows(project, statement: str) -> list[tuple]:
+    with sqlite3.connect(project.folder / "read.db") as connection:
+        return connection.execute(statement).fetchall()
+
+
+def expected_lent() -> dict[str, int]:
+    return Counter(f"isbn-{number % 7}" for number in range(EVENTS) if number % 3)
+
+
+def test_import_run_again_and_anew(project, engine):
+    project.write_events(EVENTS)
+    imported = project.opencqrs("events", "import", "events.ndjson", "--format", "json")
+    assert (imported.code, imported.json["events"], imported.json["added"]) == (0, EVENTS, EVENTS)
+
+    first = project.opencqrs("run", "--until-caught-up", "--set", engine)
+    assert (first.code, "Traceback" in first.err) == (0, False), first.err
+    assert dict(rows(project, "SELECT isbn, n FROM lent")) == expected_lent()
+    assert rows(project, "SELECT count(*), sum(position) FROM audit") == [(EVENTS, EVENTS * (EVENTS + 1) // 2)]
+
+    status = {s["group"]: s for s in project.opencqrs("status", "--format", "json").json}
+    assert {group: (s["head"], s["lag"], len(s["partitions"])) for group, s in status.items()} == {
+        "audit": (EVENTS, 0, 1),
+        "catalog": (EVENTS, 0, 4),
+    }
+
+    second = project.opencqrs("run", "--until-caught-up", "--set", engine)
+    assert second.code == 0
+    assert dict(rows(project, "SELECT isbn, n FROM lent")) == expected_lent()
+
+    for file in project.folder.glob("read.db*"):
+        file.unlink()
+    third = project.opencqrs("run", "--until-caught-up", "--set", engine)
+    assert third.code == 0, third.err
+    assert dict(rows(project, "SELECT isbn, n FROM lent")) == expected_lent()
+
+
+@pytest.mark.spark
+def test_what_spark_and_the_jvm_say_does_not_reach_a_person(project):
+    project.write_events(50)
+    project.opencqrs("events", "import", "events.ndjson")
+    run = project.opencqrs("run", "--until-caught-up")
+    assert run.code == 0
+    said = [line for line in run.err.splitlines() if not line.startswith(("[catalog", "[audit"))]
+    assert said == []
+
+
+def test_a_second_start_does_not_even_open_spark(project):
+    project.write_events(50)
+    project.opencqrs("events", "import", "events.ndjson")
+    thread = "event-handling.standard.processing.engine=thread"
+    assert project.opencqrs("run", "--until-caught-up", "--set", thread).code == 0
+    again = project.opencqrs("run", "--until-caught-up", JAVA_HOME="/nowhere", PATH="/nowhere")
+    assert again.code == 0, again.err
+
+
+def test_one_group_may_run_alone(project):
+    project.write_events(30)
+    project.opencqrs("events", "import", "events.ndjson")
+    thread = "event-handling.standard.processing.engine=thread"
+    assert project.opencqrs("run", "--until-caught-up", "--group", "audit", "--set", thread).code == 0
+    partitions = {s["group"]: len(s["partitions"]) for s in project.opencqrs("status", "--format", "json").json}
+    assert partitions == {"audit": 1, "catalog": 0}
+
+
+def test_auto_start_off_leaves_a_group_out_unless_it_is_named(project):
+    project.write_events(30)
+    project.opencqrs("events", "import", "events.ndjson")
+    settings = [
+        "--set",
+        "event-handling.standard.processing.engine=thread",
+        "--set",
+        "event-handling.groups.audit.life-cycle.auto-start=false",
+    ]
+    assert project.opencqrs("run", "--until-caught-up", *settings).code == 0
+    assert [s["lag"] for s in project.opencqrs("status", "--format", "json").json if s["group"] == "audit"] == [30]
+    assert project.opencqrs("run", "--until-caught-up", "--group", "audit", *settings).code == 0
+    assert [s["lag"] for s in project.opencqrs("status", "--format", "json").json] == [0, 0]
+
+
+def test_init_makes_a_project_that_runs(project):
+    made = project.opencqrs("init", "fresh")
+    assert made.code == 0
+    fresh = type(project)(project.folder / "fresh")
+    assert fresh.opencqrs("events", "import", "events.ndjson").code == 0
+    run = fresh.opencqrs("run", "--until-caught-up", "--set", "event-handling.standard.processing.engine=thread")
+    assert run.code == 0, run.err
+    with sqlite3.connect(fresh.folder / "library.db") as connection:
+        assert connection.execute("SELECT isbn, lent FROM books ORDER BY isbn").fetchall() == [
+            ("978-0008471286", 1),
+            ("978-0132350884", 0),
+        ]
+    assert project.opencqrs("init", "fresh").code == 2

@@ -1,0 +1,174 @@
+"""Mistakes that people make, and the whole message that they get."""
+
+from __future__ import annotations
+
+import pytest
+
+THREAD = ("--set", "event-handling.standard.processing.engine=thread")
+
+
+def test_a_misspelt_setting_is_named_with_its_place_and_the_nearest_one(project):
+    project.write(
+        "application.yaml",
+        """\
+        opencqrs:
+          event-handling:
+            standard:
+              retry: {max-atempts: 5}
+        """,
+    )
+    run = project.opencqrs("run")
+    assert run.code == 2
+    assert run.out == ""
+    assert run.err.splitlines() == [
+        "[OCQ-103] there is no setting event-handling.standard.retry.max-atempts",
+        "  where: application.yaml:4:15",
+        "  fix:   did you mean event-handling.standard.retry.max-attempts?",
+    ]
+
+
+def test_a_wrong_signature_is_named_with_its_line_and_the_right_form(project):
+    project.write(
+        "handlers.py",
+        """\
+        from opencqrs_py import event_handling
+
+        @event_handling("catalog")
+        def lend(event: dict, conection) -> None: ...
+        """,
+    )
+    run = project.opencqrs("run", *THREAD)
+    assert (run.code, run.out) == (2, "")
+    first, where, fix = run.err.splitlines()
+    assert first == "[OCQ-201] parameter 'conection' has no annotation"
+    assert where == f"  where: {project.folder}/handlers.py:3 (lend)"
+    assert "def lend(event: BookLent, connection: Connection) -> None" in fix
+
+
+def test_a_broken_line_is_named_and_nothing_of_its_file_is_imported(project, event_line):
+    project.write("events.ndjson", f'{event_line(1)}\n{{"id": "2",\n{event_line(3)}\n')
+    run = project.opencqrs("events", "import", "events.ndjson")
+    assert run.code == 2
+    assert run.err.splitlines() == [
+        "[OCQ-212] not JSON (unexpected end of data at character 13 of the line)",
+        "  where: events.ndjson:2",
+        "  fix:   mend the line and import again; nothing of this file was imported",
+    ]
+    assert project.opencqrs("events", "list", "--format", "json").json == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("frob",), "No such command 'frob'"),
+        (("run", "--project", "nowhere"), "Directory 'nowhere' does not exist"),
+        (("run", "--group", "catalogue", *THREAD), "no handler belongs to a group 'catalogue'"),
+        (("events", "import", "nowhere.ndjson"), "cannot read nowhere.ndjson: No such file or directory"),
+        (("config", "--group", "catalogue"), "there is no group 'catalogue'; known: catalog, audit"),
+        (("run", "--set", "event-store.url=mysql://u:secret@h/d", *THREAD), "kind 'mysql' are not supported"),
+        (("run", "--set", "event-store.url=nonsense", *THREAD), "event-store.url cannot be used: it is no URL"),
+        (("run", "--set", "event-handling.standard.retry.on-exhausted=park", *THREAD), "does not exist yet"),
+        (("run", "--set", "event-handling.standard.life-cycle.controller=leader-election", *THREAD), "lock registry"),
+    ],
+)
+def test_wrong_use_ends_with_code_2_and_says_why(project, arguments, says):
+    run = project.opencqrs(*arguments)
+    assert run.code == 2
+    assert says in run.err
+    assert "Traceback" not in run.err
+    assert "secret" not in run.err
+
+
+def test_a_folder_without_handlers_says_what_to_write(project):
+    project.write("handlers.py", "")
+    run = project.opencqrs("run", *THREAD)
+    assert run.code == 2
+    assert "no handlers were found" in run.err
+    assert '@event_handling("…")' in run.err
+
+
+def test_another_number_of_partitions_is_refused_with_the_way_out(project):
+    project.write_events(10)
+    project.opencqrs("events", "import", "events.ndjson")
+    assert project.opencqrs("run", "--until-caught-up", *THREAD).code == 0
+    run = project.opencqrs("run", *THREAD, "--set", "event-handling.groups.catalog.life-cycle.partitions=2")
+    assert run.code == 2
+    assert "group 'catalog' has progress for 4 partition(s), but 2 are configured" in run.err
+    assert "set life-cycle.partitions of 'catalog' back to 4" in run.err
+
+
+def test_a_handler_error_shows_the_handlers_own_lines_the_event_and_what_happens_next(project, engine, event_line):
+    project.write(
+        "handlers.py",
+        """\
+        from opencqrs_py import event_handling
+
+        def deeper(number):
+            raise ValueError(f"no {number}")
+
+        @event_handling("catalog", types=["library.*"])
+        def lend(event: dict) -> None:
+            deeper(event["isbn"])
+        """,
+    )
+    project.write("events.ndjson", event_line(1))
+    project.opencqrs("events", "import", "events.ndjson")
+    retry = ("--set", "event-handling.standard.retry.policy=none", "--set", engine)
+    run = project.opencqrs("run", "--until-caught-up", *retry)
+    partition = next(line for line in run.err.splitlines() if "failed on attempt" in line).split("]")[0]
+    lines = [line for line in run.err.splitlines() if "lag" not in line]
+    assert lines == [
+        f"{partition}] event 1 at position 1 (library.book-lent.v1, /books/isbn-1) failed on attempt 1 "
+        "(ValueError: no isbn-1); attempts used up: the event is skipped",
+        "Traceback (most recent call last):",
+        f'  File "{project.folder}/handlers.py", line 8, in lend',
+        '    deeper(event["isbn"])',
+        f'  File "{project.folder}/handlers.py", line 4, in deeper',
+        '    raise ValueError(f"no {number}")',
+        "ValueError: no isbn-1",
+    ]
+    assert run.code == 0
+
+
+def test_stop_on_exhaustion_ends_the_run_with_code_1_and_the_status_tells_why(project, engine, event_line):
+    project.write(
+        "handlers.py",
+        """\
+        from opencqrs_py import NonTransientError, event_handling
+
+        @event_handling("catalog", types=["library.*"])
+        def lend(event: dict) -> None:
+            raise NonTransientError("never")
+        """,
+    )
+    project.write("events.ndjson", event_line(1))
+    project.opencqrs("events", "import", "events.ndjson")
+    run = project.opencqrs("run", "--until-caught-up", "--set", engine)
+    assert run.code == 1
+    assert "the partition has failed; next attempt in 30 s" in run.err
+    (group,) = project.opencqrs("status", "--format", "json").json
+    failed = [p for p in group["partitions"] if p["state"] == "failed"]
+    assert [p["error"] for p in failed] == [
+        "NonTransientError: never - event 1 at position 1 (library.book-lent.v1, /books/isbn-1)"
+    ]
+
+
+def test_an_error_in_on_start_shows_its_own_lines(project):
+    project.write(
+        "handlers.py",
+        """\
+        from opencqrs_py import event_handling, on_start
+
+        @on_start("catalog")
+        def prepare() -> None:
+            raise LookupError("no table")
+
+        @event_handling("catalog")
+        def lend(event: dict) -> None: ...
+        """,
+    )
+    run = project.opencqrs("run", *THREAD)
+    assert run.code == 2
+    assert "@on_start of group 'catalog' raised LookupError: no table" in run.err
+    assert f'File "{project.folder}/handlers.py", line 5, in prepare' in run.err
+    assert "opencqrs_py/" not in run.err

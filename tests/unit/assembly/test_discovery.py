@@ -1,0 +1,199 @@
+from __future__ import annotations
+
+import pytest
+
+from opencqrs_py.assembly.discovery import discover, import_modules
+from opencqrs_py.errors import AssemblyError, HandlerSignatureError
+
+HEAD = """
+from opencqrs_py import Event, event_handling, event_type, on_start
+"""
+
+
+def call_names(found):
+    return [handler.call.__name__ for handler in found.handlers]
+
+
+def test_functions_are_found_in_the_order_of_definition(make_module):
+    found = discover(
+        [
+            make_module(
+                HEAD
+                + """
+@event_handling("b")
+def second(event: dict) -> None: ...
+@event_handling("a")
+def first(event: dict) -> None: ...
+"""
+            )
+        ]
+    )
+    assert call_names(found) == ["second", "first"]
+    assert found.groups == ("b", "a")
+
+
+def test_lower_order_comes_first_and_none_last(make_module):
+    found = discover(
+        [
+            make_module(
+                HEAD
+                + """
+@event_handling("a")
+def last(event: dict) -> None: ...
+@event_handling("a", order=20)
+def third(event: dict) -> None: ...
+@event_handling("a", order=10)
+def first(event: dict) -> None: ...
+@event_handling("a", order=15)
+def second(event: dict) -> None: ...
+"""
+            )
+        ]
+    )
+    assert call_names(found) == ["first", "second", "third", "last"]
+
+
+def test_one_function_may_serve_two_groups(make_module):
+    found = discover(
+        [make_module(HEAD + '@event_handling("a")\n@event_handling("b")\ndef both(event: dict) -> None: ...\n')]
+    )
+    assert sorted(found.groups) == ["a", "b"]
+
+
+def test_a_decorator_made_once_carries_its_group(make_module):
+    found = discover(
+        [make_module(HEAD + 'stats = event_handling("statistics")\n@stats\ndef f(event: dict) -> None: ...\n')]
+    )
+    assert found.groups == ("statistics",)
+
+
+def test_what_is_imported_from_elsewhere_does_not_count_twice(make_module):
+    first = make_module(HEAD + '@event_handling("a")\ndef f(event: dict) -> None: ...\n')
+    second = make_module(f"from {first.__name__} import f\n")
+    assert len(discover([first, second]).handlers) == 1
+
+
+def test_methods_of_a_class_are_bound_to_one_instance_with_its_dependencies(make_module):
+    found = discover(
+        [
+            make_module(
+                HEAD
+                + """
+from dependency_injector import containers, providers
+
+class Mailer: ...
+
+class Container(containers.DeclarativeContainer):
+    mailer = providers.Singleton(Mailer)
+
+@event_handling("mail")
+class Reminders:
+    def __init__(self, mailer: Mailer) -> None:
+        self.mailer = mailer
+
+    @event_handling
+    def remind(self, event: dict) -> None: ...
+
+    @event_handling(order=1)
+    def first(self, event: dict) -> None: ...
+"""
+            )
+        ]
+    )
+    assert call_names(found) == ["first", "remind"]
+    assert found.groups == ("mail",)
+    first, second = found.handlers
+    assert first.call.__self__ is second.call.__self__
+    assert type(first.call.__self__.mailer).__name__ == "Mailer"
+
+
+def test_a_method_inherited_from_a_parent_is_a_handler(make_module):
+    found = discover(
+        [
+            make_module(
+                HEAD
+                + """
+class Parent:
+    @event_handling("p")
+    def handle(self, event: dict) -> None: ...
+
+class Child(Parent): ...
+"""
+            )
+        ]
+    )
+    assert len(found.handlers) == 2
+
+
+@pytest.mark.parametrize(
+    ("source", "code", "says"),
+    [
+        ("@event_handling\ndef f(event: dict) -> None: ...\n", "OCQ-207", "names no processing group"),
+        ('@event_handling("a")\nclass Empty: ...\n', "OCQ-207", "class Empty has no handler method"),
+        ("class C:\n    @event_handling\n    def f(self, event: dict): ...\n", "OCQ-207", "names no processing group"),
+        (
+            '@event_handling("a")\nclass C:\n    def __init__(self, x: int): ...\n'
+            "    @event_handling\n    def f(self, event: dict): ...\n",
+            "OCQ-504",
+            "nothing provides argument 'x' of C",
+        ),
+    ],
+)
+def test_what_cannot_serve_is_refused_with_its_place(make_module, source, code, says):
+    module = make_module(HEAD + source)
+    with pytest.raises((HandlerSignatureError, AssemblyError)) as caught:
+        discover([module])
+    assert caught.value.code == code
+    assert says in caught.value.what
+    assert f"{module.__name__}.py:" in caught.value.where
+
+
+def test_event_classes_and_start_functions_are_found(make_module):
+    found = discover(
+        [
+            make_module(
+                HEAD
+                + """
+@event_type("x.v1")
+class X: ...
+
+class NotOne(X): ...
+
+@on_start("a")
+def prepare() -> None: ...
+"""
+            )
+        ]
+    )
+    assert [cls.__name__ for cls in found.event_classes] == ["X"]
+    assert [(start.group, start.call.__name__) for start in found.starts] == [("a", "prepare")]
+
+
+def test_only_the_handlers_named_are_taken(make_module):
+    module = make_module(
+        HEAD
+        + """
+@event_handling("a")
+def wanted(event: dict) -> None: ...
+@event_handling("b")
+def other(event: dict) -> None: ...
+"""
+    )
+    found = discover([module], frozenset({f"{module.__name__}:wanted"}))
+    assert call_names(found) == ["wanted"]
+
+
+def test_an_import_that_fails_names_the_line_that_raised(tmp_path):
+    (tmp_path / "broken_one.py").write_text("x = 1\nimport nothing_of_that_name\n")
+    with pytest.raises(AssemblyError) as caught:
+        import_modules(["broken_one"], [tmp_path])
+    assert caught.value.code == "OCQ-501"
+    assert "No module named 'nothing_of_that_name'" in caught.value.what
+    assert caught.value.where.endswith("broken_one.py:2")
+
+
+def test_a_syntax_error_names_its_line(tmp_path):
+    (tmp_path / "broken_two.py").write_text("x = 1\ndef (\n")
+    with pytest.raises(AssemblyError) as caught:
+        import_modules(["broken_two"], [tmp_path])
+    assert caught.value.where.endswith("broken_two.py:2")
