@@ -14,6 +14,7 @@ __all__ = [
     "ConfigurationError",
     "ConfigurationErrors",
     "EngineError",
+    "EngineLostError",
     "EventFormatError",
     "EventStoreError",
     "ExplainedError",
@@ -106,6 +107,10 @@ class EventStoreError(ExplainedError):
 
 class EngineError(ExplainedError):
     """An engine cannot run on this machine as it stands (OCQ-4xx)."""
+
+
+class EngineLostError(EngineError):
+    """An engine has ended while it ran; nothing is wrong with the project."""
 
 
 class AssemblyError(ExplainedError):

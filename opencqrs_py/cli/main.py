@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 import click
 
 from opencqrs_py.cli.output import explain, stderr
-from opencqrs_py.errors import ConfigurationError, ExplainedError, OpenCqrsError
+from opencqrs_py.errors import EngineLostError, ExplainedError, OpenCqrsError
 
 __all__ = ["cli", "main"]
 
@@ -76,7 +76,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
 
 
 def _exit_code(error: OpenCqrsError) -> int:
-    return WRONG_USE if isinstance(error, ExplainedError | ConfigurationError) else 1
+    return WRONG_USE if isinstance(error, ExplainedError) and not isinstance(error, EngineLostError) else 1
 
 
 def _interrupt(_signal: int, _frame: FrameType | None) -> Any:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import sqlite3
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import cached_property
+from threading import Lock
 from typing import Any
 
 from sqlalchemy import Connection, Engine, create_engine, event, exc, make_url
@@ -46,6 +47,7 @@ class Database:
         if self.kind not in _DRIVERS:
             what = f"databases of the kind '{self.kind}' are not supported"
             raise EventStoreError("OCQ-302", what, parsed.render_as_string(), "use sqlite:///… or postgresql://…")
+        self._turn = Lock() if self.kind == "sqlite" else nullcontext()
         named = parsed.drivername != self.kind
         self._url = parsed if named else parsed.set(drivername=_DRIVERS[self.kind])
         self.label = parsed.render_as_string(hide_password=True)
@@ -73,8 +75,12 @@ class Database:
 
     @contextmanager
     def writing(self) -> Iterator[Connection]:
-        """Open a transaction that may write; on SQLite it holds the write lock from its beginning."""
-        with self.engine.connect().execution_options(opencqrs_writing=True) as connection, connection.begin():
+        """Open a transaction that may write; on SQLite it holds the write lock from its beginning.
+
+        Threads of one process take turns on a lock of ours first: SQLite's own waiting is a sleep that grows.
+        """
+        options = {"opencqrs_writing": True}
+        with self._turn, self.engine.connect().execution_options(**options) as connection, connection.begin():
             yield connection
 
     def is_outage(self, error: BaseException) -> bool:

@@ -10,13 +10,16 @@ from collections.abc import Sequence
 from functools import partial
 from threading import Condition, Thread
 
+from py4j.protocol import Py4JError
+
 from opencqrs_py.engines.runs import GroupRun, claim, publish, settle
 from opencqrs_py.engines.spark.orders import Order, Report
 from opencqrs_py.engines.spark.query import GroupQuery, spark_trouble
 from opencqrs_py.engines.spark.session import Sessions
 from opencqrs_py.engines.spark.worker import OrderHandler
 from opencqrs_py.engines.watching import HeadWatcher
-from opencqrs_py.model.outcome import Outcome, Trouble
+from opencqrs_py.errors import EngineLostError
+from opencqrs_py.model.outcome import Origin, Outcome, Trouble
 from opencqrs_py.processing.clocks import SystemClock
 from opencqrs_py.processing.ports import Clock
 from opencqrs_py.processing.supervision import NO_OBSERVER, Observer, SupervisedPartition
@@ -28,13 +31,17 @@ _IDLE_SECONDS = 1.0
 
 
 class _Group:
-    """A group, its partitions and its query; ``busy`` while a round is under way."""
+    """A group, its partitions and its query.
+
+    ``busy`` are the partitions of the round under way; ``waiting`` is true once its orders were sent.
+    """
 
     def __init__(self, run: GroupRun, partitions: list[SupervisedPartition], watcher: HeadWatcher) -> None:
         self.run = run
         self.partitions = partitions
         self.watcher = watcher
         self.busy: tuple[SupervisedPartition, ...] = ()
+        self.waiting = False
         self.query: GroupQuery | None = None
 
     def ready(self) -> list[SupervisedPartition]:
@@ -149,6 +156,9 @@ class SparkEngine:
     def _coordinate(self) -> None:
         try:
             self._give_orders_until_stopped()
+        except (Py4JError, OSError) as error:
+            fix = "start again: progress is safe in the database"
+            self._failure = EngineLostError("OCQ-403", f"Spark's JVM has gone ({type(error).__name__})", fix=fix)
         except Exception as error:  # seen by check()
             self._failure = error
 
@@ -164,8 +174,15 @@ class SparkEngine:
                     self._changed.wait(min(group.next_due() for group in self._groups))
             if rounds and not self._slots:
                 self._open()
+            self._look_after_queries()
             for group, ready in rounds:
                 self._give_orders(group, ready)
+
+    def _look_after_queries(self) -> None:
+        """A query that Spark has ended brings no report any more."""
+        for group in self._groups:
+            if group.waiting and group.query is not None and not group.query.alive:
+                self._broken(group, Trouble(Origin.OUTAGE, permanent=False, error="Spark ended the query", message=""))
 
     def _give_orders(self, group: _Group, ready: list[SupervisedPartition]) -> None:
         """Deal the partitions out to as many tasks as can run at once; each task reads the log once."""
@@ -173,11 +190,20 @@ class SparkEngine:
         orders = [Order(tuple(p.cursor for p in ready[task::tasks]), ORDER_SECONDS) for task in range(tasks)]
         try:
             if group.query is not None:
+                group.waiting = True
                 group.query.send(orders)
         except Exception as error:
+            self._sessions.check()
             self._broken(group, spark_trouble(error))
 
     def _reported(self, group: _Group, reports: Sequence[Report]) -> None:
+        """Take reports in. Called by Spark, which must not see an error of ours."""
+        try:
+            self._take_in(group, reports)
+        except Exception as error:  # seen by check()
+            self._failure = error
+
+    def _take_in(self, group: _Group, reports: Sequence[Report]) -> None:
         outcomes = {outcome.cursor.partition: outcome for report in reports for outcome in report.outcomes}
         tracker = group.run.processing.tracker
         left = []
@@ -210,6 +236,7 @@ class SparkEngine:
     def _free(self, group: _Group, left: list[SupervisedPartition]) -> None:
         with self._changed:
             group.busy = tuple(left)
+            group.waiting = bool(left)
             self._changed.notify_all()
 
     def _wake(self) -> None:

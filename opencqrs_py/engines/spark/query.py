@@ -51,6 +51,11 @@ class GroupQuery:
         self._line: SignalLine | None = None
         self._query: StreamingQuery | None = None
 
+    @property
+    def alive(self) -> bool:
+        """Whether Spark still runs the query. Before the first round there is nothing that could have ended."""
+        return self._query is None or bool(self._query.isActive)
+
     def send(self, orders: Sequence[Order]) -> None:
         """Start a round with these orders; the query is started, or started again, if it does not run."""
         with self._lock:

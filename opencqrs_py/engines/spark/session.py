@@ -5,6 +5,7 @@ Runs on the driver, once per engine.
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import sys
@@ -15,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Thread, current_thread, main_thread
+from typing import Any
 
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
@@ -84,6 +86,16 @@ class Sessions:
             self._ship_sources(self._session)
         return self._session
 
+    def check(self) -> None:
+        """Ask the JVM for a sign of life.
+
+        Raises:
+            Py4JError: If there is none; also ``OSError``.
+        """
+        if self._session is not None and self._session.sparkContext._jsc.sc().isStopped():  # noqa: SLF001 the only way
+            msg = "the Spark context was stopped"
+            raise Py4JError(msg)
+
     def close(self) -> None:
         """Stop the session if it was started here."""
         if self._session is not None and self._owned:
@@ -109,6 +121,7 @@ class Sessions:
                 raise _not_started(error, self._settings.master, str(java.home)) from error
         if not self._settings.verbose:
             session.sparkContext.setLogLevel("OFF")
+            _hush(session)
         return session
 
     @property
@@ -150,6 +163,13 @@ def _not_started(error: Exception, master: str, java: str) -> EngineError:
     reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
     fix = "run 'opencqrs doctor', or 'opencqrs run --verbose' to see Spark's own log"
     return EngineError("OCQ-402", f"Spark did not start ({reason[:300]})", f"spark.master {master}, Java {java}", fix)
+
+
+def _hush(session: SparkSession) -> None:
+    """Keep PySpark from printing stack traces of its own when the JVM goes away; the engine says what happened."""
+    server: Any = session.sparkContext._accumulatorServer  # noqa: SLF001 the only way
+    server.handle_error = lambda _request, _client: None
+    logging.getLogger().addFilter(lambda record: record.msg != "Exception while sending command.")
 
 
 @contextmanager

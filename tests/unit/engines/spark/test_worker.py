@@ -1,0 +1,136 @@
+"""The executor's part, without Spark."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+from sqlalchemy import create_engine, text
+
+from opencqrs_py.adapters.sql import Database, SqlEventStore, SqlProgressTracker
+from opencqrs_py.assembly.injection import ContainerInjector
+from opencqrs_py.engines.spark.orders import Order, read_report, write_order
+from opencqrs_py.engines.spark.worker import OrderHandler, carry_out
+from opencqrs_py.model.event import Event
+from opencqrs_py.model.handler import Handler, HandlerMark
+from opencqrs_py.model.outcome import Origin
+from opencqrs_py.model.partition import layout
+from opencqrs_py.processing.dispatch import Dispatcher, bind
+from opencqrs_py.processing.group import GroupProcessing
+from opencqrs_py.processing.sequencing import PerSubject
+
+handled: list[tuple[str, int]] = []
+
+
+def handle(event: Event) -> None:
+    if event.id == "bad":
+        raise ValueError(event.id)
+    handled.append((event.subject, event.position))
+
+
+@pytest.fixture
+def processing(tmp_path):
+    handled.clear()
+    database = Database(f"sqlite:///{tmp_path}/all.db")
+    store = SqlEventStore(database)
+    dispatcher = Dispatcher([bind(Handler(HandlerMark("g", ("t",)), handle, "here"), ContainerInjector())], ())
+    return GroupProcessing(
+        "g",
+        store,
+        SqlProgressTracker(database),
+        dispatcher,
+        subject="/",
+        recursive=True,
+        sequence_of=PerSubject(),
+        partitions=3,
+        batch_size=10,
+    )
+
+
+def add(processing, count, bad=()):
+    processing.source.append(
+        Event(0, "bad" if n in bad else str(n), f"s{n}", f"/x/{n % 20}", "t", None, "application/json", "{}", None)
+        for n in range(count)
+    )
+
+
+def order(processing, seconds=60.0):
+    return Order(processing.tracker.claim("g", layout(3), 0, "me"), seconds)
+
+
+def test_an_order_is_carried_out_to_the_head_of_the_log_for_all_its_partitions(processing):
+    add(processing, 500)
+    report = carry_out(processing, order(processing))
+    assert [outcome.cursor.position for outcome in report.outcomes] == [500] * 3
+    assert all(outcome.idle and outcome.trouble is None for outcome in report.outcomes)
+    assert sum(outcome.handled for outcome in report.outcomes) == 500
+    assert sorted(position for _, position in handled) == list(range(1, 501))
+    assert [status.position for status in processing.tracker.statuses()] == [500] * 3
+
+
+def test_the_same_order_carried_out_twice_changes_nothing_the_second_time(processing):
+    add(processing, 100)
+    twice = order(processing)
+    carry_out(processing, twice)
+    report = carry_out(processing, twice)
+    assert {outcome.trouble.origin for outcome in report.outcomes if outcome.trouble} == {Origin.FENCED}
+    assert len(handled) == 100
+
+
+def test_a_partition_in_trouble_does_not_hold_up_the_others(processing):
+    add(processing, 300, bad={5})
+    report = carry_out(processing, order(processing))
+    troubled = [outcome for outcome in report.outcomes if outcome.trouble]
+    assert len(troubled) == 1
+    assert (troubled[0].trouble.position, troubled[0].cursor.position <= 5) == (6, True)
+    assert [o.cursor.position for o in report.outcomes if not o.trouble] == [300, 300]
+
+
+def test_when_the_time_is_over_each_partition_has_made_one_step_and_stored_it(processing):
+    add(processing, 5_000)
+    report = carry_out(processing, order(processing, seconds=0))
+    assert all(0 < outcome.cursor.position < 5_000 and not outcome.idle for outcome in report.outcomes)
+    assert [s.position for s in processing.tracker.statuses()] == [o.cursor.stored for o in report.outcomes]
+    assert all(outcome.cursor.stored == outcome.cursor.position for outcome in report.outcomes)
+
+
+class Broken:
+    """A recipe that cannot be followed on this machine."""
+
+    def __call__(self):
+        msg = "No module named 'helper'"
+        raise ModuleNotFoundError(msg)
+
+
+def test_a_recipe_that_fails_is_reported_for_each_partition_of_the_order(processing):
+    batch = pa.RecordBatch.from_pydict({"value": [write_order(order(processing))]})
+    (answer,) = OrderHandler(Broken())(iter([batch]))
+    report = read_report(answer.column(0)[0].as_py())
+    assert [o.trouble.origin for o in report.outcomes] == [Origin.FRAMEWORK] * 3
+    assert {str(o.trouble) for o in report.outcomes} == {"ModuleNotFoundError: No module named 'helper'"}
+
+
+def test_what_a_recipe_builds_serves_all_later_orders(processing):
+    class Counting:
+        calls = 0
+
+        def __call__(self):
+            Counting.calls += 1
+            return processing
+
+    handler = OrderHandler(Counting())
+    add(processing, 10)
+    for _ in range(3):
+        batch = pa.RecordBatch.from_pydict({"value": [write_order(order(processing))]})
+        assert len(list(handler(iter([batch])))) == 1
+    assert Counting.calls == 1
+
+
+def test_the_log_is_read_once_for_all_partitions_of_an_order(processing, tmp_path):
+    add(processing, 900)
+    reads = []
+    read = processing.source.read
+    processing.source.read = lambda *arguments: reads.append(arguments) or read(*arguments)
+    carry_out(processing, order(processing))
+    with create_engine(f"sqlite:///{tmp_path}/all.db").connect() as connection:
+        assert connection.execute(text("SELECT count(*) FROM opencqrs_events")).scalar() == 900
+    assert len([arguments for arguments in reads if arguments[0] < 900]) == 1
