@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
-from opencqrs_py.config.entries import Entry, Layer, LayerKind, Value
+from opencqrs_py.config.entries import Entry, Layer, LayerKind, Nothing, Value
 from opencqrs_py.config.free_names import FreeNamesInUse
 from opencqrs_py.config.matching import Dialect, Key, Reading, readings, without
 from opencqrs_py.config.names import PREFIX, canonical, kebab
@@ -74,9 +74,9 @@ class Binder:
     def _bind(self, entry: Entry, at: Reading, spellings: Sequence[tuple[Key, Dialect]], result: BoundLayer) -> None:
         """Add to ``result`` what ``entry`` sets, when its key begins below ``at``."""
         for key, dialect in spellings:
-            found = (replace(each, path=(*at.path, *each.path)) for each in readings(at.node, key, dialect))
+            found = (each.at((*at.path, *each.path)) for each in readings(at.node, key, dialect))
             meanings = [meaning for reading in found for meaning in self._meanings(reading, dialect)]
-            if meanings and not _means_little(meanings, entry.value):
+            if any(not _means_little(meaning, entry.value) for meaning in meanings):
                 meaning = self._decided(meanings, entry)
                 if meaning is not None:
                     self._add(self._registered(meaning, entry), entry, at, result)
@@ -99,12 +99,15 @@ class Binder:
         return [_Meaning(reading, path, new, by_variable) for path, new in found]
 
     def _decided(self, meanings: list[_Meaning], entry: Entry) -> _Meaning | None:
-        """Return the one meaning that the value, then the names in use, leave; ``None`` when there are several."""
+        """Return the one meaning that the value, then the names in use, leave; ``None`` when there are several.
+
+        Of new names in a dotted key the shortest is meant: there, a dot in a name has to be put in brackets.
+        """
         if len(meanings) > 1:
             meanings = [each for each in meanings if fits(each.reading, entry.value)] or meanings
         if len(meanings) > 1:
             meanings = [each for each in meanings if not each.new] or meanings
-        if len(meanings) == 1:
+        if len(meanings) == 1 or (meanings[0].new and not meanings[0].by_variable):
             return meanings[0]
         both = " or ".join(display(self.root, each.path) for each in meanings)
         fix = "use a dotted key instead (in a file or with --set), with a name that holds dots in brackets"
@@ -123,7 +126,7 @@ class Binder:
             what = f"{meaning.reading.former} is an old name of {display(self.root, path)}"
             fix = f"write {kebab(path[-1])}; the old name still works"
             self.findings.warning(Code.DEPRECATED_KEY, what, entry.key_origin(-1), fix)
-        return replace(meaning.reading, path=path)
+        return meaning.reading.at(path)
 
     def _check_spelling(self, path: Path, written: str, entry: Entry) -> None:
         """Note that the layer spells the free name at the end of ``path`` in two ways."""
@@ -136,6 +139,7 @@ class Binder:
     def _add(self, reading: Reading, entry: Entry, at: Reading, result: BoundLayer) -> None:
         """Add what ``entry`` sets by ``reading``; JSON that holds a whole section is bound key by key."""
         if holds_section(reading, entry.value):
+            result.wholes.append(Bound(reading.path, Nothing.SECTION, entry.origin))
             for below in json_entries(reading, entry, self.root, self.findings):
                 self._bind(below, reading, [(below.pieces, Dialect.DOTTED)], result)
         else:
@@ -143,15 +147,16 @@ class Binder:
             into.extend(shaped(reading, entry, self.root, self.findings))
 
 
-def _means_little(meanings: list[_Meaning], value: Value) -> bool:
-    """Return whether a variable means nothing but a whole section of an unknown name, and holds none: a misspelling."""
-    return all(
-        each.by_variable
-        and each.new
-        and isinstance(each.reading.node, Section | FreeNames)
-        and not fits(each.reading, value)
-        for each in meanings
-    )
+def _means_little(meaning: _Meaning, value: Value) -> bool:
+    """Return whether a key only means a whole section of an unknown name, and holds none: it is misspelt.
+
+    In ``groups.books.fetsch.subject`` everything after ``groups`` could be the name of a group, and in the name of a
+    variable, too.
+    """
+    if not meaning.new or not isinstance(meaning.reading.node, Section | FreeNames) or fits(meaning.reading, value):
+        return False
+    says_something = value is not None and value is not Nothing.EMPTY
+    return meaning.by_variable or (says_something and "." in meaning.path[-1])
 
 
 def _spellings(entry: Entry, kind: LayerKind) -> list[tuple[Key, Dialect]] | None:

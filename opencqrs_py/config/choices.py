@@ -8,6 +8,7 @@ from typing import Self
 from opencqrs_py.config.names import canonical
 
 __all__ = [
+    "SYNONYMS",
     "Choice",
     "Controller",
     "Engine",
@@ -18,7 +19,8 @@ __all__ = [
     "Tracking",
 ]
 
-_SYNONYMS = {"jdbc": "sql"}
+SYNONYMS = {"jdbc": "sql"}
+"""Other words for choices, canonical."""
 
 
 class Choice(StrEnum):
@@ -29,7 +31,7 @@ class Choice(StrEnum):
         if not isinstance(value, str):
             return None
         wanted = canonical(value.strip())
-        wanted = _SYNONYMS.get(wanted, wanted)
+        wanted = SYNONYMS.get(wanted, wanted)
         return next((member for member in cls if canonical(member.value) == wanted), None)
 
 

@@ -12,11 +12,12 @@ from opencqrs_py.config.free_names import FreeNamesInUse
 from opencqrs_py.config.inheritance import Inherited, LeafName, Level, effective_group, inherited
 from opencqrs_py.config.masking import MASK, holds_secret, mask_url
 from opencqrs_py.config.merging import Merged
-from opencqrs_py.config.names import nearest
+from opencqrs_py.config.names import kebab, listed, nearest
 from opencqrs_py.config.origin import BUILT_IN, Origin, OriginKind
 from opencqrs_py.config.problems import Code, ConfigurationWarning
 from opencqrs_py.config.settings import Settings
-from opencqrs_py.config.tree import FreeNames, Leaf, Path, Section, display, leaves, node_at, tree_of
+from opencqrs_py.config.tree import FreeNames, Leaf, ListLeaf, Path, Section, display, leaves, node_at, tree_of
+from opencqrs_py.config.value_types import NO_FACT
 from opencqrs_py.config.writing import written
 from opencqrs_py.errors import ConfigurationError
 
@@ -90,10 +91,10 @@ class Configuration:
             ConfigurationError: OCQ-103, if there is no such setting.
         """
         path = path_of(key, self._root, self._names)
-        if path is None or isinstance(node_at(self._root, path), Section):
-            known = [display(self._root, each) for each, _ in leaves(self._root)]
-            close = nearest(key, known)
-            fix = f"did you mean {close}?" if close else "name one setting"
+        if path is None or isinstance(node_at(self._root, path), Section | FreeNames):
+            known = [display(self._root, each) for each, _ in leaves(node_at(self._root, path or ()), path or ())]
+            close = nearest(key, known) if path is None else None
+            fix = f"did you mean {close}?" if close else f"name one setting: {listed(known)}"
             raise ConfigurationError(Code.UNKNOWN_KEY.value, f"there is no setting {key}", "", fix)
         if path[: len(GROUPS)] == GROUPS and len(path) == len(GROUPS) + 3:
             chosen = inherited(self.settings, path[2])
@@ -148,35 +149,28 @@ class Configuration:
 
     def _group_origin(self, group: str, leaf: LeafName, chosen: dict[LeafName, Inherited]) -> Origin:
         decision = chosen[leaf]
-        if decision.replaced_by is not None:
-            by = decision.replaced_by
-            return Origin(
-                OriginKind.REPLACED,
-                display(self._root, (*STANDARD, *by)[2:]),
-                of=self._level_origin(group, by, chosen[by]),
-            )
-        return self._level_origin(group, leaf, decision)
+        by = decision.replaced_by
+        if by is None:
+            return self._level_origin(group, leaf, decision)
+        return Origin(OriginKind.REPLACED, ".".join(map(kebab, by)), of=self._level_origin(group, by, chosen[by]))
 
     def _level_origin(self, group: str, leaf: LeafName, decision: Inherited) -> Origin:
-        match decision.level:
-            case Level.GROUP:
-                return self._origin((*GROUPS, group, *leaf))
-            case Level.STANDARD:
-                origin = self._origin((*STANDARD, *leaf))
-                return origin if decision.reset else Origin(OriginKind.STANDARD, of=origin)
-            case Level.BUILT_IN:
-                return BUILT_IN
+        if decision.level is Level.BUILT_IN:
+            return BUILT_IN
+        if decision.level is Level.GROUP:
+            return self._origin((*GROUPS, group, *leaf))
+        origin = self._origin((*STANDARD, *leaf))
+        return origin if decision.reset else Origin(OriginKind.STANDARD, of=origin)
 
     def _group_values(self, group: str) -> Iterator[EffectiveValue]:
         chosen = inherited(self.settings, group)
         for leaf, decision in chosen.items():
-            path = (*GROUPS, group, *leaf)
-            value = "infinite" if leaf == ("retry", "max_attempts") and decision.value is None else decision.value
-            yield self._effective(path, value, self._group_origin(group, leaf, chosen))
+            origin = self._group_origin(group, leaf, chosen)
+            yield self._effective((*GROUPS, group, *leaf), decision.value, origin)
 
     def _general_values(self) -> Iterator[EffectiveValue]:
         for path, node in leaves(self._root):
-            if path == GROUPS:
+            if path == GROUPS or (isinstance(node, ListLeaf) and node.fact.in_documents_only):
                 continue
             value: object = self.settings
             for name in path:
@@ -189,11 +183,11 @@ class Configuration:
 
     def _effective(self, path: Path, value: object, origin: Origin) -> EffectiveValue:
         node = node_at(self._root, path)
-        fact = node.fact if isinstance(node, Leaf) else None
-        text = written(value, duration=fact is not None and fact.unit.startswith("duration"))
-        if fact is not None and fact.is_url and value is not None:
-            text = mask_url(text)
+        fact = node.fact if isinstance(node, Leaf | ListLeaf) else NO_FACT
+        text = written(value, fact)
         is_hidden = (isinstance(node, Leaf) and node.secret) or holds_secret(path[-1]) or path in self._secrets
         if value is not None and (is_hidden or origin.is_secret):
             text = MASK
+        elif fact.is_url:
+            text = mask_url(text)
         return EffectiveValue(display(self._root, path), text, origin, origin.is_default)

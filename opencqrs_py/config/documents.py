@@ -14,12 +14,12 @@ from opencqrs_py.config.problems import Code, Findings
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["SUFFIXES", "Document", "DocumentReader", "application_files", "text_items"]
+__all__ = ["SUFFIXES", "Document", "DocumentReader", "application_files"]
 
 SUFFIXES = (".yaml", ".yml", ".toml", ".properties")
 """The formats of files; of two files in one folder the later in this list wins."""
 
-_ON_PROFILE = ((PREFIX, "config", "onprofile"), (PREFIX, "config", "activate", "onprofile"))
+_ON_PROFILE = frozenset({(PREFIX, "config", "onprofile"), (PREFIX, "config", "activate", "onprofile")})
 _IMPORT = (PREFIX, "config", "import")
 _ACTIVE = (PREFIX, "profiles", "active")
 
@@ -55,11 +55,12 @@ class DocumentReader:
     project: Path
     findings: Findings
     _read: dict[Path, tuple[Document, ...]] = field(default_factory=dict)
+    _files: list[Path] = field(default_factory=list)
 
     @property
     def files(self) -> tuple[Path, ...]:
         """The files read so far, in the order in which they were read."""
-        return tuple(self._read)
+        return tuple(self._files)
 
     def shown(self, path: Path) -> str:
         """Return how messages call ``path``: relative to the project when it is in there."""
@@ -68,6 +69,7 @@ class DocumentReader:
     def text(self, file: Path) -> str | None:
         """Return the content of ``file``, ``None`` when it cannot be read."""
         origin = Origin(OriginKind.FILE, self.shown(file))
+        self._files.append(file)
         try:
             return file.read_bytes().decode("utf-8-sig")
         except OSError as error:
@@ -95,7 +97,7 @@ class DocumentReader:
                 Code.FILE_UNREADABLE, f"{file.suffix or 'no suffix'} is no format of settings", origin, fix
             )
             return []
-        return [_document(file, tuple(entries)) for entries in parse(text, origin, self.findings)]
+        return [_document(file, entries) for entries in parse(text, origin, self.findings)]
 
 
 def application_files(folders: tuple[Path, ...], profile: str | None = None) -> list[Path]:
@@ -108,18 +110,6 @@ def application_files(folders: tuple[Path, ...], profile: str | None = None) -> 
     name = "application" if profile is None else f"application-{profile}"
     candidates = (folder / f"{name}{suffix}" for folder in folders for suffix in SUFFIXES)
     return [file for file in candidates if file.exists()]
-
-
-def text_items(entry: Entry) -> tuple[str, ...]:
-    """Return the texts of a list that may be one text with commas."""
-    match entry.value:
-        case str(text):
-            items: tuple[object, ...] = tuple(text.split(","))
-        case tuple(items):
-            pass
-        case _:
-            items = ()
-    return tuple(str(item).strip() for item in items if item is not None and str(item).strip())
 
 
 def _parser(suffix: str) -> Callable[[str, Origin, Findings], list[list[Entry]]] | None:
@@ -141,12 +131,12 @@ def _parser(suffix: str) -> Callable[[str, Origin, Findings], list[list[Entry]]]
             return None
 
 
-def _document(file: Path, entries: tuple[Entry, ...]) -> Document:
-    conditions = tuple(entry for entry in entries if any(entry.names(*names) for names in _ON_PROFILE))
+def _document(file: Path, entries: list[Entry]) -> Document:
+    named = [(entry, entry.names) for entry in entries]
     return Document(
         file,
-        Layer(LayerKind.FILE, tuple(entry for entry in entries if entry not in conditions)),
-        conditions,
-        tuple(entry for entry in entries if entry.names(*_IMPORT)),
-        tuple(entry for entry in entries if entry.names(*_ACTIVE)),
+        Layer(LayerKind.FILE, tuple(entry for entry, names in named if names not in _ON_PROFILE)),
+        tuple(entry for entry, names in named if names in _ON_PROFILE),
+        tuple(entry for entry, names in named if names == _IMPORT),
+        tuple(entry for entry, names in named if names == _ACTIVE),
     )

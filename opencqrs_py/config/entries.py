@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from opencqrs_py.config.matching import Key
     from opencqrs_py.config.origin import Origin
 
-__all__ = ["Entry", "Layer", "LayerKind", "Nothing", "Value", "flattened"]
+__all__ = ["Entry", "Layer", "LayerKind", "Nothing", "Value", "flattened", "text_items"]
 
 
 class Nothing(Enum):
@@ -59,10 +59,11 @@ class Entry:
         """The written keys, each split at its dots."""
         return tuple(map(split_key, self.key))
 
-    def names(self, *names: str) -> bool:
-        """Return whether the key, in any spelling, is ``names``, or an item of that list."""
-        key = tuple(canonical(piece) for pieces in self.pieces for piece in pieces)
-        return key[: len(names)] == names and (len(key) == len(names) or key[len(names) :][0].isdecimal())
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The key in its canonical form, without the number of a list's item."""
+        names = tuple(canonical(piece) for pieces in self.pieces for piece in pieces)
+        return names[:-1] if names and names[-1].isdecimal() else names
 
 
 class LayerKind(Enum):
@@ -97,11 +98,23 @@ def flattened(value: object, origin: Origin, key: tuple[str, ...] = ()) -> Itera
             for name, below in value.items():
                 yield from flattened(below, origin, (*key, str(name)))
         case Mapping():
-            yield Entry(key, Nothing.SECTION, origin)
+            yield from [Entry(key, Nothing.SECTION, origin)] if key else []
         case Sequence() if not isinstance(value, str | bytes):
             yield Entry(key, _items(value), origin)
         case _:
             yield Entry(key, _scalar(value), origin)
+
+
+def text_items(value: Value) -> tuple[str, ...]:
+    """Return the texts of a list, which may be one text with commas."""
+    match value:
+        case str(text):
+            items: tuple[object, ...] = tuple(text.split(","))
+        case tuple(items):
+            pass
+        case _:
+            items = ()
+    return tuple(str(item).strip() for item in items if item is not None and str(item).strip())
 
 
 def _items(values: Sequence[object]) -> Value:

@@ -16,6 +16,7 @@ __all__ = ["DeadEnd", "Guess", "best_guess", "dead_end"]
 
 _ALIKE = 0.6
 _NEW_NAME = 0.95
+_LEFT_OUT = 0.7
 _WHOLE_SECTION = 0.5
 
 
@@ -26,17 +27,28 @@ class Guess:
     Args:
         score: How alike they are, up to 1.
         path: Path of the setting.
-        wrong: How many names of ``path`` there are up to the first that the key spells differently; 0 when none does.
+        wrong: How many names of ``path`` there are up to the first that the key does not say like that; 0 when there
+            is none.
+        meant: How many names of ``path`` say what was meant there; more than ``wrong`` when the key leaves one out.
+        left: The key from that place on.
     """
 
     score: float
     path: Path = ()
     wrong: int = 0
+    meant: int = 0
+    left: Key = ()
 
-    def below(self, name: str, likeness: float, *, exact: bool) -> Guess:
-        """Return this guess as seen from one level up."""
-        deeper = self.wrong + 1 if self.wrong else 0
-        return Guess(self.score * likeness, (name, *self.path), deeper if exact else 1)
+    def below(self, name: str, likeness: float = 1.0) -> Guess:
+        """Return this guess as seen from one level up, where the key says ``name`` as it should."""
+        path = (name, *self.path)
+        if not self.wrong:
+            return Guess(self.score * likeness, path)
+        return Guess(self.score * likeness, path, self.wrong + 1, self.meant + 1, self.left)
+
+    def below_other(self, name: str, likeness: float, key: Key, meant: int) -> Guess:
+        """Return this guess as seen from one level up, where ``key`` says something like ``name``, or leaves it out."""
+        return Guess(self.score * likeness, (name, *self.path), 1, meant, key)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,14 +56,12 @@ class DeadEnd:
     """Where a key stops to mean something.
 
     Args:
-        index: Which written key it is, from 0.
-        piece: The first piece without a meaning.
+        left: The key from the first piece without a meaning on.
         path: What the pieces before it mean.
         allowed: What could stand there; empty when nothing could.
     """
 
-    index: int
-    piece: str
+    left: Key
     path: Path
     allowed: tuple[str, ...] = ()
 
@@ -66,8 +76,7 @@ def best_guess(node: Node, key: Key, dialect: Dialect, known: Collection[str]) -
         known: Letters and digits of the free names in use.
     """
     if not key:
-        is_vague = dialect is Dialect.VARIABLE and isinstance(node, Section | FreeNames)
-        return Guess(_WHOLE_SECTION if is_vague else 1.0)
+        return Guess(_WHOLE_SECTION if isinstance(node, Section | FreeNames) else 1.0)
     match node:
         case Section():
             found = _guesses_in_section(node, key, dialect, known)
@@ -80,25 +89,22 @@ def best_guess(node: Node, key: Key, dialect: Dialect, known: Collection[str]) -
     return max(found, key=lambda guess: guess.score, default=None)
 
 
-def dead_end(node: Node, key: Key, known: Collection[str]) -> DeadEnd:
+def dead_end(node: Node, key: Key) -> DeadEnd:
     """Return where the dotted ``key``, which means nothing below ``node``, goes wrong."""
     path: Path = ()
     left = key
-    while left:
-        index, piece = len(key) - len(left), left[0][0]
+    while len(left) > 1 or len(left[0]) > 1:
         match node:
-            case Section():
-                child = node.children.get(canonical(piece))
-                if child is None:
-                    names = sorted(kebab(each.name) for each in node.children.values() if not each.former)
-                    return DeadEnd(index, piece, path, tuple(names))
-                node, path, left = child.node, (*path, child.name), without(left, 1)
+            case Section(children=children) if canonical(left[0][0]) in children:
+                child = children[canonical(left[0][0])]
+                node, path = child.node, (*path, child.name)
             case FreeNames():
-                length = _span_of_known(left[0], known)
-                node, path, left = node.value, (*path, ".".join(left[0][:length])), without(left, length)
+                node, path = node.value, (*path, left[0][0])
             case _:
-                return DeadEnd(index, piece, path)
-    return DeadEnd(len(key) - 1, key[-1][-1], path)
+                break
+        left = without(left, 1)
+    below = node.children.values() if isinstance(node, Section) else ()
+    return DeadEnd(left, path, tuple(sorted(kebab(child.name) for child in below if not child.former)))
 
 
 def _guesses_in_section(node: Section, key: Key, dialect: Dialect, known: Collection[str]) -> Iterator[Guess]:
@@ -106,13 +112,17 @@ def _guesses_in_section(node: Section, key: Key, dialect: Dialect, known: Collec
     for child, rest in exact:
         guess = best_guess(child.node, rest, dialect, known)
         if guess:
-            yield guess.below(child.name, 1.0, exact=True)
+            yield guess.below(child.name)
     if exact:
         return
     for likeness, child, rest in _alike_children(node, key, dialect):
         guess = best_guess(child.node, rest, dialect, known)
         if guess:
-            yield guess.below(child.name, likeness, exact=False)
+            yield guess.below_other(child.name, likeness, key, meant=1)
+    for child in _skipped_children(node, key, dialect):
+        guess = best_guess(child.node, key, dialect, known)
+        if guess:
+            yield guess.below_other(child.name, _LEFT_OUT, key, meant=2)
 
 
 def _alike_children(node: Section, key: Key, dialect: Dialect) -> Iterator[tuple[float, Child, Key]]:
@@ -125,15 +135,16 @@ def _alike_children(node: Section, key: Key, dialect: Dialect) -> Iterator[tuple
                 yield likeness, child, without(key, length)
 
 
+def _skipped_children(node: Section, key: Key, dialect: Dialect) -> Iterator[Child]:
+    """Yield the sections whose name may have been left out, since what comes first stands in them."""
+    for child in node.children.values():
+        if isinstance(child.node, Section) and not child.former and any(children_by_span(child.node, key, dialect)):
+            yield child
+
+
 def _guesses_of_names(node: FreeNames, key: Key, dialect: Dialect, known: Collection[str]) -> Iterator[Guess]:
     for name, rest in free_names_by_span(node, key, dialect):
         guess = best_guess(node.value, rest, dialect, known)
         if guess:
             likeness = 1.0 if letters_and_digits(name) in known else _NEW_NAME
-            yield guess.below(name, likeness, exact=True)
-
-
-def _span_of_known(pieces: tuple[str, ...], known: Collection[str]) -> int:
-    """Return how many pieces make up a name in use, 1 when none does."""
-    lengths = range(1, len(pieces) + 1)
-    return next((length for length in lengths if letters_and_digits("".join(pieces[:length])) in known), 1)
+            yield guess.below(name, likeness)

@@ -15,6 +15,8 @@ from opencqrs_py.config.effective import EffectiveGroup
 from opencqrs_py.config.names import canonical
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from opencqrs_py.config.settings import GroupSettings, Settings
 
 __all__ = ["Inherited", "LeafName", "Level", "effective_group", "inherited"]
@@ -79,7 +81,7 @@ def effective_group(settings: Settings, name: str) -> EffectiveGroup:
 def inherited(settings: Settings, name: str) -> dict[LeafName, Inherited]:
     """Return each setting of the group ``name`` with who decided it."""
     handling = settings.event_handling
-    own = next((group for known, group in handling.groups.items() if canonical(known) == canonical(name)), None)
+    own = handling.groups.get(name) or _alike(handling.groups, name)
     chosen = {
         (section.name, leaf.name): _decided((section.name, leaf.name), own, handling.standard)
         for section in fields(EffectiveGroup)
@@ -92,6 +94,11 @@ def inherited(settings: Settings, name: str) -> dict[LeafName, Inherited]:
 
 
 _BUILT_IN = EffectiveGroup("")
+
+
+def _alike(groups: Mapping[str, GroupSettings], name: str) -> GroupSettings | None:
+    """Return the settings of the group that ``name`` means in another spelling."""
+    return next((group for known, group in groups.items() if canonical(known) == canonical(name)), None)
 
 
 def _of_section(chosen: dict[LeafName, Inherited], section: str) -> dict[str, Any]:

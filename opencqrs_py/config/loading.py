@@ -19,7 +19,7 @@ from opencqrs_py.config.problems import Code, Findings
 from opencqrs_py.config.ranking import Given, ranked_layers
 from opencqrs_py.config.resolution import Resolved, resolved_values
 from opencqrs_py.config.settings import Settings
-from opencqrs_py.config.tree import Section, display, tree_of
+from opencqrs_py.config.tree import ListLeaf, Section, display, leaves, tree_of
 from opencqrs_py.config.validation import validated
 
 if TYPE_CHECKING:
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 __all__ = ["load"]
 
 _UNKNOWN = ("config", "unknown")
-_ON_PROFILE = (("config", "on_profile"), ("config", "activate", "on_profile"))
 
 
 def load(
@@ -76,6 +75,10 @@ class _Load:
     def configuration(self) -> Configuration:
         """Return the configuration, or raise everything that is wrong with it."""
         findings = Findings()
+        if not self.given.project.is_dir():
+            fix = "create it, or name another one with --project"
+            findings.error(Code.FILE_MISSING, "the project folder does not exist", self.given.project, fix)
+            raise findings.failure()
         root = tree_of(self.settings_class)
         reader = DocumentReader(self.given.project, findings)
         ranking = ranked_layers(self.given, root, reader, findings)
@@ -84,7 +87,7 @@ class _Load:
         lookup = Lookup(self.given.environ, own, root, names, combined)
         result = resolved_values(combined, lookup, root, findings)
         findings.settle_unknown(_on_unknown(result))
-        settings = validated(self.settings_class, result.values, combined, root, findings)
+        settings = validated(self.settings_class, result.values, combined, self._searched(reader), findings)
         if settings is None or findings.errors:
             raise findings.failure()
         configured = tuple(settings.event_handling.groups)
@@ -94,6 +97,12 @@ class _Load:
         warnings = tuple(findings.warnings)
         secrets = frozenset(result.secrets)
         return Configuration(settings, ranking.profiles, reader.files, warnings, every, combined, names, secrets)
+
+    def _searched(self, reader: DocumentReader) -> str:
+        """Return where a value could have stood."""
+        files = [reader.shown(file) for file in reader.files]
+        missing = [] if files else [f"{self.given.project / 'application.yaml'} (does not exist)"]
+        return "looked in " + ", ".join([*files, *missing, "environment variables", "arguments"])
 
     def _names(self, findings: Findings) -> FreeNamesInUse:
         """Return the names of the handlers' groups; note two that no setting could tell apart."""
@@ -134,11 +143,11 @@ def _combined(layers: tuple[Layer, ...], binder: Binder) -> tuple[Merged, OwnKey
         own.add(bound[index].foreign)
     parts = (part for index in range(len(layers)) for part in (bound[index].wholes, bound[index].single))
     combined = merged(parts, binder.root, binder.findings)
-    for path in _ON_PROFILE:
-        misplaced = combined.stacks.pop(path, None)
-        if misplaced:
+    for path, node in leaves(binder.root):
+        if isinstance(node, ListLeaf) and node.fact.in_documents_only and path in combined.stacks:
             what = f"{display(binder.root, path)} stands outside of a file"
-            binder.findings.error(Code.PROFILE, what, misplaced[-1].origin, "put it into a document of a file")
+            origin = combined.stacks.pop(path)[-1].origin
+            binder.findings.error(Code.PROFILE, what, origin, "put it into a document of a file")
     return combined, own
 
 

@@ -53,6 +53,10 @@ class Reading:
         """Return this reading as seen from one level up."""
         return Reading((name, *self.path), self.node, self.index, self.former or former)
 
+    def at(self, path: Path) -> Reading:
+        """Return this reading with another path."""
+        return Reading(path, self.node, self.index, self.former)
+
 
 def readings(node: Node, key: Key, dialect: Dialect) -> Iterator[Reading]:
     """Yield everything that ``key`` can mean below ``node``."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from difflib import SequenceMatcher, get_close_matches
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ _LIST_ENDS_AT = 10
 _KEY_PART = re.compile(r"\[([^\]]*)\]|([^.\[]+)")
 
 
+@lru_cache(maxsize=4096)
 def canonical(name: str) -> str:
     """Return the form in which two spellings of one name are equal: no case, no ``-``, no ``_``.
 

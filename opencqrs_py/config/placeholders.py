@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["Found", "PlaceholderError", "has_placeholder", "resolved"]
+__all__ = ["Found", "PlaceholderError", "has_placeholder", "resolved", "resolved_value"]
 
 _MARK = re.compile(r"\\\$\{|\$\{|[{}:]")
 
@@ -55,6 +55,23 @@ def resolved(text: str, lookup: Callable[[str], Found | None], stack: tuple[str,
             end + 1,
         )
     return Found(result + text[position:], secret)
+
+
+def resolved_value(value: object, lookup: Callable[[str], Found | None]) -> tuple[object, bool]:
+    """Return a text, or each text of a tuple, with its placeholders replaced, and whether that made it secret.
+
+    Raises:
+        PlaceholderError: As by :func:`resolved`.
+    """
+    match value:
+        case str(text) if has_placeholder(text):
+            found = resolved(text, lookup)
+            return found.text, found.secret
+        case tuple(items):
+            parts = [resolved_value(item, lookup) for item in items]
+            return tuple(item for item, _ in parts), any(secret for _, secret in parts)
+        case _:
+            return value, False
 
 
 def _end_of(text: str, start: int) -> tuple[int, int]:

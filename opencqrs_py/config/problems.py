@@ -78,15 +78,11 @@ class Findings:
 
     def settle_unknown(self, choice: OnUnknown) -> None:
         """Turn the unknown names into errors or warnings, or drop them, as ``config.unknown`` says."""
-        match choice:
-            case OnUnknown.ERROR:
-                self.errors.extend(self.unknown.values())
-            case OnUnknown.WARN:
-                self.warnings.extend(
-                    ConfigurationWarning(e.code, e.what, e.where, e.fix) for e in self.unknown.values()
-                )
-            case OnUnknown.IGNORE:
-                pass
+        unknown = self.unknown.values()
+        if choice is OnUnknown.ERROR:
+            self.errors.extend(unknown)
+        elif choice is OnUnknown.WARN:
+            self.warnings.extend(ConfigurationWarning(each.code, each.what, each.where, each.fix) for each in unknown)
         self.unknown.clear()
 
     def failure(self) -> ConfigurationErrors:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from opencqrs_py.config.binding import Binder
-from opencqrs_py.config.documents import DocumentReader, text_items
+from opencqrs_py.config.documents import DocumentReader
 from opencqrs_py.config.entries import Entry, Layer
 from opencqrs_py.config.free_names import FreeNamesInUse
 from opencqrs_py.config.lookup import Lookup, OwnKeys
@@ -14,9 +14,9 @@ from opencqrs_py.config.merging import Merged, merged
 from opencqrs_py.config.names import nearest
 from opencqrs_py.config.origin import Origin, OriginKind
 from opencqrs_py.config.pinning import pinned_layers
-from opencqrs_py.config.placeholders import PlaceholderError, resolved
 from opencqrs_py.config.problems import Code, Findings
 from opencqrs_py.config.profiles import DEFAULT_PROFILE, is_profile_name
+from opencqrs_py.config.resolution import resolved_items
 from opencqrs_py.config.sources.arguments import argument_layers, code_layer
 from opencqrs_py.config.sources.dotenv_file import dotenv_layer
 from opencqrs_py.config.sources.inline_json import inline_json_layer
@@ -66,13 +66,14 @@ class Ranking:
 
 @dataclass(frozen=True, slots=True)
 class _Ranker:
+    """Finds profiles and files; ``early`` is what the sources beside the files say about both."""
+
     given: Given
     root: Section
     reader: DocumentReader
     findings: Findings
     lookup: Lookup
     early: Merged
-    """What sources beside the files say about profiles and imports."""
 
     def stack(self, profiles: tuple[str, ...] | None, findings: Findings) -> FileStack:
         """Return the files that apply with ``profiles``."""
@@ -84,54 +85,40 @@ class _Ranker:
             stack.add_imports(Entry(_IMPORT, imports.value, imports.origin), self.given.project)
         return stack
 
-    def profiles(self) -> tuple[str, ...]:
-        """Return the profiles that the highest source chooses."""
+    def profiles(self) -> dict[str, Origin]:
+        """Return the profiles that the highest source chooses, each with where that is."""
         if self.given.profiles:
-            return self._checked(
-                (Entry(_ACTIVE, tuple(self.given.profiles), Origin(OriginKind.ARGUMENT, "--profile")),)
-            )
+            origin = Origin(OriginKind.ARGUMENT, "--profile")
+            return self._checked((Entry(_ACTIVE, tuple(self.given.profiles), origin),))
         chosen = self.early.winner(_ACTIVE)
-        if chosen is not None:
-            return self._checked((Entry(_ACTIVE, chosen.value, chosen.origin),))
-        return self._checked(self.stack(None, Findings()).active or self._in_code())
+        beside_files = () if chosen is None else (Entry(_ACTIVE, chosen.value, chosen.origin),)
+        if chosen is None or chosen.origin.kind is OriginKind.CODE:
+            return self._checked(self.stack(None, Findings()).active or beside_files)
+        return self._checked(beside_files)
 
-    def _in_code(self) -> tuple[Entry, ...]:
-        chosen = _early([code_layer(self.given.defaults)], self.root).winner(_ACTIVE)
-        return () if chosen is None else (Entry(_ACTIVE, chosen.value, chosen.origin),)
-
-    def _checked(self, entries: tuple[Entry, ...]) -> tuple[str, ...]:
+    def _checked(self, entries: tuple[Entry, ...]) -> dict[str, Origin]:
         """Return the profiles that ``entries`` name, without those that are no names."""
-        names: list[str] = []
+        names: dict[str, Origin] = {}
         for entry in entries:
-            for item in text_items(entry):
-                try:
-                    name = resolved(item, self.lookup).text
-                except PlaceholderError as error:
-                    what = f"the profile {item} cannot be resolved: {error}"
-                    self.findings.error(Code.PLACEHOLDER, what, entry.origin, "set it as a variable")
-                    continue
+            for name in resolved_items(entry, "profiles.active", self.lookup, self.findings):
                 if is_profile_name(name):
-                    names.append(name)
+                    names.setdefault(name, entry.origin)
                 else:
                     fix = "use letters, digits and -_.+@, and none of the words and, or, not"
-                    self.findings.error(Code.PROFILE, f"{item!r} cannot be the name of a profile", entry.origin, fix)
-        return tuple(dict.fromkeys(names))
+                    self.findings.error(Code.PROFILE, f"{name!r} cannot be the name of a profile", entry.origin, fix)
+        return names
 
-    def warn_of_unknown(self, profiles: tuple[str, ...], stack: FileStack) -> None:
+    def warn_of_unknown(self, profiles: dict[str, Origin], stack: FileStack) -> None:
         """Note active profiles that no file and no document knows."""
-        files = (
-            path
-            for folder in (self.given.project, self.given.project / "config")
-            for path in folder.glob("application-*")
-        )
-        known = stack.known_profiles | {path.stem.removeprefix("application-") for path in files}
-        for name in profiles:
+        folders = (self.given.project, self.given.project / "config")
+        files = (file for folder in folders for file in folder.glob("application-*"))
+        known = stack.known_profiles | {file.stem.removeprefix("application-") for file in files}
+        for name, origin in profiles.items():
             if name not in known:
                 close = nearest(name, sorted(known))
                 fix = f"did you mean {close}?" if close else f"create application-{name}.yaml, or leave it out"
-                self.findings.warning(
-                    Code.UNKNOWN_PROFILE, f"no file and no document knows the profile {name}", "", fix
-                )
+                what = f"no file and no document knows the profile {name}"
+                self.findings.warning(Code.UNKNOWN_PROFILE, what, origin, fix)
 
 
 def ranked_layers(given: Given, root: Section, reader: DocumentReader, findings: Findings) -> Ranking:
@@ -143,6 +130,7 @@ def ranked_layers(given: Given, root: Section, reader: DocumentReader, findings:
         reader: Reads files.
         findings: Takes the problems.
     """
+    code = code_layer(given.defaults)
     dotenv = _dotenv(given.project, reader, findings)
     above = [
         environment_layer(given.environ),
@@ -153,11 +141,11 @@ def ranked_layers(given: Given, root: Section, reader: DocumentReader, findings:
     own = OwnKeys()
     own.add(entry for layer in (*dotenv, above[0]) for entry in layer.entries)
     lookup = Lookup(given.environ, own, root, FreeNamesInUse(), Merged())
-    ranker = _Ranker(given, root, reader, findings, lookup, _early([*dotenv, *above], root))
+    ranker = _Ranker(given, root, reader, findings, lookup, _early([code, *dotenv, *above], root))
     profiles = ranker.profiles()
-    stack = ranker.stack(profiles or (DEFAULT_PROFILE,), findings)
+    stack = ranker.stack(tuple(profiles) or (DEFAULT_PROFILE,), findings)
     ranker.warn_of_unknown(profiles, stack)
-    return Ranking((code_layer(given.defaults), *stack.layers, *dotenv, *stack.secrets, *above), profiles)
+    return Ranking((code, *stack.layers, *dotenv, *stack.secrets, *above), tuple(profiles))
 
 
 def _dotenv(project: Path, reader: DocumentReader, findings: Findings) -> list[Layer]:

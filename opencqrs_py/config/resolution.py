@@ -5,15 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from opencqrs_py.config.placeholders import PlaceholderError, has_placeholder, resolved
+from opencqrs_py.config.entries import Entry, text_items
+from opencqrs_py.config.placeholders import PlaceholderError, resolved_value
 from opencqrs_py.config.problems import Code, Findings
 from opencqrs_py.config.tree import ListLeaf, Path, Section, display, node_at
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from opencqrs_py.config.lookup import Lookup
     from opencqrs_py.config.merging import Merged
+    from opencqrs_py.config.origin import Origin
+    from opencqrs_py.config.placeholders import Found
 
-__all__ = ["Resolved", "resolved_values"]
+__all__ = ["Resolved", "resolved_items", "resolved_values"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,30 +39,32 @@ def resolved_values(merged: Merged, lookup: Lookup, root: Section, findings: Fin
     result = Resolved()
     for bound in merged.winners():
         try:
-            value, secret = _resolved(bound.value, lookup)
+            value, secret = resolved_value(bound.value, lookup)
         except PlaceholderError as error:
-            what = f"{display(root, bound.path)} cannot be resolved: {error}"
-            fix = r"set it, give it a default (${key:default}), or write \${ for the text itself"
-            findings.error(Code.PLACEHOLDER, what, bound.origin, fix)
+            _report(error, display(root, bound.path), bound.origin, findings)
             continue
-        is_list = isinstance(value, str) and isinstance(node_at(root, bound.path), ListLeaf)
-        result.values[bound.path] = _split(str(value)) if is_list else value
+        is_list = isinstance(value, str | tuple) and isinstance(node_at(root, bound.path), ListLeaf)
+        result.values[bound.path] = list(text_items(value)) if is_list else value
         if secret or bound.origin.is_secret:
             result.secrets.add(bound.path)
     return result
 
 
-def _resolved(value: object, lookup: Lookup) -> tuple[object, bool]:
-    match value:
-        case str(text) if has_placeholder(text):
-            found = resolved(text, lookup)
-            return found.text, found.secret
-        case tuple(items):
-            parts = [_resolved(item, lookup) for item in items]
-            return [item for item, _ in parts], any(secret for _, secret in parts)
-        case _:
-            return value, False
+def resolved_items(
+    entry: Entry, key: str, lookup: Callable[[str], Found | None], findings: Findings
+) -> tuple[str, ...]:
+    """Return the items of the list ``key``, which is needed before all sources are known; no unresolvable ones."""
+    items: list[str] = []
+    for item in entry.value if isinstance(entry.value, tuple) else (entry.value,):
+        try:
+            value, _ = resolved_value(item, lookup)
+        except PlaceholderError as error:
+            _report(error, key, entry.origin, findings)
+        else:
+            items.extend(text_items(value))
+    return tuple(items)
 
 
-def _split(text: str) -> list[str]:
-    return [item.strip() for item in text.split(",") if item.strip()]
+def _report(error: PlaceholderError, key: str, origin: Origin, findings: Findings) -> None:
+    fix = r"set it, give it a default (${key:default}), or write \${ for the text itself"
+    findings.error(Code.PLACEHOLDER, f"{key} cannot be resolved: {error}", origin, fix)

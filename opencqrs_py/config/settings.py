@@ -68,7 +68,7 @@ bound_values: ContextVar[Mapping[str, object]] = ContextVar("bound_values")
 class Section(BaseModel):
     """A part of the settings tree. Unknown names are refused, and its ``repr`` shows no password."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True, coerce_numbers_to_str=True)
 
     def __repr_args__(self) -> Iterable[tuple[str | None, Any]]:
         for name, value in super().__repr_args__():
@@ -86,7 +86,10 @@ class FetchSettings(Section):
 
     subject: Subject | None = Field(None, description="Subject at or below which events are read.")
     recursive: bool | None = Field(None, description="Whether the subjects below are read too.")
-    initial_position: Position | None = Field(None, description="Where a group without progress starts to read.")
+    initial_position: Position | None = Field(
+        None,
+        description="Where a group without progress starts: tail (oldest event), head (after newest), time, position.",
+    )
 
 
 class LifeCycleSettings(Section):
@@ -97,9 +100,13 @@ class LifeCycleSettings(Section):
         None,
         description="Who starts and stops the group. Unset: leader election when there is exactly one lock registry.",
     )
-    controller_registration: Name | None = Field(None, description="Provider that takes the controller's place.")
-    lock_registry: Name | None = Field(None, description="Provider of the locks by which a leader is elected.")
-    partitions: Annotated[Whole, Field(ge=1), Fact(unit="partitions")] | None = Field(
+    controller_registration: Name | None = Field(
+        None, description="Name of the provider that takes the controller's place."
+    )
+    lock_registry: Name | None = Field(
+        None, description="Name of the provider of the locks by which a leader is elected."
+    )
+    partitions: Annotated[Whole, Field(ge=1), Fact(unit="1 or more")] | None = Field(
         None, description="How many partitions the group starts with."
     )
 
@@ -110,14 +117,14 @@ class ProgressSettings(Section):
     tracking: Tracking | None = Field(
         None, description="Kind of tracker. Unset: sql when there is exactly one database, else in_memory."
     )
-    tracker_ref: Name | None = Field(None, description="Provider that takes the tracker's place.")
+    tracker_ref: Name | None = Field(None, description="Name of the provider that takes the tracker's place.")
 
 
 class SequenceSettings(Section):
     """What a group handles in order."""
 
     resolution: Resolution | None = Field(None, description="Which events must be handled in order.")
-    resolver_ref: Name | None = Field(None, description="Provider that takes the resolution's place.")
+    resolver_ref: Name | None = Field(None, description="Name of the provider that takes the resolution's place.")
 
 
 class RetrySettings(Section):
@@ -127,7 +134,7 @@ class RetrySettings(Section):
     initial_interval: Duration | None = Field(None, description="First wait; with policy fixed, every wait.")
     max_interval: Duration | None = Field(None, description="Longest wait.")
     max_elapsed_time: EndlessDuration | None = Field(None, description="Sum of waits after which an event is given up.")
-    multiplier: Annotated[Number, Field(ge=1), Fact(unit="factor")] | None = Field(
+    multiplier: Annotated[Number, Field(ge=1), Fact(unit="factor, 1 or more")] | None = Field(
         None, description="Each wait by the one before it."
     )
     max_attempts: Attempts | None = Field(None, description="How often an event is tried again.")
@@ -141,7 +148,7 @@ class ProcessingSettings(Section):
     """What runs a group, and in which chunks."""
 
     engine: Engine | None = Field(None, description="What runs the processors of the group.")
-    batch_size: Annotated[Whole, Field(ge=1), Fact(unit="events")] | None = Field(
+    batch_size: Annotated[Whole, Field(ge=1), Fact(unit="1 or more")] | None = Field(
         None, description="Most events in one transaction. Unset: chosen from the handlers."
     )
 
@@ -167,13 +174,13 @@ class EventHandlingSettings(Section):
 class EventStoreSettings(Section):
     """Where the events are."""
 
-    url: Url = Field("sqlite:///opencqrs.db", description="The event store.")
+    url: Url = Field("sqlite:///opencqrs.db", description="URL of the event store.")
 
 
 class DatabaseSettings(Section):
     """Where progress, leases and read models are."""
 
-    url: Url | None = Field(None, description="The database. Unset: the event store's.")
+    url: Url | None = Field(None, description="URL of the database. Unset: the event store's.")
 
 
 class SparkSettings(Section):
@@ -186,7 +193,9 @@ class SparkSettings(Section):
 class ActivateSettings(Section):
     """When a document of a file applies."""
 
-    on_profile: list[str] = Field([], description="The same as config.on-profile, in the spelling of Spring Boot.")
+    on_profile: Annotated[list[str], Fact(in_documents_only=True)] = Field(
+        [], description="The same as config.on-profile, in the spelling of Spring Boot."
+    )
 
 
 class ConfigSettings(Section):
@@ -196,7 +205,9 @@ class ConfigSettings(Section):
     import_: list[str] = Field(
         [], description="More files, and folders of secrets; optional: before one that may be missing."
     )
-    on_profile: list[str] = Field([], description="In a file only: profiles, or an expression, with which it applies.")
+    on_profile: Annotated[list[str], Fact(in_documents_only=True)] = Field(
+        [], description="Profiles, or an expression of profiles, with which the document applies."
+    )
     activate: ActivateSettings = Field(ActivateSettings(), description="When a document of a file applies.")
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from opencqrs_py.config.entries import Entry, Nothing, Value, flattened
-from opencqrs_py.config.names import kebab, listed
+from opencqrs_py.config.names import PREFIX, kebab, listed
 from opencqrs_py.config.problems import Code, Findings
 from opencqrs_py.config.sources.json_text import parsed_json
 from opencqrs_py.config.tree import FreeNames, Leaf, ListLeaf, Node, Path, Section, display, leaves, node_at
@@ -57,7 +57,7 @@ def json_entries(reading: Reading, entry: Entry, root: Node, findings: Findings)
     except ValueError as error:
         findings.error(
             Code.WRONG_SHAPE,
-            f"{display(root, reading.path)} holds broken JSON: {error}",
+            f"{_shown(root, reading.path)} holds broken JSON: {error}",
             entry.origin,
             "mend the JSON",
         )
@@ -78,9 +78,13 @@ def shaped(reading: Reading, entry: Entry, root: Node, findings: Findings) -> It
         case node:
             found = _section(bound, node, root)
     if isinstance(found, str):
-        findings.error(Code.WRONG_SHAPE, f"{display(root, reading.path)} {found}", entry.origin, _fix(reading.node))
+        findings.error(Code.WRONG_SHAPE, f"{_shown(root, reading.path)} {found}", entry.origin, _fix(reading.node))
     else:
         yield from found
+
+
+def _shown(root: Node, path: Path) -> str:
+    return display(root, path) or PREFIX
 
 
 def _single(bound: Bound) -> list[Bound] | str:
@@ -120,7 +124,11 @@ def _section(bound: Bound, node: Node, root: Node) -> list[Bound] | str:
         case Nothing.EMPTY | Nothing.SECTION:
             return [replace(bound, value=Nothing.SECTION)]
         case None if isinstance(node, Section) and _is_field(bound.path, root):
-            return [replace(bound, path=(*bound.path, *path)) for path, leaf in leaves(node) if isinstance(leaf, Leaf)]
+            return [
+                replace(bound, path=(*bound.path, *path))
+                for path, leaf in leaves(node)
+                if isinstance(leaf, Leaf | ListLeaf)
+            ]
         case None:
             return [replace(bound, value=Nothing.SECTION)]
         case _:
@@ -129,17 +137,13 @@ def _section(bound: Bound, node: Node, root: Node) -> list[Bound] | str:
 
 def _is_field(path: Path, root: Node) -> bool:
     """Return whether ``path`` ends in the name of a field, not in a free name."""
-    return not path or isinstance(node_at(root, path[:-1]), Section)
+    return bool(path) and isinstance(node_at(root, path[:-1]), Section)
 
 
 def _fix(node: Node) -> str:
-    match node:
-        case Section(children=children):
-            names = [kebab(child.name) for child in children.values() if not child.former]
-            return f"put one of its settings below it: {listed(names)}"
-        case FreeNames():
-            return "put a name and its settings below it"
-        case ListLeaf():
-            return "write a list of texts, or texts with commas between them"
-        case Leaf():
-            return "write one value"
+    if isinstance(node, Section):
+        names = [kebab(child.name) for child in node.children.values() if not child.former]
+        return f"put one of its settings below it: {listed(names)}"
+    if isinstance(node, FreeNames):
+        return "put a name and its settings below it"
+    return "write one value" if isinstance(node, Leaf) else "write a list of texts, or texts with commas between them"

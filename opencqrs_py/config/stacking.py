@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from os.path import normpath
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from opencqrs_py.config.documents import SUFFIXES, Document, DocumentReader, application_files, text_items
+from opencqrs_py.config.documents import SUFFIXES, Document, DocumentReader, application_files
+from opencqrs_py.config.entries import text_items
 from opencqrs_py.config.names import nearest
-from opencqrs_py.config.placeholders import PlaceholderError, resolved
 from opencqrs_py.config.problems import Code, Findings
 from opencqrs_py.config.profiles import applies, mentioned
+from opencqrs_py.config.resolution import resolved_items
 from opencqrs_py.config.sources.secrets_folder import secrets_layers
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from opencqrs_py.config.entries import Entry, Layer
     from opencqrs_py.config.placeholders import Found
@@ -51,6 +53,7 @@ class FileStack:
     def add_folders(self, folders: tuple[Path, ...]) -> None:
         """Put the application files of ``folders`` on top, then their variants for each profile."""
         for file in application_files(folders):
+            self._imported.add(file)
             self._add_file(file)
         for profile in self.profiles or ():
             for file in application_files(folders, profile):
@@ -63,16 +66,8 @@ class FileStack:
             entry: Names files and folders of secrets, ``optional:`` before those that may be missing.
             folder: What relative names start from.
         """
-        for item in text_items(entry):
-            try:
-                name = resolved(item, self.lookup).text
-            except PlaceholderError as error:
-                fix = "set it as a variable, or give it a default: ${key:default}"
-                self.findings.error(
-                    Code.PLACEHOLDER, f"the import {item!r} cannot be resolved: {error}", entry.origin, fix
-                )
-                continue
-            self._import(name, entry, folder)
+        for item in resolved_items(entry, "config.import", self.lookup, self.findings):
+            self._import(item, entry, folder)
 
     def _add_file(self, file: Path, profile: str | None = None) -> None:
         for document in self.reader.documents(file):
@@ -94,9 +89,9 @@ class FileStack:
         holds = True
         for entry in document.conditions:
             try:
-                expressions = text_items(entry)
+                expressions = text_items(entry.value)
                 self.known_profiles |= mentioned(expressions)
-                holds = applies(expressions, self.profiles or ()) and holds
+                holds = holds and (not expressions or applies(expressions, self.profiles or ()))
             except ValueError as error:
                 what = f"on-profile cannot be read: {error}"
                 fix = "write it like: prod and not (eu or us)"
@@ -107,7 +102,7 @@ class FileStack:
     def _import(self, name: str, entry: Entry, folder: Path) -> None:
         is_optional = name.lower().startswith(_OPTIONAL)
         plain = _SCHEME.sub("", name[len(_OPTIONAL) :] if is_optional else name, count=1)
-        path = (folder / plain).resolve() if not plain.startswith("/") else folder / plain
+        path = Path(normpath(folder / plain))
         if path in self._imported:
             return
         self._imported.add(path)

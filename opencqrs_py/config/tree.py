@@ -61,7 +61,9 @@ class Leaf:
 
 @dataclass(frozen=True, slots=True)
 class ListLeaf:
-    """A setting that is a list of values."""
+    """A setting that is a list of values; ``fact`` is what else the model says of it."""
+
+    fact: Fact = NO_FACT
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +77,7 @@ class FreeNames:
 class Section:
     """A model: its children by the canonical form of their names, former names included."""
 
+    model: type[BaseModel]
     children: dict[str, Child] = field(default_factory=dict)
 
 
@@ -93,7 +96,7 @@ class Child:
 @cache
 def tree_of(model: type[BaseModel]) -> Section:
     """Return the tree of ``model``."""
-    section = Section()
+    section = Section(model)
     for name, info in model.model_fields.items():
         annotation, facts = _unwrapped(info.annotation, info)
         node = _node(annotation, facts, nullable=NoneType in get_args(info.annotation))
@@ -101,6 +104,24 @@ def tree_of(model: type[BaseModel]) -> Section:
             section.children[canonical(former)] = Child(name, node, former)
         section.children[canonical(name)] = Child(name, node)
     return section
+
+
+def node_at(root: Node, path: Path) -> Node:
+    """Return the node at ``path``.
+
+    Raises:
+        KeyError: There is no such path.
+    """
+    node = root
+    for name in path:
+        match node:
+            case Section():
+                node = node.children[canonical(name)].node
+            case FreeNames():
+                node = node.value
+            case _:
+                raise KeyError(name)
+    return node
 
 
 def steps(root: Node, path: Path) -> Iterator[tuple[str, Node]]:
@@ -112,27 +133,7 @@ def steps(root: Node, path: Path) -> Iterator[tuple[str, Node]]:
     node = root
     for name in path:
         yield name, node
-        match node:
-            case Section():
-                node = node.children[canonical(name)].node
-            case FreeNames():
-                node = node.value
-            case _:
-                raise KeyError(name)
-
-
-def node_at(root: Node, path: Path) -> Node:
-    """Return the node at ``path``."""
-    if not path:
-        return root
-    *_, (name, parent) = steps(root, path)
-    match parent:
-        case Section():
-            return parent.children[canonical(name)].node
-        case FreeNames():
-            return parent.value
-        case _:
-            raise KeyError(name)
+        node = node_at(node, (name,))
 
 
 def leaves(node: Node, path: Path = ()) -> Iterator[tuple[Path, Leaf | ListLeaf | FreeNames]]:
@@ -178,7 +179,7 @@ def _node(annotation: Any, facts: list[object], *, nullable: bool) -> Node:
     if origin is dict:
         return FreeNames(_node(arguments[1], [], nullable=False))
     if origin in {list, tuple, set, frozenset}:
-        return ListLeaf()
+        return ListLeaf(_fact(facts))
     is_class = isinstance(annotation, type)
     choices = tuple(str(member.value) for member in annotation) if is_class and issubclass(annotation, Enum) else ()
     secret = is_class and issubclass(annotation, SecretStr | SecretBytes)
@@ -191,5 +192,8 @@ def _fact(facts: list[object]) -> Fact:
     return Fact(
         unit=next((fact.unit for fact in known if fact.unit), ""),
         is_url=any(fact.is_url for fact in known),
+        is_duration=any(fact.is_duration for fact in known),
+        none=next((fact.none for fact in known if fact.none != NO_FACT.none), NO_FACT.none),
+        in_documents_only=any(fact.in_documents_only for fact in known),
         formerly=tuple(name for fact in known for name in fact.formerly),
     )

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["report_foreign", "report_unknown"]
 
 _VERY_ALIKE = 0.8
+_VARIABLE_FIX = "write OPENCQRS and the names of a setting with __ between them, like OPENCQRS__SPARK__MASTER"
 
 
 def report_unknown(
@@ -45,17 +46,17 @@ def report_unknown(
         _report_variable(entry, max(filter(None, guesses), key=lambda each: each.score, default=None), findings)
         return
     key = spellings[0][0]
-    end = dead_end(at.node, key, known)
     guess = best_guess(at.node, key, Dialect.DOTTED, known)
-    shown = ".".join(filter(None, (display(root, (*at.path, *end.path)), end.piece)))
     if guess and guess.wrong:
-        fix = f"did you mean {display(root, (*at.path, *guess.path[: guess.wrong]))}?"
-    elif end.allowed:
-        fix = f"use one of {listed(end.allowed)}"
+        path, left = guess.path[: guess.wrong - 1], guess.left
+        fix = f"did you mean {display(root, (*at.path, *guess.path[: guess.meant]))}?"
     else:
-        fix = f"put nothing below {display(root, (*at.path, *end.path))}"
-    where = entry.key_origin(end.index + len(entry.key) - len(key))
-    findings.unknown_name(Code.UNKNOWN_KEY, f"there is no setting {shown}", where, fix)
+        end = dead_end(at.node, key)
+        path, left = end.path, end.left
+        above = display(root, (*at.path, *path))
+        fix = f"use one of {listed(end.allowed)}" if end.allowed else f"put nothing below {above}"
+    what = "there is no setting " + ".".join(filter(None, (display(root, (*at.path, *path)), left[0][0])))
+    findings.unknown_name(Code.UNKNOWN_KEY, what, entry.key_origin(len(entry.key) - len(left)), fix)
 
 
 def report_foreign(entry: Entry, kind: LayerKind, root: Section, findings: Findings) -> None:
@@ -71,12 +72,12 @@ def report_foreign(entry: Entry, kind: LayerKind, root: Section, findings: Findi
             Code.UNKNOWN_KEY, f"there is no section {first}", entry.key_origin(0), f"did you mean {PREFIX}?"
         )
     elif canonical(first) in _unmistakable(root):
-        fix = f"put it below {PREFIX}, as {PREFIX}.{kebab(first)}"
+        fix = f"put it below {PREFIX}, as {PREFIX}.{kebab(root.children[canonical(first)].name)}"
         findings.unknown_name(Code.UNKNOWN_KEY, f"{first} stands outside of {PREFIX}", entry.key_origin(0), fix)
 
 
 def _report_variable(entry: Entry, guess: Guess | None, findings: Findings) -> None:
-    fix = f"did you mean {variable_name(guess.path)}?" if guess else "docs/reference/settings.md lists every variable"
+    fix = f"did you mean {variable_name(guess.path)}?" if guess else _VARIABLE_FIX
     what = f"the environment variable {entry.key[0]} names no setting"
     findings.unknown_name(Code.UNKNOWN_VARIABLE, what, entry.origin, fix)
 
@@ -88,6 +89,8 @@ def _unmistakable(root: Section) -> frozenset[str]:
 
 def _with_misspelt_prefix(name: str, root: Section) -> Path | None:
     """Return the setting that ``name`` means when its first letters are taken for ``OPENCQRS``."""
+    if name[:1] not in {"o", "O"}:  # thousands of variables of others are ordinary, where there are many services
+        return None
     for length in _prefix_lengths(name):
         if alike(canonical(name[:length]), PREFIX) < _VERY_ALIKE:
             continue

@@ -8,11 +8,13 @@ from pydantic import ValidationError
 
 from opencqrs_py.config.entries import Nothing
 from opencqrs_py.config.masking import holds_secret
-from opencqrs_py.config.names import listed, nearest
+from opencqrs_py.config.names import PREFIX, listed, nearest
 from opencqrs_py.config.origin import Origin, OriginKind
+from opencqrs_py.config.placeholders import has_placeholder
 from opencqrs_py.config.problems import Code, Findings
 from opencqrs_py.config.settings import Settings, bound_values
-from opencqrs_py.config.tree import Leaf, ListLeaf, Node, Path, Section, display, node_at
+from opencqrs_py.config.sources.variables import variable_name
+from opencqrs_py.config.tree import Leaf, ListLeaf, Node, Path, Section, display, node_at, tree_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -38,8 +40,9 @@ _PLAIN = {
     "float_parsing": _NO_NUMBER,
     "float_type": _NO_NUMBER,
     "finite_number": ("it is no finite number", _NO_NUMBER[1]),
-    "missing": ("", "set it in a file, as a variable or with --set"),
-    "extra_forbidden": ("it holds a name that is no setting", "remove it"),
+    "model_type": ("it is no section", "write settings below it"),
+    "dict_type": ("it is no section", "write names and values below it"),
+    "list_type": ("it is no list", "write a list of texts"),
     "string_type": ("it is no text", "write a text"),
     "string_too_short": ("it is empty", "write a text"),
 }
@@ -50,7 +53,7 @@ def validated(
     model: type[Settings],
     values: Mapping[Path, object],
     merged: Merged,
-    root: Section,
+    searched: str,
     findings: Findings,
 ) -> Settings | None:
     """Return the settings that ``values`` make, ``None`` when they are not valid.
@@ -59,15 +62,16 @@ def validated(
         model: Class of the settings.
         values: Value of each setting that was set, placeholders resolved.
         merged: What was said by whom.
-        root: Tree of ``model``.
+        searched: Where a value could have stood, for those that are missing.
         findings: Takes the problems.
     """
+    root = tree_of(model)
     token = bound_values.set(_nested(values, root))
     try:
         return model()
     except ValidationError as error:
         for detail in error.errors(include_url=False, include_input=False):
-            _report(detail, merged, root, findings)
+            _report(detail, merged, searched, root, findings)
         return None
     finally:
         bound_values.reset(token)
@@ -91,19 +95,24 @@ def _below(tree: dict[str, Any], path: Path) -> dict[str, Any]:
     return tree
 
 
-def _report(detail: ErrorDetails, merged: Merged, root: Section, findings: Findings) -> None:
-    path = _known_part(tuple(str(part) for part in detail["loc"]), root)
+def _report(detail: ErrorDetails, merged: Merged, searched: str, root: Section, findings: Findings) -> None:
+    location = tuple(str(part) for part in detail["loc"])
+    path = _known_part(location, root)
+    key = display(root, path) or PREFIX
     node, bound = node_at(root, path), merged.winner(path)
-    is_seen = bound is not None and not _is_secret(path, node, bound)
-    code, reason, fix = _explained(detail, node, bound if is_seen else None)
-    key = display(root, path) or "the whole"
     if detail["type"] == "missing":
-        what = f"{key} has no value"
-    elif bound is not None and is_seen:
-        what = f"{key} cannot be {_shown(bound.value)}: {reason}"
-    else:
-        what = f"{key} cannot be used: {reason}"
-    findings.error(code, what, _place(path, bound, merged), fix)
+        fix = f"set it in a file, as a variable ({variable_name(path)}) or with --set {key}=…"
+        findings.error(Code.VALUE_MISSING, f"{key} has no value", searched, fix)
+        return
+    if detail["type"] == "extra_forbidden":
+        what = f"{key} has no setting {location[len(path)]}"
+        findings.error(Code.UNKNOWN_KEY, what, _place(path, bound, merged), "remove it")
+        return
+    is_seen = bound is not None and not _is_secret(path, node, bound)
+    is_quoted = bound is not None and is_seen and not has_placeholder(str(bound.value))
+    code, reason, fix = _explained(detail, node, bound if is_quoted else None)
+    said = f"be {_shown(bound.value)}" if bound is not None and is_seen else "be used"
+    findings.error(code, f"{key} cannot {said}: {reason}", _place(path, bound, merged), fix)
 
 
 def _known_part(location: Path, root: Section) -> Path:
@@ -139,23 +148,22 @@ def _place(path: Path, bound: Bound | None, merged: Merged) -> Origin | str:
     return next(below, Origin(OriginKind.SOURCE))
 
 
-def _explained(detail: ErrorDetails, node: Node, seen: Bound | None) -> tuple[Code, str, str]:
-    """Return code, reason and fix; when the value must not be seen (``None``), they do not repeat it."""
+def _explained(detail: ErrorDetails, node: Node, quoted: Bound | None) -> tuple[Code, str, str]:
+    """Return code, reason and fix; when the value must not be quoted (``None``), they do not."""
     kind, context = detail["type"], detail.get("ctx", {})
     if kind == "opencqrs":
-        unseen = (_UNSEEN, context["fix_unseen"]) if seen is None and context["fix_unseen"] else None
+        unseen = (_UNSEEN, context["fix_unseen"]) if quoted is None and context["fix_unseen"] else None
         return Code(context["code"]), *(unseen or (context["reason"], context["fix"]))
     if kind == "enum":
-        return Code.CHOICE, "there is no such choice", _choices(node, seen)
+        return Code.CHOICE, "there is no such choice", _choices(node, quoted)
     if kind.startswith(("greater_than", "less_than")):
         return Code.RANGE, *_limit(kind, context)
-    code = {"missing": Code.VALUE_MISSING, "extra_forbidden": Code.UNKNOWN_KEY}.get(kind, Code.VALUE)
-    return code, *_PLAIN.get(kind, (detail["msg"].removeprefix("Value error, "), ""))
+    return Code.VALUE, *_PLAIN.get(kind, (detail["msg"].removeprefix("Value error, "), ""))
 
 
-def _choices(node: Node, seen: Bound | None) -> str:
+def _choices(node: Node, quoted: Bound | None) -> str:
     choices = node.choices if isinstance(node, Leaf) else ()
-    close = nearest(str(seen.value), choices) if seen else None
+    close = nearest(str(quoted.value), choices) if quoted else None
     return f"use one of {listed(choices)}" + (f"; nearest: {close}" if close else "")
 
 

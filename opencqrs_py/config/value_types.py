@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
-from opencqrs_py.config.durations import checked_seconds, is_infinite, parse_duration
+from opencqrs_py.config.durations import INFINITE, checked_seconds, is_infinite, parse_duration
 from opencqrs_py.config.problems import Code
 
 __all__ = [
@@ -29,7 +29,7 @@ __all__ = [
 ]
 
 _WHOLE = re.compile(r"[+-]?[0-9]+")
-_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:.+", re.DOTALL)
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://.*", re.DOTALL)
 _DURATION_PATTERN = r"^\s*([0-9]+(\.[0-9]+)?\s*[a-zA-Zµ]+\s*)+$|^[Pp].+$"
 _DURATION_FIX = "write it like 2s, 500ms, 1m30s or PT10S"
 _POSITION_FIX = (
@@ -44,11 +44,17 @@ class Fact:
     Args:
         unit: Unit of the value, for documents.
         is_url: Whether the value is a URL, whose password must not be shown.
+        is_duration: Whether the number is a duration in seconds, which is written with its unit.
+        none: How a setting of an effective group is written that is ``None``.
+        in_documents_only: Whether the setting is about the document that it stands in, and has no place elsewhere.
         formerly: Earlier names of the field in its section; they still work and say the new one.
     """
 
     unit: str = ""
     is_url: bool = False
+    is_duration: bool = False
+    none: str = "null"
+    in_documents_only: bool = False
     formerly: tuple[str, ...] = ()
 
 
@@ -160,36 +166,37 @@ def _position(value: object) -> str:
 _DURATION_SCHEMA = {"type": "string", "pattern": _DURATION_PATTERN}
 _INFINITE_SCHEMA = {"enum": ["infinite", "unlimited", "inf"]}
 
-Duration = Annotated[float, PlainValidator(_finite_duration), WithJsonSchema(_DURATION_SCHEMA), Fact(unit="duration")]
+Duration = Annotated[
+    float, PlainValidator(_finite_duration), WithJsonSchema(_DURATION_SCHEMA), Fact(unit="duration", is_duration=True)
+]
 """Seconds, 0 or more."""
 EndlessDuration = Annotated[
     float,
     PlainValidator(_endless_duration),
     WithJsonSchema({"anyOf": [_INFINITE_SCHEMA, _DURATION_SCHEMA]}),
-    Fact(unit="duration or infinite"),
+    Fact(unit="duration or infinite", is_duration=True),
 ]
 """Seconds, 0 or more; ``math.inf`` for no limit."""
 Attempts = Annotated[
     int | Literal["infinite"],
     PlainValidator(_attempts),
     WithJsonSchema({"anyOf": [_INFINITE_SCHEMA, {"type": "integer", "minimum": 0}]}),
-    Fact(unit="attempts or infinite"),
+    Fact(unit="attempts or infinite", none=INFINITE),
 ]
 """A number of attempts, 0 or more."""
 Whole = Annotated[int, BeforeValidator(_whole)]
 """A whole number, without a leading zero."""
 Number = Annotated[float, Field(allow_inf_nan=False)]
 """A finite number."""
-Subject = Annotated[str, AfterValidator(_subject)]
+Subject = Annotated[str, AfterValidator(_subject), WithJsonSchema({"type": "string", "pattern": "^/"})]
 """A subject of events; starts with ``/``."""
-Url = Annotated[str, AfterValidator(_url), Fact(unit="URL", is_url=True)]
+Url = Annotated[str, AfterValidator(_url), WithJsonSchema({"type": "string", "pattern": "://"}), Fact(is_url=True)]
 """Where a store or a database is; may hold a password."""
-Name = Annotated[str, AfterValidator(_name), Fact(unit="provider name")]
+Name = Annotated[str, AfterValidator(_name)]
 """Name of a provider of the assembly container."""
 Position = Annotated[
     str,
     PlainValidator(_position),
     WithJsonSchema({"type": ["string", "integer"]}),
-    Fact(unit="tail, head, a time or a position"),
 ]
 """Where a group without progress starts to read."""

@@ -29,10 +29,11 @@ _CONTROL = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    """A logical line: its text, continuations joined, and the number of its first line."""
+    """A logical line: its text, continuations joined, the number of its first line, and how far that is indented."""
 
     text: str
     number: int
+    indent: int
 
 
 def properties_documents(text: str, file: Origin, findings: Findings) -> list[list[Entry]]:
@@ -56,23 +57,21 @@ def properties_documents(text: str, file: Origin, findings: Findings) -> list[li
 
 def _logical_lines(text: str) -> Iterator[_Line]:
     """Yield the lines that are not blank; a line that ends in an odd number of backslashes goes on in the next."""
-    joined, first = "", 0
+    begun: _Line | None = None
     for number, line in enumerate(text.splitlines(), start=1):
         stripped = line.lstrip()
-        if not joined and (not stripped or stripped[0] in "#!"):
-            if stripped:
-                yield _Line(stripped, number)
+        if begun is None:
+            begun = _Line("", number, len(line) - len(stripped))
+            is_comment = stripped[:1] in {"#", "!"}
+        begun = replace(begun, text=begun.text + stripped)
+        if _ENDS_OPEN.search(begun.text) and not is_comment:
+            begun = replace(begun, text=begun.text[:-1])
             continue
-        first = first or number
-        joined += stripped
-        if _ENDS_OPEN.search(joined):
-            joined = joined[:-1]
-            continue
-        if joined:
-            yield _Line(joined, first)
-        joined, first = "", 0
-    if joined:
-        yield _Line(joined, first)
+        if begun.text:
+            yield begun
+        begun = None
+    if begun is not None and begun.text:
+        yield begun
 
 
 def _entry(line: _Line, file: Origin) -> Entry:
@@ -80,8 +79,8 @@ def _entry(line: _Line, file: Origin) -> Entry:
     end = match.end() if match else 0
     key = _unescaped(match[1]) if match else ""
     value = _unescaped(line.text[end:])
-    place = replace(file, line=line.number, column=1)
-    return Entry((key,), None if value == "null" else value, replace(place, column=end + 1), (place,))
+    place = replace(file, line=line.number, column=line.indent + 1)
+    return Entry((key,), None if value == "null" else value, replace(place, column=place.column + end), (place,))
 
 
 def _unescaped(text: str) -> str:

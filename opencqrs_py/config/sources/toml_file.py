@@ -40,7 +40,18 @@ def toml_documents(text: str, file: Origin, findings: Findings) -> list[list[Ent
         findings.error(Code.FILE_UNREADABLE, f"it is no TOML: {reason}", where, "check brackets and quotes there")
         return []
     places = _places(text, file)
-    return [[_placed(entry, places) for entry in flattened(content, file)]] if content else []
+    return [[_placed(_with_texts(entry), places) for entry in flattened(content, file)]] if content else []
+
+
+def _with_texts(entry: Entry) -> Entry:
+    """Return ``entry`` with its numbers as texts, as they are in all other files."""
+    match entry.value:
+        case int(number):
+            return replace(entry, value=str(number))
+        case tuple(items):
+            return replace(entry, value=tuple(str(item) for item in items))
+        case _:
+            return entry
 
 
 def _placed(entry: Entry, places: dict[tuple[str, ...], tuple[Origin, Origin]]) -> Entry:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import yaml
 
@@ -24,6 +24,9 @@ _YAML_TAG = "tag:yaml.org,2002:"
 _MERGE = "<<"
 _PLAIN_STYLES = frozenset({"", None})
 _BLOCK_STYLES = frozenset({"|", ">"})
+
+
+_Pair: TypeAlias = tuple[yaml.ScalarNode, yaml.Node]
 
 
 class _TextLoader(_Loader):  # type: ignore[misc]
@@ -55,6 +58,8 @@ def yaml_documents(text: str, file: Origin, findings: Findings) -> list[list[Ent
 
 @dataclass(frozen=True, slots=True)
 class _Reader:
+    """Turns the nodes of one file into entries."""
+
     file: Origin
     findings: Findings
 
@@ -74,32 +79,33 @@ class _Reader:
 
     def at(self, mark: Any) -> Origin:
         """Return the place of a mark in the file."""
-        return replace(self.file, line=mark.line + 1, column=mark.column + 1)
+        return Origin(self.file.kind, self.file.place, mark.line + 1, mark.column + 1)
 
     def document(self, root: yaml.Node) -> Iterator[Entry]:
         """Yield the entries of a document."""
         if isinstance(root, yaml.MappingNode):
-            yield from self._mapping(root, Entry((), None, self.file), ())
+            yield from self._mapping(root, (), (), ())
         elif not (isinstance(root, yaml.ScalarNode) and _scalar(root) in {None, Nothing.EMPTY}):
             fix = "begin with a key, as in opencqrs:"
             self.findings.error(Code.WRONG_SHAPE, "the file holds no keys", self.at(root.start_mark), fix)
 
-    def _mapping(self, node: yaml.MappingNode, at: Entry, ancestors: tuple[int, ...]) -> Iterator[Entry]:
-        if id(node) in ancestors:
-            fix = "remove the alias"
-            self.findings.error(Code.WRONG_SHAPE, "an alias refers to what it stands in", at.origin, fix)
-            return
-        for key, value in self._pairs(node):
-            place = self.at(key.start_mark)
-            below = Entry((*at.key, key.value), None, self.at(value.start_mark), (*at.key_origins, place))
-            yield from self._node(value, below, (*ancestors, id(node)))
-        if not node.value and at.key:
-            yield replace(at, value=Nothing.SECTION)
+    def _mapping(
+        self, node: yaml.MappingNode, key: tuple[str, ...], places: tuple[Origin, ...], ancestors: tuple[int, ...]
+    ) -> Iterator[Entry]:
+        if not node.value and key:
+            yield Entry(key, Nothing.SECTION, self.at(node.start_mark), places)
+        inside = (*ancestors, id(node))
+        for name, value in self._pairs(node, ancestors):
+            yield from self._node(value, (*key, name.value), (*places, self.at(name.start_mark)), inside)
 
-    def _pairs(self, node: yaml.MappingNode) -> list[tuple[yaml.ScalarNode, yaml.Node]]:
-        """Return the keys with their values, those of ``<<`` last, where the mapping does not have them itself."""
-        pairs: dict[str, tuple[yaml.ScalarNode, yaml.Node]] = {}
-        inherited: list[yaml.MappingNode] = []
+    def _pairs(self, node: yaml.MappingNode, ancestors: tuple[int, ...]) -> list[_Pair]:
+        """Return the keys with their values, those of ``<<`` where the mapping does not have them itself."""
+        if id(node) in ancestors:
+            what = "an alias refers to what it stands in"
+            self.findings.error(Code.WRONG_SHAPE, what, self.at(node.start_mark), "remove the alias")
+            return []
+        pairs: dict[str, _Pair] = {}
+        inherited: list[yaml.Node] = []
         for key, value in node.value:
             if not isinstance(key, yaml.ScalarNode):
                 what = "a key is a list or a section"
@@ -107,28 +113,30 @@ class _Reader:
             elif key.value == _MERGE and key.style in _PLAIN_STYLES:
                 inherited.extend(value.value if isinstance(value, yaml.SequenceNode) else [value])
             elif key.value in pairs:
-                first = pairs[key.value][0].start_mark
-                what = f"the key {key.value} stands there twice, first in line {first.line + 1}"
-                self.findings.error(
-                    Code.SET_TWICE, what, self.at(key.start_mark), "remove one of them, or put them together"
-                )
+                first = pairs[key.value][0].start_mark.line + 1
+                what = f"the key {key.value} stands there twice, first in line {first}"
+                fix = "remove one of them, or put them together"
+                self.findings.error(Code.SET_TWICE, what, self.at(key.start_mark), fix)
             else:
                 pairs[key.value] = (key, value)
         for mapping in inherited:
             if isinstance(mapping, yaml.MappingNode):
-                pairs = {key.value: (key, value) for key, value in self._pairs(mapping)} | pairs
+                more = self._pairs(mapping, (*ancestors, id(node)))
+                pairs = {key.value: (key, value) for key, value in more} | pairs
         return list(pairs.values())
 
-    def _node(self, node: yaml.Node, at: Entry, ancestors: tuple[int, ...]) -> Iterator[Entry]:
+    def _node(
+        self, node: yaml.Node, key: tuple[str, ...], places: tuple[Origin, ...], ancestors: tuple[int, ...]
+    ) -> Iterator[Entry]:
         if not node.tag.startswith(_YAML_TAG):
-            what = f"the YAML tag {node.tag} is not known"
-            self.findings.error(Code.FILE_UNREADABLE, what, at.origin, "remove the tag, or put the text in quotes")
+            what, fix = f"the YAML tag {node.tag} is not known", "remove the tag, or put the text in quotes"
+            self.findings.error(Code.FILE_UNREADABLE, what, self.at(node.start_mark), fix)
         elif isinstance(node, yaml.MappingNode):
-            yield from self._mapping(node, at, ancestors)
+            yield from self._mapping(node, key, places, ancestors)
         elif isinstance(node, yaml.SequenceNode):
-            yield replace(at, value=_items(node))
-        elif isinstance(node, yaml.ScalarNode):
-            yield replace(at, value=_scalar(node))
+            yield Entry(key, _items(node), self.at(node.start_mark), places)
+        else:
+            yield Entry(key, _scalar(node), self.at(node.start_mark), places)
 
 
 def _items(node: yaml.SequenceNode) -> Value:
@@ -137,8 +145,8 @@ def _items(node: yaml.SequenceNode) -> Value:
     return Nothing.NESTED_LIST
 
 
-def _scalar(node: yaml.ScalarNode) -> Value:
-    """Return the text of a scalar; only what is plain can be nothing or null."""
+def _scalar(node: Any) -> Value:
+    """Return the text of a scalar node; only what is plain can be nothing or null."""
     if node.style in _PLAIN_STYLES and not node.value:
         return Nothing.EMPTY
     if node.style in _PLAIN_STYLES and node.value in _NULLS:

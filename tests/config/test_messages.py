@@ -1,0 +1,397 @@
+"""What is said about mistakes: all together, each with what, where and fix."""
+
+import pickle
+from dataclasses import asdict
+
+import pytest
+
+from opencqrs_py.errors import ConfigurationErrors
+
+
+def test_all_mistakes_of_a_start_are_reported_together(project):
+    project.yaml("""
+        opencqrs:
+          event-stor: {url: "sqlite:///events.db"}
+          event-handling:
+            standard:
+              retry: {policy: expo, initial-interval: 2}
+            groups:
+              books: {fetch: {subject: books}}
+    """)
+    project.write("config/application.properties", "opencqrs.event-handling.groups.books.lifecycle.partitions=x")
+    errors = project.errors(
+        environ={"OPENCQRS__EVENT_HANDLING__GROUPS__BOOKS__FETCH__SUBJCT": "/x"}, overrides=["spark", "spark.mastr=x"]
+    )
+    assert [str(error) for error in errors] == [
+        "[OCQ-110] the argument --set spark says no value\n"
+        "  where: argument --set spark\n"
+        "  fix:   write it like --set event-handling.groups.books.fetch.subject=/books",
+        "[OCQ-103] there is no setting event-stor\n  where: application.yaml:3:3\n  fix:   did you mean event-store?",
+        "[OCQ-103] there is no setting spark.mastr\n"
+        "  where: argument --set spark.mastr\n"
+        "  fix:   did you mean spark.master?",
+        "[OCQ-104] the environment variable OPENCQRS__EVENT_HANDLING__GROUPS__BOOKS__FETCH__SUBJCT names no setting\n"
+        "  where: environment variable OPENCQRS__EVENT_HANDLING__GROUPS__BOOKS__FETCH__SUBJCT\n"
+        "  fix:   did you mean OPENCQRS__EVENT_HANDLING__GROUPS__BOOKS__FETCH__SUBJECT?",
+        "[OCQ-112] event-handling.standard.retry.policy cannot be 'expo': there is no such choice\n"
+        "  where: application.yaml:6:23\n"
+        "  fix:   use one of none, fixed, exponential_backoff",
+        "[OCQ-113] event-handling.standard.retry.initial-interval cannot be '2': the unit is missing\n"
+        "  where: application.yaml:6:47\n"
+        "  fix:   write 2s for seconds, 2ms for milliseconds, or PT2S in ISO-8601",
+        "[OCQ-111] event-handling.groups.books.fetch.subject cannot be 'books': a subject starts with /\n"
+        "  where: application.yaml:8:32\n"
+        "  fix:   write /books",
+        "[OCQ-111] event-handling.groups.books.life-cycle.partitions cannot be 'x': it is no whole number\n"
+        "  where: config/application.properties:1:59\n"
+        "  fix:   write digits only, like 4",
+    ]
+
+
+def test_the_errors_survive_pickling(project):
+    errors = ConfigurationErrors(project.errors(overrides=["a=1", "b=1"]))
+    assert str(pickle.loads(pickle.dumps(errors))) == str(errors)
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "code", "reason", "fix"),
+    [
+        (
+            "retry.policy",
+            "exponential_backof",
+            112,
+            "there is no such choice",
+            "use one of none, fixed, exponential_backoff; nearest: exponential_backoff",
+        ),
+        ("progress.tracking", "mongo", 112, "there is no such choice", "use one of in_memory, sql"),
+        ("processing.engine", "''", 112, "there is no such choice", "use one of spark, thread"),
+        ("fetch.recursive", "maybe", 111, "it is neither true nor false", "write true or false"),
+        ("fetch.subject", "''", 111, "a subject starts with /", "write / for all subjects"),
+        ("life-cycle.partitions", "0", 114, "it is below 1", "write 1 or more"),
+        ("processing.batch-size", "0", 114, "it is below 1", "write 1 or more"),
+        ("retry.multiplier", "0.5", 114, "it is below 1", "write 1 or more"),
+        ("retry.multiplier", "1,5", 111, "it is no number", "write digits, with a point if need be, like 1.5"),
+        ("retry.multiplier", ".inf", 111, "it is no number", "write digits, with a point if need be, like 1.5"),
+        ("retry.multiplier", "inf", 111, "it is no finite number", "write digits, with a point if need be, like 1.5"),
+        ("retry.jitter", "1.1", 114, "it is above 1", "write 1 or less"),
+        ("retry.jitter", "-0.1", 114, "it is below 0", "write 0 or more"),
+        ("retry.max-attempts", "-2", 114, "it is below 0", "write 0 or more, or infinite"),
+        ("retry.max-attempts", "many", 111, "it is no whole number", "write digits only, like 4"),
+        ("retry.max-interval", "infinite", 113, "it needs an end", "write it like 30s, 500ms or PT30S"),
+        (
+            "retry.max-interval",
+            "P1M",
+            113,
+            "months and years have no fixed length",
+            "write days (P30D), or put a T before minutes (PT1M)",
+        ),
+        (
+            "retry.max-elapsed-time",
+            "2",
+            113,
+            "the unit is missing",
+            "write 2s for seconds, 2ms for milliseconds, or PT2S in ISO-8601",
+        ),
+        (
+            "progress.tracker-ref",
+            "''",
+            111,
+            "it names nothing",
+            "write the name under which the provider is registered, or null for none",
+        ),
+        ("fetch.initial-position", "middle", 111, "it is no place in the store", None),
+        (
+            "fetch.initial-position",
+            "2024-05-31",
+            111,
+            "a time needs its zone",
+            "write 2024-05-31T00:00:00Z, if that is the zone",
+        ),
+    ],
+)
+def test_a_refused_value_says_why_where_and_what_to_write(project, key, text, code, reason, fix):
+    error = project.yaml(f"opencqrs.event-handling.groups.books.{key}: {text}").error()
+    shown = text.strip("'")
+    assert error.code == f"OCQ-{code}"
+    assert error.what == f"event-handling.groups.books.{key} cannot be {shown!r}: {reason}"
+    assert error.where == f"application.yaml:1:{len(key) + 40}"
+    if fix:
+        assert error.fix == fix
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "value"),
+    [
+        ("retry.max-attempts", "infinite", None),
+        ("retry.max-attempts", "∞", None),
+        ("retry.max-attempts", "+3", 3),
+        ("retry.max-elapsed-time", "unlimited", float("inf")),
+        ("fetch.initial-position", "HEAD", "head"),
+        ("fetch.initial-position", "4711", "4711"),
+        ("fetch.initial-position", "2024-05-31T12:00:00Z", "2024-05-31T12:00:00Z"),
+        ("fetch.initial-position", "2024-05-31 12:00:00+02:00", "2024-05-31 12:00:00+02:00"),
+        ("progress.tracker-ref", "' mine '", "mine"),
+        ("retry.multiplier", "2", 2.0),
+        ("retry.jitter", "1e-1", 0.1),
+    ],
+)
+def test_values_in_their_various_spellings(project, key, text, value):
+    group = project.yaml(f"opencqrs.event-handling.groups.books.{key}: {text}").load().group("books")
+    section, leaf = key.replace("-", "_").split(".")
+    assert getattr(getattr(group, section), leaf) == value
+
+
+EH = "event-handling"
+SECTIONS = "use one of fetch, life-cycle, processing, progress, retry, sequence"
+ROOTS = "use one of config, database, event-handling, event-store, profiles, spark"
+
+
+@pytest.mark.parametrize(
+    ("yaml", "key", "column", "fix"),
+    [
+        ("{grups: {books: {}}}", f"{EH}.grups", 30, f"did you mean {EH}.groups?"),
+        (
+            "{groups: {books: {fetch: {subjct: /}}}}",
+            f"{EH}.groups.books.fetch.subjct",
+            55,
+            f"did you mean {EH}.groups.books.fetch.subject?",
+        ),
+        (
+            "{groups: {v1.2: {fetch: {subjct: /}}}}",
+            f"{EH}.groups[v1.2].fetch.subjct",
+            54,
+            f"did you mean {EH}.groups[v1.2].fetch.subject?",
+        ),
+        ("{groups: {books: {zzz: 1}}}", f"{EH}.groups.books.zzz", 47, SECTIONS),
+        (
+            "{standard: {fetch: {subject: {deep: 1}}}}",
+            f"{EH}.standard.fetch.subject.deep",
+            59,
+            f"put nothing below {EH}.standard.fetch.subject",
+        ),
+        ("{}, profiles: {active: {first: a}}", "profiles.active.first", 53, "put nothing below profiles.active"),
+        ("{}, '': 1", "", 33, ROOTS),
+    ],
+)
+def test_a_key_that_is_no_setting_is_an_error_at_the_key(project, yaml, key, column, fix):
+    error = project.yaml(f"opencqrs: {{ event-handling: {yaml} }}").error()
+    assert (error.what, error.where) == (f"there is no setting {key}", f"application.yaml:1:{column}")
+    assert error.fix == fix
+
+
+SINGLE = "is a single value, not a list or a section"
+SECTION = "is a section, not a single value or a list"
+LIST = "write a list of texts, or texts with commas between them"
+
+
+@pytest.mark.parametrize(
+    ("yaml", "what", "column", "fix"),
+    [
+        ("spark: {master: [a, b]}", f"spark.master {SINGLE}", 28, "write one value"),
+        ("spark: {master: {}}", f"spark.master {SINGLE}", 28, "write one value"),
+        ("spark: local", f"spark {SECTION}", 19, "put one of its settings below it: master, conf"),
+        ("spark: {conf: 3}", f"spark.conf {SECTION}", 26, "put a name and its settings below it"),
+        ("profiles: {active: {}}", "profiles.active is a list of single values", 31, LIST),
+        ("profiles: {active: [[a]]}", "profiles.active is a list of single values", 31, LIST),
+    ],
+)
+def test_a_value_of_the_wrong_shape_is_an_error_at_the_value(project, yaml, what, column, fix):
+    error = project.yaml(f"opencqrs: {{{yaml}}}").error()
+    assert (error.code, error.what, error.where) == ("OCQ-107", what, f"application.yaml:1:{column}")
+    assert error.fix == fix
+
+
+@pytest.mark.parametrize(
+    ("yaml", "what", "fix"),
+    [
+        ("opencqr: {spark.master: x}", "there is no section opencqr", "did you mean opencqrs?"),
+        ("open-cqs.spark.master: x", "there is no section open-cqs", "did you mean opencqrs?"),
+        (
+            "event-handling: {groups: {books: {}}}",
+            "event-handling stands outside of opencqrs",
+            "put it below opencqrs, as opencqrs.event-handling",
+        ),
+        (
+            "eventStore.url: x",
+            "eventStore stands outside of opencqrs",
+            "put it below opencqrs, as opencqrs.event-store",
+        ),
+    ],
+)
+def test_a_missing_or_misspelt_prefix_is_noticed(project, yaml, what, fix):
+    error = project.yaml(yaml).error()
+    assert (error.what, error.where, error.fix) == (what, "application.yaml:1:1", fix)
+
+
+def test_keys_of_the_users_own_are_left_alone(project):
+    project.yaml("logging: {level: debug}\ndatabase: {url: x}\nspark: {x: [{y: 1}]}\nopen: {}")
+    assert project.load().warnings == ()
+
+
+@pytest.mark.parametrize("choice", ["error", "warn", "ignore", "WARN"])
+def test_unknown_names_are_errors_warnings_or_nothing(project, choice):
+    project.yaml(f"opencqrs: {{config.unknown: {choice}, spark: {{mastr: x, mastar: y}}}}")
+    given = {"environ": {"OPENCQRS_FOO": "1"}}
+    found = project.errors(**given) if choice == "error" else project.load(**given).warnings
+    assert [each.code for each in found] == ([] if choice == "ignore" else ["OCQ-103", "OCQ-103", "OCQ-104"])
+    if choice == "warn":
+        found = project.load(**given).warnings
+        assert str(found[0]) == (
+            "[OCQ-103] there is no setting spark.mastr\n"
+            "  where: application.yaml:1:42\n"
+            "  fix:   did you mean spark.master?"
+        )
+        assert asdict(found[0])["where"] == "application.yaml:1:42"
+
+
+def test_a_wrong_choice_for_unknown_names_is_an_error_itself(project):
+    choice, unknown = sorted(project.yaml("opencqrs: {config.unknown: wran, mist: 1}").errors(), key=str, reverse=True)
+    assert choice.fix == "use one of error, warn, ignore; nearest: warn"
+    assert unknown.code == "OCQ-103"
+
+
+def test_one_message_for_a_misspelt_section_however_much_it_holds(project):
+    error = project.yaml("opencqrs.event-handling.standard: {fetsch: {subject: /, recursive: true}}").error()
+    assert error.what == "there is no setting event-handling.standard.fetsch"
+
+
+def test_a_group_without_a_handler_is_warned_of_with_the_nearest_group(project):
+    project.yaml("opencqrs.event-handling.groups:\n  boks: {fetch: {subject: /}}\n  zzz:\n  Backup: {}")
+    warnings = project.load(groups=["books", "backup"]).warnings
+    assert [str(warning) for warning in warnings] == [
+        "[OCQ-117] event-handling.groups.boks is configured, but no handler belongs to that group\n"
+        "  where: application.yaml:2:27\n"
+        "  fix:   did you mean books?",
+        "[OCQ-117] event-handling.groups.zzz is configured, but no handler belongs to that group\n"
+        "  where: application.yaml:3:7\n"
+        "  fix:   groups with handlers: books, backup",
+    ]
+    assert project.load().warnings == ()
+
+
+def test_groups_that_settings_cannot_tell_apart_are_an_error(project):
+    error = project.error(groups=["book-catalog", "bookCatalog", "backup"])
+    assert (error.code, error.what) == (
+        "OCQ-116",
+        "the groups book-catalog and bookCatalog cannot be told apart in settings",
+    )
+
+
+@pytest.mark.parametrize(
+    ("override", "what"),
+    [
+        ("spark.master", "the argument --set spark.master says no value"),
+        ("=x", "an argument --set has no key"),
+        ("", "an argument --set has no key"),
+    ],
+)
+def test_an_argument_needs_key_and_value(project, override, what):
+    error = project.error(overrides=[override])
+    assert (error.code, error.what) == ("OCQ-110", what)
+
+
+def test_a_line_in_dotenv_that_is_no_variable_is_an_error(project):
+    error = project.write(".env", "A=1\nno variable here\nOPENCQRS__SPARK__MASTER\n").error()
+    assert (error.code, error.where, error.fix) == ("OCQ-101", ".env:2", "write it like NAME=value")
+
+
+def test_an_unknown_variable_in_dotenv_is_an_error(project):
+    error = project.write(".env", "# comment\n\nOTHER=1\nOPENCQRS_SPARK_MASTR=1\n").error()
+    assert (error.code, error.where) == ("OCQ-104", ".env:4")
+
+
+def test_a_project_folder_that_does_not_exist_is_an_error(project):
+    missing = type(project)(project.folder / "missing")
+    error = missing.error()
+    assert (error.code, error.where) == ("OCQ-102", str(missing.folder))
+
+
+@pytest.mark.parametrize("name", ["OPENCQR_X", "OPENCQR__NOTHING__LIKE__IT", "OPENCQR_EVENT_HANDLING", "OPENCQR_"])
+def test_variables_that_only_begin_alike_are_left_alone(project, name):
+    assert project.load(environ={name: "x"}).warnings == ()
+
+
+def test_a_list_as_a_whole_and_by_number_is_an_error(project):
+    environ = {"OPENCQRS__CONFIG__IMPORT": "optional:a", "OPENCQRS__CONFIG__IMPORT__0": "optional:b"}
+    error = project.error(environ=environ)
+    assert (error.code, error.what) == ("OCQ-106", "config.import is set twice")
+
+
+def test_a_list_item_that_is_no_single_value_is_an_error(project):
+    error = project.yaml("opencqrs.profiles: {'active[0]': {}}").error()
+    assert error.what == "profiles.active is a single value, not a list or a section"
+
+
+def test_a_dotted_key_that_reads_two_ways_means_the_shorter_name(project):
+    configuration = project.load(overrides=['event-handling.groups.books.retry={"policy": "fixed"}'])
+    assert configuration.group_names == ("books",)
+    assert configuration.group("books").retry.policy == "fixed"
+
+
+def test_a_dotted_key_that_means_two_groups_in_use_is_an_error(project):
+    project.yaml("opencqrs.event-handling.groups: {books.retry: }")
+    assert project.load(groups=["books"]).warnings == ()
+    error = project.error(groups=["books", "books.retry"])
+    assert (error.code, error.where) == ("OCQ-105", "application.yaml:1:34")
+    assert "event-handling.groups.books.retry or event-handling.groups[books.retry]" in error.what
+
+
+def test_null_for_a_section_resets_what_lower_sources_say_in_it(project):
+    project.yaml("opencqrs: {profiles.active: a, event-handling.standard.retry: {policy: fixed, max-attempts: 3}}")
+    given = ["event-handling.standard.retry=null", "profiles=null"]
+    configuration = project.load(overrides=given)
+    assert configuration.group("any") == project.load(
+        overrides=["event-handling.standard.retry.policy=null", "event-handling.standard.retry.max-attempts=null"]
+    ).group("any")
+    assert configuration.profiles == ()
+    assert str(configuration.origin("event-handling.standard.retry.policy")) == (
+        "built-in default (reset by argument --set event-handling.standard.retry)"
+    )
+
+
+@pytest.mark.parametrize(
+    "override", ["opencqrs=null", "event-handling.groups.books=null", "event-handling.groups=null"]
+)
+def test_null_for_everything_or_for_groups_says_nothing(project, override):
+    project.yaml("opencqrs.event-handling.groups.books.fetch.subject: /books")
+    assert project.load(overrides=[override]).group("books").fetch.subject == "/books"
+
+
+def test_a_misspelt_dotted_key_is_not_taken_for_the_name_of_a_group(project):
+    misspelt, deep = project.errors(
+        overrides=["event-handling.groups.books.fetsch.subject=/x", "event-handling.groups.v1.2.zzz=1"]
+    )
+    assert misspelt.what == "there is no setting event-handling.groups.books.fetsch"
+    assert misspelt.fix == "did you mean event-handling.groups.books.fetch?"
+    assert deep.what.startswith("there is no setting event-handling.groups")
+
+
+@pytest.mark.parametrize(
+    ("override", "fix"),
+    [
+        ("event-handling.groups.books.partitions=3", "did you mean event-handling.groups.books.life-cycle.partitions?"),
+        ("event-handling.groups.books.subject=/", "did you mean event-handling.groups.books.fetch.subject?"),
+        ("event-handling.retry.policy=fixed", "did you mean event-handling.standard.retry?"),
+        ("groups.books.fetch.subject=/", "did you mean event-handling.groups?"),
+        ("master=local", "did you mean spark.master?"),
+    ],
+)
+def test_a_section_that_was_left_out_is_noticed(project, override, fix):
+    assert project.error(overrides=[override]).fix == fix
+
+
+def test_a_section_that_was_left_out_of_a_variable_is_noticed(project):
+    error = project.error(environ={"OPENCQRS__EVENT_HANDLING__GROUPS__BOOKS__PARTITIONS": "3"})
+    assert error.fix == "did you mean OPENCQRS__EVENT_HANDLING__GROUPS__BOOKS__LIFE_CYCLE__PARTITIONS?"
+
+
+@pytest.mark.parametrize(
+    ("given", "what"),
+    [
+        ({"environ": {"OPENCQRS": "1"}}, "opencqrs is a section, not a single value or a list"),
+        ({"environ": {"OPENCQRS": "{"}}, "opencqrs holds broken JSON"),
+        ({"overrides": ["opencqrs=1"]}, "opencqrs is a section, not a single value or a list"),
+    ],
+)
+def test_the_whole_is_called_by_its_name(project, given, what):
+    assert project.error(**given).what.startswith(what)

@@ -1,0 +1,164 @@
+"""A user's subclass of the settings: own sections, former names, own sources, own validators."""
+
+from typing import Annotated, Any
+
+import pytest
+from pydantic import Field, field_validator, model_validator
+from pydantic_settings import InitSettingsSource
+
+from opencqrs_py.config import Settings
+from opencqrs_py.config.settings import Section
+from opencqrs_py.config.value_types import Duration, Fact
+
+
+class Mail(Section):
+    host_name: Annotated[str, Fact(formerly=("server", "smtp-server"))] = "localhost"
+    port: Annotated[int | None, Field(gt=0, lt=65_536)] = None
+    timeout: Duration = 1.0
+    receivers: tuple[str, ...] = ()
+    labels: dict[str, str] = Field({})
+
+    @field_validator("host_name")
+    @classmethod
+    def _no_dots(cls, value: str) -> str:
+        if "." in value:
+            msg = "it holds a dot"
+            raise ValueError(msg)
+        return value
+
+    @model_validator(mode="after")
+    def _port_needs_host(self) -> "Mail":
+        if self.port and self.host_name == "localhost":
+            msg = "a port needs a host"
+            raise ValueError(msg)
+        return self
+
+
+class Library(Settings):
+    mail: Mail = Mail()
+    name: str = "library"
+
+
+class Required(Settings):
+    name: str
+
+
+def test_own_sections_are_bound_from_all_sources(project):
+    project.yaml("opencqrs: {mail: {host-name: a, labels: {Some.Key: v}}, name: b}")
+    settings = project.load(
+        settings_class=Library,
+        environ={
+            "OPENCQRS__MAIL__TIMEOUT": "2s",
+            "OPENCQRS_MAIL_RECEIVERS_0": "x",
+            "OPENCQRS__MAIL__LABELS__SOME_KEY": "w",
+            "OPENCQRS_MAIL_LABELS_NEW_KEY": "n",
+        },
+        overrides=["mail.port=25"],
+    ).settings
+    assert isinstance(settings, Library)
+    assert settings.mail == Mail(
+        host_name="a", port=25, timeout=2.0, receivers=("x",), labels={"Some.Key": "w", "new.key": "n"}
+    )
+    assert settings.name == "b"
+
+
+@pytest.mark.parametrize("former", ["server", "smtp-server", "smtpServer"])
+def test_a_former_name_works_and_says_the_new_one(project, former):
+    configuration = project.yaml(f"opencqrs:\n  mail: {{{former}: a}}").load(settings_class=Library)
+    assert configuration.settings.mail.host_name == "a"
+    (warning,) = configuration.warnings
+    assert warning.code == "OCQ-118"
+    assert warning.what.endswith("is an old name of mail.host-name")
+    assert (warning.where, warning.fix) == ("application.yaml:2:10", "write host-name; the old name still works")
+
+
+def test_a_former_name_in_a_variable_works_too(project):
+    configuration = project.load(settings_class=Library, environ={"OPENCQRS__MAIL__SMTP_SERVER": "a"})
+    assert configuration.settings.mail.host_name == "a"
+    assert configuration.warnings[0].where == "environment variable OPENCQRS__MAIL__SMTP_SERVER"
+
+
+def test_a_former_and_the_new_name_together_are_an_error(project):
+    error = project.yaml("opencqrs.mail: {server: a, host-name: b}").error(settings_class=Library)
+    assert (error.code, error.what) == ("OCQ-106", "mail.host-name is set twice")
+
+
+def test_former_names_are_no_suggestions(project):
+    assert project.error(settings_class=Library, overrides=["mail.sever=x"]).fix.startswith("use one of host-name")
+
+
+@pytest.mark.parametrize(
+    ("mail", "what", "where"),
+    [
+        ("{port: 0, host-name: a}", "mail.port cannot be '0': it is not above 0", "1:23"),
+        ("{port: 65536, host-name: a}", "mail.port cannot be '65536': it is not below 65536", "1:23"),
+        ("{host-name: a.b}", "mail.host-name cannot be 'a.b': it holds a dot", "1:28"),
+        ("{port: 1}", "mail cannot be used: a port needs a host", "1:23"),
+        (
+            "{receivers: [x, y], labels: {a: b}, timeout: soon}",
+            "mail.timeout cannot be 'soon': it is no duration",
+            "1:61",
+        ),
+    ],
+)
+def test_validators_of_the_users_own_are_reported_with_their_place(project, mail, what, where):
+    error = project.yaml(f"opencqrs.mail: {mail}").error(settings_class=Library)
+    assert (error.what, error.where) == (what, f"application.yaml:{where}")
+
+
+def test_a_value_that_is_needed_but_missing_is_an_error(project):
+    error = project.error(settings_class=Required)
+    assert (error.code, error.what) == ("OCQ-115", "name has no value")
+    missing = project.folder / "application.yaml"
+    assert error.where == f"looked in {missing} (does not exist), environment variables, arguments"
+    assert error.fix == "set it in a file, as a variable (OPENCQRS__NAME) or with --set name=…"
+
+
+class Extra(InitSettingsSource):
+    def __init__(self, settings_cls: Any, values: dict[str, Any]) -> None:
+        super().__init__(settings_cls, init_kwargs=values)
+
+
+def with_source(values):
+    class Sourced(Settings):
+        @classmethod
+        def settings_customise_sources(cls, settings_cls, **sources):
+            return (*super().settings_customise_sources(settings_cls, **sources), Extra(settings_cls, values))
+
+    return Sourced
+
+
+def test_a_source_of_the_users_own_merges_below_the_others(project):
+    sourced = with_source(
+        {
+            "event_handling": {"groups": {"books": {"fetch": {"subject": "/mine", "recursive": False}}}},
+            "spark": {"master": "x"},
+        }
+    )
+    project.yaml("opencqrs.event-handling.groups.books.fetch.subject: /books")
+    configuration = project.load(settings_class=sourced)
+    assert configuration.group("books").fetch.subject == "/books"
+    assert configuration.group("books").fetch.recursive is False
+    assert str(configuration.origin("spark.master")) == "settings given in code"
+    assert str(configuration.origin("event-handling.groups.books.fetch.recursive")) == "settings given in code"
+
+
+@pytest.mark.parametrize(
+    ("values", "what"),
+    [
+        ({"spark": {"mastr": "x"}}, "spark has no setting mastr"),
+        ({"nothing": 1}, "opencqrs has no setting nothing"),
+        ({"spark": {"master": 3.5j}}, "spark.master cannot be used: it is no text"),
+        ({"spark": 3}, "spark cannot be used: it is no section"),
+    ],
+)
+def test_what_is_wrong_in_a_source_of_the_users_own_is_reported(project, values, what):
+    error = project.error(settings_class=with_source(values))
+    assert (error.what, error.where) == (what, "settings given in code")
+
+
+def test_settings_can_be_made_by_hand_and_ignore_the_environment(monkeypatch):
+    monkeypatch.setenv("OPENCQRS__SPARK__MASTER", "x")
+    monkeypatch.setenv("SPARK", '{"master": "x"}')
+    assert Settings().spark.master == "local[*]"
+    assert Library(mail={"host_name": "a"}).mail.host_name == "a"

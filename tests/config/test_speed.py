@@ -1,0 +1,74 @@
+"""Bounds that are generous: counted in processor time, so that a busy machine does not fail them."""
+
+import subprocess
+import sys
+import time
+from collections import Counter
+
+HEAVY = ("pyspark", "sqlalchemy", "dependency_injector", "pandas", "pyarrow", "numpy", "rich", "click")
+
+
+def modules_after(statement):
+    """Return the modules that a new Python has loaded after ``statement``."""
+    code = f"{statement}\nimport sys\nprint(*sys.modules)"
+    run = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    return set(run.stdout.split())
+
+
+def test_loading_a_configuration_loads_nothing_heavy(tmp_path):
+    modules = modules_after(
+        f"from pathlib import Path\nfrom opencqrs_py.config import load\nload(Path({str(tmp_path)!r}))"
+    )
+    assert "pydantic_settings" in modules
+    assert modules.isdisjoint(HEAVY)
+
+
+def test_what_travels_to_workers_loads_no_pydantic():
+    modules = modules_after("from opencqrs_py.config import EffectiveGroup, Tracking, mask_url")
+    assert modules.isdisjoint({*HEAVY, "pydantic", "pydantic_settings", "yaml"})
+
+
+def with_groups(project, count):
+    """Write settings of ``count`` groups, and return variables for all of them, in both styles."""
+    groups = "".join(
+        f"      book-catalog-{number}: {{fetch: {{subject: /books/{number}}}, retry: {{max-attempts: 3}}}}\n"
+        for number in range(count)
+    )
+    project.write("application.yaml", f"opencqrs:\n  event-handling:\n    groups:\n{groups}")
+    styles = (
+        "OPENCQRS__EVENT_HANDLING__GROUPS__BOOK_CATALOG_{}__LIFE_CYCLE__PARTITIONS",
+        "OPENCQRS_EVENTHANDLING_GROUPS_BOOKCATALOG{}_LIFECYCLE_PARTITIONS",
+    )
+    return {styles[number % 2].format(number): "4" for number in range(count)}
+
+
+def test_five_hundred_groups_and_variables_bind_in_a_quarter_of_a_second(project):
+    environ = with_groups(project, 500)
+    times = []
+    for _ in range(3):
+        start = time.process_time()
+        configuration = project.load(environ=environ)
+        times.append(time.process_time() - start)
+    assert len(configuration.group_names) == 500
+    partitions = {configuration.group(name).life_cycle.partitions for name in configuration.group_names}
+    assert partitions == {4}
+    assert min(times) < (0.25 if sys.gettrace() is None else 1.0)
+
+
+def calls_of(action):
+    """Return how many Python functions ``action`` calls."""
+    calls = Counter()
+    sys.setprofile(lambda _frame, event, _argument: calls.update([event]))
+    try:
+        action()
+    finally:
+        sys.setprofile(None)
+    return calls["call"]
+
+
+def test_twice_the_groups_and_variables_are_twice_the_work(project):
+    once = with_groups(project, 100)
+    project.load(environ=once)
+    calls = calls_of(lambda: project.load(environ=once))
+    twice = with_groups(project, 200)
+    assert calls_of(lambda: project.load(environ=twice)) < 2.1 * calls

@@ -1,0 +1,68 @@
+import math
+import pickle
+from dataclasses import FrozenInstanceError, fields
+
+import pytest
+
+from opencqrs_py.config.choices import Engine, OnExhausted, Resolution, RetryPolicy
+from opencqrs_py.config.effective import EffectiveGroup
+from opencqrs_py.config.settings import GroupSettings
+
+LEAVES = [
+    (section.name, leaf.name)
+    for section in fields(EffectiveGroup)
+    if section.name != "name"
+    for leaf in fields(getattr(EffectiveGroup("any"), section.name))
+]
+
+
+@pytest.mark.parametrize(
+    ("leaf", "value"),
+    [
+        ("fetch.subject", "/"),
+        ("fetch.recursive", True),
+        ("fetch.initial_position", "tail"),
+        ("life_cycle.auto_start", True),
+        ("life_cycle.controller", None),
+        ("life_cycle.controller_registration", None),
+        ("life_cycle.lock_registry", None),
+        ("life_cycle.partitions", 1),
+        ("progress.tracking", None),
+        ("progress.tracker_ref", None),
+        ("sequence.resolution", Resolution.PER_SECOND_LEVEL_SUBJECT),
+        ("sequence.resolver_ref", None),
+        ("retry.policy", RetryPolicy.EXPONENTIAL_BACKOFF),
+        ("retry.initial_interval", 2.0),
+        ("retry.max_interval", 30.0),
+        ("retry.max_elapsed_time", math.inf),
+        ("retry.multiplier", 1.5),
+        ("retry.max_attempts", None),
+        ("retry.on_exhausted", OnExhausted.SKIP),
+        ("retry.jitter", 0.0),
+        ("processing.engine", Engine.SPARK),
+        ("processing.batch_size", None),
+    ],
+)
+def test_built_in_defaults(leaf, value):
+    section, name = leaf.split(".")
+    assert getattr(getattr(EffectiveGroup("books"), section), name) == value
+
+
+def test_what_can_be_set_and_what_applies_have_the_same_leaves():
+    settable = [
+        (section, leaf) for section, info in GroupSettings.model_fields.items() for leaf in info.annotation.model_fields
+    ]
+    assert settable == LEAVES
+
+
+def test_a_group_survives_the_way_to_a_worker():
+    group = EffectiveGroup("books")
+    copy = pickle.loads(pickle.dumps(group))
+    assert copy == group
+    assert hash(copy) == hash(group)
+    assert copy.retry.max_elapsed_time == math.inf
+
+
+def test_a_group_cannot_be_changed():
+    with pytest.raises(FrozenInstanceError):
+        EffectiveGroup("books").fetch.subject = "/books"

@@ -1,0 +1,129 @@
+import math
+
+import pytest
+
+from opencqrs_py.config.choices import Controller, Resolution, RetryPolicy, Tracking
+from opencqrs_py.config.inheritance import Level, effective_group, inherited
+from opencqrs_py.config.settings import Settings
+
+
+def settings(standard=None, **groups):
+    return Settings(event_handling={"standard": standard or {}, "groups": groups})
+
+
+def of(group, leaf):
+    section, name = leaf.split(".")
+    return getattr(getattr(group, section), name)
+
+
+@pytest.mark.parametrize(
+    ("leaf", "one", "other"),
+    [
+        ("fetch.subject", "/a", "/b"),
+        ("fetch.recursive", False, True),
+        ("fetch.initial_position", "head", "4711"),
+        ("life_cycle.auto_start", False, True),
+        ("life_cycle.controller", Controller.LEADER_ELECTION, Controller.APPLICATION_CONTEXT),
+        ("life_cycle.controller_registration", "one", "other"),
+        ("life_cycle.lock_registry", "one", "other"),
+        ("life_cycle.partitions", 2, 4),
+        ("progress.tracking", Tracking.SQL, Tracking.IN_MEMORY),
+        ("progress.tracker_ref", "one", "other"),
+        ("sequence.resolution", Resolution.NO_SEQUENCE, Resolution.PER_SUBJECT),
+        ("sequence.resolver_ref", "one", "other"),
+        ("retry.policy", RetryPolicy.FIXED, RetryPolicy.NONE),
+        ("retry.initial_interval", 1.0, 3.0),
+        ("retry.max_interval", 10.0, 20.0),
+        ("retry.max_elapsed_time", 60.0, math.inf),
+        ("retry.multiplier", 2.0, 3.0),
+        ("retry.max_attempts", 3, 0),
+        ("retry.on_exhausted", "stop", "park"),
+        ("retry.jitter", 0.1, 0.2),
+        ("processing.engine", "thread", "spark"),
+        ("processing.batch_size", 10, 20),
+    ],
+)
+def test_each_leaf_comes_from_the_group_then_the_standard_then_is_built_in(leaf, one, other):
+    section, name = leaf.split(".")
+    given = settings({section: {name: one}}, own={section: {name: other}}, other={})
+    assert of(effective_group(given, "own"), leaf) == other
+    assert of(effective_group(given, "other"), leaf) == one
+    assert of(effective_group(given, "unheard"), leaf) == one
+    assert of(effective_group(settings(), "own"), leaf) == of(effective_group(Settings(), "any"), leaf)
+
+
+def test_leaves_of_one_section_are_inherited_one_by_one():
+    given = settings({"retry": {"max_attempts": 5, "multiplier": 2}}, books={"retry": {"max_attempts": 3}})
+    retry = effective_group(given, "books").retry
+    assert (retry.max_attempts, retry.multiplier, retry.max_interval) == (3, 2.0, 30.0)
+
+
+def test_null_resets_what_the_standard_says():
+    given = settings({"fetch": {"subject": "/a"}}, books={"fetch": {"subject": None}})
+    assert effective_group(given, "books").fetch.subject == "/"
+    decision = inherited(given, "books")["fetch", "subject"]
+    assert (decision.level, decision.reset) == (Level.GROUP, True)
+
+
+def test_infinite_attempts_of_a_group_win_over_a_number():
+    given = settings({"retry": {"max_attempts": 5}}, books={"retry": {"max_attempts": "infinite"}})
+    assert effective_group(given, "books").retry.max_attempts is None
+
+
+PAIRS = [
+    ("progress", "tracking", "tracker_ref", "sql"),
+    ("sequence", "resolution", "resolver_ref", "no_sequence"),
+    ("life_cycle", "controller", "controller_registration", "leader_election"),
+]
+
+
+@pytest.mark.parametrize(("section", "choice", "reference", "value"), PAIRS)
+@pytest.mark.parametrize(
+    ("standard", "own", "choice_applies"),
+    [
+        ({"reference"}, {"choice"}, True),
+        ({"choice"}, {"reference"}, False),
+        ({"choice", "reference"}, set(), False),
+        (set(), {"choice", "reference"}, False),
+        ({"reference"}, set(), False),
+        (set(), {"choice"}, True),
+        ({"choice", "reference"}, {"choice"}, True),
+        ({"choice", "reference"}, {"choice", "reference"}, False),
+    ],
+)
+def test_of_a_choice_and_a_reference_the_nearer_applies_and_on_one_level_the_reference(
+    section, choice, reference, value, standard, own, choice_applies
+):
+    def said(what):
+        return {
+            section: {
+                name: text
+                for key, name, text in (("choice", choice, value), ("reference", reference, "mine"))
+                if key in what
+            }
+        }
+
+    effective = getattr(effective_group(settings(said(standard), books=said(own)), "books"), section)
+    assert getattr(effective, choice) == (value if choice_applies else None)
+    assert getattr(effective, reference) == (None if choice_applies else "mine")
+
+
+@pytest.mark.parametrize(("section", "choice", "reference", "value"), PAIRS)
+def test_null_takes_an_inherited_reference_away(section, choice, reference, value):
+    given = settings({section: {choice: value, reference: "mine"}}, books={section: {reference: None}})
+    effective = getattr(effective_group(given, "books"), section)
+    assert (getattr(effective, choice), getattr(effective, reference)) == (value, None)
+
+
+@pytest.mark.parametrize(("section", "choice", "reference", "value"), PAIRS)
+def test_null_as_choice_does_not_take_an_inherited_reference_away(section, choice, reference, value):
+    given = settings({section: {reference: "mine"}}, books={section: {choice: None}})
+    effective = getattr(effective_group(given, "books"), section)
+    assert (getattr(effective, choice), getattr(effective, reference)) == (None, "mine")
+
+
+@pytest.mark.parametrize("name", ["Book-Catalog", "book_catalog", "bookCatalog"])
+def test_a_group_is_found_in_any_spelling(name):
+    given = Settings(event_handling={"groups": {"Book-Catalog": {"fetch": {"subject": "/books"}}}})
+    assert effective_group(given, name).fetch.subject == "/books"
+    assert effective_group(given, name).name == name

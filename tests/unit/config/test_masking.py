@@ -1,0 +1,37 @@
+import pytest
+
+from opencqrs_py.config.masking import holds_secret, mask_url
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("sqlite:///events.db", "sqlite:///events.db"),
+        ("postgresql://user@host/db", "postgresql://user@host/db"),
+        ("postgresql://host:5432/db", "postgresql://host:5432/db"),
+        ("postgresql://user:pass@host:5432/db", "postgresql://user:***@host:5432/db"),
+        ("postgresql+psycopg://user:p@ss@host/db", "postgresql+psycopg://user:***@host/db"),
+        ("postgresql://user:p/a?s@host/db", "postgresql://user:***@host/db"),
+        ("https://:token@host", "https://:***@host"),
+        ("postgresql://host/db?user=u&password=p&x=1", "postgresql://host/db?user=u&password=***&x=1"),
+        ("https://host?api_key=1&access-token=2", "https://host?api_key=***&access-token=***"),
+        ("host=h password=p dbname=d", "host=h password=*** dbname=d"),
+    ],
+)
+def test_passwords_are_masked(url, shown):
+    assert mask_url(url) == shown
+
+
+@pytest.mark.parametrize(
+    ("key", "secret"),
+    [
+        ("spark.ssl.keyPassword", True),
+        ("spark.hadoop.fs.s3a.secret.key", True),
+        ("spark.hadoop.fs.s3a.access.key", True),
+        ("api-token", True),
+        ("spark.sql.shuffle.partitions", False),
+        ("keyspace", False),
+    ],
+)
+def test_keys_that_speak_of_secrets_are_known(key, secret):
+    assert holds_secret(key) is secret

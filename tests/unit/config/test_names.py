@@ -1,0 +1,50 @@
+import pytest
+
+from opencqrs_py.config.names import alike, canonical, kebab, letters_and_digits, listed, nearest, split_key
+
+
+@pytest.mark.parametrize("name", ["life-cycle", "lifeCycle", "life_cycle", "LIFE_CYCLE", "LifeCycle", "LIFECYCLE"])
+def test_all_spellings_of_a_name_have_one_canonical_form(name):
+    assert canonical(name) == "lifecycle"
+
+
+def test_only_letters_and_digits_can_be_said_by_a_variable():
+    assert letters_and_digits("Book-Catalog v1.2") == "bookcatalogv12"
+
+
+@pytest.mark.parametrize(("field", "written"), [("life_cycle", "life-cycle"), ("import_", "import")])
+def test_fields_are_written_in_kebab_case(field, written):
+    assert kebab(field) == written
+
+
+@pytest.mark.parametrize(
+    ("key", "pieces"),
+    [
+        ("a", ("a",)),
+        ("a.b-c.d", ("a", "b-c", "d")),
+        ("groups[v1.2].fetch", ("groups", "v1.2", "fetch")),
+        ("active[0]", ("active", "0")),
+        (" a . b ", ("a", "b")),
+        ("a..b", ("a", "b")),
+        ("", ("",)),
+        (".", (".",)),
+        ("[]", ("[]",)),
+    ],
+)
+def test_keys_are_split_at_dots_outside_of_brackets(key, pieces):
+    assert split_key(key) == pieces
+
+
+def test_the_nearest_name_is_found_in_any_spelling():
+    assert nearest("AUTO_STRAT", ["auto-start", "controller"]) == "auto-start"
+    assert nearest("something", ["auto-start", "controller"]) is None
+
+
+def test_likeness_is_between_nothing_and_one():
+    assert alike("abc", "abc") == 1
+    assert alike("abc", "xyz") == 0
+
+
+def test_lists_stop_at_ten():
+    assert listed("abc") == "a, b, c"
+    assert listed(str(number) for number in range(12)) == "0, 1, 2, 3, 4, 5, 6, 7, 8, 9 and 2 more"

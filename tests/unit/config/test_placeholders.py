@@ -1,0 +1,77 @@
+import pytest
+
+from opencqrs_py.config.placeholders import Found, PlaceholderError, has_placeholder, resolved
+
+KNOWN = {
+    "host": "example.org",
+    "port": "5432",
+    "url": "http://${host}:${port}",
+    "which": "host",
+    "loop": "a ${pool}",
+    "pool": "${loop}",
+    "self": "${self}",
+    "empty": "",
+    "to-nothing": "${nothing}",
+}
+
+
+def lookup(name):
+    return Found(KNOWN[name], secret=name == "port") if name in KNOWN else None
+
+
+@pytest.mark.parametrize(
+    ("text", "result"),
+    [
+        ("plain", "plain"),
+        ("${host}", "example.org"),
+        ("<${host}|${ port }>", "<example.org|5432>"),
+        ("${url}/x", "http://example.org:5432/x"),
+        ("${nothing:default}", "default"),
+        ("${nothing:}", ""),
+        ("${empty:default}", ""),
+        ("${nothing:a:b}", "a:b"),
+        ("${nothing:${host}}", "example.org"),
+        ("${nothing:${nobody:${port}}}", "5432"),
+        ("${${which}}", "example.org"),
+        ("${nothing:{a: {b}}}", "{a: {b}}"),
+        ("{${host}}", "{example.org}"),
+        (r"\${host}", "${host}"),
+        (r"a\${host}b${port}", "a${host}b5432"),
+        (r"${nothing:\${host}}", "${host}"),
+        ("$host {host} $ {host}", "$host {host} $ {host}"),
+        ("${host", None),
+        ("${host:${port}", None),
+    ],
+)
+def test_placeholders(text, result):
+    if result is None:
+        with pytest.raises(PlaceholderError, match="is not closed"):
+            resolved(text, lookup)
+    else:
+        assert resolved(text, lookup).text == result
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("${nothing}", r"nothing is known of \$\{nothing\}"),
+        ("${to-nothing:default}", r"nothing is known of \$\{nothing\}"),
+        ("${loop}", r"\$\{loop\} refers to itself"),
+        ("${self:default}", r"\$\{self\} refers to itself"),
+        ("${a.${port}}", r"nothing is known of \$\{a.\$\{port\}\}"),
+    ],
+)
+def test_what_cannot_be_resolved_is_named_as_it_is_written(text, message):
+    with pytest.raises(PlaceholderError, match=message):
+        resolved(text, lookup)
+
+
+def test_a_secret_makes_the_whole_text_secret():
+    assert resolved("${url}", lookup).secret
+    assert resolved("${nothing:${port}}", lookup).secret
+    assert not resolved("${host}", lookup).secret
+
+
+def test_placeholders_are_seen():
+    assert has_placeholder("a ${b}")
+    assert not has_placeholder("a $b {c}")

@@ -1,0 +1,44 @@
+import pickle
+
+import pytest
+
+import opencqrs_py.config
+from opencqrs_py.config import EffectiveGroup, Origin, OriginKind, Settings
+from opencqrs_py.config.settings import BoundSource
+
+
+@pytest.mark.parametrize("name", opencqrs_py.config.__all__)
+def test_every_public_name_can_be_imported(name):
+    assert getattr(opencqrs_py.config, name) is not None
+
+
+def test_public_names_are_sorted():
+    assert opencqrs_py.config.__all__ == sorted(opencqrs_py.config.__all__)
+
+
+def test_other_names_are_attribute_errors():
+    with pytest.raises(AttributeError, match=r"module 'opencqrs_py.config' has no attribute 'nothing'"):
+        opencqrs_py.config.nothing  # noqa: B018
+
+
+@pytest.mark.parametrize("kind", OriginKind)
+def test_every_kind_of_origin_can_be_shown(kind):
+    assert "{" not in str(Origin(kind, "place", 1, 2, of=Origin(OriginKind.FILE, "file", 3)))
+
+
+def test_settings_survive_pickling():
+    settings = Settings(event_handling={"groups": {"books": {"retry": {"max_elapsed_time": "infinite"}}}})
+    copy = pickle.loads(pickle.dumps(settings))
+    assert copy == settings
+    assert copy.event_handling.groups["books"].retry.model_fields_set == {"max_elapsed_time"}
+
+
+def test_the_source_of_the_binder_is_empty_outside_of_a_load():
+    source = BoundSource(Settings)
+    assert source() == {}
+    assert source.get_field_value(Settings.model_fields["spark"], "spark") == (None, "spark", False)
+
+
+def test_a_group_is_a_value():
+    assert EffectiveGroup("a") == EffectiveGroup("a")
+    assert len({EffectiveGroup("a"), EffectiveGroup("a"), EffectiveGroup("b")}) == 2

@@ -1,0 +1,76 @@
+"""What validators make of values that are given in code, where they need not be texts."""
+
+import math
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from pydantic import TypeAdapter, ValidationError
+
+from opencqrs_py.config.value_types import (
+    Attempts,
+    Duration,
+    EndlessDuration,
+    Name,
+    Position,
+    Subject,
+    Url,
+    Whole,
+)
+
+MOMENT = datetime(2024, 5, 31, 12, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("kind", "given", "value"),
+    [
+        (Duration, 2, 2.0),
+        (Duration, 0.5, 0.5),
+        (Duration, timedelta(minutes=1), 60.0),
+        (EndlessDuration, math.inf, math.inf),
+        (EndlessDuration, "infinite", math.inf),
+        (EndlessDuration, 3, 3.0),
+        (Attempts, 3, 3),
+        (Attempts, math.inf, "infinite"),
+        (Attempts, "infinite", "infinite"),
+        (Whole, 3, 3),
+        (Position, 4711, "4711"),
+        (Position, MOMENT, "2024-05-31T12:00:00+00:00"),
+        (Url, " sqlite:// ", "sqlite://"),
+        (Name, "mine", "mine"),
+        (Subject, "/", "/"),
+    ],
+)
+def test_values_given_in_code(kind, given, value):
+    assert TypeAdapter(kind).validate_python(given) == value
+
+
+@pytest.mark.parametrize(
+    ("kind", "given"),
+    [
+        (Duration, True),
+        (Duration, None),
+        (Duration, -1),
+        (Duration, math.inf),
+        (Duration, math.nan),
+        (Duration, timedelta(seconds=-1)),
+        (EndlessDuration, -math.inf),
+        (EndlessDuration, math.nan),
+        (Attempts, True),
+        (Attempts, 1.5),
+        (Attempts, -1),
+        (Attempts, None),
+        (Whole, 1.5),
+        (Position, True),
+        (Position, -1),
+        (Position, None),
+        (Position, MOMENT.replace(tzinfo=None)),
+        (Url, "events.db"),
+        (Url, ""),
+        (Name, " "),
+        (Subject, "books"),
+        (Subject, 3),
+    ],
+)
+def test_values_that_make_no_sense_are_refused(kind, given):
+    with pytest.raises(ValidationError):
+        TypeAdapter(kind).validate_python(given)
