@@ -52,10 +52,12 @@ def decoder_for(event_class: type) -> Decoder:
 
 def _json_object(event: Event) -> Any:
     """Decode anew, so that a handler's changes are seen neither in ``event.data`` nor at the next attempt."""
+    if event.payload is None:
+        return event.data  # raises
     try:
-        data = orjson.loads(event.payload or "")
+        data = orjson.loads(event.payload)
     except orjson.JSONDecodeError:
-        data = event.data  # raises, and names the event
+        return event.data  # raises, and names the event
     if not isinstance(data, dict):
         raise _misfit(event, "a JSON object", [f"the data are {type(data).__name__}"])
     return data

@@ -48,5 +48,5 @@ def action_for(trouble: Trouble, *, exhausted: bool, on_exhausted: OnExhausted) 
             return Action.STOP
         case Origin.HANDLER if not exhausted:
             return Action.RETRY
-        case Origin.HANDLER:
+        case Origin.HANDLER:  # pragma: no branch there is no other origin
             return Action.SKIP if on_exhausted is OnExhausted.SKIP else Action.STOP

@@ -162,7 +162,8 @@ def _arguments(call: Callable[..., Any], hints: dict[str, Any], place: str, inje
 
 def _argument(parameter: inspect.Parameter, hints: dict[str, Any], place: str, injector: Injector) -> Argument | None:
     if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
-        what = f"parameter *{parameter.name} cannot be filled"
+        stars = "*" if parameter.kind is parameter.VAR_POSITIONAL else "**"
+        what = f"parameter '{stars}{parameter.name}' cannot be filled"
         raise HandlerSignatureError("OCQ-201", what, place, _RIGHT_FORM)
     optional = parameter.default is not parameter.empty
     if parameter.name not in hints:
@@ -197,12 +198,24 @@ def _members(annotation: Any) -> tuple[Any, ...]:
 
 
 def _unfillable(name: str, annotation: Any, place: str) -> HandlerSignatureError:
-    shown = annotation.__name__ if isinstance(annotation, type) else str(annotation)
+    shown = _shown(annotation)
     what = f"parameter '{name}: {shown}' cannot be filled"
     if get_origin(annotation) is list:
         fix = "handlers that take a list of events are not there yet: take one event"
-    elif isinstance(annotation, type) and annotation.__module__ != "builtins":
+    elif isinstance(annotation, type) and annotation.__module__ not in ("builtins", "typing"):
         fix = f"make {shown} a dataclass or a pydantic model if it is an event, or let the container provide it"
     else:
         fix = _RIGHT_FORM
     return HandlerSignatureError("OCQ-201", what, place, fix)
+
+
+def _shown(annotation: Any) -> str:
+    """Write an annotation as in the source: without modules."""
+    if annotation is type(None):
+        return "None"
+    members, origin = get_args(annotation), get_origin(annotation)
+    if origin in (Union, types.UnionType):
+        return " | ".join(map(_shown, members))
+    if members:
+        return f"{_shown(origin)}[{', '.join(map(_shown, members))}]"
+    return annotation.__name__ if isinstance(annotation, type) else str(annotation)

@@ -196,7 +196,7 @@ class SupervisedPartition:
                 self.state = ProcessorState.FAILED
                 self._failure_waits = self._failure_waits or FAILURE_BACK_OFF.waits()
                 return next(self._failure_waits)
-            case Action.LEAVE:
+            case Action.LEAVE:  # pragma: no branch there is no other action
                 self.state = ProcessorState.STOPPED
                 return 0.0
 

@@ -1,0 +1,38 @@
+"""A clock that is moved by hand."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+__all__ = ["FakeClock"]
+
+
+class FakeClock:
+    """Time that stands still until it is told to go on.
+
+    Args:
+        start: Time of day at the beginning.
+    """
+
+    def __init__(self, start: datetime = datetime(2026, 1, 1, tzinfo=UTC)) -> None:
+        self._start = start
+        self._gone = 0.0
+
+    def monotonic(self) -> float:
+        """Return the seconds gone by so far."""
+        return self._gone
+
+    def now(self) -> datetime:
+        """Return the time of day in UTC."""
+        return self._start + timedelta(seconds=self._gone)
+
+    def advance(self, seconds: float) -> None:
+        """Let time go by.
+
+        Raises:
+            ValueError: If ``seconds`` is negative.
+        """
+        if seconds < 0:
+            msg = f"time does not go back, got {seconds}"
+            raise ValueError(msg)
+        self._gone += seconds

@@ -1,0 +1,18 @@
+"""Contracts: what every event source and every progress tracker must do, as pytest classes.
+
+Subclass the one of your port in a test module and give its fixtures::
+
+    class TestMyProgressTracker(ProgressTrackerContract):
+        @pytest.fixture
+        def tracker(self):
+            return MyProgressTracker(...)
+"""
+
+import pytest
+
+pytest.register_assert_rewrite(f"{__name__}.event_source", f"{__name__}.progress_tracker")
+
+from opencqrs_py.testing.contracts.event_source import EventSourceContract, EventStoreContract  # noqa: E402 as above
+from opencqrs_py.testing.contracts.progress_tracker import ProgressTrackerContract, ReadModel  # noqa: E402 as above
+
+__all__ = ["EventSourceContract", "EventStoreContract", "ProgressTrackerContract", "ReadModel"]

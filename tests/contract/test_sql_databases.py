@@ -1,0 +1,297 @@
+"""Databases as they are: transactions that handlers share with the progress, and what an outage looks like."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from sqlalchemy import text
+from sqlalchemy.exc import DBAPIError, IntegrityError
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+from opencqrs_py.adapters.sql import Database, DatabaseTransactions, SqlEventStore, SqlProgressTracker, databases
+from opencqrs_py.errors import NonTransientError, OpenCqrsError
+from opencqrs_py.model import layout
+from opencqrs_py.processing.ports import UnitOfWork
+from opencqrs_py.testing.contracts import ReadModel
+
+SQLITE = pytest.mark.parametrize("kind", ["sqlite"])
+POSTGRESQL = pytest.mark.parametrize("kind", [pytest.param("postgresql", marks=pytest.mark.postgresql)])
+
+
+class Base(DeclarativeBase):
+    pass
+
+
+class Written(Base):
+    __tablename__ = "written"
+    number: Mapped[int] = mapped_column(primary_key=True)
+    value: Mapped[str]
+
+
+@pytest.fixture
+def transactions(database: Database) -> DatabaseTransactions:
+    return DatabaseTransactions(database)
+
+
+def error_of(call: Callable[[], object]) -> DBAPIError:
+    with pytest.raises(DBAPIError) as caught:
+        call()
+    return caught.value
+
+
+def execute(database: Database, statement: str) -> None:
+    with database.writing() as connection:
+        connection.execute(text(statement))
+
+
+# Units of work
+
+
+def test_connection_and_session_write_in_one_transaction(
+    transactions: DatabaseTransactions, written: ReadModel
+) -> None:
+    with transactions.begin() as unit:
+        written.write(unit, "by connection")
+        unit.session.add(Written(value="by session"))
+        assert unit.session is unit.session
+        unit.session.flush()
+    assert written.values() == ["by connection", "by session"]
+
+
+def test_what_a_session_still_holds_is_written_at_the_end(
+    transactions: DatabaseTransactions, written: ReadModel
+) -> None:
+    with transactions.begin() as unit:
+        unit.session.add(Written(value="late"))
+    assert written.values() == ["late"]
+
+
+def test_a_session_that_cannot_be_written_rolls_everything_back(
+    transactions: DatabaseTransactions, written: ReadModel
+) -> None:
+    def write_twice(unit: UnitOfWork) -> None:
+        written.write(unit, "same")
+        unit.session.add(Written(value="same"))
+
+    with pytest.raises(IntegrityError), transactions.begin() as unit:
+        write_twice(unit)
+    assert written.values() == []
+
+
+def commit(unit: UnitOfWork) -> None:
+    unit.connection.commit()
+
+
+def roll_back(unit: UnitOfWork) -> None:
+    unit.connection.rollback()
+
+
+def roll_back_session(unit: UnitOfWork) -> None:
+    unit.session.execute(text("SELECT 1"))
+    unit.session.rollback()
+
+
+def commit_in_spite_of_all(unit: UnitOfWork) -> None:
+    try:
+        unit.connection.commit()
+    except NonTransientError:
+        roll_back_session(unit)
+
+
+@pytest.mark.parametrize("end", [commit, roll_back, roll_back_session, commit_in_spite_of_all])
+def test_a_handler_must_not_end_the_transaction_that_holds_the_progress(
+    database: Database, written: ReadModel, end: Callable[[UnitOfWork], None]
+) -> None:
+    tracker = SqlProgressTracker(database)
+    (cursor,) = tracker.claim("group", layout(1), 0, "owner")
+
+    def handle() -> None:
+        with tracker.unit("group", cursor, 5) as unit:
+            written.write(unit, "too early")
+            end(unit)
+
+    with pytest.raises(NonTransientError, match=r"leave commit\(\) and rollback\(\) out"):
+        handle()
+    assert written.values() == []
+    assert [status.position for status in tracker.statuses()] == [0]
+    with tracker.unit("group", cursor, 5) as unit:  # the connection is fit for use
+        written.write(unit, "right")
+    assert written.values() == ["right"]
+
+
+def test_a_session_may_commit_as_that_ends_nothing(transactions: DatabaseTransactions, written: ReadModel) -> None:
+    def write(unit: UnitOfWork) -> None:
+        unit.session.add(Written(value="by session"))
+        unit.session.commit()
+        msg = "after all"
+        raise ValueError(msg)
+
+    with pytest.raises(ValueError, match="after all"), transactions.begin() as unit:
+        write(unit)
+    assert written.values() == []
+
+
+@POSTGRESQL
+def test_a_failed_statement_whose_error_was_caught_is_no_success(
+    transactions: DatabaseTransactions, written: ReadModel
+) -> None:
+    def handle(unit: UnitOfWork) -> None:
+        written.write(unit, "lost with the transaction")
+        with pytest.raises(DBAPIError):
+            unit.connection.execute(text("SELECT * FROM nothing"))
+
+    with pytest.raises(OpenCqrsError, match="error was caught") as caught, transactions.begin() as unit:
+        handle(unit)
+    assert not isinstance(caught.value, NonTransientError)
+    assert written.values() == []
+
+
+def test_a_statement_may_fail_within_a_savepoint(transactions: DatabaseTransactions, written: ReadModel) -> None:
+    with transactions.begin() as unit:
+        written.write(unit, "one")
+        with pytest.raises(IntegrityError), unit.connection.begin_nested():
+            written.write(unit, "one")
+        written.write(unit, "two")
+    assert written.values() == ["one", "two"]
+
+
+# Outages
+
+
+def test_mistakes_in_statements_are_no_outage(database: Database, written: ReadModel) -> None:
+    execute(database, "INSERT INTO written (value) VALUES ('one')")
+    for statement in (
+        "SELECT * FROM nothing",
+        "SELEKT",
+        "INSERT INTO written (value) VALUES ('one')",
+        "INSERT INTO written (value) VALUES (NULL)",
+    ):
+        error = error_of(lambda statement=statement: execute(database, statement))
+        assert not database.is_outage(error), statement
+
+
+@SQLITE
+def test_a_locked_database_is_an_outage(open_database: Callable[[], Database], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(databases, "_SQLITE_PATIENCE", 0.01)
+    one, other = open_database(), open_database()
+    with one.writing():
+        error = error_of(lambda: execute(other, "CREATE TABLE t (a INTEGER)"))
+    assert "locked" in str(error)
+    assert other.is_outage(error)
+    execute(other, "CREATE TABLE t (a INTEGER)")
+
+
+@SQLITE
+def test_switching_the_journal_waits_for_who_does_it_as_well(
+    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(databases, "_SQLITE_PATIENCE", 0.05)
+    occupant = sqlite3.connect(tmp_path / "test.db", isolation_level=None)
+    occupant.execute("CREATE TABLE t (a INTEGER)")
+    occupant.execute("BEGIN EXCLUSIVE")
+    error = error_of(lambda: execute(database, "INSERT INTO t VALUES (1)"))
+    assert database.is_outage(error)
+    occupant.execute("COMMIT")
+    occupant.close()
+    execute(database, "INSERT INTO t VALUES (1)")
+
+
+@SQLITE
+def test_a_folder_that_is_away_is_an_outage(tmp_path: Path, kind: str) -> None:
+    database = Database(f"sqlite:///{tmp_path / 'away' / 'test.db'}")
+    assert database.is_outage(error_of(lambda: execute(database, "SELECT 1")))
+    (tmp_path / "away").mkdir()
+    execute(database, "SELECT 1")
+    database.close()
+
+
+@SQLITE
+def test_a_file_that_is_no_database_is_no_outage(database: Database, tmp_path: Path) -> None:
+    (tmp_path / "test.db").write_text("# Notes\n" * 1_000)
+    error = error_of(lambda: execute(database, "SELECT 1"))
+    assert "not a database" in str(error)
+    assert not database.is_outage(error)
+
+
+def cut(database: Database, by: Database) -> None:
+    """Let the server end the only connection that ``database`` has, as a restart does."""
+    with database.reading() as connection:
+        process = connection.execute(text("SELECT pg_backend_pid()")).scalar()
+    execute(by, f"SELECT pg_terminate_backend({process}, 10000)")
+
+
+@POSTGRESQL
+def test_a_connection_that_is_cut_in_a_unit_is_an_outage(
+    open_database: Callable[[], Database], written: ReadModel
+) -> None:
+    one, other = open_database(), open_database()
+    tracker = SqlProgressTracker(one)
+    (cursor,) = tracker.claim("group", layout(1), 0, "owner")
+
+    def write_through_a_cut_connection() -> None:
+        with tracker.unit("group", cursor, 5) as unit:
+            process = unit.connection.execute(text("SELECT pg_backend_pid()")).scalar()
+            execute(other, f"SELECT pg_terminate_backend({process}, 10000)")
+            written.write(unit, "lost")
+
+    assert tracker.is_outage(error_of(write_through_a_cut_connection))
+    with tracker.unit("group", cursor, 5) as unit:
+        written.write(unit, "kept")
+    assert written.values() == ["kept"]
+
+
+@POSTGRESQL
+def test_a_connection_that_is_cut_before_the_commit_is_an_outage(
+    open_database: Callable[[], Database], written: ReadModel
+) -> None:
+    one, other = open_database(), open_database()
+    transactions = DatabaseTransactions(one)
+
+    def commit_through_a_cut_connection() -> None:
+        with transactions.begin() as unit:
+            written.write(unit, "lost")
+            process = unit.connection.execute(text("SELECT pg_backend_pid()")).scalar()
+            execute(other, f"SELECT pg_terminate_backend({process}, 10000)")
+
+    assert transactions.is_outage(error_of(commit_through_a_cut_connection))
+    assert written.values() == []
+
+
+@POSTGRESQL
+def test_a_connection_that_was_cut_while_idle_is_replaced(open_database: Callable[[], Database]) -> None:
+    one, other = open_database(), open_database()
+    cut(one, other)
+    execute(one, "SELECT 1")
+
+
+@POSTGRESQL
+def test_a_server_that_is_not_there_is_an_outage(tmp_path: Path, kind: str) -> None:
+    database = Database(f"postgresql://postgres@/postgres?host={tmp_path}")
+    assert database.is_outage(error_of(lambda: execute(database, "SELECT 1")))
+
+
+def test_a_closed_database_opens_again(database: Database) -> None:
+    execute(database, "CREATE TABLE t (a INTEGER)")
+    database.close()
+    execute(database, "INSERT INTO t VALUES (1)")
+
+
+@SQLITE
+def test_a_read_only_file_is_no_outage(database: Database, tmp_path: Path) -> None:
+    execute(database, "CREATE TABLE t (a INTEGER)")
+    read_only = Database(f"sqlite:///file:{tmp_path / 'test.db'}?mode=ro&uri=true")
+    error = error_of(lambda: execute(read_only, "INSERT INTO t VALUES (1)"))
+    assert "readonly" in str(error)
+    assert not read_only.is_outage(error)
+    read_only.close()
+
+
+@SQLITE
+def test_a_table_that_cannot_be_created_is_an_error(database: Database, tmp_path: Path) -> None:
+    execute(database, "CREATE TABLE t (a INTEGER)")
+    read_only = Database(f"sqlite:///file:{tmp_path / 'test.db'}?mode=ro&uri=true")
+    assert "readonly" in str(error_of(lambda: SqlEventStore(read_only).head()))
+    read_only.close()

@@ -1,0 +1,198 @@
+"""Speed by counts: how many statements go to the database for what."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from sqlalchemy import Connection, event
+
+from opencqrs_py.adapters.sql import Database, SqlEventStore, SqlProgressTracker
+from opencqrs_py.model import Event, Handler, HandlerMark, PartitionStatus, ProcessorState, Selection, layout
+from opencqrs_py.processing.dispatch import Dispatcher, bind
+from opencqrs_py.processing.group import GroupProcessing
+from opencqrs_py.processing.sequencing import PerSubject
+
+TRANSACTION_CONTROL = ("BEGIN", "COMMIT", "ROLLBACK")
+
+
+@contextmanager
+def statements(database: Database) -> Iterator[list[str]]:
+    """Collect the first two words of the statements that are sent."""
+    sent: list[str] = []
+
+    def note(_connection: Any, _cursor: Any, statement: str, *_rest: Any) -> None:
+        if not statement.startswith(TRANSACTION_CONTROL):
+            sent.append(" ".join(statement.split()[:2]))
+
+    event.listen(database.engine, "before_cursor_execute", note)
+    yield sent
+    event.remove(database.engine, "before_cursor_execute", note)
+
+
+@contextmanager
+def commits(database: Database) -> Iterator[list[str]]:
+    """Collect a mark for each commit."""
+    found: list[str] = []
+
+    def note(_connection: Any) -> None:
+        found.append("COMMIT")
+
+    event.listen(database.engine, "commit", note)
+    yield found
+    event.remove(database.engine, "commit", note)
+
+
+def events(count: int, start: int = 0) -> list[Event]:
+    return [
+        Event(0, str(n), "s", f"/books/{n}", "lent", None, "application/json", "{}", None)
+        for n in range(start, start + count)
+    ]
+
+
+@pytest.fixture
+def store(database: Database) -> SqlEventStore:
+    store = SqlEventStore(database)
+    assert store.head() == 0
+    return store
+
+
+@pytest.fixture
+def tracker(database: Database) -> SqlProgressTracker:
+    tracker = SqlProgressTracker(database)
+    assert tracker.statuses() == []
+    return tracker
+
+
+class NothingProvided:
+    def provides(self, wanted: object) -> bool:
+        return False
+
+    def provide(self, wanted: object) -> Any:
+        raise AssertionError(wanted)
+
+
+def processing(
+    store: SqlEventStore, tracker: SqlProgressTracker, partitions: int = 1, batch_size: int | None = None
+) -> GroupProcessing:
+    """Return a group whose handler asks for the transaction and sends nothing itself."""
+
+    def handle(raw: Event, connection: Connection) -> None:
+        pass
+
+    bound = bind(Handler(HandlerMark("group"), handle, "here"), NothingProvided())
+    return GroupProcessing(
+        "group",
+        store,
+        tracker,
+        Dispatcher([bound], []),
+        subject="/",
+        recursive=True,
+        sequence_of=PerSubject(),
+        partitions=partitions,
+        batch_size=batch_size,
+    )
+
+
+@pytest.mark.parametrize("count", [1, 10, 1_000])
+def test_a_chunk_costs_one_read_and_one_update_however_long_it_is(
+    database: Database, store: SqlEventStore, tracker: SqlProgressTracker, count: int
+) -> None:
+    store.append(events(count))
+    (cursor,) = tracker.claim("group", layout(1), 0, "owner")
+    processor = processing(store, tracker).processor(layout(1)[0])
+    with statements(database) as sent, commits(database) as committed:
+        outcome = processor.step(cursor)
+    assert outcome.handled == count
+    assert sent == [
+        "SELECT max(opencqrs_events.position)",
+        "SELECT opencqrs_events.position,",
+        "UPDATE opencqrs_progress",
+    ]
+    assert len(committed) == 1
+
+
+def test_looking_for_news_costs_one_statement(
+    database: Database, store: SqlEventStore, tracker: SqlProgressTracker
+) -> None:
+    (cursor,) = tracker.claim("group", layout(1), 0, "owner")
+    processor = processing(store, tracker).processor(layout(1)[0])
+    with statements(database) as sent, commits(database) as committed:
+        assert processor.step(cursor).idle
+    assert sent == ["SELECT max(opencqrs_events.position)"]
+    assert committed == []
+
+
+@pytest.mark.parametrize("partitions", [1, 2, 8])
+def test_reads_do_not_multiply_with_partitions(
+    database: Database, store: SqlEventStore, tracker: SqlProgressTracker, partitions: int
+) -> None:
+    store.append(events(3_000))
+    group = processing(store, tracker, partitions, batch_size=1_000)
+    with statements(database) as sent:
+        cursors = {c.partition: c for c in tracker.claim("group", layout(partitions), 0, "owner")}
+        del sent[:]
+        handled = 0
+        open_partitions = set(cursors)
+        while open_partitions:
+            for partition in sorted(open_partitions):
+                outcome = group.processor(partition).step(cursors[partition])
+                cursors[partition] = outcome.cursor
+                handled += outcome.handled
+                if outcome.idle:
+                    open_partitions.discard(partition)
+    assert handled == 3_000
+    assert sent.count("SELECT opencqrs_events.position,") <= 3
+    assert sent.count("UPDATE opencqrs_progress") <= 3 * partitions
+
+
+@pytest.mark.parametrize(("count", "inserts"), [(1, 1), (5_000, 1), (5_001, 2)])
+def test_adding_events_costs_one_statement_per_five_thousand(
+    database: Database, store: SqlEventStore, count: int, inserts: int
+) -> None:
+    store.append(events(10, start=1_000_000))
+    with statements(database) as sent, commits(database) as committed:
+        assert store.append(events(count)) == (count, count)
+    assert [statement for statement in sent if statement != "LOCK TABLE"] == ["INSERT INTO"] * inserts
+    assert len(committed) == 1
+
+
+def test_what_was_added_is_counted_without_counting_what_was_there(database: Database, store: SqlEventStore) -> None:
+    store.append(events(7_000))
+    with statements(database) as sent:
+        assert store.append(events(7_000, start=6_000)) == (7_000, 6_000)
+    assert not [statement for statement in sent if statement.startswith("SELECT")]
+    assert store.count() == 13_000
+
+
+def test_progress_is_told_while_events_are_taken_in(store: SqlEventStore) -> None:
+    told: list[int] = []
+    store.append(events(12_000), told.append)
+    assert told == [5_000, 10_000, 12_000]
+
+
+def test_a_report_costs_one_statement(database: Database, tracker: SqlProgressTracker) -> None:
+    (cursor,) = tracker.claim("group", layout(1), 0, "owner")
+    with statements(database) as sent:
+        tracker.report(PartitionStatus("group", cursor.partition, 0, ProcessorState.RUNNING), cursor.epoch)
+    assert sent == ["UPDATE opencqrs_progress"]
+
+
+def test_tables_are_looked_for_once(database: Database) -> None:
+    store = SqlEventStore(database)
+    store.head()
+    with statements(database) as sent:
+        store.head()
+        store.read(0, 10, Selection())
+        store.append(events(1))
+    assert not [
+        statement for statement in sent if "pg_catalog" in statement or statement.startswith(("PRAGMA", "CREATE"))
+    ]
+
+
+def test_who_looks_for_a_table_that_is_there_waits_for_no_writer(database: Database, store: SqlEventStore) -> None:
+    with database.writing(), statements(database) as sent:
+        assert SqlEventStore(database).head() == 0
+    assert not [statement for statement in sent if statement.startswith("CREATE")]

@@ -1,0 +1,189 @@
+"""CloudEvents in JSON: what is right is kept to the letter, what is wrong is refused by name."""
+
+from __future__ import annotations
+
+import json
+import re
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from opencqrs_py.errors import EventFormatError
+from opencqrs_py.model import Event
+from opencqrs_py.model.cloudevents import microseconds, parse_event, write_event
+
+RIGHT = {"specversion": "1.0", "id": "4711", "source": "https://library.example", "type": "book-lent.v1"}
+
+
+def line(**fields: object) -> str:
+    return json.dumps({**RIGHT, **fields})
+
+
+def without(name: str) -> str:
+    return json.dumps({key: value for key, value in RIGHT.items() if key != name})
+
+
+def test_every_attribute_finds_its_place() -> None:
+    event = parse_event(
+        line(
+            subject="/books/1",
+            time="2026-01-02T03:04:05.123456789Z",
+            datacontenttype="application/vnd.library+json",
+            data={"isbn": "1", "title": "Größe"},
+            traceparent="00-1",
+            priority=3,
+        )
+    )
+    assert event == Event(
+        position=0,
+        id="4711",
+        source="https://library.example",
+        subject="/books/1",
+        type="book-lent.v1",
+        time="2026-01-02T03:04:05.123456789Z",
+        content_type="application/vnd.library+json",
+        payload='{"isbn":"1","title":"Größe"}',
+        extensions='{"traceparent":"00-1","priority":3}',
+    )
+
+
+def test_what_may_be_missing_has_a_default() -> None:
+    event = parse_event(b'{"id": "1", "source": "s", "type": "t"}')
+    assert event == Event(0, "1", "s", "/", "t", None, "application/json", None, None)
+
+
+@pytest.mark.parametrize("empty", [{"subject": ""}, {"subject": None}, {"datacontenttype": ""}, {"data": None}])
+def test_an_empty_attribute_counts_as_missing(empty: dict[str, Any]) -> None:
+    assert parse_event(line(**empty)) == parse_event(line())
+
+
+@pytest.mark.parametrize("data", [0, False, "", [], {}, "text", 1.5, [1, {"a": None}]])
+def test_data_may_be_any_json_value_but_null(data: object) -> None:
+    assert parse_event(line(data=data)).data == data
+
+
+TOO_DEEP: object = json.loads("[" * 255 + "]" * 255)
+
+# "…" stands for words of the parser's own
+BAD_LINES = [
+    ("", "not JSON (…"),
+    ('{"id": "1"', "not JSON (…"),
+    (b"\xff", "not JSON (…"),
+    (line(data="X").replace("X", "\\ud800"), "not JSON (…"),
+    ("[]", "a CloudEvent is a JSON object, got list"),
+    ('"text"', "a CloudEvent is a JSON object, got str"),
+    ("null", "a CloudEvent is a JSON object, got NoneType"),
+    (without("id"), "attribute 'id' is missing; it must be a text with at least one character"),
+    (without("source"), "attribute 'source' is missing; it must be a text with at least one character"),
+    (without("type"), "attribute 'type' is missing; it must be a text with at least one character"),
+    (line(id=4711), "attribute 'id' is 4711; it must be a text with at least one character"),
+    (line(source=""), "attribute 'source' is ''; it must be a text with at least one character"),
+    (line(type=["a"]), "attribute 'type' is ['a']; it must be a text with at least one character"),
+    (line(id=None), "attribute 'id' is missing; it must be a text with at least one character"),
+    (line(subject=1), "attribute 'subject' must be a text, got 1"),
+    (line(time=1767323045), "attribute 'time' must be a text, got 1767323045"),
+    (line(datacontenttype={}), "attribute 'datacontenttype' must be a text, got {}"),
+    (line(subject="/a\0b"), "attribute 'subject' must not contain the character U+0000"),
+    (line(id="\0"), "attribute 'id' must not contain the character U+0000"),
+    (line(time="2026-01-02\0" + "03:04:05Z"), "attribute 'time' must not contain the character U+0000"),
+    (line(specversion="0.3"), "specversion must be 1.0, got '0.3'"),
+    (line(specversion=1.0), "specversion must be 1.0, got 1.0"),
+    (line(specversion=None), "specversion must be 1.0, got None"),
+    (line(data_base64="AA=="), "binary data (data_base64) are not supported; data must be JSON"),
+    (line(time="yesterday"), "attribute 'time' is no RFC 3339 time: …"),
+    (line(time=""), "attribute 'time' is no RFC 3339 time: …"),
+    (
+        line(time="2026-01-02T03:04:05"),
+        "attribute 'time' is no RFC 3339 time: a time needs an offset, such as Z or +01:00",
+    ),
+    (line(time="2026-02-30T00:00:00Z"), "attribute 'time' is no RFC 3339 time: …"),
+    (line(data=TOO_DEEP), "attribute 'data' must not be nested deeper than 254 levels"),
+    (line(extra=TOO_DEEP), "the extensions must not be nested deeper than 254 levels"),
+]
+
+
+@pytest.mark.parametrize(("bad", "what"), BAD_LINES)
+def test_a_bad_line_is_refused_with_the_reason(bad: bytes | str, what: str) -> None:
+    with pytest.raises(EventFormatError) as caught:
+        parse_event(bad)
+    assert caught.value.code == "OCQ-212"
+    assert re.fullmatch(re.escape(what).replace("…", ".+"), caught.value.what)
+
+
+def test_missing_attributes_are_left_out_when_written() -> None:
+    assert write_event(parse_event(line())) == {
+        **RIGHT,
+        "subject": "/",
+        "datacontenttype": "application/json",
+    }
+
+
+texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1)
+json_values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**64 - 1)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    # U+0000 is allowed inside of data: JSON writes it as an escape
+    | st.text(st.characters(exclude_categories=["Cs"])),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(texts, inner, max_size=4),
+    max_leaves=20,
+)
+core = {"specversion", "id", "source", "subject", "type", "time", "datacontenttype", "data", "data_base64"}
+cloud_events = st.fixed_dictionaries(
+    {"specversion": st.just("1.0"), "id": texts, "source": texts, "type": texts},
+    optional={
+        "subject": texts,
+        "time": st.datetimes(timezones=st.just(UTC)).map(datetime.isoformat),
+        "datacontenttype": texts,
+        "data": json_values.filter(lambda value: value is not None),
+    },
+)
+extensions = st.dictionaries(texts.filter(lambda name: name not in core), json_values, max_size=3)
+
+
+@given(cloud_events, extensions)
+def test_what_is_read_is_written_again(attributes: dict[str, Any], more: dict[str, Any]) -> None:
+    given_event = {**attributes, **more}
+    event = parse_event(orjson.dumps(given_event))
+    written = write_event(event)
+    assert written == {"subject": "/", "datacontenttype": "application/json", **given_event}
+    assert parse_event(orjson.dumps(written)) == event
+
+
+@pytest.mark.parametrize(
+    ("time", "expected"),
+    [
+        (None, None),
+        ("1970-01-01T00:00:00Z", 0),
+        ("1970-01-01T00:00:00.000001Z", 1),
+        ("1970-01-01T00:00:00.000001999Z", 1),
+        ("1970-01-01T01:00:00+01:00", 0),
+        ("1969-12-31T23:59:59.999999Z", -1),
+        ("2026-01-02T03:04:05.678901-09:30", 1_767_357_245_678_901),
+        ("0001-01-01T00:00:00+23:59", -62_135_683_140_000_000),
+        ("9999-12-31T23:59:59-23:59", 253_402_387_139_000_000),
+    ],
+)
+def test_times_are_counted_in_microseconds(time: str | None, expected: int | None) -> None:
+    assert microseconds(time) == expected
+
+
+@given(
+    st.datetimes(timezones=st.integers(-1439, 1439).map(lambda minutes: timezone(timedelta(minutes=minutes)))),
+    st.datetimes(timezones=st.just(UTC)),
+)
+def test_microseconds_order_moments_as_time_does(one: datetime, other: datetime) -> None:
+    first, second = microseconds(one.isoformat()), microseconds(other.isoformat())
+    assert first is not None
+    assert second is not None
+    assert (first < second) == (one < other)
+
+
+def test_a_time_without_offset_has_no_place_on_the_line() -> None:
+    with pytest.raises(ValueError, match="a time needs an offset"):
+        microseconds("2026-01-02T03:04:05")

@@ -1,0 +1,91 @@
+"""Events: undecoded until somebody asks, and named in every message about them."""
+
+from __future__ import annotations
+
+import pickle
+from datetime import UTC, datetime, timedelta, timezone
+
+import pytest
+
+from opencqrs_py import Metadata
+from opencqrs_py.errors import EventFormatError
+from opencqrs_py.model import Event
+
+
+def event(**fields: object) -> Event:
+    usual: dict[str, object] = {
+        "position": 12,
+        "id": "4711",
+        "source": "https://library.example",
+        "subject": "/books/1",
+        "type": "book-lent.v1",
+        "time": "2026-01-02T03:04:05.678901Z",
+        "content_type": "application/json",
+        "payload": '{"isbn": "1"}',
+        "extensions": '{"traceparent": "00-1"}',
+    }
+    return Event(**(usual | fields))  # type: ignore[arg-type]
+
+
+def test_data_are_decoded_once() -> None:
+    read = event()
+    assert read.data == {"isbn": "1"}
+    assert read.data is read.data
+
+
+def test_no_data_is_an_error_that_names_the_event() -> None:
+    with pytest.raises(EventFormatError) as caught:
+        _ = event(payload=None).data
+    assert str(caught.value) == (
+        "[OCQ-210] the event has no data\n  where: event 4711 at position 12 (book-lent.v1, /books/1)"
+    )
+
+
+def test_data_that_are_not_json_are_an_error_that_names_the_event() -> None:
+    with pytest.raises(EventFormatError) as caught:
+        _ = event(payload="{").data
+    assert caught.value.code == "OCQ-210"
+    assert caught.value.what.startswith("the event's data are not JSON (")
+    assert caught.value.where == "event 4711 at position 12 (book-lent.v1, /books/1)"
+
+
+def test_metadata_are_the_extensions() -> None:
+    assert event().metadata == {"traceparent": "00-1"}
+    assert isinstance(event().metadata, Metadata)
+
+
+@pytest.mark.parametrize("extensions", [None, "", "{}"])
+def test_no_metadata_is_an_empty_mapping(extensions: str | None) -> None:
+    metadata = event(extensions=extensions).metadata
+    assert metadata == {}
+    assert isinstance(metadata, Metadata)
+
+
+@pytest.mark.parametrize(
+    ("time", "expected"),
+    [
+        (None, None),
+        ("2026-01-02T03:04:05Z", datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)),
+        ("2026-01-02T03:04:05.123456789Z", datetime(2026, 1, 2, 3, 4, 5, 123456, tzinfo=UTC)),
+        ("2026-01-02T03:04:05+01:00", datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone(timedelta(hours=1)))),
+    ],
+)
+def test_the_timestamp_is_aware_and_exact_to_the_microsecond(time: str | None, expected: datetime | None) -> None:
+    assert event(time=time).timestamp == expected
+
+
+def test_an_event_pickles_whether_decoded_or_not() -> None:
+    fresh, decoded = event(), event()
+    assert decoded.data
+    assert decoded.metadata
+    for original in (fresh, decoded):
+        copy = pickle.loads(pickle.dumps(original))
+        assert copy == original
+        assert (copy.data, copy.metadata) == (original.data, original.metadata)
+
+
+def test_an_event_with_another_position_is_decoded_anew() -> None:
+    first = event()
+    assert first.data == {"isbn": "1"}
+    second = first._replace(payload='{"isbn": "2"}')
+    assert second.data == {"isbn": "2"}

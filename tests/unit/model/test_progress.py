@@ -1,0 +1,34 @@
+"""Cursors: what is known of a partition's next event, and what the next step makes of it."""
+
+from __future__ import annotations
+
+from opencqrs_py.model import Cursor, Partition
+
+CURSOR = Cursor(Partition(2, 1), epoch=7, stored=10, position=15)
+
+
+def test_moving_on_ends_the_trouble() -> None:
+    troubled = CURSOR.retrying(16).retrying(16, skip=True)
+    moved = troubled.moved_to(20, stored=True)
+    assert moved == Cursor(Partition(2, 1), epoch=7, stored=20, position=20)
+
+
+def test_what_is_not_stored_moves_the_position_alone() -> None:
+    moved = CURSOR.moved_to(20, stored=False)
+    assert (moved.position, moved.stored) == (20, 10)
+
+
+def test_attempts_of_one_event_are_counted_from_one() -> None:
+    second = CURSOR.retrying(16)
+    third = second.retrying(16)
+    assert [CURSOR.attempt, second.attempt, third.attempt] == [1, 2, 3]
+    assert (third.troubled, third.skip, third.position) == (16, False, 15)
+
+
+def test_another_event_has_its_own_attempts() -> None:
+    assert CURSOR.retrying(16).retrying(16).retrying(17).attempt == 2
+
+
+def test_giving_up_is_said_of_the_troubled_event() -> None:
+    given_up = CURSOR.retrying(16, skip=True)
+    assert (given_up.troubled, given_up.skip) == (16, True)

@@ -1,0 +1,34 @@
+"""Clocks: the real one, and the one that is moved by hand."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from opencqrs_py.processing.clocks import SystemClock
+from opencqrs_py.processing.ports import Clock
+from opencqrs_py.testing import FakeClock
+
+
+def test_the_real_clock_does_not_go_back() -> None:
+    clock: Clock = SystemClock()
+    assert clock.monotonic() <= clock.monotonic()
+    assert abs(clock.now() - datetime.now(UTC)) < timedelta(minutes=1)
+    assert clock.now().tzinfo is UTC
+
+
+def test_the_fake_clock_stands_still_until_it_is_moved() -> None:
+    noon = datetime(2026, 5, 1, 12, tzinfo=UTC)
+    clock = FakeClock(noon)
+    fake: Clock = clock
+    before = fake.monotonic()
+    assert (fake.now(), fake.monotonic()) == (noon, before)
+    clock.advance(90.5)
+    assert fake.now() == noon + timedelta(seconds=90.5)
+    assert fake.monotonic() == before + 90.5
+
+
+def test_the_fake_clock_does_not_go_back_either() -> None:
+    with pytest.raises(ValueError, match="time does not go back, got -1"):
+        FakeClock().advance(-1)

@@ -1,0 +1,110 @@
+"""Decorators leave a note on what they decorate, and refuse what cannot be meant."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from opencqrs_py import event_handling, event_type, on_start
+from opencqrs_py.errors import HandlerSignatureError
+from opencqrs_py.model import HandlerMark
+from opencqrs_py.model.handler import HANDLER_ATTRIBUTE, ON_START_ATTRIBUTE
+
+
+def handler() -> None:
+    pass
+
+
+def fresh() -> Callable[[], None]:
+    def function() -> None:
+        pass
+
+    return function
+
+
+def marks(function: Callable[..., Any]) -> tuple[HandlerMark, ...]:
+    found: tuple[HandlerMark, ...] = getattr(function, HANDLER_ATTRIBUTE)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("decorator", "mark"),
+    [
+        (event_handling("catalog"), HandlerMark("catalog")),
+        (event_handling(" catalog "), HandlerMark("catalog")),
+        (event_handling(), HandlerMark("")),
+        (event_handling("audit", types=["library.*", "a.b"]), HandlerMark("audit", ("library.*", "a.b"))),
+        (event_handling("audit", types=("library.*",), order=-3), HandlerMark("audit", ("library.*",), -3)),
+        (event_handling, HandlerMark("")),
+    ],
+)
+def test_a_handler_carries_what_was_said(decorator: Callable[..., Any], mark: HandlerMark) -> None:
+    function = fresh()
+    assert decorator(function) is function
+    assert marks(function) == (mark,)
+
+
+def test_a_handler_may_belong_to_several_groups() -> None:
+    function = event_handling("one")(event_handling("two", order=1)(fresh()))
+    assert marks(function) == (HandlerMark("two", (), 1), HandlerMark("one"))
+
+
+def test_a_decorator_made_once_carries_its_group_to_every_use() -> None:
+    statistics = event_handling("statistics")
+    one, other = statistics(fresh()), statistics(fresh())
+    assert marks(one) == marks(other) == (HandlerMark("statistics"),)
+
+
+def test_a_class_is_marked_and_its_children_are_not() -> None:
+    @event_handling("catalog")
+    class Reminders:
+        pass
+
+    class Others(Reminders):
+        pass
+
+    event_handling("other")(Others)
+    assert marks(Reminders) == (HandlerMark("catalog"),)
+    assert marks(Others) == (HandlerMark("other"),)
+
+
+FIX = """write @event_handling("catalog"), with types=["library.*"] if need be"""
+
+
+@pytest.mark.parametrize(
+    ("call", "what", "fix"),
+    [
+        (lambda: event_handling(7), "a processing group's name is a text, got 7", FIX),  # type: ignore[call-overload]
+        (lambda: event_handling(None), "a processing group's name is a text, got None", FIX),  # type: ignore[call-overload]
+        (lambda: event_handling("a", types="library.*"), "types is a list of patterns, got 'library.*'", FIX),
+        (lambda: event_handling("a", types=[""]), "types is a list of patterns, got ['']", FIX),
+        (lambda: event_handling("a", types=[int]), "types is a list of patterns, got [<class 'int'>]", FIX),  # type: ignore[list-item]
+        (
+            lambda: event_type(""),
+            "@event_type needs the type's name, got ''",
+            'write @event_type("library.book-lent.v1") above the class',
+        ),
+        (
+            lambda: event_type(handler),  # type: ignore[arg-type]
+            f"@event_type needs the type's name, got {handler!r}",
+            'write @event_type("library.book-lent.v1") above the class',
+        ),
+        (lambda: on_start(" "), "@on_start needs the name of a processing group", 'write @on_start("catalog")'),
+        (
+            lambda: on_start(handler),  # type: ignore[arg-type]
+            "@on_start needs the name of a processing group",
+            'write @on_start("catalog")',
+        ),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_at_once(call: Callable[[], object], what: str, fix: str) -> None:
+    with pytest.raises(HandlerSignatureError) as caught:
+        call()
+    assert (caught.value.code, caught.value.what, caught.value.fix) == ("OCQ-200", what, fix)
+
+
+def test_a_function_may_prepare_several_groups() -> None:
+    function = on_start("one")(on_start(" two ")(fresh()))
+    assert getattr(function, ON_START_ATTRIBUTE) == ("two", "one")

@@ -1,0 +1,525 @@
+"""Dispatch: which handlers see an event, in which order, decoded to what."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar
+
+import pytest
+from pydantic import BaseModel
+
+from opencqrs_py import Event, Metadata, event_type
+from opencqrs_py.errors import EventFormatError, HandlerSignatureError
+from opencqrs_py.model import Handler, HandlerMark, Partition, ProcessingContext
+from opencqrs_py.processing import decoding, dispatch
+from opencqrs_py.processing.dispatch import Dispatcher, bind, run_on_start
+
+if TYPE_CHECKING:
+    from fractions import Fraction
+
+    from sqlalchemy import Connection
+    from sqlalchemy.orm import Session
+
+T = TypeVar("T")
+CONTEXT = ProcessingContext("group", Partition(2, 1), 7, 3)
+
+
+@dataclass
+class BookEvent:
+    isbn: str
+
+
+@event_type("book-lent")
+@dataclass
+class BookLent(BookEvent):
+    reader: str = ""
+
+
+@event_type("book-returned")
+@dataclass
+class BookReturned(BookEvent):
+    pass
+
+
+@event_type("book-lent")
+class LentElsewhere(BaseModel):
+    """Another module's view of the same events."""
+
+    isbn: str
+
+
+@event_type("reader-registered")
+class ReaderRegistered(TypedDict):
+    name: str
+
+
+@dataclass
+class Untyped:
+    isbn: str
+
+
+ALL_CLASSES = (BookEvent, BookLent, BookReturned, ReaderRegistered)
+
+
+class Mailer:
+    pass
+
+
+def event(event_type: str = "book-lent", payload: str | None = '{"isbn": "1"}', extensions: str | None = None) -> Event:
+    return Event(7, "4711", "s", "/books/1", event_type, None, "application/json", payload, extensions)
+
+
+class Recorder:
+    """Makes handlers that note what they were called with."""
+
+    def __init__(self, injector: Any, unit: Any) -> None:
+        self.calls: list[tuple[str, Any]] = []
+        self.injector = injector
+        self.unit = unit
+        self._bound: list[Any] = []
+
+    def handles(self, annotation: Any = None, *, name: str = "handler", types: Sequence[str] = ()) -> None:
+        """Add a handler of the annotated class; of the raw event if there is none."""
+
+        def handle(event: Any) -> None:
+            self.calls.append((name, event))
+
+        handle.__annotations__["event"] = annotation or Event
+        self.add(handle, types)
+
+    def add(self, call: Callable[..., Any], types: Sequence[str] = ()) -> None:
+        self._bound.append(bind(Handler(HandlerMark("group", tuple(types)), call, "handlers.py:7"), self.injector))
+
+    def dispatcher(self, classes: Sequence[type] = ALL_CLASSES) -> Dispatcher:
+        return Dispatcher(self._bound, classes)
+
+    def sees(self, given: Event, classes: Sequence[type] = ALL_CLASSES) -> list[tuple[str, Any]]:
+        """Dispatch one event and return the calls that were made."""
+        handled = self.dispatcher(classes).dispatch(given, self.unit, CONTEXT)
+        assert handled is bool(self.calls)
+        return self.calls
+
+
+@pytest.fixture
+def recorder(injector: Any, unit: Any) -> Recorder:
+    return Recorder(injector, unit)
+
+
+# Which handlers
+
+
+def test_handlers_run_in_the_order_given(recorder: Recorder) -> None:
+    for name, annotation in {"c": BookLent, "a": Event, "b": BookEvent, "d": dict}.items():
+        recorder.handles(annotation, name=name)
+    assert [name for name, _ in recorder.sees(event())] == ["c", "a", "b", "d"]
+
+
+@pytest.mark.parametrize(
+    ("annotation", "expected"),
+    [
+        (BookLent, BookLent("1")),
+        (BookEvent, BookLent("1")),
+        (object, {"isbn": "1"}),
+        (dict, {"isbn": "1"}),
+        (dict[str, Any], {"isbn": "1"}),
+        (Mapping[str, str], {"isbn": "1"}),
+        (BookReturned | BookLent, BookLent("1")),
+        (BookReturned | BookEvent, BookLent("1")),
+        (ReaderRegistered | dict, {"isbn": "1"}),
+        (LentElsewhere, LentElsewhere(isbn="1")),
+        (BookReturned, None),
+        (BookReturned | ReaderRegistered, None),
+    ],
+)
+def test_a_handler_sees_the_events_that_are_instances_of_its_class(
+    recorder: Recorder, annotation: Any, expected: object
+) -> None:
+    recorder.handles(annotation)
+    assert recorder.sees(event()) == ([("handler", expected)] if expected is not None else [])
+
+
+def test_a_typed_dict_is_matched_by_itself_alone(recorder: Recorder) -> None:
+    class Other(TypedDict):
+        name: str
+
+    recorder.handles(ReaderRegistered, name="own")
+    recorder.handles(Other, name="other", types=["something-else"])
+    assert recorder.sees(event("reader-registered", '{"name": "Ada"}')) == [("own", {"name": "Ada"})]
+
+
+@pytest.mark.parametrize("order", [(BookLent, LentElsewhere), (LentElsewhere, BookLent)])
+def test_each_handler_gets_its_own_class_when_several_stand_for_a_type(
+    recorder: Recorder, order: tuple[type, ...]
+) -> None:
+    recorder.handles(BookLent, name="here")
+    recorder.handles(LentElsewhere, name="elsewhere")
+    recorder.handles(BookEvent, name="parent")
+    assert recorder.sees(event(), order) == [
+        ("here", BookLent("1")),
+        ("elsewhere", LentElsewhere(isbn="1")),
+        ("parent", BookLent("1")),
+    ]
+
+
+def test_what_no_handler_wants_is_left_undecoded(recorder: Recorder) -> None:
+    recorder.handles(BookReturned)
+    recorder.handles(Event, types=["library.*"])
+    assert recorder.sees(event("book-lent", "no JSON at all")) == []
+    assert recorder.sees(event("never-heard-of", None)) == []
+
+
+@pytest.mark.parametrize(
+    ("patterns", "name", "wanted"),
+    [
+        (["library.*"], "library.book-lent.v1", True),
+        (["library.*"], "librarybook", False),
+        (["*"], "anything", True),
+        (["a", "b.v?"], "b.v1", True),
+        (["a", "b.v?"], "b.v10", False),
+        (["[ab].v1"], "b.v1", True),
+        (["Library.*"], "library.book", False),
+        (["exact"], "exact", True),
+        (["exact"], "exactly", False),
+    ],
+)
+def test_patterns_choose_types(recorder: Recorder, patterns: list[str], name: str, *, wanted: bool) -> None:
+    recorder.handles(types=patterns)
+    given = event(name, None)
+    assert recorder.sees(given) == ([("handler", given)] if wanted else [])
+
+
+@pytest.mark.parametrize(
+    ("annotation", "name", "expected"),
+    [
+        (Untyped, "legacy.lent", Untyped("1")),
+        (BookLent, "legacy.lent", BookLent("1")),
+        (dict, "legacy.lent", {"isbn": "1"}),
+        (BookReturned | BookLent, "book-lent", BookLent("1")),
+        (BookReturned | BookLent, "book-returned", BookReturned("1")),
+        (Untyped | BookLent, "book-lent", BookLent("1")),
+        (BookEvent, "book-lent", BookLent("1")),
+    ],
+)
+def test_with_patterns_an_event_becomes_the_class_of_its_type_or_else_the_one_asked_for(
+    recorder: Recorder, annotation: Any, name: str, expected: object
+) -> None:
+    recorder.handles(annotation, types=["legacy.*", "book-*"])
+    assert recorder.sees(event(name)) == [("handler", expected)]
+
+
+def test_patterns_decide_also_when_the_class_has_a_type_of_its_own(recorder: Recorder) -> None:
+    recorder.handles(BookLent, types=["library.*"])
+    assert recorder.sees(event("book-lent")) == []
+
+
+# What they get
+
+
+def test_every_argument_is_filled(recorder: Recorder) -> None:
+    mailer = Mailer()
+    recorder.injector.provided[Mailer] = lambda: mailer
+    seen: dict[str, Any] = {}
+
+    def handle(
+        raw: Event,
+        metadata: Metadata,
+        connection: Connection,
+        event: BookLent,
+        session: Session,
+        context: ProcessingContext,
+        mailer: Mailer,
+    ) -> None:
+        seen.update(locals())
+
+    recorder.add(handle)
+    given = event(extensions='{"traceparent": "00-1"}')
+    assert recorder.dispatcher().dispatch(given, recorder.unit, CONTEXT)
+    del seen["seen"]
+    assert seen == {
+        "raw": given,
+        "metadata": {"traceparent": "00-1"},
+        "connection": recorder.unit.connection,
+        "event": BookLent("1"),
+        "session": recorder.unit.session,
+        "context": CONTEXT,
+        "mailer": mailer,
+    }
+
+
+def test_arguments_are_passed_by_name_where_they_must_be(recorder: Recorder) -> None:
+    seen = []
+
+    def handle(event: BookLent, limit: int = 3, raw: Event | None = None, *, context: ProcessingContext) -> None:
+        seen.append((event, limit, raw, context))
+
+    handle.__annotations__["raw"] = Event  # as under a type checker that lets None stand for any type
+    recorder.add(handle)
+    given = event()
+    recorder.dispatcher().dispatch(given, recorder.unit, CONTEXT)
+    assert seen == [(BookLent("1"), 3, given, CONTEXT)]
+
+
+def test_no_metadata_is_an_empty_mapping(recorder: Recorder) -> None:
+    recorder.handles(Metadata)
+    assert recorder.sees(event(payload=None)) == [("handler", {})]
+
+
+def test_what_the_container_provides_is_asked_for_at_each_call(recorder: Recorder) -> None:
+    numbers = itertools.count()
+    recorder.injector.provided[Mailer] = lambda: next(numbers)
+    recorder.handles(Mailer)
+    dispatcher = recorder.dispatcher()
+    for _ in range(3):
+        dispatcher.dispatch(event(), recorder.unit, CONTEXT)
+    assert [seen for _, seen in recorder.calls] == [0, 1, 2]
+
+
+def test_an_event_is_decoded_once_for_all_handlers_of_a_class(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decoded: list[type] = []
+
+    def counting(cls: type) -> Callable[[Event], Any]:
+        decode = decoding.decoder_for(cls)
+
+        def counted(given: Event) -> Any:
+            decoded.append(cls)
+            return decode(given)
+
+        return counted
+
+    monkeypatch.setattr(dispatch, "decoder_for", counting)
+    for annotation in (BookLent, BookEvent, dict, Event, BookLent, dict[str, Any], Mapping):
+        recorder.handles(annotation)
+    dispatcher = recorder.dispatcher()
+    for _ in range(2):
+        del decoded[:]
+        dispatcher.dispatch(event(), recorder.unit, CONTEXT)
+        assert decoded == [BookLent, dict, Mapping]
+
+
+def test_an_event_is_not_decoded_before_the_handlers_in_front_are_done(recorder: Recorder) -> None:
+    recorder.handles(Event, name="raw first")
+    recorder.handles(BookLent)
+    with pytest.raises(EventFormatError, match="OCQ-211"):
+        recorder.dispatcher().dispatch(event(payload="{}"), recorder.unit, CONTEXT)
+    assert [name for name, _ in recorder.calls] == ["raw first"]
+
+
+def test_what_a_handler_raises_comes_out_unchanged_and_ends_the_calls(recorder: Recorder) -> None:
+    mine = KeyError("mine")
+
+    def handle(event: BookLent) -> None:
+        raise mine
+
+    recorder.add(handle)
+    recorder.handles(name="behind")
+    with pytest.raises(KeyError) as caught:
+        recorder.dispatcher().dispatch(event(), recorder.unit, CONTEXT)
+    assert caught.value is mine
+    assert recorder.calls == []
+
+
+def test_results_are_ignored(recorder: Recorder) -> None:
+    def handle(event: BookLent) -> str:
+        return "no matter"
+
+    recorder.add(handle)
+    assert recorder.dispatcher().dispatch(event(), recorder.unit, CONTEXT)
+
+
+# Asynchronous handlers
+
+
+def plainly(call: Any) -> Any:
+    return call
+
+
+def wrapped(call: Any) -> Any:
+    """Decorate as one does who has never heard of async."""
+
+    @functools.wraps(call)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        return call(*args, **kwargs)
+
+    return wrapper
+
+
+@pytest.mark.parametrize("decorate", [plainly, wrapped])
+def test_an_async_handler_is_run_to_its_end(recorder: Recorder, decorate: Callable[[Any], Any]) -> None:
+    async def handle(event: BookLent, *, connection: Connection) -> None:
+        await asyncio.sleep(0)
+        connection.append(event)  # type: ignore[attr-defined]
+
+    recorder.add(decorate(handle))
+    assert recorder.dispatcher().dispatch(event(), recorder.unit, CONTEXT)
+    assert recorder.unit.connection == [BookLent("1")]
+
+
+def test_what_an_async_handler_raises_comes_out_unchanged(recorder: Recorder) -> None:
+    mine = asyncio.CancelledError("mine")
+
+    async def handle(event: BookLent) -> None:
+        await asyncio.sleep(0)
+        raise mine
+
+    recorder.add(handle)
+    with pytest.raises(asyncio.CancelledError):
+        recorder.dispatcher().dispatch(event(), recorder.unit, CONTEXT)
+
+
+def test_async_handlers_run_on_any_thread(recorder: Recorder) -> None:
+    async def handle(event: BookLent) -> None:
+        await asyncio.sleep(0)
+        recorder.calls.append(("async", event.isbn))
+
+    recorder.add(handle)
+    dispatcher = recorder.dispatcher()
+    with ThreadPoolExecutor(3) as threads:
+        assert all(threads.map(lambda _: dispatcher.dispatch(event(), recorder.unit, CONTEXT), range(9)))
+    assert recorder.calls == [("async", "1")] * 9
+
+
+# What is asked of the store
+
+
+@pytest.mark.parametrize(
+    ("handlers", "wanted"),
+    [
+        ([], set()),
+        ([(BookLent, ())], {"book-lent"}),
+        ([(BookEvent, ())], {"book-lent", "book-returned"}),
+        ([(BookLent, ()), (ReaderRegistered, ())], {"book-lent", "reader-registered"}),
+        ([(BookLent | BookReturned, ())], {"book-lent", "book-returned"}),
+        ([(Event, ("a", "b"))], {"a", "b"}),
+        ([(Event, ("a",)), (BookLent, ())], {"a", "book-lent"}),
+        ([(dict, ("legacy",))], {"legacy"}),
+        ([(Event, ())], None),
+        ([(Metadata, ())], None),
+        ([(dict, ())], None),
+        ([(dict[str, Any], ())], None),
+        ([(object, ())], None),
+        ([(BookLent | dict, ())], None),
+        ([(Event, ("a.*",))], None),
+        ([(Event, ("a.?",))], None),
+        ([(Event, ("a.[bc]",))], None),
+        ([(BookLent, ()), (Event, ("a", "b.*"))], None),
+    ],
+)
+def test_only_wanted_types_are_asked_for_where_they_can_be_named(
+    recorder: Recorder, handlers: list[tuple[Any, tuple[str, ...]]], wanted: set[str] | None
+) -> None:
+    for annotation, types in handlers:
+        recorder.handles(annotation, types=types)
+    dispatcher = recorder.dispatcher()
+    assert dispatcher.wanted_types == wanted
+    for name in wanted or ():
+        assert dispatcher.dispatch(event(name, '{"isbn": "1", "name": "Ada"}'), recorder.unit, CONTEXT)
+
+
+def test_a_group_is_transactional_when_all_its_handlers_are(recorder: Recorder) -> None:
+    def with_connection(event: BookLent, connection: Connection) -> None: ...
+    def with_session(event: BookLent, session: Session) -> None: ...
+    def with_neither(event: BookLent) -> None: ...
+
+    recorder.add(with_connection)
+    recorder.add(with_session)
+    assert recorder.dispatcher().transactional
+    recorder.add(with_neither)
+    assert not recorder.dispatcher().transactional
+
+
+# What is wrong from the start
+
+
+def test_a_class_without_event_type_is_refused_with_the_line_to_write(recorder: Recorder) -> None:
+    recorder.handles(Untyped)
+    with pytest.raises(HandlerSignatureError) as caught:
+        recorder.dispatcher()
+    assert str(caught.value) == (
+        "[OCQ-206] no event type leads to Untyped\n"
+        "  where: handlers.py:7\n"
+        '  fix:   write @event_type("…") above class Untyped, or give the handler types=["…"]'
+    )
+
+
+def test_each_member_of_a_union_needs_an_event_type(recorder: Recorder) -> None:
+    recorder.handles(BookLent | Untyped)
+    with pytest.raises(HandlerSignatureError, match="no event type leads to Untyped"):
+        recorder.dispatcher()
+
+
+def test_a_parent_is_served_by_the_children_that_are_known(recorder: Recorder) -> None:
+    recorder.handles(BookEvent)
+    assert recorder.dispatcher([BookLent]).wanted_types == {"book-lent"}
+    with pytest.raises(HandlerSignatureError, match="no event type leads to BookEvent"):
+        recorder.dispatcher([ReaderRegistered])
+
+
+@event_type("share-bought")
+@dataclass
+class ShareBought:
+    share: Fraction
+
+
+@dataclass
+class Shares(Generic[T]):
+    items: T
+
+
+@pytest.mark.parametrize("types", [(), ("share.*",)])
+def test_a_class_that_cannot_be_decoded_is_refused_at_the_start(recorder: Recorder, types: tuple[str, ...]) -> None:
+    recorder.handles(ShareBought, types=types)
+    with pytest.raises(HandlerSignatureError, match="OCQ-208"):
+        recorder.dispatcher()
+
+
+def test_a_class_that_cannot_be_decoded_is_no_matter_to_groups_that_do_not_want_it(recorder: Recorder) -> None:
+    recorder.handles(BookLent)
+    recorder.handles(dict)
+    assert len(recorder.sees(event(), (*ALL_CLASSES, ShareBought))) == 2
+
+
+def test_a_generic_class_is_decoded_as_what_it_was_made_from(recorder: Recorder) -> None:
+    recorder.handles(Shares[list[int]], types=["shares"])
+    assert recorder.sees(event("shares", '{"items": [1]}')) == [("handler", Shares([1]))]
+
+
+def test_a_wrong_signature_is_refused_when_it_is_bound(recorder: Recorder) -> None:
+    with pytest.raises(HandlerSignatureError, match="OCQ-201"):
+        recorder.handles(int)
+
+
+# @on_start
+
+
+def test_an_on_start_function_runs_in_the_unit_given(injector: Any, unit: Any) -> None:
+    def prepare(connection: Connection, mailer: Mailer) -> None:
+        connection.append(mailer)  # type: ignore[attr-defined]
+
+    injector.provided[Mailer] = lambda: "mailer"
+    run_on_start(prepare, "handlers.py:3", injector, unit)
+    assert unit.connection == ["mailer"]
+
+
+def test_an_on_start_function_may_be_async_and_without_arguments(injector: Any, unit: Any) -> None:
+    ran = []
+
+    async def prepare() -> None:
+        await asyncio.sleep(0)
+        ran.append(True)
+
+    run_on_start(prepare, "handlers.py:3", injector, unit)
+    assert ran == [True]
+
+
+def test_an_on_start_function_that_asks_for_an_event_is_refused(injector: Any, unit: Any) -> None:
+    def prepare(event: BookLent) -> None: ...
+
+    with pytest.raises(HandlerSignatureError, match="OCQ-205"):
+        run_on_start(prepare, "handlers.py:3", injector, unit)

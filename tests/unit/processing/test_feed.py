@@ -1,0 +1,215 @@
+"""The feed: the log is read once for all partitions that keep together."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from opencqrs_py.adapters.memory import InMemoryEventStore
+from opencqrs_py.model import Event, Partition, Selection, Slice, layout
+from opencqrs_py.processing.feed import Feed, Stretch
+from opencqrs_py.processing.sequencing import PerSubject
+
+
+def event(number: int, subject: str = "/books/1") -> Event:
+    return Event(number, str(number), "s", subject, "lent", None, "application/json", None, None)
+
+
+class CountingSource(InMemoryEventStore):
+    """A store that notes what is read; it may have holes."""
+
+    def __init__(self, count: int = 0) -> None:
+        super().__init__(event(n, f"/books/{n % 5}") for n in range(1, count + 1))
+        self.reads: list[int] = []
+
+    def read(self, after: int, limit: int, selection: Selection) -> Slice:
+        self.reads.append(after)
+        return super().read(after, limit, selection)
+
+
+def feed_of(source: InMemoryEventStore, limit: int = 10, memory: int = 4, **selection: Any) -> Feed:
+    return Feed(source, Selection(**selection), PerSubject(), limit, memory)
+
+
+def follow(feed: Feed, partition: Partition, after: int = 0) -> list[Event]:
+    """Read on to the head as a processor does."""
+    seen: list[Event] = []
+    while (stretch := feed.read(after)) is not None:
+        seen += stretch.share(partition, after)
+        after = stretch.upto
+    return seen
+
+
+def test_partitions_at_the_same_place_share_one_read() -> None:
+    source = CountingSource(10)
+    feed = feed_of(source)
+    stretches = {id(feed.read(0)) for _ in range(8)}
+    assert len(stretches) == 1
+    assert source.reads == [0]
+
+
+def test_partitions_that_are_a_little_apart_share_what_they_have_in_common() -> None:
+    source = CountingSource(10)
+    feed = feed_of(source)
+    whole = feed.read(0)
+    for after in (3, 9):
+        assert feed.read(after) is whole
+    assert source.reads == [0]
+
+
+@pytest.mark.parametrize("partitions", [1, 4, 16])
+def test_the_log_is_read_once_however_many_partitions_follow_it(partitions: int) -> None:
+    source = CountingSource(45)
+    feed = feed_of(source)
+    after = dict.fromkeys(layout(partitions), 0)
+    for _ in range(6):
+        for partition in after:
+            stretch = feed.read(after[partition])
+            after[partition] = stretch.upto if stretch else after[partition]
+    assert set(after.values()) == {45}
+    assert [read for read in source.reads if read < 45] == [0, 10, 20, 30, 40]
+
+
+def test_a_laggard_finds_the_last_few_stretches_and_reads_older_ones_itself() -> None:
+    source = CountingSource(60)
+    feed = feed_of(source, memory=3)
+    follow(feed, Partition(1, 0))
+    del source.reads[:]
+    feed.read(30)
+    feed.read(45)
+    assert source.reads == []
+    feed.read(7)
+    assert source.reads == [7]
+
+
+def test_a_laggard_catches_up_without_losing_anything() -> None:
+    source = CountingSource(60)
+    feed = feed_of(source, memory=2)
+    one, other = layout(2)
+    ahead = follow(feed, one)
+    behind = follow(feed, other)
+    assert sorted(event.position for event in ahead + behind) == list(range(1, 61))
+
+
+def test_the_head_of_the_log_is_no_stretch() -> None:
+    source = CountingSource(3)
+    feed = feed_of(source)
+    assert feed.read(3) is None
+    assert feed.read(99) is None
+    source.append([event(4)])
+    stretch = feed.read(3)
+    assert stretch is not None
+    assert (stretch.after, stretch.upto) == (3, 4)
+
+
+def test_a_stretch_that_ended_at_the_head_is_not_taken_for_what_came_later() -> None:
+    source = CountingSource(3)
+    feed = feed_of(source)
+    assert feed.read(0) is not None
+    source.append([event(4)])
+    assert [e.id for e in follow(feed, Partition(1, 0))] == ["1", "2", "3", "4"]
+
+
+def test_what_is_not_selected_is_passed_over_in_one_step() -> None:
+    source = CountingSource(50)
+    feed = feed_of(source, subject="/elsewhere")
+    stretch = feed.read(0)
+    assert stretch is not None
+    assert stretch.upto == 50
+    assert stretch.share(Partition(1, 0), 0) == []
+
+
+def test_a_source_that_goes_backwards_is_at_its_head() -> None:
+    class Backwards(InMemoryEventStore):
+        def read(self, after: int, limit: int, selection: Selection) -> Slice:
+            return Slice(after, after - 1, (event(after - 1),))
+
+    assert feed_of(Backwards()).read(5) is None
+
+
+def test_a_failed_read_leaves_nothing_behind() -> None:
+    class Failing(CountingSource):
+        broken = True
+
+        def read(self, after: int, limit: int, selection: Selection) -> Slice:
+            if self.broken:
+                raise ConnectionError("away")
+            return super().read(after, limit, selection)
+
+    source = Failing(3)
+    feed = feed_of(source)
+    with pytest.raises(ConnectionError):
+        feed.read(0)
+    source.broken = False
+    assert [e.id for e in follow(feed, Partition(1, 0))] == ["1", "2", "3"]
+
+
+def test_sequence_ids_are_asked_for_once_per_event_and_layout() -> None:
+    asked: list[str] = []
+
+    def sequence_of(event: Event, /) -> str:
+        asked.append(event.id)
+        return event.subject
+
+    stretch = Stretch(Slice(0, 3, tuple(event(n) for n in (1, 2, 3))), sequence_of)
+    for _ in range(2):
+        for partition in layout(4):
+            stretch.share(partition, 0)
+    assert asked == ["1", "2", "3"]
+    stretch.share(Partition(2, 0), 0)
+    assert asked == ["1", "2", "3"] * 2
+
+
+def test_several_threads_read_once() -> None:
+    source = CountingSource(100)
+    feed = feed_of(source, limit=100)
+    partitions = layout(8)
+    with ThreadPoolExecutor(8) as threads:
+        shares = list(threads.map(lambda partition: follow(feed, partition), partitions))
+    assert sorted(e.position for share in shares for e in share) == list(range(1, 101))
+    assert [read for read in source.reads if read < 100] == [0]
+
+
+subjects = st.sampled_from([f"/books/{n}" for n in range(12)])
+
+
+@given(
+    st.lists(subjects, max_size=60),
+    st.integers(1, 6),
+    st.integers(1, 20),
+    st.integers(1, 3),
+    st.sampled_from(["/", "/books/3"]),
+    st.data(),
+)
+def test_the_shares_of_all_partitions_together_are_the_events_in_order(
+    chosen: list[str], partitions: int, limit: int, memory: int, root: str, data: st.DataObject
+) -> None:
+    source = CountingSource()
+    source.append(event(n, subject) for n, subject in enumerate(chosen, start=1))
+    feed = feed_of(source, limit, memory, subject=root)
+    expected = source.read(0, 1_000, Selection(root)).events
+    after = dict.fromkeys(layout(partitions), 0)
+    seen: dict[Partition, list[Event]] = {partition: [] for partition in after}
+    still_open = sorted(after)
+    while still_open:  # in any order, so that each may lag behind the others
+        partition = data.draw(st.sampled_from(still_open))
+        stretch = feed.read(after[partition])
+        if stretch is None:
+            still_open.remove(partition)
+        else:
+            seen[partition] += stretch.share(partition, after[partition])
+            after[partition] = stretch.upto
+    for partition, events in seen.items():
+        assert events == [e for e in expected if partition.owns(e.subject)]
+    assert sorted((e for events in seen.values() for e in events), key=lambda e: e.position) == list(expected)
+
+
+@given(st.sets(st.integers(1, 40), min_size=1), st.integers(0, 45))
+def test_a_share_begins_behind_the_position_asked_for(positions: set[int], after: int) -> None:
+    events = [event(position) for position in sorted(positions)]
+    stretch = Stretch(Slice(0, 50, events), PerSubject())
+    assert list(stretch.share(Partition(1, 0), after)) == [e for e in events if e.position > after]

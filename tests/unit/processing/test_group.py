@@ -1,0 +1,67 @@
+"""The parts of a group: how much is committed at once, and how much is read at once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from opencqrs_py import Event
+from opencqrs_py.adapters.memory import InMemoryEventStore, InMemoryProgressTracker
+from opencqrs_py.model import Handler, HandlerMark, Partition
+from opencqrs_py.processing.dispatch import Dispatcher, bind
+from opencqrs_py.processing.group import GroupProcessing, read_size
+from opencqrs_py.processing.sequencing import PerSubject
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+
+def with_connection(raw: Event, connection: Connection) -> None: ...
+def without(raw: Event) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("handler", "asked_for", "batch_size"),
+    [
+        (with_connection, None, 1_000),
+        (with_connection, 1, 1),
+        (with_connection, 5_000, 5_000),
+        (without, None, 1),
+        (without, 100, 100),
+    ],
+)
+def test_events_are_committed_together_only_where_a_repeated_one_changes_nothing(
+    handler: Any, asked_for: int | None, batch_size: int, database: Any, injector: Any
+) -> None:
+    group = GroupProcessing(
+        "group",
+        InMemoryEventStore(),
+        InMemoryProgressTracker(database),
+        Dispatcher([bind(Handler(HandlerMark("group"), handler, "here"), injector)], []),
+        subject="/",
+        recursive=True,
+        sequence_of=PerSubject(),
+        partitions=1,
+        batch_size=asked_for,
+    )
+    assert group.batch_size == batch_size
+    processor = group.processor(Partition(2, 1))
+    assert (processor.group, processor.partition) == ("group", Partition(2, 1))
+
+
+@pytest.mark.parametrize(
+    ("batch_size", "partitions", "expected"),
+    [(1, 1, 1_000), (1, 100, 1_000), (1_000, 1, 1_000), (5_000, 1, 5_000), (1_000, 2, 1_752), (10_000, 8, 76_800)],
+)
+def test_as_much_is_read_as_the_partitions_can_commit(batch_size: int, partitions: int, expected: int) -> None:
+    assert read_size(batch_size, partitions) == expected
+
+
+@given(st.integers(1, 100_000), st.integers(2, 200))
+def test_the_share_of_a_partition_mostly_fits_its_transaction(batch_size: int, partitions: int) -> None:
+    size = read_size(batch_size, partitions)
+    assert size >= 1_000
+    assert size == 1_000 or size // partitions <= batch_size

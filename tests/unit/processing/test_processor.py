@@ -1,0 +1,573 @@
+"""The processor of a partition: chunks, and what becomes of them when something goes wrong at any place."""
+
+from __future__ import annotations
+
+from asyncio import CancelledError
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from opencqrs_py import Event, NonTransientError, ProcessingContext, TransientError, event_type
+from opencqrs_py.adapters.memory import InMemoryEventStore, InMemoryProgressTracker
+from opencqrs_py.errors import AssemblyError
+from opencqrs_py.model import Cursor, Handler, HandlerMark, Origin, Outcome, Partition, Selection, Slice, layout
+from opencqrs_py.processing.dispatch import Dispatcher, bind
+from opencqrs_py.processing.feed import Feed
+from opencqrs_py.processing.ports import UnitOfWork
+from opencqrs_py.processing.processor import PartitionProcessor
+from opencqrs_py.processing.sequencing import PerSubject
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+
+ONE = Partition(1, 0)
+
+
+class CrashError(BaseException):
+    """The end of the process."""
+
+
+class Store(InMemoryEventStore):
+    """A store that can be away or broken."""
+
+    error: Exception | None = None
+
+    def read(self, after: int, limit: int, selection: Selection) -> Slice:
+        if self.error is not None:
+            raise self.error
+        return super().read(after, limit, selection)
+
+    def is_outage(self, error: BaseException) -> bool:
+        return isinstance(error, EOFError)
+
+
+class Tracker(InMemoryProgressTracker):
+    """A tracker whose units can fail to open."""
+
+    error: Exception | None = None
+
+    def unit(self, group: str, cursor: Cursor, to: int) -> AbstractContextManager[UnitOfWork]:
+        @contextmanager
+        def failing() -> Iterator[UnitOfWork]:
+            assert self.error is not None
+            raise self.error
+            yield
+
+        return failing() if self.error is not None else super().unit(group, cursor, to)
+
+
+class Group:
+    """A group with one handler, which writes the ids of events and fails where it is told to."""
+
+    def __init__(self, database: Any, injector: Any) -> None:
+        self.database = database
+        self.store = Store()
+        self.tracker = Tracker(database)
+        self.contexts: list[ProcessingContext] = []
+        self.failures: dict[str, list[BaseException]] = defaultdict(list)
+        self.sequence_of: Callable[[Event], str] = PerSubject()
+        self._injector = injector
+
+        def handle(raw: Event, connection: Connection, context: ProcessingContext) -> None:
+            self.contexts.append(context)
+            connection.append(raw.id)  # type: ignore[attr-defined]
+            if self.failures[raw.id]:
+                raise self.failures[raw.id].pop(0)
+
+        self.handler: Callable[..., None] = handle
+
+    def add(self, *subjects: str, event_type: str = "lent", payload: str | None = "{}") -> None:
+        first = self.store.head() + 1
+        self.store.append(
+            Event(0, str(n), "s", subject, event_type, None, "application/json", payload, None)
+            for n, subject in enumerate(subjects, first)
+        )
+
+    def processor(
+        self, batch_size: int, partition: Partition = ONE, limit: int = 100, root: str = "/"
+    ) -> PartitionProcessor:
+        handler = bind(Handler(HandlerMark("group"), self.handler, "handlers.py:7"), self._injector)
+        feed = Feed(self.store, Selection(root), self.sequence_of, limit)
+        return PartitionProcessor("group", partition, feed, self.tracker, Dispatcher([handler], []), batch_size)
+
+    def claim(self, partitions: int = 1) -> list[Cursor]:
+        return list(self.tracker.claim("group", layout(partitions), 0, "owner"))
+
+    @property
+    def rows(self) -> list[str]:
+        rows: list[str] = self.database.rows
+        return rows
+
+    @property
+    def stored(self) -> list[int]:
+        return [status.position for status in self.tracker.statuses()]
+
+    @property
+    def attempts(self) -> list[tuple[int, int]]:
+        return [(context.position, context.attempt) for context in self.contexts]
+
+
+@pytest.fixture
+def group(database: Any, injector: Any) -> Group:
+    return Group(database, injector)
+
+
+def steps(processor: PartitionProcessor, cursor: Cursor, count: int) -> Iterator[Outcome]:
+    for _ in range(count):
+        outcome = processor.step(cursor)
+        yield outcome
+        cursor = outcome.cursor
+
+
+def summary(outcome: Outcome) -> tuple[int, int, int, Origin | None, int | None]:
+    """Return position, handled, skipped, and origin and position of the trouble."""
+    trouble = outcome.trouble
+    return (
+        outcome.cursor.position,
+        outcome.handled,
+        outcome.skipped,
+        trouble.origin if trouble else None,
+        trouble.position if trouble else None,
+    )
+
+
+# All is well
+
+
+@pytest.mark.parametrize(
+    ("batch_size", "positions"), [(1, [1, 2, 3, 4, 5]), (2, [2, 4, 5]), (4, [4, 5]), (5, [5]), (100, [5])]
+)
+def test_events_are_committed_in_chunks_with_their_progress(
+    group: Group, batch_size: int, positions: list[int]
+) -> None:
+    group.add(*["/a"] * 5)
+    (cursor,) = group.claim()
+    seen = []
+    for outcome in steps(group.processor(batch_size), cursor, len(positions)):
+        seen.append(outcome.cursor.position)
+        assert outcome.cursor.stored == outcome.cursor.position == group.stored[0]
+        assert len(group.rows) == outcome.cursor.position
+    assert seen == positions
+    assert group.rows == ["1", "2", "3", "4", "5"]
+    assert group.database.opened == len(positions)
+
+
+def test_at_the_head_nothing_is_opened(group: Group) -> None:
+    (cursor,) = group.claim()
+    assert group.processor(10).step(cursor) == Outcome(cursor, idle=True)
+    assert group.database.opened == 0
+
+
+def test_handlers_know_the_circumstances(group: Group) -> None:
+    group.add("/a")
+    (cursor,) = group.claim()
+    group.processor(10).step(cursor)
+    assert group.contexts == [ProcessingContext("group", Partition(1, 0), position=1, attempt=1, replaying=False)]
+
+
+def test_a_chunk_moves_progress_over_the_events_of_others_behind_it(group: Group) -> None:
+    one, other = "/order/1", "/order/4"  # of partitions 0 and 1
+    group.add(one, one, other, other)
+    first, _ = group.claim(2)
+    outcome = group.processor(10, Partition(2, 0)).step(first)
+    assert summary(outcome) == (4, 2, 0, None, None)
+    assert group.stored == [4, 0]
+
+
+def test_progress_over_events_of_others_is_stored_when_there_is_time(group: Group) -> None:
+    group.add("/order/4", "/order/4")  # both of partition 1
+    first, _ = group.claim(2)
+    processor = group.processor(10, Partition(2, 0))
+    passed = processor.step(first)
+    assert (passed.cursor.position, passed.cursor.stored, passed.idle) == (2, 0, False)
+    assert group.database.opened == 0
+    flushed = processor.step(passed.cursor)
+    assert (flushed.cursor.position, flushed.cursor.stored, flushed.idle) == (2, 2, True)
+    assert group.stored == [2, 0]
+    assert processor.flush(flushed.cursor) == Outcome(flushed.cursor, idle=True)
+    assert group.database.opened == 1
+
+
+def test_events_that_no_handler_wants_count_as_done_but_not_as_handled(group: Group, injector: Any) -> None:
+    group.add("/a", "/a", event_type="other")
+    group.add("/a")
+    (cursor,) = group.claim()
+    handler = bind(Handler(HandlerMark("group", ("lent",)), group.handler, "here"), injector)
+    feed = Feed(group.store, Selection(), PerSubject(), 100)
+    processor = PartitionProcessor("group", Partition(1, 0), feed, group.tracker, Dispatcher([handler], []), 10)
+    assert summary(processor.step(cursor)) == (3, 1, 0, None, None)
+    assert group.rows == ["3"]
+
+
+def test_what_lies_outside_the_subject_is_passed_over(group: Group) -> None:
+    group.add("/cars/1", "/cars/2")
+    (cursor,) = group.claim()
+    outcome = group.processor(10, root="/books").step(cursor)
+    assert summary(outcome) == (2, 0, 0, None, None)
+    assert outcome.cursor.stored == 0
+
+
+# A handler fails
+
+
+@pytest.mark.parametrize("k", [1, 2, 3, 4, 5])
+def test_when_event_k_fails_the_events_before_it_are_committed_and_k_is_named(group: Group, k: int) -> None:
+    group.add(*["/a"] * 5)
+    group.failures[str(k)] = [ValueError("mine")]
+    (cursor,) = group.claim()
+    outcome = group.processor(100).step(cursor)
+    assert summary(outcome) == (k - 1, k - 1, 0, Origin.HANDLER, k)
+    assert group.rows == [str(n) for n in range(1, k)]
+    assert group.stored == [k - 1]
+    assert outcome.trouble is not None
+    assert outcome.trouble.event == f"event {k} at position {k} (lent, /a)"
+    assert (outcome.trouble.error, outcome.trouble.message, outcome.trouble.permanent) == ("ValueError", "mine", False)
+    assert "in handle" in outcome.trouble.traceback
+    assert outcome.trouble.traceback.count("  File ") == 1
+
+
+@pytest.mark.parametrize("k", [1, 3, 5])
+def test_the_troubled_event_is_tried_alone_and_the_others_go_on_in_chunks(group: Group, k: int) -> None:
+    group.add(*["/a"] * 5)
+    group.failures[str(k)] = [ValueError("first"), ValueError("second")]
+    (cursor,) = group.claim()
+    processor = group.processor(100)
+    failed = processor.step(cursor)
+    failed_again = processor.step(failed.cursor.retrying(k))
+    assert summary(failed_again) == (k - 1, 0, 0, Origin.HANDLER, k)
+    recovered = processor.step(failed_again.cursor.retrying(k))
+    assert summary(recovered) == (k, 1, 0, None, None)
+    assert recovered.cursor.troubled is None
+    if k < 5:
+        assert summary(processor.step(recovered.cursor)) == (5, 5 - k, 0, None, None)
+    assert group.rows == ["1", "2", "3", "4", "5"]
+    assert [attempt for position, attempt in group.attempts if position == k] == [1, 2, 3]
+    assert {attempt for position, attempt in group.attempts if position != k} <= {1}
+
+
+def test_an_event_before_k_may_fail_when_it_is_handled_again(group: Group) -> None:
+    group.add(*["/a"] * 5)
+    group.failures["5"] = [ValueError("five")]
+    steady = group.handler
+
+    def handle(raw: Event, connection: Connection, context: ProcessingContext) -> None:
+        steady(raw, connection, context)
+        if raw.id == "3" and [position for position, _ in group.attempts].count(3) == 2:
+            raise KeyError("three, the second time")
+
+    group.handler = handle
+    (cursor,) = group.claim()
+    outcome = group.processor(100).step(cursor)
+    assert summary(outcome) == (2, 2, 0, Origin.HANDLER, 3)
+    assert group.rows == ["1", "2"]
+
+
+@pytest.mark.parametrize("following", [0, 1])
+def test_an_event_that_is_given_up_is_not_handled_and_progress_passes_it(group: Group, following: int) -> None:
+    group.add("/a", *["/a"] * following)
+    (cursor,) = group.claim()
+    outcome = group.processor(100).step(cursor.retrying(1, skip=True))
+    assert summary(outcome) == (1, 0, 1, None, None)
+    assert outcome.cursor == Cursor(Partition(1, 0), cursor.epoch, 1, 1)
+    assert group.attempts == []
+    assert group.stored == [1]
+
+
+def test_only_the_troubled_event_is_given_up(group: Group) -> None:
+    group.add("/order/1", "/order/4", "/order/1")
+    _, second = group.claim(2)
+    processor = group.processor(100, Partition(2, 1))
+    outcome = processor.step(second.retrying(2, skip=True))
+    assert summary(outcome) == (3, 0, 1, None, None)
+    assert group.rows == []
+
+
+@pytest.mark.parametrize(
+    ("error", "origin", "permanent"),
+    [
+        (ValueError("mine"), Origin.HANDLER, False),
+        (TransientError("later"), Origin.HANDLER, False),
+        (MemoryError(), Origin.HANDLER, False),
+        (CancelledError("a future of the user's"), Origin.HANDLER, False),
+        (RuntimeError("cannot schedule new futures after shutdown"), Origin.HANDLER, False),
+        (NonTransientError("never"), Origin.HANDLER, True),
+        (SystemExit(3), Origin.HANDLER, True),
+        (ConnectionError("database away"), Origin.OUTAGE, False),
+        (EOFError("store away"), Origin.OUTAGE, False),
+        (AssemblyError("OCQ-503", "2 providers make Mailer"), Origin.FRAMEWORK, False),
+    ],
+)
+def test_whatever_a_handler_raises_is_an_outcome(
+    group: Group, error: BaseException, origin: Origin, *, permanent: bool
+) -> None:
+    group.add("/a")
+    group.failures["1"] = [error]
+    (cursor,) = group.claim()
+    outcome = group.processor(100).step(cursor)
+    assert outcome.cursor == cursor
+    assert outcome.trouble is not None
+    assert (outcome.trouble.origin, outcome.trouble.permanent) == (origin, permanent)
+    assert outcome.trouble.error == type(error).__name__
+    in_hand = origin in (Origin.HANDLER, Origin.FRAMEWORK)
+    assert outcome.trouble.position == (1 if in_hand else None)
+    assert bool(outcome.trouble.event) == bool(outcome.trouble.traceback) == in_hand
+    assert group.rows == []
+
+
+def test_what_an_explained_error_says_is_told_without_place_and_fix(group: Group) -> None:
+    group.add("/a")
+    group.failures["1"] = [AssemblyError("OCQ-503", "2 providers make Mailer", "here", "do this")]
+    (cursor,) = group.claim()
+    outcome = group.processor(100).step(cursor)
+    assert outcome.trouble is not None
+    assert outcome.trouble.message == "2 providers make Mailer"
+
+
+@pytest.mark.parametrize("crash", [KeyboardInterrupt(), CrashError()])
+def test_an_interrupt_passes_through_and_leaves_nothing_behind(group: Group, crash: BaseException) -> None:
+    group.add(*["/a"] * 3)
+    group.failures["2"] = [crash]
+    (cursor,) = group.claim()
+    with pytest.raises(type(crash)) as caught:
+        group.processor(100).step(cursor)
+    assert caught.value is crash
+    assert (group.rows, group.stored) == ([], [0])
+
+
+@event_type("lent")
+@dataclass
+class Lent:
+    isbn: str
+
+
+def test_an_event_that_cannot_be_decoded_is_named_after_those_before_it_are_committed(group: Group) -> None:
+    def handle(event: Lent, raw: Event, connection: Connection) -> None:
+        connection.append(raw.id)  # type: ignore[attr-defined]
+
+    group.handler = handle
+    group.add("/a", "/a", payload='{"isbn": "1"}')
+    group.add("/a", payload='{"number": "1"}')
+    group.add("/a", payload='{"isbn": "1"}')
+    (cursor,) = group.claim()
+    outcome = group.processor(100).step(cursor)
+    assert summary(outcome) == (2, 2, 0, Origin.EVENT, 3)
+    assert group.rows == ["1", "2"]
+    assert outcome.trouble is not None
+    assert outcome.trouble.permanent
+    assert outcome.trouble.traceback == ""
+    assert str(outcome.trouble) == "EventFormatError: the event's data do not fit Lent (isbn: Field required)"
+
+
+# Store or database are away (K1, K4)
+
+
+def test_an_outage_in_a_handler_leaves_the_whole_chunk_for_later(group: Group) -> None:
+    group.add(*["/a"] * 3)
+    group.failures["3"] = [ConnectionError("away")]
+    (cursor,) = group.claim()
+    processor = group.processor(100)
+    outcome = processor.step(cursor)
+    assert summary(outcome) == (0, 0, 0, Origin.OUTAGE, None)
+    assert outcome.cursor == cursor
+    assert group.database.opened == 1
+    assert summary(processor.step(outcome.cursor)) == (3, 3, 0, None, None)
+    assert {attempt for _, attempt in group.attempts} == {1}
+
+
+def test_an_outage_of_the_store_keeps_the_cursor(group: Group) -> None:
+    group.add("/a")
+    group.store.error = EOFError("away")
+    (cursor,) = group.claim()
+    outcome = group.processor(100).step(cursor.retrying(1))
+    assert summary(outcome) == (0, 0, 0, Origin.OUTAGE, None)
+    assert outcome.cursor == cursor.retrying(1)
+
+
+@pytest.mark.parametrize("skip", [True, False])
+def test_an_outage_of_the_database_keeps_attempt_and_skip(group: Group, *, skip: bool) -> None:
+    group.add("/a")
+    (cursor,) = group.claim()
+    troubled = cursor.retrying(1, skip=skip)
+    group.database.away = ConnectionError("away")
+    processor = group.processor(100)
+    outcome = processor.step(troubled)
+    assert summary(outcome) == (0, 0, 0, Origin.OUTAGE, None)
+    assert outcome.cursor == troubled
+    group.database.away = None
+    assert summary(processor.step(outcome.cursor)) == (1, int(not skip), int(skip), None, None)
+
+
+def test_an_outage_while_idle_progress_is_stored_keeps_the_cursor(group: Group) -> None:
+    (cursor,) = group.claim()
+    ahead = cursor.moved_to(5, stored=False)
+    group.database.away = ConnectionError("away")
+    outcome = group.processor(100).flush(ahead)
+    assert outcome.cursor == ahead
+    assert not outcome.idle
+    assert summary(outcome)[3:] == (Origin.OUTAGE, None)
+
+
+# The commit fails
+
+
+def test_an_outage_at_the_commit_leaves_the_chunk_for_later(group: Group) -> None:
+    group.add(*["/a"] * 3)
+    group.database.fails_on_commit = ConnectionError("away")
+    (cursor,) = group.claim()
+    outcome = group.processor(100).step(cursor)
+    assert summary(outcome) == (0, 0, 0, Origin.OUTAGE, None)
+    assert group.database.opened == 1
+
+
+def test_after_a_commit_that_failed_the_events_are_handled_one_by_one(group: Group) -> None:
+    group.add(*["/a"] * 3)
+    group.database.fails_on_commit = ValueError("a constraint that is checked at the end")
+    (cursor,) = group.claim()
+    outcome = group.processor(100).step(cursor)
+    assert summary(outcome) == (3, 3, 0, None, None)
+    assert group.rows == ["1", "2", "3"]
+    assert group.database.committed == 3
+
+
+def failing_to_commit(group: Group, *ids: str) -> None:
+    """Let each transaction fail that holds one of these events."""
+    begin = group.database.begin
+
+    @contextmanager
+    def checked() -> Iterator[Any]:
+        with begin() as unit:
+            yield unit
+            if set(ids) & set(unit.connection):
+                msg = "deferred constraint"
+                raise ValueError(msg)
+
+    group.database.begin = checked
+
+
+@pytest.mark.parametrize("k", [1, 2, 3])
+def test_of_a_chunk_that_cannot_be_committed_the_event_that_is_to_blame_is_found(group: Group, k: int) -> None:
+    group.add(*["/a"] * 3)
+    failing_to_commit(group, str(k))
+    (cursor,) = group.claim()
+    outcome = group.processor(100).step(cursor)
+    assert summary(outcome) == (k - 1, k - 1, 0, Origin.HANDLER, k)
+    assert outcome.trouble is not None
+    assert outcome.trouble.message == "deferred constraint"
+    assert group.rows == [str(n) for n in range(1, k)]
+
+
+def test_what_cannot_be_committed_is_found_also_before_an_event_that_fails(group: Group) -> None:
+    group.add(*["/a"] * 4)
+    group.failures["4"] = [ValueError("four")] * 2
+    failing_to_commit(group, "2")
+    (cursor,) = group.claim()
+    outcome = group.processor(100).step(cursor)
+    assert summary(outcome) == (1, 1, 0, Origin.HANDLER, 2)
+
+
+def test_an_event_that_fails_is_named_although_those_before_it_had_to_be_committed_singly(group: Group) -> None:
+    group.add(*["/a"] * 4)
+    group.failures["4"] = [ValueError("four")]
+    group.database.fails_on_commit = ValueError("deferred constraint")
+    (cursor,) = group.claim()
+    outcome = group.processor(100).step(cursor)
+    assert summary(outcome) == (3, 3, 0, Origin.HANDLER, 4)
+    assert group.rows == ["1", "2", "3"]
+
+
+# The tracker, the resolver and the store fail in ways that nobody expects (K3)
+
+
+@pytest.mark.parametrize("skip", [True, False])
+def test_a_tracker_that_cannot_open_a_unit_uses_no_attempt(group: Group, *, skip: bool) -> None:
+    group.add("/a", "/a")
+    group.tracker.error = LookupError("no such table")
+    (cursor,) = group.claim()
+    troubled = cursor.retrying(1, skip=skip)
+    for given in (cursor, troubled):
+        outcome = group.processor(100).step(given)
+        assert outcome.cursor == given
+        assert summary(outcome) == (0, 0, 0, Origin.FRAMEWORK, None)
+        assert outcome.trouble is not None
+        assert str(outcome.trouble) == "LookupError: no such table"
+    assert group.contexts == []
+
+
+def test_a_tracker_that_cannot_store_idle_progress_is_a_framework_error(group: Group) -> None:
+    group.tracker.error = LookupError("no such table")
+    (cursor,) = group.claim()
+    outcome = group.processor(100).flush(cursor.moved_to(5, stored=False))
+    assert summary(outcome)[3:] == (Origin.FRAMEWORK, None)
+
+
+def test_a_resolver_that_raises_is_a_framework_error_with_its_own_frames(group: Group) -> None:
+    def resolve(event: Event) -> str:
+        raise LookupError(event.subject)
+
+    group.sequence_of = resolve
+    group.add("/a")
+    (cursor,) = group.claim()
+    outcome = group.processor(100).step(cursor)
+    assert summary(outcome) == (0, 0, 0, Origin.FRAMEWORK, None)
+    assert outcome.trouble is not None
+    assert "in resolve" in outcome.trouble.traceback
+
+
+def test_a_store_that_raises_something_unknown_is_a_framework_error(group: Group) -> None:
+    group.store.error = LookupError("never seen")
+    (cursor,) = group.claim()
+    assert summary(group.processor(100).step(cursor)) == (0, 0, 0, Origin.FRAMEWORK, None)
+
+
+# Another processor has taken the partition over (K9)
+
+
+def test_who_was_fenced_out_writes_nothing(group: Group) -> None:
+    group.add("/a")
+    (old,) = group.claim()
+    group.claim()
+    outcome = group.processor(100).step(old)
+    assert summary(outcome) == (0, 0, 0, Origin.FENCED, None)
+    assert outcome.trouble is not None
+    assert outcome.trouble.message == "progress of group 'group' partition 0/1 was taken over by another processor"
+    assert (group.rows, group.stored, group.contexts) == ([], [0], [])
+
+
+def test_who_is_fenced_out_in_mid_chunk_writes_nothing(group: Group) -> None:
+    group.add("/a", "/a", "/a")
+    steady = group.handler
+
+    def handle(raw: Event, connection: Connection, context: ProcessingContext) -> None:
+        steady(raw, connection, context)
+        if raw.id == "2":
+            group.claim()
+
+    group.handler = handle
+    (old,) = group.claim()
+    assert summary(group.processor(100).step(old)) == (0, 0, 0, Origin.FENCED, None)
+    assert (group.rows, group.stored) == ([], [0])
+
+
+def test_who_is_fenced_out_while_event_k_fails_says_so_and_not_that(group: Group) -> None:
+    group.add("/a", "/a", "/a")
+
+    class TakeOverError(Exception):
+        def __init__(self) -> None:
+            group.claim()
+
+    steady = group.handler
+
+    def handle(raw: Event, connection: Connection, context: ProcessingContext) -> None:
+        steady(raw, connection, context)
+        if raw.id == "3":
+            raise TakeOverError
+
+    group.handler = handle
+    (old,) = group.claim()
+    assert summary(group.processor(100).step(old)) == (0, 0, 0, Origin.FENCED, None)
+    assert group.rows == []

@@ -1,0 +1,338 @@
+"""Signatures: what a handler may ask for, and what a person reads who asked for something else."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Optional, TypedDict, TypeVar, Union
+
+import pytest
+from pydantic import BaseModel
+from sqlalchemy.orm import scoped_session
+
+from opencqrs_py import Event, Metadata
+from opencqrs_py.errors import HandlerSignatureError
+from opencqrs_py.model import ProcessingContext
+from opencqrs_py.processing.signatures import Kind, read_signature
+
+if TYPE_CHECKING:
+    from fractions import Fraction
+
+    from sqlalchemy import Connection
+    from sqlalchemy.orm import Session
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Mailer:
+    pass
+
+
+class Unprovided:
+    pass
+
+
+@dataclass
+class BookLent:
+    isbn: str
+
+
+class BookReturned(BaseModel):
+    isbn: str
+
+
+class Typed(TypedDict):
+    isbn: str
+
+
+@pytest.fixture
+def provided(injector: Any) -> Any:
+    injector.provided = {Mailer: Mailer}
+    return injector
+
+
+def kinds(call: Callable[..., Any], injector: Any, *, event: bool = True) -> list[tuple[str, Kind, bool]]:
+    signature = read_signature(call, "handlers.py:7 (lend)", injector, event=event)
+    return [(argument.name, argument.kind, argument.by_keyword) for argument in signature.arguments]
+
+
+# What is right
+
+
+def event_only(event: BookLent) -> None: ...
+def everything_in_any_order(
+    context: ProcessingContext,
+    connection: Connection,
+    metadata: Metadata,
+    mailer: Mailer,
+    raw: Event,
+    event: BookLent,
+    session: Session,
+) -> None: ...
+def nothing_at_all() -> None: ...
+def raw_only(raw: Event) -> None: ...
+def plain_mapping(event: Mapping[str, Any]) -> None: ...
+def one_of_two(event: BookLent | BookReturned) -> None: ...
+def one_of_two_as_before(event: Union[BookLent, BookReturned]) -> None: ...  # noqa: UP007 the old spelling is meant
+def names_only(*, event: BookLent, connection: Connection) -> None: ...
+def positions_only(event: BookLent, raw: Event, /) -> None: ...
+def optional_without_annotation(event: BookLent, verbose=False) -> None: ...  # type: ignore[no-untyped-def] # noqa: FBT002
+def optional_that_nobody_provides(event: BookLent, limit: int = 3, clock: Unprovided | None = None) -> None: ...
+def optional_that_is_provided(event: BookLent, mailer: Mailer = Mailer()) -> None: ...  # noqa: B008 as users write it
+def optional_in_between(event: BookLent, limit: int = 3, connection: Connection = None) -> None: ...  # type: ignore[assignment]
+def optional_in_between_by_position(event: BookLent, limit: int = 3, raw: Event = None, /) -> None: ...  # type: ignore[assignment]
+async def asynchronous(event: BookLent, session: Session) -> None: ...
+def quoted(event: "BookLent", raw: "Event") -> "int": ...  # type: ignore[empty-body] # noqa: UP037
+
+
+RIGHT = [
+    (event_only, [("event", Kind.EVENT, False)]),
+    (
+        everything_in_any_order,
+        [
+            ("context", Kind.CONTEXT, False),
+            ("connection", Kind.CONNECTION, False),
+            ("metadata", Kind.METADATA, False),
+            ("mailer", Kind.INJECTED, False),
+            ("raw", Kind.RAW, False),
+            ("event", Kind.EVENT, False),
+            ("session", Kind.SESSION, False),
+        ],
+    ),
+    (nothing_at_all, []),
+    (raw_only, [("raw", Kind.RAW, False)]),
+    (plain_mapping, [("event", Kind.EVENT, False)]),
+    (one_of_two, [("event", Kind.EVENT, False)]),
+    (one_of_two_as_before, [("event", Kind.EVENT, False)]),
+    (names_only, [("event", Kind.EVENT, True), ("connection", Kind.CONNECTION, True)]),
+    (positions_only, [("event", Kind.EVENT, False), ("raw", Kind.RAW, False)]),
+    (optional_without_annotation, [("event", Kind.EVENT, False)]),
+    (optional_that_nobody_provides, [("event", Kind.EVENT, False)]),
+    (optional_that_is_provided, [("event", Kind.EVENT, False), ("mailer", Kind.INJECTED, False)]),
+    (optional_in_between, [("event", Kind.EVENT, False), ("connection", Kind.CONNECTION, True)]),
+    (optional_in_between_by_position, [("event", Kind.EVENT, False)]),
+    (asynchronous, [("event", Kind.EVENT, False), ("session", Kind.SESSION, False)]),
+    (quoted, [("event", Kind.EVENT, False), ("raw", Kind.RAW, False)]),
+]
+
+
+@pytest.mark.parametrize(("call", "expected"), RIGHT, ids=[call.__name__ for call, _ in RIGHT])
+def test_arguments_are_found_by_annotation(
+    call: Callable[..., Any], expected: list[tuple[str, Kind, bool]], provided: Any
+) -> None:
+    assert kinds(call, provided) == expected
+
+
+@pytest.mark.parametrize(
+    ("call", "classes"),
+    [
+        (event_only, (BookLent,)),
+        (one_of_two, (BookLent, BookReturned)),
+        (one_of_two_as_before, (BookLent, BookReturned)),
+        (plain_mapping, (Mapping[str, Any],)),
+        (raw_only, ()),
+    ],
+)
+def test_the_event_parameter_says_which_classes_are_wanted(
+    call: Callable[..., Any], classes: tuple[type, ...], provided: Any
+) -> None:
+    assert read_signature(call, "here", provided).event_classes == classes
+
+
+@pytest.mark.parametrize(
+    ("call", "transactional"),
+    [(event_only, False), (asynchronous, True), (names_only, True), (everything_in_any_order, True), (raw_only, False)],
+)
+def test_who_asks_for_connection_or_session_joins_the_transaction(
+    call: Callable[..., Any], provided: Any, *, transactional: bool
+) -> None:
+    assert read_signature(call, "here", provided).transactional is transactional
+
+
+class Reminders:
+    def remind(self, event: BookLent, connection: Connection) -> None: ...
+
+    @staticmethod
+    def count(event: BookLent) -> None: ...
+
+
+def traced(call: F) -> F:
+    @functools.wraps(call)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        return call(*args, **kwargs)
+
+    return wrapper  # type: ignore[return-value]
+
+
+def test_a_bound_method_has_no_self(provided: Any) -> None:
+    assert kinds(Reminders().remind, provided) == [
+        ("event", Kind.EVENT, False),
+        ("connection", Kind.CONNECTION, False),
+    ]
+    assert kinds(Reminders.count, provided) == [("event", Kind.EVENT, False)]
+
+
+def test_a_decorated_function_is_read_through_its_decorator(provided: Any) -> None:
+    assert kinds(traced(names_only), provided) == [
+        ("event", Kind.EVENT, True),
+        ("connection", Kind.CONNECTION, True),
+    ]
+
+
+def test_what_the_container_provides_goes_before_what_could_be_an_event(provided: Any) -> None:
+    provided.provided[BookLent] = BookLent
+    assert kinds(event_only, provided) == [("event", Kind.INJECTED, False)]
+
+
+def test_an_on_start_function_gets_what_belongs_to_no_event(provided: Any) -> None:
+    def prepare(connection: Connection, session: Session, mailer: Mailer) -> None: ...
+
+    assert [kind for _, kind, _ in kinds(prepare, provided, event=False)] == [
+        Kind.CONNECTION,
+        Kind.SESSION,
+        Kind.INJECTED,
+    ]
+
+
+# What is wrong
+
+RIGHT_FORM = (
+    "annotate each parameter: an event class, dict, Event (raw), Metadata, ProcessingContext, sqlalchemy.Connection, "
+    "sqlalchemy.orm.Session, or a type that the container provides; for example "
+    "def lend(event: BookLent, connection: Connection) -> None"
+)
+
+
+def unannotated(event) -> None: ...  # type: ignore[no-untyped-def]
+def variadic(event: BookLent, *args: Any) -> None: ...
+def variadic_by_name(event: BookLent, **kwargs: Any) -> None: ...
+def builtin(event: str) -> None: ...
+def several(event: list[BookLent]) -> None: ...
+def unprovided(event: BookLent, other: Unprovided) -> None: ...
+def maybe(event: Optional[BookLent]) -> None: ...  # noqa: UP045 the old spelling is meant
+def half_an_event(event: BookLent | int) -> None: ...
+def anything(event: Any) -> None: ...
+def of_any_type(event: F) -> None: ...
+def own_session(session: scoped_session[Any]) -> None: ...
+def two_events(event: BookLent, other: BookReturned) -> None: ...
+def event_and_mapping(event: BookLent, data: dict[str, Any]) -> None: ...
+def for_type_checkers_only(event: Fraction) -> None: ...
+def misspelled(event: BookLend) -> None: ...  # type: ignore[name-defined] # noqa: F821 that is the mistake
+def broken(event: BookLent[int]) -> None: ...  # type: ignore[type-arg]
+def broken_beside_usual_names(event: BookLent[int], connection: Connection) -> None: ...  # type: ignore[type-arg]
+def yielding(event: BookLent) -> Iterator[None]:
+    yield
+
+
+async def yielding_asynchronously(event: BookLent) -> AsyncIterator[None]:
+    yield
+
+
+WRONG = [
+    (unannotated, "OCQ-201", "parameter 'event' has no annotation", RIGHT_FORM),
+    (variadic, "OCQ-201", "parameter '*args' cannot be filled", RIGHT_FORM),
+    (variadic_by_name, "OCQ-201", "parameter '**kwargs' cannot be filled", RIGHT_FORM),
+    (builtin, "OCQ-201", "parameter 'event: str' cannot be filled", RIGHT_FORM),
+    (
+        several,
+        "OCQ-201",
+        "parameter 'event: list[BookLent]' cannot be filled",
+        "handlers that take a list of events are not there yet: take one event",
+    ),
+    (
+        unprovided,
+        "OCQ-201",
+        "parameter 'other: Unprovided' cannot be filled",
+        "make Unprovided a dataclass or a pydantic model if it is an event, or let the container provide it",
+    ),
+    (maybe, "OCQ-201", "parameter 'event: BookLent | None' cannot be filled", RIGHT_FORM),
+    (half_an_event, "OCQ-201", "parameter 'event: BookLent | int' cannot be filled", RIGHT_FORM),
+    (anything, "OCQ-201", "parameter 'event: Any' cannot be filled", RIGHT_FORM),
+    (of_any_type, "OCQ-201", "parameter 'event: ~F' cannot be filled", RIGHT_FORM),
+    (own_session, "OCQ-201", "parameter 'session: scoped_session[Any]' cannot be filled", RIGHT_FORM),
+    (
+        two_events,
+        "OCQ-203",
+        "a handler takes one event, but event and other both ask for one",
+        "use one parameter; A | B accepts events of either class",
+    ),
+    (
+        event_and_mapping,
+        "OCQ-203",
+        "a handler takes one event, but event and data both ask for one",
+        "use one parameter; A | B accepts events of either class",
+    ),
+    (
+        for_type_checkers_only,
+        "OCQ-202",
+        "the annotations cannot be read (name 'Fraction' is not defined)",
+        "import the annotated types at run time, not only under TYPE_CHECKING",
+    ),
+    (
+        misspelled,
+        "OCQ-202",
+        "the annotations cannot be read (name 'BookLend' is not defined)",
+        "import the annotated types at run time, not only under TYPE_CHECKING",
+    ),
+    (
+        broken,
+        "OCQ-202",
+        "the annotations cannot be read (type 'BookLent' is not subscriptable)",
+        "import the annotated types at run time, not only under TYPE_CHECKING",
+    ),
+    (
+        broken_beside_usual_names,
+        "OCQ-202",
+        "the annotations cannot be read (type 'BookLent' is not subscriptable)",
+        "import the annotated types at run time, not only under TYPE_CHECKING",
+    ),
+    (
+        yielding,
+        "OCQ-204",
+        "a handler must not yield: nobody would run it",
+        "return nothing; use a plain or an async function",
+    ),
+    (
+        yielding_asynchronously,
+        "OCQ-204",
+        "a handler must not yield: nobody would run it",
+        "return nothing; use a plain or an async function",
+    ),
+]
+
+
+@pytest.mark.parametrize(("call", "code", "what", "fix"), WRONG, ids=[call.__name__ for call, *_ in WRONG])
+def test_a_wrong_signature_is_refused_with_place_reason_and_right_form(
+    call: Callable[..., Any], code: str, what: str, fix: str, provided: Any
+) -> None:
+    with pytest.raises(HandlerSignatureError) as caught:
+        read_signature(call, "handlers.py:7 (lend)", provided)
+    error = caught.value
+    assert (error.code, error.what, error.where, error.fix) == (code, what, "handlers.py:7 (lend)", fix)
+
+
+def prepare_event(event: BookLent) -> None: ...
+def prepare_all(raw: Event, connection: Connection, metadata: Metadata, context: ProcessingContext) -> None: ...
+
+
+@pytest.mark.parametrize(("call", "named"), [(prepare_event, "event"), (prepare_all, "raw, metadata, context")])
+def test_an_on_start_function_cannot_ask_for_an_event(call: Callable[..., Any], named: str, provided: Any) -> None:
+    with pytest.raises(HandlerSignatureError) as caught:
+        read_signature(call, "handlers.py:7 (prepare)", provided, event=False)
+    assert str(caught.value) == (
+        f"[OCQ-205] an @on_start function runs before any event and cannot have {named}\n"
+        "  where: handlers.py:7 (prepare)\n"
+        "  fix:   def prepare(connection: Connection) -> None"
+    )
+
+
+def test_a_class_that_only_has_the_name_of_a_known_one_is_not_taken_for_it(provided: Any) -> None:
+    class Connection:
+        pass
+
+    def handle(event: BookLent, connection: Any) -> None: ...
+
+    handle.__annotations__["connection"] = Connection
+    with pytest.raises(HandlerSignatureError, match="parameter 'connection: Connection' cannot be filled"):
+        read_signature(handle, "here", provided)
