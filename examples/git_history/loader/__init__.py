@@ -1,0 +1,1 @@
+"""The loader of the git history example: from ``git log`` to CloudEvents, as a stream."""
