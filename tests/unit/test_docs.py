@@ -1,0 +1,277 @@
+"""README and docs: what can be checked of them without Spark, is checked."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import NamedTuple
+
+import click
+import pytest
+from sqlalchemy import Table
+
+import opencqrs_py
+from opencqrs_py.adapters.sql.schema import EVENTS, PROGRESS
+from opencqrs_py.assembly.application import GroupStatus
+from opencqrs_py.cli.main import cli
+from opencqrs_py.cli.status import group_rows
+from opencqrs_py.config import load
+from opencqrs_py.model.partition import Partition
+from opencqrs_py.model.progress import PartitionStatus, ProcessorState
+from opencqrs_py.processing.backoff import ExponentialBackOff
+from opencqrs_py.processing.supervision import FAILURE_BACK_OFF, OUTAGE_BACK_OFF
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+README = ROOT / "README.md"
+REFERENCE = DOCS / "reference"
+PAGES = [README, *sorted(DOCS.rglob("*.md"))]
+PACKAGE = Path(opencqrs_py.__file__).parent
+
+_BLOCK = re.compile(
+    r"^```(?P<language>\w*)(?: title=\"(?P<title>[^\"]+)\")?[^\n]*\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL
+)
+_LINK = re.compile(r"\[[^\]]*\]\((?P<target>[^)\s]+)\)")
+_CODE = re.compile(r"OCQ-\d{3}")
+_TYPED = re.compile(r"`(opencqrs [^`]+)`")
+
+pages = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+
+
+class Block(NamedTuple):
+    """A block of code; ``title`` is the name of the file that it is, or empty."""
+
+    language: str
+    title: str
+    text: str
+
+
+def blocks(page: Path, language: str | None = None) -> list[Block]:
+    found = (Block(m["language"], m["title"] or "", m["text"]) for m in _BLOCK.finditer(page.read_text("utf-8")))
+    return [block for block in found if language in (None, block.language)]
+
+
+def prose(page: Path) -> str:
+    return _BLOCK.sub("", page.read_text("utf-8"))
+
+
+def sections(page: Path, level: int = 2) -> dict[str, str]:
+    """Return the text below each heading of a level, by heading."""
+    parts = re.split(rf"^{'#' * level} (.+)$", page.read_text("utf-8"), flags=re.MULTILINE)
+    return dict(zip(parts[1::2], parts[2::2], strict=True))
+
+
+def first_cells(text: str) -> list[str]:
+    """Return the first cell of each row of the tables in ``text``, without backticks."""
+    cells = re.findall(r"^\| (.+?) \|", text, flags=re.MULTILINE)
+    return [cell.strip("`") for cell in cells if cell.startswith("`")]
+
+
+# ------------------------------------------------------------------------------------------------ links and code
+
+
+def anchor(heading: str) -> str:
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+
+@pages
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in (m["target"] for m in _LINK.finditer(prose(page))):
+        if "://" in target:
+            continue
+        path, _, fragment = target.partition("#")
+        file = (page.parent / path).resolve() if path else page
+        assert file.exists(), f"{page.name} links to {target}"
+        if fragment:
+            headings = re.findall(r"^#+ (.+)$", prose(file), flags=re.MULTILINE)
+            assert fragment in map(anchor, headings), f"{page.name} links to {target}"
+
+
+def test_every_page_is_in_the_index() -> None:
+    index = DOCS / "index.md"
+    linked = {(DOCS / m["target"]).resolve() for m in _LINK.finditer(prose(index))}
+    assert {page for page in PAGES if page.is_relative_to(DOCS)} - linked == {index}
+
+
+@pages
+def test_python_in_docs_is_python(page: Path) -> None:
+    for block in blocks(page, "python"):
+        ast.parse(block.text, f"{page.name} {block.title}")
+
+
+@pages
+def test_json_in_docs_is_json(page: Path) -> None:
+    for block in blocks(page, "json"):
+        for document in block.text.splitlines() if block.title.endswith(".ndjson") else [block.text]:
+            json.loads(document)
+
+
+@pages
+def test_settings_in_docs_are_settings(page: Path, tmp_path: Path) -> None:
+    for number, block in enumerate(blocks(page, "yaml")):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        (folder / "application.yaml").write_text(block.text, "utf-8")
+        assert load(folder, environ={}).warnings == ()
+
+
+def opencqrs(folder: Path, *arguments: str) -> str:
+    """Run a command as a user does, and return what it prints."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("OPENCQRS")}
+    environment |= {"OPENCQRS__EVENT_HANDLING__STANDARD__PROCESSING__ENGINE": "thread", "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "opencqrs_py", *arguments]
+    done = subprocess.run(command, cwd=folder, env=environment, check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def save(page: Path, folder: Path) -> None:
+    for block in blocks(page):
+        if block.title:
+            (folder / block.title).write_text(block.text, "utf-8")
+
+
+def trimmed(text: str) -> list[str]:
+    return [line.rstrip() for line in text.splitlines()]
+
+
+def test_the_example_of_the_readme_prints_what_the_readme_says(tmp_path: Path) -> None:
+    save(README, tmp_path)
+    (console,) = blocks(README, "console")
+    for part in console.text.split("$ ")[1:]:
+        line, *expected = part.splitlines()
+        assert trimmed(opencqrs(tmp_path, *line.split()[1:])) == expected
+
+
+def test_the_handlers_of_the_how_to_are_a_project(tmp_path: Path) -> None:
+    save(DOCS / "how-to" / "handlers.md", tmp_path)
+    decided = opencqrs(tmp_path, "conditions", "--format", "json")
+    sizes = {d["group"]: d["choice"] for d in json.loads(decided) if d["subject"] == "processing.batch-size"}
+    assert sizes == {"catalog": "1000", "audit": "1", "figures": "1", "reminders": "1", "notices": "1"}
+
+
+def test_the_settings_that_are_shown_with_their_origin_are_what_the_command_shows(tmp_path: Path) -> None:
+    page = DOCS / "explanation" / "configuration.md"
+    save(page, tmp_path)
+    line, *expected = blocks(page, "console")[0].text.splitlines()
+    variable, value = line.split()[1].split("=")
+    configuration = load(tmp_path, environ={variable: value})
+    shown = {v.path.partition("books.")[2]: (v.value, str(v.origin)) for v in configuration.values("books")}
+    rows = (re.split(r" {2,}", row.strip()) for row in expected[3:])
+    assert {path: (value, origin) for path, value, origin in rows} == shown
+
+
+# -------------------------------------------------------------------------------------------------- command line
+
+
+def leaves(command: click.Command, *names: str) -> Iterator[tuple[str, click.Command]]:
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for name in command.list_commands(context):
+            below = command.get_command(context, name)
+            assert below is not None
+            yield from leaves(below, *names, name)
+    else:
+        yield " ".join(names), command
+
+
+COMMANDS = dict(leaves(cli, "opencqrs"))
+COMMAND_LINE = sections(REFERENCE / "command-line.md")
+
+
+def options(command: click.Command) -> set[str]:
+    return {name for parameter in command.params for name in parameter.opts if name.startswith("--")}
+
+
+def documented(section: str) -> set[str]:
+    return {cell.split()[0] for cell in first_cells(COMMAND_LINE[section]) if cell.startswith("--")}
+
+
+def test_every_command_is_documented_and_nothing_else() -> None:
+    assert {title for title in COMMAND_LINE if title.startswith("opencqrs")} == set(COMMANDS)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_option_of_a_command_is_documented_and_nothing_else(name: str) -> None:
+    shared = documented("Options of most commands") if name != "opencqrs init" else set()
+    assert documented(name) | shared == options(COMMANDS[name])
+
+
+def typed(page: Path) -> Iterator[list[str]]:
+    """Yield the words of each call of ``opencqrs`` that stands on a page."""
+    lines = [line[2:] for block in blocks(page) for line in block.text.splitlines() if line.startswith("$ ")]
+    for line in [*lines, *_TYPED.findall(prose(page))]:
+        for part in re.sub(r"'[^']*'|\"[^\"]*\"", "quoted", line).split("|"):
+            words = [word for word in part.split() if not re.match(r"[A-Z_]+=", word)]
+            if words[:1] == ["opencqrs"]:
+                yield words[1:]
+
+
+@pages
+def test_every_command_that_is_shown_can_be_typed(page: Path) -> None:
+    for words in typed(page):
+        command, rest = cli, list(words)
+        while isinstance(command, click.Group) and rest and not rest[0].startswith("-"):
+            below = command.get_command(click.Context(command), rest.pop(0))
+            assert below is not None, words
+            command = below
+        command.make_parser(click.Context(command)).parse_args(rest)
+
+
+def test_the_documented_status_has_the_keys_of_the_real_one() -> None:
+    known = PartitionStatus("loans", Partition(2, 0), 3, ProcessorState.STOPPED)
+    (real,) = group_rows([GroupStatus("loans", 3, (known,))])
+    ((shown,),) = (json.loads(block.text) for block in _json_of("opencqrs status"))
+    assert list(shown) == list(real)
+    assert list(shown["partitions"][0]) == list(real["partitions"][0])
+
+
+def _json_of(section: str) -> list[Block]:
+    found = (Block(m["language"], "", m["text"]) for m in _BLOCK.finditer(COMMAND_LINE[section]))
+    return [block for block in found if block.language == "json"]
+
+
+# ------------------------------------------------------------------------------------------- facts from the code
+
+
+def test_every_error_code_has_a_heading_and_every_heading_a_code() -> None:
+    in_code = {code for file in PACKAGE.rglob("*.py") for code in _CODE.findall(file.read_text("utf-8"))}
+    headings = list(sections(REFERENCE / "errors.md", level=3))
+    assert headings == sorted(in_code)
+
+
+@pytest.mark.parametrize("table", [EVENTS, PROGRESS], ids=lambda table: table.name)
+def test_every_column_is_documented_in_its_order(table: Table) -> None:
+    assert first_cells(sections(REFERENCE / "events.md")[table.name]) == [column.name for column in table.columns]
+
+
+def test_the_glossary_is_sorted() -> None:
+    words = re.findall(r"^\*\*([^*]+)\*\*", (REFERENCE / "glossary.md").read_text("utf-8"), flags=re.MULTILINE)
+    assert words == sorted(words, key=str.casefold)
+
+
+PROCESSING = DOCS / "explanation" / "processing.md"
+
+
+def test_every_state_is_explained() -> None:
+    assert first_cells(sections(PROCESSING)["States"]) == [state.value for state in ProcessorState]
+
+
+def test_the_waits_that_are_shown_are_the_default_waits() -> None:
+    waits = islice(ExponentialBackOff().waits(), 9)
+    assert ", ".join(f"{wait:g} s" for wait in waits) in sections(PROCESSING)["Waits"]
+
+
+def test_the_pauses_of_failed_partitions_and_outages_are_as_they_are_told() -> None:
+    text = PROCESSING.read_text("utf-8")
+    assert [*islice(FAILURE_BACK_OFF.waits(), 7)] == [30, 60, 120, 240, 480, 600, 600]
+    assert "30 s, then 60, 120, 240, 480 and from then on 600 s" in " ".join(text.split())
+    assert [*islice(OUTAGE_BACK_OFF.waits(), 8)] == [0.5, 1, 2, 4, 8, 16, 30, 30]
+    assert "0.5 s, then doubling up to 30 s" in " ".join(text.split())
