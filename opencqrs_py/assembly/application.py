@@ -21,7 +21,7 @@ from opencqrs_py.assembly.conditions import (
     decide_controller,
     decide_tracking,
 )
-from opencqrs_py.assembly.sources import find_modules, literal_groups
+from opencqrs_py.assembly.sources import all_modules, find_modules, literal_groups
 from opencqrs_py.config import Configuration, EffectiveGroup, load
 from opencqrs_py.engines.runs import Engine
 from opencqrs_py.errors import AssemblyError
@@ -128,7 +128,7 @@ class Application:
         modules = UserModules(
             names=tuple(module.name for module in found),
             roots=tuple(dict.fromkeys(str(module.root) for module in found)),
-            files=tuple(str(module.path) for module in found),
+            files=tuple(str(module.path) for module in all_modules(project)),
         )
         return cls(settings, modules, project)
 

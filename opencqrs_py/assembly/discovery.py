@@ -63,12 +63,17 @@ def import_modules(names: Sequence[str], roots: Iterable[Path]) -> list[ModuleTy
     """Import the user's modules.
 
     Raises:
-        AssemblyError: OCQ-501, if one cannot be imported; names the file and line that raised.
+        AssemblyError: OCQ-501, if one cannot be imported; names the file and line that raised. OCQ-512, if another
+            module of the same name stands in its way.
     """
-    for root in dict.fromkeys(str(root) for root in roots):
+    unique = list(dict.fromkeys(str(root) for root in roots))
+    for root in unique:
         if root not in sys.path:
             sys.path.insert(0, root)
-    return [_imported(name) for name in names]
+    modules = [_imported(name) for name in names]
+    for module in modules:
+        _check_place(module, unique)
+    return modules
 
 
 def discover(modules: Sequence[ModuleType], only: frozenset[str] | None = None) -> Discovered:
@@ -93,6 +98,14 @@ def discover(modules: Sequence[ModuleType], only: frozenset[str] | None = None) 
         event_classes=tuple(m for m in members if isinstance(m, type) and event_type_of(m)),
         injector=injector,
     )
+
+
+def _check_place(module: ModuleType, roots: Sequence[str]) -> None:
+    """Refuse a module that another of the same name hides, such as ``calendar``."""
+    file = getattr(module, "__file__", None)
+    if roots and not any(Path(file or "/").resolve().is_relative_to(Path(root).resolve()) for root in roots):
+        what = f"module '{module.__name__}' of the project is hidden by another one of that name"
+        raise AssemblyError("OCQ-512", what, file or "built in", "give the project's file another name")
 
 
 def _imported(name: str) -> ModuleType:
@@ -142,8 +155,8 @@ def _handlers(member: Any, injector: ContainerInjector) -> Iterator[Handler]:
 
 def _methods(cls: type, injector: ContainerInjector) -> Iterator[Handler]:
     own_marks = _marks(cls)
-    methods = [(f, mark) for c in reversed(cls.__mro__) for f in vars(c).values() for mark in _marks(f)]
-    methods = [(f, mark) for f, mark in methods if callable(f) and not isinstance(f, type)]
+    functions = [f for c in reversed(cls.__mro__) for f in vars(c).values() if inspect.isfunction(f)]
+    methods = [(function, mark) for function in functions for mark in _marks(function)]
     if not methods:
         if own_marks:
             fix = "put @event_handling above each method that handles events"

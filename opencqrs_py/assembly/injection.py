@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
-from typing import Any, get_type_hints
+from typing import Any, get_type_hints, is_typeddict
 
 from dependency_injector import providers
 from dependency_injector.containers import Container
+from typing_extensions import is_protocol
 
 from opencqrs_py.errors import AssemblyError
 
@@ -75,7 +76,7 @@ class ContainerInjector:
         return cls(**arguments)
 
     def _matching(self, wanted: object) -> dict[str, providers.Provider[Any]]:
-        if not isinstance(wanted, type) or wanted is object:
+        if not isinstance(wanted, type) or wanted is object or is_typeddict(wanted) or is_protocol(wanted):
             return {}
         made = {name: _made_by(provider) for name, provider in self._providers.items()}
         return {n: self._providers[n] for n, cls in made.items() if cls is not None and issubclass(cls, wanted)}

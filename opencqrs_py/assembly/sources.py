@@ -7,9 +7,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["SourceModule", "find_modules", "literal_groups"]
+__all__ = ["SourceModule", "all_modules", "find_modules", "literal_groups"]
 
 _SKIPPED = {"__pycache__", "build", "dist", "node_modules", "tests"}
+_MARKS_OF_USE = ("opencqrs_py", "dependency_injector")  # handlers, and containers for them
 _DECORATORS = {"event_handling", "on_start"}
 
 
@@ -36,13 +37,18 @@ def find_modules(project: Path) -> list[SourceModule]:
     """Return the modules of a project that use this package, themselves or through another module of the project.
 
     Looked at are the Python files and packages in the project folder and in its ``src``; not tests, hidden folders or
-    virtual environments. A script that does not import this package is never run.
+    virtual environments. A script that imports neither this package nor dependency-injector is never run.
     """
-    everything = [module for root in (project, project / "src") for module in _modules(root)]
-    using = {module.name for module in everything if any(_within(i, "opencqrs_py") for i in module.imports)}
+    everything = all_modules(project)
+    using = {m.name for m in everything if any(_within(i, p) for i in m.imports for p in _MARKS_OF_USE)}
     while more := {m.name for m in everything if m.name not in using and m.imports & using}:
         using |= more
     return [module for module in everything if module.name in using]
+
+
+def all_modules(project: Path) -> list[SourceModule]:
+    """Return every module of the project, also those that do not use this package."""
+    return [module for root in (project, project / "src") for module in _modules(root)]
 
 
 def literal_groups(modules: Iterable[SourceModule]) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from opencqrs_py.config import load
 if TYPE_CHECKING:
     from opencqrs_py.config import Configuration
 
-__all__ = ["conditions_command", "config_command"]
+__all__ = ["conditions_command", "config_command", "schema_command"]
 
 _GROUPS = "event-handling.groups."
 
@@ -57,6 +57,14 @@ def conditions_command(options: ProjectOptions, *, as_json: bool) -> None:
         return
     for decision in decisions:
         stdout().print(clean(str(decision)), markup=False, soft_wrap=True)
+
+
+@click.command("schema")
+def schema_command() -> None:
+    """Print the JSON Schema of application.yaml, for editors."""
+    from opencqrs_py.config.schema import json_schema  # noqa: PLC0415 only here
+
+    print_json(json_schema())
 
 
 def _row(value: Any) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from opencqrs_py.model.event import Event
 
 __all__ = ["events_command"]
 
+_DATA_SHOWN = 60  # characters of an event's data in a table
 _TELL_EVERY = 2.0  # seconds between two lines of progress
 
 
@@ -54,8 +55,10 @@ def import_command(file: str, options: ProjectOptions, *, as_json: bool) -> None
 @events_command.command("list")
 @project_options
 @format_option
-@click.option("--after", default=0, show_default=True, help="Position after which the list begins.")
-@click.option("--limit", default=20, show_default=True, help="Most events listed.")
+@click.option(
+    "--after", type=click.IntRange(min=0), default=0, show_default=True, help="Position after which the list begins."
+)
+@click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True, help="Most events listed.")
 @click.option("--subject", default="/", show_default=True, help="Subject, with its children.")
 @click.option("--type", "types", multiple=True, help="Event type; may be repeated.")
 def list_command(
@@ -78,8 +81,8 @@ def _print_table(events: Iterable[Event]) -> None:
     table = Table(box=None, pad_edge=False)
     table.add_column("position", justify="right")
     for title in ("time", "type", "subject"):
-        table.add_column(title, overflow="fold")
-    table.add_column("data", overflow="ellipsis", no_wrap=True)
+        table.add_column(title, no_wrap=True)
+    table.add_column("data", overflow="ellipsis", no_wrap=True, max_width=_DATA_SHOWN)
     for e in events:
         cells = (f"{e.position:,}", e.time or "-", clean(e.type), clean(e.subject), clean(e.payload or "-"))
         table.add_row(*(cell.replace("[", r"\[") for cell in cells))

@@ -21,6 +21,7 @@ _COMMANDS = {
     "events": "opencqrs_py.cli.events",
     "init": "opencqrs_py.cli.init",
     "run": "opencqrs_py.cli.run",
+    "schema": "opencqrs_py.cli.config",
     "status": "opencqrs_py.cli.status",
 }
 
@@ -79,5 +80,6 @@ def _exit_code(error: OpenCqrsError) -> int:
     return WRONG_USE if isinstance(error, ExplainedError) and not isinstance(error, EngineLostError) else 1
 
 
-def _interrupt(_signal: int, _frame: FrameType | None) -> Any:
+def _interrupt(number: int, _frame: FrameType | None) -> Any:
+    signal.signal(number, signal.SIG_IGN)  # a supervisor may send it twice; one clean stop is under way
     raise KeyboardInterrupt

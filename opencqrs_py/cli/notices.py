@@ -11,7 +11,7 @@ _MILD = (Action.RETRY, Action.WAIT)
 _NEXT = {
     Action.RETRY: "retry in {wait}",
     Action.SKIP: "attempts used up: the event is skipped",
-    Action.STOP: "the partition has failed; next attempt in {wait}",
+    Action.STOP: "the partition has failed; next attempt in {wait}, or at the next start",
     Action.WAIT: "no attempt is used; next look in {wait}",
     Action.LEAVE: "this process leaves the partition alone",
 }

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["clean", "explain", "print_json", "stderr", "stdout"]
 
-_PIPE_WIDTH = 120  # columns of a table that goes into a file or pipe
+_PIPE_WIDTH = 1_000  # columns of a table that goes into a file or pipe: enough to break nothing
 
 
 @cache

@@ -44,6 +44,6 @@ def run_command(
     else:
         if interrupted:
             stderr().print("stopped; each partition goes on from here:")
-        print_groups(statuses, monitor.handled)
+        print_groups(statuses, {} if interrupted else monitor.handled)  # what was cut off is not counted
     sys.stdout.flush()
     return 130 if interrupted else int(failed)

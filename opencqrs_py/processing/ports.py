@@ -119,6 +119,10 @@ class ProgressTracker(Protocol):
         """
         ...
 
+    def renewed(self, group: str, cursor: Cursor) -> Cursor | None:
+        """Return where the partition goes on if the claim is still the cursor's, ``None`` if somebody else has it."""
+        ...
+
     def report(self, status: PartitionStatus, epoch: int) -> None:
         """Publish what a processor does; ignored when ``epoch`` is not the current one. Does not touch progress."""
         ...

@@ -77,9 +77,21 @@ class PartitionProcessor:
         When event k of a chunk fails, the chunk is rolled back, the events before k are committed, and the outcome
         names k. Errors come back in the outcome; only ``KeyboardInterrupt`` passes through.
 
+        Progress that was moved under the cursor's own claim, by a task that Spark ran before this one, is taken over.
+
         Source:
             PRODUCT section 4, "Exactly once"; OpenCQRS event handling loop.
         """
+        outcome = self._step(cursor)
+        if outcome.trouble is None or outcome.trouble.origin is not Origin.FENCED:
+            return outcome
+        try:
+            renewed = self._tracker.renewed(self.group, cursor)
+        except Exception as error:
+            return Outcome(cursor, trouble=self._trouble(error, Origin.FRAMEWORK))
+        return outcome if renewed is None else Outcome(renewed)
+
+    def _step(self, cursor: Cursor) -> Outcome:
         try:
             stretch = self._feed.read(cursor.position)
             events = stretch.share(self.partition, cursor.position) if stretch is not None else ()

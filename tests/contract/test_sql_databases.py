@@ -12,6 +12,7 @@ from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from opencqrs_py.adapters.sql import Database, DatabaseTransactions, SqlEventStore, SqlProgressTracker, databases
+from opencqrs_py.adapters.sql.databases import DatabaseAwayError
 from opencqrs_py.errors import NonTransientError, OpenCqrsError
 from opencqrs_py.model import layout
 from opencqrs_py.processing.ports import UnitOfWork
@@ -36,8 +37,8 @@ def transactions(database: Database) -> DatabaseTransactions:
     return DatabaseTransactions(database)
 
 
-def error_of(call: Callable[[], object]) -> DBAPIError:
-    with pytest.raises(DBAPIError) as caught:
+def error_of(call: Callable[[], object]) -> DBAPIError | DatabaseAwayError:
+    with pytest.raises((DBAPIError, DatabaseAwayError)) as caught:
         call()
     return caught.value
 

@@ -63,6 +63,12 @@ class InMemoryProgressTracker:
         """
         return self._unit((group, cursor.partition), cursor, to)
 
+    def renewed(self, group: str, cursor: Cursor) -> Cursor | None:
+        """Return where the partition goes on if the claim is still the cursor's, ``None`` if somebody else has it."""
+        with self._lock:
+            position, epoch = self._progress.get((group, cursor.partition), (0, 0))
+        return Cursor(cursor.partition, epoch, position, position) if epoch == cursor.epoch else None
+
     def report(self, status: PartitionStatus, epoch: int) -> None:
         """Keep what a processor says of itself."""
         key = (status.group, status.partition)

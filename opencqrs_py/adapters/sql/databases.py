@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import cached_property
 from threading import Lock
-from typing import Any
+from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Engine, create_engine, event, exc, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, OperationalError
@@ -17,7 +17,9 @@ from sqlalchemy.orm import Session
 from opencqrs_py.errors import EventStoreError, NonTransientError, OpenCqrsError
 from opencqrs_py.processing.ports import UnitOfWork
 
-__all__ = ["Database", "DatabaseTransactions"]
+__all__ = ["Database", "DatabaseAwayError", "DatabaseTransactions"]
+
+T = TypeVar("T")
 
 # SQLite result codes that pass by themselves: BUSY, LOCKED, IOERR, FULL, CANTOPEN, PROTOCOL.
 _SQLITE_AWAY = {5, 6, 10, 13, 14, 15}
@@ -25,6 +27,10 @@ _SQLITE_PATIENCE = 60.0  # seconds that a writer waits for the one before it
 _SQLITE_PAUSE = 0.005  # seconds between two looks, where SQLite does not wait by itself
 _PSYCOPG_IN_ERROR = 3  # psycopg.pq.TransactionStatus.INERROR
 _DRIVERS = {"sqlite": "sqlite", "postgresql": "postgresql+psycopg"}
+
+
+class DatabaseAwayError(EventStoreError):
+    """The database does not answer for now (OCQ-304)."""
 
 
 class Database:
@@ -69,8 +75,12 @@ class Database:
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
-        """Open a connection that sees one state of the database."""
-        with self.engine.connect() as connection:
+        """Open a connection that sees one state of the database.
+
+        Raises:
+            DatabaseAwayError: OCQ-304, if the database cannot be reached.
+        """
+        with self._reached(self.engine.connect) as connection:
             yield connection
 
     @contextmanager
@@ -78,14 +88,29 @@ class Database:
         """Open a transaction that may write; on SQLite it holds the write lock from its beginning.
 
         Threads of one process take turns on a lock of ours first: SQLite's own waiting is a sleep that grows.
+
+        Raises:
+            DatabaseAwayError: OCQ-304, if the database cannot be reached.
         """
-        options = {"opencqrs_writing": True}
-        with self._turn, self.engine.connect().execution_options(**options) as connection, connection.begin():
-            yield connection
+        with self._turn, self._reached(self.engine.connect) as connection:
+            connection.execution_options(opencqrs_writing=True)
+            with self._reached(connection.begin):
+                yield connection
+
+    def _reached(self, reach: Callable[[], T]) -> T:
+        try:
+            return reach()
+        except DBAPIError as error:
+            if not self.is_outage(error):
+                raise
+            reason = str(error.orig).strip().splitlines()
+            what = f"the database cannot be reached ({reason[0] if reason else type(error.orig).__name__})"
+            fix = "start it, or mend event-store.url or database.url; a folder named there must exist"
+            raise DatabaseAwayError("OCQ-304", what, self.label, fix) from None
 
     def is_outage(self, error: BaseException) -> bool:
         """Say whether ``error`` means that the database does not answer for now."""
-        if isinstance(error, exc.TimeoutError):
+        if isinstance(error, exc.TimeoutError | DatabaseAwayError):
             return True
         if not isinstance(error, DBAPIError):
             return False

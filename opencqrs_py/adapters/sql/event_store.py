@@ -139,13 +139,18 @@ def _lock(connection: Connection) -> None:
 
 
 def _insert_statement(kind: str) -> str:
+    """Return the statement that adds an event unless it is known.
+
+    Not ``ON CONFLICT DO NOTHING``: an event that is left out would still use up a position.
+    """
     mark = "?" if kind == "sqlite" else "%s"
-    marks = ", ".join([mark] * len(_WRITTEN))
-    return f"INSERT INTO {EVENTS.name} ({', '.join(_WRITTEN)}) VALUES ({marks}) ON CONFLICT (source, id) DO NOTHING"  # noqa: S608 names of our own
+    values = ", ".join(f"CAST({mark} AS {EVENTS.c[name].type})" for name in _WRITTEN)
+    unknown = f"NOT EXISTS (SELECT 1 FROM {EVENTS.name} WHERE source = {mark} AND id = {mark})"  # noqa: S608 our names
+    return f"INSERT INTO {EVENTS.name} ({', '.join(_WRITTEN)}) SELECT {values} WHERE {unknown}"
 
 
 def _row(event: Event) -> tuple[Any, ...]:
-    return (*event[1:], microseconds(event.time))
+    return (*event[1:], microseconds(event.time), event.source, event.id)
 
 
 def _chunks(rows: Iterator[tuple[Any, ...]]) -> Iterator[list[tuple[Any, ...]]]:

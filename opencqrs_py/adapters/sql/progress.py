@@ -80,6 +80,13 @@ class SqlProgressTracker:
         """
         return self._unit(group, cursor, to)
 
+    def renewed(self, group: str, cursor: Cursor) -> Cursor | None:
+        """Return where the partition goes on if the claim is still the cursor's, ``None`` if somebody else has it."""
+        with self._database.reading() as connection:
+            key = _key(group, cursor.partition, cursor.epoch)
+            position = connection.execute(select(_columns.position).where(_one), key).scalar()
+        return None if position is None else Cursor(cursor.partition, cursor.epoch, position, position)
+
     def report(self, status: PartitionStatus, epoch: int) -> None:
         """Publish what a processor does; ignored when ``epoch`` is not the current one."""
         values = {

@@ -11,6 +11,7 @@ from functools import partial
 from threading import Condition, Thread
 
 from py4j.protocol import Py4JError
+from pyspark.sql import SparkSession
 
 from opencqrs_py.engines.runs import GroupRun, claim, publish, settle
 from opencqrs_py.engines.spark.orders import Order, Report
@@ -91,7 +92,7 @@ class SparkEngine:
         self._changed = Condition()
         self._stopping = False
         self._failure: Exception | None = None
-        self._slots = 0
+        self._spark: SparkSession | None = None
         self._thread = Thread(target=self._coordinate, name="opencqrs-coordinator", daemon=True)
 
     def start(self) -> None:
@@ -143,7 +144,7 @@ class SparkEngine:
 
     def _open(self) -> None:
         spark = self._sessions.open()
-        self._slots = max(1, spark.sparkContext.defaultParallelism)
+        self._spark = spark
         for group in self._groups:
             group.query = GroupQuery(
                 spark,
@@ -172,7 +173,7 @@ class SparkEngine:
                     group.busy = tuple(ready)
                 if not rounds:
                     self._changed.wait(min(group.next_due() for group in self._groups))
-            if rounds and not self._slots:
+            if rounds and self._spark is None:
                 self._open()
             self._look_after_queries()
             for group, ready in rounds:
@@ -186,15 +187,20 @@ class SparkEngine:
 
     def _give_orders(self, group: _Group, ready: list[SupervisedPartition]) -> None:
         """Deal the partitions out to as many tasks as can run at once; each task reads the log once."""
-        tasks = min(len(ready), self._slots)
-        orders = [Order(tuple(p.cursor for p in ready[task::tasks]), ORDER_SECONDS) for task in range(tasks)]
         try:
             if group.query is not None:
+                tasks = min(len(ready), self._slots())
+                dealt = (tuple(p.cursor for p in ready[task::tasks]) for task in range(tasks))
+                orders = [Order(cursors, ORDER_SECONDS) for cursors in dealt]
                 group.waiting = True
                 group.query.send(orders)
         except Exception as error:
             self._sessions.check()
             self._broken(group, spark_trouble(error))
+
+    def _slots(self) -> int:
+        """Return how many tasks can run at once; executors of a cluster come and go."""
+        return max(1, self._spark.sparkContext.defaultParallelism) if self._spark is not None else 1
 
     def _reported(self, group: _Group, reports: Sequence[Report]) -> None:
         """Take reports in. Called by Spark, which must not see an error of ours."""

@@ -106,7 +106,7 @@ def spark_trouble(error: Exception) -> Trouble:
 def _first_line(error: Exception) -> str:
     """Return the reason without the JVM's stack."""
     text = error.getMessage() if isinstance(error, PySparkException) else str(error)
-    lines = [line.strip() for line in (text or type(error).__name__).splitlines() if line.strip()]
+    lines = [line.strip(" :") for line in (text or type(error).__name__).splitlines() if line.strip()]
     said = [line for line in lines if not line.startswith("at ")] or lines
     telling = [line for line in said if "Error" in line or "exited" in line or "lost" in line]
     return (telling or said)[0][:300]

@@ -7,38 +7,26 @@ from __future__ import annotations
 
 import logging
 import os
-import signal
 import sys
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from threading import Thread, current_thread, main_thread
 from typing import Any
 
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 from opencqrs_py.engines.spark.java import find_java
+from opencqrs_py.engines.spark.launching import QuietErrors, interrupts_deferred, own_process_group
 from opencqrs_py.errors import EngineError
 
 __all__ = ["SessionSettings", "Sessions"]
 
 _QUIET_LOGS = Path(__file__).with_name("log4j2-quiet.properties")
 _PACKAGE_PARENT = Path(__file__).resolve().parents[3]
-
-# What the JVM says at every start and nobody can change.
-_START_NOISE = (
-    "WARNING: Using incubator modules",
-    "WARNING: package sun.security.action not in java.base",
-    "Setting default log level to",
-    "To adjust logging level use",
-    "Setting Spark log level to",
-    "NOTE: Picked up JDK_JAVA_OPTIONS",
-    "Picked up JAVA_TOOL_OPTIONS",
-)
 
 
 @dataclass(frozen=True)
@@ -114,9 +102,9 @@ class Sessions:
         builder = SparkSession.builder.master(self._settings.master).appName(self._settings.name)
         for key, value in {**self._defaults(), **self._settings.conf}.items():
             builder = builder.config(key, value)
-        with _deaf_to_termination(), _FilteredErrors(active=not self._settings.verbose):
+        with interrupts_deferred(), own_process_group(), QuietErrors(active=not self._settings.verbose):
             try:
-                session = builder.getOrCreate()
+                self._session = session = builder.getOrCreate()
             except Exception as error:
                 raise _not_started(error, self._settings.master, str(java.home)) from error
         if not self._settings.verbose:
@@ -132,6 +120,7 @@ class Sessions:
         conf = {
             "spark.executorEnv.PYTHONPATH": str(_PACKAGE_PARENT),
             "spark.scheduler.mode": "FAIR",
+            "spark.task.maxFailures": "1",  # a failed round is ours to repeat, from the progress in the database
             "spark.ui.enabled": "false",
             "spark.ui.showConsoleProgress": "false",
             "spark.sql.streaming.forceDeleteTempCheckpointLocation": "true",
@@ -170,55 +159,3 @@ def _hush(session: SparkSession) -> None:
     server: Any = session.sparkContext._accumulatorServer  # noqa: SLF001 the only way
     server.handle_error = lambda _request, _client: None
     logging.getLogger().addFilter(lambda record: record.msg != "Exception while sending command.")
-
-
-@contextmanager
-def _deaf_to_termination() -> Iterator[None]:
-    """Let a JVM that is started here ignore SIGTERM: sent to the whole process group, it is ours to obey.
-
-    The JVM ends with this process, whose standard input it holds.
-    """
-    if current_thread() is not main_thread():  # signals can be set by the main thread only
-        yield
-        return
-    before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-class _FilteredErrors:
-    """While a JVM is started, its standard error goes through a thread that drops the noise of every start.
-
-    The JVM keeps the pipe, so that what handlers print on executors of a local master still reaches the terminal.
-    """
-
-    def __init__(self, *, active: bool) -> None:
-        self._active = active
-        self._saved = -1
-
-    def __enter__(self) -> None:
-        if not self._active:
-            return
-        sys.stderr.flush()
-        self._saved = os.dup(2)
-        reading, writing = os.pipe()
-        os.dup2(writing, 2)
-        os.close(writing)
-        Thread(target=_forward, args=(reading, os.dup(self._saved)), name="opencqrs-jvm", daemon=True).start()
-
-    def __exit__(self, *_: object) -> None:
-        if self._active:
-            os.dup2(self._saved, 2)
-            os.close(self._saved)
-
-
-def _forward(reading: int, writing: int) -> None:
-    with os.fdopen(reading, "rb", buffering=0) as lines, os.fdopen(writing, "wb", buffering=0) as terminal:
-        rest = b""
-        while part := lines.read(65_536):
-            *whole, rest = (rest + part).split(b"\n")
-            kept = [line for line in whole if not line.decode(errors="replace").startswith(_START_NOISE)]
-            terminal.write(b"".join(line + b"\n" for line in kept))
-        terminal.write(rest)

@@ -7,6 +7,7 @@ so the simplest source that Spark has is the right one: it starts no process, po
 from __future__ import annotations
 
 import socket
+from contextlib import suppress
 from threading import Lock, Thread
 
 __all__ = ["SignalLine"]
@@ -19,6 +20,7 @@ class SignalLine:
         self._server = socket.create_server(("127.0.0.1", 0), backlog=1)
         self._lock = Lock()
         self._waiting = b""
+        self._closed = False
         self._reader: socket.socket | None = None
         Thread(target=self._accept, name="opencqrs-signals", daemon=True).start()
 
@@ -43,6 +45,9 @@ class SignalLine:
     def close(self) -> None:
         """Close both ends."""
         with self._lock:
+            self._closed = True
+            with suppress(OSError):  # wakes the thread that waits for the reader; a mere close would not
+                self._server.shutdown(socket.SHUT_RDWR)
             self._server.close()
             if self._reader is not None:
                 self._reader.close()
@@ -53,6 +58,9 @@ class SignalLine:
         except OSError:  # closed before anybody came
             return
         with self._lock:
+            if self._closed:
+                reader.close()
+                return
             reader.sendall(self._waiting)
             self._waiting = b""
             self._reader = reader

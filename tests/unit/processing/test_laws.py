@@ -1,7 +1,7 @@
 """The laws of processing, tried against whatever can go wrong, in any order.
 
 Processes start, take over from each other, go on as zombies, fail, crash in mid-chunk and lose their database, with
-random sizes of chunks and reads, while events arrive. What must hold after every single step is in ``check``.
+random sizes of chunks and reads, while events arrive. What must hold after every single step is in ``World.check``.
 """
 
 from __future__ import annotations
@@ -9,16 +9,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import pairwise
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from opencqrs_py import Event, NonTransientError, ProcessingContext
 from opencqrs_py.adapters.memory import InMemoryEventStore, InMemoryProgressTracker
-from opencqrs_py.model import Handler, HandlerMark, Origin, Partition, ProcessorState, Selection, layout
+from opencqrs_py.model import Handler, HandlerMark, Origin, ProcessorState, Selection, layout
 from opencqrs_py.processing.backoff import FixedBackOff
 from opencqrs_py.processing.dispatch import Dispatcher, bind
 from opencqrs_py.processing.feed import Feed
@@ -79,20 +78,20 @@ class Nothing:
 class Process:
     """All partitions of the group, as one process runs them."""
 
-    def __init__(self, machine: Processing, batch_size: int, limit: int, retries: int) -> None:
+    def __init__(self, world: World, batch_size: int, limit: int, retries: int) -> None:
         self.clock = FakeClock()
         self.retries = retries
         self.errors: Counter[int] = Counter()
-        handler = bind(Handler(HandlerMark("group"), machine.handle, "here"), Nothing())
-        feed = Feed(machine.store, Selection(), PerSubject(), limit, memory=2)
+        handler = bind(Handler(HandlerMark("group"), world.handle, "here"), Nothing())
+        feed = Feed(world.store, Selection(), PerSubject(), limit, memory=2)
         dispatcher = Dispatcher([handler], [])
         back_off = FixedBackOff(1, retries)
-        cursors = machine.tracker.claim("group", machine.partitions, 0, "owner")
+        cursors = world.tracker.claim("group", world.partitions, 0, "owner")
         self.partitions = [
             SupervisedPartition("group", cursor, back_off, OnExhausted.SKIP, self.clock) for cursor in cursors
         ]
         self._processors = [
-            PartitionProcessor("group", cursor.partition, feed, machine.tracker, dispatcher, batch_size)
+            PartitionProcessor("group", cursor.partition, feed, world.tracker, dispatcher, batch_size)
             for cursor in cursors
         ]
 
@@ -114,9 +113,45 @@ class Process:
         return before.troubled if outcome.skipped else None
 
 
-class Processing(RuleBasedStateMachine):
-    @initialize(partitions=st.integers(1, 4))
-    def begin(self, partitions: int) -> None:
+@dataclass(frozen=True)
+class Turn:
+    """What happens next: events arrive, a process starts, and one process goes on while things fail.
+
+    Attributes:
+        subjects: Of the events that arrive.
+        start: Sizes of chunk and read, and retries, of a process that starts; ``None`` if none does.
+        process: Which process goes on: 0 is the newest, the others are zombies.
+        partitions: The partitions that it steps, in this order.
+        faults: What the calls of the handler do, the last one first.
+        away: For how many transactions the database is away.
+        refusals: What the next commits raise.
+    """
+
+    subjects: list[str]
+    start: tuple[int, int, int] | None
+    process: int
+    partitions: list[int]
+    faults: list[str]
+    away: int
+    refusals: list[type[Exception]]
+
+
+turns = st.builds(
+    Turn,
+    subjects=st.lists(st.sampled_from(SUBJECTS), max_size=10),
+    start=st.sampled_from([None] * 4) | st.tuples(st.integers(1, 7), st.integers(1, 12), st.integers(0, 2)),
+    process=st.sampled_from([0, 0, 0, 1, 2]),
+    partitions=st.lists(st.integers(0, 3), min_size=1, max_size=6),
+    faults=st.lists(st.sampled_from(FAULTS), max_size=8),
+    away=st.sampled_from([0, 0, 0, 0, 1, 2]),
+    refusals=st.lists(st.sampled_from([ValueError, ConnectionError]), max_size=1),
+)
+
+
+class World:
+    """A store, a database, and the processes that there are."""
+
+    def __init__(self, partitions: int) -> None:
         self.partitions = layout(partitions)
         self.store = InMemoryEventStore()
         self.database = Database()
@@ -139,13 +174,9 @@ class Processing(RuleBasedStateMachine):
             case "crash":
                 raise CrashError
             case "take over":
-                heir = Process(self, batch_size=3, limit=5, retries=1)
-                self.processes.append(heir)
-                self._step(heir, self.partitions.index(context.partition))
+                heir = self.start(3, 5, 1)
+                self.step(heir, self.partitions.index(context.partition))
 
-    # What happens
-
-    @rule(subjects=st.lists(st.sampled_from(SUBJECTS), min_size=1, max_size=10))
     def append(self, subjects: list[str]) -> None:
         first = self.store.head() + 1
         self.store.append(
@@ -153,32 +184,23 @@ class Processing(RuleBasedStateMachine):
             for n, subject in enumerate(subjects, first)
         )
 
-    @rule(batch_size=st.integers(1, 7), limit=st.integers(1, 12), retries=st.integers(0, 2))
-    def start_a_process(self, batch_size: int, limit: int, retries: int) -> None:
-        self.processes.append(Process(self, batch_size, limit, retries))
-        del self.processes[:-3]
+    def start(self, batch_size: int, limit: int, retries: int) -> Process:
+        self.processes = [*self.processes[-2:], Process(self, batch_size, limit, retries)]
+        return self.processes[-1]
 
-    @rule(faults=st.lists(st.sampled_from(FAULTS), min_size=1, max_size=10))
-    def let_handlers_fail(self, faults: list[str]) -> None:
-        self.faults = faults
-
-    @rule(error=st.sampled_from([ValueError, ConnectionError]), times=st.integers(1, 3))
-    def let_commits_fail(self, error: type[Exception], times: int) -> None:
-        self.database.refusals = [error() for _ in range(times)]
-
-    @rule(away=st.integers(1, 4))
-    def let_the_database_be_away(self, away: int) -> None:
-        self.database.away = away
-
-    @precondition(lambda self: self.processes)
-    @rule(process=st.sampled_from([0, 0, 0, 1, 2]), partitions=st.lists(st.integers(0, 3), min_size=1, max_size=12))
-    def go_on(self, process: int, partitions: list[int]) -> None:
-        chosen = self.processes[-1 - process % len(self.processes)]  # the newest, or a zombie
-        for partition in partitions:
-            self._step(chosen, partition % len(self.partitions))
+    def take(self, turn: Turn) -> None:
+        self.append(turn.subjects)
+        if turn.start is not None or not self.processes:
+            self.start(*(turn.start or (4, 9, 1)))
+        self.faults = list(turn.faults)
+        self.database.away = turn.away
+        self.database.refusals = [refusal() for refusal in turn.refusals]
+        process = self.processes[-1 - turn.process % len(self.processes)]
+        for partition in turn.partitions:
+            self.step(process, partition % len(self.partitions))
             self.check()
 
-    def _step(self, process: Process, partition: int) -> None:
+    def step(self, process: Process, partition: int) -> None:
         try:
             given_up = process.step(partition)
         except CrashError:
@@ -188,42 +210,33 @@ class Processing(RuleBasedStateMachine):
             assert process.errors[given_up] > process.retries, "given up before its attempts were used up"
             self.given_up.add(given_up)
 
-    # What must hold
-
-    @invariant()
     def check(self) -> None:
-        found = {status.partition: status.position for status in self.tracker.statuses()}
-        for partition, position in found.items():
-            assert position >= self.stored[partition], "progress moved backward"
-            self.stored[partition] = position
-        for partition in self.partitions:
-            rows = [position for position in self.database.rows if partition.owns(self._subject(position))]
-            assert rows == self._due(partition), "lost, doubled, or out of order"
-
-    def _due(self, partition: Partition) -> list[int]:
-        """Return the positions that must have been handled, given the progress."""
+        for status in self.tracker.statuses():
+            assert status.position >= self.stored[status.partition], "progress moved backward"
+            self.stored[status.partition] = status.position
         events = self.store.read(0, 1_000, Selection()).events
-        done = [e.position for e in events if partition.owns(e.subject) and e.position <= self.stored[partition]]
-        return [position for position in done if position not in self.given_up]
+        for partition in self.partitions:
+            own = [event.position for event in events if partition.owns(event.subject)]
+            due = [n for n in own if n <= self.stored[partition] and n not in self.given_up]
+            assert [n for n in self.database.rows if n in own] == due, "lost, doubled, or out of order"
 
-    def _subject(self, position: int) -> str:
-        return self.store.read(position - 1, 1, Selection()).events[0].subject
-
-    def teardown(self) -> None:
-        """When nothing fails any more, everything is handled."""
-        if not hasattr(self, "store"):
-            return
+    def finish(self) -> None:
+        """Let a last process do what is left, without any faults."""
         self.faults, self.database.refusals, self.database.away = [], [], 0
-        last = Process(self, batch_size=4, limit=9, retries=0)
+        last = self.start(4, 9, 0)
         for number, partition in enumerate(last.partitions):
-            for _ in range(2 * self.store.head() + 2):
-                self._step(last, number)
-                assert partition.state is ProcessorState.RUNNING
+            for _ in range(self.store.head() + 2):
+                self.step(last, number)
+            assert partition.state is ProcessorState.RUNNING
             assert partition.done(self.store.head())
         self.check()
-        assert sorted({*self.database.rows, *self.given_up}) == list(range(1, self.store.head() + 1))
-        assert all(a != b for a, b in pairwise(sorted(self.database.rows)))
 
 
-Processing.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
-TestProcessing = Processing.TestCase
+@settings(max_examples=150, deadline=None)
+@given(st.integers(1, 4), st.lists(turns, min_size=1, max_size=12))
+def test_no_event_is_lost_doubled_or_out_of_order_whatever_goes_wrong(partitions: int, turns: list[Turn]) -> None:
+    world = World(partitions)
+    for turn in turns:
+        world.take(turn)
+    world.finish()
+    assert sorted([*world.database.rows, *world.given_up]) == list(range(1, world.store.head() + 1))

@@ -72,8 +72,17 @@ def test_the_same_order_carried_out_twice_changes_nothing_the_second_time(proces
     twice = order(processing)
     carry_out(processing, twice)
     report = carry_out(processing, twice)
-    assert {outcome.trouble.origin for outcome in report.outcomes if outcome.trouble} == {Origin.FENCED}
+    assert [(o.trouble, o.handled, o.cursor.stored) for o in report.outcomes] == [(None, 0, 100)] * 3
     assert len(handled) == 100
+
+
+def test_a_partition_that_another_process_claimed_is_left_alone(processing):
+    add(processing, 100)
+    old = order(processing)
+    order(processing)
+    report = carry_out(processing, old)
+    assert [outcome.trouble.origin for outcome in report.outcomes] == [Origin.FENCED] * 3
+    assert handled == []
 
 
 def test_a_partition_in_trouble_does_not_hold_up_the_others(processing):

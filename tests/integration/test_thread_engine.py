@@ -1,0 +1,366 @@
+"""The thread engine on SQLite: partitions, back-off, stopping in mid-run, and two engines that want the same group."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import Condition, Event
+from typing import Any
+
+import pytest
+from sqlalchemy import Column, Connection, Integer, MetaData, Table, Text, insert, select
+
+from opencqrs_py import Event as StoredEvent
+from opencqrs_py import NonTransientError, ProcessingContext
+from opencqrs_py.adapters.sql import Database, DatabaseTransactions, SqlEventStore, SqlProgressTracker
+from opencqrs_py.engines.runs import GroupRun
+from opencqrs_py.engines.thread import ThreadEngine
+from opencqrs_py.model import (
+    Handler,
+    HandlerMark,
+    Origin,
+    Outcome,
+    Partition,
+    PartitionStatus,
+    ProcessorState,
+    layout,
+)
+from opencqrs_py.processing.backoff import FixedBackOff, NoRetry
+from opencqrs_py.processing.dispatch import Dispatcher, bind
+from opencqrs_py.processing.group import GroupProcessing
+from opencqrs_py.processing.ports import BackOff
+from opencqrs_py.processing.recovery import Action, OnExhausted
+from opencqrs_py.processing.sequencing import PerSubject
+from opencqrs_py.processing.supervision import Notice
+
+SECONDS = 60  # longest wait for another thread
+HOUR = 3_600.0
+
+FIRST, SECOND = "/order/1", "/order/4"  # of two partitions, 0 and 1
+
+metadata = MetaData()
+handled = Table(
+    "handled",
+    metadata,
+    Column("number", Integer, primary_key=True, autoincrement=True),
+    Column("group_name", Text, nullable=False),
+    Column("event_id", Text, nullable=False),
+    Column("subject", Text, nullable=False),
+)
+
+
+class Watching:
+    """Sees what an engine does, and lets tests wait for it."""
+
+    def __init__(self) -> None:
+        self.notices: list[Notice] = []
+        self._changed = Condition()
+
+    def noticed(self, notice: Notice) -> None:
+        self.notices.append(notice)
+
+    def advanced(self, group: str, partition: Partition, outcome: Outcome) -> None:
+        with self._changed:
+            self._changed.notify_all()
+
+    def wait_for(self, condition: Callable[[], object]) -> None:
+        with self._changed:
+            assert self._changed.wait_for(condition, SECONDS)
+
+
+class NothingProvided:
+    def provides(self, wanted: object) -> bool:
+        return False
+
+    def provide(self, wanted: object) -> Any:
+        raise AssertionError(wanted)
+
+
+class World:
+    """A project in one SQLite file, and the engines that were made for it."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.database = Database(url)
+        self.store = SqlEventStore(self.database)
+        self.engines: list[tuple[ThreadEngine, Watching]] = []
+        self.before: dict[str, Callable[[ProcessingContext], None]] = {}
+        with self.database.writing() as connection:
+            metadata.create_all(connection)
+
+    def append(self, *subjects: str) -> None:
+        first = self.store.count()
+        self.store.append(
+            StoredEvent(0, str(n), "s", subject, "t", None, "application/json", "{}", None)
+            for n, subject in enumerate(subjects, first)
+        )
+
+    def run(
+        self,
+        group: str = "orders",
+        partitions: int = 2,
+        back_off: BackOff | None = None,
+        on_exhausted: OnExhausted = OnExhausted.SKIP,
+        batch_size: int | None = None,
+    ) -> GroupRun:
+        """Return a group that writes each event into the table, after what ``before`` says for it."""
+
+        def handle(raw: StoredEvent, connection: Connection, context: ProcessingContext) -> None:
+            self.before.get(raw.id, lambda _: None)(context)
+            row = {"group_name": context.group, "event_id": raw.id, "subject": raw.subject}
+            connection.execute(insert(handled).values(row))
+
+        processing = GroupProcessing(
+            group,
+            self.store,
+            SqlProgressTracker(self.database),
+            Dispatcher([bind(Handler(HandlerMark(group), handle, "here"), NothingProvided())], []),
+            subject="/",
+            recursive=True,
+            sequence_of=PerSubject(),
+            partitions=partitions,
+            batch_size=batch_size,
+        )
+        recipe: Any = None
+        back_off = back_off or FixedBackOff(0.001)
+        return GroupRun(processing, recipe, layout(partitions), lambda: 0, lambda: None, back_off, on_exhausted)
+
+    def engine(self, *runs: GroupRun, owner: str = "me") -> tuple[ThreadEngine, Watching]:
+        watching = Watching()
+        self.engines.append((ThreadEngine(runs, owner, watching), watching))
+        return self.engines[-1]
+
+    def started(self, *runs: GroupRun) -> tuple[ThreadEngine, Watching]:
+        engine, watching = self.engine(*runs)
+        engine.start()
+        return engine, watching
+
+    def rows(self, group: str = "orders", subject: str | None = None) -> list[int]:
+        """Return the numbers of the events handled, in the order in which they were."""
+        chosen = select(handled.c.event_id).where(handled.c.group_name == group).order_by(handled.c.number)
+        if subject is not None:
+            chosen = chosen.where(handled.c.subject == subject)
+        with self.database.reading() as connection:
+            return [int(event_id) for event_id in connection.execute(chosen).scalars()]
+
+    def statuses(self) -> list[PartitionStatus]:
+        return SqlProgressTracker(self.database).statuses()
+
+    def when_done(self, engine: ThreadEngine, watching: Watching) -> None:
+        """Wait until everything in the store is handled."""
+        head = self.store.head()
+        watching.wait_for(lambda: all(partition.done(head) for partition in engine.partitions()))
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    world = World(f"sqlite:///{tmp_path / 'orders.db'}")
+    yield world
+    for engine, _ in world.engines:
+        engine.stop(SECONDS)
+    world.database.close()
+
+
+def subjects(count: int, kinds: int = 7) -> list[str]:
+    return [f"/order/{n % kinds}" for n in range(count)]
+
+
+def numbers(given: Sequence[str], subject: str) -> list[int]:
+    return [number for number, other in enumerate(given) if other == subject]
+
+
+@pytest.mark.parametrize("partitions", [1, 2, 8])
+def test_every_event_is_handled_once_and_in_the_order_of_its_sequence(world: World, partitions: int) -> None:
+    given = subjects(500)
+    world.append(*given)
+    engine, watching = world.started(world.run(partitions=partitions, batch_size=50))
+    world.when_done(engine, watching)
+    engine.stop(SECONDS)
+    assert sorted(world.rows()) == list(range(500))
+    for subject in set(given):
+        assert world.rows(subject=subject) == numbers(given, subject)
+    assert {status.position for status in world.statuses()} == {500}
+    assert {status.state for status in world.statuses()} == {ProcessorState.STOPPED}
+
+
+def test_events_that_arrive_later_are_handled_too(world: World) -> None:
+    engine, watching = world.started(world.run())
+    world.when_done(engine, watching)
+    for _ in range(3):
+        world.append(FIRST, SECOND)
+        world.when_done(engine, watching)
+    assert sorted(world.rows()) == list(range(6))
+
+
+def test_groups_advance_independently_in_one_engine(world: World) -> None:
+    def fail(context: ProcessingContext) -> None:
+        if context.group == "stuck":
+            raise NonTransientError
+
+    world.append(*subjects(20))
+    world.before["3"] = fail
+    engine, watching = world.started(world.run("orders"), world.run("stuck", partitions=1))
+    orders = [partition for partition in engine.partitions() if partition.group == "orders"]
+    (stuck,) = (partition for partition in engine.partitions() if partition.group == "stuck")
+    watching.wait_for(lambda: all(p.done(20) for p in orders) and stuck.state is ProcessorState.FAILED)
+    engine.stop(SECONDS)
+    assert sorted(world.rows("orders")) == list(range(20))
+    assert world.rows("stuck") == [0, 1, 2]
+    states = {status.group: status.state for status in world.statuses()}
+    assert states == {"orders": ProcessorState.STOPPED, "stuck": ProcessorState.FAILED}
+
+
+def test_an_event_that_backs_off_holds_back_its_own_partition_only(world: World) -> None:
+    def fail(context: ProcessingContext) -> None:
+        msg = "not now"
+        raise ValueError(msg)
+
+    given = [FIRST, FIRST, FIRST, SECOND, SECOND, FIRST, SECOND]
+    world.append(*given)
+    world.before["1"] = fail
+    engine, watching = world.started(world.run(back_off=FixedBackOff(HOUR)))
+    first, second = engine.partitions()
+    watching.wait_for(lambda: second.done(7) and first.state is ProcessorState.BACKING_OFF)
+    world.append(SECOND)
+    watching.wait_for(lambda: second.done(8) and world.statuses()[0].state is ProcessorState.BACKING_OFF)
+    assert world.rows(subject=FIRST) == [0]
+    assert world.rows(subject=SECOND) == [3, 4, 6, 7]
+    status = world.statuses()[0]
+    assert (status.position, status.state, status.attempt) == (1, ProcessorState.BACKING_OFF, 1)
+    assert status.error.startswith("ValueError: not now")
+    assert status.next_attempt_at is not None
+    engine.stop(SECONDS)  # does not wait for the hour to pass
+    assert world.statuses()[0].state is ProcessorState.STOPPED
+
+
+def test_a_troubled_event_is_tried_again_until_it_succeeds(world: World) -> None:
+    attempts: list[int] = []
+
+    def fail_twice(context: ProcessingContext) -> None:
+        attempts.append(context.attempt)
+        if context.attempt < 3:
+            raise ValueError
+
+    world.append(*[FIRST] * 5)
+    world.before["2"] = fail_twice
+    engine, watching = world.started(world.run(partitions=1))
+    world.when_done(engine, watching)
+    assert attempts == [1, 2, 3]
+    assert world.rows() == [0, 1, 2, 3, 4]
+    assert [notice.action for notice in watching.notices] == [Action.RETRY, Action.RETRY, None]
+
+
+@pytest.mark.parametrize("on_exhausted", list(OnExhausted))
+def test_an_event_whose_attempts_are_used_up_is_skipped_or_stops_its_partition(
+    world: World, on_exhausted: OnExhausted
+) -> None:
+    def fail(context: ProcessingContext) -> None:
+        raise ValueError
+
+    world.append(*[FIRST] * 3)
+    world.before["1"] = fail
+    run = world.run(partitions=1, back_off=NoRetry(), on_exhausted=on_exhausted)
+    engine, watching = world.started(run)
+    (partition,) = engine.partitions()
+    skipped = on_exhausted is OnExhausted.SKIP
+    watching.wait_for(lambda: partition.done(3) if skipped else partition.state is ProcessorState.FAILED)
+    engine.stop(SECONDS)
+    assert world.rows() == ([0, 2] if skipped else [0])
+    assert world.statuses()[0].position == (3 if skipped else 1)
+
+
+class Gate:
+    """Holds a handler until the test lets it go on."""
+
+    def __init__(self) -> None:
+        self.reached = Event()
+        self.opened = Event()
+
+    def __call__(self, context: ProcessingContext) -> None:
+        self.reached.set()
+        assert self.opened.wait(SECONDS)
+
+
+def test_a_stop_waits_for_the_chunk_in_hand_and_the_next_start_goes_on_behind_it(world: World) -> None:
+    world.append(*[FIRST] * 10)
+    gate = world.before["3"] = Gate()
+    engine, _ = world.started(world.run(partitions=1, batch_size=2))
+    assert gate.reached.wait(SECONDS)
+    with ThreadPoolExecutor(1) as threads:
+        stopping = threads.submit(engine.stop, SECONDS)
+        assert engine._stopping.wait(SECONDS)
+        gate.opened.set()
+        stopping.result(SECONDS)
+    assert world.rows() == [0, 1, 2, 3]
+    assert [(status.position, status.state) for status in world.statuses()] == [(4, ProcessorState.STOPPED)]
+    engine.stop(SECONDS)
+
+    again, watching = world.started(world.run(partitions=1, batch_size=2))
+    world.when_done(again, watching)
+    assert world.rows() == list(range(10))
+
+
+def test_a_stop_waits_no_longer_than_its_patience(world: World) -> None:
+    world.append(FIRST)
+    gate = world.before["0"] = Gate()
+    engine, _ = world.started(world.run(partitions=1))
+    assert gate.reached.wait(SECONDS)
+    engine.stop(0.01)
+    assert world.rows() == []
+    gate.opened.set()
+    engine.stop(SECONDS)
+    assert world.rows() == [0]
+
+
+def test_a_second_engine_takes_over_and_the_first_writes_nothing_more(world: World) -> None:
+    world.append(FIRST, SECOND)
+    old, old_watching = world.started(world.run())
+    world.when_done(old, old_watching)
+    new, new_watching = world.started(world.run())
+    world.append(*[FIRST, SECOND] * 10)
+    world.when_done(new, new_watching)
+    old_watching.wait_for(lambda: all(partition.over for partition in old.partitions()))
+    assert sorted(world.rows()) == list(range(22))
+    troubles = [partition.trouble for partition in old.partitions()]
+    assert {trouble.origin for trouble in troubles if trouble} == {Origin.FENCED}
+    assert [partition.handled for partition in old.partitions()] == [1, 1]
+    old.stop(SECONDS)  # what it says of itself is not taken for the state of the new one
+    new_watching.wait_for(lambda: {status.state for status in world.statuses()} == {ProcessorState.RUNNING})
+
+
+def test_a_take_over_in_mid_chunk_waits_for_it_and_loses_nothing(world: World) -> None:
+    world.append(*[FIRST] * 6)
+    gate = world.before["2"] = Gate()
+    old, old_watching = world.started(world.run(partitions=1, batch_size=3))
+    assert gate.reached.wait(SECONDS)
+    del world.before["2"]
+    new, new_watching = world.engine(world.run(partitions=1, batch_size=3), owner="another")
+    with ThreadPoolExecutor(1) as threads:
+        starting = threads.submit(new.start)
+        gate.opened.set()
+        starting.result(SECONDS)
+    world.when_done(new, new_watching)
+    world.append(FIRST)
+    world.when_done(new, new_watching)
+    old_watching.wait_for(lambda: all(partition.over for partition in old.partitions()))
+    assert world.rows() == list(range(7))
+
+
+def test_what_must_be_prepared_is_prepared_before_the_first_event(world: World) -> None:
+    order: list[str] = []
+    world.append(FIRST)
+    world.before["0"] = lambda context: order.append("handled")
+    run = world.run(partitions=1)
+
+    def prepare() -> None:
+        with DatabaseTransactions(world.database).begin():
+            order.append("prepared")
+
+    prepared = GroupRun(
+        run.processing, run.recipe, run.partitions, run.initial, prepare, run.back_off, run.on_exhausted
+    )
+    engine, watching = world.started(prepared)
+    world.when_done(engine, watching)
+    engine.check()
+    assert order == ["prepared", "handled"]

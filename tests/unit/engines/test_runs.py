@@ -1,0 +1,164 @@
+"""What engines share: claiming a group's partitions, settling steps, and telling others about it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from opencqrs_py.adapters.memory import InMemoryEventStore
+from opencqrs_py.engines.runs import GroupRun, claim, publish, settle
+from opencqrs_py.model import Cursor, Origin, Outcome, Partition, PartitionStatus, ProcessorState, Trouble, layout
+from opencqrs_py.processing.backoff import FixedBackOff
+from opencqrs_py.processing.dispatch import Dispatcher
+from opencqrs_py.processing.group import GroupProcessing
+from opencqrs_py.processing.ports import UnitOfWork
+from opencqrs_py.processing.recovery import Action, OnExhausted
+from opencqrs_py.processing.sequencing import PerSubject
+from opencqrs_py.processing.supervision import Notice, SupervisedPartition
+from opencqrs_py.testing import FakeClock
+
+
+class Tracker:
+    """Notes claims and reports; reports may fail."""
+
+    def __init__(self) -> None:
+        self.log: list[Any] = []
+        self.error: Exception | None = None
+
+    def claim(self, group: str, partitions: Sequence[Partition], initial: int, owner: str) -> tuple[Cursor, ...]:
+        self.log.append(("claim", group, initial, owner))
+        return tuple(Cursor(partition, 1, initial, initial) for partition in partitions)
+
+    def unit(self, group: str, cursor: Cursor, to: int) -> AbstractContextManager[UnitOfWork]:
+        return nullcontext(SimpleNamespace(connection=None, session=None))
+
+    def report(self, status: PartitionStatus, epoch: int) -> None:
+        if self.error is not None:
+            raise self.error
+        self.log.append((status.state, status.position, epoch))
+
+    def statuses(self) -> list[PartitionStatus]:
+        return []
+
+    def is_outage(self, error: BaseException) -> bool:
+        return isinstance(error, ConnectionError)
+
+
+class Watching:
+    """Notes what an observer is told."""
+
+    def __init__(self) -> None:
+        self.notices: list[Notice] = []
+        self.steps: list[tuple[str, Partition, Outcome]] = []
+
+    def noticed(self, notice: Notice) -> None:
+        self.notices.append(notice)
+
+    def advanced(self, group: str, partition: Partition, outcome: Outcome) -> None:
+        self.steps.append((group, partition, outcome))
+
+
+@pytest.fixture
+def tracker() -> Tracker:
+    return Tracker()
+
+
+def run_of(tracker: Tracker, prepare: Callable[[], None], initial: Callable[[], int], partitions: int = 2) -> GroupRun:
+    processing = GroupProcessing(
+        "books",
+        InMemoryEventStore(),
+        tracker,
+        Dispatcher([], []),
+        subject="/",
+        recursive=True,
+        sequence_of=PerSubject(),
+        partitions=partitions,
+        batch_size=None,
+    )
+    recipe: Any = None
+    return GroupRun(processing, recipe, layout(partitions), initial, prepare, FixedBackOff(3), OnExhausted.SKIP)
+
+
+def supervised(position: int = 0) -> SupervisedPartition:
+    cursor = Cursor(Partition(1, 0), 4, position, position)
+    return SupervisedPartition("books", cursor, FixedBackOff(3), OnExhausted.SKIP, FakeClock())
+
+
+def failed(cursor: Cursor) -> Outcome:
+    return Outcome(cursor, trouble=Trouble(Origin.HANDLER, permanent=False, error="E", message="m", position=1))
+
+
+def test_a_group_is_prepared_before_it_is_claimed_and_the_claim_is_published(tracker: Tracker) -> None:
+    def prepare() -> None:
+        tracker.log.append("prepared")
+
+    def initial() -> int:
+        tracker.log.append("asked where to start")
+        return 5
+
+    run = run_of(tracker, prepare, initial)
+    partitions = claim(run, "me", FakeClock())
+    assert tracker.log == [
+        "prepared",
+        "asked where to start",
+        ("claim", "books", 5, "me"),
+        (ProcessorState.STARTING, 5, 1),
+        (ProcessorState.STARTING, 5, 1),
+    ]
+    assert [str(partition.partition) for partition in partitions] == ["0/2", "1/2"]
+    assert {partition.group for partition in partitions} == {run.group} == {"books"}
+
+
+def test_a_group_that_cannot_be_prepared_is_not_claimed(tracker: Tracker) -> None:
+    def prepare() -> None:
+        raise LookupError("no such table")
+
+    with pytest.raises(LookupError):
+        claim(run_of(tracker, prepare, lambda: 0), "me", FakeClock())
+    assert tracker.log == []
+
+
+def test_an_outage_is_not_made_worse_by_what_cannot_be_published(tracker: Tracker) -> None:
+    tracker.error = ConnectionError("away")
+    publish(tracker, supervised())
+
+
+def test_any_other_error_of_publishing_is_raised(tracker: Tracker) -> None:
+    tracker.error = LookupError("no such table")
+    with pytest.raises(LookupError):
+        publish(tracker, supervised())
+
+
+def test_a_change_of_state_is_published_and_a_further_step_is_not(tracker: Tracker) -> None:
+    partition, observer = supervised(), Watching()
+    for position in (1, 2, 3):
+        settle(partition, Outcome(partition.cursor.moved_to(position, stored=True), handled=1), tracker, observer)
+    assert tracker.log == [(ProcessorState.RUNNING, 1, 4)]
+    assert [outcome.cursor.position for _, _, outcome in observer.steps] == [1, 2, 3]
+    assert {(group, part) for group, part, _ in observer.steps} == {("books", Partition(1, 0))}
+    assert observer.notices == []
+    assert partition.handled == 3
+
+
+def test_each_failure_is_noticed_and_published(tracker: Tracker) -> None:
+    partition, observer = supervised(), Watching()
+    for _ in range(2):
+        settle(partition, failed(partition.cursor), tracker, observer)
+    assert tracker.log == [(ProcessorState.BACKING_OFF, 0, 4)] * 2
+    assert [(notice.action, notice.attempt, notice.wait) for notice in observer.notices] == [
+        (Action.RETRY, 1, 3),
+        (Action.RETRY, 2, 3),
+    ]
+
+
+def test_recovery_is_noticed_and_published(tracker: Tracker) -> None:
+    partition, observer = supervised(), Watching()
+    settle(partition, failed(partition.cursor), tracker, observer)
+    settle(partition, Outcome(partition.cursor.moved_to(1, stored=True), handled=1), tracker, observer)
+    assert tracker.log[-1] == (ProcessorState.RUNNING, 1, 4)
+    assert [notice.action for notice in observer.notices] == [Action.RETRY, None]
+    assert len(observer.steps) == 2
