@@ -103,7 +103,7 @@ def _handlers(options: ProjectOptions) -> str:
     conditions = application.conditions()
     groups = dict.fromkeys(decision.group for decision in conditions)
     count = len(application.blueprint.discover().handlers)
-    return f"{count} in {len(groups)} groups ({', '.join(groups)})" if groups else "none found"
+    return f"{count} for {', '.join(groups)}" if groups else "none found"
 
 
 def _print(finding: Finding) -> None:

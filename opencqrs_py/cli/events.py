@@ -47,9 +47,9 @@ def import_command(file: str, options: ProjectOptions, *, as_json: bool) -> None
     if as_json:
         print_json({"file": file, "events": given, "added": added, "seconds": round(seconds, 3)})
         return
-    known = f", {given - added:,} were there already" if given != added else ""
+    known = f", {given - added:,} known already" if given != added else ""
     rate = f" ({given / seconds:,.0f}/s)" if given >= 1_000 else ""
-    stdout().print(f"{added:,} events imported{known}{rate}", markup=False)
+    stdout().print(f"{added:,} event{'' if added == 1 else 's'} imported{known}{rate}", markup=False)
 
 
 @events_command.command("list")

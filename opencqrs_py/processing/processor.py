@@ -89,7 +89,9 @@ class PartitionProcessor:
             renewed = self._tracker.renewed(self.group, cursor)
         except Exception as error:
             return Outcome(cursor, trouble=self._trouble(error, Origin.FRAMEWORK))
-        return outcome if renewed is None else Outcome(renewed)
+        if renewed is None or renewed.stored == cursor.stored:  # the same place again would be a loop without end
+            return outcome
+        return Outcome(renewed)
 
     def _step(self, cursor: Cursor) -> Outcome:
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -186,6 +187,31 @@ def test_a_locked_database_is_an_outage(open_database: Callable[[], Database], m
 
 
 @SQLITE
+def test_who_writes_already_is_told_to_use_the_open_transaction(database: Database) -> None:
+    execute(database, "CREATE TABLE t (a INTEGER)")
+
+    def write_twice() -> None:
+        with database.writing():
+            execute(database, "INSERT INTO t VALUES (1)")
+
+    with pytest.raises(NonTransientError, match="a transaction is open on this thread already"):
+        write_twice()
+    execute(database, "INSERT INTO t VALUES (1)")
+
+
+@SQLITE
+def test_a_thread_that_writes_for_too_long_is_an_outage(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(databases, "_SQLITE_PATIENCE", 0.01)
+    with ThreadPoolExecutor(1) as threads, database.writing():
+        waiting = threads.submit(execute, database, "SELECT 1")
+        error = waiting.exception(60)
+    assert error is not None
+    assert str(error) == "another thread has been writing for 0.01 seconds"
+    assert database.is_outage(error)
+    execute(database, "SELECT 1")
+
+
+@SQLITE
 def test_switching_the_journal_waits_for_who_does_it_as_well(
     database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -203,7 +229,13 @@ def test_switching_the_journal_waits_for_who_does_it_as_well(
 @SQLITE
 def test_a_folder_that_is_away_is_an_outage(tmp_path: Path, kind: str) -> None:
     database = Database(f"sqlite:///{tmp_path / 'away' / 'test.db'}")
-    assert database.is_outage(error_of(lambda: execute(database, "SELECT 1")))
+    error = error_of(lambda: execute(database, "SELECT 1"))
+    assert database.is_outage(error)
+    assert str(error) == (
+        "[OCQ-304] the database cannot be reached (unable to open database file)\n"
+        f"  where: sqlite:///{tmp_path / 'away' / 'test.db'}\n"
+        "  fix:   start it, or mend event-store.url or database.url; a folder named there must exist"
+    )
     (tmp_path / "away").mkdir()
     execute(database, "SELECT 1")
     database.close()

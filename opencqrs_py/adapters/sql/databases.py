@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import cached_property
-from threading import Lock
+from threading import Lock, get_ident
 from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Engine, create_engine, event, exc, make_url
@@ -53,7 +53,7 @@ class Database:
         if self.kind not in _DRIVERS:
             what = f"databases of the kind '{self.kind}' are not supported"
             raise EventStoreError("OCQ-302", what, parsed.render_as_string(), "use sqlite:///… or postgresql://…")
-        self._turn = Lock() if self.kind == "sqlite" else nullcontext()
+        self._turn = _Turns().take if self.kind == "sqlite" else nullcontext
         named = parsed.drivername != self.kind
         self._url = parsed if named else parsed.set(drivername=_DRIVERS[self.kind])
         self.label = parsed.render_as_string(hide_password=True)
@@ -91,8 +91,9 @@ class Database:
 
         Raises:
             DatabaseAwayError: OCQ-304, if the database cannot be reached.
+            NonTransientError: On SQLite, if this very thread is in such a transaction already.
         """
-        with self._turn, self._reached(self.engine.connect) as connection:
+        with self._turn(), self._reached(self.engine.connect) as connection:
             connection.execution_options(opencqrs_writing=True)
             with self._reached(connection.begin):
                 yield connection
@@ -122,6 +123,30 @@ class Database:
         """Close all connections; the next use opens new ones."""
         if "engine" in self.__dict__:
             self.engine.dispose()
+
+
+class _Turns:
+    """The turns that the threads of a process take when they write to an SQLite file."""
+
+    def __init__(self) -> None:
+        self._free = Lock()
+        self._holder: int | None = None
+
+    @contextmanager
+    def take(self) -> Iterator[None]:
+        """Wait for the turn; who waits for itself, or for somebody who has hung up, is told so."""
+        if self._holder == get_ident():
+            msg = "a transaction is open on this thread already: write through its connection or session"
+            raise NonTransientError(msg)
+        if not self._free.acquire(timeout=_SQLITE_PATIENCE):
+            msg = f"another thread has been writing for {_SQLITE_PATIENCE:g} seconds"
+            raise exc.TimeoutError(msg)
+        self._holder = get_ident()
+        try:
+            yield
+        finally:
+            self._holder = None
+            self._free.release()
 
 
 class _Unit:

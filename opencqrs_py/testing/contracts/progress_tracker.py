@@ -221,6 +221,22 @@ class ProgressTrackerContract:
             pytest.fail("the unit was opened")
         assert positions(tracker) == {"group": [5]}
 
+    def test_who_still_has_the_claim_learns_where_to_go_on(
+        self, tracker: ProgressTracker, another: ProgressTracker
+    ) -> None:
+        cursor = claimed(tracker)
+        assert tracker.renewed("group", cursor) == cursor
+        moved(another, cursor, 5)
+        assert tracker.renewed("group", cursor.retrying(1)) == replace(cursor, stored=5, position=5)
+
+    def test_who_has_lost_the_claim_or_never_had_one_learns_that(
+        self, tracker: ProgressTracker, another: ProgressTracker
+    ) -> None:
+        zombie = claimed(tracker)
+        claimed(another)
+        assert tracker.renewed("group", zombie) is None
+        assert tracker.renewed("unknown", zombie) is None
+
     def test_a_claim_during_a_unit_comes_before_or_after_it(
         self, tracker: ProgressTracker, another: ProgressTracker
     ) -> None:

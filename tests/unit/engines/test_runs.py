@@ -36,6 +36,9 @@ class Tracker:
     def unit(self, group: str, cursor: Cursor, to: int) -> AbstractContextManager[UnitOfWork]:
         return nullcontext(SimpleNamespace(connection=None, session=None))
 
+    def renewed(self, group: str, cursor: Cursor) -> Cursor | None:
+        return None
+
     def report(self, status: PartitionStatus, epoch: int) -> None:
         if self.error is not None:
             raise self.error

@@ -98,6 +98,7 @@ FIX = """write @event_handling("catalog"), with types=["library.*"] if need be""
             'write @on_start("catalog")',
         ),
     ],
+    ids=range(9),
 )
 def test_what_cannot_be_meant_is_refused_at_once(call: Callable[[], object], what: str, fix: str) -> None:
     with pytest.raises(HandlerSignatureError) as caught:

@@ -13,7 +13,7 @@ import pytest
 
 from opencqrs_py import Event, NonTransientError, ProcessingContext, TransientError, event_type
 from opencqrs_py.adapters.memory import InMemoryEventStore, InMemoryProgressTracker
-from opencqrs_py.errors import AssemblyError
+from opencqrs_py.errors import AssemblyError, FencedError
 from opencqrs_py.model import Cursor, Handler, HandlerMark, Origin, Outcome, Partition, Selection, Slice, layout
 from opencqrs_py.processing.dispatch import Dispatcher, bind
 from opencqrs_py.processing.feed import Feed
@@ -524,7 +524,39 @@ def test_a_store_that_raises_something_unknown_is_a_framework_error(group: Group
     assert summary(group.processor(100).step(cursor)) == (0, 0, 0, Origin.FRAMEWORK, None)
 
 
-# Another processor has taken the partition over (K9)
+# Another processor has moved the progress, or taken the partition over (K9)
+
+
+def test_progress_that_was_moved_under_the_same_claim_is_taken_over(group: Group) -> None:
+    group.add("/a", "/a", "/a")
+    (cursor,) = group.claim()
+    group.processor(2).step(cursor)
+    processor = group.processor(100)
+    (renewed, done) = steps(processor, cursor, 2)
+    assert summary(renewed) == (2, 0, 0, None, None)
+    assert renewed.cursor == Cursor(ONE, cursor.epoch, 2, 2)
+    assert summary(done) == (3, 1, 0, None, None)
+    assert group.rows == ["1", "2", "3"]
+
+
+def test_who_cannot_learn_where_to_go_on_waits_until_that_is_known(group: Group) -> None:
+    def away(group_name: str, cursor: Cursor) -> None:
+        raise ConnectionError("away")
+
+    group.add("/a", "/a", "/a")
+    (cursor,) = group.claim()
+    group.processor(2).step(cursor)
+    group.tracker.renewed = away  # type: ignore[method-assign, assignment]
+    outcome = group.processor(100).step(cursor)
+    assert summary(outcome) == (0, 0, 0, Origin.OUTAGE, None)
+    assert outcome.cursor == cursor
+
+
+def test_a_handler_that_claims_to_be_fenced_out_is_not_tried_for_ever(group: Group) -> None:
+    group.add("/a")
+    group.failures["1"] = [FencedError("not true")]
+    (cursor,) = group.claim()
+    assert summary(group.processor(100).step(cursor)) == (0, 0, 0, Origin.FENCED, None)
 
 
 def test_who_was_fenced_out_writes_nothing(group: Group) -> None:
