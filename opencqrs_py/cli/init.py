@@ -6,18 +6,21 @@ from importlib.resources import files
 from pathlib import Path
 
 import click
+import orjson
 
 from opencqrs_py.cli.output import stdout
+from opencqrs_py.config.schema import json_schema
 
 __all__ = ["init_command"]
 
 _FILES = ("application.yaml", "handlers.py", "events.ndjson")
+_SCHEMA = "application.schema.json"  # named by the first line of application.yaml, for editors
 
 
 @click.command("init")
 @click.argument("folder", metavar="DIR", type=click.Path(file_okay=False, path_type=Path))
 def init_command(folder: Path) -> None:
-    """Make a small project in DIR: settings, two handlers, a few events.
+    """Make a small project in DIR: settings (with a schema for editors), two handlers, a few events.
 
     Nothing that is there already is overwritten.
     """
@@ -25,6 +28,8 @@ def init_command(folder: Path) -> None:
     if there:
         raise click.UsageError(f"{folder} holds {', '.join(there)} already; choose another folder")
     folder.mkdir(parents=True, exist_ok=True)
+    schema = orjson.dumps(json_schema(), option=orjson.OPT_INDENT_2)
+    (folder / _SCHEMA).write_bytes(schema + b"\n")
     for name in _FILES:
         text = files("opencqrs_py.cli").joinpath("template", f"{name}.txt").read_text(encoding="utf-8")
         (folder / name).write_text(text, encoding="utf-8")

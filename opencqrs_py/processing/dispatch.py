@@ -31,6 +31,7 @@ _GETTERS: dict[Kind, Getter] = {
     Kind.SESSION: lambda _decoded, _event, unit, _context: unit.session,
 }
 _ANYTHING = (object, dict, Mapping)
+_MUTABLE = (dict, Mapping)  # decoded for each handler anew, so that none sees what another one changed
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +117,7 @@ class Dispatcher:
             plan = self._plans[event.type] = self._plan(event.type)
         decoded: dict[type | None, Any] = {None: None}
         for step in plan:
-            if step.decode is not None and step.decoded_as not in decoded:
+            if step.decode is not None and (step.decoded_as not in decoded or step.decoded_as in _MUTABLE):
                 decoded[step.decoded_as] = step.decode(event)
             step.call(decoded[step.decoded_as], event, unit, context)
         return bool(plan)

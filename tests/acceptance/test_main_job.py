@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from collections import Counter
 
@@ -92,6 +93,9 @@ def test_auto_start_off_leaves_a_group_out_unless_it_is_named(project):
 def test_init_makes_a_project_that_runs(project):
     made = project.opencqrs("init", "fresh")
     assert made.code == 0
+    settings = (project.folder / "fresh" / "application.yaml").read_text().splitlines()
+    assert settings[0] == "# yaml-language-server: $schema=application.schema.json"
+    assert "properties" in json.loads((project.folder / "fresh" / "application.schema.json").read_text())
     fresh = type(project)(project.folder / "fresh")
     assert fresh.opencqrs("events", "import", "events.ndjson").code == 0
     run = fresh.opencqrs("run", "--until-caught-up", "--set", "event-handling.standard.processing.engine=thread")

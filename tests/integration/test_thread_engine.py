@@ -313,6 +313,21 @@ def test_a_stop_waits_no_longer_than_its_patience(world: World) -> None:
     assert world.rows() == [0]
 
 
+def test_what_ends_a_thread_is_raised_by_the_next_check(world: World) -> None:
+    class Interrupted(KeyboardInterrupt): ...
+
+    def interrupt(_: ProcessingContext) -> None:
+        raise Interrupted
+
+    world.append(FIRST)
+    world.before["0"] = interrupt
+    engine, _ = world.started(world.run(partitions=1))
+    engine.stop(SECONDS)
+    with pytest.raises(Interrupted):
+        engine.check()
+    assert world.rows() == []
+
+
 def test_a_second_engine_takes_over_and_the_first_writes_nothing_more(world: World) -> None:
     world.append(FIRST, SECOND)
     old, old_watching = world.started(world.run())

@@ -41,6 +41,7 @@ class ThreadEngine:
         self._observer = observer
         self._clock = clock or SystemClock()
         self._stopping = Event()
+        self._failure: BaseException | None = None
         self._partitions: list[SupervisedPartition] = []
         self._threads: list[Thread] = []
         self._watchers = {id(run.processing.source): HeadWatcher(run.processing.source) for run in self._runs}
@@ -58,7 +59,9 @@ class ThreadEngine:
             thread.start()
 
     def check(self) -> None:
-        """Nothing ends this engine but ``stop``."""
+        """Raise what ended a thread, if something did: a partition must not stop and say nothing."""
+        if self._failure is not None:
+            raise self._failure
 
     def stop(self, patience: float) -> None:
         """Let every thread finish the chunk in hand, for at most ``patience`` seconds in all."""
@@ -75,6 +78,12 @@ class ThreadEngine:
         return tuple(self._partitions)
 
     def _work(self, run: GroupRun, partition: SupervisedPartition) -> None:
+        try:
+            self._step_until_stopped(run, partition)
+        except BaseException as error:  # seen by check(); a thread's own end is seen by nobody
+            self._failure = error
+
+    def _step_until_stopped(self, run: GroupRun, partition: SupervisedPartition) -> None:
         watcher = self._watchers[id(run.processing.source)]
         processor = run.processing.processor(partition.partition)
         tracker = run.processing.tracker

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from opencqrs_py.model import Cursor, Partition
 
 CURSOR = Cursor(Partition(2, 1), epoch=7, stored=10, position=15)
@@ -32,3 +34,10 @@ def test_another_event_has_its_own_attempts() -> None:
 def test_giving_up_is_said_of_the_troubled_event() -> None:
     given_up = CURSOR.retrying(16, skip=True)
     assert (given_up.troubled, given_up.skip) == (16, True)
+
+
+def test_progress_may_be_stored_again_but_not_before_what_is_stored() -> None:
+    for to in (10, 11, 99):
+        CURSOR.check_forward(to)
+    with pytest.raises(ValueError, match="progress of partition 1/2 must not go back from 10 to 9"):
+        CURSOR.check_forward(9)

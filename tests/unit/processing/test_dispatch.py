@@ -279,7 +279,7 @@ def test_what_the_container_provides_is_asked_for_at_each_call(recorder: Recorde
     assert [seen for _, seen in recorder.calls] == [0, 1, 2]
 
 
-def test_an_event_is_decoded_once_for_all_handlers_of_a_class(
+def test_an_event_is_decoded_once_for_all_handlers_of_a_class_and_anew_for_each_dict(
     recorder: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     decoded: list[type] = []
@@ -300,7 +300,22 @@ def test_an_event_is_decoded_once_for_all_handlers_of_a_class(
     for _ in range(2):
         del decoded[:]
         dispatcher.dispatch(event(), recorder.unit, CONTEXT)
-        assert decoded == [BookLent, dict, Mapping]
+        assert decoded == [BookLent, dict, dict, Mapping]
+
+
+def test_what_a_handler_changes_in_its_dict_the_next_one_does_not_see(recorder: Recorder) -> None:
+    def spoil(data: dict[str, Any]) -> None:
+        data.clear()
+
+    seen: list[dict[str, Any]] = []
+
+    def look(data: dict[str, Any]) -> None:
+        seen.append(data)
+
+    recorder.add(spoil)
+    recorder.add(look)
+    recorder.dispatcher().dispatch(event(), recorder.unit, CONTEXT)
+    assert seen == [{"isbn": "1"}]
 
 
 def test_an_event_is_not_decoded_before_the_handlers_in_front_are_done(recorder: Recorder) -> None:

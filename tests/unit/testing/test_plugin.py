@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+import pytest
+
+pytest_plugins = ["pytester"]
+
+HEAD = """
+import pytest
+from opencqrs_py.config import load
+
+def partitions(tmp_path, group):
+    environ = {"OPENCQRS__EVENT_HANDLING__STANDARD__LIFE_CYCLE__PARTITIONS": "3"}
+    return load(tmp_path, environ=environ).group(group).life_cycle.partitions
+"""
+
+
+@pytest.fixture
+def run(pytester: pytest.Pytester):
+    pytester.makeconftest('pytest_plugins = ["opencqrs_py.testing.plugin"]')
+
+    def run(source: str) -> dict[str, int]:
+        pytester.makepyfile(HEAD + source)
+        return pytester.runpytest_subprocess("-p", "no:cacheprovider", "--strict-markers").parseoutcomes()
+
+    return run
+
+
+def test_a_marker_wins_over_variables_and_ends_with_its_test(run):
+    assert run("""
+@pytest.mark.opencqrs_properties({"event-handling.standard.life-cycle.partitions": 5})
+def test_first(tmp_path):
+    assert partitions(tmp_path, "books") == 5
+
+def test_second(tmp_path):
+    assert partitions(tmp_path, "books") == 3
+""") == {"passed": 2}
+
+
+def test_the_nearer_marker_wins_and_the_fixture_over_both(run):
+    assert run("""
+pytestmark = pytest.mark.opencqrs_properties({"event-handling.standard.life-cycle.partitions": 5})
+
+@pytest.mark.opencqrs_properties({"event-handling.groups.books.life-cycle.partitions": 6})
+def test_first(tmp_path, opencqrs_properties):
+    assert (partitions(tmp_path, "books"), partitions(tmp_path, "audit")) == (6, 5)
+    opencqrs_properties("event-handling.groups.audit.life-cycle.partitions", 7)
+    assert partitions(tmp_path, "audit") == 7
+""") == {"passed": 1}
