@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
 import time
 import uuid
 from collections.abc import Mapping, Sequence
@@ -84,8 +85,7 @@ class Application:
 
     Raises:
         ConfigurationErrors: With all that is wrong in the settings.
-        HandlerSignatureError: If a handler cannot be called as it is written.
-        AssemblyError: If the parts do not fit together.
+        AssemblyError: OCQ-513, if a handler is in the program's main module.
     """
 
     def __init__(
@@ -297,6 +297,20 @@ class Application:
 
 
 def _modules_of(handlers: Sequence[Any]) -> UserModules:
-    modules = [h.__name__ if isinstance(h, ModuleType) else h.__module__ for h in handlers]
+    modules = list(dict.fromkeys(h.__name__ if isinstance(h, ModuleType) else h.__module__ for h in handlers))
+    if "__main__" in modules:
+        what = "handlers of the program's main module cannot be found by other processes, such as Spark's workers"
+        fix = "put them into a module of their own and import it"
+        raise AssemblyError("OCQ-513", what, str(getattr(sys.modules["__main__"], "__file__", "__main__")), fix)
     names = [f"{h.__module__}:{h.__qualname__}" for h in handlers if not isinstance(h, ModuleType)]
-    return UserModules(tuple(dict.fromkeys(modules)), only=frozenset(names) if names else None)
+    roots = tuple(dict.fromkeys(_root_of(sys.modules[name]) for name in modules))
+    files = tuple(str(sys.modules[name].__file__) for name in modules)
+    return UserModules(tuple(modules), roots, files, frozenset(names) if names else None)
+
+
+def _root_of(module: ModuleType) -> str:
+    """Return the folder from which a module is imported."""
+    file = Path(str(module.__file__))
+    if file.name == "__init__.py":
+        file = file.parent
+    return str(file.parents[module.__name__.count(".")])

@@ -1,0 +1,119 @@
+"""The Python API: everything that the command line does, as calls."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from types import ModuleType
+
+import pytest
+from sqlalchemy import create_engine, text
+
+from opencqrs_py import Application
+from opencqrs_py.errors import AssemblyError
+from opencqrs_py.model.cloudevents import parse_event
+
+HANDLERS = """
+from opencqrs_py import Event, event_handling, on_start
+from sqlalchemy import Connection, text
+
+@on_start("seen")
+def table(connection: Connection) -> None:
+    connection.execute(text("CREATE TABLE IF NOT EXISTS seen (id TEXT PRIMARY KEY)"))
+
+@event_handling("seen", types=["*"])
+def see(event: Event, connection: Connection) -> None:
+    connection.execute(text("INSERT INTO seen VALUES (:id)"), {"id": event.id})
+
+@event_handling("other", types=["*"])
+def other(event: Event, connection: Connection) -> None: ...
+"""
+
+THREAD = {"event-handling.standard.processing.engine": "thread"}
+
+
+@pytest.fixture
+def handlers(tmp_path, monkeypatch) -> Iterator[ModuleType]:
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "made_up_handlers.py").write_text(HANDLERS)
+    monkeypatch.syspath_prepend(tmp_path / "code")
+    yield __import__("made_up_handlers")
+    del sys.modules["made_up_handlers"]
+
+
+def add_events(application: Application, count: int = 100) -> None:
+    lines = (f'{{"id": "{n}", "source": "s", "type": "t", "subject": "/x/{n}", "data": {{}}}}' for n in range(count))
+    application.event_store.append(map(parse_event, lines))
+
+
+def seen(tmp_path) -> int:
+    with create_engine(f"sqlite:///{tmp_path}/opencqrs.db").connect() as connection:
+        return connection.execute(text("SELECT count(*) FROM seen")).scalar_one()
+
+
+def test_modules_and_settings_make_an_application(handlers, tmp_path):
+    application = Application({**THREAD, "event-handling.groups.seen.life-cycle.partitions": 2}, [handlers], tmp_path)
+    add_events(application)
+    result = application.run(until_caught_up=True)
+    assert not result.failed
+    assert {(group, str(partition)) for group, partition in result.handled} == {
+        ("seen", "0/2"),
+        ("seen", "1/2"),
+        ("other", "0/1"),
+    }
+    assert sum(result.handled.values()) == 200
+    assert [(s.group, s.head, s.lag) for s in application.status()] == [("seen", 100, 0), ("other", 100, 0)]
+    assert seen(tmp_path) == 100
+
+
+@pytest.mark.spark
+def test_single_handlers_run_on_spark_from_wherever_their_module_lies(handlers, tmp_path):
+    application = Application({"spark.master": "local[1]"}, [handlers.see], tmp_path)
+    add_events(application)
+    assert not application.run(until_caught_up=True).failed
+    assert [s.group for s in application.status()] == ["seen"]
+    assert seen(tmp_path) == 100
+
+
+def test_start_and_stop_go_on_where_they_were(handlers, tmp_path):
+    application = Application(THREAD, [handlers], tmp_path)
+    add_events(application)
+    application.start(["seen"])
+    with pytest.raises(AssemblyError, match="running already"):
+        application.start()
+    application.stop()
+    application.stop()
+    assert not application.run(["seen"], until_caught_up=True).failed
+    assert seen(tmp_path) == 100
+
+
+def test_a_second_application_takes_over_and_the_first_one_ends(handlers, tmp_path):
+    first, second = (Application(THREAD, [handlers], tmp_path) for _ in range(2))
+    add_events(first, 1)
+    first.start(["seen"])
+    second.run(["seen"], until_caught_up=True)
+    add_events(first, 2)
+    second.run(["seen"], until_caught_up=True)
+    first.stop()
+    assert seen(tmp_path) == 2
+
+
+@pytest.mark.parametrize(
+    ("setting", "expected"),
+    [("tail", 100), ("head", 0), ("90", 10), ("2026-01-01T00:00:00Z", 0)],
+)
+def test_a_group_without_progress_starts_where_its_setting_says(handlers, tmp_path, setting, expected):
+    settings = {**THREAD, "event-handling.standard.fetch.initial-position": setting}
+    application = Application(settings, [handlers.see], tmp_path)
+    add_events(application)
+    application.run(until_caught_up=True)
+    assert seen(tmp_path) == expected
+
+
+def test_handlers_of_the_main_module_are_refused_and_not_lost(tmp_path):
+    script = tmp_path / "main.py"
+    script.write_text(f"{HANDLERS}\nfrom opencqrs_py import Application\nApplication({{}}, [see])\n")
+    done = subprocess.run([sys.executable, str(script)], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "[OCQ-513] handlers of the program's main module cannot be found by other processes" in done.stderr
