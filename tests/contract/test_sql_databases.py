@@ -44,9 +44,10 @@ def error_of(call: Callable[[], object]) -> DBAPIError | DatabaseAwayError:
     return caught.value
 
 
-def execute(database: Database, statement: str) -> None:
+def execute(database: Database, *statements: str) -> None:
     with database.writing() as connection:
-        connection.execute(text(statement))
+        for statement in statements:
+            connection.execute(text(statement))
 
 
 # Units of work
@@ -224,6 +225,13 @@ def test_switching_the_journal_waits_for_who_does_it_as_well(
     occupant.execute("COMMIT")
     occupant.close()
     execute(database, "INSERT INTO t VALUES (1)")
+
+
+@POSTGRESQL
+def test_a_statement_that_takes_too_long_is_the_handlers_and_no_outage(database: Database) -> None:
+    error = error_of(lambda: execute(database, "SET LOCAL statement_timeout = 20", "SELECT pg_sleep(10)"))
+    assert "statement timeout" in str(error)
+    assert not database.is_outage(error)
 
 
 @SQLITE

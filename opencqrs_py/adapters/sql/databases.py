@@ -23,6 +23,9 @@ T = TypeVar("T")
 
 # SQLite result codes that pass by themselves: BUSY, LOCKED, IOERR, FULL, CANTOPEN, PROTOCOL.
 _SQLITE_AWAY = {5, 6, 10, 13, 14, 15}
+# SQLSTATE classes that pass by themselves: connection, rolled back for others, resources, shutdown, lock not available.
+# Not among them: 57014, a statement that was cancelled or took too long, which is the handler's.
+_POSTGRESQL_AWAY = ("08", "40", "53", "57P", "55P03")
 _SQLITE_PATIENCE = 60.0  # seconds that a writer waits for the one before it
 _SQLITE_PAUSE = 0.005  # seconds between two looks, where SQLite does not wait by itself
 _PSYCOPG_IN_ERROR = 3  # psycopg.pq.TransactionStatus.INERROR
@@ -117,12 +120,18 @@ class Database:
             return False
         if isinstance(error.orig, sqlite3.Error):
             return (getattr(error.orig, "sqlite_errorcode", 0) & 0xFF) in _SQLITE_AWAY
-        return error.connection_invalidated or isinstance(error, OperationalError)
+        return error.connection_invalidated or (isinstance(error, OperationalError) and _passes(error))
 
     def close(self) -> None:
         """Close all connections; the next use opens new ones."""
         if "engine" in self.__dict__:
             self.engine.dispose()
+
+
+def _passes(error: OperationalError) -> bool:
+    """Say whether PostgreSQL's reason passes by itself; without an SQLSTATE the connection itself failed."""
+    state = getattr(error.orig, "sqlstate", None)
+    return state is None or str(state).startswith(_POSTGRESQL_AWAY)
 
 
 class _Turns:

@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+import pytest
+
+from opencqrs_py.cli.notices import in_words, notice_lines
+from opencqrs_py.model.outcome import Origin, Trouble
+from opencqrs_py.model.partition import Partition
+from opencqrs_py.processing.recovery import Action
+from opencqrs_py.processing.supervision import Notice
+
+PARTITION = Partition(2, 1)
+FAILED = Trouble(
+    Origin.HANDLER,
+    permanent=False,
+    error="ValueError",
+    message="no\nmore",
+    traceback="Traceback …",
+    position=7,
+    event="event 7",
+)
+AWAY = Trouble(Origin.OUTAGE, permanent=False, error="DatabaseAwayError", message="gone")
+
+
+@pytest.mark.parametrize(
+    ("action", "trouble", "attempt", "wait", "expected"),
+    [
+        (Action.RETRY, FAILED, 2, 4.5, "event 7 failed on attempt 2 (ValueError: no); retry in 4.5 s"),
+        (
+            Action.SKIP,
+            FAILED,
+            3,
+            0,
+            "event 7 failed on attempt 3 (ValueError: no); attempts used up: the event is skipped",
+        ),
+        (
+            Action.STOP,
+            FAILED,
+            4,
+            30,
+            "event 7 failed on attempt 4 (ValueError: no); the partition has failed; next attempt in 30 s, "
+            "or at the next start",
+        ),
+        (
+            Action.WAIT,
+            AWAY,
+            0,
+            0.5,
+            "could not go on (DatabaseAwayError: gone); no attempt is used; next look in 0.5 s",
+        ),
+        (
+            Action.LEAVE,
+            AWAY,
+            0,
+            0,
+            "could not go on (DatabaseAwayError: gone); this process leaves the partition alone",
+        ),
+    ],
+)
+def test_a_line_says_group_partition_event_what_failed_and_what_happens_next(action, trouble, attempt, wait, expected):
+    ((line, _style),) = notice_lines(Notice("books", PARTITION, action, trouble, attempt, wait))
+    assert line == f"[books 1/2] {expected}"
+
+
+def test_the_handlers_traceback_comes_with_the_first_attempt_only():
+    lines = [line for line, _ in notice_lines(Notice("books", PARTITION, Action.RETRY, FAILED, 1, 2.0))]
+    assert lines[1:] == ["Traceback …"]
+
+
+def test_recovery_is_told():
+    assert notice_lines(Notice("books", PARTITION, None)) == [("[books 1/2] recovered", "green")]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [(0.04, "0.0 s"), (4.5, "4.5 s"), (9.96, "10.0 s"), (30, "30 s"), (125, "2 min 5 s"), (4_800, "1 h 20 min")],
+)
+def test_durations_are_said_as_people_do(seconds, words):
+    assert in_words(seconds) == words
