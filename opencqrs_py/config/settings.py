@@ -98,13 +98,13 @@ class LifeCycleSettings(Section):
     auto_start: bool | None = Field(None, description="Whether the group starts with the application.")
     controller: Controller | None = Field(
         None,
-        description="Who starts and stops the group. Unset: leader election when there is exactly one lock registry.",
+        description="Who starts and stops the group. Leader election is not there yet and is refused at the start.",
     )
     controller_registration: Name | None = Field(
-        None, description="Name of the provider that takes the controller's place."
+        None, description="Name of the provider that takes the controller's place. Not there yet: refused at the start."
     )
     lock_registry: Name | None = Field(
-        None, description="Name of the provider of the locks by which a leader is elected."
+        None, description="Name of the provider of leader locks. Not there yet: refused at the start."
     )
     partitions: Annotated[Whole, Field(ge=1), Fact(unit="1 or more")] | None = Field(
         None, description="How many partitions the group starts with."
@@ -138,7 +138,9 @@ class RetrySettings(Section):
         None, description="Each wait by the one before it."
     )
     max_attempts: Attempts | None = Field(None, description="How often an event is tried again.")
-    on_exhausted: OnExhausted | None = Field(None, description="What happens to an event that is given up.")
+    on_exhausted: OnExhausted | None = Field(
+        None, description="What happens to an event that is given up. Parking is not there yet and is refused."
+    )
     jitter: Annotated[Number, Field(ge=0, le=1), Fact(unit="share of the wait, 0 to 1")] | None = Field(
         None, description="By how much each wait varies at random."
     )
