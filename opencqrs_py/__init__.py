@@ -9,39 +9,112 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from opencqrs_py.adapters.memory import InMemoryEventStore, InMemoryProgressTracker
+    from opencqrs_py.adapters.sql import Database, SqlEventStore, SqlProgressTracker
     from opencqrs_py.assembly.application import Application
     from opencqrs_py.assembly.spark_source import register_data_source
+    from opencqrs_py.engines.parts import ProcessorOptions
+    from opencqrs_py.engines.processor import EventHandlingProcessor
     from opencqrs_py.errors import NonTransientError, OpenCqrsError, TransientError
     from opencqrs_py.model.context import ProcessingContext
     from opencqrs_py.model.event import Event, Metadata
-    from opencqrs_py.processing.decorators import event_handling, event_type, on_start
+    from opencqrs_py.model.handler import Invocation
+    from opencqrs_py.model.upcast import Upcast
+    from opencqrs_py.processing.backoff import ExponentialBackOff, FixedBackOff, NoRetry
+    from opencqrs_py.processing.decorators import (
+        around_event,
+        around_handler,
+        event_handling,
+        event_type,
+        on_start,
+        upcaster,
+    )
+    from opencqrs_py.processing.definitions import EventHandlerDefinition
+    from opencqrs_py.processing.sequencing import (
+        NoSequence,
+        PartitionKeyResolver,
+        PerDataField,
+        PerMetadataKey,
+        PerSubject,
+        PerSubjectLevel,
+    )
+    from opencqrs_py.processing.supervision import Observer
+    from opencqrs_py.processing.work import AfterCommit
 
 __all__ = [
+    "AfterCommit",
     "Application",
+    "Database",
     "Event",
+    "EventHandlerDefinition",
+    "EventHandlingProcessor",
+    "ExponentialBackOff",
+    "FixedBackOff",
+    "InMemoryEventStore",
+    "InMemoryProgressTracker",
+    "Invocation",
     "Metadata",
+    "NoRetry",
+    "NoSequence",
     "NonTransientError",
+    "Observer",
     "OpenCqrsError",
+    "PartitionKeyResolver",
+    "PerDataField",
+    "PerMetadataKey",
+    "PerSubject",
+    "PerSubjectLevel",
     "ProcessingContext",
+    "ProcessorOptions",
+    "SqlEventStore",
+    "SqlProgressTracker",
     "TransientError",
+    "Upcast",
+    "around_event",
+    "around_handler",
     "event_handling",
     "event_type",
     "on_start",
     "register_data_source",
+    "upcaster",
 ]
 
 _HOMES = {
+    "AfterCommit": "processing.work",
     "Application": "assembly.application",
+    "Database": "adapters.sql",
     "Event": "model.event",
+    "EventHandlerDefinition": "processing.definitions",
+    "EventHandlingProcessor": "engines.processor",
+    "ExponentialBackOff": "processing.backoff",
+    "FixedBackOff": "processing.backoff",
+    "InMemoryEventStore": "adapters.memory",
+    "InMemoryProgressTracker": "adapters.memory",
+    "Invocation": "model.handler",
     "Metadata": "model.event",
+    "NoRetry": "processing.backoff",
+    "NoSequence": "processing.sequencing",
     "NonTransientError": "errors",
+    "Observer": "processing.supervision",
     "OpenCqrsError": "errors",
+    "PartitionKeyResolver": "processing.sequencing",
+    "PerDataField": "processing.sequencing",
+    "PerMetadataKey": "processing.sequencing",
+    "PerSubject": "processing.sequencing",
+    "PerSubjectLevel": "processing.sequencing",
     "ProcessingContext": "model.context",
+    "ProcessorOptions": "engines.parts",
+    "SqlEventStore": "adapters.sql",
+    "SqlProgressTracker": "adapters.sql",
     "TransientError": "errors",
+    "Upcast": "model.upcast",
+    "around_event": "processing.decorators",
+    "around_handler": "processing.decorators",
     "event_handling": "processing.decorators",
     "event_type": "processing.decorators",
     "on_start": "processing.decorators",
     "register_data_source": "assembly.spark_source",
+    "upcaster": "processing.decorators",
 }
 
 

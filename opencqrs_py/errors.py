@@ -11,6 +11,7 @@ from __future__ import annotations
 
 __all__ = [
     "AssemblyError",
+    "AssemblyErrors",
     "ConfigurationError",
     "ConfigurationErrors",
     "EngineError",
@@ -22,6 +23,7 @@ __all__ = [
     "HandlerSignatureError",
     "NonTransientError",
     "OpenCqrsError",
+    "PreconditionFailedError",
     "TransientError",
 ]
 
@@ -105,6 +107,10 @@ class EventStoreError(ExplainedError):
     """The event store or the database refuses what was asked of it (OCQ-3xx)."""
 
 
+class PreconditionFailedError(EventStoreError, TransientError):
+    """A precondition of an append does not hold (OCQ-320): somebody else was there before. Nothing was added."""
+
+
 class EngineError(ExplainedError):
     """An engine cannot run on this machine as it stands (OCQ-4xx)."""
 
@@ -115,3 +121,23 @@ class EngineLostError(EngineError):
 
 class AssemblyError(ExplainedError):
     """The parts of an application do not fit together (OCQ-5xx)."""
+
+
+class AssemblyErrors(AssemblyError):  # noqa: N818 several of them
+    """All that keeps an application from starting, together, in the order in which it was found.
+
+    Args:
+        errors: At least one error.
+    """
+
+    def __init__(self, errors: tuple[ExplainedError, ...]) -> None:
+        if not errors:
+            msg = "at least one error is needed"
+            raise ValueError(msg)
+        first = errors[0]
+        super().__init__(first.code, first.what, first.where, first.fix)
+        self.args = (errors,)
+        self.errors = errors
+
+    def __str__(self) -> str:
+        return "\n".join(str(error) for error in self.errors)

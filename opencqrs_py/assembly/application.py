@@ -2,30 +2,35 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import socket
 import sys
 import time
 import uuid
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Self
 
-from opencqrs_py.assembly.blueprint import Blueprint, UserModules, located
+from opencqrs_py.assembly.blueprint import Blueprint, UserModules
 from opencqrs_py.assembly.conditions import (
     Decision,
-    check_supported,
     decide_batch,
     decide_controller,
     decide_tracking,
+    raise_together,
+    undecided,
+    unsupported,
 )
+from opencqrs_py.assembly.databases import database_rule
+from opencqrs_py.assembly.reading import events_rule
 from opencqrs_py.assembly.sources import all_modules, find_modules, literal_groups
 from opencqrs_py.config import Configuration, EffectiveGroup, load
 from opencqrs_py.engines.runs import Engine
-from opencqrs_py.errors import AssemblyError
+from opencqrs_py.errors import AssemblyError, ExplainedError
 from opencqrs_py.model.partition import Partition
 from opencqrs_py.model.progress import PartitionStatus, ProcessorState
 from opencqrs_py.processing.supervision import NO_OBSERVER, Observer
@@ -98,11 +103,14 @@ class Application:
         loaded = settings if isinstance(settings, Configuration) else load(self.project, defaults=settings or {})
         self.configuration: Configuration = loaded
         modules = handlers if isinstance(handlers, UserModules) else _modules_of(handlers)
-        store_url = located(loaded.settings.event_store.url, self.project)
-        database = loaded.settings.database.url
-        database_url = located(database, self.project) if database else store_url
-        self.blueprint = Blueprint(modules, store_url, database_url)
+        self.blueprint = Blueprint(
+            modules,
+            database_rule(loaded, self.project),
+            events_rule(loaded.settings),
+            loaded.settings.event_store.api_token or "",
+        )
         self._engines: list[Engine] = []
+        self._positions: list[int] = []
 
     @classmethod
     def from_project(
@@ -158,14 +166,45 @@ class Application:
         return self.container.event_store()
 
     def conditions(self) -> list[Decision]:
-        """Return what was chosen for each group where settings leave a choice, with the reasons."""
-        decisions = []
-        for settings in self.groups:
-            group = self._group_containers[settings.name]
-            transactional, size = group.dispatcher().transactional, group.processing().batch_size
-            batch = decide_batch(settings, transactional=transactional, size=size)
-            decisions += [decide_tracking(settings), decide_controller(settings), batch]
-        return decisions
+        """Return what was chosen where settings leave a choice, with candidates and reasons.
+
+        What could not be decided is among them, with its error; a start would raise all such errors together.
+        """
+        return self._conditions(self.groups)
+
+    def _conditions(self, groups: Sequence[EffectiveGroup]) -> list[Decision]:
+        choice = self.container.database_choice().decision
+        database = self._explained(choice)
+        return [database, *(each for settings in groups for each in self._of_group(settings, choice))]
+
+    def _of_group(self, settings: EffectiveGroup, database: Decision) -> Iterator[Decision]:
+        injector = self.blueprint.discover().injector
+        tracking = self._explained(decide_tracking(settings, database, injector))
+        yield tracking
+        yield self._explained(decide_controller(settings, injector))
+        yield self._explained(self._batch(settings, tracking))
+
+    def _batch(self, settings: EffectiveGroup, tracking: Decision) -> Decision:
+        """Decide on the chunks of a group, for which its handlers and its tracker have to be right."""
+        path, group = "processing.batch-size", self._group_containers[settings.name]
+        try:
+            transactional = group.dispatcher().transactional
+            if not tracking.choice:
+                return Decision(settings.name, path, "", "progress.tracking is not decided")
+            size = group.processing().batch_size
+        except ExplainedError as error:
+            return undecided(settings.name, path, error)
+        return decide_batch(settings, transactional=transactional, size=size)
+
+    def _explained(self, decision: Decision) -> Decision:
+        """Add where the deciding setting stands: to the reason, or to the error."""
+        if not decision.setting:
+            return decision
+        prefix = f"event-handling.groups[{decision.group}]." if decision.group else ""
+        origin = self.configuration.origin(prefix + decision.setting)
+        if (error := decision.error) is None:
+            return replace(decision, reason=f"{decision.reason} ({origin})")
+        return replace(decision, error=type(error)(error.code, error.what, f"{error.where} ({origin})", error.fix))
 
     def start(self, groups: Sequence[str] = (), observer: Observer = NO_OBSERVER, *, verbose: bool = False) -> None:
         """Start the processors.
@@ -176,7 +215,8 @@ class Application:
             verbose: Whether Spark's own log is shown.
 
         Raises:
-            AssemblyError: OCQ-508 if there is nothing to start, OCQ-509 for a name that is no group.
+            AssemblyError: OCQ-508 if there is nothing to start, OCQ-509 for a name that is no group, AssemblyErrors
+                with all that could not be decided or does not exist yet.
             EngineError: If an engine cannot run on this machine.
             EventStoreError: If a group's progress does not fit its configuration, or a database cannot be used.
         """
@@ -185,9 +225,7 @@ class Application:
         if self._engines:
             raise AssemblyError("OCQ-511", "the application is running already", fix="stop() it first")
         chosen = self._chosen(groups)
-        for settings in chosen:
-            check_supported(settings)
-            decide_controller(settings)
+        self._check(chosen)
         runs = [
             (
                 settings,
@@ -230,17 +268,26 @@ class Application:
             KeyboardInterrupt: After a clean stop.
         """
         self.start(groups, observer, verbose=verbose)
+        gc.freeze()  # what is assembled stays: the collector need not look at it again and again
         try:
             while self._going_on(until_caught_up=until_caught_up):
                 time.sleep(_LOOK_SECONDS)
             return self._result()
         finally:
+            gc.unfreeze()
             self.stop()
 
     def status(self) -> list[GroupStatus]:
         """Return how far each group is, also from another process than the one that runs it."""
         head = self.event_store.head()
         return [GroupStatus(s.name, head, tuple(self._known(s.name))) for s in self.groups]
+
+    def _check(self, groups: Sequence[EffectiveGroup]) -> None:
+        """Raise together all that keeps the groups from running."""
+        decisions = self._conditions(groups)
+        errors = [decision.error for decision in decisions if decision.error]
+        controllers = {each.group: each for each in decisions if each.subject == "life-cycle.controller"}
+        raise_together([*errors, *(e for group in groups for e in unsupported(group, controllers[group.name]))])
 
     def _known(self, group: str) -> list[PartitionStatus]:
         tracker = self._group_containers[group].tracker()
@@ -267,7 +314,8 @@ class Application:
         partitions = [p for engine in self._engines for p in engine.partitions()]
         if all(p.over for p in partitions):
             return False
-        if not until_caught_up:
+        before, self._positions = self._positions, [p.cursor.position for p in partitions]
+        if not until_caught_up or before != self._positions:  # who moves on is not asked whether he has arrived
             return True
         try:
             head = self.event_store.head()

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
+from opencqrs_py.assembly.databases import DatabaseRule
 from opencqrs_py.assembly.discovery import Discovered, discover, import_modules
+from opencqrs_py.assembly.reading import PLAIN, EventsRule
 from opencqrs_py.config import EffectiveGroup
 from opencqrs_py.processing.group import GroupProcessing
 
-__all__ = ["Blueprint", "GroupRecipe", "UserModules", "located"]
+__all__ = ["Blueprint", "GroupRecipe", "UserModules"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,17 +44,24 @@ class Blueprint:
 
     Attributes:
         modules: Where the handlers are.
-        event_store_url: URL of the event store, absolute.
-        database_url: URL of the read models' database, absolute.
+        database: What settings say of the read models' database and of the event store.
+        events: What settings say of how stored events are read.
+        api_token: What EventSourcingDB asks for.
     """
 
     modules: UserModules
-    event_store_url: str
-    database_url: str
+    database: DatabaseRule
+    events: EventsRule = PLAIN
+    api_token: str = field(default="", repr=False)
+
+    @property
+    def event_store_url(self) -> str:
+        """URL of the event store, absolute."""
+        return self.database.event_store.value
 
     def discover(self) -> Discovered:
         """Import the modules and find the handlers; once per process."""
-        return _discovered(self)
+        return _discovered(self.modules)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,17 +89,7 @@ class GroupRecipe:
         return processing
 
 
-def located(url: str, project: Path) -> str:
-    """Return a database URL with a relative SQLite path made absolute, seen from the project folder."""
-    prefix = "sqlite:///"
-    path = url.removeprefix(prefix)
-    if not url.startswith(prefix) or not path or path.startswith((":memory:", "file:")) or Path(path).is_absolute():
-        return url
-    return prefix + (project.resolve() / path).as_posix()
-
-
 @cache
-def _discovered(blueprint: Blueprint) -> Discovered:
-    modules = blueprint.modules
+def _discovered(modules: UserModules) -> Discovered:
     roots = [path for root in modules.roots if (path := Path(root)).is_dir()]
     return discover(import_modules(modules.names, roots), modules.only)

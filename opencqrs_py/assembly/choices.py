@@ -2,41 +2,76 @@
 
 from __future__ import annotations
 
-from opencqrs_py.adapters.memory import InMemoryProgressTracker
-from opencqrs_py.adapters.sql import Database, DatabaseTransactions, SqlProgressTracker
-from opencqrs_py.assembly.conditions import decide_tracking
+from collections.abc import Callable
+
+from opencqrs_py.adapters.memory import InMemoryProgressTracker, NoTransactions
+from opencqrs_py.adapters.sql import Database, DatabaseTransactions, Engine, SqlProgressTracker
+from opencqrs_py.assembly.conditions import tracking_of
+from opencqrs_py.assembly.databases import DatabaseChoice
 from opencqrs_py.assembly.injection import ContainerInjector
-from opencqrs_py.config import EffectiveGroup, Resolution, RetryPolicy, Tracking
+from opencqrs_py.config import EffectiveGroup, RetryPolicy, Tracking
+from opencqrs_py.errors import AssemblyError
 from opencqrs_py.processing.backoff import ExponentialBackOff, FixedBackOff, NoRetry
-from opencqrs_py.processing.ports import BackOff, ProgressTracker, SequenceResolver
-from opencqrs_py.processing.sequencing import NoSequence, PerSubject, PerSubjectLevel
+from opencqrs_py.processing.ports import BackOff, ProgressTracker, Transactions
+from opencqrs_py.processing.signatures import Signature
 
-__all__ = ["back_off_for", "sequence_resolver_for", "tracker_for"]
+__all__ = [
+    "back_off_for",
+    "check_transaction",
+    "open_database",
+    "tracker_for",
+    "transactions_on",
+]
 
-_RESOLVERS: dict[Resolution, SequenceResolver] = {
-    Resolution.NO_SEQUENCE: NoSequence(),
-    Resolution.PER_SUBJECT: PerSubject(),
-    Resolution.PER_SECOND_LEVEL_SUBJECT: PerSubjectLevel(2),
-}
+
+def open_database(
+    choice: DatabaseChoice, injector: ContainerInjector, event_store_url: str, event_database: Callable[[], Database]
+) -> Database | None:
+    """Return the read models' database, the event store's own when it is the same; ``None`` when there is none.
+
+    Raises:
+        ExplainedError: If it could not be decided which one it is, or if it is none that is supported.
+    """
+    if choice.decision.error:
+        raise choice.decision.error
+    if choice.ref:
+        return Database.of(injector.named(choice.ref, "database.ref", Engine))
+    if choice.url == event_store_url:
+        return event_database()
+    return Database(choice.url) if choice.url else None
 
 
-def tracker_for(settings: EffectiveGroup, database: Database, injector: ContainerInjector) -> ProgressTracker:
+def transactions_on(database: Database | None) -> Transactions:
+    """Return what opens the transactions that handlers write in."""
+    return NoTransactions() if database is None else DatabaseTransactions(database)
+
+
+def check_transaction(signature: Signature, place: str, *, there: bool) -> None:
+    """Refuse a function that asks for the transaction when there is none.
+
+    Args:
+        signature: What the function asks for.
+        place: How messages name it.
+        there: Whether there are transactions.
+
+    Raises:
+        AssemblyError: OCQ-524.
+    """
+    if signature.transactional and not there:
+        what = "a connection or session is asked for, but there is no database"
+        fix = "set database.url, or register a provider of a sqlalchemy.Engine"
+        raise AssemblyError("OCQ-524", what, place, fix)
+
+
+def tracker_for(settings: EffectiveGroup, database: Database | None, injector: ContainerInjector) -> ProgressTracker:
     """Return the group's progress tracker."""
-    decision = decide_tracking(settings)
-    if settings.progress.tracker_ref is not None:
-        tracker: ProgressTracker = injector.named(decision.choice, "progress.tracker-ref")
+    reference = settings.progress.tracker_ref
+    if reference is not None:
+        tracker: ProgressTracker = injector.named(reference, "progress.tracker-ref", ProgressTracker)
         return tracker
-    if decision.choice == Tracking.IN_MEMORY.value:
-        return InMemoryProgressTracker(DatabaseTransactions(database))
+    if database is None or tracking_of(settings, database=True) is Tracking.IN_MEMORY:
+        return InMemoryProgressTracker(transactions_on(database))
     return SqlProgressTracker(database)
-
-
-def sequence_resolver_for(settings: EffectiveGroup, injector: ContainerInjector) -> SequenceResolver:
-    """Return the group's sequence resolver."""
-    if settings.sequence.resolver_ref is not None:
-        resolver: SequenceResolver = injector.named(settings.sequence.resolver_ref, "sequence.resolver-ref")
-        return resolver
-    return _RESOLVERS[settings.sequence.resolution or Resolution.PER_SECOND_LEVEL_SUBJECT]
 
 
 def back_off_for(settings: EffectiveGroup) -> BackOff:

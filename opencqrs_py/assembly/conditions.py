@@ -1,13 +1,30 @@
-"""Conditions: what is chosen where settings leave a choice, each with its reason."""
+"""Conditions: what is chosen where settings leave a choice, each with its candidates and its reason."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from opencqrs_py.config import Controller, EffectiveGroup, OnExhausted, Tracking
-from opencqrs_py.errors import AssemblyError
+from opencqrs_py.config.names import listed
+from opencqrs_py.errors import AssemblyError, AssemblyErrors, ExplainedError
+from opencqrs_py.processing.ports import LockRegistry, ProgressTracker
 
-__all__ = ["Decision", "check_supported", "decide_batch", "decide_controller", "decide_tracking"]
+if TYPE_CHECKING:
+    from opencqrs_py.assembly.injection import ContainerInjector
+
+__all__ = [
+    "Decision",
+    "checked",
+    "decide_batch",
+    "decide_controller",
+    "decide_tracking",
+    "raise_together",
+    "tracking_of",
+    "undecided",
+    "unsupported",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,75 +32,185 @@ class Decision:
     """A choice and why it was made.
 
     Attributes:
-        group: Processing group.
+        group: Processing group; empty when the choice is the whole application's.
         subject: What was chosen, as a setting's path.
-        choice: What it came to.
+        choice: What it came to; empty when it could not be decided.
         reason: Why.
+        candidates: What is configured or registered that could have been chosen.
+        setting: The setting that decided it; empty when it was decided by what there is.
+        error: Why it could not be decided; ``None`` also when another decision stands in its way.
     """
 
     group: str
     subject: str
     choice: str
     reason: str
+    candidates: tuple[str, ...] = ()
+    setting: str = ""
+    error: ExplainedError | None = None
 
     def __str__(self) -> str:
-        return f"{self.group}: {self.subject} = {self.choice}: {self.reason}"
+        choice = self.choice or "not decided"
+        return f"{self.group or 'application'}: {self.subject} = {choice}: {self.reason}"
 
 
-def decide_tracking(settings: EffectiveGroup) -> Decision:
+def undecided(group: str, subject: str, error: ExplainedError, candidates: tuple[str, ...] = ()) -> Decision:
+    """Return the decision that could not be made because of ``error``."""
+    return Decision(group, subject, "", error.what, candidates, error=error)
+
+
+def tracking_of(settings: EffectiveGroup, *, database: bool) -> Tracking:
+    """Return the kind of progress tracker of a group that names no provider of one.
+
+    Args:
+        settings: The group's effective settings.
+        database: Whether there is a database.
+    """
+    return settings.progress.tracking or (Tracking.SQL if database else Tracking.IN_MEMORY)
+
+
+def decide_tracking(settings: EffectiveGroup, database: Decision, injector: ContainerInjector) -> Decision:
     """Decide where a group keeps its progress.
 
+    Args:
+        settings: The group's effective settings.
+        database: The decision on the database; its choice is ``none`` when there is none.
+        injector: Knows the providers.
+
     Source:
-        OpenCQRS inference; here a database is always configured, by default the event store's own.
+        OpenCQRS inference; there, several candidates mean progress in memory. Here they are an error.
     """
-    path = "progress.tracking"
-    if settings.progress.tracker_ref is not None:
-        return Decision(settings.name, path, settings.progress.tracker_ref, "named by progress.tracker-ref")
+    name, path = settings.name, "progress.tracking"
+    reference = settings.progress.tracker_ref
+    if reference is not None:
+        decision = Decision(name, path, f"provider {reference}", "named", setting="progress.tracker-ref")
+        return checked(decision, reference, injector, ProgressTracker)
+    has_database = database.choice not in ("", "none")
+    candidates = (database.choice,) if has_database else ()
+    if settings.progress.tracking is Tracking.SQL and database.choice == "none":
+        what = "progress.tracking is sql, but there is no database"
+        fix = "set database.url, register a provider of a sqlalchemy.Engine, or set progress.tracking: in_memory"
+        return undecided(name, path, AssemblyError("OCQ-522", what, f"group {name}", fix))
     if settings.progress.tracking is not None:
-        return Decision(settings.name, path, settings.progress.tracking.value, "set")
-    return Decision(settings.name, path, Tracking.SQL.value, "exactly one database is configured")
+        return Decision(name, path, settings.progress.tracking.value, "set", candidates, path)
+    if not database.choice:
+        return Decision(name, path, "", "the database is not decided")
+    reason = "there is exactly one database" if has_database else "no database is configured or registered"
+    return Decision(name, path, tracking_of(settings, database=has_database).value, reason, candidates)
 
 
-def decide_controller(settings: EffectiveGroup) -> Decision:
+def decide_controller(settings: EffectiveGroup, injector: ContainerInjector) -> Decision:
     """Decide who starts and stops a group.
 
-    Raises:
-        AssemblyError: OCQ-505, if leader election is asked for: no lock registry can be had yet.
+    Args:
+        settings: The group's effective settings.
+        injector: Knows the providers, those of lock registries among them.
+
+    Source:
+        OpenCQRS life-cycle inference; decisions K10 (a lock registry that is named is used, an ambiguous one is an
+        error) and K11.
     """
-    path = "life-cycle.controller"
-    if settings.life_cycle.controller is Controller.LEADER_ELECTION:
-        what = f"group '{settings.name}' wants leader election, but no lock registry is registered"
-        fix = "set life-cycle.controller: application_context and run the group in one process at a time"
-        raise AssemblyError("OCQ-505", what, path, fix)
-    reason = "set" if settings.life_cycle.controller is not None else "no lock registry is registered"
-    return Decision(settings.name, path, Controller.APPLICATION_CONTEXT.value, reason)
+    name, path, rule = settings.name, "life-cycle.controller", settings.life_cycle
+    registries = injector.makers(LockRegistry)
+    candidates = tuple(f"provider {each}" for each in registries)
+    if (reference := rule.controller_registration) is not None:
+        setting = "life-cycle.controller-registration"
+        return checked(Decision(name, path, f"provider {reference}", "named", candidates, setting), reference, injector)
+    if rule.controller is Controller.APPLICATION_CONTEXT:
+        return Decision(name, path, rule.controller.value, "set", candidates, path)
+    if (reference := rule.lock_registry) is not None:
+        setting, reason = "life-cycle.lock-registry", f"lock registry {reference} is named"
+        decision = Decision(name, path, Controller.LEADER_ELECTION.value, reason, candidates, setting)
+        return checked(decision, reference, injector, LockRegistry)
+    return _by_registries(settings, registries, candidates)
+
+
+def _by_registries(settings: EffectiveGroup, registries: Sequence[str], candidates: tuple[str, ...]) -> Decision:
+    """Decide on the controller where no provider is named and the application context is not asked for."""
+    name, path, wanted = settings.name, "life-cycle.controller", settings.life_cycle.controller
+    election = Controller.LEADER_ELECTION.value
+    if len(registries) > 1:
+        return undecided(name, path, _several_registries(name, registries), candidates)
+    if wanted is not None and not registries:
+        return undecided(name, path, _no_registry(name))
+    if wanted is not None:
+        reason = f"set, and exactly one lock registry is registered, {registries[0]}"
+        return Decision(name, path, election, reason, candidates, path)
+    if registries:
+        return Decision(name, path, election, f"exactly one lock registry is registered, {registries[0]}", candidates)
+    return Decision(name, path, Controller.APPLICATION_CONTEXT.value, "no lock registry is registered")
+
+
+def checked(decision: Decision, name: str, injector: ContainerInjector, wanted: type | None = None) -> Decision:
+    """Return the decision for the provider ``name``, or that it cannot be it."""
+    try:
+        injector.check(name, decision.setting, wanted)
+    except ExplainedError as error:
+        return replace(decision, choice="", reason=error.what, error=error)
+    return decision
+
+
+def _several_registries(group: str, registries: Sequence[str]) -> AssemblyError:
+    what = f"{len(registries)} lock registries are registered and none is chosen: {listed(registries)}"
+    fix = "name one with life-cycle.lock-registry, or set life-cycle.controller: application_context"
+    return AssemblyError("OCQ-523", what, f"group {group}", fix)
+
+
+def _no_registry(group: str) -> AssemblyError:
+    what = "life-cycle.controller is leader_election, but no lock registry is registered"
+    fix = "set life-cycle.controller: application_context and run the group in one process at a time"
+    return AssemblyError("OCQ-505", what, f"group {group}", fix)
 
 
 def decide_batch(settings: EffectiveGroup, *, transactional: bool, size: int) -> Decision:
     """Tell how many events share a transaction, and why."""
     path = "processing.batch-size"
     if settings.processing.batch_size is not None:
-        return Decision(settings.name, path, str(size), "set")
+        return Decision(settings.name, path, str(size), "set", setting=path)
     if transactional:
         return Decision(settings.name, path, str(size), "every handler asks for the progress transaction")
+    if size > 1:
+        reason = "every handler asks for the progress transaction or takes lists, and so a chunk at a time"
+        return Decision(settings.name, path, str(size), reason)
     reason = "a handler works outside the progress transaction, so a crash must repeat at most one event"
     return Decision(settings.name, path, str(size), reason)
 
 
-def check_supported(settings: EffectiveGroup) -> None:
-    """Refuse settings for what does not exist yet.
+def unsupported(settings: EffectiveGroup, controller: Decision) -> Iterator[AssemblyError]:
+    """Yield an error, OCQ-506, for each thing that the group asks for and that does not exist yet."""
+    where = f"group {settings.name}"
+    if settings.retry.on_exhausted is OnExhausted.PARK:
+        what = "retry.on-exhausted is park, which does not exist yet"
+        yield AssemblyError("OCQ-506", what, where, "use skip or stop")
+    if settings.life_cycle.controller_registration is not None:
+        what = "life-cycle.controller-registration is set, which does not exist yet"
+        yield AssemblyError("OCQ-506", what, where, "leave the setting out")
+    if controller.choice == Controller.LEADER_ELECTION.value:
+        what = f"leader election does not exist yet, and the controller comes to it: {controller.reason}"
+        fix = "set life-cycle.controller: application_context, and run the group in one process at a time"
+        yield AssemblyError("OCQ-506", what, where, fix)
+
+
+def raise_together(errors: Iterable[ExplainedError]) -> None:
+    """Raise all errors as one; those that differ only in their place become one that names the places.
 
     Raises:
-        AssemblyError: OCQ-506.
+        ExplainedError: The error, if there is only one.
+        AssemblyErrors: All of them, if there are several.
     """
-    life_cycle = settings.life_cycle
-    missing = {
-        "retry.on-exhausted: park": settings.retry.on_exhausted is OnExhausted.PARK,
-        "life-cycle.controller-registration": life_cycle.controller_registration is not None,
-        "life-cycle.lock-registry": life_cycle.lock_registry is not None,
-    }
-    for name, wanted in missing.items():
-        if wanted:
-            fix = "use skip or stop" if "park" in name else "leave the setting out"
-            what = f"group '{settings.name}' sets {name}, which does not exist yet"
-            raise AssemblyError("OCQ-506", what, f"event-handling … {name}", fix)
+    alike: dict[tuple[str, str, str], list[ExplainedError]] = {}
+    for error in errors:
+        alike.setdefault((error.code, error.what, error.fix), []).append(error)
+    merged = tuple(_merged(same) for same in alike.values())
+    if len(merged) == 1:
+        raise merged[0]
+    if merged:
+        raise AssemblyErrors(merged)
+
+
+def _merged(same: Sequence[ExplainedError]) -> ExplainedError:
+    first = same[0]
+    places = list(dict.fromkeys(error.where for error in same))
+    if len(places) == 1:
+        return first
+    return type(first)(first.code, first.what, listed(places), first.fix)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -16,16 +16,26 @@ from dependency_injector.containers import Container, DeclarativeContainer
 from opencqrs_py.assembly.injection import ContainerInjector
 from opencqrs_py.errors import AssemblyError, HandlerSignatureError
 from opencqrs_py.model.handler import (
+    AROUND_ATTRIBUTE,
     HANDLER_ATTRIBUTE,
     ON_START_ATTRIBUTE,
+    UPCASTER_ATTRIBUTE,
     Handler,
     HandlerMark,
+    Interceptor,
+    Upcaster,
     event_type_of,
 )
+from opencqrs_py.processing.definitions import place_of
 
 __all__ = ["Discovered", "StartFunction", "discover", "import_modules"]
 
 _LAST = sys.maxsize
+_FUNCTIONS_ONLY = {
+    UPCASTER_ATTRIBUTE: "@upcaster",
+    AROUND_ATTRIBUTE: "@around_event or @around_handler",
+    ON_START_ATTRIBUTE: "@on_start",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +56,16 @@ class Discovered:
         starts: All ``@on_start`` functions.
         event_classes: All classes with an event type.
         injector: Provides what the user's containers hold.
+        upcasters: All upcasters.
+        interceptors: All interceptors, outermost first.
     """
 
     handlers: tuple[Handler, ...]
     starts: tuple[StartFunction, ...]
     event_classes: tuple[type, ...]
     injector: ContainerInjector
+    upcasters: tuple[Upcaster, ...] = ()
+    interceptors: tuple[Interceptor, ...] = ()
 
     @property
     def groups(self) -> tuple[str, ...]:
@@ -76,28 +90,40 @@ def import_modules(names: Sequence[str], roots: Iterable[Path]) -> list[ModuleTy
     return modules
 
 
-def discover(modules: Sequence[ModuleType], only: frozenset[str] | None = None) -> Discovered:
+def discover(
+    modules: Sequence[ModuleType],
+    only: frozenset[str] | None = None,
+    provided: Mapping[type, object] | None = None,
+) -> Discovered:
     """Find what decorators have marked.
 
     Args:
         modules: Where to look; what they import from elsewhere does not count.
         only: ``module:name`` of the handlers to take, ``None`` for all.
+        provided: Objects that stand in for what containers provide, by the type that is asked for.
 
     Raises:
         HandlerSignatureError: OCQ-207, if a marked class or method cannot serve.
     """
     members = [member for module in modules for member in _members(module)]
     containers = [m for m in members if isinstance(m, type) and issubclass(m, DeclarativeContainer)]
-    injector = ContainerInjector([cast("Container", container()) for container in containers])
+    for cls in (member for member in members if isinstance(member, type)):
+        _check_methods(cls)
+    injector = ContainerInjector([cast("Container", container()) for container in containers], provided)
     chosen = [m for m in members if only is None or _reference(m) in only]
     handlers = [handler for member in chosen for handler in _handlers(member, injector)]
-    ordered = sorted(handlers, key=lambda handler: _LAST if handler.mark.order is None else handler.mark.order)
     return Discovered(
-        handlers=tuple(ordered),
+        handlers=tuple(sorted(handlers, key=_order)),
         starts=tuple(start for member in members for start in _starts(member)),
         event_classes=tuple(m for m in members if isinstance(m, type) and event_type_of(m)),
         injector=injector,
+        upcasters=tuple(upcaster for member in members for upcaster in _upcasters(member)),
+        interceptors=tuple(sorted((one for member in members for one in _interceptors(member)), key=_order)),
     )
+
+
+def _order(ordered: Handler | Interceptor) -> int:
+    return _LAST if ordered.mark.order is None else ordered.mark.order
 
 
 def _check_place(module: ModuleType, roots: Sequence[str]) -> None:
@@ -174,16 +200,27 @@ def _methods(cls: type, injector: ContainerInjector) -> Iterator[Handler]:
             yield Handler(HandlerMark(group, mark.types, mark.order), bound, place_of(function))
 
 
+def _check_methods(cls: type) -> None:
+    """Refuse on methods, and on a class, what would silently do nothing there."""
+    for member in (cls, *vars(cls).values()):
+        marked = member.__func__ if isinstance(member, staticmethod | classmethod) else member
+        for attribute, decorator in _FUNCTIONS_ONLY.items():
+            if attribute in getattr(marked, "__dict__", {}):
+                what = f"{decorator} marks a {'class' if marked is cls else 'method'}"
+                fix = f"put {decorator} above a function of the module; it gets what containers provide by annotation"
+                raise HandlerSignatureError("OCQ-207", what, place_of(marked), fix)
+
+
+def _upcasters(member: Any) -> Iterator[Upcaster]:
+    if types := getattr(member, "__dict__", {}).get(UPCASTER_ATTRIBUTE, ()):
+        yield Upcaster(types, member, place_of(member))
+
+
+def _interceptors(member: Any) -> Iterator[Interceptor]:
+    for mark in getattr(member, "__dict__", {}).get(AROUND_ATTRIBUTE, ()):
+        yield Interceptor(mark, member, place_of(member))
+
+
 def _starts(member: Any) -> Iterator[StartFunction]:
     for group in getattr(member, "__dict__", {}).get(ON_START_ATTRIBUTE, ()):
         yield StartFunction(group, member, place_of(member))
-
-
-def place_of(member: Any) -> str:
-    """Return ``file:line (name)`` of a function or class."""
-    try:
-        file = inspect.getsourcefile(member) or "?"
-        line = inspect.getsourcelines(member)[1]
-    except (OSError, TypeError):
-        return str(getattr(member, "__qualname__", member))
-    return f"{file}:{line} ({member.__qualname__})"

@@ -3,63 +3,133 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
-from typing import Any, get_type_hints, is_typeddict
+import re
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, get_args, get_origin, get_type_hints, is_typeddict
 
 from dependency_injector import providers
 from dependency_injector.containers import Container
 from typing_extensions import is_protocol
 
+from opencqrs_py.config.names import listed, nearest
 from opencqrs_py.errors import AssemblyError
 
-__all__ = ["ContainerInjector"]
+__all__ = ["ContainerInjector", "placed"]
+
+_OF_GENERATORS = (Generator, Iterable, Iterator)
+_GENERATOR_TEXT = re.compile(r"(?:\w+\.)*(?:Generator|Iterable|Iterator)\[([\w.]+).*\]", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class _Registered:
+    """A provider of a container."""
+
+    name: str
+    container: str
+    provider: providers.Provider[Any]
+
+    @property
+    def full_name(self) -> str:
+        """The name behind that of the container, for names that several containers have."""
+        return f"{self.container}.{self.name}"
+
+    @cached_property
+    def made(self) -> type | str | None:
+        """What it makes; a text when the annotation can only be read by type checkers, ``None`` when unknown."""
+        return _made_by(self.provider)
+
+    def makes(self, wanted: type) -> bool:
+        """Say whether it makes a ``wanted``; of a protocol, whether it makes something that has its methods."""
+        match self.made:
+            case type() as made:
+                return not _missing(made, wanted) if is_protocol(wanted) else issubclass(made, wanted)
+            case made:
+                return made == wanted.__name__
 
 
 class ContainerInjector:
     """Finds providers by the type of what they make, and by name.
 
     Args:
-        containers: Instances of the user's containers.
+        containers: Instances of the user's containers. One whose class has a child among them gives way to it.
+        provided: Objects by the type that is asked for; they stand in for whatever containers provide.
     """
 
-    def __init__(self, containers: Sequence[Container] = ()) -> None:
-        self._providers: dict[str, providers.Provider[Any]] = {
-            name: provider for container in containers for name, provider in container.providers.items()
+    def __init__(self, containers: Sequence[Container] = (), provided: Mapping[type, object] | None = None) -> None:
+        classes = [_class_of(container) for container in containers]
+        self._registered = tuple(
+            _Registered(name, cls.__name__, provider)
+            for container, cls in zip(containers, classes, strict=True)
+            if not any(other is not cls and issubclass(other, cls) for other in classes)
+            for name, provider in container.providers.items()
+        )
+        self._provided = {
+            wanted: _Registered(wanted.__name__, "provided", providers.Object(stand_in))
+            for wanted, stand_in in (provided or {}).items()
         }
+        self._found: dict[type, tuple[_Registered, ...]] = {}
 
     def provides(self, wanted: object) -> bool:
-        """Say whether a provider makes something of the type."""
-        return bool(self._matching(wanted))
+        """Say whether a provider makes something of the type.
+
+        Raises:
+            AssemblyError: OCQ-503, if several providers make it: found here, at the start, not with the first event.
+        """
+        matching = self._matching(wanted)
+        if len(matching) > 1:
+            raise self._ambiguous(wanted, matching)
+        return bool(matching)
 
     def provide(self, wanted: object) -> Any:
         """Ask the provider of the type.
 
         Raises:
-            AssemblyError: OCQ-503, if several providers make it.
+            AssemblyError: OCQ-503, if not exactly one provider makes it.
         """
         matching = self._matching(wanted)
         if len(matching) != 1:
-            what = f"{len(matching)} providers make {_shown(wanted)}: {', '.join(sorted(matching)) or 'none'}"
-            raise AssemblyError("OCQ-503", what, fix="annotate the narrower type, so that one provider is left")
-        return next(iter(matching.values()))()
+            raise self._ambiguous(wanted, matching)
+        return matching[0].provider()
 
-    def named(self, name: str, setting: str) -> Any:
+    def makers(self, wanted: type) -> tuple[str, ...]:
+        """Return the names of the providers that make a ``wanted``, in the order in which they are registered."""
+        return tuple(self._shown(each) for each in self._makers(wanted))
+
+    def check(self, name: str, setting: str, wanted: type | None = None) -> None:
+        """See that a setting names one provider, and that it makes a ``wanted`` as far as that is known.
+
+        Args:
+            name: What the setting says.
+            setting: How messages call the setting.
+            wanted: A class, or a protocol; ``None`` for anything.
+
+        Raises:
+            AssemblyError: OCQ-502, naming the setting and the providers that there are; OCQ-503, if several providers
+                have the name.
+        """
+        self._checked(name, setting, wanted)
+
+    def named(self, name: str, setting: str, wanted: type | None = None) -> Any:
         """Ask the provider of that name.
 
         Raises:
-            AssemblyError: OCQ-502, naming the setting and the providers that there are.
+            AssemblyError: As for ``check``, and OCQ-502 if what it has made is no ``wanted``.
         """
-        if name not in self._providers:
-            there = ", ".join(sorted(self._providers)) or "none: no container was found in the project"
-            what = f"no provider is called '{name}'"
-            raise AssemblyError("OCQ-502", what, setting, f"use one of: {there}")
-        return self._providers[name]()
+        part = self._checked(name, setting, wanted).provider()
+        if wanted and is_protocol(wanted) and (missing := _missing(part, wanted)):
+            raise _wrong_part(name, setting, type(part).__name__, f"which has no {', '.join(missing)}")
+        if wanted and not is_protocol(wanted) and not isinstance(part, wanted):
+            raise _wrong_part(name, setting, type(part).__name__, f"no {wanted.__name__}")
+        return part
 
     def create(self, cls: type, place: str) -> Any:
         """Make an instance of a handler class with what its constructor asks for.
 
         Raises:
-            AssemblyError: OCQ-504, if an argument cannot be provided.
+            AssemblyError: OCQ-503 or OCQ-504, if an argument cannot be provided.
         """
         constructor = cls.__init__  # type: ignore[misc]
         hints = get_type_hints(constructor) if constructor is not object.__init__ else {}
@@ -67,30 +137,110 @@ class ContainerInjector:
         for name, parameter in inspect.signature(cls).parameters.items():
             if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
                 continue
-            if self.provides(hints.get(name)):
-                arguments[name] = self.provide(hints[name])
+            matching = self._matching(hints.get(name))
+            if len(matching) > 1:
+                raise self._ambiguous(hints.get(name), matching, place)
+            if matching:
+                arguments[name] = matching[0].provider()
             elif parameter.default is parameter.empty:
                 what = f"nothing provides argument '{name}' of {cls.__name__}"
-                fix = f"add a provider of {_shown(hints.get(name))} to a container in the project"
+                fix = f"add a provider of {_shown_type(hints.get(name))} to a container in the project"
                 raise AssemblyError("OCQ-504", what, place, fix)
         return cls(**arguments)
 
-    def _matching(self, wanted: object) -> dict[str, providers.Provider[Any]]:
-        if not isinstance(wanted, type) or wanted is object or is_typeddict(wanted) or is_protocol(wanted):
-            return {}
-        made = {name: _made_by(provider) for name, provider in self._providers.items()}
-        return {n: self._providers[n] for n, cls in made.items() if cls is not None and issubclass(cls, wanted)}
+    def _matching(self, wanted: object) -> tuple[_Registered, ...]:
+        """Return the providers for an argument with this annotation; a ``dict`` is the data of the event."""
+        if isinstance(wanted, type) and wanted in self._provided:
+            return (self._provided[wanted],)
+        if not isinstance(wanted, type) or wanted in (object, dict) or is_typeddict(wanted) or is_protocol(wanted):
+            return ()
+        return self._makers(wanted)
+
+    def _makers(self, wanted: type) -> tuple[_Registered, ...]:
+        if wanted not in self._found:
+            self._found[wanted] = tuple(each for each in self._registered if each.makes(wanted))
+        return self._found[wanted]
+
+    def _checked(self, name: str, setting: str, wanted: type | None) -> _Registered:
+        matching = [each for each in self._registered if name in (each.name, each.full_name)]
+        if not matching:
+            there = sorted({self._shown(each) for each in self._registered})
+            close = nearest(name, there)
+            fix = f"use one of: {listed(there) or 'none: no container was found in the project'}"
+            fix = f"did you mean {close}? There are: {listed(there)}" if close else fix
+            raise AssemblyError("OCQ-502", f"no provider is called '{name}'", setting, fix)
+        if len(matching) > 1:
+            names = [each.full_name for each in matching]
+            what = f"{len(matching)} providers are called '{name}': {listed(names)}"
+            raise AssemblyError("OCQ-503", what, setting, f"write the container, too: {names[0]}")
+        (found,) = matching
+        made = found.made  # of a class that passes calls on, only an instance can tell what it has
+        if wanted and isinstance(made, type) and not hasattr(made, "__getattr__") and not found.makes(wanted):
+            lack = f"which has no {', '.join(_missing(made, wanted))}" if is_protocol(wanted) else ""
+            raise _wrong_part(name, setting, made.__name__, lack or f"no {wanted.__name__}")
+        return found
+
+    def _ambiguous(self, wanted: object, matching: Sequence[_Registered], place: str = "") -> AssemblyError:
+        names = ", ".join(sorted(map(self._shown, matching))) or "none"
+        what = f"{len(matching)} providers make {_shown_type(wanted)}: {names}"
+        return AssemblyError("OCQ-503", what, place, "annotate the narrower type, so that one provider is left")
+
+    def _shown(self, registered: _Registered) -> str:
+        """Return the provider's name, with its container's when another container has the name, too."""
+        alone = sum(each.name == registered.name for each in self._registered) == 1
+        return registered.name if alone else registered.full_name
 
 
-def _made_by(provider: providers.Provider[Any]) -> type | None:
+@contextmanager
+def placed(place: str) -> Iterator[None]:
+    """Give an ``AssemblyError`` of the block that says no place this one."""
+    try:
+        yield
+    except AssemblyError as error:
+        raise AssemblyError(error.code, error.what, error.where or place, error.fix) from None
+
+
+def _class_of(container: Container) -> type:
+    """Return the class as the user wrote it; its instances are of another one."""
+    written: Any = container.declarative_parent
+    return written if isinstance(written, type) else type(container)
+
+
+def _made_by(provider: providers.Provider[Any]) -> type | str | None:
     if isinstance(provider, providers.Object):
         return type(provider())
     source = getattr(provider, "cls", None) or getattr(provider, "provides", None)
     if isinstance(source, type):
         return source
-    made = get_type_hints(source).get("return") if inspect.isfunction(source) else None
+    if not inspect.isfunction(source) and not inspect.ismethod(source):
+        return None
+    yields = isinstance(provider, providers.Resource) and inspect.isgeneratorfunction(inspect.unwrap(source))
+    return _returned_by(source, yields=yields)
+
+
+def _returned_by(function: Any, *, yields: bool) -> type | str | None:
+    """Return what a function is annotated to return; with ``yields``, what it is annotated to yield."""
+    try:
+        made = get_type_hints(function).get("return")
+    except NameError:  # imported for type checkers only, as SQLAlchemy does it for create_engine
+        text = str(inspect.unwrap(function).__annotations__.get("return", ""))
+        yielded = _GENERATOR_TEXT.fullmatch(text) if yields else None
+        return (yielded[1] if yielded else text).rpartition(".")[2] or None
+    if yields and get_origin(made) in _OF_GENERATORS:
+        made = get_args(made)[0]
     return made if isinstance(made, type) else None
 
 
-def _shown(wanted: object) -> str:
+def _missing(part: object, protocol: type) -> list[str]:
+    """Return the methods of a protocol that ``part``, an object or a class, does not have."""
+    methods = (name for name, value in vars(protocol).items() if inspect.isfunction(value))
+    return [name for name in methods if (not name.startswith("_") or name == "__call__") and not hasattr(part, name)]
+
+
+def _wrong_part(name: str, setting: str, made: str, lack: str) -> AssemblyError:
+    what = f"provider '{name}' makes {made}, {lack}"
+    return AssemblyError("OCQ-502", what, setting, "name another provider, or mend this one")
+
+
+def _shown_type(wanted: object) -> str:
     return wanted.__name__ if isinstance(wanted, type) else str(wanted)

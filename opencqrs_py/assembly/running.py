@@ -12,11 +12,12 @@ from opencqrs_py.config import Engine as EngineName
 from opencqrs_py.config import OnExhausted as OnExhaustedSetting
 from opencqrs_py.engines.runs import Engine, GroupRun
 from opencqrs_py.errors import AssemblyError, ExplainedError
-from opencqrs_py.model.partition import layout
-from opencqrs_py.processing.dispatch import run_on_start
+from opencqrs_py.model.partition import Partition, layout
+from opencqrs_py.processing.binding import run_on_start
 from opencqrs_py.processing.ports import EventSource
 from opencqrs_py.processing.recovery import OnExhausted
 from opencqrs_py.processing.supervision import Observer
+from opencqrs_py.processing.work import Work
 
 __all__ = ["engines_for", "group_run", "initial_position"]
 
@@ -92,7 +93,7 @@ def _preparation(blueprint: Blueprint, group: str, container: Any) -> Callable[[
         with container.transactions().begin() as unit:
             for start in starts:
                 try:
-                    run_on_start(start.call, start.place, discovered.injector, unit)
+                    run_on_start(start.call, start.place, discovered.injector, Work(group, Partition(1, 0), unit))
                 except ExplainedError:
                     raise
                 except Exception as error:

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
 
 from opencqrs_py.assembly.sources import find_modules, literal_groups
 from opencqrs_py.cli.options import ProjectOptions, format_option, project_options
 from opencqrs_py.cli.output import clean, print_json, stderr, stdout
-from opencqrs_py.config import load
+from opencqrs_py.config import OriginKind, load
+from opencqrs_py.config.names import canonical, listed, nearest
 
 if TYPE_CHECKING:
-    from opencqrs_py.config import Configuration
+    from opencqrs_py.assembly.conditions import Decision
+    from opencqrs_py.config import Configuration, EffectiveValue
 
 __all__ = ["conditions_command", "config_command", "schema_command"]
 
-_GROUPS = "event-handling.groups."
+_GROUPS = ("event-handling.groups.", "event-handling.groups[")
+_Shown: TypeAlias = "tuple[EffectiveValue, Sequence[EffectiveValue]]"
 
 
 @click.command("config")
@@ -25,38 +29,84 @@ _GROUPS = "event-handling.groups."
 @format_option
 @click.option("--group", "groups", multiple=True, metavar="G", help="Show this group only; may be repeated.")
 @click.option("--changed", is_flag=True, help="Leave built-in defaults out.")
-def config_command(options: ProjectOptions, groups: tuple[str, ...], *, changed: bool, as_json: bool) -> None:
+@click.option("--origin", "with_losers", is_flag=True, help="Show also what was said elsewhere and does not count.")
+def config_command(
+    options: ProjectOptions, groups: tuple[str, ...], *, changed: bool, with_losers: bool, as_json: bool
+) -> None:
     """Show the effective settings, each with its origin."""
     names = literal_groups(find_modules(Path(options.project)))
     configuration = load(options.project, profiles=options.profiles, overrides=options.overrides, groups=names)
     for warning in configuration.warnings:
         stderr().print(str(warning), style="yellow", markup=False, soft_wrap=True)
-    wanted = groups or configuration.group_names
-    unknown = [name for name in groups if name not in configuration.group_names]
-    if unknown:
-        known = ", ".join(configuration.group_names) or "none"
-        raise click.UsageError(f"there is no group '{unknown[0]}'; known: {known}")
-    sections = {} if groups else {"": [v for v in configuration.values() if not v.path.startswith(_GROUPS)]}
-    sections |= {name: configuration.values(name) for name in wanted}
-    shown = {name: [v for v in values if not (changed and v.is_default)] for name, values in sections.items()}
+    sections = _sections(configuration, groups)
+    shown = {
+        name: [
+            (value, configuration.losers(value.path) if with_losers else ())
+            for value in values
+            if not (changed and _is_untouched(value, configuration))
+        ]
+        for name, values in sections.items()
+    }
     if as_json:
-        print_json({name or "application": [_row(v) for v in values] for name, values in shown.items()})
+        print_json(
+            {
+                name or "application": [_row(value, lost if with_losers else None) for value, lost in values]
+                for name, values in shown.items()
+            }
+        )
     else:
         _print(configuration, shown)
+
+
+def _sections(configuration: Configuration, groups: Sequence[str]) -> dict[str, list[EffectiveValue]]:
+    """Return the values of each group that is wanted; without any, also the general ones, under an empty name."""
+    known = {canonical(name): name for name in configuration.group_names}
+    if unknown := [name for name in groups if canonical(name) not in known]:
+        close = nearest(unknown[0], configuration.group_names)
+        fix = f"did you mean {close}?" if close else f"known: {listed(configuration.group_names) or 'none'}"
+        raise click.UsageError(f"there is no group '{unknown[0]}'; {fix}")
+    if groups:
+        return {known[canonical(name)]: configuration.values(name) for name in groups}
+    general = [value for value in configuration.values() if not value.path.startswith(_GROUPS)]
+    return {"": general, **{name: configuration.values(name) for name in configuration.group_names}}
+
+
+def _is_untouched(value: EffectiveValue, configuration: Configuration) -> bool:
+    """Say whether nobody has chosen a value, nor taken back what another place says."""
+    is_reset = value.origin.kind is OriginKind.RESET
+    return value.is_default and not (is_reset and configuration.losers(value.path))
 
 
 @click.command("conditions")
 @project_options
 @format_option
 def conditions_command(options: ProjectOptions, *, as_json: bool) -> None:
-    """Show what was chosen where settings leave a choice, and why."""
+    """Show what was chosen where settings leave a choice, from which candidates, and why."""
+    from opencqrs_py.assembly.conditions import raise_together  # noqa: PLC0415 `opencqrs config` needs none of it
+
     decisions = options.application().conditions()
     if as_json:
-        rows = [{"group": d.group, "subject": d.subject, "choice": d.choice, "reason": d.reason} for d in decisions]
-        print_json(rows)
-        return
-    for decision in decisions:
-        stdout().print(clean(str(decision)), markup=False, soft_wrap=True)
+        print_json([_decision_row(decision) for decision in decisions])
+    else:
+        for decision in decisions:
+            style = "red" if decision.error else "default"
+            stdout().print(clean(str(decision)), style=style, markup=False, soft_wrap=True)
+            if decision.candidates:
+                line = f"  candidates: {', '.join(decision.candidates)}"
+                stdout().print(clean(line), style="dim", markup=False, soft_wrap=True)
+    raise_together(decision.error for decision in decisions if decision.error)
+
+
+def _decision_row(decision: Decision) -> dict[str, Any]:
+    error = decision.error
+    return {
+        "group": decision.group,
+        "subject": decision.subject,
+        "choice": decision.choice,
+        "reason": decision.reason,
+        "candidates": decision.candidates,
+        "error": error and {"code": error.code, "what": error.what, "where": error.where, "fix": error.fix},
+    }
 
 
 @click.command("schema")
@@ -67,32 +117,38 @@ def schema_command() -> None:
     print_json(json_schema())
 
 
-def _row(value: Any) -> dict[str, Any]:
-    return {
+def _row(value: EffectiveValue, lost: Sequence[EffectiveValue] | None) -> dict[str, Any]:
+    row: dict[str, Any] = {
         "path": value.path,
         "value": value.value,
         "origin": str(value.origin),
         "default": value.is_default,
     }
+    if lost is not None:
+        row["lost"] = [{"path": each.path, "value": each.value, "origin": str(each.origin)} for each in lost]
+    return row
 
 
-def _print(configuration: Configuration, sections: dict[str, list[Any]]) -> None:
+def _print(configuration: Configuration, sections: Mapping[str, Sequence[_Shown]]) -> None:
     files = ", ".join(str(file) for file in configuration.files) or "none"
     stdout().print(f"files read: {files}", style="dim", markup=False, soft_wrap=True)
     for name, values in sections.items():
-        prefix = f"{_GROUPS}{name}." if name else ""
-        rows = [
-            (v.path.removeprefix(prefix), clean(_text(v.value)), clean(str(v.origin)), v.is_default) for v in values
-        ]
         stdout().print(f"\ngroup {clean(name)}" if name else "\napplication", style="bold", markup=False)
-        width = max((len(path) for path, *_ in rows), default=0)
-        long = min(40, max((len(value) for _, value, *_ in rows), default=0))
-        for path, value, origin, default in rows:
-            line = f"  {path:<{width}}  {value:<{long}}  {origin}"
-            stdout().print(line, markup=False, style="dim" if default else "default", soft_wrap=True)
+        _print_values(values, [_in_group(value.path) if name else value.path for value, _ in values])
 
 
-def _text(value: Any) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return "-" if value is None else str(value)
+def _in_group(path: str) -> str:
+    """Return section and name of a group's setting."""
+    return ".".join(path.rsplit(".", 2)[1:])
+
+
+def _print_values(values: Sequence[_Shown], names: Sequence[str]) -> None:
+    """Print the values in columns, below each of them what does not count."""
+    width = max(map(len, names), default=0)
+    long = min(40, max((len(clean(value.value)) for value, _ in values), default=0))
+    for (value, lost), name in zip(values, names, strict=True):
+        line = f"  {name:<{width}}  {clean(value.value):<{long}}  {clean(str(value.origin))}"
+        stdout().print(line, markup=False, style="dim" if value.is_default else "default", soft_wrap=True)
+        for each in lost:
+            line = f"  {'not':>{width}}  {clean(each.value):<{long}}  {clean(str(each.origin))}"
+            stdout().print(line, markup=False, style="dim", soft_wrap=True)

@@ -88,12 +88,15 @@ def _settings(options: ProjectOptions) -> str:
 
 def _event_store(options: ProjectOptions) -> str:
     application = options.application()
-    count = application.event_store.count()
-    return f"{application.container.event_database().label}: {count:,} events"
+    store = application.event_store
+    count = getattr(store, "count", store.head)()
+    return f"{application.configuration.value('event-store.url').value}: {count:,} events"
 
 
 def _database(options: ProjectOptions) -> str:
     database = options.application().container.database()
+    if database is None:
+        return "none: progress is kept in memory"
     with database.writing():
         return f"{database.label}: can be written"
 
@@ -101,7 +104,9 @@ def _database(options: ProjectOptions) -> str:
 def _handlers(options: ProjectOptions) -> str:
     application = options.application()
     conditions = application.conditions()
-    groups = dict.fromkeys(decision.group for decision in conditions)
+    if errors := [decision.error for decision in conditions if decision.error]:
+        raise errors[0]
+    groups = dict.fromkeys(decision.group for decision in conditions if decision.group)
     count = len(application.blueprint.discover().handlers)
     return f"{count} for {', '.join(groups)}" if groups else "none found"
 

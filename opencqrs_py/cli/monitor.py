@@ -14,7 +14,7 @@ from opencqrs_py.cli.notices import in_words, notice_lines
 from opencqrs_py.cli.output import clean, stderr
 from opencqrs_py.model.outcome import Outcome
 from opencqrs_py.model.partition import Partition
-from opencqrs_py.processing.supervision import Notice
+from opencqrs_py.processing.supervision import Notice, Observer
 
 if TYPE_CHECKING:
     from opencqrs_py.assembly.application import Application
@@ -52,7 +52,7 @@ class Look:
         return f"{self.position:,} of {self.head:,}, lag {lag:,}, {self.rate:,.0f}/s{left}"
 
 
-class Monitor(AbstractContextManager["Monitor"]):
+class Monitor(Observer, AbstractContextManager["Monitor"]):
     """Watches a run: an observer for the engines, and a thread that looks at progress now and then.
 
     Args:

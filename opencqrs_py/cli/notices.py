@@ -1,20 +1,14 @@
-"""What happened to a partition, in words."""
+"""What happened to a partition, in words and colours."""
 
 from __future__ import annotations
 
 from opencqrs_py.processing.recovery import Action
 from opencqrs_py.processing.supervision import Notice
+from opencqrs_py.processing.wording import in_words, line_of
 
 __all__ = ["in_words", "notice_lines"]
 
-_MILD = (Action.RETRY, Action.WAIT)
-_NEXT = {
-    Action.RETRY: "retry in {wait}",
-    Action.SKIP: "attempts used up: the event is skipped",
-    Action.STOP: "the partition has failed; next attempt in {wait}, or at the next start",
-    Action.WAIT: "no attempt is used; next look in {wait}",
-    Action.LEAVE: "this process leaves the partition alone",
-}
+_MILD = (Action.RETRY, Action.WAIT, None)
 
 
 def notice_lines(notice: Notice) -> list[tuple[str, str]]:
@@ -22,22 +16,10 @@ def notice_lines(notice: Notice) -> list[tuple[str, str]]:
 
     The handler's traceback comes with the first attempt only.
     """
-    head = f"[{notice.group} {notice.partition}]"
     trouble = notice.trouble
-    if trouble is None or notice.action is None:
-        return [(f"{head} recovered", "green")]
-    what = f"{trouble.event} failed on attempt {notice.attempt}" if trouble.event else "could not go on"
-    then = _NEXT[notice.action].format(wait=in_words(notice.wait))
-    lines = [(f"{head} {what} ({trouble}); {then}", "yellow" if notice.action in _MILD else "red")]
-    if trouble.traceback and notice.attempt <= 1:
+    if trouble is None:
+        return [(line_of(notice), "green")]
+    lines = [(line_of(notice), "yellow" if notice.action in _MILD else "red")]
+    if trouble.traceback and notice.attempt <= 1 and notice.action is not None:
         lines.append((trouble.traceback, "default"))
     return lines
-
-
-def in_words(seconds: float) -> str:
-    """Return a duration for people: ``4.5 s``, ``2 min 5 s``, ``1 h 20 min``."""
-    if seconds < 60:
-        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from opencqrs_py.config.choices import (
         Controller,
+        DataFormat,
         Engine,
         OnExhausted,
         OnUnknown,
@@ -40,6 +41,7 @@ __all__ = [
     "Configuration",
     "ConfigurationWarning",
     "Controller",
+    "DataFormat",
     "EffectiveGroup",
     "EffectiveValue",
     "Engine",
@@ -64,7 +66,7 @@ __all__ = [
     "pinned",
 ]
 
-_CHOICES = ("Controller", "Engine", "OnExhausted", "OnUnknown", "Resolution", "RetryPolicy", "Tracking")
+_CHOICES = ("Controller", "DataFormat", "Engine", "OnExhausted", "OnUnknown", "Resolution", "RetryPolicy", "Tracking")
 _RULES = ("EffectiveGroup", "FetchRule", "LifeCycleRule", "ProcessingRule", "ProgressRule", "RetryRule", "SequenceRule")
 _MODULES = {
     **dict.fromkeys(_CHOICES, "choices"),

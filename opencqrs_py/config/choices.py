@@ -11,6 +11,7 @@ __all__ = [
     "SYNONYMS",
     "Choice",
     "Controller",
+    "DataFormat",
     "Engine",
     "OnExhausted",
     "OnUnknown",
@@ -55,6 +56,16 @@ class Resolution(Choice):
     NO_SEQUENCE = "no_sequence"
     PER_SUBJECT = "per_subject"
     PER_SECOND_LEVEL_SUBJECT = "per_second_level_subject"
+    PER_LEVEL_SUBJECT = "per_level_subject"
+    PER_DATA_FIELD = "per_data_field"
+    PER_METADATA_KEY = "per_metadata_key"
+
+
+class DataFormat(Choice):
+    """How the data of events are laid out."""
+
+    PLAIN = "plain"
+    ENVELOPE = "envelope"
 
 
 class RetryPolicy(Choice):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path as FilePath
 
 from opencqrs_py.config.addressing import path_of
@@ -16,8 +16,9 @@ from opencqrs_py.config.names import kebab, listed, nearest
 from opencqrs_py.config.origin import BUILT_IN, Origin, OriginKind
 from opencqrs_py.config.problems import Code, ConfigurationWarning
 from opencqrs_py.config.settings import Settings
+from opencqrs_py.config.shaping import Bound
 from opencqrs_py.config.tree import FreeNames, Leaf, ListLeaf, Path, Section, display, leaves, node_at, tree_of
-from opencqrs_py.config.value_types import NO_FACT
+from opencqrs_py.config.value_types import NO_FACT, Fact
 from opencqrs_py.config.writing import written
 from opencqrs_py.errors import ConfigurationError
 
@@ -90,21 +91,45 @@ class Configuration:
         Raises:
             ConfigurationError: OCQ-103, if there is no such setting.
         """
-        path = path_of(key, self._root, self._names)
-        if path is None or isinstance(node_at(self._root, path), Section | FreeNames):
-            known = [display(self._root, each) for each, _ in leaves(node_at(self._root, path or ()), path or ())]
-            close = nearest(key, known) if path is None else None
-            fix = f"did you mean {close}?" if close else f"name one setting: {listed(known)}"
-            raise ConfigurationError(Code.UNKNOWN_KEY.value, f"there is no setting {key}", "", fix)
-        if path[: len(GROUPS)] == GROUPS and len(path) == len(GROUPS) + 3:
-            chosen = inherited(self.settings, path[2])
-            return self._group_origin(path[2], (path[3], path[4]), chosen)
-        return self._origin(path)
+        return self.value(key).origin
 
-    def losers(self, key: str) -> tuple[Origin, ...]:
-        """Return where else a value for the setting ``key`` stands, from the highest to the lowest."""
-        path = path_of(key, self._root, self._names)
-        return tuple(bound.origin for bound in reversed(self._merged.stacks.get(path or (), [])[:-1]))
+    def value(self, key: str) -> EffectiveValue:
+        """Return one setting as it applies, a secret masked.
+
+        Args:
+            key: Dotted key in any spelling, with ``opencqrs`` in front or without.
+
+        Raises:
+            ConfigurationError: OCQ-103, if there is no such setting.
+        """
+        path = self._path_of(key)
+        if _of_group(path):
+            chosen, leaf = inherited(self.settings, path[2]), (path[3], path[4])
+            return self._effective(path, chosen[leaf].value, self._group_origin(path[2], leaf, chosen))
+        return self._effective(path, self._in_settings(path), self._origin(path))
+
+    def losers(self, key: str) -> tuple[EffectiveValue, ...]:
+        """Return what else was said of a setting and does not count, from the highest to the lowest, as written.
+
+        Of a group's setting these are also what the standard says, when the group says something itself.
+
+        Args:
+            key: Dotted key in any spelling, with ``opencqrs`` in front or without.
+
+        Raises:
+            ConfigurationError: OCQ-103, if there is no such setting.
+        """
+        path = self._path_of(key)
+        said = self._merged.stacks.get(path, [])
+        if not _of_group(path):
+            return tuple(self._as_written(bound) for bound in reversed(said[:-1]))
+        standard = self._merged.stacks.get((*STANDARD, *path[3:]), [])
+        every = [replace(bound, origin=Origin(OriginKind.STANDARD, of=bound.origin)) for bound in standard] + said
+        if not every:
+            return ()
+        decision = inherited(self.settings, path[2])[path[3], path[4]]
+        wins = 0 if decision.replaced_by or decision.level is Level.BUILT_IN else 1
+        return tuple(self._as_written(bound) for bound in reversed(every[: len(every) - wins]))
 
     def values(self, group: str | None = None) -> list[EffectiveValue]:
         """Return the settings as they apply, secrets masked.
@@ -126,6 +151,23 @@ class Configuration:
     @property
     def _root(self) -> Section:
         return tree_of(type(self.settings))
+
+    def _path_of(self, key: str) -> Path:
+        """Return the path of the setting that ``key`` names."""
+        path = path_of(key, self._root, self._names)
+        if path is None or isinstance(node_at(self._root, path), Section | FreeNames):
+            known = [display(self._root, each) for each, _ in leaves(node_at(self._root, path or ()), path or ())]
+            close = nearest(key, known) if path is None else None
+            fix = f"did you mean {close}?" if close else f"name one setting: {listed(known)}"
+            raise ConfigurationError(Code.UNKNOWN_KEY.value, f"there is no setting {key}", "", fix)
+        return path
+
+    def _in_settings(self, path: Path) -> object:
+        """Return the validated value of a setting that nothing is inherited by; ``None`` of a name not in use."""
+        value: object = self.settings
+        for name in path:
+            value = value.get(name) if isinstance(value, dict) else getattr(value, name, None)
+        return value
 
     def _spelled(self, name: str) -> str:
         known = self._names.meant(GROUPS, name, by_variable=False)
@@ -172,22 +214,39 @@ class Configuration:
         for path, node in leaves(self._root):
             if path == GROUPS or (isinstance(node, ListLeaf) and node.fact.in_documents_only):
                 continue
-            value: object = self.settings
-            for name in path:
-                value = getattr(value, name)
+            value = self._in_settings(path)
             if isinstance(node, FreeNames) and isinstance(value, dict):
                 for name, item in value.items():
                     yield self._effective((*path, name), item, self._origin((*path, name)))
-            elif path[: len(STANDARD)] != STANDARD or value is not None:
+            elif path[: len(STANDARD)] != STANDARD or value is not None or len(self._merged.stacks.get(path, [])) > 1:
                 yield self._effective(path, value, self._origin(path))
 
     def _effective(self, path: Path, value: object, origin: Origin) -> EffectiveValue:
         node = node_at(self._root, path)
         fact = node.fact if isinstance(node, Leaf | ListLeaf) else NO_FACT
-        text = written(value, fact)
-        is_hidden = (isinstance(node, Leaf) and node.secret) or holds_secret(path[-1]) or path in self._secrets
-        if value is not None and (is_hidden or origin.is_secret):
+        text = MASK if value is not None and self._is_hidden(path, origin) else written(value, fact)
+        return EffectiveValue(display(self._root, path), _without_password(text, fact), origin, origin.is_default)
+
+    def _as_written(self, bound: Bound) -> EffectiveValue:
+        """Return what a source says, placeholders and all."""
+        node = node_at(self._root, bound.path)
+        fact = node.fact if isinstance(node, Leaf | ListLeaf) else NO_FACT
+        items = bound.value if isinstance(bound.value, tuple) else (bound.value,)
+        text = ", ".join("null" if item is None else str(item) for item in items)
+        if bound.value is not None and self._is_hidden(bound.path, bound.origin):
             text = MASK
-        elif fact.is_url:
-            text = mask_url(text)
-        return EffectiveValue(display(self._root, path), text, origin, origin.is_default)
+        path = display(self._root, bound.path)
+        return EffectiveValue(path, _without_password(text, fact), bound.origin, is_default=False)
+
+    def _is_hidden(self, path: Path, origin: Origin) -> bool:
+        node = node_at(self._root, path)
+        is_secret = isinstance(node, Leaf) and node.secret
+        return is_secret or holds_secret(path[-1]) or path in self._secrets or origin.is_secret
+
+
+def _of_group(path: Path) -> bool:
+    return path[: len(GROUPS)] == GROUPS and len(path) == len(GROUPS) + 3
+
+
+def _without_password(text: str, fact: Fact) -> str:
+    return mask_url(text) if fact.is_url else text

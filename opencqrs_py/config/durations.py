@@ -137,8 +137,8 @@ def _iso_seconds(said: str) -> float:
 
 def _unit_seconds(said: str) -> float:
     if not _PARTS.fullmatch(said):
-        hint = "; a clock time is not a duration" if ":" in said else ""
-        msg = f"it is no duration{hint}; write it like 2s, 500ms, 1m30s or PT10S"
+        reason = "a clock time is not a duration" if ":" in said else "it is no duration"
+        msg = f"{reason}; write it like 2s, 500ms, 1m30s or PT10S"
         raise ValueError(msg)
     parts = _PART.findall(said)
     for _, word in parts:

@@ -76,10 +76,16 @@ class SequenceRule:
     Args:
         resolution: How an event's sequence is found; ``None`` when ``resolver_ref`` replaces it.
         resolver_ref: Name of a provider that replaces ``resolution``.
+        level: Levels of the subject that ``per_level_subject`` keeps, from 1.
+        data_field: Field of the data for ``per_data_field``; dots lead into objects.
+        metadata_key: Key of the metadata for ``per_metadata_key``.
     """
 
     resolution: Resolution | None = Resolution.PER_SECOND_LEVEL_SUBJECT
     resolver_ref: str | None = None
+    level: int | None = None
+    data_field: str | None = None
+    metadata_key: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, fields, replace
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from opencqrs_py.config.choices import Controller
 from opencqrs_py.config.effective import EffectiveGroup
 from opencqrs_py.config.names import canonical
 
@@ -30,6 +31,9 @@ _REPLACEMENTS: tuple[tuple[LeafName, LeafName], ...] = (
     (("life_cycle", "controller"), ("life_cycle", "controller_registration")),
 )
 """Choices, each with the reference to a provider that takes its place."""
+
+_CONTROLLER: LeafName = ("life_cycle", "controller")
+_LOCKS: LeafName = ("life_cycle", "lock_registry")
 
 
 class Level(Enum):
@@ -90,7 +94,7 @@ def inherited(settings: Settings, name: str) -> dict[LeafName, Inherited]:
     }
     for choice, reference in _REPLACEMENTS:
         chosen |= _without_the_replaced(chosen, choice, reference)
-    return chosen
+    return chosen | _of_leader_election(chosen)
 
 
 _BUILT_IN = EffectiveGroup("")
@@ -128,3 +132,17 @@ def _without_the_replaced(
     if by_choice.is_given and by_choice.level.value < by_reference.level.value:
         return {reference: replace(by_reference, value=None, replaced_by=choice)}
     return {choice: replace(by_choice, value=None, replaced_by=reference)}
+
+
+def _of_leader_election(chosen: dict[LeafName, Inherited]) -> dict[LeafName, Inherited]:
+    """Return the controller or the lock registry out of force, where one of them rules the other out.
+
+    A lock registry is part of leader election, so it does not take that choice's place. Against the application context
+    the nearer of the two counts, and on one level the application context: so a named registry can be switched off.
+    """
+    controller, locks = chosen[_CONTROLLER], chosen[_LOCKS]
+    if controller.value is not Controller.APPLICATION_CONTEXT or not locks.is_given:
+        return {}
+    if locks.level.value < controller.level.value:
+        return {_CONTROLLER: replace(controller, value=None, replaced_by=_LOCKS)}
+    return {_LOCKS: replace(locks, value=None, replaced_by=_CONTROLLER)}

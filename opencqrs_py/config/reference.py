@@ -49,7 +49,28 @@ All keys stand below `opencqrs` and may be written in kebab, snake or camel case
 (`event-handling.groups.<group>.…`), else the standard (`event-handling.standard.…`), else the built-in default,
 setting by setting; `null` brings the built-in default back.
 
-Durations have a unit (`2s`, `500ms`, `1m30s`) or are in ISO-8601 (`PT10S`).
+"""
+_VALUES = """\
+## Values
+
+| kind | how it is written |
+| --- | --- |
+| true or false | `true` or `false`; also `yes`, `no`, `on`, `off`, `1`, `0` |
+| whole number | digits, without a leading zero: `017` could be octal and is refused |
+| number | digits, with a point if need be: `1.5` |
+| duration | with units (`2s`, `500ms`, `1m30s`; d, h, m, s, ms, us, ns) or in ISO-8601 (`PT10S`) |
+| no limit | `infinite`, where it is allowed; also `unlimited`, `inf` |
+| one of several words | in every spelling: `per_subject`, `per-subject`, `perSubject`, `PER_SUBJECT` |
+| list | in YAML a list; elsewhere texts with commas, numbered keys (`import[0]`, `…__IMPORT__0`), or JSON |
+| provider | the name that it has in its container; `Container.name` when several containers have that name |
+| secret | as any value; it is shown as `***` |
+
+A duration without a unit is refused: some would take it for seconds, others for milliseconds. So are `P1M`, which is a
+month, and clock times such as `1:30`. No setting is a size, so there is no kind of value for one.
+
+Secrets are the password in a URL, values under keys that speak of a password, secret or token, and all that comes from
+a folder of secrets. Group names are texts, whatever YAML takes them for (`no`, `2024`). A key that
+stands twice in one place is an error.
 """
 _GENERAL_HEAD = """\
 ## General
@@ -116,7 +137,7 @@ def settings_page() -> str:
     variables += [(*level, *path[2:]) for level in (_STANDARD, _OF_GROUP) for path in of_groups]
     return "\n".join(
         (
-            _PAGE_HEAD,
+            _PAGE_HEAD + _VALUES,
             _GENERAL_HEAD + "".join(_setting_row(root, path, 0) for path in general),
             _GROUPS_HEAD + "".join(_setting_row(root, path, 2) for path in of_groups),
             _VARIABLES_HEAD + "".join(_variable_row(root, path) for path in variables),

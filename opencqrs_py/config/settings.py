@@ -14,6 +14,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 
 from opencqrs_py.config.choices import (
     Controller,
+    DataFormat,
     Engine,
     OnExhausted,
     OnUnknown,
@@ -47,6 +48,7 @@ __all__ = [
     "DatabaseSettings",
     "EventHandlingSettings",
     "EventStoreSettings",
+    "EventsSettings",
     "FetchSettings",
     "GroupSettings",
     "LifeCycleSettings",
@@ -73,6 +75,8 @@ class Section(BaseModel):
     def __repr_args__(self) -> Iterable[tuple[str | None, Any]]:
         for name, value in super().__repr_args__():
             match value:
+                case str() if name and holds_secret(name):
+                    yield name, MASK
                 case str() if "://" in value:
                     yield name, mask_url(value)
                 case dict():
@@ -98,13 +102,14 @@ class LifeCycleSettings(Section):
     auto_start: bool | None = Field(None, description="Whether the group starts with the application.")
     controller: Controller | None = Field(
         None,
-        description="Who starts and stops the group. Leader election is not there yet and is refused at the start.",
+        description="Who starts and stops the group. Unset: leader_election when exactly one lock registry is "
+        "registered, else application_context. Leader election is not there yet and is refused at the start.",
     )
     controller_registration: Name | None = Field(
         None, description="Name of the provider that takes the controller's place. Not there yet: refused at the start."
     )
     lock_registry: Name | None = Field(
-        None, description="Name of the provider of leader locks. Not there yet: refused at the start."
+        None, description="Name of the provider of leader locks: leader election with it."
     )
     partitions: Annotated[Whole, Field(ge=1), Fact(unit="1 or more")] | None = Field(
         None, description="How many partitions the group starts with."
@@ -125,6 +130,15 @@ class SequenceSettings(Section):
 
     resolution: Resolution | None = Field(None, description="Which events must be handled in order.")
     resolver_ref: Name | None = Field(None, description="Name of the provider that takes the resolution's place.")
+    level: Annotated[Whole, Field(ge=1), Fact(unit="1 or more")] | None = Field(
+        None, description="Levels of the subject that count, with resolution per_level_subject."
+    )
+    data_field: Name | None = Field(
+        None, description="Field of the data that counts, with resolution per_data_field; dots lead into objects."
+    )
+    metadata_key: Name | None = Field(
+        None, description="Key of the metadata that counts, with resolution per_metadata_key."
+    )
 
 
 class RetrySettings(Section):
@@ -176,13 +190,38 @@ class EventHandlingSettings(Section):
 class EventStoreSettings(Section):
     """Where the events are."""
 
-    url: Url = Field("sqlite:///opencqrs.db", description="URL of the event store.")
+    url: Url = Field(
+        "sqlite:///opencqrs.db",
+        description="URL of the event store: sqlite:///…, postgresql://…, file:… or eventsourcingdb://….",
+    )
+    api_token: Name | None = Field(None, description="API token of EventSourcingDB.")
+
+
+class EventsSettings(Section):
+    """How stored events are read."""
+
+    format: DataFormat = Field(
+        DataFormat.PLAIN,
+        description="Layout of the data: plain, or the envelope of OpenCQRS with metadata and payload.",
+    )
+    types: dict[str, str] = Field(
+        {}, description="Event classes by event type, as module:Class, besides those with @event_type."
+    )
+    type_resolver_ref: Name | None = Field(
+        None, description="Name of the provider of a function from an event type to its class, or None."
+    )
 
 
 class DatabaseSettings(Section):
     """Where progress, leases and read models are."""
 
-    url: Url | None = Field(None, description="URL of the database. Unset: the event store's.")
+    url: Url | None = Field(
+        None,
+        description="URL of the database. Unset: the one SQL database that is configured as event store or registered.",
+    )
+    ref: Name | None = Field(
+        None, description="Name of the provider of a sqlalchemy.Engine that takes the URL's place."
+    )
 
 
 class SparkSettings(Section):
@@ -242,6 +281,7 @@ class Settings(BaseSettings):
     model_config = SettingsConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
     event_store: EventStoreSettings = Field(EventStoreSettings(), description="Where the events are.")
+    events: EventsSettings = Field(EventsSettings(), description="How stored events are read.")
     database: DatabaseSettings = Field(DatabaseSettings(), description="Where progress and read models are.")
     spark: SparkSettings = Field(SparkSettings(), description="The Spark session.")
     event_handling: EventHandlingSettings = Field(EventHandlingSettings(), description="All processing groups.")

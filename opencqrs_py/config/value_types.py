@@ -29,7 +29,7 @@ __all__ = [
 ]
 
 _WHOLE = re.compile(r"[+-]?[0-9]+")
-_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://.*", re.DOTALL)
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://.*|file:.+", re.DOTALL)
 _DURATION_PATTERN = r"^\s*([0-9]+(\.[0-9]+)?\s*[a-zA-Zµ]+\s*)+$|^[Pp].+$"
 _DURATION_FIX = "write it like 2s, 500ms, 1m30s or PT10S"
 _POSITION_FIX = (
@@ -190,7 +190,8 @@ Number = Annotated[float, Field(allow_inf_nan=False)]
 """A finite number."""
 Subject = Annotated[str, AfterValidator(_subject), WithJsonSchema({"type": "string", "pattern": "^/"})]
 """A subject of events; starts with ``/``."""
-Url = Annotated[str, AfterValidator(_url), WithJsonSchema({"type": "string", "pattern": "://"}), Fact(is_url=True)]
+_URL_SCHEMA = {"type": "string", "pattern": "://|^file:."}
+Url = Annotated[str, AfterValidator(_url), WithJsonSchema(_URL_SCHEMA), Fact(is_url=True)]
 """Where a store or a database is; may hold a password."""
 Name = Annotated[str, AfterValidator(_name)]
 """Name of a provider of the assembly container."""

@@ -11,9 +11,9 @@ from opencqrs_py.model.partition import Partition
 from opencqrs_py.processing.group import GroupProcessing
 from opencqrs_py.processing.ports import BackOff, Clock, ProgressTracker
 from opencqrs_py.processing.recovery import OnExhausted
-from opencqrs_py.processing.supervision import Observer, SupervisedPartition
+from opencqrs_py.processing.supervision import NO_OBSERVER, Notice, Observer, SupervisedPartition
 
-__all__ = ["Engine", "GroupRun", "Recipe", "claim", "publish", "settle"]
+__all__ = ["Engine", "GroupRun", "Recipe", "begin", "claim", "publish", "release", "settle"]
 
 
 class Recipe(Hashable, Protocol):
@@ -77,15 +77,30 @@ class Engine(Protocol):
         ...
 
 
-def claim(run: GroupRun, owner: str, clock: Clock) -> list[SupervisedPartition]:
+def claim(run: GroupRun, owner: str, clock: Clock, observer: Observer = NO_OBSERVER) -> list[SupervisedPartition]:
     """Prepare the group, take its partitions over and return them ready to go on."""
     run.prepare()
     tracker = run.processing.tracker
     cursors = tracker.claim(run.group, run.partitions, run.initial(), owner)
     supervised = [SupervisedPartition(run.group, c, run.back_off, run.on_exhausted, clock) for c in cursors]
     for partition in supervised:
-        publish(tracker, partition)
+        begin(partition, tracker, observer)
     return supervised
+
+
+def begin(partition: SupervisedPartition, tracker: ProgressTracker, observer: Observer) -> None:
+    """Publish that a partition was taken over, and tell the observer."""
+    publish(tracker, partition)
+    observer.claimed(partition.group, partition.partition, partition.cursor.stored)
+
+
+def release(partition: SupervisedPartition, tracker: ProgressTracker, observer: Observer) -> None:
+    """Let go of a partition: record that it was stopped, publish it, and tell the observer."""
+    partition.stop()
+    try:
+        publish(tracker, partition)
+    finally:
+        observer.stopped(partition.group, partition.partition)
 
 
 def publish(tracker: ProgressTracker, partition: SupervisedPartition) -> None:
@@ -102,6 +117,8 @@ def settle(partition: SupervisedPartition, outcome: Outcome, tracker: ProgressTr
     before = partition.state
     notice = partition.take(outcome)
     observer.advanced(partition.group, partition.partition, outcome)
+    for trouble in outcome.missed:
+        observer.noticed(Notice(partition.group, partition.partition, None, trouble))
     if notice is not None:
         observer.noticed(notice)
     if notice is not None or partition.state is not before:

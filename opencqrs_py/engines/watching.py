@@ -9,25 +9,24 @@ from opencqrs_py.processing.ports import EventSource
 
 __all__ = ["HeadWatcher"]
 
-POLL_SECONDS = 0.02
+_WAIT_SECONDS = 0.2  # longest wait of the store's watch in one piece: so soon a stop is noticed
+_STOP_SECONDS = 0.3  # longest wait for the thread to end; a store that hangs does not hold up a stop
 _AFTER_ERROR_SECONDS = 0.5
 
 
 class HeadWatcher:
-    """Looks for new events on a thread of its own and wakes those who wait.
+    """Looks out for new events on a thread of its own and wakes those who wait.
+
+    When the store is away, it goes on with a new watch as soon as there can be one.
 
     Args:
         source: The event store.
         changed: Called on the watching thread when the head has moved.
-        poll: Seconds between two looks.
     """
 
-    def __init__(
-        self, source: EventSource, changed: Callable[[], None] | None = None, poll: float = POLL_SECONDS
-    ) -> None:
+    def __init__(self, source: EventSource, changed: Callable[[], None] | None = None) -> None:
         self._source = source
         self._on_change = changed
-        self._poll = poll
         self._head = 0
         self._changed = Condition()
         self._stopping = Event()
@@ -39,7 +38,7 @@ class HeadWatcher:
         return self._head
 
     def start(self) -> None:
-        """Begin to look."""
+        """Begin to look out."""
         self._thread.start()
 
     def look(self) -> None:
@@ -47,10 +46,12 @@ class HeadWatcher:
         self._see(self._source.head())
 
     def stop(self) -> None:
-        """Stop looking and wake everybody."""
+        """Wake everybody and stop looking out, within 0.3 seconds."""
         self._stopping.set()
         with self._changed:
             self._changed.notify_all()
+        if self._thread.is_alive():
+            self._thread.join(_STOP_SECONDS)
 
     def wait_beyond(self, position: int, seconds: float) -> None:
         """Wait until there is an event behind ``position``, somebody wakes us, or the time is over."""
@@ -60,14 +61,15 @@ class HeadWatcher:
 
     def _watch(self) -> None:
         while not self._stopping.is_set():
-            pause = self._poll
             try:
-                head = self._source.head()
+                self._watch_until_stopped()
             except Exception:  # the processors meet the same error and report it
-                pause = _AFTER_ERROR_SECONDS
-            else:
-                self._see(head)
-            self._stopping.wait(pause)
+                self._stopping.wait(_AFTER_ERROR_SECONDS)
+
+    def _watch_until_stopped(self) -> None:
+        with self._source.watched() as watch:
+            while not self._stopping.is_set():
+                self._see(watch.wait(self._head, _WAIT_SECONDS))
 
     def _see(self, head: int) -> None:
         if head > self._head:

@@ -2,17 +2,30 @@
 
 from opencqrs_py.model.context import ProcessingContext
 from opencqrs_py.model.event import Event, Metadata
-from opencqrs_py.model.handler import Handler, HandlerMark, event_type_of
+from opencqrs_py.model.handler import (
+    AroundMark,
+    Handler,
+    HandlerMark,
+    Interceptor,
+    Invocation,
+    Surrounded,
+    Upcaster,
+    event_type_of,
+)
 from opencqrs_py.model.outcome import Origin, Outcome, Trouble
 from opencqrs_py.model.partition import Partition, hash_of, layout, residue_of
 from opencqrs_py.model.progress import Cursor, PartitionStatus, ProcessorState
 from opencqrs_py.model.selection import Selection, Slice
+from opencqrs_py.model.upcast import Upcast
 
 __all__ = [
+    "AroundMark",
     "Cursor",
     "Event",
     "Handler",
     "HandlerMark",
+    "Interceptor",
+    "Invocation",
     "Metadata",
     "Origin",
     "Outcome",
@@ -22,7 +35,10 @@ __all__ = [
     "ProcessorState",
     "Selection",
     "Slice",
+    "Surrounded",
     "Trouble",
+    "Upcast",
+    "Upcaster",
     "event_type_of",
     "hash_of",
     "layout",

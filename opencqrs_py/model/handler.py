@@ -2,21 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any
 
+from opencqrs_py.model.context import ProcessingContext
+from opencqrs_py.model.event import Event
+
 __all__ = [
+    "AROUND_ATTRIBUTE",
     "EVENT_TYPE_ATTRIBUTE",
     "HANDLER_ATTRIBUTE",
     "ON_START_ATTRIBUTE",
+    "UPCASTER_ATTRIBUTE",
+    "AroundMark",
     "Handler",
     "HandlerMark",
+    "Interceptor",
+    "Invocation",
+    "Surrounded",
+    "Upcaster",
     "event_type_of",
 ]
 
 HANDLER_ATTRIBUTE = "__opencqrs_handlers__"
 ON_START_ATTRIBUTE = "__opencqrs_on_start__"
+UPCASTER_ATTRIBUTE = "__opencqrs_upcasts__"
+AROUND_ATTRIBUTE = "__opencqrs_around__"
 EVENT_TYPE_ATTRIBUTE = "__opencqrs_event_type__"
 
 
@@ -48,6 +61,67 @@ class Handler:
     mark: HandlerMark
     call: Callable[..., Any]
     place: str
+
+
+@dataclass(frozen=True, slots=True)
+class Upcaster:
+    """A function that turns events of old types into events as they are written today.
+
+    Attributes:
+        types: The event types that it takes.
+        call: The function.
+        place: ``file:line (name)`` for messages.
+    """
+
+    types: tuple[str, ...]
+    call: Callable[..., Any]
+    place: str
+
+
+class Surrounded(Enum):
+    """What an interceptor surrounds."""
+
+    EVENT = "event"  # all handlers of one event
+    HANDLER = "handler"  # one call of one handler
+
+
+@dataclass(frozen=True, slots=True)
+class AroundMark:
+    """What ``@around_event`` and ``@around_handler`` leave on a function.
+
+    Attributes:
+        surrounded: What it surrounds.
+        group: Processing group; empty for all groups.
+        order: Interceptors with a lower order surround those with a higher one; ``None`` is innermost.
+    """
+
+    surrounded: Surrounded
+    group: str = ""
+    order: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Interceptor:
+    """A generator function that yields once, where what it surrounds is to run."""
+
+    mark: AroundMark
+    call: Callable[..., Any]
+    place: str
+
+
+@dataclass(frozen=True, slots=True)
+class Invocation:
+    """One call of a handler, as an interceptor sees it.
+
+    Attributes:
+        handler: ``file:line (name)`` of the handler.
+        events: The raw event; of a handler that takes lists, those of the chunk.
+        context: Group, partition, position and attempt; of a list, those of its first event.
+    """
+
+    handler: str
+    events: Sequence[Event]
+    context: ProcessingContext
 
 
 def event_type_of(event_class: type) -> str | None:

@@ -62,6 +62,7 @@ class Outcome:
         skipped: Events that were given up.
         idle: Nothing was left to read.
         trouble: Why the step ended early, or ``None``.
+        missed: What calls after the commit raised; nothing is repeated.
     """
 
     cursor: Cursor
@@ -69,3 +70,4 @@ class Outcome:
     skipped: int = 0
     idle: bool = False
     trouble: Trouble | None = None
+    missed: tuple[Trouble, ...] = ()

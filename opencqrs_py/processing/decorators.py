@@ -7,13 +7,17 @@ from typing import Any, TypeVar, overload
 
 from opencqrs_py.errors import HandlerSignatureError
 from opencqrs_py.model.handler import (
+    AROUND_ATTRIBUTE,
     EVENT_TYPE_ATTRIBUTE,
     HANDLER_ATTRIBUTE,
     ON_START_ATTRIBUTE,
+    UPCASTER_ATTRIBUTE,
+    AroundMark,
     HandlerMark,
+    Surrounded,
 )
 
-__all__ = ["event_handling", "event_type", "on_start"]
+__all__ = ["around_event", "around_handler", "event_handling", "event_type", "on_start", "upcaster"]
 
 T = TypeVar("T", bound=Callable[..., Any])
 C = TypeVar("C", bound=type)
@@ -88,6 +92,84 @@ def on_start(group: str) -> Callable[[T], T]:
         return function
 
     return mark
+
+
+def upcaster(*types: str) -> Callable[[T], T]:
+    """Mark a function that turns events of old types into events as they are written today.
+
+    It takes the data (an event class or ``dict``), ``Event`` or ``Metadata`` by annotation, and returns an ``Upcast``,
+    several of them, or ``None`` to drop the event. What it makes is given to the upcaster of the new type, if any.
+
+    Args:
+        types: The event types that it takes, at least one; no other upcaster may take them.
+
+    Raises:
+        HandlerSignatureError: OCQ-200, if a type is not a text with at least one character.
+
+    Source:
+        OpenCQRS upcasters.
+    """
+    if not types or not all(isinstance(name, str) and name.strip() for name in types):
+        fix = 'write @upcaster("library.book-lent.v1") above the function'
+        raise HandlerSignatureError("OCQ-200", f"@upcaster needs the types that it takes, got {types!r}", fix=fix)
+
+    def mark(function: T) -> T:
+        earlier = function.__dict__.get(UPCASTER_ATTRIBUTE, ())
+        setattr(function, UPCASTER_ATTRIBUTE, tuple(dict.fromkeys((*types, *earlier))))
+        return function
+
+    return mark
+
+
+@overload
+def around_event(group: T) -> T: ...
+@overload
+def around_event(group: str = "", *, order: int | None = None) -> Callable[[T], T]: ...
+def around_event(group: str | Callable[..., Any] = "", *, order: int | None = None) -> Any:
+    """Mark a generator function that surrounds all handlers of one event.
+
+    It yields once; the handlers run there, and an error of theirs is raised there. Arguments are found by annotation:
+    ``Event``, ``Metadata``, ``ProcessingContext``, the connection or session, and what containers provide. Handlers
+    that take lists run later, outside of it.
+
+    Args:
+        group: Name of the processing group; left out, of every group.
+        order: Lower ones surround higher ones; those without are innermost.
+    """
+    return _around(Surrounded.EVENT, group, order)
+
+
+@overload
+def around_handler(group: T) -> T: ...
+@overload
+def around_handler(group: str = "", *, order: int | None = None) -> Callable[[T], T]: ...
+def around_handler(group: str | Callable[..., Any] = "", *, order: int | None = None) -> Any:
+    """Mark a generator function that surrounds each call of a handler.
+
+    It yields once; the handler runs there, and an error of its is raised there. Arguments are found by annotation:
+    ``Invocation``, the connection or session, and what containers provide.
+
+    Args:
+        group: Name of the processing group; left out, of every group.
+        order: Lower ones surround higher ones; those without are innermost.
+    """
+    return _around(Surrounded.HANDLER, group, order)
+
+
+def _around(surrounded: Surrounded, group: Any, order: int | None) -> Any:
+    if callable(group):
+        return _around(surrounded, "", order)(group)
+    if not isinstance(group, str):
+        fix = f'write @around_{surrounded.value}("catalog"), or @around_{surrounded.value} for every group'
+        raise HandlerSignatureError("OCQ-200", f"a processing group's name is a text, got {group!r}", fix=fix)
+    mark = AroundMark(surrounded, group.strip(), order)
+
+    def marked(function: T) -> T:
+        earlier = function.__dict__.get(AROUND_ATTRIBUTE, ())
+        setattr(function, AROUND_ATTRIBUTE, (*earlier, mark))
+        return function
+
+    return marked
 
 
 def _marked(handler: T, mark: HandlerMark) -> T:

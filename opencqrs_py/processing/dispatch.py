@@ -1,206 +1,169 @@
-"""Dispatch: from an event to the calls of the handlers that want it."""
+"""Dispatch: from the events of a chunk to the calls of the handlers that want them."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
-from fnmatch import fnmatchcase
+from asyncio import CancelledError
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
-from inspect import isawaitable
-from typing import Any, get_origin, is_typeddict
 
-from opencqrs_py.errors import HandlerSignatureError
-from opencqrs_py.model.context import ProcessingContext
 from opencqrs_py.model.event import Event
-from opencqrs_py.model.handler import Handler, event_type_of
-from opencqrs_py.processing.decoding import Decoder, decoder_for
-from opencqrs_py.processing.ports import Injector, UnitOfWork
-from opencqrs_py.processing.signatures import Argument, Kind, Signature, read_signature
+from opencqrs_py.model.partition import Partition
+from opencqrs_py.processing.awaiting import finish
+from opencqrs_py.processing.binding import BoundHandler
+from opencqrs_py.processing.event_types import EventTypes
+from opencqrs_py.processing.interception import Interceptors
+from opencqrs_py.processing.planning import Gathered, Plan, Planner, Run
+from opencqrs_py.processing.reading import Reading
+from opencqrs_py.processing.work import Work
 
-__all__ = ["BoundHandler", "Dispatcher", "bind", "run_on_start"]
+__all__ = ["ChunkFailedError", "Dispatcher"]
 
-Getter = Callable[[Any, Event, UnitOfWork, ProcessingContext], Any]
-
-_GETTERS: dict[Kind, Getter] = {
-    Kind.EVENT: lambda decoded, _event, _unit, _context: decoded,
-    Kind.RAW: lambda _decoded, event, _unit, _context: event,
-    Kind.METADATA: lambda _decoded, event, _unit, _context: event.metadata,
-    Kind.CONTEXT: lambda _decoded, _event, _unit, context: context,
-    Kind.CONNECTION: lambda _decoded, _event, unit, _context: unit.connection,
-    Kind.SESSION: lambda _decoded, _event, unit, _context: unit.session,
-}
-_ANYTHING = (object, dict, Mapping)
-_MUTABLE = (dict, Mapping)  # decoded for each handler anew, so that none sees what another one changed
+# What a handler may raise and that is then the event's trouble; only a real interrupt ends the process (K6).
+_HANDLER_ERRORS = (Exception, SystemExit, CancelledError)
 
 
-@dataclass(frozen=True, slots=True)
-class BoundHandler:
-    """A handler definition whose arguments are known."""
+class ChunkFailedError(Exception):
+    """The handlers of a chunk raised ``error``.
 
-    handler: Handler
-    signature: Signature
-    call: Callable[[Any, Event, UnitOfWork, ProcessingContext], None]
-
-
-@dataclass(frozen=True, slots=True)
-class _Call:
-    """One call of the plan for an event type: to which class the data are decoded, how, and whom to call."""
-
-    decoded_as: type | None
-    decode: Decoder | None
-    call: Callable[[Any, Event, UnitOfWork, ProcessingContext], None]
-
-
-def bind(handler: Handler, injector: Injector) -> BoundHandler:
-    """Check a handler's signature and prepare its call.
-
-    Raises:
-        HandlerSignatureError: OCQ-201 to OCQ-206.
+    Attributes:
+        index: Which event of the chunk was in hand; ``None`` if a handler had several.
+        error: What was raised.
     """
-    signature = read_signature(handler.call, handler.place, injector)
-    return BoundHandler(handler, signature, _prepared(handler.call, signature, injector))
 
-
-def run_on_start(call: Callable[..., Any], place: str, injector: Injector, unit: UnitOfWork) -> None:
-    """Call an ``@on_start`` function inside a transaction."""
-    signature = read_signature(call, place, injector, event=False)
-    nothing: Any = None
-    _prepared(call, signature, injector)(nothing, nothing, unit, nothing)
+    def __init__(self, index: int | None, error: BaseException) -> None:
+        super().__init__(index, error)
+        self.index = index
+        self.error = error
 
 
 class Dispatcher:
-    """Calls the handlers of one group.
+    """Calls the handlers of one group for the events of a chunk.
+
+    Handlers that take one event are called event by event, in their order. Then those that take lists are called once
+    each, in their order, with what the chunk has for them.
 
     Args:
         handlers: The group's handlers, in the order in which they run.
-        event_classes: All event classes known, so that a handler of a parent class sees its children's types.
+        types: The event classes known, so that a handler of a parent class sees its children's types.
+        reading: How stored events are read: envelope and upcasters.
+        interceptors: What surrounds events and handlers.
+        belongs: Says whether one of several events that a stored event becomes is for a partition. Only a sequence
+            resolver that sees decoded objects sends them to different ones.
 
     Raises:
         HandlerSignatureError: OCQ-206, if no event type leads to a handler's event class; OCQ-208, if JSON cannot
             become it.
     """
 
-    def __init__(self, handlers: Sequence[BoundHandler], event_classes: Sequence[type]) -> None:
-        self._handlers = tuple(handlers)
-        asked_for = (c for bound in handlers for c in bound.signature.event_classes)
-        self._classes: dict[str, list[type]] = {}  # several classes may stand for one type, each in its own module
-        for cls in dict.fromkeys((*event_classes, *asked_for)):
-            if isinstance(cls, type) and (name := event_type_of(cls)):
-                self._classes.setdefault(name, []).append(cls)
-        for bound in self._handlers:
-            self._check(bound)
-        self._plans: dict[str, tuple[_Call, ...]] = {}
+    def __init__(
+        self,
+        handlers: Sequence[BoundHandler],
+        types: EventTypes | Iterable[type] = (),
+        reading: Reading | None = None,
+        interceptors: Interceptors | None = None,
+        belongs: Callable[[Event, Partition], bool] | None = None,
+    ) -> None:
+        self._signatures = [bound.signature for bound in handlers]
+        self._reading = reading or Reading()
+        self._interceptors = interceptors or Interceptors()
+        self._belongs = belongs
+        known = types if isinstance(types, EventTypes) else EventTypes(types)
+        self._planner = Planner(handlers, known, self._interceptors)
+        self._lists = self._planner.list_calls
+        self._runs: dict[str, Run] = {}
 
     @cached_property
     def wanted_types(self) -> frozenset[str] | None:
-        """The event types that lead to a handler, or ``None`` when only a look at each type can tell."""
-        if any(self._open(bound) for bound in self._handlers):
-            return None
-        exact = {name for bound in self._handlers for name in bound.handler.mark.types}
-        return frozenset(exact | {name for name in self._classes if self._plan(name)})
+        """The stored types that may lead to a handler, or ``None`` when only a look at each type can tell."""
+        known = self._planner.known_types()
+        return None if known is None else known | self._reading.upcast_types
 
     @property
     def transactional(self) -> bool:
         """Whether every handler asks for the progress transaction."""
-        return all(bound.signature.transactional for bound in self._handlers)
+        return all(signature.transactional for signature in self._signatures)
 
-    def dispatch(self, event: Event, unit: UnitOfWork, context: ProcessingContext) -> bool:
-        """Call each handler that wants the event, in order; say whether there was one.
+    @property
+    def takes_chunks(self) -> bool:
+        """Whether every handler asks for the progress transaction or takes lists."""
+        return all(signature.transactional or signature.many for signature in self._signatures)
+
+    @property
+    def sees_attributes(self) -> bool:
+        """Whether anybody can look at more of an event than its id, subject, type and data."""
+        others = self._reading.sees_attributes or self._interceptors.sees_attributes
+        return others or any(signature.sees_attributes for signature in self._signatures)
+
+    def wants(self, event_type: str) -> bool:
+        """Say whether stored events of the type may lead to a handler."""
+        return event_type in self._reading.upcast_types or self.handles(event_type)
+
+    def handles(self, event_type: str) -> bool:
+        """Say whether a handler wants events of the type, as they are read."""
+        return not self._planner.plan(event_type).empty
+
+    def handle(self, events: Sequence[Event], work: Work) -> int:
+        """Call the handlers for the events of a chunk; return how many of the events at least one handler got.
 
         Raises:
-            EventFormatError: If the event cannot be decoded for a handler that wants it.
-            Exception: Whatever a handler raises.
+            ChunkFailedError: With what a handler raised, or why an event cannot be read or decoded.
         """
-        plan = self._plans.get(event.type)
-        if plan is None:
-            plan = self._plans[event.type] = self._plan(event.type)
-        decoded: dict[type | None, Any] = {None: None}
-        for step in plan:
-            if step.decode is not None and (step.decoded_as not in decoded or step.decoded_as in _MUTABLE):
-                decoded[step.decoded_as] = step.decode(event)
-            step.call(decoded[step.decoded_as], event, unit, context)
-        return bool(plan)
+        gathered = [Gathered() for _ in self._lists]
+        handled = index = 0
+        runs = self._runs
+        try:
+            for index, event in enumerate(events):  # noqa: B007 told when it fails
+                run = runs.get(event.type) or self._run_for(event.type)
+                handled += run(event, event, work, gathered)
+        except _HANDLER_ERRORS as error:
+            raise ChunkFailedError(index, error) from error
+        try:
+            for call, of_chunk in zip(self._lists, gathered, strict=True):
+                if of_chunk.decoded:
+                    finish(call(of_chunk.decoded, of_chunk.events, of_chunk.raws, work))
+        except _HANDLER_ERRORS as error:
+            raise ChunkFailedError(0 if len(events) == 1 else None, error) from error
+        return handled
 
-    def _open(self, bound: BoundHandler) -> bool:
-        if bound.handler.mark.types:
-            return any("*" in pattern or "?" in pattern or "[" in pattern for pattern in bound.handler.mark.types)
-        return not bound.signature.event_classes or any(_plain(c) in _ANYTHING for c in bound.signature.event_classes)
+    def _run_for(self, event_type: str) -> Run:
+        """Return what is done with stored events of a type; made once."""
+        plan = self._planner.plan(event_type)
+        if not self.wants(event_type):
+            run: Run = _nothing  # undecoded, and not even taken out of its envelope (K5)
+        elif not self._reading.plain_for(event_type) or (plan.calls and plan.gathers) or self._interceptors.of_events:
+            run = self._read_and_run
+        else:
+            run = plan.calls or plan.gathers or _nothing
+        self._runs[event_type] = run
+        return run
 
-    def _plan(self, event_type: str) -> tuple[_Call, ...]:
-        calls = (self._call_for(bound, event_type) for bound in self._handlers)
-        return tuple(call for call in calls if call is not None)
+    def _read_and_run(self, event: Event, raw: Event, work: Work, gathered: Sequence[Gathered]) -> bool:
+        """Read a stored event and do what the types of its results ask for."""
+        wanted = [(one, plan) for one in self._read(event, work.partition) if not (plan := self._plan(one)).empty]
+        called = [(one, plan.calls) for one, plan in wanted if plan.calls is not None]
 
-    def _call_for(self, bound: BoundHandler, event_type: str) -> _Call | None:
-        patterns, wanted = bound.handler.mark.types, bound.signature.event_classes
-        if patterns and not any(fnmatchcase(event_type, pattern) for pattern in patterns):
-            return None
-        if not wanted:
-            return _Call(None, None, bound.call)
-        stand_ins = self._classes.get(event_type, ())
-        fitting = (cls for asked in map(_plain, wanted) if (cls := _fitting(asked, stand_ins)) is not None)
-        decoded_as = next(fitting, _plain(wanted[0]) if patterns else None)
-        return None if decoded_as is None else _Call(decoded_as, decoder_for(decoded_as), bound.call)
+        def call() -> None:
+            for one, run in called:
+                run(one, raw, work, gathered)
 
-    def _check(self, bound: BoundHandler) -> None:
-        known = [cls for stand_ins in self._classes.values() for cls in stand_ins]
-        for plain in map(_plain, bound.signature.event_classes):
-            needed = [plain] if plain in _ANYTHING else [cls for cls in known if _is_a(cls, plain)]
-            if bound.handler.mark.types:
-                needed.append(plain)
-            if not needed:
-                what = f"no event type leads to {plain.__name__}"
-                fix = f'write @event_type("…") above class {plain.__name__}, or give the handler types=["…"]'
-                raise HandlerSignatureError("OCQ-206", what, bound.handler.place, fix)
-            for cls in needed:
-                decoder_for(cls)  # what cannot be decoded to is found at the start, not with the first event
+        if called and self._interceptors.of_events:
+            self._interceptors.around_event(called[0][0], raw, work, call)
+        else:
+            call()
+        for one, plan in wanted:
+            if plan.gathers is not None:
+                plan.gathers(one, raw, work, gathered)
+        return bool(wanted)
 
+    def _plan(self, event: Event) -> Plan:
+        return self._planner.plan(event.type)
 
-def _fitting(asked: Any, stand_ins: Sequence[type]) -> Any:
-    """Return the class to decode to for a handler that asks for ``asked``: itself before its children (K7)."""
-    if asked in _ANYTHING or asked in stand_ins:
-        return asked
-    return next((cls for cls in stand_ins if _is_a(cls, asked)), None)
-
-
-def _plain(cls: Any) -> Any:
-    return get_origin(cls) or cls
-
-
-def _is_a(cls: Any, parent: Any) -> bool:
-    if is_typeddict(parent) or is_typeddict(cls):
-        return cls is parent
-    return issubclass(cls, parent)
+    def _read(self, event: Event, partition: Partition) -> Sequence[Event]:
+        found = self._reading.read(event)
+        if self._belongs is None or partition.modulus == 1 or len(found) == 1:  # it was dealt to its only partition
+            return found
+        return [one for one in found if self.handles(one.type) and self._belongs(one, partition)]
 
 
-def _prepared(
-    call: Callable[..., Any], signature: Signature, injector: Injector
-) -> Callable[[Any, Event, UnitOfWork, ProcessingContext], None]:
-    positional = [_getter(argument, injector) for argument in signature.arguments if not argument.by_keyword]
-    named = {a.name: _getter(a, injector) for a in signature.arguments if a.by_keyword}
-
-    def invoke(decoded: Any, event: Event, unit: UnitOfWork, context: ProcessingContext) -> None:
-        _finish(call(*[get(decoded, event, unit, context) for get in positional]))
-
-    def invoke_with_names(decoded: Any, event: Event, unit: UnitOfWork, context: ProcessingContext) -> None:
-        keywords = {name: get(decoded, event, unit, context) for name, get in named.items()}
-        _finish(call(*[get(decoded, event, unit, context) for get in positional], **keywords))
-
-    return invoke_with_names if named else invoke
-
-
-def _getter(argument: Argument, injector: Injector) -> Getter:
-    if argument.kind is Kind.INJECTED:
-        wanted = argument.annotation
-        return lambda _decoded, _event, _unit, _context: injector.provide(wanted)
-    return _GETTERS[argument.kind]
-
-
-def _finish(result: Any) -> None:
-    """Run what an ``async`` handler has only begun, also if a plain decorator hides that it is one."""
-    if result is not None and isawaitable(result):
-        asyncio.run(_awaited(result))
-
-
-async def _awaited(result: Awaitable[Any]) -> None:
-    await result
+def _nothing(_event: Event, _raw: Event, _work: Work, _gathered: Sequence[Gathered]) -> bool:
+    return False

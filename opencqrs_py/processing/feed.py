@@ -4,51 +4,92 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import defaultdict, deque
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from threading import Lock
+from typing import NamedTuple
 
 from opencqrs_py.model.event import Event
-from opencqrs_py.model.partition import Partition, residue_of
+from opencqrs_py.model.partition import Partition
 from opencqrs_py.model.selection import Selection, Slice
-from opencqrs_py.processing.ports import EventSource, SequenceResolver
+from opencqrs_py.processing.ports import EventSource
+from opencqrs_py.processing.sequencing import Sequencing
 
-__all__ = ["Feed", "Stretch"]
+__all__ = ["Feed", "Stretch", "UnsequencedError"]
+
+
+class UnsequencedError(Exception):
+    """It cannot be said to which sequence ``event`` belongs, because of ``error``."""
+
+    def __init__(self, event: Event, error: Exception) -> None:
+        super().__init__(event, error)
+        self.event = event
+        self.error = error
+
+
+class _Dealt(NamedTuple):
+    """The events of a stretch by the residues of their partitions, up to a position; why they end there, if they do."""
+
+    shares: Mapping[int, list[Event]]
+    upto: int
+    failure: UnsequencedError | None
 
 
 class Stretch:
-    """A slice of the log, dealt out to partitions when they ask.
+    """A slice of the log, dealt out to partitions when they ask. Safe for several threads.
 
     Args:
         part: The slice read.
-        sequence_of: Sequence resolver of the group.
+        sequencing: Says to which partitions an event goes.
+        wanted: Says whether events of a type may lead to a handler; ``None`` for all.
     """
 
-    def __init__(self, part: Slice, sequence_of: SequenceResolver) -> None:
+    def __init__(self, part: Slice, sequencing: Sequencing, wanted: Callable[[str], bool] | None = None) -> None:
         self.after = part.after
         self.upto = part.upto
-        self._events = part.events
-        self._sequence_of = sequence_of
-        self._shares: dict[int, dict[int, list[Event]]] = {}
+        self._events = [event for event in part.events if wanted(event.type)] if wanted else part.events
+        self._sequencing = sequencing
+        self._dealt: dict[int, _Dealt] = {}  # by modulus
+        self._lock = Lock()
 
     def covers(self, after: int) -> bool:
         """Say whether a partition that is done up to ``after`` finds its next events here."""
         return self.after <= after < self.upto
 
-    def share(self, partition: Partition, after: int) -> Sequence[Event]:
-        """Return the partition's events behind ``after``, in order."""
-        events = self._dealt(partition.modulus).get(partition.residue, [])
-        if not events or events[0].position > after:
-            return events
-        return events[bisect_right(events, after, key=lambda event: event.position) :]
+    def share(self, partition: Partition, after: int) -> tuple[Sequence[Event], int]:
+        """Return the partition's events behind ``after``, in order, and the position up to which they are all.
 
-    def _dealt(self, modulus: int) -> dict[int, list[Event]]:
-        shares = self._shares.get(modulus)
-        if shares is None:
-            shares = defaultdict(list)
-            for event in self._events:
-                shares[residue_of(self._sequence_of(event), modulus)].append(event)
-            self._shares[modulus] = shares
-        return shares
+        Raises:
+            UnsequencedError: If the next event of the stretch cannot be given to a sequence. Those before it come
+                first.
+        """
+        if partition.modulus == 1:
+            return _behind(self._events, after), self.upto
+        with self._lock:
+            dealt = self._dealt.get(partition.modulus)
+            if dealt is None:
+                dealt = self._dealt[partition.modulus] = self._deal(partition.modulus)
+            if dealt.failure is not None and after >= dealt.upto:
+                del self._dealt[partition.modulus]  # the resolver is asked again at the next attempt
+                raise dealt.failure
+        return _behind(dealt.shares.get(partition.residue, ()), after), dealt.upto
+
+    def _deal(self, modulus: int) -> _Dealt:
+        shares: dict[int, list[Event]] = defaultdict(list)
+        residues = self._sequencing.residues
+        for event in self._events:
+            try:
+                found = residues(event, modulus)
+            except Exception as error:  # a resolver's; what comes before the event can be handled
+                return _Dealt(shares, event.position - 1, UnsequencedError(event, error))
+            for residue in found:
+                shares[residue].append(event)
+        return _Dealt(shares, self.upto, None)
+
+
+def _behind(events: Sequence[Event], after: int) -> Sequence[Event]:
+    if not events or events[0].position > after:
+        return events
+    return events[bisect_right(events, after, key=lambda event: event.position) :]
 
 
 class Feed:
@@ -59,23 +100,26 @@ class Feed:
     Args:
         source: The event store.
         selection: Which events the group looks at.
-        sequence_of: Sequence resolver of the group.
+        sequencing: Says to which partitions an event goes.
         limit: Most events per stretch.
         memory: Stretches kept for partitions that lag a little.
+        wanted: Says whether events of a type may lead to a handler; ``None`` for all.
     """
 
     def __init__(
         self,
         source: EventSource,
         selection: Selection,
-        sequence_of: SequenceResolver,
+        sequencing: Sequencing,
         limit: int,
         memory: int = 4,
+        wanted: Callable[[str], bool] | None = None,
     ) -> None:
         self.source = source
         self._selection = selection
-        self._sequence_of = sequence_of
+        self._sequencing = sequencing
         self._limit = limit
+        self._wanted = wanted
         self._recent: deque[Stretch] = deque(maxlen=memory)
         self._lock = Lock()
 
@@ -88,6 +132,6 @@ class Feed:
             part = self.source.read(after, self._limit, self._selection)
             if part.upto <= after:
                 return None
-            stretch = Stretch(part, self._sequence_of)
+            stretch = Stretch(part, self._sequencing, self._wanted)
             self._recent.append(stretch)
             return stretch

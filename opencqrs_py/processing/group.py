@@ -8,12 +8,13 @@ from opencqrs_py.model.partition import Partition
 from opencqrs_py.model.selection import Selection
 from opencqrs_py.processing.dispatch import Dispatcher
 from opencqrs_py.processing.feed import Feed
-from opencqrs_py.processing.ports import EventSource, ProgressTracker, SequenceResolver
+from opencqrs_py.processing.ports import EventSource, ProgressTracker
 from opencqrs_py.processing.processor import PartitionProcessor
+from opencqrs_py.processing.sequencing import Sequencing
 
 __all__ = ["GroupProcessing"]
 
-TRANSACTIONAL_BATCH = 1_000
+CHUNK = 1_000
 _LEAST_READ = 1_000  # events fetched at once, even when each is committed alone
 
 
@@ -27,10 +28,11 @@ class GroupProcessing:
         dispatcher: Calls the group's handlers.
         subject: Root subject observed.
         recursive: Whether its child subjects are observed too.
-        sequence_of: Sequence resolver.
+        sequencing: Says to which partitions an event goes.
         partitions: Number of partitions, for the size of what is read at once.
         batch_size: Most events in one transaction. ``None``: 1,000 when every handler asks for the progress
-            transaction, so that a repeated event changes nothing; else 1, so that a crash repeats at most one event.
+            transaction, so that a repeated event changes nothing, or for a chunk at a time; else 1, so that a crash
+            repeats at most one event.
     """
 
     def __init__(
@@ -42,17 +44,19 @@ class GroupProcessing:
         *,
         subject: str,
         recursive: bool,
-        sequence_of: SequenceResolver,
+        sequencing: Sequencing,
         partitions: int,
         batch_size: int | None,
     ) -> None:
         self.group = group
         self.source = source
         self.tracker = tracker
-        self.batch_size = batch_size or (TRANSACTIONAL_BATCH if dispatcher.transactional else 1)
+        self.batch_size = batch_size or (CHUNK if dispatcher.takes_chunks else 1)
         self._dispatcher = dispatcher
-        selection = Selection(subject, recursive, dispatcher.wanted_types)
-        self.feed = Feed(source, selection, sequence_of, read_size(self.batch_size, partitions))
+        attributes = dispatcher.sees_attributes or sequencing.sees_attributes
+        selection = Selection(subject, recursive, dispatcher.wanted_types, attributes)
+        wanted = dispatcher.wants if selection.types is None else None
+        self.feed = Feed(source, selection, sequencing, read_size(self.batch_size, partitions), wanted=wanted)
 
     def processor(self, partition: Partition) -> PartitionProcessor:
         """Return the processor of one partition."""

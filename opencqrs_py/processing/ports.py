@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
+from opencqrs_py.model.appending import Appended, Precondition
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.partition import Partition
 from opencqrs_py.model.progress import Cursor, PartitionStatus
@@ -16,11 +17,15 @@ __all__ = [
     "BackOff",
     "Clock",
     "EventSource",
+    "EventStore",
     "Injector",
+    "Lock",
+    "LockRegistry",
     "ProgressTracker",
     "SequenceResolver",
     "Transactions",
     "UnitOfWork",
+    "Watch",
 ]
 
 
@@ -52,6 +57,14 @@ class BackOff(Protocol):
         ...
 
 
+class Watch(Protocol):
+    """Looks out for new events, by the quickest means that the store has. Used by one thread."""
+
+    def wait(self, after: int, seconds: float) -> int:
+        """Return the head as soon as it is beyond ``after``, or, unchanged, when ``seconds`` are over."""
+        ...
+
+
 class EventSource(Protocol):
     """An event log in one global order."""
 
@@ -67,8 +80,29 @@ class EventSource(Protocol):
         """Return the position after which the first event with ``time >= moment`` comes; the head if none does."""
         ...
 
+    def watched(self) -> AbstractContextManager[Watch]:
+        """Open a watch, with what it needs of its own (a connection, a thread); released at the end of the block."""
+        ...
+
     def is_outage(self, error: BaseException) -> bool:
         """Say whether ``error`` means that the store does not answer for now."""
+        ...
+
+
+class EventStore(EventSource, Protocol):
+    """An event log that can be added to."""
+
+    def append(
+        self,
+        events: Iterable[Event],
+        preconditions: Sequence[Precondition] = (),
+        progress: Callable[[int], None] | None = None,
+    ) -> Appended:
+        """Add events in their order, all or none; those whose source and id are known already are left out.
+
+        Raises:
+            PreconditionFailedError: OCQ-320, naming the first precondition that does not hold.
+        """
         ...
 
 
@@ -101,8 +135,17 @@ class Transactions(Protocol):
 class ProgressTracker(Protocol):
     """Remembers how far each partition of a group is."""
 
-    def claim(self, group: str, partitions: Sequence[Partition], initial: int, owner: str) -> tuple[Cursor, ...]:
+    def claim(
+        self,
+        group: str,
+        partitions: Sequence[Partition],
+        initial: int,
+        owner: str,
+        layout: Sequence[Partition] | None = None,
+    ) -> tuple[Cursor, ...]:
         """Take the partitions over from whoever had them; those without progress start at ``initial``.
+
+        ``layout`` is all partitions of the group when only some of them are taken over.
 
         Raises:
             EventStoreError: OCQ-310, if the group's progress belongs to another layout of partitions.
@@ -133,6 +176,31 @@ class ProgressTracker(Protocol):
 
     def is_outage(self, error: BaseException) -> bool:
         """Say whether ``error`` means that the tracker's database does not answer for now."""
+        ...
+
+
+class Lock(Protocol):
+    """A claim that at most one process holds, for as long as it renews it."""
+
+    def acquire(self, timeout: float) -> bool:
+        """Take the lock, waiting for at most ``timeout`` seconds; say whether it is held now."""
+        ...
+
+    def renew(self) -> bool:
+        """Hold the lock for longer; say whether it is still held."""
+        ...
+
+    def release(self) -> None:
+        """Give the lock up; nothing happens if it is not held."""
+        ...
+
+
+@runtime_checkable
+class LockRegistry(Protocol):
+    """Knows the locks that processes share."""
+
+    def obtain(self, name: str) -> Lock:
+        """Return the lock of that name, not yet acquired; the same name means the same lock in every process."""
         ...
 
 

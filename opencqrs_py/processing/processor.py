@@ -2,35 +2,22 @@
 
 from __future__ import annotations
 
-from asyncio import CancelledError
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 
 from opencqrs_py.errors import AssemblyError, EventFormatError, ExplainedError, FencedError, NonTransientError
-from opencqrs_py.model.context import ProcessingContext
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.outcome import Origin, Outcome, Trouble
 from opencqrs_py.model.partition import Partition
 from opencqrs_py.model.progress import Cursor
-from opencqrs_py.processing.dispatch import Dispatcher
-from opencqrs_py.processing.feed import Feed
+from opencqrs_py.processing.dispatch import ChunkFailedError, Dispatcher
+from opencqrs_py.processing.feed import Feed, UnsequencedError
 from opencqrs_py.processing.ports import ProgressTracker, UnitOfWork
 from opencqrs_py.processing.tracebacks import own_frames
+from opencqrs_py.processing.work import Work
 
 __all__ = ["PartitionProcessor"]
-
-# What a handler may raise and that is then the event's trouble; only a real interrupt ends the process (K6).
-_HANDLER_ERRORS = (Exception, SystemExit, CancelledError)
-
-
-class _EventFailedError(Exception):
-    """The handlers of event ``index`` of a chunk raised ``error``."""
-
-    def __init__(self, index: int, error: BaseException) -> None:
-        super().__init__(index, error)
-        self.index = index
-        self.error = error
 
 
 class _NotOpenedError(Exception):
@@ -91,19 +78,22 @@ class PartitionProcessor:
             return Outcome(cursor, trouble=self._trouble(error, Origin.FRAMEWORK))
         if renewed is None or renewed.stored == cursor.stored:  # the same place again would be a loop without end
             return outcome
-        return Outcome(renewed)
+        return Outcome(renewed, handled=outcome.handled, missed=outcome.missed)
 
     def _step(self, cursor: Cursor) -> Outcome:
         try:
             stretch = self._feed.read(cursor.position)
-            events = stretch.share(self.partition, cursor.position) if stretch is not None else ()
-        except Exception as error:  # whatever a store or a resolver raises is an outcome
+            if stretch is None:
+                return self.flush(cursor)
+            events, upto = stretch.share(self.partition, cursor.position)
+        except UnsequencedError as failure:
+            trouble = self._trouble(failure.error, Origin.FRAMEWORK)
+            return Outcome(cursor, trouble=replace(trouble, event=failure.event.label))
+        except Exception as error:  # whatever a store raises is an outcome
             return Outcome(cursor, trouble=self._trouble(error, Origin.FRAMEWORK))
-        if stretch is None:
-            return self.flush(cursor)
         if not events:
-            return Outcome(cursor.moved_to(stretch.upto, stored=False))
-        chunk, upto = self._chunk(cursor, events, stretch.upto)
+            return Outcome(cursor.moved_to(upto, stored=False))
+        chunk, upto = self._chunk(cursor, events, upto)
         if cursor.skip and cursor.troubled == chunk[0].position:
             return self._give_up(cursor, upto)
         return self._handle(cursor, chunk, upto)
@@ -135,44 +125,46 @@ class PartitionProcessor:
 
     def _handle(self, cursor: Cursor, chunk: Sequence[Event], upto: int) -> Outcome:
         try:
-            handled = self._commit(cursor, chunk, upto)
-        except _EventFailedError as failure:
-            return self._narrow(cursor, chunk, failure.index, failure.error)
+            return self._commit(cursor, chunk, upto)
+        except ChunkFailedError as failure:
+            return self._narrow(cursor, chunk, upto, failure)
         except Exception as error:  # the commit itself: an outage, a lost claim, or a constraint checked at its end
             trouble = self._trouble(error, Origin.HANDLER, chunk[0])
             if len(chunk) == 1 or trouble.origin is not Origin.HANDLER:
                 return Outcome(cursor, trouble=trouble)
-            return self._one_by_one(cursor, chunk)
-        return Outcome(cursor.moved_to(upto, stored=True), handled=handled)
+            return self._by_halves(cursor, chunk, upto, trouble)
 
-    def _narrow(self, cursor: Cursor, chunk: Sequence[Event], index: int, error: BaseException) -> Outcome:
-        trouble = self._trouble(error, Origin.HANDLER, chunk[index])
+    def _narrow(self, cursor: Cursor, chunk: Sequence[Event], upto: int, failure: ChunkFailedError) -> Outcome:
+        """Commit what comes before the event that failed; look for it if it is not known."""
+        index = failure.index
+        trouble = self._trouble(failure.error, Origin.HANDLER, chunk[index or 0])
         if index == 0 or trouble.origin is Origin.OUTAGE:
             return Outcome(cursor, trouble=trouble)
+        if index is None:
+            return self._by_halves(cursor, chunk, upto, trouble)
         before = self._handle(cursor, chunk[:index], chunk[index - 1].position)
         return before if before.trouble is not None else replace(before, trouble=trouble)
 
-    def _one_by_one(self, cursor: Cursor, chunk: Sequence[Event]) -> Outcome:
-        done = Outcome(cursor)
-        for event in chunk:
-            step = self._handle(done.cursor, (event,), event.position)
-            done = replace(step, handled=done.handled + step.handled)
-            if done.trouble is not None:
-                break
-        return done
+    def _by_halves(self, cursor: Cursor, chunk: Sequence[Event], upto: int, trouble: Trouble) -> Outcome:
+        """Find the event by which a chunk fails: what comes before it is committed, in ever smaller chunks."""
+        middle = len(chunk) // 2
+        first = self._handle(cursor, chunk[:middle], chunk[middle - 1].position)
+        if first.trouble is not None:
+            moved = first.trouble.origin is Origin.FENCED and trouble.permanent  # a handler has committed by itself
+            return replace(first, trouble=replace(trouble, position=None, event="")) if moved else first
+        second = self._handle(first.cursor, chunk[middle:], upto)
+        return replace(second, handled=first.handled + second.handled, missed=first.missed + second.missed)
 
-    def _commit(self, cursor: Cursor, events: Sequence[Event], upto: int) -> int:
+    def _commit(self, cursor: Cursor, events: Sequence[Event], upto: int) -> Outcome:
+        """Handle events in one transaction with the progress; then make the calls that waited for its commit."""
         handled = 0
         with ExitStack() as stack:
             unit = self._opened(stack, cursor, upto)
-            for index, event in enumerate(events):
-                attempt = cursor.attempt if event.position == cursor.troubled else 1
-                context = ProcessingContext(self.group, self.partition, event.position, attempt)
-                try:
-                    handled += self._dispatcher.dispatch(event, unit, context)
-                except _HANDLER_ERRORS as error:
-                    raise _EventFailedError(index, error) from error
-        return handled
+            work = Work(self.group, self.partition, unit, cursor.troubled, cursor.attempt)
+            if events:
+                handled = self._dispatcher.handle(events, work)
+        missed = tuple(self._trouble(error, Origin.HANDLER) for error in work.committed())
+        return Outcome(cursor.moved_to(upto, stored=True), handled=handled, missed=missed)
 
     def _opened(self, stack: ExitStack, cursor: Cursor, upto: int) -> UnitOfWork:
         try:
@@ -202,7 +194,8 @@ class PartitionProcessor:
         )
         if isinstance(error, FencedError):
             return Origin.FENCED
-        if any(is_outage(error) for is_outage in away):
+        behind = error.__cause__ if isinstance(error, EventFormatError) else None  # what an upcaster raised
+        if any(is_outage(each) for is_outage in away for each in (error, behind) if each is not None):
             return Origin.OUTAGE
         if isinstance(error, AssemblyError):  # the container could not provide an argument (K3)
             return Origin.FRAMEWORK

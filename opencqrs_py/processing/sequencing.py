@@ -1,12 +1,34 @@
-"""Sequence resolvers: from an event to the id of what must be handled in order."""
+"""Sequences: what must be handled in order, and which partitions an event goes to."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any, Protocol
 
+import orjson
+
+from opencqrs_py.errors import EventFormatError
 from opencqrs_py.model.event import Event
+from opencqrs_py.model.partition import residue_of
+from opencqrs_py.processing.ports import SequenceResolver
 
-__all__ = ["NoSequence", "PerSubject", "PerSubjectLevel", "cut_subject"]
+__all__ = [
+    "NoSequence",
+    "PartitionKeyResolver",
+    "PartitionOf",
+    "PartitionResolver",
+    "PerDataField",
+    "PerMetadataKey",
+    "PerSubject",
+    "PerSubjectLevel",
+    "Sequencing",
+    "SequencingByEvent",
+    "cut_subject",
+]
+
+PartitionOf = Callable[[str, int], int]
+"""``(sequence id, modulus)`` to the residue of the partition."""
 
 
 def cut_subject(subject: str, level: int) -> str:
@@ -58,3 +80,126 @@ class PerSubjectLevel:
     def __call__(self, event: Event, /) -> str:
         """Return the subject cut to ``level`` levels."""
         return cut_subject(event.subject, self.level)
+
+
+@dataclass(frozen=True, slots=True)
+class PerDataField:
+    """Events whose data agree in one field stay in order.
+
+    Attributes:
+        path: Names of nested members, such as ``("reader", "id")``.
+    """
+
+    path: tuple[str, ...]
+
+    def __call__(self, event: Event, /) -> str:
+        """Return the field's value: a text as it is, anything else as JSON would write it.
+
+        Raises:
+            EventFormatError: OCQ-214, if the event has no such field, or ``null`` in it.
+        """
+        value = event.data
+        for name in self.path:
+            value = value.get(name) if isinstance(value, dict) else None
+        return _sequence_id(value, f"data field '{'.'.join(self.path)}'", event)
+
+
+@dataclass(frozen=True, slots=True)
+class PerMetadataKey:
+    """Events whose metadata agree in one key stay in order.
+
+    Attributes:
+        key: Name of the CloudEvent's extension attribute, or of the envelope's metadata.
+    """
+
+    key: str
+
+    def __call__(self, event: Event, /) -> str:
+        """Return the value of the key: a text as it is, anything else as JSON would write it.
+
+        Raises:
+            EventFormatError: OCQ-214, if the event has no such key, or ``null`` in it.
+        """
+        return _sequence_id(event.metadata.get(self.key), f"metadata '{self.key}'", event)
+
+
+def _sequence_id(value: Any, name: str, event: Event) -> str:
+    if value is None:
+        fix = "give every event of the group that field, or narrow fetch.subject, or choose another sequence.resolution"
+        raise EventFormatError(
+            "OCQ-214", f"the event has no {name}, which says what it is in order with", event.label, fix
+        )
+    return value if isinstance(value, str) else orjson.dumps(value, option=orjson.OPT_SORT_KEYS).decode()
+
+
+class PartitionResolver(Protocol):
+    """Says which partition a sequence goes to."""
+
+    @property
+    def partitions(self) -> int:
+        """Number of partitions, at least 1."""
+        ...
+
+    def __call__(self, sequence_id: str, /) -> int:
+        """Return the partition, ``0..partitions - 1``; the same for a sequence at each call, in each process."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionKeyResolver:
+    """From a sequence id to a partition: CRC-32 of its UTF-8 bytes, modulo the number of partitions.
+
+    Attributes:
+        partitions: Number of partitions, at least 1.
+
+    Source:
+        OpenCQRS ``DefaultPartitionKeyResolver``.
+    """
+
+    partitions: int
+
+    def __post_init__(self) -> None:
+        if self.partitions < 1:
+            msg = f"partitions must be at least 1, got {self.partitions}"
+            raise ValueError(msg)
+
+    def __call__(self, sequence_id: str, /) -> int:
+        """Return the partition, ``0..partitions - 1``."""
+        return residue_of(sequence_id, self.partitions)
+
+
+class Sequencing(Protocol):
+    """Says which partitions an event goes to."""
+
+    @property
+    def sees_attributes(self) -> bool:
+        """Whether it looks at more of an event than its id, subject, type and data."""
+        ...
+
+    def residues(self, event: Event, modulus: int) -> Sequence[int]:
+        """Return the residues of the partitions to which a stored event goes: one, or several that differ."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class SequencingByEvent:
+    """Sequences by what can be seen of an event before it is decoded.
+
+    Attributes:
+        resolver: Sequence resolver of the group.
+        partition_of: Partition resolver.
+        opened: Takes an event out of its envelope, where there is one.
+    """
+
+    resolver: SequenceResolver
+    partition_of: PartitionOf = residue_of
+    opened: Callable[[Event], Event] | None = None
+
+    @property
+    def sees_attributes(self) -> bool:
+        """Whether the resolver looks at more of an event than its id, subject, type and data."""
+        return not isinstance(self.resolver, NoSequence | PerSubject | PerSubjectLevel | PerDataField)
+
+    def residues(self, event: Event, modulus: int) -> Sequence[int]:
+        """Return the residue of the event's only partition."""
+        return (self.partition_of(self.resolver(self.opened(event) if self.opened else event), modulus),)

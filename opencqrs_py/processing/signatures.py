@@ -6,16 +6,18 @@ import inspect
 import types
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from enum import Enum, auto
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from opencqrs_py.errors import HandlerSignatureError
 from opencqrs_py.model.context import ProcessingContext
 from opencqrs_py.model.event import Event, Metadata
+from opencqrs_py.model.handler import Invocation
 from opencqrs_py.processing.decoding import decodable
 from opencqrs_py.processing.ports import Injector
+from opencqrs_py.processing.roles import HANDLER, IN_TRANSACTION, OF_AN_EVENT, Kind, Role
+from opencqrs_py.processing.work import AfterCommit
 
-__all__ = ["Argument", "Kind", "Signature", "read_signature"]
+__all__ = ["Argument", "Signature", "read_signature"]
 
 _RIGHT_FORM = (
     "annotate each parameter: an event class, dict, Event (raw), Metadata, ProcessingContext, sqlalchemy.Connection, "
@@ -24,24 +26,21 @@ _RIGHT_FORM = (
 )
 
 
-class Kind(Enum):
-    """Where an argument comes from."""
-
-    EVENT = auto()
-    RAW = auto()
-    METADATA = auto()
-    CONTEXT = auto()
-    CONNECTION = auto()
-    SESSION = auto()
-    INJECTED = auto()
-
-
-# SQLAlchemy's classes are known by name, so that this room needs no SQLAlchemy.
+# Classes of SQLAlchemy and of drivers are known by name, so that this room needs none of them.
 _BY_NAME = {
     "sqlalchemy.engine.base.Connection": Kind.CONNECTION,
     "sqlalchemy.orm.session.Session": Kind.SESSION,
+    "sqlite3.Connection": Kind.DRIVER,
+    "psycopg.Connection": Kind.DRIVER,
+    "pymysql.connections.Connection": Kind.DRIVER,
 }
-_BY_CLASS = {Event: Kind.RAW, Metadata: Kind.METADATA, ProcessingContext: Kind.CONTEXT}
+_BY_CLASS = {
+    Event: Kind.RAW,
+    Metadata: Kind.METADATA,
+    ProcessingContext: Kind.CONTEXT,
+    AfterCommit: Kind.AFTER_COMMIT,
+    Invocation: Kind.INVOCATION,
+}
 
 
 def _named(path: str) -> type:
@@ -52,7 +51,7 @@ def _named(path: str) -> type:
 # What annotations mean that were imported for type checkers only.
 _USUAL_NAMES: dict[str, Any] = {
     **{cls.__name__: cls for cls in _BY_CLASS},
-    **{path.rpartition(".")[2]: _named(path) for path in _BY_NAME},
+    **{path.rpartition(".")[2]: _named(path) for path, kind in _BY_NAME.items() if kind is not Kind.DRIVER},
 }
 
 
@@ -63,14 +62,16 @@ class Argument:
     Attributes:
         name: Parameter name.
         kind: Where it comes from.
-        annotation: The annotated type.
+        annotation: The annotated type; of a list, the type of its members.
         by_keyword: Whether it must be passed by name.
+        many: Whether it is a list: one member for each event of a chunk.
     """
 
     name: str
     kind: Kind
     annotation: Any
     by_keyword: bool = False
+    many: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,49 +88,80 @@ class Signature:
 
     @property
     def transactional(self) -> bool:
-        """Whether the handler asks for the progress transaction."""
-        return any(argument.kind in (Kind.CONNECTION, Kind.SESSION) for argument in self.arguments)
+        """Whether the function asks for the progress transaction."""
+        return any(argument.kind in IN_TRANSACTION for argument in self.arguments)
+
+    @property
+    def sees_attributes(self) -> bool:
+        """Whether the function can look at an event's attributes, such as its time."""
+        return any(argument.kind in (Kind.RAW, Kind.METADATA, Kind.INVOCATION) for argument in self.arguments)
+
+    @property
+    def many(self) -> bool:
+        """Whether it takes the events of a chunk as lists."""
+        return any(argument.many for argument in self.arguments)
 
 
-def read_signature(call: Callable[..., Any], place: str, injector: Injector, *, event: bool = True) -> Signature:
-    """Read which arguments a handler (or, with ``event=False``, an ``@on_start`` function) asks for.
+def read_signature(call: Callable[..., Any], place: str, injector: Injector, role: Role = HANDLER) -> Signature:
+    """Read which arguments a handler, or a function of another role, asks for.
 
     Args:
         call: The function or bound method.
         place: How messages name it.
         injector: Knows what else can be provided.
-        event: Whether arguments that belong to an event are allowed.
+        role: What the function is for.
 
     Raises:
         HandlerSignatureError: OCQ-201 to OCQ-205, naming the place, the parameter and the right form.
     """
     hints = _hints(call, place)
     arguments = _arguments(call, hints, place, injector)
+    _check_form(call, place, role)
+    if wrong := [a.name for a in arguments if a.kind not in role.kinds]:
+        what = f"{role.name} {role.because} and cannot have {', '.join(wrong)}"
+        raise HandlerSignatureError("OCQ-205", what, place, role.example)
     events = [argument for argument in arguments if argument.kind is Kind.EVENT]
-    _check(call, place, events)
-    if not event and (wrong := [a.name for a in arguments if a.kind in _OF_AN_EVENT]):
-        what = f"an @on_start function runs before any event and cannot have {', '.join(wrong)}"
-        raise HandlerSignatureError("OCQ-205", what, place, "def prepare(connection: Connection) -> None")
+    _check_events(events, arguments, place, role)
     classes = _members(events[0].annotation) if events else ()
     return Signature(arguments, classes)
 
 
-_OF_AN_EVENT = (Kind.EVENT, Kind.RAW, Kind.METADATA, Kind.CONTEXT)
+def _function(call: Callable[..., Any]) -> Any:
+    """Return the function that a callable comes to, below its decorators."""
+    return inspect.unwrap(call if inspect.isroutine(call) else getattr(call, "__call__", call))  # noqa: B004
 
 
-def _check(call: Callable[..., Any], place: str, events: Sequence[Argument]) -> None:
-    if inspect.isgeneratorfunction(call) or inspect.isasyncgenfunction(call):
-        what = "a handler must not yield: nobody would run it"
-        raise HandlerSignatureError("OCQ-204", what, place, "return nothing; use a plain or an async function")
+def _check_form(call: Callable[..., Any], place: str, role: Role) -> None:
+    function = _function(call)
+    generator = inspect.isgeneratorfunction(function)
+    if role.yields and not generator:
+        what = f"{role.name} must be a plain function that yields once, where what it surrounds is to run"
+        raise HandlerSignatureError("OCQ-204", what, place, role.example)
+    if inspect.isasyncgenfunction(function) or (generator and not role.may_yield):
+        what = f"{role.name} must not yield: nobody would run it"
+        fix = "return nothing; use a plain or an async function" if role is HANDLER else role.example
+        raise HandlerSignatureError("OCQ-204", what, place, fix)
+
+
+def _check_events(events: Sequence[Argument], arguments: Sequence[Argument], place: str, role: Role) -> None:
     if len(events) > 1:
         names = " and ".join(argument.name for argument in events)
-        what = f"a handler takes one event, but {names} both ask for one"
+        what = f"{role.name} takes one event, but {names} both ask for one"
         fix = "use one parameter; A | B accepts events of either class"
+        raise HandlerSignatureError("OCQ-203", what, place, fix)
+    many = [a.name for a in arguments if a.many]
+    single = [a.name for a in arguments if a.kind in OF_AN_EVENT and not a.many]
+    if many and not role.lists:
+        what = f"{role.name} sees one event at a time, but {many[0]} asks for a list"
+        raise HandlerSignatureError("OCQ-205", what, place, role.example)
+    if many and single:
+        what = f"{many[0]} asks for the events of a chunk, {single[0]} for one event"
+        fix = "take lists of both, such as events: list[BookLent], raws: list[Event], or take one event"
         raise HandlerSignatureError("OCQ-203", what, place, fix)
 
 
 def _hints(call: Callable[..., Any], place: str) -> dict[str, Any]:
-    function = inspect.unwrap(call)
+    function = _function(call)
     try:
         return get_type_hints(function)
     except NameError:
@@ -171,18 +203,28 @@ def _argument(parameter: inspect.Parameter, hints: dict[str, Any], place: str, i
             return None
         what = f"parameter '{parameter.name}' has no annotation"
         raise HandlerSignatureError("OCQ-201", what, place, _RIGHT_FORM)
-    annotation = hints[parameter.name]
+    annotation, many = hints[parameter.name], False
     kind = _kind(annotation, injector)
+    if kind is None and (member := _member(annotation)) is not None:
+        kind, annotation, many = _kind(member, injector), member, True
+    if kind is not None and many and kind not in OF_AN_EVENT:
+        kind = None
     if kind is None and not optional:
-        raise _unfillable(parameter.name, annotation, place)
+        raise _unfillable(parameter.name, hints[parameter.name], place)
     if kind is None:
         return None
-    return Argument(parameter.name, kind, annotation, parameter.kind is parameter.KEYWORD_ONLY)
+    return Argument(parameter.name, kind, annotation, parameter.kind is parameter.KEYWORD_ONLY, many)
+
+
+def _member(annotation: Any) -> Any:
+    """Return the type of a list's members, ``None`` if ``annotation`` is no list of a type."""
+    return get_args(annotation)[0] if get_origin(annotation) in (list, Sequence) else None
 
 
 def _kind(annotation: Any, injector: Injector) -> Kind | None:
-    if isinstance(annotation, type):
-        known = _BY_CLASS.get(annotation) or _BY_NAME.get(f"{annotation.__module__}.{annotation.__qualname__}")
+    plain = get_origin(annotation) or annotation  # a driver's class may be generic: psycopg.Connection[TupleRow]
+    if isinstance(plain, type):
+        known = _BY_CLASS.get(plain) or _BY_NAME.get(f"{plain.__module__}.{plain.__qualname__}")
         if known is not None:
             return known
     if injector.provides(annotation):
@@ -200,9 +242,7 @@ def _members(annotation: Any) -> tuple[Any, ...]:
 def _unfillable(name: str, annotation: Any, place: str) -> HandlerSignatureError:
     shown = _shown(annotation)
     what = f"parameter '{name}: {shown}' cannot be filled"
-    if get_origin(annotation) is list:
-        fix = "handlers that take a list of events are not there yet: take one event"
-    elif isinstance(annotation, type) and annotation.__module__ not in ("builtins", "typing"):
+    if isinstance(annotation, type) and annotation.__module__ not in ("builtins", "typing"):
         fix = f"make {shown} a dataclass or a pydantic model if it is an event, or let the container provide it"
     else:
         fix = _RIGHT_FORM

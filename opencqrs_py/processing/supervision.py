@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Protocol
 
 from opencqrs_py.model.outcome import Origin, Outcome, Trouble
 from opencqrs_py.model.partition import Partition
@@ -28,7 +27,8 @@ class Notice:
     Attributes:
         group: Processing group.
         partition: Partition of the group.
-        action: What is done about it; ``None`` when the partition has recovered.
+        action: What is done about it; ``None`` when the partition has recovered, and for a call after the commit
+            that raised: nothing is repeated.
         trouble: The error; ``None`` when the partition has recovered.
         attempt: Number of the attempt that failed, 0 when no event was tried.
         wait: Seconds until the next attempt, where there is one.
@@ -42,27 +42,53 @@ class Notice:
     wait: float = 0.0
 
 
-class Observer(Protocol):
-    """Sees what the processors of an application do. Called on engine threads; must return quickly."""
+class Observer:
+    """Sees what processors do. Override what is of interest; by itself it looks away.
 
-    def noticed(self, notice: Notice) -> None:
-        """Trouble, and recovery from it."""
-        ...
+    Called on the thread that drives the partition, so it must return quickly; on Spark, on the driver. An error that it
+    raises ends the processor: what was committed stays committed, and the next start goes on behind it.
+    """
+
+    def claimed(self, group: str, partition: Partition, position: int) -> None:
+        """After a partition was taken over, and before its first event is read.
+
+        Args:
+            group: Processing group.
+            partition: Partition of the group.
+            position: Stored progress: the first event handled comes behind it.
+        """
 
     def advanced(self, group: str, partition: Partition, outcome: Outcome) -> None:
-        """Every step of every partition."""
-        ...
+        """After each step, and before the next one reads anything.
 
+        What the step did is committed, with its progress, and the calls that waited for the commit are made; what
+        failed is rolled back. Steps that found nothing to handle count, too.
 
-class _NoObserver:
+        Args:
+            group: Processing group.
+            partition: Partition of the group.
+            outcome: What the step came to; ``outcome.cursor.stored`` is the progress in the tracker.
+        """
+
     def noticed(self, notice: Notice) -> None:
-        """Ignore it."""
+        """Right after ``advanced``, when the step met trouble, or the partition has recovered from it.
 
-    def advanced(self, group: str, partition: Partition, outcome: Outcome) -> None:
-        """Ignore it."""
+        The wait that the notice tells of has not begun.
+
+        Args:
+            notice: What happened, and what is done about it.
+        """
+
+    def stopped(self, group: str, partition: Partition) -> None:
+        """After this process has let go of a partition, for whatever reason; the last call of its claim.
+
+        Args:
+            group: Processing group.
+            partition: Partition of the group.
+        """
 
 
-NO_OBSERVER: Observer = _NoObserver()
+NO_OBSERVER = Observer()
 
 
 class SupervisedPartition:

@@ -84,11 +84,11 @@ def test_a_compressed_file_that_was_cut_off_is_refused_whole(project, event_line
 
 def test_conditions_tell_what_was_chosen_and_why(project):
     told = project.opencqrs("conditions", "--set", "event-handling.groups.audit.progress.tracking=in-memory").out
-    assert "catalog: progress.tracking = sql: exactly one database is configured" in told
+    assert "catalog: progress.tracking = sql: there is exactly one database" in told
     assert "audit: progress.tracking = in_memory: set" in told
     assert "catalog: processing.batch-size = 1000: every handler asks for the progress transaction" in told
     rows = project.opencqrs("conditions", "--format", "json").json
-    assert {row["group"] for row in rows} == {"audit", "catalog"}
+    assert {row["group"] for row in rows} == {"", "audit", "catalog"}
 
 
 def test_config_shows_each_value_with_its_origin(project):

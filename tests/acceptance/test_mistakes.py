@@ -64,7 +64,7 @@ def test_a_broken_line_is_named_and_nothing_of_its_file_is_imported(project, eve
         (("run", "--project", "nowhere"), "Directory 'nowhere' does not exist"),
         (("run", "--group", "catalogue", *THREAD), "no handler belongs to a group 'catalogue'"),
         (("events", "import", "nowhere.ndjson"), "cannot read nowhere.ndjson: No such file or directory"),
-        (("config", "--group", "catalogue"), "there is no group 'catalogue'; known: catalog, audit"),
+        (("config", "--group", "catalogue"), "there is no group 'catalogue'; did you mean catalog?"),
         (("run", "--set", "event-store.url=mysql://u:secret@h/d", *THREAD), "kind 'mysql' are not supported"),
         (("run", "--set", "event-store.url=nonsense", *THREAD), "event-store.url cannot be used: it is no URL"),
         (("run", "--set", "event-handling.standard.retry.on-exhausted=park", *THREAD), "does not exist yet"),

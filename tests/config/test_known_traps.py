@@ -495,3 +495,85 @@ def test_an_empty_object_in_a_variable_makes_a_group_with_the_defaults(project):
     configuration = project.load(environ={f"{PREFIX}BOOKS": "{}"})
     assert configuration.group_names == ("books",)
     assert configuration.group("books").fetch.subject == "/"
+
+
+# What plain pydantic makes of these: an error, or another length (``10:00`` is 10 h quoted and 10 min unquoted).
+DURATIONS = [
+    ("PT10S", 10),
+    ("PT0.5S", 0.5),
+    ("PT1M30S", 90),
+    ("P1DT2H", 93_600),
+    ("2s", 2),
+    ("500ms", 0.5),
+    ("1m30s", 90),
+    ("10 s", 10),
+    ("P1W", 604_800),
+    ("3d", 259_200),
+    ("1 day", 86_400),
+    ("pt10s", 10),
+]
+NO_DURATIONS = [
+    ("2", "the unit is missing", "write 2s for seconds, 2ms for milliseconds, or PT2S in ISO-8601"),
+    ("2.5", "the unit is missing", "write 2.5s for seconds, 2.5ms for milliseconds, or PT2.5S in ISO-8601"),
+    ("P1M", None, None),
+    ("P1Y", None, None),
+    ("true", None, None),
+    ("never", None, None),
+    ("00:00:02", "a clock time is not a duration", None),
+    ("10:00", "a clock time is not a duration", None),
+    ("02:00", "a clock time is not a duration", None),
+]
+INFINITE = ["infinite", "inf", "∞", ".inf", "unlimited"]
+WAIT = "event-handling.standard.retry.{}"
+
+
+def ways_to_say(text, leaf):
+    """Return the sources that say ``text`` for a duration: YAML plain and quoted, properties, variable, argument."""
+    key = WAIT.format(leaf)
+    return {
+        "plain": {"application.yaml": f"opencqrs.{key}: {text}"},
+        "quoted": {"application.yaml": f"opencqrs.{key}: '{text}'"},
+        "properties": {"application.properties": f"opencqrs.{key}={text}"},
+        "variable": {"environ": {f"OPENCQRS__EVENT_HANDLING__STANDARD__RETRY__{leaf.upper().replace('-', '_')}": text}},
+        "argument": {"overrides": [f"{key}={text}"]},
+    }
+
+
+def said(project, way):
+    for name in [name for name in way if name.startswith("application")]:
+        project.write(name, way[name])
+    return {name: value for name, value in way.items() if not name.startswith("application")}
+
+
+WAYS = pytest.mark.parametrize("way", ["plain", "quoted", "properties", "variable", "argument"])
+
+
+@WAYS
+@pytest.mark.parametrize(("text", "seconds"), DURATIONS)
+def test_a_duration_is_as_long_as_it_says_wherever_it_stands(project, way, text, seconds):
+    given = said(project, ways_to_say(text, "initial-interval")[way])
+    assert project.load(**given).group("any").retry.initial_interval == seconds
+
+
+@WAYS
+@pytest.mark.parametrize(("text", "reason", "fix"), NO_DURATIONS)
+def test_what_could_be_two_durations_is_none_wherever_it_stands(project, way, text, reason, fix):
+    error = project.error(**said(project, ways_to_say(text, "initial-interval")[way]))
+    assert error.code == "OCQ-113"
+    assert error.what.startswith(f"event-handling.standard.retry.initial-interval cannot be '{text}': {reason or ''}")
+    assert error.fix == fix or (fix is None and error.fix)
+
+
+@WAYS
+@pytest.mark.parametrize("text", INFINITE)
+def test_no_limit_is_said_in_words_where_there_may_be_none(project, way, text):
+    way_for = ways_to_say(text, "max-elapsed-time")
+    assert project.load(**said(project, way_for[way])).group("any").retry.max_elapsed_time == float("inf")
+
+
+def test_every_wrong_duration_shows_how_to_write_it(project):
+    seen = {text: str(project.error(overrides=[f"{WAIT.format('max-interval')}={text}"])) for text, *_ in NO_DURATIONS}
+    assert "put a T before minutes" in seen["P1M"]
+    assert "months and years" in seen["P1Y"]
+    for text in ("never", "true"):
+        assert "write it like 2s, 500ms, 1m30s or PT10S" in seen[text]

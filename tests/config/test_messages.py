@@ -5,6 +5,8 @@ from dataclasses import asdict
 
 import pytest
 
+from opencqrs_py.config import Settings
+from opencqrs_py.config.names import kebab
 from opencqrs_py.errors import ConfigurationErrors
 
 
@@ -143,7 +145,7 @@ def test_values_in_their_various_spellings(project, key, text, value):
 
 EH = "event-handling"
 SECTIONS = "use one of fetch, life-cycle, processing, progress, retry, sequence"
-ROOTS = "use one of config, database, event-handling, event-store, profiles, spark"
+ROOTS = f"use one of {', '.join(sorted(map(kebab, Settings.model_fields)))}"
 
 
 @pytest.mark.parametrize(

@@ -97,7 +97,7 @@ def test_what_is_no_file_wins_over_all_files(project, tmp_path_factory):
             configuration = project.load(**arguments)
     assert configuration.group("any").fetch.subject == "/inner"
     assert str(configuration.origin(KEY)) == SHOWN["/inner"]
-    assert [origin.kind for origin in configuration.losers(KEY)][:3] == [
+    assert [lost.origin.kind for lost in configuration.losers(KEY)][:3] == [
         OriginKind.TEST,
         OriginKind.ARGUMENT,
         OriginKind.ARGUMENT,

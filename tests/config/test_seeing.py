@@ -39,6 +39,9 @@ def test_the_settings_of_a_group_with_their_origins(project):
         "progress.tracker-ref": ("null", "replaced by progress.tracking (application.yaml:9:26)"),
         "sequence.resolution": ("per_second_level_subject", "built-in default"),
         "sequence.resolver-ref": ("null", "built-in default"),
+        "sequence.level": ("null", "built-in default"),
+        "sequence.data-field": ("null", "built-in default"),
+        "sequence.metadata-key": ("null", "built-in default"),
         "retry.policy": ("exponential_backoff", "built-in default"),
         "retry.initial-interval": ("1.5s", "standard (application.yaml:4:48)"),
         "retry.max-interval": ("30s", "built-in default"),
@@ -64,7 +67,11 @@ def test_the_whole_configuration_is_general_settings_the_standard_as_set_and_all
     general = {path: value for path, value in values.items() if not path.startswith("event-handling.groups")}
     assert general == {
         "event-store.url": ("sqlite:///opencqrs.db", "built-in default"),
+        "event-store.api-token": ("null", "built-in default"),
+        "events.format": ("plain", "built-in default"),
+        "events.type-resolver-ref": ("null", "built-in default"),
         "database.url": ("null", "built-in default"),
+        "database.ref": ("null", "built-in default"),
         "spark.master": ("local[*]", "built-in default"),
         "spark.conf.spark.ui.enabled": ("no", "application.yaml:3:34"),
         "spark.conf.my.password": ("***", "application.yaml:3:51"),
@@ -96,7 +103,7 @@ def test_values_carry_whether_anybody_chose_them(project):
     [
         ("spark.mastr", "did you mean spark.master?"),
         ("spark", "name one setting: spark.master, spark.conf"),
-        ("database", "name one setting: database.url"),
+        ("database", "name one setting: database.url, database.ref"),
     ],
 )
 def test_the_origin_of_what_is_no_setting_is_an_error(project, key, fix):
@@ -111,6 +118,112 @@ def test_a_group_is_called_as_it_is_written_where_it_is_declared(project):
     assert project.load(groups=["Book-Catalog"]).group("bookcatalog").name == "Book-Catalog"
     assert project.load().group("never-heard-of").name == "never-heard-of"
     assert project.load().group("BookCatalog") == project.load().group("book_catalog")
+
+
+def lost(configuration, key):
+    return [(value.path, value.value, str(value.origin)) for value in configuration.losers(key)]
+
+
+def test_what_does_not_count_is_told_with_its_place_from_the_highest_to_the_lowest(project):
+    project.yaml("opencqrs.spark.master: local[1]").write(".env", "OPENCQRS__SPARK__MASTER=local[2]")
+    configuration = project.load(overrides=["spark.master=local[3]"], environ={"OPENCQRS_SPARK_MASTER": "local[4]"})
+    assert lost(configuration, "spark.master") == [
+        ("spark.master", "local[4]", "environment variable OPENCQRS_SPARK_MASTER"),
+        ("spark.master", "local[2]", ".env:1"),
+        ("spark.master", "local[1]", "application.yaml:1:24"),
+    ]
+    assert lost(project.load(), "spark.conf.any") == []
+
+
+KEY = "event-handling.groups.books.retry.max-attempts"
+STANDARD = "event-handling.standard.retry.max-attempts"
+
+
+@pytest.mark.parametrize(
+    ("yaml", "key", "value", "losers"),
+    [
+        (f"{{{STANDARD}: 5}}", KEY, "5", []),
+        (f"{{{STANDARD}: 5, {KEY}: 3}}", KEY, "3", [(STANDARD, "5", "standard (application.yaml:1:56)")]),
+        (f"{{{STANDARD}: 5, {KEY}: ~}}", KEY, "infinite", [(STANDARD, "5", "standard (application.yaml:1:56)")]),
+        (f"{{{KEY}: ~}}", KEY, "infinite", []),
+        ("{}", KEY, "infinite", []),
+        (
+            "{event-handling: {standard.progress.tracker-ref: a, groups.books.progress: {tracking: sql}}}",
+            "event-handling.groups.books.progress.tracker-ref",
+            "null",
+            [("event-handling.standard.progress.tracker-ref", "a", "standard (application.yaml:1:60)")],
+        ),
+        (
+            "{event-handling: {standard.progress.tracker-ref: a, groups.books.progress: {tracking: sql}}}",
+            "event-handling.groups.books.progress.tracking",
+            "sql",
+            [],
+        ),
+    ],
+)
+def test_of_a_group_the_standard_that_it_does_not_follow_does_not_count(project, yaml, key, value, losers):
+    configuration = project.yaml(f"opencqrs: {yaml}").load()
+    assert configuration.value(key).value == value
+    assert lost(configuration, key) == losers
+
+
+def test_of_several_files_all_that_stand_below_the_winner_do_not_count(project):
+    project.yaml(f"opencqrs: {{{STANDARD}: 5, {KEY}: 4}}").write("config/application.yaml", f"opencqrs: {{{KEY}: 3}}")
+    configuration = project.load(environ={"OPENCQRS__EVENT_HANDLING__STANDARD__RETRY__MAX_ATTEMPTS": "2"})
+    assert [(value, origin) for _, value, origin in lost(configuration, KEY)] == [
+        ("4", "application.yaml:1:107"),
+        ("2", "standard (environment variable OPENCQRS__EVENT_HANDLING__STANDARD__RETRY__MAX_ATTEMPTS)"),
+        ("5", "standard (application.yaml:1:56)"),
+    ]
+
+
+def test_secrets_that_do_not_count_are_not_shown_either(project):
+    project.yaml("""
+        opencqrs:
+          database.url: postgresql://u:hunter2@host/db
+          spark.conf: {some.token: hunter2}
+          config.import: secrets/
+    """).write("secrets/opencqrs.spark.master", "hunter2")
+    overrides = ["database.url=sqlite:///x", "spark.conf.some.token=x", "spark.master=local[1]"]
+    configuration = project.load(overrides=overrides)
+    for key, shown_ in (
+        ("database.url", "postgresql://u:***@host/db"),
+        ("spark.conf.some.token", "***"),
+        ("spark.master", "***"),
+    ):
+        assert [value for _, value, _ in lost(configuration, key)] == [shown_]
+
+
+def test_lists_that_do_not_count_and_null_are_told_as_they_are_written(project):
+    project.yaml("""
+        opencqrs.profiles.active: [a, b]
+        ---
+        opencqrs.profiles.active: ~
+        ---
+        opencqrs.profiles.active: ${P:c}
+        """)
+    configuration = project.load(overrides=["profiles.active=x"])
+    assert [value for _, value, _ in lost(configuration, "profiles.active")] == ["${P:c}", "null", "a, b"]
+
+
+@pytest.mark.parametrize("ask", [Configuration.value, Configuration.losers, Configuration.origin])
+def test_what_is_no_setting_has_neither_value_nor_origin_nor_losers(project, ask):
+    with pytest.raises(ConfigurationError, match=r"there is no setting spark\.mastr"):
+        ask(project.load(), "spark.mastr")
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("SPARK.master", "local[*]"), ("database.url", "null"), ("event-handling.groups.any.fetch.subject", "/")],
+)
+def test_one_setting_as_it_applies(project, key, value):
+    assert project.load().value(key).value == value
+
+
+def test_a_standard_that_a_higher_source_takes_back_is_shown(project):
+    project.yaml(f"opencqrs.{STANDARD}: 5")
+    values = shown(project.load(overrides=[f"{STANDARD}=null"]))
+    assert values[STANDARD] == ("infinite", f"built-in default (reset by argument --set {STANDARD})")
 
 
 def test_settings_made_in_code_have_a_configuration_too():

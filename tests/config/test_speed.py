@@ -1,5 +1,6 @@
 """Bounds that are generous: counted in processor time, so that a busy machine does not fail them."""
 
+import os
 import subprocess
 import sys
 import time
@@ -72,3 +73,16 @@ def test_twice_the_groups_and_variables_are_twice_the_work(project):
     calls = calls_of(lambda: project.load(environ=once))
     twice = with_groups(project, 200)
     assert calls_of(lambda: project.load(environ=twice)) < 2.1 * calls
+
+
+def test_the_command_shows_a_hundred_groups_in_half_a_second(project):
+    with_groups(project, 100)
+    command = [sys.executable, "-m", "opencqrs_py", "config", "--project", str(project.folder), "--changed"]
+    times = []
+    for _ in range(3):
+        before = os.times()
+        subprocess.run(command, check=True, capture_output=True)
+        after = os.times()
+        used = after.children_user + after.children_system - before.children_user - before.children_system
+        times.append(used)
+    assert min(times) < (0.5 if sys.gettrace() is None else 2.0)

@@ -27,12 +27,13 @@ from opencqrs_py.model import (
     layout,
 )
 from opencqrs_py.processing.backoff import FixedBackOff, NoRetry
-from opencqrs_py.processing.dispatch import Dispatcher, bind
+from opencqrs_py.processing.binding import bind
+from opencqrs_py.processing.dispatch import Dispatcher
 from opencqrs_py.processing.group import GroupProcessing
 from opencqrs_py.processing.ports import BackOff
 from opencqrs_py.processing.recovery import Action, OnExhausted
-from opencqrs_py.processing.sequencing import PerSubject
-from opencqrs_py.processing.supervision import Notice
+from opencqrs_py.processing.sequencing import PerSubject, SequencingByEvent
+from opencqrs_py.processing.supervision import Notice, Observer
 
 SECONDS = 60  # longest wait for another thread
 HOUR = 3_600.0
@@ -50,7 +51,7 @@ handled = Table(
 )
 
 
-class Watching:
+class Watching(Observer):
     """Sees what an engine does, and lets tests wait for it."""
 
     def __init__(self) -> None:
@@ -118,7 +119,7 @@ class World:
             Dispatcher([bind(Handler(HandlerMark(group), handle, "here"), NothingProvided())], []),
             subject="/",
             recursive=True,
-            sequence_of=PerSubject(),
+            sequencing=SequencingByEvent(PerSubject()),
             partitions=partitions,
             batch_size=batch_size,
         )

@@ -8,6 +8,8 @@ import pytest
 
 from opencqrs_py import errors
 from opencqrs_py.errors import (
+    AssemblyError,
+    AssemblyErrors,
     ConfigurationError,
     ConfigurationErrors,
     EventFormatError,
@@ -25,6 +27,8 @@ def example(name: str) -> OpenCqrsError:
     cls: type[OpenCqrsError] = getattr(errors, name)
     if cls is ConfigurationErrors:
         return ConfigurationErrors((FIRST, SECOND))
+    if cls is AssemblyErrors:
+        return AssemblyErrors((AssemblyError("OCQ-501", "no module", "handlers.py:1"), FIRST))
     return cls("OCQ-999", "what", "where", "fix") if issubclass(cls, ExplainedError) else cls("message")
 
 
@@ -62,6 +66,13 @@ def test_configuration_errors_appear_together_and_the_first_gives_the_facts() ->
 def test_configuration_errors_are_at_least_one() -> None:
     with pytest.raises(ValueError, match="at least one configuration error"):
         ConfigurationErrors(())
+
+
+def test_errors_of_the_assembly_appear_together_and_are_at_least_one() -> None:
+    together = AssemblyErrors((AssemblyError("OCQ-501", "no module"), HandlerSignatureError("OCQ-201", "no hint")))
+    assert str(together) == "[OCQ-501] no module\n[OCQ-201] no hint"
+    with pytest.raises(ValueError, match="at least one error"):
+        AssemblyErrors(())
 
 
 def test_an_event_that_is_none_is_not_tried_again() -> None:

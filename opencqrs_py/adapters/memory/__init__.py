@@ -2,5 +2,6 @@
 
 from opencqrs_py.adapters.memory.event_store import InMemoryEventStore
 from opencqrs_py.adapters.memory.progress import InMemoryProgressTracker
+from opencqrs_py.adapters.memory.transactions import NoTransactions
 
-__all__ = ["InMemoryEventStore", "InMemoryProgressTracker"]
+__all__ = ["InMemoryEventStore", "InMemoryProgressTracker", "NoTransactions"]

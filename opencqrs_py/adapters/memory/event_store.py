@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime
 from itertools import islice
-from threading import Lock
+from threading import Condition
 
+from opencqrs_py.model.appending import Appended, Precondition, check
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.selection import Selection, Slice
+from opencqrs_py.processing.ports import Watch
 
 __all__ = ["InMemoryEventStore"]
 
@@ -19,23 +22,34 @@ class InMemoryEventStore:
     def __init__(self, events: Iterable[Event] = ()) -> None:
         self._events: list[Event] = []
         self._known: set[tuple[str, str]] = set()
-        self._lock = Lock()
+        self._newest: dict[str, str] = {}  # the id of each subject's newest event
+        self._changed = Condition()
         self.append(events)
 
-    def append(self, events: Iterable[Event]) -> int:
-        """Add events that are not there yet, giving them positions; return how many were added.
+    def append(
+        self,
+        events: Iterable[Event],
+        preconditions: Sequence[Precondition] = (),
+        progress: Callable[[int], None] | None = None,
+    ) -> Appended:
+        """Add events that are not there yet, giving them positions; return how many were given and added.
 
         When ``events`` raises, nothing is added.
+
+        Raises:
+            PreconditionFailedError: OCQ-320, naming the first precondition that does not hold.
         """
         given = tuple(events)
-        with self._lock:
+        with self._changed:
+            check(preconditions, self._newest.get)
             before = len(self._events)
             for event in given:
-                key = (event.source, event.id)
-                if key not in self._known:
-                    self._known.add(key)
-                    self._events.append(event._replace(position=len(self._events) + 1))
-            return len(self._events) - before
+                self._add(event)
+            self._changed.notify_all()
+            added = len(self._events) - before
+        if progress is not None and given:
+            progress(len(given))
+        return Appended(len(given), added)
 
     def head(self) -> int:
         """Return the position of the newest event, 0 when there is none."""
@@ -56,7 +70,32 @@ class InMemoryEventStore:
                 return event.position - 1
         return self.head()
 
+    def watched(self) -> AbstractContextManager[Watch]:
+        """Open a watch; it is told of each append."""
+        return nullcontext(_Listener(self, self._changed))
+
     def is_outage(self, error: BaseException) -> bool:
         """Memory is never away."""
         del error
         return False
+
+    def _add(self, event: Event) -> None:
+        key = (event.source, event.id)
+        if key not in self._known:
+            self._known.add(key)
+            self._newest[event.subject] = event.id
+            self._events.append(event._replace(position=len(self._events) + 1))
+
+
+class _Listener:
+    """Waits for the store to notify."""
+
+    def __init__(self, store: InMemoryEventStore, changed: Condition) -> None:
+        self._store = store
+        self._changed = changed
+
+    def wait(self, after: int, seconds: float) -> int:
+        """Return the head as soon as it is beyond ``after``, or, unchanged, when the time is over."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._store.head() > after, seconds)
+        return self._store.head()

@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from threading import Lock
 
+from opencqrs_py.adapters.memory.transactions import NoTransactions
 from opencqrs_py.errors import EventStoreError, FencedError
 from opencqrs_py.model.partition import Partition
 from opencqrs_py.model.progress import Cursor, PartitionStatus, ProcessorState
@@ -24,20 +25,27 @@ class InMemoryProgressTracker:
     progress.
 
     Args:
-        transactions: Opens the transactions that handlers write in.
+        transactions: Opens the transactions that handlers write in; ``None``: there is no database.
 
     Source:
         OpenCQRS in-memory progress tracker.
     """
 
-    def __init__(self, transactions: Transactions) -> None:
-        self._transactions = transactions
+    def __init__(self, transactions: Transactions | None = None) -> None:
+        self._transactions = transactions or NoTransactions()
         self._progress: dict[_Key, tuple[int, int]] = {}
         self._statuses: dict[_Key, PartitionStatus] = {}
         self._lock = Lock()  # held for moments, around what is above
         self._gates: dict[_Key, Lock] = {}  # of one partition; held while it commits or is claimed
 
-    def claim(self, group: str, partitions: Sequence[Partition], initial: int, owner: str) -> tuple[Cursor, ...]:
+    def claim(
+        self,
+        group: str,
+        partitions: Sequence[Partition],
+        initial: int,
+        owner: str,
+        layout: Sequence[Partition] | None = None,
+    ) -> tuple[Cursor, ...]:
         """Take the partitions over; those without progress start at ``initial``.
 
         Raises:
@@ -49,9 +57,12 @@ class InMemoryProgressTracker:
                 commits_awaited.enter_context(self._gate((group, partition)))
             commits_awaited.enter_context(self._lock)
             held = {partition for name, partition in self._progress if name == group}
-            if held and held != set(partitions):
-                what = f"group '{group}' has progress for {len(held)} partition(s), but {len(partitions)} are asked for"
+            whole = set(layout or partitions)
+            if held and held != whole:
+                what = f"group '{group}' has progress for {len(held)} partition(s), but {len(whole)} are asked for"
                 raise EventStoreError("OCQ-310", what, "this process", "start it anew to change the partitions")
+            for partition in whole - held:
+                self._progress[group, partition] = (initial, 0)
             return tuple(self._claimed(group, partition, initial) for partition in partitions)
 
     def unit(self, group: str, cursor: Cursor, to: int) -> AbstractContextManager[UnitOfWork]:

@@ -6,6 +6,7 @@ but the recipe; what the recipe builds stays in the Python worker and serves all
 
 from __future__ import annotations
 
+import gc
 import platform
 import time
 from collections.abc import Iterator
@@ -56,6 +57,7 @@ class OrderHandler:
     def _processing(self) -> GroupProcessing:
         if self.recipe not in _built:
             _built[self.recipe] = self.recipe()
+            gc.freeze()  # the collector need not look at it again and again; this process does nothing else
         return _built[self.recipe]
 
 
@@ -80,7 +82,12 @@ def carry_out(processing: GroupProcessing, order: Order) -> Report:
 
 
 def _both(first: Outcome, then: Outcome) -> Outcome:
-    return replace(then, handled=first.handled + then.handled, skipped=first.skipped + then.skipped)
+    return replace(
+        then,
+        handled=first.handled + then.handled,
+        skipped=first.skipped + then.skipped,
+        missed=first.missed + then.missed,
+    )
 
 
 def python_of_workers(spark: SparkSession) -> str:

@@ -14,6 +14,8 @@ from opencqrs_py.processing.supervision import NO_OBSERVER, Observer, Supervised
 
 __all__ = ["ThreadEngine"]
 
+_QUIET_SECONDS = 0.05  # without a new event, after which progress over events of others is stored
+_UNSTORED_SECONDS = 1.0  # longest time that it is not, however many events come
 _IDLE_SECONDS = 1.0  # longest sleep of an idle partition, should a wake-up be lost
 
 
@@ -87,16 +89,47 @@ class ThreadEngine:
         watcher = self._watchers[id(run.processing.source)]
         processor = run.processing.processor(partition.partition)
         tracker = run.processing.tracker
+        flushing = _Flushing(watcher)
         while not self._stopping.is_set() and not partition.over:
             wait = partition.wait()
             if wait > 0:
                 self._stopping.wait(wait)
                 continue
-            outcome = processor.step(partition.cursor)
+            seen = watcher.head
+            outcome = (processor.flush if flushing.due(partition, seen) else processor.step)(partition.cursor)
             settle(partition, outcome, tracker, self._observer)
-            if outcome.idle:
-                watcher.wait_beyond(partition.cursor.position, _IDLE_SECONDS)
+            if outcome.idle or _is_done(partition, watcher.head):
+                # Beyond what was seen before the step, too: it has found nothing there, and would find nothing again.
+                watcher.wait_beyond(max(partition.cursor.position, seen), _IDLE_SECONDS)
         if partition.trouble is None:
             settle(partition, processor.flush(partition.cursor), tracker, self._observer)
         partition.stop()
         publish(tracker, partition)
+
+
+def _is_done(partition: SupervisedPartition, head: int) -> bool:
+    """Say whether the partition is exactly at the newest event seen, so that a look for more can be saved."""
+    return partition.cursor.position == head and partition.done(head)
+
+
+class _Flushing:
+    """When to store progress over events that were not the partition's: in a quiet moment, but not too late.
+
+    Else each new event would cost every other partition of its group a transaction.
+    """
+
+    def __init__(self, watcher: HeadWatcher) -> None:
+        self._watcher = watcher
+        self._since: float | None = None  # when the progress that is not stored began
+
+    def due(self, partition: SupervisedPartition, seen: int) -> bool:
+        """Wait a moment for new events if there is only progress to store; say whether it is to be stored now."""
+        cursor = partition.cursor
+        if cursor.position == cursor.stored or partition.trouble is not None:
+            self._since = None
+            return False
+        self._since = self._since or time.monotonic()
+        if cursor.position != seen:
+            return False
+        self._watcher.wait_beyond(seen, _QUIET_SECONDS)
+        return self._watcher.head == seen or time.monotonic() - self._since > _UNSTORED_SECONDS

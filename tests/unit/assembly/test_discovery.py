@@ -169,6 +169,77 @@ def prepare() -> None: ...
     assert [(start.group, start.call.__name__) for start in found.starts] == [("a", "prepare")]
 
 
+def test_upcasters_and_interceptors_are_found_the_latter_in_their_order(make_module):
+    found = discover(
+        [
+            make_module(
+                HEAD
+                + """
+from collections.abc import Iterator
+from opencqrs_py import Upcast, around_event, around_handler, upcaster
+
+@upcaster("b.v1", "c.v1")
+def second(data: dict) -> Upcast: ...
+@upcaster("a.v1")
+def first(data: dict) -> Upcast: ...
+
+@around_event
+def inner() -> Iterator[None]: yield
+@around_event("a", order=2)
+@around_handler("b", order=1)
+def both() -> Iterator[None]: yield
+"""
+            )
+        ]
+    )
+    assert [(u.types, u.call.__name__) for u in found.upcasters] == [(("b.v1", "c.v1"), "second"), (("a.v1",), "first")]
+    assert [(i.call.__name__, i.mark.surrounded.value, i.mark.group) for i in found.interceptors] == [
+        ("both", "handler", "b"),
+        ("both", "event", "a"),
+        ("inner", "event", ""),
+    ]
+    for place in (*(u.place for u in found.upcasters), *(i.place for i in found.interceptors)):
+        assert ".py:" in place
+
+
+def test_upcasters_and_interceptors_count_beside_the_handlers_that_are_named(make_module):
+    source = """
+from opencqrs_py import Upcast, upcaster
+@upcaster("a")
+def up(data: dict) -> Upcast: ...
+@event_handling("a")
+def wanted(event: dict) -> None: ...
+@event_handling("a")
+def other(event: dict) -> None: ...
+"""
+    module = make_module(HEAD + source)
+    found = discover([module], frozenset({f"{module.__name__}:wanted"}))
+    assert (call_names(found), len(found.upcasters)) == (["wanted"], 1)
+
+
+@pytest.mark.parametrize(
+    ("source", "what"),
+    [
+        ("class C:\n    @upcaster('a')\n    def f(self, data: dict): ...\n", "@upcaster marks a method"),
+        ("class C:\n    @staticmethod\n    @upcaster('a')\n    def f(data: dict): ...\n", "@upcaster marks a method"),
+        ("class C:\n    @on_start('a')\n    def f(self): ...\n", "@on_start marks a method"),
+        (
+            "class C:\n    @around_event\n    def f(self): yield\n",
+            "@around_event or @around_handler marks a method",
+        ),
+        ("@around_handler('a')\nclass C: ...\n", "@around_event or @around_handler marks a class"),
+        ("@upcaster('a')\nclass C: ...\n", "@upcaster marks a class"),
+    ],
+)
+def test_what_would_do_nothing_on_a_method_or_class_is_refused(make_module, source, what):
+    module = make_module(HEAD + "from opencqrs_py import around_event, around_handler, upcaster\n" + source)
+    with pytest.raises(HandlerSignatureError) as caught:
+        discover([module])
+    assert (caught.value.code, caught.value.what) == ("OCQ-207", what)
+    assert f"{module.__name__}.py:" in caught.value.where
+    assert "above a function of the module" in caught.value.fix
+
+
 def test_only_the_handlers_named_are_taken(make_module):
     module = make_module(
         HEAD

@@ -1,9 +1,14 @@
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Protocol
+
 import pytest
 from dependency_injector import containers, providers
+from sqlalchemy import Engine as SqlEngine
+from sqlalchemy import create_engine
 
-from opencqrs_py.assembly.injection import ContainerInjector
+from opencqrs_py.assembly.injection import ContainerInjector, placed
 from opencqrs_py.errors import AssemblyError
 
 
@@ -60,10 +65,163 @@ def test_a_name_without_provider_is_an_error_that_lists_the_names(injector):
     with pytest.raises(AssemblyError) as caught:
         injector.named("mailr", "progress.tracker-ref")
     assert caught.value.where == "progress.tracker-ref"
-    assert caught.value.fix == "use one of: clock, limit, mailer, unknown"
+    assert caught.value.fix == "did you mean mailer? There are: clock, limit, mailer, unknown"
     assert isinstance(injector.named("mailer", ""), SmtpMailer)
     with pytest.raises(AssemblyError, match="no container was found"):
         ContainerInjector().named("x", "")
+
+
+def test_several_candidates_for_a_handler_are_found_when_it_is_bound_not_with_the_first_event():
+    class Two(containers.DeclarativeContainer):
+        a = providers.Factory(SmtpMailer)
+        b = providers.Factory(Mailer)
+
+    injector = ContainerInjector([Two()])
+    with pytest.raises(AssemblyError, match="2 providers make Mailer: a, b") as caught, placed("handlers.py:3 (mail)"):
+        injector.provides(Mailer)
+    assert (caught.value.code, caught.value.where) == ("OCQ-503", "handlers.py:3 (mail)")
+    assert injector.provides(SmtpMailer)
+
+
+def test_a_place_that_an_error_names_already_is_kept():
+    with pytest.raises(AssemblyError) as caught, placed("there"):
+        raise AssemblyError("OCQ-599", "wrong", "here")
+    assert caught.value.where == "here"
+
+
+class Protocolled(Protocol):
+    def send(self, text: str) -> None: ...
+
+
+class Sender:
+    def send(self, text: str) -> None: ...
+
+
+class Forwarding:
+    def __getattr__(self, name: str) -> object:
+        return getattr(Sender(), name)
+
+
+def make_engine(url: str) -> Engine: ...  # noqa: F821 imported for type checkers only
+
+
+def lend_engine() -> Iterator[sqlalchemy.Engine]:  # noqa: F821 as above
+    yield
+
+
+def lend_clock() -> Iterator[Clock]:
+    yield Clock()
+
+
+@pytest.mark.parametrize(
+    ("provider", "wanted", "made"),
+    [
+        (providers.Singleton(create_engine, "sqlite://"), SqlEngine, True),
+        (providers.Resource(create_engine, "sqlite://"), SqlEngine, True),
+        (providers.Singleton(make_engine, ""), SqlEngine, True),
+        (providers.Resource(lend_engine), SqlEngine, True),
+        (providers.Resource(lend_clock), Clock, True),
+        (providers.Callable(lambda: "?"), SqlEngine, False),
+        (providers.Factory(SmtpMailer), SqlEngine, False),
+        (providers.Singleton(Sender), Protocolled, True),
+        (providers.Object(Sender()), Protocolled, True),
+        (providers.Singleton(SmtpMailer), Protocolled, False),
+        (providers.Singleton(Forwarding), Protocolled, False),
+        (providers.Configuration(), Clock, False),
+        (providers.List(), Clock, False),
+    ],
+)
+def test_what_a_provider_makes_is_told_by_class_annotation_or_methods(provider, wanted, made):
+    container = containers.DynamicContainer()
+    container.set_provider("it", provider)
+    assert ContainerInjector([container]).makers(wanted) == (("it",) if made else ())
+
+
+def test_a_container_gives_way_to_a_child_of_its_class():
+    class Base(containers.DeclarativeContainer):
+        mailer = providers.Singleton(Mailer)
+        clock = providers.Singleton(Clock)
+
+    class Child(Base):
+        mailer = providers.Singleton(SmtpMailer)
+
+    injector = ContainerInjector([Base(), Child()])
+    assert type(injector.provide(Mailer)) is SmtpMailer
+    assert injector.makers(Clock) == ("clock",)
+
+
+def test_one_name_in_two_containers_is_told_apart_by_the_container():
+    class One(containers.DeclarativeContainer):
+        mailer = providers.Singleton(Mailer)
+
+    class Two(containers.DeclarativeContainer):
+        mailer = providers.Singleton(SmtpMailer)
+
+    injector = ContainerInjector([One(), Two()])
+    with pytest.raises(AssemblyError, match=r"2 providers make Mailer: One\.mailer, Two\.mailer"):
+        injector.provide(Mailer)
+    with pytest.raises(AssemblyError, match="2 providers are called 'mailer'") as caught:
+        injector.named("mailer", "progress.tracker-ref")
+    assert caught.value.fix == "write the container, too: One.mailer"
+    assert type(injector.named("Two.mailer", "")) is SmtpMailer
+    assert injector.makers(SmtpMailer) == ("Two.mailer",)
+
+
+def some_clock():
+    return Clock()
+
+
+def some_mailer():
+    return SmtpMailer()
+
+
+@pytest.mark.parametrize(
+    ("provider", "wanted", "at_check", "says"),
+    [
+        (providers.Singleton(Clock), Mailer, True, "provider 'it' makes Clock, no Mailer"),
+        (providers.Callable(some_clock), Mailer, False, "provider 'it' makes Clock, no Mailer"),
+        (providers.Singleton(Clock), Protocolled, True, "provider 'it' makes Clock, which has no send"),
+        (providers.Callable(some_clock), Protocolled, False, "provider 'it' makes Clock, which has no send"),
+        (providers.Callable(some_mailer), Mailer, False, None),
+        (providers.Singleton(Forwarding), Protocolled, False, None),
+        (providers.Callable(some_clock), None, False, None),
+    ],
+)
+def test_a_named_provider_has_to_make_what_the_setting_is_for(provider, wanted, at_check, says):
+    container = containers.DynamicContainer()
+    container.set_provider("it", provider)
+    injector = ContainerInjector([container])
+    if at_check:
+        with pytest.raises(AssemblyError, match=says):
+            injector.check("it", "some.ref", wanted)
+    else:
+        injector.check("it", "some.ref", wanted)
+    if says:
+        with pytest.raises(AssemblyError, match=says):
+            injector.named("it", "some.ref", wanted)
+    else:
+        assert injector.named("it", "some.ref", wanted) is not None
+
+
+def test_data_of_events_are_never_taken_from_a_container():
+    class Data(containers.DeclarativeContainer):
+        one = providers.Object({})
+        two = providers.Object({"a": 1})
+
+    assert not ContainerInjector([Data()]).provides(dict)
+
+
+def test_a_class_whose_constructor_could_be_given_two_things_is_refused_with_its_place():
+    class Two(containers.DeclarativeContainer):
+        a = providers.Factory(SmtpMailer)
+        b = providers.Factory(Mailer)
+
+    class Wants:
+        def __init__(self, mailer: Mailer) -> None: ...
+
+    with pytest.raises(AssemblyError, match="2 providers make Mailer") as caught:
+        ContainerInjector([Two()]).create(Wants, "handlers.py:1 (Wants)")
+    assert caught.value.where == "handlers.py:1 (Wants)"
 
 
 def test_a_class_gets_what_its_constructor_asks_for_and_keeps_its_defaults(injector):

@@ -1,6 +1,6 @@
 import pytest
 
-from opencqrs_py.config.choices import Controller, Engine, Resolution, RetryPolicy, Tracking
+from opencqrs_py.config.choices import Controller, DataFormat, Engine, Resolution, RetryPolicy, Tracking
 
 
 @pytest.mark.parametrize(
@@ -15,6 +15,10 @@ from opencqrs_py.config.choices import Controller, Engine, Resolution, RetryPoli
         (Tracking, "JDBC", Tracking.SQL),
         (Tracking, "in-memory", Tracking.IN_MEMORY),
         (Resolution, "PerSecondLevelSubject", Resolution.PER_SECOND_LEVEL_SUBJECT),
+        (Resolution, "per-level-subject", Resolution.PER_LEVEL_SUBJECT),
+        (Resolution, "perDataField", Resolution.PER_DATA_FIELD),
+        (Resolution, "PER_METADATA_KEY", Resolution.PER_METADATA_KEY),
+        (DataFormat, "Envelope", DataFormat.ENVELOPE),
         (RetryPolicy, "exponential-backoff", RetryPolicy.EXPONENTIAL_BACKOFF),
         (Engine, " Spark ", Engine.SPARK),
     ],

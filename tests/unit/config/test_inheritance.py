@@ -31,6 +31,9 @@ def of(group, leaf):
         ("progress.tracker_ref", "one", "other"),
         ("sequence.resolution", Resolution.NO_SEQUENCE, Resolution.PER_SUBJECT),
         ("sequence.resolver_ref", "one", "other"),
+        ("sequence.level", 1, 3),
+        ("sequence.data_field", "one", "other"),
+        ("sequence.metadata_key", "one", "other"),
         ("retry.policy", RetryPolicy.FIXED, RetryPolicy.NONE),
         ("retry.initial_interval", 1.0, 3.0),
         ("retry.max_interval", 10.0, 20.0),
@@ -120,6 +123,26 @@ def test_null_as_choice_does_not_take_an_inherited_reference_away(section, choic
     given = settings({section: {reference: "mine"}}, books={section: {choice: None}})
     effective = getattr(effective_group(given, "books"), section)
     assert (getattr(effective, choice), getattr(effective, reference)) == (None, "mine")
+
+
+@pytest.mark.parametrize(
+    ("standard", "own", "controller", "lock_registry"),
+    [
+        ({}, {"lock_registry": "mine"}, None, "mine"),
+        ({"lock_registry": "mine"}, {"controller": "application_context"}, "application_context", None),
+        ({"controller": "application_context"}, {"lock_registry": "mine"}, None, "mine"),
+        ({"controller": "application_context", "lock_registry": "mine"}, {}, "application_context", None),
+        ({}, {"controller": "application_context", "lock_registry": "mine"}, "application_context", None),
+        ({"lock_registry": "mine"}, {"controller": "leader_election"}, "leader_election", "mine"),
+        ({"controller": "leader_election"}, {"lock_registry": "mine"}, "leader_election", "mine"),
+        ({"lock_registry": "mine"}, {"lock_registry": None}, None, None),
+        ({"controller": "application_context"}, {"lock_registry": None}, "application_context", None),
+        ({"controller": "application_context", "lock_registry": "mine"}, {"controller": None}, None, "mine"),
+    ],
+)
+def test_a_lock_registry_and_the_application_context_rule_each_other_out(standard, own, controller, lock_registry):
+    life_cycle = effective_group(settings({"life_cycle": standard}, books={"life_cycle": own}), "books").life_cycle
+    assert (life_cycle.controller, life_cycle.lock_registry) == (controller, lock_registry)
 
 
 @pytest.mark.parametrize("name", ["Book-Catalog", "book_catalog", "bookCatalog"])

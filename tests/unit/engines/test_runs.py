@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 
 from opencqrs_py.adapters.memory import InMemoryEventStore
-from opencqrs_py.engines.runs import GroupRun, claim, publish, settle
+from opencqrs_py.engines.runs import GroupRun, claim, publish, release, settle
 from opencqrs_py.model import Cursor, Origin, Outcome, Partition, PartitionStatus, ProcessorState, Trouble, layout
 from opencqrs_py.processing.backoff import FixedBackOff
 from opencqrs_py.processing.dispatch import Dispatcher
 from opencqrs_py.processing.group import GroupProcessing
 from opencqrs_py.processing.ports import UnitOfWork
 from opencqrs_py.processing.recovery import Action, OnExhausted
-from opencqrs_py.processing.sequencing import PerSubject
-from opencqrs_py.processing.supervision import Notice, SupervisedPartition
+from opencqrs_py.processing.sequencing import PerSubject, SequencingByEvent
+from opencqrs_py.processing.supervision import Notice, Observer, SupervisedPartition
 from opencqrs_py.testing import FakeClock
 
 
@@ -51,12 +51,19 @@ class Tracker:
         return isinstance(error, ConnectionError)
 
 
-class Watching:
+class Watching(Observer):
     """Notes what an observer is told."""
 
     def __init__(self) -> None:
         self.notices: list[Notice] = []
         self.steps: list[tuple[str, Partition, Outcome]] = []
+        self.moments: list[tuple[Any, ...]] = []
+
+    def claimed(self, group: str, partition: Partition, position: int) -> None:
+        self.moments.append(("claimed", group, str(partition), position))
+
+    def stopped(self, group: str, partition: Partition) -> None:
+        self.moments.append(("stopped", group, str(partition)))
 
     def noticed(self, notice: Notice) -> None:
         self.notices.append(notice)
@@ -78,7 +85,7 @@ def run_of(tracker: Tracker, prepare: Callable[[], None], initial: Callable[[], 
         Dispatcher([], []),
         subject="/",
         recursive=True,
-        sequence_of=PerSubject(),
+        sequencing=SequencingByEvent(PerSubject()),
         partitions=partitions,
         batch_size=None,
     )
@@ -114,6 +121,27 @@ def test_a_group_is_prepared_before_it_is_claimed_and_the_claim_is_published(tra
     ]
     assert [str(partition.partition) for partition in partitions] == ["0/2", "1/2"]
     assert {partition.group for partition in partitions} == {run.group} == {"books"}
+
+
+def test_an_observer_is_told_of_each_partition_that_was_claimed(tracker: Tracker) -> None:
+    observer = Watching()
+    claim(run_of(tracker, lambda: None, lambda: 5), "me", FakeClock(), observer)
+    assert observer.moments == [("claimed", "books", "0/2", 5), ("claimed", "books", "1/2", 5)]
+
+
+def test_a_partition_that_is_let_go_of_is_published_before_the_observer_is_told(tracker: Tracker) -> None:
+    observer = Watching()
+    release(supervised(3), tracker, observer)
+    assert tracker.log == [(ProcessorState.STOPPED, 3, 4)]
+    assert observer.moments == [("stopped", "books", "0/1")]
+
+
+def test_the_observer_is_told_of_the_end_even_if_it_cannot_be_published(tracker: Tracker) -> None:
+    observer = Watching()
+    tracker.error = LookupError("no such table")
+    with pytest.raises(LookupError):
+        release(supervised(3), tracker, observer)
+    assert observer.moments == [("stopped", "books", "0/1")]
 
 
 def test_a_group_that_cannot_be_prepared_is_not_claimed(tracker: Tracker) -> None:

@@ -1,10 +1,13 @@
-"""Watching the head of the store: one look serves all who wait."""
+"""Watching the head of the store: one watch serves all who wait."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from threading import Condition, Event
+from contextlib import contextmanager
+from threading import Condition
+from threading import Event as Signal
 
 import pytest
 
@@ -16,28 +19,45 @@ SECONDS = 30  # longest wait for another thread
 
 
 class Source(InMemoryEventStore):
-    """A source whose head is set by hand, and which can be waited for to be asked."""
+    """A source whose head is set by hand, and which can be away."""
 
     def __init__(self) -> None:
         super().__init__()
         self.position = 0
         self.error: Exception | None = None
-        self.asked = 0
-        self._again = Condition()
+        self.opened = self.closed = self.waited = 0
+        self.moved = Condition()
 
     def head(self) -> int:
-        with self._again:
-            self.asked += 1
-            self._again.notify_all()
         if self.error is not None:
             raise self.error
         return self.position
 
-    def wait_until_asked(self, more_times: int = 2) -> None:
-        """Wait until a look that began after this call has ended."""
-        with self._again:
-            until = self.asked + more_times
-            assert self._again.wait_for(lambda: self.asked >= until, SECONDS)
+    def set(self, position: int, error: Exception | None = None) -> None:
+        with self.moved:
+            self.position, self.error = position, error
+            self.moved.notify_all()
+
+    @contextmanager
+    def watched(self) -> Iterator[Source]:
+        self.head()
+        self.opened += 1
+        try:
+            yield self
+        finally:
+            self.closed += 1
+
+    def wait(self, after: int, seconds: float) -> int:
+        with self.moved:
+            self.waited += 1
+            self.moved.notify_all()
+            self.moved.wait_for(lambda: self.position > after or self.error is not None, seconds)
+            return self.head()
+
+    def wait_until_waited_for(self) -> None:
+        with self.moved:
+            before = self.waited
+            assert self.moved.wait_for(lambda: self.waited > before, SECONDS)
 
 
 @pytest.fixture
@@ -52,7 +72,7 @@ def changes() -> list[int]:
 
 @pytest.fixture
 def watcher(source: Source, changes: list[int]) -> Iterator[HeadWatcher]:
-    watcher = HeadWatcher(source, lambda: changes.append(source.position), poll=0.001)
+    watcher = HeadWatcher(source, lambda: changes.append(source.position))
     yield watcher
     watcher.stop()
 
@@ -60,7 +80,7 @@ def watcher(source: Source, changes: list[int]) -> Iterator[HeadWatcher]:
 def test_one_look_sees_the_head_and_tells_of_it(source: Source, watcher: HeadWatcher, changes: list[int]) -> None:
     watcher.look()
     assert (watcher.head, changes) == (0, [])
-    source.position = 7
+    source.set(7)
     watcher.look()
     watcher.look()
     assert (watcher.head, changes) == (7, [7])
@@ -68,19 +88,19 @@ def test_one_look_sees_the_head_and_tells_of_it(source: Source, watcher: HeadWat
 
 def test_a_head_that_seems_to_go_back_is_no_news(source: Source, watcher: HeadWatcher, changes: list[int]) -> None:
     for position in (7, 3, 7, 8):
-        source.position = position
+        source.set(position)
         watcher.look()
     assert (watcher.head, changes) == (8, [7, 8])
 
 
 def test_a_look_on_the_callers_thread_tells_the_caller_of_errors(source: Source, watcher: HeadWatcher) -> None:
-    source.error = ConnectionError("away")
+    source.set(0, ConnectionError("away"))
     with pytest.raises(ConnectionError):
         watcher.look()
 
 
 def test_who_is_behind_does_not_wait(source: Source, watcher: HeadWatcher) -> None:
-    source.position = 7
+    source.set(7)
     watcher.look()
     watcher.wait_beyond(6, SECONDS)
 
@@ -89,7 +109,7 @@ def test_all_who_wait_are_woken_by_one_new_event(source: Source, watcher: HeadWa
     watcher.start()
     with ThreadPoolExecutor(4) as threads:
         waiting = [threads.submit(watcher.wait_beyond, 0, SECONDS) for _ in range(4)]
-        source.position = 1
+        source.set(1)
         for waiter in waiting:
             waiter.result(SECONDS)
     assert watcher.head == 1
@@ -109,36 +129,65 @@ def test_a_wait_ends_with_its_time(watcher: HeadWatcher) -> None:
     watcher.wait_beyond(0, 0.001)
 
 
-def test_an_outage_does_not_end_the_watch(
+def test_an_outage_is_followed_by_a_new_watch(
     source: Source, watcher: HeadWatcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(watching, "_AFTER_ERROR_SECONDS", 0.001)
-    source.error = ConnectionError("away")
     watcher.start()
-    source.wait_until_asked()
-    source.error, source.position = None, 5
+    source.wait_until_waited_for()
+    source.set(0, ConnectionError("cut"))
+    source.set(5)
+    watcher.wait_beyond(0, SECONDS)
+    assert watcher.head == 5
+    watcher.stop()
+    assert source.opened == source.closed >= 1
+
+
+def test_a_store_that_is_away_at_first_is_watched_when_it_is_there(
+    source: Source, watcher: HeadWatcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watching, "_AFTER_ERROR_SECONDS", 0.001)
+    source.set(0, ConnectionError("away"))
+    watcher.start()
+    source.set(5)
     watcher.wait_beyond(0, SECONDS)
     assert watcher.head == 5
 
 
-def test_a_watch_without_listener_only_wakes_those_who_wait(source: Source) -> None:
-    watcher = HeadWatcher(source, poll=0.001)
+def test_a_watcher_without_listener_only_wakes_those_who_wait(source: Source) -> None:
+    watcher = HeadWatcher(source)
     watcher.start()
-    source.position = 1
+    source.set(1)
     watcher.wait_beyond(0, SECONDS)
     watcher.stop()
     assert watcher.head == 1
 
 
-def test_a_watch_that_was_stopped_looks_no_more(source: Source) -> None:
-    looked = Event()
-    watcher = HeadWatcher(source, looked.set, poll=SECONDS)
+def test_a_watcher_that_was_stopped_has_closed_its_watch(source: Source) -> None:
+    watcher = HeadWatcher(source)
     watcher.start()
-    source.wait_until_asked(0)
+    source.wait_until_waited_for()
     watcher.stop()
-    watcher._thread.join(SECONDS)
     assert not watcher._thread.is_alive()
-    asked = source.asked
-    source.position = 1
-    assert source.asked == asked
-    assert not looked.is_set()
+    assert (source.opened, source.closed) == (1, 1)
+    watcher.stop()
+
+
+def test_a_store_that_hangs_does_not_hold_up_a_stop(source: Source) -> None:
+    hanging, over = Signal(), Signal()
+
+    def hang(after: int, seconds: float) -> int:
+        hanging.set()
+        assert over.wait(SECONDS)
+        return 0
+
+    source.wait = hang  # type: ignore[method-assign]
+    watcher = HeadWatcher(source)
+    watcher.start()
+    assert hanging.wait(SECONDS)
+    began = time.monotonic()
+    watcher.stop()
+    assert time.monotonic() - began < 5
+    assert watcher._thread.is_alive()
+    over.set()
+    watcher._thread.join(SECONDS)

@@ -7,10 +7,15 @@ from typing import Any
 
 import pytest
 
-from opencqrs_py import event_handling, event_type, on_start
+from opencqrs_py import around_event, around_handler, event_handling, event_type, on_start, upcaster
 from opencqrs_py.errors import HandlerSignatureError
-from opencqrs_py.model import HandlerMark
-from opencqrs_py.model.handler import HANDLER_ATTRIBUTE, ON_START_ATTRIBUTE
+from opencqrs_py.model import AroundMark, HandlerMark, Surrounded
+from opencqrs_py.model.handler import (
+    AROUND_ATTRIBUTE,
+    HANDLER_ATTRIBUTE,
+    ON_START_ATTRIBUTE,
+    UPCASTER_ATTRIBUTE,
+)
 
 
 def handler() -> None:
@@ -70,6 +75,7 @@ def test_a_class_is_marked_and_its_children_are_not() -> None:
     assert marks(Others) == (HandlerMark("other"),)
 
 
+UPCASTER_FIX = 'write @upcaster("library.book-lent.v1") above the function'
 FIX = """write @event_handling("catalog"), with types=["library.*"] if need be"""
 
 
@@ -97,8 +103,25 @@ FIX = """write @event_handling("catalog"), with types=["library.*"] if need be""
             "@on_start needs the name of a processing group",
             'write @on_start("catalog")',
         ),
+        (upcaster, "@upcaster needs the types that it takes, got ()", UPCASTER_FIX),
+        (lambda: upcaster("a", " "), "@upcaster needs the types that it takes, got ('a', ' ')", UPCASTER_FIX),
+        (
+            lambda: upcaster(handler),  # type: ignore[arg-type]
+            f"@upcaster needs the types that it takes, got ({handler!r},)",
+            UPCASTER_FIX,
+        ),
+        (
+            lambda: around_event(7),  # type: ignore[call-overload]
+            "a processing group's name is a text, got 7",
+            'write @around_event("catalog"), or @around_event for every group',
+        ),
+        (
+            lambda: around_handler(None),  # type: ignore[call-overload]
+            "a processing group's name is a text, got None",
+            'write @around_handler("catalog"), or @around_handler for every group',
+        ),
     ],
-    ids=range(9),
+    ids=range(14),
 )
 def test_what_cannot_be_meant_is_refused_at_once(call: Callable[[], object], what: str, fix: str) -> None:
     with pytest.raises(HandlerSignatureError) as caught:
@@ -109,3 +132,44 @@ def test_what_cannot_be_meant_is_refused_at_once(call: Callable[[], object], wha
 def test_a_function_may_prepare_several_groups() -> None:
     function = on_start("one")(on_start(" two ")(fresh()))
     assert getattr(function, ON_START_ATTRIBUTE) == ("two", "one")
+
+
+@pytest.mark.parametrize(
+    ("decorators", "types"),
+    [
+        ([upcaster("a")], ("a",)),
+        ([upcaster("a", "b", "a")], ("a", "b")),
+        ([upcaster("a"), upcaster("b", "a")], ("b", "a")),
+    ],
+)
+def test_an_upcaster_carries_its_types(decorators: list[Callable[..., Any]], types: tuple[str, ...]) -> None:
+    function = fresh()
+    for decorate in decorators:
+        assert decorate(function) is function
+    assert getattr(function, UPCASTER_ATTRIBUTE) == types
+
+
+@pytest.mark.parametrize(
+    ("decorator", "mark"),
+    [
+        (around_event, AroundMark(Surrounded.EVENT)),
+        (around_event(), AroundMark(Surrounded.EVENT)),
+        (around_event("catalog"), AroundMark(Surrounded.EVENT, "catalog")),
+        (around_event(" catalog ", order=3), AroundMark(Surrounded.EVENT, "catalog", 3)),
+        (around_handler, AroundMark(Surrounded.HANDLER)),
+        (around_handler(order=-1), AroundMark(Surrounded.HANDLER, "", -1)),
+        (around_handler("catalog"), AroundMark(Surrounded.HANDLER, "catalog")),
+    ],
+)
+def test_an_interceptor_carries_what_was_said(decorator: Callable[..., Any], mark: AroundMark) -> None:
+    function = fresh()
+    assert decorator(function) is function
+    assert getattr(function, AROUND_ATTRIBUTE) == (mark,)
+
+
+def test_an_interceptor_may_serve_several_groups() -> None:
+    function = around_event("one")(around_handler("two")(fresh()))
+    assert getattr(function, AROUND_ATTRIBUTE) == (
+        AroundMark(Surrounded.HANDLER, "two"),
+        AroundMark(Surrounded.EVENT, "one"),
+    )

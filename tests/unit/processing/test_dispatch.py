@@ -5,19 +5,36 @@ from __future__ import annotations
 import asyncio
 import functools
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+import sqlite3
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar
 
 import pytest
 from pydantic import BaseModel
 
-from opencqrs_py import Event, Metadata, event_type
+from opencqrs_py import AfterCommit, Event, Metadata, Upcast, event_type
 from opencqrs_py.errors import EventFormatError, HandlerSignatureError
-from opencqrs_py.model import Handler, HandlerMark, Partition, ProcessingContext
-from opencqrs_py.processing import decoding, dispatch
-from opencqrs_py.processing.dispatch import Dispatcher, bind, run_on_start
+from opencqrs_py.model import (
+    AroundMark,
+    Handler,
+    HandlerMark,
+    Interceptor,
+    Partition,
+    ProcessingContext,
+    Surrounded,
+    Upcaster,
+)
+from opencqrs_py.processing import decoding, planning
+from opencqrs_py.processing.binding import bind, run_on_start
+from opencqrs_py.processing.dispatch import ChunkFailedError, Dispatcher
+from opencqrs_py.processing.injectors import NothingProvided
+from opencqrs_py.processing.interception import Interceptors
+from opencqrs_py.processing.reading import Reading
+from opencqrs_py.processing.upcasting import Upcasters
+from opencqrs_py.processing.work import Work
 
 if TYPE_CHECKING:
     from fractions import Fraction
@@ -27,6 +44,15 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 CONTEXT = ProcessingContext("group", Partition(2, 1), 7, 3)
+
+
+def dispatch(dispatcher: Dispatcher, given: Event, unit: Any, context: ProcessingContext = CONTEXT) -> bool:
+    """Have one event handled; say whether a handler got it."""
+    work = Work(context.group, context.partition, unit, context.position, context.attempt)
+    try:
+        return dispatcher.handle([given], work) == 1
+    except ChunkFailedError as failure:
+        raise failure.error if failure.index == 0 else failure from None
 
 
 @dataclass
@@ -63,6 +89,17 @@ class Untyped:
     isbn: str
 
 
+def upcast(data: dict[str, Any]) -> Upcast:
+    return Upcast("newer, and wanted by nobody", data)
+
+
+AROUND = AroundMark(Surrounded.EVENT)
+
+
+def nothing_around() -> Iterator[None]:
+    yield
+
+
 ALL_CLASSES = (BookEvent, BookLent, BookReturned, ReaderRegistered)
 
 
@@ -81,7 +118,7 @@ class Recorder:
         self.calls: list[tuple[str, Any]] = []
         self.injector = injector
         self.unit = unit
-        self._bound: list[Any] = []
+        self.bound: list[Any] = []
 
     def handles(self, annotation: Any = None, *, name: str = "handler", types: Sequence[str] = ()) -> None:
         """Add a handler of the annotated class; of the raw event if there is none."""
@@ -93,21 +130,21 @@ class Recorder:
         self.add(handle, types)
 
     def add(self, call: Callable[..., Any], types: Sequence[str] = ()) -> None:
-        self._bound.append(bind(Handler(HandlerMark("group", tuple(types)), call, "handlers.py:7"), self.injector))
+        self.bound.append(bind(Handler(HandlerMark("group", tuple(types)), call, "handlers.py:7"), self.injector))
 
     def dispatcher(self, classes: Sequence[type] = ALL_CLASSES) -> Dispatcher:
-        return Dispatcher(self._bound, classes)
+        return Dispatcher(self.bound, classes)
 
     def sees(self, given: Event, classes: Sequence[type] = ALL_CLASSES) -> list[tuple[str, Any]]:
         """Dispatch one event and return the calls that were made."""
-        handled = self.dispatcher(classes).dispatch(given, self.unit, CONTEXT)
+        handled = dispatch(self.dispatcher(classes), given, self.unit, CONTEXT)
         assert handled is bool(self.calls)
         return self.calls
 
 
 @pytest.fixture
 def recorder(injector: Any, unit: Any) -> Recorder:
-    return Recorder(injector, unit)
+    return Recorder(injector, Work("group", Partition(1, 0), unit))
 
 
 # Which handlers
@@ -171,6 +208,38 @@ def test_what_no_handler_wants_is_left_undecoded(recorder: Recorder) -> None:
     recorder.handles(Event, types=["library.*"])
     assert recorder.sees(event("book-lent", "no JSON at all")) == []
     assert recorder.sees(event("never-heard-of", None)) == []
+
+
+@pytest.mark.parametrize("interceptors", [Interceptors(), Interceptors([Interceptor(AROUND, nothing_around, "x")])])
+def test_what_no_handler_wants_is_not_even_taken_out_of_its_envelope(
+    recorder: Recorder, unit: Any, interceptors: Interceptors
+) -> None:
+    recorder.handles(BookLent)
+    reading = Reading(Upcasters([Upcaster(("old",), upcast, "here")], NothingProvided()), enveloped=True)
+    dispatcher = Dispatcher(recorder.bound, ALL_CLASSES, reading, interceptors)
+    assert [dispatcher.wants(name) for name in ("book-lent", "old", "other")] == [True, True, False]
+    assert [dispatcher.handles(name) for name in ("book-lent", "old", "other")] == [True, False, False]
+    assert dispatcher.wanted_types == {"book-lent", "old"}
+    assert not dispatch(dispatcher, event("other", "no envelope"), unit)
+    assert not dispatch(dispatcher, event("old", '{"payload": {}}'), unit)  # becomes what nobody wants
+    assert dispatch(dispatcher, event("book-lent", '{"payload": {"isbn": "1"}}'), unit)
+    assert recorder.calls == [("handler", BookLent("1"))]
+
+
+def test_handlers_see_what_upcasters_made_and_the_raw_event_as_it_is_stored(recorder: Recorder, unit: Any) -> None:
+    seen: list[Any] = []
+
+    def handle(event: BookLent, raw: Event, metadata: Metadata) -> None:
+        seen.append((event, raw, metadata))
+
+    def renamed(data: dict[str, Any]) -> Upcast:
+        return Upcast("book-lent", data)
+
+    recorder.add(handle)
+    reading = Reading(Upcasters([Upcaster(("old",), renamed, "here")], NothingProvided()), enveloped=True)
+    given = event("old", '{"payload": {"isbn": "1"}, "metadata": {"by": "Ada"}}')
+    assert dispatch(Dispatcher(recorder.bound, ALL_CLASSES, reading), given, unit)
+    assert seen == [(BookLent("1"), given, {"by": "Ada"})]
 
 
 @pytest.mark.parametrize(
@@ -238,7 +307,7 @@ def test_every_argument_is_filled(recorder: Recorder) -> None:
 
     recorder.add(handle)
     given = event(extensions='{"traceparent": "00-1"}')
-    assert recorder.dispatcher().dispatch(given, recorder.unit, CONTEXT)
+    assert dispatch(recorder.dispatcher(), given, recorder.unit, CONTEXT)
     del seen["seen"]
     assert seen == {
         "raw": given,
@@ -251,6 +320,22 @@ def test_every_argument_is_filled(recorder: Recorder) -> None:
     }
 
 
+def test_the_drivers_connection_and_calls_after_the_commit_belong_to_the_work(recorder: Recorder) -> None:
+    seen: list[Any] = []
+
+    def handle(event: BookLent, connection: sqlite3.Connection, after_commit: AfterCommit) -> None:
+        seen.append(connection)
+        after_commit(lambda: seen.append("after"))
+
+    recorder.add(handle)
+    below = SimpleNamespace(connection=SimpleNamespace(driver_connection="the driver's"))
+    work = Work("group", Partition(1, 0), SimpleNamespace(connection=below, session=None))
+    assert recorder.dispatcher().handle([event(), event()], work) == 2
+    assert seen == ["the driver's"] * 2
+    assert work.committed() == []
+    assert seen == ["the driver's"] * 2 + ["after"] * 2
+
+
 def test_arguments_are_passed_by_name_where_they_must_be(recorder: Recorder) -> None:
     seen = []
 
@@ -260,7 +345,7 @@ def test_arguments_are_passed_by_name_where_they_must_be(recorder: Recorder) -> 
     handle.__annotations__["raw"] = Event  # as under a type checker that lets None stand for any type
     recorder.add(handle)
     given = event()
-    recorder.dispatcher().dispatch(given, recorder.unit, CONTEXT)
+    dispatch(recorder.dispatcher(), given, recorder.unit, CONTEXT)
     assert seen == [(BookLent("1"), 3, given, CONTEXT)]
 
 
@@ -275,7 +360,7 @@ def test_what_the_container_provides_is_asked_for_at_each_call(recorder: Recorde
     recorder.handles(Mailer)
     dispatcher = recorder.dispatcher()
     for _ in range(3):
-        dispatcher.dispatch(event(), recorder.unit, CONTEXT)
+        dispatch(dispatcher, event(), recorder.unit, CONTEXT)
     assert [seen for _, seen in recorder.calls] == [0, 1, 2]
 
 
@@ -293,13 +378,13 @@ def test_an_event_is_decoded_once_for_all_handlers_of_a_class_and_anew_for_each_
 
         return counted
 
-    monkeypatch.setattr(dispatch, "decoder_for", counting)
+    monkeypatch.setattr(planning, "decoder_for", counting)
     for annotation in (BookLent, BookEvent, dict, Event, BookLent, dict[str, Any], Mapping):
         recorder.handles(annotation)
     dispatcher = recorder.dispatcher()
     for _ in range(2):
         del decoded[:]
-        dispatcher.dispatch(event(), recorder.unit, CONTEXT)
+        dispatch(dispatcher, event(), recorder.unit, CONTEXT)
         assert decoded == [BookLent, dict, dict, Mapping]
 
 
@@ -314,7 +399,7 @@ def test_what_a_handler_changes_in_its_dict_the_next_one_does_not_see(recorder: 
 
     recorder.add(spoil)
     recorder.add(look)
-    recorder.dispatcher().dispatch(event(), recorder.unit, CONTEXT)
+    dispatch(recorder.dispatcher(), event(), recorder.unit, CONTEXT)
     assert seen == [{"isbn": "1"}]
 
 
@@ -322,7 +407,7 @@ def test_an_event_is_not_decoded_before_the_handlers_in_front_are_done(recorder:
     recorder.handles(Event, name="raw first")
     recorder.handles(BookLent)
     with pytest.raises(EventFormatError, match="OCQ-211"):
-        recorder.dispatcher().dispatch(event(payload="{}"), recorder.unit, CONTEXT)
+        dispatch(recorder.dispatcher(), event(payload="{}"), recorder.unit, CONTEXT)
     assert [name for name, _ in recorder.calls] == ["raw first"]
 
 
@@ -335,7 +420,7 @@ def test_what_a_handler_raises_comes_out_unchanged_and_ends_the_calls(recorder: 
     recorder.add(handle)
     recorder.handles(name="behind")
     with pytest.raises(KeyError) as caught:
-        recorder.dispatcher().dispatch(event(), recorder.unit, CONTEXT)
+        dispatch(recorder.dispatcher(), event(), recorder.unit, CONTEXT)
     assert caught.value is mine
     assert recorder.calls == []
 
@@ -345,7 +430,7 @@ def test_results_are_ignored(recorder: Recorder) -> None:
         return "no matter"
 
     recorder.add(handle)
-    assert recorder.dispatcher().dispatch(event(), recorder.unit, CONTEXT)
+    assert dispatch(recorder.dispatcher(), event(), recorder.unit, CONTEXT)
 
 
 # Asynchronous handlers
@@ -372,7 +457,7 @@ def test_an_async_handler_is_run_to_its_end(recorder: Recorder, decorate: Callab
         connection.append(event)  # type: ignore[attr-defined]
 
     recorder.add(decorate(handle))
-    assert recorder.dispatcher().dispatch(event(), recorder.unit, CONTEXT)
+    assert dispatch(recorder.dispatcher(), event(), recorder.unit, CONTEXT)
     assert recorder.unit.connection == [BookLent("1")]
 
 
@@ -385,7 +470,7 @@ def test_what_an_async_handler_raises_comes_out_unchanged(recorder: Recorder) ->
 
     recorder.add(handle)
     with pytest.raises(asyncio.CancelledError):
-        recorder.dispatcher().dispatch(event(), recorder.unit, CONTEXT)
+        dispatch(recorder.dispatcher(), event(), recorder.unit, CONTEXT)
 
 
 def test_async_handlers_run_on_any_thread(recorder: Recorder) -> None:
@@ -396,7 +481,7 @@ def test_async_handlers_run_on_any_thread(recorder: Recorder) -> None:
     recorder.add(handle)
     dispatcher = recorder.dispatcher()
     with ThreadPoolExecutor(3) as threads:
-        assert all(threads.map(lambda _: dispatcher.dispatch(event(), recorder.unit, CONTEXT), range(9)))
+        assert all(threads.map(lambda _: dispatch(dispatcher, event(), recorder.unit, CONTEXT), range(9)))
     assert recorder.calls == [("async", "1")] * 9
 
 
@@ -434,7 +519,7 @@ def test_only_wanted_types_are_asked_for_where_they_can_be_named(
     dispatcher = recorder.dispatcher()
     assert dispatcher.wanted_types == wanted
     for name in wanted or ():
-        assert dispatcher.dispatch(event(name, '{"isbn": "1", "name": "Ada"}'), recorder.unit, CONTEXT)
+        assert dispatch(dispatcher, event(name, '{"isbn": "1", "name": "Ada"}'), recorder.unit, CONTEXT)
 
 
 def test_a_group_is_transactional_when_all_its_handlers_are(recorder: Recorder) -> None:
@@ -518,7 +603,7 @@ def test_an_on_start_function_runs_in_the_unit_given(injector: Any, unit: Any) -
         connection.append(mailer)  # type: ignore[attr-defined]
 
     injector.provided[Mailer] = lambda: "mailer"
-    run_on_start(prepare, "handlers.py:3", injector, unit)
+    run_on_start(prepare, "handlers.py:3", injector, Work("group", Partition(1, 0), unit))
     assert unit.connection == ["mailer"]
 
 
@@ -529,7 +614,7 @@ def test_an_on_start_function_may_be_async_and_without_arguments(injector: Any, 
         await asyncio.sleep(0)
         ran.append(True)
 
-    run_on_start(prepare, "handlers.py:3", injector, unit)
+    run_on_start(prepare, "handlers.py:3", injector, Work("group", Partition(1, 0), unit))
     assert ran == [True]
 
 
@@ -537,4 +622,4 @@ def test_an_on_start_function_that_asks_for_an_event_is_refused(injector: Any, u
     def prepare(event: BookLent) -> None: ...
 
     with pytest.raises(HandlerSignatureError, match="OCQ-205"):
-        run_on_start(prepare, "handlers.py:3", injector, unit)
+        run_on_start(prepare, "handlers.py:3", injector, Work("group", Partition(1, 0), unit))

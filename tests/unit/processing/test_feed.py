@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from opencqrs_py.adapters.memory import InMemoryEventStore
 from opencqrs_py.model import Event, Partition, Selection, Slice, layout
-from opencqrs_py.processing.feed import Feed, Stretch
-from opencqrs_py.processing.sequencing import PerSubject
+from opencqrs_py.processing.feed import Feed, Stretch, UnsequencedError
+from opencqrs_py.processing.sequencing import PerSubject, SequencingByEvent
 
 
 def event(number: int, subject: str = "/books/1") -> Event:
@@ -32,14 +32,14 @@ class CountingSource(InMemoryEventStore):
 
 
 def feed_of(source: InMemoryEventStore, limit: int = 10, memory: int = 4, **selection: Any) -> Feed:
-    return Feed(source, Selection(**selection), PerSubject(), limit, memory)
+    return Feed(source, Selection(**selection), SequencingByEvent(PerSubject()), limit, memory)
 
 
 def follow(feed: Feed, partition: Partition, after: int = 0) -> list[Event]:
     """Read on to the head as a processor does."""
     seen: list[Event] = []
     while (stretch := feed.read(after)) is not None:
-        seen += stretch.share(partition, after)
+        seen += stretch.share(partition, after)[0]
         after = stretch.upto
     return seen
 
@@ -120,7 +120,7 @@ def test_what_is_not_selected_is_passed_over_in_one_step() -> None:
     stretch = feed.read(0)
     assert stretch is not None
     assert stretch.upto == 50
-    assert stretch.share(Partition(1, 0), 0) == []
+    assert stretch.share(Partition(1, 0), 0) == ((), 50)
 
 
 def test_a_source_that_goes_backwards_is_at_its_head() -> None:
@@ -155,13 +155,106 @@ def test_sequence_ids_are_asked_for_once_per_event_and_layout() -> None:
         asked.append(event.id)
         return event.subject
 
-    stretch = Stretch(Slice(0, 3, tuple(event(n) for n in (1, 2, 3))), sequence_of)
+    stretch = Stretch(Slice(0, 3, tuple(event(n) for n in (1, 2, 3))), SequencingByEvent(sequence_of))
     for _ in range(2):
         for partition in layout(4):
             stretch.share(partition, 0)
     assert asked == ["1", "2", "3"]
     stretch.share(Partition(2, 0), 0)
     assert asked == ["1", "2", "3"] * 2
+
+
+def test_a_single_partition_asks_no_resolver() -> None:
+    def never(event: Event, /) -> str:
+        raise AssertionError(event)
+
+    stretch = Stretch(Slice(0, 3, (event(1), event(2))), SequencingByEvent(never))
+    assert stretch.share(Partition(1, 0), 0) == ((event(1), event(2)), 3)
+
+
+def test_events_of_types_that_nobody_wants_are_dropped_before_anybody_is_asked_about_them() -> None:
+    asked: list[str] = []
+
+    def sequence_of(event: Event, /) -> str:
+        asked.append(event.id)
+        return event.subject
+
+    kinds = [event(n)._replace(type="lent" if n % 2 else "other") for n in range(1, 6)]
+    feed = Feed(
+        InMemoryEventStore(kinds), Selection(), SequencingByEvent(sequence_of), 10, wanted=lambda name: name == "lent"
+    )
+    stretch = feed.read(0)
+    assert stretch is not None
+    assert stretch.upto == 5
+    shares = [stretch.share(partition, 0) for partition in layout(2)]
+    assert sorted(e.position for share, _ in shares for e in share) == [1, 3, 5]
+    assert asked == ["1", "3", "5"]
+
+
+class Resolver:
+    """Raises for the events named, as long as they are named."""
+
+    def __init__(self, *broken: int) -> None:
+        self.broken = set(broken)
+
+    def __call__(self, event: Event, /) -> str:
+        if event.position in self.broken:
+            raise LookupError(event.id)
+        return event.subject
+
+
+BOTH = layout(2)
+OF = ["/order/1", "/order/4"]  # of partitions 0 and 1
+
+
+def test_what_comes_before_an_event_without_sequence_is_dealt_out_first() -> None:
+    events = [event(n, OF[n % 2]) for n in range(1, 7)]
+    stretch = Stretch(Slice(0, 9, events), SequencingByEvent(Resolver(5)))
+    shares = [stretch.share(partition, 0) for partition in BOTH]
+    assert [([e.position for e in share], upto) for share, upto in shares] == [([2, 4], 4), ([1, 3], 4)]
+    for partition in BOTH:
+        with pytest.raises(UnsequencedError) as caught:
+            stretch.share(partition, 4)
+        assert caught.value.event.position == 5
+        assert isinstance(caught.value.error, LookupError)
+
+
+def test_the_first_event_of_a_stretch_may_be_the_one_without_sequence() -> None:
+    stretch = Stretch(Slice(3, 9, [event(7)]), SequencingByEvent(Resolver(7)))
+    assert stretch.share(BOTH[0], 3) == ((), 6)
+    with pytest.raises(UnsequencedError):
+        stretch.share(BOTH[0], 6)
+
+
+def test_the_next_attempt_asks_the_resolver_again() -> None:
+    resolver = Resolver(2)
+    feed = Feed(CountingSource(5), Selection(), SequencingByEvent(resolver), 10)
+    for _ in range(2):
+        stretch = feed.read(1)
+        assert stretch is not None
+        with pytest.raises(UnsequencedError):
+            stretch.share(BOTH[0], 1)
+    resolver.broken.clear()
+    stretch = feed.read(1)
+    assert stretch is not None
+    shares = [stretch.share(partition, 1) for partition in BOTH]
+    assert sorted(e.position for share, upto in shares for e in share) == [2, 3, 4, 5]
+    assert {upto for _, upto in shares} == {5}
+
+
+@given(st.sets(st.integers(1, 12), min_size=1), st.integers(1, 4), st.integers(1, 12))
+def test_the_shares_before_an_event_without_sequence_are_complete(
+    positions: set[int], partitions: int, bad: int
+) -> None:
+    events = [event(n, f"/books/{n % 5}") for n in sorted(positions)]
+    stretch = Stretch(Slice(0, 12, events), SequencingByEvent(Resolver(bad)))
+    asked = partitions > 1 and bad in positions
+    found = []
+    for partition in layout(partitions):
+        share, upto = stretch.share(partition, 0) if bad > 1 or not asked else ((), 0)
+        assert upto == (bad - 1 if asked else 12)
+        found += [e.position for e in share]
+    assert sorted(found) == [n for n in sorted(positions) if not asked or n < bad]
 
 
 def test_several_threads_read_once() -> None:
@@ -201,7 +294,7 @@ def test_the_shares_of_all_partitions_together_are_the_events_in_order(
         if stretch is None:
             still_open.remove(partition)
         else:
-            seen[partition] += stretch.share(partition, after[partition])
+            seen[partition] += stretch.share(partition, after[partition])[0]
             after[partition] = stretch.upto
     for partition, events in seen.items():
         assert events == [e for e in expected if partition.owns(e.subject)]
@@ -211,5 +304,5 @@ def test_the_shares_of_all_partitions_together_are_the_events_in_order(
 @given(st.sets(st.integers(1, 40), min_size=1), st.integers(0, 45))
 def test_a_share_begins_behind_the_position_asked_for(positions: set[int], after: int) -> None:
     events = [event(position) for position in sorted(positions)]
-    stretch = Stretch(Slice(0, 50, events), PerSubject())
-    assert list(stretch.share(Partition(1, 0), after)) == [e for e in events if e.position > after]
+    stretch = Stretch(Slice(0, 50, events), SequencingByEvent(PerSubject()))
+    assert list(stretch.share(Partition(1, 0), after)[0]) == [e for e in events if e.position > after]

@@ -8,12 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from opencqrs_py import Event
+from opencqrs_py import AfterCommit, Event
 from opencqrs_py.adapters.memory import InMemoryEventStore, InMemoryProgressTracker
 from opencqrs_py.model import Handler, HandlerMark, Partition
-from opencqrs_py.processing.dispatch import Dispatcher, bind
+from opencqrs_py.processing.binding import bind
+from opencqrs_py.processing.dispatch import Dispatcher
 from opencqrs_py.processing.group import GroupProcessing, read_size
-from opencqrs_py.processing.sequencing import PerSubject
+from opencqrs_py.processing.sequencing import PerSubject, SequencingByEvent
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
 
 def with_connection(raw: Event, connection: Connection) -> None: ...
 def without(raw: Event) -> None: ...
+def with_list(raws: list[Event]) -> None: ...
+def with_list_and_connection(raws: list[Event], connection: Connection) -> None: ...
+def with_after_commit(raw: Event, after_commit: AfterCommit) -> None: ...
 
 
 @pytest.mark.parametrize(
@@ -31,6 +35,10 @@ def without(raw: Event) -> None: ...
         (with_connection, 5_000, 5_000),
         (without, None, 1),
         (without, 100, 100),
+        (with_list, None, 1_000),
+        (with_list, 7, 7),
+        (with_list_and_connection, None, 1_000),
+        (with_after_commit, None, 1),
     ],
 )
 def test_events_are_committed_together_only_where_a_repeated_one_changes_nothing(
@@ -43,7 +51,7 @@ def test_events_are_committed_together_only_where_a_repeated_one_changes_nothing
         Dispatcher([bind(Handler(HandlerMark("group"), handler, "here"), injector)], []),
         subject="/",
         recursive=True,
-        sequence_of=PerSubject(),
+        sequencing=SequencingByEvent(PerSubject()),
         partitions=1,
         batch_size=asked_for,
     )

@@ -19,11 +19,12 @@ from opencqrs_py import Event, NonTransientError, ProcessingContext
 from opencqrs_py.adapters.memory import InMemoryEventStore, InMemoryProgressTracker
 from opencqrs_py.model import Handler, HandlerMark, Origin, ProcessorState, Selection, layout
 from opencqrs_py.processing.backoff import FixedBackOff
-from opencqrs_py.processing.dispatch import Dispatcher, bind
+from opencqrs_py.processing.binding import bind
+from opencqrs_py.processing.dispatch import Dispatcher
 from opencqrs_py.processing.feed import Feed
 from opencqrs_py.processing.processor import PartitionProcessor
 from opencqrs_py.processing.recovery import OnExhausted
-from opencqrs_py.processing.sequencing import PerSubject
+from opencqrs_py.processing.sequencing import PerSubject, SequencingByEvent
 from opencqrs_py.processing.supervision import SupervisedPartition
 from opencqrs_py.testing import FakeClock
 
@@ -83,7 +84,7 @@ class Process:
         self.retries = retries
         self.errors: Counter[int] = Counter()
         handler = bind(Handler(HandlerMark("group"), world.handle, "here"), Nothing())
-        feed = Feed(world.store, Selection(), PerSubject(), limit, memory=2)
+        feed = Feed(world.store, Selection(), SequencingByEvent(PerSubject()), limit, memory=2)
         dispatcher = Dispatcher([handler], [])
         back_off = FixedBackOff(1, retries)
         cursors = world.tracker.claim("group", world.partitions, 0, "owner")

@@ -10,16 +10,20 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
-from opencqrs_py import Event, NonTransientError, ProcessingContext, TransientError, event_type
+from opencqrs_py import AfterCommit, Event, NonTransientError, ProcessingContext, TransientError, event_type
 from opencqrs_py.adapters.memory import InMemoryEventStore, InMemoryProgressTracker
 from opencqrs_py.errors import AssemblyError, FencedError
 from opencqrs_py.model import Cursor, Handler, HandlerMark, Origin, Outcome, Partition, Selection, Slice, layout
-from opencqrs_py.processing.dispatch import Dispatcher, bind
+from opencqrs_py.processing.binding import bind
+from opencqrs_py.processing.dispatch import Dispatcher
 from opencqrs_py.processing.feed import Feed
+from opencqrs_py.processing.injectors import NothingProvided
 from opencqrs_py.processing.ports import UnitOfWork
 from opencqrs_py.processing.processor import PartitionProcessor
-from opencqrs_py.processing.sequencing import PerSubject
+from opencqrs_py.processing.sequencing import PerDataField, PerSubject, SequencingByEvent
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -92,7 +96,7 @@ class Group:
         self, batch_size: int, partition: Partition = ONE, limit: int = 100, root: str = "/"
     ) -> PartitionProcessor:
         handler = bind(Handler(HandlerMark("group"), self.handler, "handlers.py:7"), self._injector)
-        feed = Feed(self.store, Selection(root), self.sequence_of, limit)
+        feed = Feed(self.store, Selection(root), SequencingByEvent(self.sequence_of), limit)
         return PartitionProcessor("group", partition, feed, self.tracker, Dispatcher([handler], []), batch_size)
 
     def claim(self, partitions: int = 1) -> list[Cursor]:
@@ -198,7 +202,7 @@ def test_events_that_no_handler_wants_count_as_done_but_not_as_handled(group: Gr
     group.add("/a")
     (cursor,) = group.claim()
     handler = bind(Handler(HandlerMark("group", ("lent",)), group.handler, "here"), injector)
-    feed = Feed(group.store, Selection(), PerSubject(), 100)
+    feed = Feed(group.store, Selection(), SequencingByEvent(PerSubject()), 100)
     processor = PartitionProcessor("group", Partition(1, 0), feed, group.tracker, Dispatcher([handler], []), 10)
     assert summary(processor.step(cursor)) == (3, 1, 0, None, None)
     assert group.rows == ["3"]
@@ -424,14 +428,14 @@ def test_an_outage_at_the_commit_leaves_the_chunk_for_later(group: Group) -> Non
     assert group.database.opened == 1
 
 
-def test_after_a_commit_that_failed_the_events_are_handled_one_by_one(group: Group) -> None:
+def test_after_a_commit_that_failed_the_events_are_handled_in_halves(group: Group) -> None:
     group.add(*["/a"] * 3)
     group.database.fails_on_commit = ValueError("a constraint that is checked at the end")
     (cursor,) = group.claim()
     outcome = group.processor(100).step(cursor)
     assert summary(outcome) == (3, 3, 0, None, None)
     assert group.rows == ["1", "2", "3"]
-    assert group.database.committed == 3
+    assert group.database.committed == 2
 
 
 def failing_to_commit(group: Group, *ids: str) -> None:
@@ -480,6 +484,173 @@ def test_an_event_that_fails_is_named_although_those_before_it_had_to_be_committ
     assert group.rows == ["1", "2", "3"]
 
 
+@pytest.mark.parametrize(("count", "most"), [(1, 1), (2, 3), (10, 9), (1_000, 21)])
+def test_looking_for_the_event_to_blame_takes_few_transactions(group: Group, count: int, most: int) -> None:
+    group.add(*["/a"] * count)
+    failing_to_commit(group, str(count))
+    (cursor,) = group.claim()
+    outcome = group.processor(1_000, limit=1_000).step(cursor)
+    assert summary(outcome) == (count - 1, count - 1, 0, Origin.HANDLER, count)
+    assert group.database.opened <= most
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])  # the fixture is a class
+@given(
+    count=st.integers(1, 40),
+    failing=st.sets(st.integers(1, 40)),
+    batch_size=st.integers(1, 40),
+    at_the_commit=st.booleans(),
+)
+def test_exactly_the_events_before_the_first_one_that_fails_are_committed(
+    new_database: Callable[[], Any], count: int, failing: set[int], batch_size: int, *, at_the_commit: bool
+) -> None:
+    group = Group(new_database(), NothingProvided())
+    group.add(*["/a"] * count)
+    if at_the_commit:
+        failing_to_commit(group, *map(str, failing))
+    else:
+        group.handler = failing_on_lists(set(map(str, failing)))
+    (cursor,) = group.claim()
+    first = min((n for n in failing if n <= count), default=count + 1)
+    processor = group.processor(batch_size)
+    for _ in range(count):
+        outcome = processor.step(cursor)
+        cursor = outcome.cursor
+        assert group.rows == [str(n) for n in range(1, cursor.stored + 1)]
+        if outcome.trouble is not None or outcome.idle:
+            break
+    expected = (first - 1, Origin.HANDLER, first) if first <= count else (count, None, None)
+    assert (summary(outcome)[0], *summary(outcome)[3:]) == expected
+
+
+def failing_on_lists(failing: set[str]) -> Callable[..., None]:
+    def handle(raws: list[Event], connection: Connection) -> None:
+        connection.extend(raw.id for raw in raws)  # type: ignore[attr-defined]
+        if failing & {raw.id for raw in raws}:
+            raise ValueError
+
+    return handle
+
+
+class CommittedByHand(Tracker):
+    """What a handler's own commit on the driver's connection comes to: all is stored, and the unit complains."""
+
+    def unit(self, group: str, cursor: Cursor, to: int) -> AbstractContextManager[UnitOfWork]:
+        @contextmanager
+        def committed_early() -> Iterator[UnitOfWork]:
+            with super(CommittedByHand, self).unit(group, cursor, to) as unit:
+                yield unit
+            msg = "a handler must not end the transaction"
+            raise NonTransientError(msg)
+
+        return committed_early()
+
+
+@pytest.mark.parametrize(("count", "named"), [(1, 1), (3, None)])
+def test_a_handler_that_commits_by_itself_stops_the_partition(group: Group, count: int, named: int | None) -> None:
+    group.add(*["/a"] * count)
+    group.tracker = CommittedByHand(group.database)
+    (cursor,) = group.claim()
+    outcome = group.processor(100).step(cursor)
+    assert summary(outcome) == (0, 0, 0, Origin.HANDLER, named)
+    assert outcome.trouble is not None
+    assert outcome.trouble.permanent
+    assert outcome.trouble.message == "a handler must not end the transaction"
+    assert bool(outcome.trouble.event) == (named is not None)
+
+
+# Calls after the commit
+
+
+class Bell:
+    """A handler that rings after the commit; it is out of order for some events."""
+
+    def __init__(self, group: Group, *broken: str) -> None:
+        self.rung: list[str] = []
+        self._group = group
+        self._broken = broken
+
+    def __call__(self, raw: Event, connection: Connection, after_commit: AfterCommit) -> None:
+        connection.append(raw.id)  # type: ignore[attr-defined]
+        after_commit(lambda: self.ring(raw.id))
+        if self._group.failures[raw.id]:
+            raise self._group.failures[raw.id].pop(0)
+
+    def ring(self, event_id: str) -> None:
+        assert event_id in self._group.rows, "rung before it was committed"
+        if event_id in self._broken:
+            raise LookupError(event_id)
+        self.rung.append(event_id)
+
+
+def test_calls_are_made_once_the_chunk_is_committed(group: Group) -> None:
+    group.add(*["/a"] * 5)
+    group.handler = bell = Bell(group)
+    (cursor,) = group.claim()
+    outcomes = list(steps(group.processor(2), cursor, 3))
+    assert bell.rung == ["1", "2", "3", "4", "5"]
+    assert [outcome.missed for outcome in outcomes] == [()] * 3
+
+
+@pytest.mark.parametrize("k", [1, 3, 5])
+def test_calls_of_what_was_rolled_back_are_forgotten(group: Group, k: int) -> None:
+    group.add(*["/a"] * 5)
+    group.failures[str(k)] = [ValueError("mine")]
+    group.handler = bell = Bell(group)
+    (cursor,) = group.claim()
+    processor = group.processor(100)
+    outcome = processor.step(cursor)
+    assert bell.rung == [str(n) for n in range(1, k)]
+    for _ in steps(processor, outcome.cursor.retrying(k), 2):
+        pass
+    assert bell.rung == ["1", "2", "3", "4", "5"]
+
+
+def test_a_call_that_raises_is_told_and_nothing_is_repeated(group: Group) -> None:
+    group.add(*["/a"] * 3)
+    group.handler = bell = Bell(group, "2")
+    (cursor,) = group.claim()
+    outcome = group.processor(100).step(cursor)
+    assert summary(outcome) == (3, 3, 0, None, None)
+    (missed,) = outcome.missed
+    assert (missed.error, missed.message, missed.position, missed.event) == ("LookupError", "2", None, "")
+    assert "in ring" in missed.traceback
+    assert bell.rung == ["1", "3"]
+    assert group.rows == ["1", "2", "3"]
+
+
+def test_what_was_missed_in_either_half_is_told(group: Group) -> None:
+    group.add(*["/a"] * 4)
+    group.handler = Bell(group, "1", "4")
+    group.database.fails_on_commit = ValueError("once")
+    (cursor,) = group.claim()
+    outcome = group.processor(100).step(cursor)
+    assert summary(outcome) == (4, 4, 0, None, None)
+    assert [missed.message for missed in outcome.missed] == ["1", "4"]
+
+
+def test_what_was_done_before_progress_moved_under_the_claim_is_counted(group: Group) -> None:
+    group.add(*["/a"] * 4)
+    group.handler = Bell(group, "1")
+    group.failures["3"] = []
+    group.database.fails_on_commit = ValueError("once")
+    tried = [FencedError("by another task"), None]
+    steady = group.handler
+
+    def handle(raw: Event, connection: Connection, after_commit: AfterCommit) -> None:
+        steady(raw, connection, after_commit)
+        if raw.id == "3" and group.rows and (error := tried.pop(0)) is not None:
+            raise error
+
+    group.handler = handle
+    (cursor,) = group.claim()
+    processor = group.processor(100)
+    first, second = steps(processor, cursor, 2)
+    assert summary(first) == (2, 2, 0, None, None)
+    assert [missed.message for missed in first.missed] == ["1"]
+    assert summary(second) == (4, 2, 0, None, None)
+
+
 # The tracker, the resolver and the store fail in ways that nobody expects (K3)
 
 
@@ -489,9 +660,9 @@ def test_a_tracker_that_cannot_open_a_unit_uses_no_attempt(group: Group, *, skip
     group.tracker.error = LookupError("no such table")
     (cursor,) = group.claim()
     troubled = cursor.retrying(1, skip=skip)
-    for given in (cursor, troubled):
-        outcome = group.processor(100).step(given)
-        assert outcome.cursor == given
+    for tried in (cursor, troubled):
+        outcome = group.processor(100).step(tried)
+        assert outcome.cursor == tried
         assert summary(outcome) == (0, 0, 0, Origin.FRAMEWORK, None)
         assert outcome.trouble is not None
         assert str(outcome.trouble) == "LookupError: no such table"
@@ -511,11 +682,45 @@ def test_a_resolver_that_raises_is_a_framework_error_with_its_own_frames(group: 
 
     group.sequence_of = resolve
     group.add("/a")
-    (cursor,) = group.claim()
-    outcome = group.processor(100).step(cursor)
+    cursor, _ = group.claim(2)
+    outcome = group.processor(100, cursor.partition).step(cursor)
     assert summary(outcome) == (0, 0, 0, Origin.FRAMEWORK, None)
     assert outcome.trouble is not None
+    assert outcome.trouble.event == "event 1 at position 1 (lent, /a)"
     assert "in resolve" in outcome.trouble.traceback
+
+
+def test_what_comes_before_an_event_without_sequence_is_handled_first(group: Group) -> None:
+    def resolve(event: Event) -> str:
+        if event.id == "4":
+            raise LookupError(event.subject)
+        return event.subject
+
+    group.sequence_of = resolve
+    group.add("/order/1", "/order/4", "/order/1", "/order/1", "/order/1")
+    cursor, other = group.claim(2)
+    outcomes = list(steps(group.processor(100, cursor.partition), cursor, 2))
+    assert [summary(outcome) for outcome in outcomes] == [
+        (3, 2, 0, None, None),
+        (3, 0, 0, Origin.FRAMEWORK, None),
+    ]
+    assert group.rows == ["1", "3"]
+    outcomes = list(steps(group.processor(100, other.partition), other, 2))
+    assert [summary(outcome)[0] for outcome in outcomes] == [3, 3]
+    assert group.rows == ["1", "3", "2"]
+
+
+def test_an_event_that_cannot_be_read_for_its_sequence_is_named_as_such(group: Group) -> None:
+    group.sequence_of = PerDataField(("reader",))
+    group.add("/a")
+    cursor, _ = group.claim(2)
+    outcome = group.processor(100, cursor.partition).step(cursor)
+    assert summary(outcome) == (0, 0, 0, Origin.EVENT, None)
+    assert outcome.trouble is not None
+    assert outcome.trouble.summary == (
+        "EventFormatError: the event has no data field 'reader', which says what it is in order with"
+        " - event 1 at position 1 (lent, /a)"
+    )
 
 
 def test_a_store_that_raises_something_unknown_is_a_framework_error(group: Group) -> None:

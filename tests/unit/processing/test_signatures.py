@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+import sqlite3
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Optional, TypedDict, TypeVar, Union
 
+import psycopg
 import pytest
+from psycopg.rows import TupleRow
 from pydantic import BaseModel
 from sqlalchemy.orm import scoped_session
 
-from opencqrs_py import Event, Metadata
+from opencqrs_py import AfterCommit, Event, Invocation, Metadata
 from opencqrs_py.errors import HandlerSignatureError
 from opencqrs_py.model import ProcessingContext
-from opencqrs_py.processing.signatures import Kind, read_signature
+from opencqrs_py.processing.roles import HANDLER, ON_START, Kind, Role
+from opencqrs_py.processing.signatures import read_signature
 
 if TYPE_CHECKING:
     from fractions import Fraction
@@ -52,8 +56,8 @@ def provided(injector: Any) -> Any:
     return injector
 
 
-def kinds(call: Callable[..., Any], injector: Any, *, event: bool = True) -> list[tuple[str, Kind, bool]]:
-    signature = read_signature(call, "handlers.py:7 (lend)", injector, event=event)
+def kinds(call: Callable[..., Any], injector: Any, role: Role = HANDLER) -> list[tuple[str, Kind, bool]]:
+    signature = read_signature(call, "handlers.py:7 (lend)", injector, role)
     return [(argument.name, argument.kind, argument.by_keyword) for argument in signature.arguments]
 
 
@@ -83,6 +87,12 @@ def optional_that_is_provided(event: BookLent, mailer: Mailer = Mailer()) -> Non
 def optional_in_between(event: BookLent, limit: int = 3, connection: Connection = None) -> None: ...  # type: ignore[assignment]
 def optional_in_between_by_position(event: BookLent, limit: int = 3, raw: Event = None, /) -> None: ...  # type: ignore[assignment]
 async def asynchronous(event: BookLent, session: Session) -> None: ...
+def after_the_commit(event: BookLent, after_commit: AfterCommit) -> None: ...
+def of_sqlite(event: BookLent, connection: sqlite3.Connection) -> None: ...
+def of_postgresql(event: BookLent, connection: psycopg.Connection) -> None: ...  # type: ignore[type-arg]
+def of_postgresql_rows(event: BookLent, connection: psycopg.Connection[TupleRow]) -> None: ...
+def lists(events: list[BookLent], raws: Sequence[Event], metadata: list[Metadata]) -> None: ...
+def list_and_others(events: list[BookLent | BookReturned], context: ProcessingContext, session: Session) -> None: ...
 def quoted(event: "BookLent", raw: "Event") -> "int": ...  # type: ignore[empty-body] # noqa: UP037
 
 
@@ -113,6 +123,15 @@ RIGHT = [
     (optional_in_between, [("event", Kind.EVENT, False), ("connection", Kind.CONNECTION, True)]),
     (optional_in_between_by_position, [("event", Kind.EVENT, False)]),
     (asynchronous, [("event", Kind.EVENT, False), ("session", Kind.SESSION, False)]),
+    (after_the_commit, [("event", Kind.EVENT, False), ("after_commit", Kind.AFTER_COMMIT, False)]),
+    (of_sqlite, [("event", Kind.EVENT, False), ("connection", Kind.DRIVER, False)]),
+    (of_postgresql, [("event", Kind.EVENT, False), ("connection", Kind.DRIVER, False)]),
+    (of_postgresql_rows, [("event", Kind.EVENT, False), ("connection", Kind.DRIVER, False)]),
+    (lists, [("events", Kind.EVENT, False), ("raws", Kind.RAW, False), ("metadata", Kind.METADATA, False)]),
+    (
+        list_and_others,
+        [("events", Kind.EVENT, False), ("context", Kind.CONTEXT, False), ("session", Kind.SESSION, False)],
+    ),
     (quoted, [("event", Kind.EVENT, False), ("raw", Kind.RAW, False)]),
 ]
 
@@ -131,6 +150,8 @@ def test_arguments_are_found_by_annotation(
         (one_of_two, (BookLent, BookReturned)),
         (one_of_two_as_before, (BookLent, BookReturned)),
         (plain_mapping, (Mapping[str, Any],)),
+        (lists, (BookLent,)),
+        (list_and_others, (BookLent, BookReturned)),
         (raw_only, ()),
     ],
 )
@@ -142,12 +163,29 @@ def test_the_event_parameter_says_which_classes_are_wanted(
 
 @pytest.mark.parametrize(
     ("call", "transactional"),
-    [(event_only, False), (asynchronous, True), (names_only, True), (everything_in_any_order, True), (raw_only, False)],
+    [
+        (event_only, False),
+        (asynchronous, True),
+        (names_only, True),
+        (everything_in_any_order, True),
+        (raw_only, False),
+        (of_sqlite, True),
+        (of_postgresql_rows, True),
+        (list_and_others, True),
+        (after_the_commit, False),
+    ],
 )
 def test_who_asks_for_connection_or_session_joins_the_transaction(
     call: Callable[..., Any], provided: Any, *, transactional: bool
 ) -> None:
     assert read_signature(call, "here", provided).transactional is transactional
+
+
+@pytest.mark.parametrize(
+    ("call", "many"), [(event_only, False), (raw_only, False), (lists, True), (list_and_others, True)]
+)
+def test_who_takes_lists_takes_a_chunk_at_a_time(call: Callable[..., Any], provided: Any, *, many: bool) -> None:
+    assert read_signature(call, "here", provided).many is many
 
 
 class Reminders:
@@ -163,6 +201,14 @@ def traced(call: F) -> F:
         return call(*args, **kwargs)
 
     return wrapper  # type: ignore[return-value]
+
+
+class Remind:
+    def __call__(self, event: BookLent, *, connection: Connection) -> None: ...
+
+
+def test_an_object_that_can_be_called_is_read_as_its_call(provided: Any) -> None:
+    assert kinds(Remind(), provided) == [("event", Kind.EVENT, False), ("connection", Kind.CONNECTION, True)]
 
 
 def test_a_bound_method_has_no_self(provided: Any) -> None:
@@ -188,7 +234,7 @@ def test_what_the_container_provides_goes_before_what_could_be_an_event(provided
 def test_an_on_start_function_gets_what_belongs_to_no_event(provided: Any) -> None:
     def prepare(connection: Connection, session: Session, mailer: Mailer) -> None: ...
 
-    assert [kind for _, kind, _ in kinds(prepare, provided, event=False)] == [
+    assert [kind for _, kind, _ in kinds(prepare, provided, ON_START)] == [
         Kind.CONNECTION,
         Kind.SESSION,
         Kind.INJECTED,
@@ -204,11 +250,23 @@ RIGHT_FORM = (
 )
 
 
+LISTS = "take lists of both, such as events: list[BookLent], raws: list[Event], or take one event"
+
+
 def unannotated(event) -> None: ...  # type: ignore[no-untyped-def]
 def variadic(event: BookLent, *args: Any) -> None: ...
 def variadic_by_name(event: BookLent, **kwargs: Any) -> None: ...
 def builtin(event: str) -> None: ...
-def several(event: list[BookLent]) -> None: ...
+def list_of_what_is_provided(mailers: list[Mailer]) -> None: ...
+def list_of_builtins(events: list[int]) -> None: ...
+def list_of_connections(connections: list[Connection]) -> None: ...
+def list_of_contexts(contexts: list[ProcessingContext]) -> None: ...
+def list_of_anything(events: list) -> None: ...  # type: ignore[type-arg]
+def tuple_of_events(events: tuple[BookLent, ...]) -> None: ...
+def list_and_event(events: list[BookLent], raw: Event) -> None: ...
+def event_and_metadata_lists(event: BookLent, metadata: list[Metadata]) -> None: ...
+def two_lists(events: list[BookLent], others: list[BookReturned]) -> None: ...
+def with_invocation(invocation: Invocation) -> None: ...
 def unprovided(event: BookLent, other: Unprovided) -> None: ...
 def maybe(event: Optional[BookLent]) -> None: ...  # noqa: UP045 the old spelling is meant
 def half_an_event(event: BookLent | int) -> None: ...
@@ -235,18 +293,32 @@ WRONG = [
     (variadic_by_name, "OCQ-201", "parameter '**kwargs' cannot be filled", RIGHT_FORM),
     (builtin, "OCQ-201", "parameter 'event: str' cannot be filled", RIGHT_FORM),
     (
-        several,
-        "OCQ-201",
-        "parameter 'event: list[BookLent]' cannot be filled",
-        "handlers that take a list of events are not there yet: take one event",
-    ),
-    (
         unprovided,
         "OCQ-201",
         "parameter 'other: Unprovided' cannot be filled",
         "make Unprovided a dataclass or a pydantic model if it is an event, or let the container provide it",
     ),
     (maybe, "OCQ-201", "parameter 'event: BookLent | None' cannot be filled", RIGHT_FORM),
+    (list_of_what_is_provided, "OCQ-201", "parameter 'mailers: list[Mailer]' cannot be filled", RIGHT_FORM),
+    (list_of_builtins, "OCQ-201", "parameter 'events: list[int]' cannot be filled", RIGHT_FORM),
+    (list_of_connections, "OCQ-201", "parameter 'connections: list[Connection]' cannot be filled", RIGHT_FORM),
+    (list_of_contexts, "OCQ-201", "parameter 'contexts: list[ProcessingContext]' cannot be filled", RIGHT_FORM),
+    (list_of_anything, "OCQ-201", "parameter 'events: list' cannot be filled", RIGHT_FORM),
+    (tuple_of_events, "OCQ-201", "parameter 'events: tuple[BookLent, Ellipsis]' cannot be filled", RIGHT_FORM),
+    (list_and_event, "OCQ-203", "events asks for the events of a chunk, raw for one event", LISTS),
+    (event_and_metadata_lists, "OCQ-203", "metadata asks for the events of a chunk, event for one event", LISTS),
+    (
+        two_lists,
+        "OCQ-203",
+        "a handler takes one event, but events and others both ask for one",
+        "use one parameter; A | B accepts events of either class",
+    ),
+    (
+        with_invocation,
+        "OCQ-205",
+        "a handler is called for events and cannot have invocation",
+        "def lend(event: BookLent, connection: Connection) -> None",
+    ),
     (half_an_event, "OCQ-201", "parameter 'event: BookLent | int' cannot be filled", RIGHT_FORM),
     (anything, "OCQ-201", "parameter 'event: Any' cannot be filled", RIGHT_FORM),
     (of_any_type, "OCQ-201", "parameter 'event: ~F' cannot be filled", RIGHT_FORM),
@@ -312,6 +384,20 @@ def test_a_wrong_signature_is_refused_with_place_reason_and_right_form(
     assert (error.code, error.what, error.where, error.fix) == (code, what, "handlers.py:7 (lend)", fix)
 
 
+def prepare_by_yielding(connection: Connection) -> Iterator[None]:
+    yield
+
+
+def test_an_on_start_function_must_not_yield(provided: Any) -> None:
+    with pytest.raises(HandlerSignatureError) as caught:
+        read_signature(prepare_by_yielding, "handlers.py:7 (prepare)", provided, ON_START)
+    assert (caught.value.code, caught.value.what, caught.value.fix) == (
+        "OCQ-204",
+        "an @on_start function must not yield: nobody would run it",
+        "def prepare(connection: Connection) -> None",
+    )
+
+
 def prepare_event(event: BookLent) -> None: ...
 def prepare_all(raw: Event, connection: Connection, metadata: Metadata, context: ProcessingContext) -> None: ...
 
@@ -319,7 +405,7 @@ def prepare_all(raw: Event, connection: Connection, metadata: Metadata, context:
 @pytest.mark.parametrize(("call", "named"), [(prepare_event, "event"), (prepare_all, "raw, metadata, context")])
 def test_an_on_start_function_cannot_ask_for_an_event(call: Callable[..., Any], named: str, provided: Any) -> None:
     with pytest.raises(HandlerSignatureError) as caught:
-        read_signature(call, "handlers.py:7 (prepare)", provided, event=False)
+        read_signature(call, "handlers.py:7 (prepare)", provided, ON_START)
     assert str(caught.value) == (
         f"[OCQ-205] an @on_start function runs before any event and cannot have {named}\n"
         "  where: handlers.py:7 (prepare)\n"

@@ -355,5 +355,7 @@ def test_a_handler_error_must_name_its_event() -> None:
 
 
 def test_nobody_has_to_observe() -> None:
-    NO_OBSERVER.noticed(Notice("books", PARTITION, None))
+    NO_OBSERVER.claimed("books", PARTITION, 0)
     NO_OBSERVER.advanced("books", PARTITION, Outcome(START))
+    NO_OBSERVER.noticed(Notice("books", PARTITION, None))
+    NO_OBSERVER.stopped("books", PARTITION)

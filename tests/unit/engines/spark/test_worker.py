@@ -14,9 +14,10 @@ from opencqrs_py.model.event import Event
 from opencqrs_py.model.handler import Handler, HandlerMark
 from opencqrs_py.model.outcome import Origin
 from opencqrs_py.model.partition import layout
-from opencqrs_py.processing.dispatch import Dispatcher, bind
+from opencqrs_py.processing.binding import bind
+from opencqrs_py.processing.dispatch import Dispatcher
 from opencqrs_py.processing.group import GroupProcessing
-from opencqrs_py.processing.sequencing import PerSubject
+from opencqrs_py.processing.sequencing import PerSubject, SequencingByEvent
 
 handled: list[tuple[str, int]] = []
 
@@ -40,7 +41,7 @@ def processing(tmp_path):
         dispatcher,
         subject="/",
         recursive=True,
-        sequence_of=PerSubject(),
+        sequencing=SequencingByEvent(PerSubject()),
         partitions=3,
         batch_size=10,
     )

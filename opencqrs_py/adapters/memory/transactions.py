@@ -1,0 +1,45 @@
+"""Units of work without a database."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NoReturn
+
+from opencqrs_py.errors import NonTransientError
+from opencqrs_py.processing.ports import UnitOfWork
+
+__all__ = ["NoTransactions"]
+
+
+class NoTransactions:
+    """Opens units of work in which nothing is held together: there is no database."""
+
+    @contextmanager
+    def begin(self) -> Iterator[UnitOfWork]:
+        """Open a unit of work that has neither connection nor session."""
+        yield _Unit()
+
+    def is_outage(self, error: BaseException) -> bool:
+        """What is not there is never away."""
+        del error
+        return False
+
+
+class _Unit:
+    """Handlers that ask for a connection are refused before one is handled; who asks all the same is told so."""
+
+    __slots__ = ()
+
+    @property
+    def connection(self) -> NoReturn:
+        """Refused."""
+        raise NonTransientError(_REFUSAL)
+
+    @property
+    def session(self) -> NoReturn:
+        """Refused."""
+        raise NonTransientError(_REFUSAL)
+
+
+_REFUSAL = "there is no database, so no connection and no session"

@@ -1,0 +1,136 @@
+"""The read models' database: which one it is, and why."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from opencqrs_py.assembly.conditions import Decision, checked, undecided
+from opencqrs_py.assembly.injection import ContainerInjector
+from opencqrs_py.assembly.stores import is_sql, located
+from opencqrs_py.config import Configuration
+from opencqrs_py.config.names import listed
+from opencqrs_py.errors import AssemblyError
+
+__all__ = ["DatabaseChoice", "DatabaseRule", "Said", "choose_database", "database_rule"]
+
+_SUBJECT = "database"
+_WAYS = "set database.url, or name a provider with database.ref"
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What a setting says.
+
+    Attributes:
+        value: A URL with its path made absolute, or the name of a provider.
+        shown: The same as it may be printed.
+        origin: Where the setting stands.
+        is_default: Whether nobody chose it.
+    """
+
+    value: str
+    shown: str
+    origin: str
+    is_default: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DatabaseRule:
+    """All that settings say of where the read models may be. Travels to Spark's workers.
+
+    Attributes:
+        event_store: ``event-store.url``.
+        url: ``database.url``; ``None`` when unset.
+        ref: ``database.ref``; ``None`` when unset.
+    """
+
+    event_store: Said
+    url: Said | None = None
+    ref: Said | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DatabaseChoice:
+    """The database that was chosen.
+
+    Attributes:
+        decision: What is told of it.
+        url: Its URL, absolute; empty when a provider makes its engine, or when there is none.
+        ref: The provider that makes its engine; empty when there is none.
+    """
+
+    decision: Decision
+    url: str = ""
+    ref: str = ""
+
+
+def database_rule(configuration: Configuration, project: Path) -> DatabaseRule:
+    """Return what the settings say, with relative SQLite paths seen from the project folder."""
+    settings = configuration.settings
+
+    def said(key: str, value: str) -> Said:
+        seen = configuration.value(key)
+        return Said(value, seen.value, str(seen.origin), seen.is_default)
+
+    url, ref = settings.database.url, settings.database.ref
+    return DatabaseRule(
+        event_store=said("event-store.url", located(settings.event_store.url, project)),
+        url=said("database.url", located(url, project)) if url else None,
+        ref=said("database.ref", ref) if ref else None,
+    )
+
+
+def choose_database(rule: DatabaseRule, injector: ContainerInjector) -> DatabaseChoice:
+    """Decide where the read models and the progress are.
+
+    A database that settings name is used. Else there has to be one candidate: an event store that was configured, or
+    a provider of an engine. Without any the event store's default serves, if it is a SQL database.
+    """
+    engines = injector.makers(_engine_class())
+    candidates = tuple(_candidates(rule, engines))
+    if rule.url and rule.ref:
+        what = "database.url and database.ref are both set, and only one of them can be the database"
+        fix = "remove one of them; null takes back what stands in another place"
+        error = AssemblyError("OCQ-521", what, f"{rule.url.origin} and {rule.ref.origin}", fix)
+        return DatabaseChoice(undecided("", _SUBJECT, error, candidates))
+    if rule.ref:
+        return _named(rule.ref, injector, candidates)
+    if rule.url:
+        return DatabaseChoice(Decision("", _SUBJECT, rule.url.shown, "set", candidates, "database.url"), rule.url.value)
+    return _only(rule, engines, candidates)
+
+
+def _only(rule: DatabaseRule, engines: tuple[str, ...], candidates: tuple[str, ...]) -> DatabaseChoice:
+    """Return the only database that there is, where settings name none."""
+    if len(candidates) > 1:
+        what = f"there are {len(candidates)} databases, and none is chosen: {listed(candidates)}"
+        return DatabaseChoice(undecided("", _SUBJECT, AssemblyError("OCQ-520", what, fix=_WAYS), candidates))
+    if engines:
+        why = "event-store.url is not set" if rule.event_store.is_default else "the event store is no SQL database"
+        reason = f"the only provider of an engine, and {why}"
+        return DatabaseChoice(Decision("", _SUBJECT, f"provider {engines[0]}", reason, candidates), ref=engines[0])
+    if not is_sql(rule.event_store.value):
+        reason = "the event store is no SQL database, and no other one is configured or registered"
+        return DatabaseChoice(Decision("", _SUBJECT, "none", reason))
+    reason = "the event store's, since no other one is configured or registered"
+    decision = Decision("", _SUBJECT, rule.event_store.shown, reason, (f"event-store.url ({rule.event_store.origin})",))
+    return DatabaseChoice(decision, rule.event_store.value)
+
+
+def _candidates(rule: DatabaseRule, engines: tuple[str, ...]) -> list[str]:
+    found = [f"database.url ({rule.url.origin})"] if rule.url else []
+    if is_sql(rule.event_store.value) and not rule.event_store.is_default:
+        found.append(f"event-store.url ({rule.event_store.origin})")
+    return found + [f"provider {name}" for name in engines]
+
+
+def _named(ref: Said, injector: ContainerInjector, candidates: tuple[str, ...]) -> DatabaseChoice:
+    decision = Decision("", _SUBJECT, f"provider {ref.value}", "named", candidates, "database.ref")
+    return DatabaseChoice(checked(decision, ref.value, injector, _engine_class()), ref=ref.value)
+
+
+def _engine_class() -> type:
+    from opencqrs_py.adapters.sql import Engine  # noqa: PLC0415 loads SQLAlchemy
+
+    return Engine

@@ -1,0 +1,145 @@
+"""How a group reads events: their classes, the envelope, upcasters, and what is handled in order."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from opencqrs_py.assembly.discovery import Discovered
+from opencqrs_py.assembly.injection import placed
+from opencqrs_py.config import DataFormat, EffectiveGroup, Resolution, Settings
+from opencqrs_py.errors import AssemblyError
+from opencqrs_py.model.handler import Surrounded
+from opencqrs_py.processing.event_types import EventTypes
+from opencqrs_py.processing.interception import Interceptors
+from opencqrs_py.processing.object_sequencing import sequencing_for
+from opencqrs_py.processing.ports import SequenceResolver
+from opencqrs_py.processing.reading import Reading
+from opencqrs_py.processing.roles import AROUND_EVENT, AROUND_HANDLER, UPCASTER
+from opencqrs_py.processing.sequencing import (
+    NoSequence,
+    PerDataField,
+    PerMetadataKey,
+    PerSubject,
+    PerSubjectLevel,
+    Sequencing,
+    SequencingByEvent,
+)
+from opencqrs_py.processing.signatures import read_signature
+from opencqrs_py.processing.upcasting import Upcasters
+
+__all__ = ["PLAIN", "EventsRule", "event_types_for", "events_rule", "interceptors_for", "reading_for", "sequencing_of"]
+
+_SIMPLE: Mapping[Resolution | None, SequenceResolver] = {
+    None: PerSubjectLevel(2),
+    Resolution.NO_SEQUENCE: NoSequence(),
+    Resolution.PER_SUBJECT: PerSubject(),
+    Resolution.PER_SECOND_LEVEL_SUBJECT: PerSubjectLevel(2),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class EventsRule:
+    """What settings say of stored events. Travels to Spark's workers.
+
+    Attributes:
+        enveloped: Whether data come in OpenCQRS' envelope.
+        types: Pairs of event type and class, written ``module:Class``.
+        type_resolver_ref: Provider of a function from a type to its class; ``None`` for none.
+    """
+
+    enveloped: bool = False
+    types: tuple[tuple[str, str], ...] = ()
+    type_resolver_ref: str | None = None
+
+
+PLAIN = EventsRule()
+"""What is so without any setting."""
+
+
+def events_rule(settings: Settings) -> EventsRule:
+    """Return what the settings say of stored events."""
+    said = settings.events
+    return EventsRule(said.format is DataFormat.ENVELOPE, tuple(said.types.items()), said.type_resolver_ref)
+
+
+def event_types_for(rule: EventsRule, discovered: Discovered) -> EventTypes:
+    """Return the event classes: those that ``@event_type`` marks, those of ``events.types``, those of a resolver.
+
+    Raises:
+        AssemblyError: OCQ-516, if a class cannot be imported; OCQ-502, if there is no such provider.
+    """
+    resolver: Callable[[str], type | None] | None = None
+    if rule.type_resolver_ref is not None:
+        resolver = discovered.injector.named(rule.type_resolver_ref, "events.type-resolver-ref")
+    mapped = {name: _imported(name, path) for name, path in rule.types}
+    return EventTypes(discovered.event_classes, mapped, resolver)
+
+
+def reading_for(rule: EventsRule, discovered: Discovered) -> Reading:
+    """Return how stored events are read."""
+    for upcaster in discovered.upcasters:
+        with placed(upcaster.place):
+            read_signature(upcaster.call, upcaster.place, discovered.injector, UPCASTER)
+    return Reading(Upcasters(discovered.upcasters, discovered.injector), enveloped=rule.enveloped)
+
+
+def interceptors_for(settings: EffectiveGroup, discovered: Discovered) -> Interceptors:
+    """Return what surrounds the events and handlers of a group."""
+    around = [one for one in discovered.interceptors if one.mark.group in ("", settings.name)]
+    for one in around:
+        with placed(one.place):
+            role = AROUND_EVENT if one.mark.surrounded is Surrounded.EVENT else AROUND_HANDLER
+            read_signature(one.call, one.place, discovered.injector, role)
+    return Interceptors(around, discovered.injector)
+
+
+def sequencing_of(
+    settings: EffectiveGroup, rule: EventsRule, discovered: Discovered, types: EventTypes, reading: Reading
+) -> Sequencing:
+    """Return what the group handles in order.
+
+    Raises:
+        AssemblyError: OCQ-515, if ``sequence.resolution`` lacks the setting that it needs; OCQ-502, if there is no
+            provider of the name in ``sequence.resolver-ref``.
+    """
+    if (reference := settings.sequence.resolver_ref) is not None:
+        resolver = discovered.injector.named(reference, "sequence.resolver-ref")
+        return sequencing_for(resolver, types, reading, f"provider {reference}")
+    match settings.sequence.resolution:
+        case Resolution.PER_LEVEL_SUBJECT:
+            return SequencingByEvent(PerSubjectLevel(_needed(settings, "level")))
+        case Resolution.PER_DATA_FIELD:
+            by_field = PerDataField(tuple(_needed(settings, "data_field").split(".")))
+            return SequencingByEvent(by_field, opened=reading.unwrapped if rule.enveloped else None)
+        case Resolution.PER_METADATA_KEY:
+            by_key = PerMetadataKey(_needed(settings, "metadata_key"))
+            return SequencingByEvent(by_key, opened=reading.unwrapped if rule.enveloped else None)
+        case resolution:
+            return SequencingByEvent(_SIMPLE[resolution])
+
+
+def _needed(settings: EffectiveGroup, leaf: str) -> Any:
+    value = getattr(settings.sequence, leaf)
+    if value is None:
+        name = f"sequence.{leaf.replace('_', '-')}"
+        what = f"group '{settings.name}' has sequence.resolution: {settings.sequence.resolution}, but {name} is not set"
+        raise AssemblyError("OCQ-515", what, "sequence.resolution", f"set {name}")
+    return value
+
+
+def _imported(event_type: str, path: str) -> type:
+    module, _, name = path.partition(":")
+    where, fix = f"events.types: {event_type}", "write module:Class, such as library.events:BookLent"
+    try:
+        found: Any = importlib.import_module(module)
+        for part in name.split("."):
+            found = getattr(found, part)
+    except Exception as error:  # an import runs the user's module
+        what = f"the event class '{path}' cannot be found ({type(error).__name__}: {error})"
+        raise AssemblyError("OCQ-516", what, where, fix) from error
+    if not isinstance(found, type):
+        raise AssemblyError("OCQ-516", f"'{path}' is no class", where, fix)
+    return found

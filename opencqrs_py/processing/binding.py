@@ -1,0 +1,91 @@
+"""Binding: from a user's function to a call whose arguments are known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from opencqrs_py.model.handler import Handler
+from opencqrs_py.processing.awaiting import finish
+from opencqrs_py.processing.ports import Injector
+from opencqrs_py.processing.roles import ON_START, Kind
+from opencqrs_py.processing.signatures import Argument, Signature, read_signature
+from opencqrs_py.processing.work import Work
+
+__all__ = ["BoundHandler", "Call", "bind", "run_on_start", "with_arguments"]
+
+Call = Callable[..., Any]
+"""``(decoded, event, raw, work)``; for a function that takes lists, each of the first three is a list.
+
+``event`` is what upcasters have made, ``raw`` what the store holds.
+"""
+
+# How each kind of argument is had from the parameters of a ``Call``.
+_EXPRESSIONS = {
+    Kind.EVENT: "decoded",
+    Kind.RAW: "raw",
+    Kind.METADATA: "event.metadata",
+    Kind.CONTEXT: "work.context(raw)",
+    Kind.CONNECTION: "work.connection",
+    Kind.SESSION: "work.session",
+    Kind.DRIVER: "work.driver_connection",
+    Kind.AFTER_COMMIT: "work.after_commit",
+    Kind.INVOCATION: "decoded",
+}
+_OF_LISTS = {Kind.METADATA: "[one.metadata for one in event]", Kind.CONTEXT: "work.context(raw[0])"}
+
+
+@dataclass(frozen=True, slots=True)
+class BoundHandler:
+    """A handler definition whose arguments are known."""
+
+    handler: Handler
+    signature: Signature
+    call: Call
+
+
+def bind(handler: Handler, injector: Injector) -> BoundHandler:
+    """Check a handler's signature and prepare its call.
+
+    Raises:
+        HandlerSignatureError: OCQ-201 to OCQ-205.
+    """
+    signature = read_signature(handler.call, handler.place, injector)
+    return BoundHandler(handler, signature, with_arguments(handler.call, signature, injector))
+
+
+def run_on_start(call: Callable[..., Any], place: str, injector: Injector, work: Work) -> None:
+    """Call an ``@on_start`` function inside a transaction."""
+    signature = read_signature(call, place, injector, ON_START)
+    finish(with_arguments(call, signature, injector)(None, None, None, work))
+
+
+def with_arguments(call: Callable[..., Any], signature: Signature, injector: Injector) -> Call:
+    """Return a function that calls ``call`` with its arguments.
+
+    It is written as source and compiled, as ``namedtuple`` does: it runs once per event, and a loop over the
+    arguments would cost more than many a handler. Nothing of the user's is in that source but parameter names.
+    """
+    names: dict[str, Any] = {"call": call}
+    written = []
+    for number, argument in enumerate(signature.arguments):
+        expression = _expression(argument, signature, number)
+        if argument.kind is Kind.INJECTED:
+            names[f"provide{number}"] = _provision(argument.annotation, injector)
+        written.append(f"{argument.name}={expression}" if argument.by_keyword else expression)
+    source = f"lambda decoded, event, raw, work: call({', '.join(written)})"
+    bound: Call = eval(compile(source, __file__, "eval"), names)  # noqa: S307 see above
+    return bound
+
+
+def _expression(argument: Argument, signature: Signature, number: int) -> str:
+    if argument.kind is Kind.INJECTED:
+        return f"provide{number}()"
+    if signature.many and argument.kind in _OF_LISTS:
+        return _OF_LISTS[argument.kind]
+    return _EXPRESSIONS[argument.kind]
+
+
+def _provision(wanted: object, injector: Injector) -> Callable[[], Any]:
+    return lambda: injector.provide(wanted)

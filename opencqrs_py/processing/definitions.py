@@ -1,0 +1,144 @@
+"""Handler definitions made by hand, and what decorators have left on functions."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from opencqrs_py.errors import HandlerSignatureError
+from opencqrs_py.model.handler import (
+    AROUND_ATTRIBUTE,
+    HANDLER_ATTRIBUTE,
+    UPCASTER_ATTRIBUTE,
+    Handler,
+    HandlerMark,
+    Interceptor,
+    Upcaster,
+)
+
+__all__ = ["Definition", "EventHandlerDefinition", "in_order", "interceptors_in_order", "place_of", "upcasters_of"]
+
+_LAST = float("inf")
+
+
+@dataclass(frozen=True, slots=True)
+class EventHandlerDefinition:
+    """A handler and the group that it belongs to, without a decorator.
+
+    Attributes:
+        group: Processing group.
+        handler: Function or bound method; its arguments are found by annotation.
+        types: Patterns of event types, when no event class decides.
+        order: Handlers of a group run in ascending order, those without one last.
+
+    Source:
+        OpenCQRS ``EventHandlerDefinition``.
+    """
+
+    group: str
+    handler: Callable[..., Any]
+    types: Sequence[str] = ()
+    order: int | None = None
+
+    @property
+    def handlers(self) -> tuple[Handler, ...]:
+        """What the definition comes to."""
+        return (Handler(HandlerMark(self.group, tuple(self.types), self.order), self.handler, place_of(self.handler)),)
+
+
+Definition = EventHandlerDefinition | Handler | Callable[..., Any]
+"""What a handler may be given as: a function that is decorated, or one with a definition."""
+
+
+def in_order(definitions: Iterable[Definition]) -> list[Handler]:
+    """Return the handlers of definitions and of decorated functions, in the order in which they run.
+
+    Raises:
+        HandlerSignatureError: OCQ-207, if something is no handler, or names no group.
+    """
+    return sorted((handler for definition in definitions for handler in _handlers(definition)), key=_order)
+
+
+def upcasters_of(functions: Iterable[Upcaster | Callable[..., Any]]) -> list[Upcaster]:
+    """Return what ``@upcaster`` has made of functions.
+
+    Raises:
+        HandlerSignatureError: OCQ-207, if a function is not decorated.
+    """
+    return [one if isinstance(one, Upcaster) else _upcaster(one) for one in functions]
+
+
+def interceptors_in_order(functions: Iterable[Interceptor | Callable[..., Any]], group: str) -> list[Interceptor]:
+    """Return what ``@around_event`` and ``@around_handler`` have made of functions for a group, outermost first.
+
+    Raises:
+        HandlerSignatureError: OCQ-207, if a function is not decorated.
+    """
+    found = [one for given in functions for one in _interceptors(given)]
+    return sorted((one for one in found if one.mark.group in ("", group)), key=_order)
+
+
+def place_of(member: Any) -> str:
+    """Return ``file:line (name)`` of a function or class."""
+    try:
+        file = inspect.getsourcefile(member) or "?"
+        line = inspect.getsourcelines(member)[1]
+    except (OSError, TypeError):
+        return str(getattr(member, "__qualname__", member))
+    return f"{file}:{line} ({member.__qualname__})"
+
+
+def _order(ordered: Handler | Interceptor) -> float:
+    return _LAST if ordered.mark.order is None else ordered.mark.order
+
+
+def _handlers(definition: Definition) -> Iterable[Handler]:
+    if isinstance(definition, Handler):
+        return (definition,)
+    if isinstance(definition, EventHandlerDefinition):
+        return definition.handlers
+    if not inspect.isroutine(definition):
+        what = f"{getattr(definition, '__qualname__', type(definition).__qualname__)} is no function"
+        fix = "give functions, or methods bound to an instance, such as Reminders(mailer).remind"
+        raise HandlerSignatureError("OCQ-207", what, place_of(definition), fix)
+    marks: tuple[HandlerMark, ...] = getattr(definition, HANDLER_ATTRIBUTE, ())
+    if not marks:
+        raise _undecorated(definition, "@event_handling", "EventHandlerDefinition")
+    return [
+        Handler(HandlerMark(group, mark.types, mark.order), definition, place_of(definition))
+        for mark in marks
+        for group in ([mark.group] if mark.group else _groups_of_class(definition))
+    ]
+
+
+def _groups_of_class(method: Any) -> list[str]:
+    """Return the groups that a method belongs to by its class."""
+    marks = getattr(type(getattr(method, "__self__", None)), "__dict__", {}).get(HANDLER_ATTRIBUTE, ())
+    groups = [mark.group for mark in marks if mark.group]
+    if not groups:
+        fix = 'write @event_handling("catalog")'
+        raise HandlerSignatureError("OCQ-207", "the handler names no processing group", place_of(method), fix)
+    return groups
+
+
+def _upcaster(function: Callable[..., Any]) -> Upcaster:
+    types = getattr(function, UPCASTER_ATTRIBUTE, ())
+    if not types:
+        raise _undecorated(function, "@upcaster", "Upcaster")
+    return Upcaster(types, function, place_of(function))
+
+
+def _interceptors(given: Interceptor | Callable[..., Any]) -> list[Interceptor]:
+    if isinstance(given, Interceptor):
+        return [given]
+    marks = getattr(given, AROUND_ATTRIBUTE, ())
+    if not marks:
+        raise _undecorated(given, "@around_event or @around_handler", "Interceptor")
+    return [Interceptor(mark, given, place_of(given)) for mark in marks]
+
+
+def _undecorated(function: Any, decorator: str, otherwise: str) -> HandlerSignatureError:
+    fix = f"decorate it with {decorator}, or give an {otherwise}"
+    return HandlerSignatureError("OCQ-207", "the function is not decorated", place_of(function), fix)

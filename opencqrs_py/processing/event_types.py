@@ -1,0 +1,101 @@
+"""Event types: which classes stand for the types that events carry."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, get_origin, is_typeddict
+
+from opencqrs_py.model.handler import event_type_of
+
+__all__ = ["ANYTHING", "EventTypes", "TypeResolver", "plain"]
+
+TypeResolver = Callable[[str], type | None]
+"""Returns the event class of a type, ``None`` if it knows none."""
+
+ANYTHING = (object, dict, Mapping)
+"""What every event's data can become."""
+
+
+class EventTypes:
+    """The event classes by type: those that ``@event_type`` marks, those of a map, those that a resolver knows.
+
+    Several classes may stand for one type, each in its own module; the marked ones come first.
+
+    Args:
+        classes: Classes with ``@event_type``; others are left out.
+        mapped: More types, each with its class.
+        resolver: Asked for types that are neither marked nor mapped; the same answer for a type at each call.
+
+    Source:
+        OpenCQRS event type resolvers.
+    """
+
+    def __init__(
+        self,
+        classes: Iterable[type] = (),
+        mapped: Mapping[str, type] | None = None,
+        resolver: TypeResolver | None = None,
+    ) -> None:
+        self._resolver = resolver
+        self._mapped = dict(mapped or {})
+        self._classes: dict[str, list[type]] = {}
+        self.add(classes)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The types that are known by name."""
+        return tuple(dict.fromkeys((*self._classes, *self._mapped)))
+
+    @property
+    def open(self) -> bool:
+        """Whether there may be more types than ``names``."""
+        return self._resolver is not None
+
+    def add(self, classes: Iterable[type]) -> None:
+        """Take in more classes that are marked."""
+        for cls in classes:
+            if isinstance(cls, type) and (name := event_type_of(cls)):
+                known = self._classes.setdefault(name, [])
+                if cls not in known:
+                    known.append(cls)
+
+    def classes_of(self, event_type: str) -> Sequence[type]:
+        """Return the classes that stand for a type."""
+        found = list(self._classes.get(event_type, ()))
+        if event_type in self._mapped:
+            found.append(self._mapped[event_type])
+        if not found and self._resolver is not None and (resolved := self._resolver(event_type)) is not None:
+            found.append(resolved)
+        return found
+
+    def all_classes(self) -> Sequence[type]:
+        """Return every class that is known without a resolver."""
+        return [cls for name in self.names for cls in self.classes_of(name)]
+
+    def class_for(self, wanted: Sequence[Any], event_type: str) -> Any:
+        """Return the class to decode an event to for somebody who asks for one of ``wanted``; ``None`` for none.
+
+        A class itself comes before its children.
+
+        Source:
+            Decision K7.
+        """
+        stand_ins = self.classes_of(event_type)
+        for asked in map(plain, wanted):
+            if asked in ANYTHING or asked in stand_ins:
+                return asked
+            if (child := next((cls for cls in stand_ins if is_a(cls, asked)), None)) is not None:
+                return child
+        return None
+
+
+def plain(cls: Any) -> Any:
+    """Return a class without its type arguments."""
+    return get_origin(cls) or cls
+
+
+def is_a(cls: Any, parent: Any) -> bool:
+    """Say whether ``cls`` is ``parent`` or a child of it; TypedDicts have no children."""
+    if is_typeddict(parent) or is_typeddict(cls):
+        return cls is parent
+    return issubclass(cls, parent)

@@ -1,0 +1,141 @@
+"""Sequences by decoded objects: for resolvers that must see what an event says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from opencqrs_py.errors import AssemblyError
+from opencqrs_py.model.event import Event
+from opencqrs_py.model.partition import Partition, residue_of
+from opencqrs_py.processing.binding import with_arguments
+from opencqrs_py.processing.decoding import decoder_for
+from opencqrs_py.processing.event_types import EventTypes
+from opencqrs_py.processing.injectors import NothingProvided
+from opencqrs_py.processing.reading import Reading
+from opencqrs_py.processing.roles import RESOLVER, Kind
+from opencqrs_py.processing.sequencing import PartitionOf, Sequencing, SequencingByEvent
+from opencqrs_py.processing.signatures import Signature, read_signature
+
+__all__ = ["SequencingByObject", "sequencing_for"]
+
+
+def sequencing_for(
+    resolver: Callable[..., str],
+    types: EventTypes,
+    reading: Reading,
+    place: str,
+    partition_of: PartitionOf = residue_of,
+) -> Sequencing:
+    """Return how a group's events are sequenced.
+
+    A resolver that asks for an event class, or for metadata, by annotation sees events as handlers do: unwrapped,
+    upcast and decoded. Any other sees the stored event.
+
+    Args:
+        resolver: Returns a sequence id.
+        types: The event classes known.
+        reading: How stored events are read.
+        place: How messages name the resolver.
+        partition_of: Partition resolver.
+
+    Raises:
+        HandlerSignatureError: OCQ-201 to OCQ-205.
+
+    Source:
+        OpenCQRS sequence resolvers for raw events and for objects.
+    """
+    signature = _signature(resolver, place)
+    if signature is None:
+        return SequencingByEvent(resolver, partition_of)
+    return SequencingByObject(resolver, signature, types, reading, place, partition_of)
+
+
+def _signature(resolver: Callable[..., str], place: str) -> Signature | None:
+    function = resolver if hasattr(resolver, "__code__") else type(resolver).__call__
+    if not set(getattr(function, "__annotations__", ())) - {"return"}:
+        return None
+    call = resolver if hasattr(resolver, "__code__") else resolver.__call__  # type: ignore[operator]
+    signature = read_signature(call, place, NothingProvided(), RESOLVER)
+    raw_only = all(argument.kind is Kind.RAW for argument in signature.arguments)
+    return None if raw_only else signature
+
+
+class SequencingByObject:
+    """Sequences by what handlers see of an event.
+
+    What an upcaster makes of one event may belong to several sequences, and so go to several partitions.
+
+    Args:
+        resolver: Sequence resolver of the group.
+        signature: Its arguments.
+        types: The event classes known.
+        reading: How stored events are read.
+        place: How messages name the resolver.
+        partition_of: Partition resolver.
+    """
+
+    def __init__(
+        self,
+        resolver: Callable[..., str],
+        signature: Signature,
+        types: EventTypes,
+        reading: Reading,
+        place: str,
+        partition_of: PartitionOf = residue_of,
+    ) -> None:
+        self._call = with_arguments(resolver, signature, NothingProvided())
+        self._wanted = signature.event_classes
+        self.sees_attributes = signature.sees_attributes
+        self._types = types
+        self._reading = reading
+        self._place = place
+        self._partition_of = partition_of
+        self._handles: Callable[[str], bool] = _whatever
+
+    def residues(self, event: Event, modulus: int) -> Sequence[int]:
+        """Return the residues of the partitions of what a stored event becomes.
+
+        Raises:
+            AssemblyError: OCQ-514, if the resolver does not take the event's class.
+            EventFormatError: If the event cannot be read or decoded.
+        """
+        read = self._reading.read(event)
+        return tuple(dict.fromkeys(self._residue(one, modulus) for one in read if self._handles(one.type)))
+
+    def serve(self, types: Iterable[str], handles: Callable[[str], bool]) -> None:
+        """Learn what the group handles: the resolver is not asked about anything else.
+
+        Args:
+            types: The types, as read, that are known to be handled.
+            handles: Says whether the group handles a type.
+
+        Raises:
+            AssemblyError: OCQ-514, naming a type whose class the resolver does not take.
+        """
+        self._handles = handles
+        for name in types:
+            self._class_for(name)
+
+    def belongs(self, event: Event, partition: Partition) -> bool:
+        """Say whether an event, as read, is for a partition."""
+        return self._residue(event, partition.modulus) == partition.residue
+
+    def _residue(self, event: Event, modulus: int) -> int:
+        return self._partition_of(self._call(self._decoded(event), event, event, None), modulus)
+
+    def _decoded(self, event: Event) -> Any:
+        found = self._class_for(event.type)
+        return None if found is None else decoder_for(found)(event)
+
+    def _class_for(self, event_type: str) -> Any:
+        found = self._types.class_for(self._wanted, event_type)
+        if found is None and self._wanted:
+            asked = " | ".join(getattr(cls, "__name__", str(cls)) for cls in self._wanted)
+            what = f"the sequence resolver takes {asked}, but the group also handles events of type '{event_type}'"
+            raise AssemblyError("OCQ-514", what, self._place, "let it take their class too, or dict")
+        return found
+
+
+def _whatever(_event_type: str) -> bool:
+    return True

@@ -1,0 +1,129 @@
+"""Upcasting: from events of old types to events as they are written today."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import orjson
+
+from opencqrs_py.errors import EventFormatError, HandlerSignatureError
+from opencqrs_py.model.event import Event
+from opencqrs_py.model.handler import Upcaster
+from opencqrs_py.model.upcast import Upcast
+from opencqrs_py.processing.awaiting import finish
+from opencqrs_py.processing.binding import Call, with_arguments
+from opencqrs_py.processing.decoding import Decoder, decoder_for
+from opencqrs_py.processing.event_types import plain
+from opencqrs_py.processing.ports import Injector
+from opencqrs_py.processing.roles import UPCASTER
+from opencqrs_py.processing.signatures import read_signature
+
+__all__ = ["Upcasters"]
+
+_FIX = 'return Upcast("library.book-lent.v2", data), a list of them, or None to drop the event'
+
+
+class Upcasters:
+    """Chains of upcasters: what one of them makes is given to the next, until none takes it.
+
+    Args:
+        upcasters: At most one for each type; their order does not matter.
+        injector: Provides what they ask for besides the event.
+
+    Raises:
+        HandlerSignatureError: OCQ-220, if two take the same type, naming both; OCQ-201 to OCQ-205 for a signature,
+            which has one event class at most.
+
+    Source:
+        OpenCQRS upcasting, with a guard against cycles.
+    """
+
+    def __init__(self, upcasters: Iterable[Upcaster], injector: Injector) -> None:
+        self._by_type: dict[str, _Bound] = {}
+        for upcaster in upcasters:
+            bound = _Bound(upcaster, injector)
+            for name in upcaster.types:
+                if name in self._by_type:
+                    what = f"two upcasters take events of type '{name}'"
+                    where = f"{self._by_type[name].place} and {upcaster.place}"
+                    raise HandlerSignatureError("OCQ-220", what, where, "leave one of them")
+                self._by_type[name] = bound
+
+    @property
+    def sees_attributes(self) -> bool:
+        """Whether one of them can look at an event's attributes."""
+        return any(bound.sees_attributes for bound in self._by_type.values())
+
+    @property
+    def types(self) -> frozenset[str]:
+        """The event types that are upcast."""
+        return frozenset(self._by_type)
+
+    def upcast(self, event: Event) -> Sequence[Event]:
+        """Return what becomes of an event: none, one or several, in the order in which upcasters gave them.
+
+        All of them have the event's id, position and other attributes; only type and data change.
+
+        Raises:
+            EventFormatError: OCQ-221, if an upcaster returns something else than ``Upcast``; OCQ-222, if upcasters
+                lead back to a type that they came from; OCQ-223, if one raises; OCQ-210 or OCQ-211, if the data do
+                not fit what it asks for.
+        """
+        return tuple(self._chain(event, ()))
+
+    def _chain(self, event: Event, way: tuple[str, ...]) -> Iterator[Event]:
+        bound = self._by_type.get(event.type)
+        if bound is None:
+            yield event
+            return
+        if event.type in way:
+            circle = " → ".join((*way[way.index(event.type) :], event.type))
+            places = ", ".join(dict.fromkeys(self._by_type[name].place for name in way))
+            fix = "let the upcasters lead to a type that none of them takes"
+            raise EventFormatError("OCQ-222", f"upcasters lead in a circle ({circle})", places, fix)
+        for result in bound.upcast(event):
+            yield from self._chain(result, (*way, event.type))
+
+
+class _Bound:
+    """An upcaster whose arguments are known."""
+
+    def __init__(self, upcaster: Upcaster, injector: Injector) -> None:
+        self.place = upcaster.place
+        signature = read_signature(upcaster.call, upcaster.place, injector, UPCASTER)
+        self.sees_attributes = signature.sees_attributes
+        self._call: Call = with_arguments(upcaster.call, signature, injector)
+        wanted = [plain(cls) for cls in signature.event_classes]
+        if len(wanted) > 1:
+            what = "an upcaster takes events of one class, but asks for any of several"
+            raise HandlerSignatureError("OCQ-203", what, upcaster.place, "take dict, or write one for each class")
+        self._decode: Decoder | None = decoder_for(wanted[0]) if wanted else None
+
+    def upcast(self, event: Event) -> list[Event]:
+        decoded = self._decode(event) if self._decode is not None else None
+        try:
+            results = list(_several(finish(self._call(decoded, event, event, None))))
+        except Exception as error:
+            what = f"upcaster {self.place} raised {type(error).__name__}: {error}"
+            raise EventFormatError("OCQ-223", what, event.label, "mend the upcaster") from error
+        return [self._changed(event, result) for result in results]
+
+    def _changed(self, event: Event, result: Any) -> Event:
+        if not isinstance(result, Upcast) or not isinstance(result.type, str):
+            what = f"upcaster {self.place} returned {type(result).__name__} instead of an Upcast"
+            raise EventFormatError("OCQ-221", what, event.label, _FIX)
+        try:
+            payload = None if result.data is None else orjson.dumps(result.data).decode()
+        except orjson.JSONEncodeError as error:
+            what = f"upcaster {self.place} returned data that cannot become JSON ({error})"
+            raise EventFormatError("OCQ-221", what, event.label, _FIX) from error
+        return event._replace(type=result.type, payload=payload)
+
+
+def _several(results: Any) -> Iterable[Any]:
+    if results is None:
+        return ()
+    if isinstance(results, Upcast | Mapping | str) or not isinstance(results, Iterable):
+        return (results,)
+    return results

@@ -1,0 +1,92 @@
+"""The work of one transaction, as handlers see it."""
+
+from __future__ import annotations
+
+from asyncio import CancelledError
+from collections.abc import Callable
+from functools import cached_property
+from typing import Any
+
+from opencqrs_py.model.context import ProcessingContext
+from opencqrs_py.model.event import Event
+from opencqrs_py.model.partition import Partition
+from opencqrs_py.processing.awaiting import finish
+from opencqrs_py.processing.ports import UnitOfWork
+
+__all__ = ["AfterCommit", "Work"]
+
+
+class AfterCommit:
+    """Takes calls that are made once the transaction is committed; when it is rolled back, they are forgotten.
+
+    A handler asks for it by annotation: ``after_commit(lambda: bell.ring())``. The calls are made in their order, on
+    the thread of the handler, at most once: a crash right after the commit loses them. One that raises is reported
+    and repeats nothing. What is awaitable is awaited.
+    """
+
+    def __init__(self) -> None:
+        self._calls: list[Callable[[], object]] = []
+
+    def __call__(self, call: Callable[[], object]) -> None:
+        """Remember ``call``."""
+        self._calls.append(call)
+
+    def run(self) -> list[BaseException]:
+        """Make the calls; return what they raised."""
+        errors: list[BaseException] = []
+        for call in self._calls:
+            try:
+                finish(call())
+            except (Exception, SystemExit, CancelledError) as error:  # committed is committed; the others are owed
+                errors.append(error)
+        return errors
+
+
+class Work:
+    """One transaction and the circumstances in which handlers are called in it.
+
+    Args:
+        group: Processing group.
+        partition: Partition that handles the events.
+        unit: The transaction.
+        troubled: Position of an event that failed before, or ``None``.
+        attempt: Number of this attempt of that event, from 1.
+    """
+
+    def __init__(
+        self, group: str, partition: Partition, unit: UnitOfWork, troubled: int | None = None, attempt: int = 1
+    ) -> None:
+        self.partition = partition
+        self._group = group
+        self._unit = unit
+        self._troubled = troubled
+        self._attempt = attempt
+
+    @cached_property
+    def connection(self) -> Any:
+        """The transaction's connection."""
+        return self._unit.connection
+
+    @cached_property
+    def session(self) -> Any:
+        """A session on the same connection."""
+        return self._unit.session
+
+    @cached_property
+    def driver_connection(self) -> Any:
+        """The connection of the database's driver, such as ``sqlite3.Connection``, below ``connection``."""
+        return self._unit.connection.connection.driver_connection
+
+    @cached_property
+    def after_commit(self) -> AfterCommit:
+        """Takes what is to be called after the commit."""
+        return AfterCommit()
+
+    def committed(self) -> list[BaseException]:
+        """Make the calls that wait for the commit; return what they raised."""
+        return self.after_commit.run() if "after_commit" in self.__dict__ else []
+
+    def context(self, event: Event) -> ProcessingContext:
+        """Return the circumstances of a call for ``event``."""
+        attempt = self._attempt if event.position == self._troubled else 1
+        return ProcessingContext(self._group, self.partition, event.position, attempt)

@@ -1,0 +1,112 @@
+"""``opencqrs config`` as a person types it."""
+
+from __future__ import annotations
+
+import json
+from textwrap import dedent
+
+import pytest
+
+from opencqrs_py.cli.main import main
+
+YAML = """
+    opencqrs:
+      event-handling:
+        standard:
+          retry: {max-attempts: 5, policy: fixed}
+          fetch: {subject: /all}
+        groups:
+          books:
+            retry: {max-attempts: ~, policy: ~, multiplier: ~}
+            fetch: {subject: /books}
+          v1.2: {}
+"""
+
+
+@pytest.fixture
+def config(project, capsys):
+    """Run the command in the project and return exit code, lines of the result, and the messages."""
+    project.yaml(YAML)
+
+    def run(*arguments, **environ):
+        with pytest.raises(SystemExit) as ended:
+            main(["config", "--project", str(project.folder), *arguments])
+        seen = capsys.readouterr()
+        return ended.value.code, [line.rstrip() for line in seen.out.splitlines()], seen.err
+
+    return run
+
+
+def test_with_origin_each_value_is_followed_by_what_does_not_count(config, project):
+    code, lines, _ = config("--group", "books", "--changed", "--origin", "--set", "spark.master=yarn")
+    assert code == 0
+    assert "\n".join(lines[2:]) == dedent("""\
+        group books
+          fetch.subject       /books               application.yaml:10:26
+                         not  /all                 standard (application.yaml:6:24)
+          retry.policy        exponential_backoff  built-in default (reset by application.yaml:9:42)
+                         not  fixed                standard (application.yaml:5:40)
+          retry.max-attempts  infinite             built-in default (reset by application.yaml:9:31)
+                         not  5                    standard (application.yaml:5:29)""")
+
+
+def test_without_origin_there_is_one_line_for_each_value(config):
+    _, lines, _ = config("--group", "books", "--changed")
+    assert [line.split()[0] for line in lines[3:]] == ["fetch.subject", "retry.policy", "retry.max-attempts"]
+
+
+def test_changed_keeps_what_null_has_taken_back_and_leaves_out_what_null_has_not_changed(config):
+    _, lines, _ = config("--group", "books", "--changed")
+    assert any("reset by application.yaml:9:31" in line for line in lines)
+    assert not any("retry.multiplier" in line for line in lines)
+
+
+def test_everything_is_the_application_and_then_each_group(config):
+    code, lines, _ = config()
+    assert [line for line in lines if line and not line.startswith(" ")][1:] == [
+        "application",
+        "group books",
+        "group v1.2",
+    ]
+    application = lines[lines.index("application") : lines.index("group books")]
+    assert not any("groups" in line for line in application)
+    assert {len(line.split()[0].split(".")) for line in lines[lines.index("group v1.2") + 1 :]} == {2}
+    assert code == 0
+
+
+def test_json_has_what_does_not_count_only_when_it_is_asked_for(config):
+    _, lines, _ = config("--group", "BOOKS", "--changed", "--format", "json")
+    rows = json.loads("\n".join(lines))["books"]
+    assert rows[0] == {
+        "path": "event-handling.groups.books.fetch.subject",
+        "value": "/books",
+        "origin": "application.yaml:10:26",
+        "default": False,
+    }
+    _, lines, _ = config("--group", "books", "--changed", "--format", "json", "--origin")
+    rows = json.loads("\n".join(lines))["books"]
+    assert rows[0]["lost"] == [
+        {
+            "path": "event-handling.standard.fetch.subject",
+            "value": "/all",
+            "origin": "standard (application.yaml:6:24)",
+        }
+    ]
+
+
+@pytest.mark.parametrize(
+    ("group", "says"), [("boks", "did you mean books?"), ("zzz", "known: books, v1.2")], ids=["near", "far"]
+)
+def test_a_group_that_there_is_not_is_wrong_use(config, group, says):
+    code, _, messages = config("--group", group)
+    assert code == 2
+    assert f"there is no group '{group}'; {says}" in messages
+
+
+def test_mistakes_come_together_and_nothing_is_shown(config, project):
+    project.write("config/application.yaml", "opencqrs: {spark: {mastr: x}, event-handling.standard.retry.jitter: 2}")
+    code, lines, messages = config()
+    assert (code, lines) == (2, [])
+    assert messages.index("[OCQ-103]") < messages.index("[OCQ-114]") or "[OCQ-114]" in messages
+    assert "did you mean spark.master?" in messages
+    assert "config/application.yaml:1:20" in messages

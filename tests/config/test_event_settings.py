@@ -1,0 +1,73 @@
+"""How stored events are read, and what is in order: settings of events and of sequences."""
+
+from __future__ import annotations
+
+import pytest
+
+from opencqrs_py.config import DataFormat, Resolution
+
+
+def test_events_are_plain_and_have_no_further_classes_by_default(project):
+    events = project.load().settings.events
+    assert (events.format, events.types, events.type_resolver_ref) == (DataFormat.PLAIN, {}, None)
+
+
+def test_event_types_are_names_of_the_users_and_keep_their_dots_and_their_case(project):
+    project.yaml("""
+        opencqrs.events:
+          format: Envelope
+          types:
+            library.book-lent.v1: library.events:BookLent
+            org.example.BookReturned: library.events:BookReturned
+          type-resolver-ref: by_name
+    """)
+    events = project.load().settings.events
+    assert events.format is DataFormat.ENVELOPE
+    assert events.types == {
+        "library.book-lent.v1": "library.events:BookLent",
+        "org.example.BookReturned": "library.events:BookReturned",
+    }
+    assert events.type_resolver_ref == "by_name"
+
+
+def test_event_types_of_several_places_are_put_together_one_by_one(project):
+    project.yaml("opencqrs.events.types: {a.v1: 'm:A', b.v1: 'm:B'}")
+    project.write("application-prod.yaml", "opencqrs.events.types: {b.v1: 'm:Better', c.v1: 'm:C'}")
+    events = project.load(profiles=["prod"], overrides=["events.types.d.v1=m:D"]).settings.events
+    assert events.types == {"a.v1": "m:A", "b.v1": "m:Better", "c.v1": "m:C", "d.v1": "m:D"}
+
+
+def test_a_format_that_does_not_exist_is_told_with_those_that_do(project):
+    error = project.yaml("opencqrs.events.format: xml").error()
+    assert (error.code, error.what) == ("OCQ-112", "events.format cannot be 'xml': there is no such choice")
+    assert error.fix == "use one of plain, envelope"
+
+
+@pytest.mark.parametrize(
+    ("written", "resolution", "leaf", "value"),
+    [
+        ("{resolution: per-level-subject, level: 3}", Resolution.PER_LEVEL_SUBJECT, "level", 3),
+        ("{resolution: perDataField, data-field: reader.id}", Resolution.PER_DATA_FIELD, "data_field", "reader.id"),
+        ("{resolution: PER_METADATA_KEY, metadataKey: by}", Resolution.PER_METADATA_KEY, "metadata_key", "by"),
+    ],
+)
+def test_a_sequence_has_the_setting_that_its_resolution_needs(project, written, resolution, leaf, value):
+    project.yaml(f"opencqrs.event-handling.groups.books.sequence: {written}")
+    sequence = project.load().group("books").sequence
+    assert sequence.resolution is resolution
+    assert getattr(sequence, leaf) == value
+
+
+def test_a_level_below_one_is_refused(project):
+    error = project.yaml("opencqrs.event-handling.standard.sequence.level: 0").error()
+    assert error.code == "OCQ-114"
+
+
+def test_the_level_may_be_the_standard_and_the_resolution_the_groups(project):
+    project.yaml("""
+        opencqrs.event-handling:
+          standard.sequence.level: 4
+          groups.books.sequence.resolution: per_level_subject
+    """)
+    sequence = project.load().group("books").sequence
+    assert (sequence.resolution, sequence.level) == (Resolution.PER_LEVEL_SUBJECT, 4)

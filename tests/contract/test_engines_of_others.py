@@ -1,0 +1,107 @@
+"""Databases on engines that users have made: the same rules hold for their transactions."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import Connection, Engine, create_engine, event, text
+from sqlalchemy.pool import StaticPool
+
+from opencqrs_py.adapters.sql import Database, DatabaseTransactions, SqlProgressTracker
+from opencqrs_py.errors import EventStoreError
+from opencqrs_py.testing.contracts import ProgressTrackerContract, ReadModel
+
+
+@pytest.fixture
+def engine(url: str) -> Iterator[Engine]:
+    """An engine as a user makes it, that has been used before we see it."""
+    made = create_engine(url.replace("postgresql://", "postgresql+psycopg://"))
+    with made.begin() as connection:
+        connection.execute(text("SELECT 1"))
+    yield made
+    made.dispose()
+
+
+@pytest.fixture
+def open_database(engine: Engine) -> Callable[[], Database]:
+    return lambda: Database.of(engine)
+
+
+class TestSqlProgressTrackerOnAnEngineOfOthers(ProgressTrackerContract):
+    @pytest.fixture
+    def read_model(self, written: ReadModel) -> ReadModel:
+        return written
+
+    @pytest.fixture
+    def tracker(self, database: Database) -> SqlProgressTracker:
+        return SqlProgressTracker(database)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "of-others.db"
+
+
+def begin_as_the_documents_say(engine: Engine) -> None:
+    @event.listens_for(engine, "connect")
+    def _connect(connection: Any, _record: Any) -> None:
+        connection.isolation_level = None
+
+    @event.listens_for(engine, "begin")
+    def _begin(connection: Connection) -> None:
+        connection.exec_driver_sql("BEGIN")
+
+
+@pytest.mark.parametrize("prepare", [lambda _engine: None, begin_as_the_documents_say], ids=["plain", "with listeners"])
+def test_a_writer_holds_the_write_lock_from_its_beginning(file: Path, prepare: Callable[[Engine], None]) -> None:
+    engine = create_engine(f"sqlite:///{file}")
+    prepare(engine)
+    with engine.connect() as connection:  # stays in the pool
+        connection.execute(text("SELECT 1"))
+    database = Database.of(engine)
+    other = sqlite3.connect(file, timeout=0)
+    with database.writing() as connection:
+        assert connection.exec_driver_sql("PRAGMA journal_mode").scalar_one() == "wal"
+        assert connection.exec_driver_sql("PRAGMA busy_timeout").scalar_one() == 60_000
+        with pytest.raises(sqlite3.OperationalError, match="locked"):
+            other.execute("BEGIN IMMEDIATE")
+    other.execute("BEGIN IMMEDIATE")
+    other.close()
+    engine.dispose()
+
+
+def test_what_the_user_begins_on_the_engine_is_one_transaction_too(file: Path) -> None:
+    engine = create_engine(f"sqlite:///{file}")
+    assert Database.of(engine).engine is Database.of(engine).engine is engine
+    with engine.begin() as connection:
+        connection.execute(text("CREATE TABLE kept (id INTEGER)"))
+    with engine.begin() as connection:
+        connection.execute(text("CREATE TABLE lost (id INTEGER)"))
+        connection.rollback()
+    with engine.connect() as connection:
+        assert connection.execute(text("SELECT name FROM sqlite_master")).scalars().all() == ["kept"]
+    engine.dispose()
+
+
+def test_a_database_in_memory_keeps_what_is_in_it() -> None:
+    engine = create_engine("sqlite://", poolclass=StaticPool)
+    with engine.begin() as connection:
+        connection.execute(text("CREATE TABLE numbers (n INTEGER)"))
+    with DatabaseTransactions(Database.of(engine)).begin() as unit:
+        unit.connection.execute(text("INSERT INTO numbers VALUES (1)"))
+    with engine.connect() as connection:
+        assert connection.execute(text("SELECT n FROM numbers")).scalar_one() == 1
+    engine.dispose()
+
+
+def test_an_engine_of_a_kind_that_is_not_supported_is_refused() -> None:
+    class MadeElsewhere:
+        url = create_engine("sqlite://").url.set(drivername="mssql+pyodbc", host="h", password="hunter2")
+
+    with pytest.raises(EventStoreError, match="'mssql' are not supported") as caught:
+        Database.of(MadeElsewhere())  # type: ignore[arg-type]
+    assert "hunter2" not in str(caught.value)

@@ -1,0 +1,148 @@
+"""Where progress and read models are, by what settings say and the project's containers hold."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from sqlalchemy import create_engine, inspect, text
+
+from opencqrs_py import Application
+from opencqrs_py.errors import AssemblyError, AssemblyErrors
+from opencqrs_py.model.cloudevents import parse_event
+
+HANDLERS = """
+from pathlib import Path
+from dependency_injector import containers, providers
+from opencqrs_py import Event, event_handling, on_start
+from sqlalchemy import Connection, create_engine, text
+
+class Container(containers.DeclarativeContainer):
+    library = providers.Singleton(create_engine, f"sqlite:///{Path(__file__).parent}/library.db")
+
+@on_start("seen")
+def table(connection: Connection) -> None:
+    connection.execute(text("CREATE TABLE IF NOT EXISTS seen (id TEXT PRIMARY KEY)"))
+
+@event_handling("seen", types=["*"])
+def see(event: Event, connection: Connection) -> None:
+    connection.execute(text("INSERT INTO seen VALUES (:id)"), {"id": event.id})
+"""
+WITHOUT_CONTAINER = HANDLERS.replace("library = providers", "library = None and providers")
+THREAD = {"event-handling.standard.processing.engine": "thread"}
+
+
+@pytest.fixture
+def make_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], ModuleType]]:
+    made: list[str] = []
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def make(source: str) -> ModuleType:
+        name = f"made_up_choice_{len(made)}"
+        (tmp_path / f"{name}.py").write_text(source)
+        made.append(name)
+        return __import__(name)
+
+    yield make
+    for name in made:
+        del sys.modules[name]
+
+
+def with_events(application: Application, count: int = 50) -> Application:
+    lines = (f'{{"id": "{n}", "source": "s", "type": "t", "subject": "/x/{n}", "data": {{}}}}' for n in range(count))
+    application.event_store.append(map(parse_event, lines))
+    return application
+
+
+def tables(file: Path) -> set[str]:
+    engine = create_engine(f"sqlite:///{file}")
+    names = set(inspect(engine).get_table_names())
+    engine.dispose()
+    return names
+
+
+def seen(file: Path) -> int:
+    with create_engine(f"sqlite:///{file}").connect() as connection:
+        return int(connection.execute(text("SELECT count(*) FROM seen")).scalar_one())
+
+
+@pytest.mark.parametrize("settings", [{}, {"database.ref": "library", "event-store.url": "sqlite:///events.db"}])
+@pytest.mark.parametrize("engine", ["thread", pytest.param("spark", marks=pytest.mark.spark)])
+def test_the_engine_that_a_container_holds_is_the_database(make_module, tmp_path, settings, engine):
+    run_by = {"spark.master": "local[1]", "event-handling.standard.processing.engine": engine}
+    application = with_events(Application({**run_by, **settings}, [make_module(HANDLERS)], tmp_path))
+    assert application.conditions()[0].choice == "provider library"
+    result = application.run(until_caught_up=True)
+    assert not result.failed
+    assert sum(result.handled.values()) == 50
+    assert seen(tmp_path / "library.db") == 50
+    assert {"seen", "opencqrs_progress"} <= tables(tmp_path / "library.db")
+    store = tmp_path / ("events.db" if settings else "opencqrs.db")
+    assert tables(store).isdisjoint({"seen", "opencqrs_progress"})
+    assert [(status.group, status.lag) for status in application.status()] == [("seen", 0)]
+
+
+def test_a_url_wins_over_the_engine_of_a_container(make_module, tmp_path):
+    settings = {**THREAD, "database.url": "sqlite:///read.db"}
+    application = with_events(Application(settings, [make_module(HANDLERS)], tmp_path))
+    application.run(until_caught_up=True)
+    assert seen(tmp_path / "read.db") == 50
+
+
+def test_a_second_start_goes_on_in_the_same_database(make_module, tmp_path):
+    module = make_module(HANDLERS)
+    for _ in range(2):
+        application = with_events(Application(THREAD, [module], tmp_path))
+        result = application.run(until_caught_up=True)
+    assert sum(result.handled.values()) == 0
+    assert seen(tmp_path / "library.db") == 50
+
+
+def test_two_databases_without_a_choice_are_refused_at_the_start_and_nothing_is_written(make_module, tmp_path):
+    settings = {**THREAD, "event-store.url": "sqlite:///events.db"}
+    application = with_events(Application(settings, [make_module(HANDLERS)], tmp_path))
+    with pytest.raises(AssemblyError, match="there are 2 databases, and none is chosen") as caught:
+        application.start()
+    assert caught.value.code == "OCQ-520"
+    assert caught.value.fix == "set database.url, or name a provider with database.ref"
+    assert not (tmp_path / "library.db").exists()
+    decisions = application.conditions()
+    assert [d.choice for d in decisions if d.subject in ("database", "progress.tracking")] == ["", ""]
+
+
+def test_both_a_url_and_a_provider_are_refused_with_both_origins(make_module, tmp_path):
+    settings = {**THREAD, "database.url": "sqlite:///a.db", "database.ref": "library"}
+    with pytest.raises(AssemblyError, match="default given in code and default given in code"):
+        Application(settings, [make_module(HANDLERS)], tmp_path).start()
+
+
+def test_without_a_database_who_asks_for_a_connection_is_refused_at_the_start_with_its_place(make_module, tmp_path):
+    source = WITHOUT_CONTAINER + '\n@event_handling("other", types=["*"])\ndef other(event: Event) -> None: ...\n'
+    module = make_module(source)
+    application = Application({**THREAD, "event-store.url": "https://store:3000"}, [module], tmp_path)
+    told = {(d.group, d.subject): d for d in application.conditions()}
+    assert told["", "database"].choice == "none"
+    assert told["other", "progress.tracking"].choice == "in_memory"
+    with pytest.raises(AssemblyErrors) as caught:
+        application.start()
+    (refused,) = [error for error in caught.value.errors if error.code == "OCQ-524"]
+    assert refused.where.endswith("(see)")
+
+
+def test_all_that_is_wrong_with_any_group_is_raised_together(make_module, tmp_path):
+    wrong = '\n@event_handling("other", types=["*"])\ndef other(event: Event, x) -> None: ...\n'
+    settings = {
+        **THREAD,
+        "event-handling.standard.retry.on-exhausted": "park",
+        "event-handling.groups.seen.progress.tracker-ref": "nobody",
+        "event-handling.groups.other.life-cycle.controller": "leader-election",
+    }
+    application = Application(settings, [make_module(HANDLERS + wrong)], tmp_path)
+    with pytest.raises(AssemblyErrors) as caught:
+        application.start()
+    assert [error.code for error in caught.value.errors] == ["OCQ-502", "OCQ-505", "OCQ-201", "OCQ-506"]
+    assert caught.value.errors[0].where == "progress.tracker-ref (default given in code)"
+    assert caught.value.errors[-1].where == "group seen, group other"

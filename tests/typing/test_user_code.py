@@ -1,0 +1,51 @@
+"""What type checkers say of users' code: nothing where it is right, something where it is wrong."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from opencqrs_py.assembly.discovery import discover, import_modules
+from opencqrs_py.processing.binding import bind
+from opencqrs_py.processing.dispatch import Dispatcher
+from opencqrs_py.processing.interception import Interceptors
+from opencqrs_py.processing.reading import Reading
+from opencqrs_py.processing.upcasting import Upcasters
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+
+
+def lines_found(file: str) -> set[int]:
+    """Return the lines of a file in which ``mypy --strict`` finds an error."""
+    command = [sys.executable, "-m", "mypy", "--strict", str(HERE / file)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode in (0, 1), done.stderr
+    return {int(line) for line in re.findall(rf"{file}:(\d+): error: ", done.stdout)}
+
+
+def test_handlers_as_users_write_them_are_right() -> None:
+    assert lines_found("user_code.py") == set()
+
+
+def test_what_is_wrong_is_found_before_it_is_run() -> None:
+    text = (HERE / "wrong_code.py").read_text("utf-8").splitlines()
+    assert lines_found("wrong_code.py") == {n for n, line in enumerate(text, 1) if line.endswith("# wrong")}
+
+
+def test_the_handlers_that_are_right_can_be_called(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(HERE)
+    (module,) = import_modules(["user_code"], [HERE])
+    monkeypatch.delitem(sys.modules, "user_code")
+    found = discover([module])
+    assert set(found.groups) == {"catalog", "fast", "audit", "statistics", "reminders"}
+    bound = [bind(handler, found.injector) for handler in found.handlers]
+    interceptors = Interceptors(found.interceptors, found.injector)
+    dispatcher = Dispatcher(
+        bound, found.event_classes, Reading(Upcasters(found.upcasters, found.injector)), interceptors
+    )
+    assert dispatcher.wants("library.book-passed.v1")

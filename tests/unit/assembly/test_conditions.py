@@ -1,0 +1,376 @@
+"""Decisions: a choice, its candidates, its reason; or the error that keeps it from being made."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from dependency_injector import containers, providers
+from sqlalchemy import Engine, create_engine
+
+from opencqrs_py.assembly.conditions import (
+    Decision,
+    decide_batch,
+    decide_controller,
+    decide_tracking,
+    raise_together,
+    unsupported,
+)
+from opencqrs_py.assembly.databases import DatabaseRule, Said, choose_database
+from opencqrs_py.assembly.injection import ContainerInjector
+from opencqrs_py.assembly.stores import located
+from opencqrs_py.config import Settings, effective_group
+from opencqrs_py.errors import AssemblyError, AssemblyErrors, HandlerSignatureError
+from opencqrs_py.processing.ports import LockRegistry
+
+
+class Locks:
+    def obtain(self, name: str) -> None: ...
+
+
+class OtherLocks(LockRegistry): ...
+
+
+class Tracker:
+    claim = unit = renewed = report = statuses = is_outage = None
+
+
+class Mailer: ...
+
+
+def registered(**made) -> ContainerInjector:
+    container = containers.DynamicContainer()
+    for name, what in made.items():
+        container.set_provider(name, what if isinstance(what, providers.Provider) else providers.Singleton(what))
+    return ContainerInjector([container])
+
+
+def group(standard=None, own=None):
+    """Return the effective settings of a group, from leaves written ``section.leaf``."""
+
+    def nested(leaves):
+        tree = {}
+        for path, value in (leaves or {}).items():
+            section, leaf = path.split(".")
+            tree.setdefault(section, {})[leaf] = value
+        return tree
+
+    settings = Settings(event_handling={"standard": nested(standard), "groups": {"books": nested(own)}})
+    return effective_group(settings, "books")
+
+
+# ------------------------------------------------------------------------------------------------------ database
+
+DEFAULT_STORE = Said("sqlite:////p/opencqrs.db", "sqlite:///opencqrs.db", "built-in default", is_default=True)
+SET_STORE = Said("sqlite:////p/events.db", "sqlite:///events.db", "application.yaml:1:1")
+OTHER_STORE = Said("https://store:3000", "https://store:3000", "application.yaml:1:1")
+URL = Said("postgresql://u:p@h/d", "postgresql://u:***@h/d", "application.yaml:2:2")
+ENGINE = {"engine": Engine}
+IN_FUNCTION = {"engine": providers.Singleton(create_engine, "sqlite://")}
+
+
+@pytest.mark.parametrize(
+    ("rule", "providers_", "choice", "reason", "candidates"),
+    [
+        (
+            DatabaseRule(DEFAULT_STORE),
+            {},
+            "sqlite:///opencqrs.db",
+            "the event store's, since no other one is configured or registered",
+            ("event-store.url (built-in default)",),
+        ),
+        (
+            DatabaseRule(SET_STORE),
+            {"mailer": Mailer},
+            "sqlite:///events.db",
+            "the event store's, since no other one is configured or registered",
+            ("event-store.url (application.yaml:1:1)",),
+        ),
+        (
+            DatabaseRule(OTHER_STORE),
+            {},
+            "none",
+            "the event store is no SQL database, and no other one is configured or registered",
+            (),
+        ),
+        (
+            DatabaseRule(DEFAULT_STORE),
+            IN_FUNCTION,
+            "provider engine",
+            "the only provider of an engine, and event-store.url is not set",
+            ("provider engine",),
+        ),
+        (
+            DatabaseRule(OTHER_STORE),
+            ENGINE,
+            "provider engine",
+            "the only provider of an engine, and the event store is no SQL database",
+            ("provider engine",),
+        ),
+        (
+            DatabaseRule(SET_STORE, url=URL),
+            ENGINE,
+            "postgresql://u:***@h/d",
+            "set",
+            (
+                "database.url (application.yaml:2:2)",
+                "event-store.url (application.yaml:1:1)",
+                "provider engine",
+            ),
+        ),
+        (
+            DatabaseRule(SET_STORE, ref=Said("one", "one", "here")),
+            {"one": Engine, "two": Engine},
+            "provider one",
+            "named",
+            ("event-store.url (application.yaml:1:1)", "provider one", "provider two"),
+        ),
+    ],
+)
+def test_the_database_is_the_one_that_is_named_or_the_only_one(rule, providers_, choice, reason, candidates):
+    decision = choose_database(rule, registered(**providers_)).decision
+    assert (decision.group, decision.subject, decision.error) == ("", "database", None)
+    assert (decision.choice, decision.reason, decision.candidates) == (choice, reason, candidates)
+
+
+@pytest.mark.parametrize(
+    ("rule", "providers_", "url", "ref"),
+    [
+        (DatabaseRule(SET_STORE), {}, SET_STORE.value, ""),
+        (DatabaseRule(OTHER_STORE), {}, "", ""),
+        (DatabaseRule(DEFAULT_STORE), ENGINE, "", "engine"),
+        (DatabaseRule(SET_STORE, url=URL), ENGINE, URL.value, ""),
+        (DatabaseRule(SET_STORE, ref=Said("engine", "engine", "")), ENGINE, "", "engine"),
+    ],
+)
+def test_what_was_chosen_is_a_url_or_a_provider_or_neither(rule, providers_, url, ref):
+    choice = choose_database(rule, registered(**providers_))
+    assert (choice.url, choice.ref) == (url, ref)
+
+
+@pytest.mark.parametrize(
+    ("rule", "providers_", "code", "says"),
+    [
+        (
+            DatabaseRule(SET_STORE),
+            ENGINE,
+            "OCQ-520",
+            "2 databases, and none is chosen: event-store.url (application.yaml:1:1), provider engine",
+        ),
+        (DatabaseRule(OTHER_STORE), {"one": Engine, "two": Engine}, "OCQ-520", "provider one, provider two"),
+        (
+            DatabaseRule(SET_STORE, URL, Said("engine", "engine", "a.yaml:1:1")),
+            ENGINE,
+            "OCQ-521",
+            "database.url and database.ref are both set",
+        ),
+        (DatabaseRule(SET_STORE, ref=Said("engin", "engin", "x")), ENGINE, "OCQ-502", "no provider is called 'engin'"),
+        (
+            DatabaseRule(SET_STORE, ref=Said("mailer", "mailer", "x")),
+            {"mailer": Mailer},
+            "OCQ-502",
+            "provider 'mailer' makes Mailer, no Engine",
+        ),
+    ],
+)
+def test_a_database_that_is_not_one_is_an_error(rule, providers_, code, says):
+    decision = choose_database(rule, registered(**providers_)).decision
+    assert decision.choice == ""
+    assert decision.error.code == code
+    assert says in decision.error.what
+    assert str(decision) == f"application: database = not decided: {decision.error.what}"
+
+
+def test_two_choices_of_a_database_are_an_error_that_names_both_origins():
+    rule = DatabaseRule(DEFAULT_STORE, URL, Said("engine", "engine", "argument --set database.ref"))
+    error = choose_database(rule, registered()).decision.error
+    assert error.where == "application.yaml:2:2 and argument --set database.ref"
+
+
+def test_a_driver_in_the_url_makes_no_other_kind_of_store():
+    store = Said("postgresql+psycopg://h/d", "postgresql+psycopg://h/d", "x")
+    assert choose_database(DatabaseRule(store), registered()).url == store.value
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("sqlite:///a.db", "sqlite:////project/a.db"),
+        ("sqlite:///../a.db", "sqlite:////project/../a.db"),
+        ("sqlite:////srv/a.db", "sqlite:////srv/a.db"),
+        ("sqlite://", "sqlite://"),
+        ("sqlite:///:memory:", "sqlite:///:memory:"),
+        ("sqlite:///file:a?mode=memory&uri=true", "sqlite:///file:a?mode=memory&uri=true"),
+        ("postgresql://u@h/d", "postgresql://u@h/d"),
+    ],
+)
+def test_a_relative_path_of_sqlite_is_seen_from_the_project(url, expected):
+    assert located(url, Path("/project")) == expected
+
+
+# ------------------------------------------------------------------------------------------------------ tracking
+
+ONE = Decision("", "database", "sqlite:///opencqrs.db", "…")
+NONE = Decision("", "database", "none", "…")
+UNDECIDED = Decision("", "database", "", "…")
+REFERENCE = {"progress.tracker_ref": "tracker"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "database", "choice", "reason", "setting"),
+    [
+        ({}, ONE, "sql", "there is exactly one database", ""),
+        ({}, NONE, "in_memory", "no database is configured or registered", ""),
+        ({}, UNDECIDED, "", "the database is not decided", ""),
+        ({"progress.tracking": "jdbc"}, ONE, "sql", "set", "progress.tracking"),
+        ({"progress.tracking": "in-memory"}, ONE, "in_memory", "set", "progress.tracking"),
+        ({"progress.tracking": "in-memory"}, UNDECIDED, "in_memory", "set", "progress.tracking"),
+        ({"progress.tracking": "sql"}, UNDECIDED, "sql", "set", "progress.tracking"),
+        (REFERENCE, NONE, "provider tracker", "named", "progress.tracker-ref"),
+    ],
+)
+def test_where_progress_is_kept(settings, database, choice, reason, setting):
+    decision = decide_tracking(group(settings), database, registered(tracker=Tracker))
+    assert (decision.group, decision.subject) == ("books", "progress.tracking")
+    assert (decision.choice, decision.reason, decision.setting) == (choice, reason, setting)
+    assert decision.error is None
+
+
+@pytest.mark.parametrize(
+    ("settings", "providers_", "code", "says"),
+    [
+        ({"progress.tracking": "sql"}, {}, "OCQ-522", "progress.tracking is sql, but there is no database"),
+        (REFERENCE, {}, "OCQ-502", "no provider is called 'tracker'"),
+        (REFERENCE, {"tracker": Mailer}, "OCQ-502", "makes Mailer, which has no claim, unit, renewed, report"),
+    ],
+)
+def test_progress_that_cannot_be_kept_is_an_error(settings, providers_, code, says):
+    error = decide_tracking(group(settings), NONE, registered(**providers_)).error
+    assert error.code == code
+    assert says in error.what
+
+
+# ---------------------------------------------------------------------------------------------------- controller
+
+CONTEXT, ELECTION = "application_context", "leader_election"
+CONTROLLER, LOCKS = "life_cycle.controller", "life_cycle.lock_registry"
+REGISTRATION = "life_cycle.controller_registration"
+
+
+@pytest.mark.parametrize(
+    ("standard", "own", "providers_", "choice", "reason"),
+    [
+        ({}, {}, {"mailer": Mailer}, CONTEXT, "no lock registry is registered"),
+        ({}, {}, {"locks": Locks}, ELECTION, "exactly one lock registry is registered, locks"),
+        ({}, {}, {"locks": OtherLocks}, ELECTION, "exactly one lock registry is registered, locks"),
+        ({CONTROLLER: CONTEXT}, {}, {"a": Locks, "b": Locks}, CONTEXT, "set"),
+        ({CONTROLLER: ELECTION}, {}, {"a": Locks}, ELECTION, "set, and exactly one lock registry is registered, a"),
+        ({LOCKS: "b"}, {}, {"a": Locks, "b": Locks}, ELECTION, "lock registry b is named"),
+        ({LOCKS: "b"}, {CONTROLLER: ELECTION}, {"a": Locks, "b": Locks}, ELECTION, "lock registry b is named"),
+        ({CONTROLLER: ELECTION}, {LOCKS: "b"}, {"a": Locks, "b": Locks}, ELECTION, "lock registry b is named"),
+        ({LOCKS: "b"}, {CONTROLLER: CONTEXT}, {"a": Locks, "b": Locks}, CONTEXT, "set"),
+        ({CONTROLLER: CONTEXT}, {LOCKS: "b"}, {"a": Locks, "b": Locks}, ELECTION, "lock registry b is named"),
+        ({CONTROLLER: CONTEXT, LOCKS: "b"}, {}, {"a": Locks, "b": Locks}, CONTEXT, "set"),
+        ({LOCKS: "b"}, {LOCKS: None}, {"a": Locks}, ELECTION, "exactly one lock registry is registered, a"),
+        ({REGISTRATION: "mine"}, {}, {"mine": Mailer}, "provider mine", "named"),
+        ({REGISTRATION: "mine"}, {CONTROLLER: CONTEXT}, {}, CONTEXT, "set"),
+    ],
+)
+def test_who_starts_and_stops_a_group(standard, own, providers_, choice, reason):
+    injector = registered(**providers_)
+    decision = decide_controller(group(standard, own), injector)
+    assert (decision.subject, decision.choice, decision.reason) == ("life-cycle.controller", choice, reason)
+    assert decision.candidates == tuple(f"provider {name}" for name in injector.makers(LockRegistry))
+    assert decision.error is None
+
+
+@pytest.mark.parametrize(
+    ("settings", "providers_", "code", "says"),
+    [
+        ({}, {"a": Locks, "b": Locks}, "OCQ-523", "2 lock registries are registered and none is chosen: a, b"),
+        ({CONTROLLER: ELECTION}, {"a": Locks, "b": OtherLocks}, "OCQ-523", "none is chosen: a, b"),
+        ({CONTROLLER: ELECTION}, {}, "OCQ-505", "is leader_election, but no lock registry is registered"),
+        ({LOCKS: "lokcs"}, {"locks": Locks}, "OCQ-502", "no provider is called 'lokcs'"),
+        ({LOCKS: "mailer"}, {"mailer": Mailer}, "OCQ-502", "provider 'mailer' makes Mailer, which has no obtain"),
+        ({REGISTRATION: "mine"}, {}, "OCQ-502", "no provider is called 'mine'"),
+    ],
+)
+def test_a_controller_that_cannot_be_chosen_is_an_error(settings, providers_, code, says):
+    decision = decide_controller(group(settings), registered(**providers_))
+    assert (decision.choice, decision.error.code) == ("", code)
+    assert says in decision.error.what
+
+
+@pytest.mark.parametrize(
+    ("settings", "providers_", "says"),
+    [
+        ({}, {"locks": Locks}, ["leader election does not exist yet, and the controller comes to it: exactly one"]),
+        ({CONTROLLER: CONTEXT}, {"locks": Locks}, []),
+        ({REGISTRATION: "mine"}, {"mine": Mailer}, ["life-cycle.controller-registration is set"]),
+        ({CONTROLLER: ELECTION}, {}, []),
+        (
+            {LOCKS: "locks", "retry.on_exhausted": "park"},
+            {"locks": Locks},
+            ["retry.on-exhausted is park", "leader election does not exist yet"],
+        ),
+    ],
+)
+def test_what_does_not_exist_yet_is_refused(settings, providers_, says):
+    effective = group(settings)
+    errors = list(unsupported(effective, decide_controller(effective, registered(**providers_))))
+    assert len(errors) == len(says)
+    for error, text in zip(errors, says, strict=True):
+        assert error.code == "OCQ-506"
+        assert text in error.what
+
+
+# --------------------------------------------------------------------------------------------------------- chunks
+
+
+@pytest.mark.parametrize(
+    ("settings", "transactional", "size", "reason", "setting"),
+    [
+        ({"processing.batch_size": 5}, True, 5, "set", "processing.batch-size"),
+        ({}, True, 1_000, "every handler asks for the progress transaction", ""),
+        ({}, False, 1_000, "every handler asks for the progress transaction or takes lists", ""),
+        ({}, False, 1, "a handler works outside the progress transaction", ""),
+    ],
+)
+def test_how_many_events_share_a_transaction(settings, transactional, size, reason, setting):
+    decision = decide_batch(group(settings), transactional=transactional, size=size)
+    assert (decision.choice, decision.setting) == (str(size), setting)
+    assert decision.reason.startswith(reason)
+
+
+# --------------------------------------------------------------------------------------------------------- errors
+
+
+def error(where, what="it is wrong"):
+    return AssemblyError("OCQ-599", what, where, "mend it")
+
+
+def test_without_errors_nothing_is_raised():
+    raise_together([])
+
+
+def test_one_error_is_raised_as_it_is():
+    single = error("a")
+    with pytest.raises(AssemblyError) as caught:
+        raise_together([single])
+    assert caught.value is single
+
+
+def test_errors_that_differ_only_in_their_place_become_one_that_names_the_places():
+    with pytest.raises(AssemblyError) as caught:
+        raise_together(error(where) for where in ["group a", "group b", "group a"])
+    assert (caught.value.where, type(caught.value)) == ("group a, group b", AssemblyError)
+    with pytest.raises(AssemblyError, match="group 9 and 90 more"):
+        raise_together(error(f"group {number}") for number in range(100))
+
+
+def test_several_errors_are_raised_together():
+    other = HandlerSignatureError("OCQ-201", "no annotation", "handlers.py:3")
+    with pytest.raises(AssemblyErrors) as caught:
+        raise_together([error("a"), other, error("b")])
+    assert [str(each) for each in caught.value.errors] == [str(error("a, b")), str(other)]
+    assert caught.value.code == "OCQ-599"

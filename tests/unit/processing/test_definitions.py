@@ -1,0 +1,116 @@
+"""Definitions: functions that are given by hand, decorated or with what a decorator would say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from opencqrs_py import Event, Upcast, around_event, around_handler, event_handling, upcaster
+from opencqrs_py.errors import HandlerSignatureError
+from opencqrs_py.model import AroundMark, Handler, HandlerMark, Interceptor, Surrounded, Upcaster
+from opencqrs_py.processing.definitions import (
+    EventHandlerDefinition,
+    in_order,
+    interceptors_in_order,
+    upcasters_of,
+)
+
+
+def plain(raw: Event) -> None: ...
+
+
+@event_handling("catalog", types=["lent"], order=2)
+def decorated(raw: Event) -> None: ...
+
+
+@event_handling("one")
+@event_handling("two")
+def of_two_groups(raw: Event) -> None: ...
+
+
+@event_handling
+def of_no_group(raw: Event) -> None: ...
+
+
+@event_handling("catalog")
+class Reminders:
+    @event_handling
+    def remind(self, raw: Event) -> None: ...
+
+
+@upcaster("a", "b")
+def up(data: dict[str, Any]) -> Upcast: ...  # type: ignore[empty-body]
+
+
+@around_event("catalog")
+@around_handler(order=1)
+def around() -> Iterator[None]:
+    yield
+
+
+@pytest.mark.parametrize(
+    ("definition", "marks"),
+    [
+        (EventHandlerDefinition("catalog", plain), [HandlerMark("catalog")]),
+        (EventHandlerDefinition("catalog", plain, ["lent"], 7), [HandlerMark("catalog", ("lent",), 7)]),
+        (Handler(HandlerMark("catalog"), plain, "here"), [HandlerMark("catalog")]),
+        (decorated, [HandlerMark("catalog", ("lent",), 2)]),
+        (of_two_groups, [HandlerMark("two"), HandlerMark("one")]),
+        (Reminders().remind, [HandlerMark("catalog")]),
+    ],
+)
+def test_a_handler_is_a_definition_or_a_decorated_function(definition: Any, marks: list[HandlerMark]) -> None:
+    assert [handler.mark for handler in in_order([definition])] == marks
+
+
+def test_handlers_run_in_ascending_order_those_without_one_last() -> None:
+    definitions = [EventHandlerDefinition("catalog", plain, order=order) for order in (None, 7, None, -1)]
+    assert [handler.mark.order for handler in in_order(definitions)] == [-1, 7, None, None]
+
+
+@pytest.mark.parametrize(
+    ("definition", "what", "fix"),
+    [
+        (plain, "the function is not decorated", "decorate it with @event_handling, or give an EventHandlerDefinition"),
+        (of_no_group, "the handler names no processing group", 'write @event_handling("catalog")'),
+        (
+            Reminders,
+            "Reminders is no function",
+            "give functions, or methods bound to an instance, such as Reminders(mailer).remind",
+        ),
+    ],
+)
+def test_what_is_no_handler_is_refused_with_its_place(definition: Any, what: str, fix: str) -> None:
+    with pytest.raises(HandlerSignatureError) as caught:
+        in_order([definition])
+    assert (caught.value.code, caught.value.what, caught.value.fix) == ("OCQ-207", what, fix)
+    assert "test_definitions.py:" in caught.value.where
+
+
+def test_what_has_no_source_is_named_all_the_same() -> None:
+    with pytest.raises(HandlerSignatureError) as caught:
+        in_order([print])
+    assert caught.value.where == "print"
+
+
+def test_upcasters_are_decorated_functions_or_what_becomes_of_them() -> None:
+    made = Upcaster(("c",), plain, "here")
+    first, second = upcasters_of([up, made])
+    assert (first.types, first.call, second) == (("a", "b"), up, made)
+    with pytest.raises(HandlerSignatureError) as caught:
+        upcasters_of([plain])
+    assert caught.value.fix == "decorate it with @upcaster, or give an Upcaster"
+
+
+def test_interceptors_are_those_of_the_group_outermost_first() -> None:
+    other = Interceptor(AroundMark(Surrounded.EVENT, "other"), around, "here")
+    found = interceptors_in_order([around, other], "catalog")
+    assert [(one.mark.surrounded, one.mark.order) for one in found] == [
+        (Surrounded.HANDLER, 1),
+        (Surrounded.EVENT, None),
+    ]
+    with pytest.raises(HandlerSignatureError) as caught:
+        interceptors_in_order([plain], "catalog")
+    assert caught.value.fix == "decorate it with @around_event or @around_handler, or give an Interceptor"

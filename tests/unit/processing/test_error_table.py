@@ -1,0 +1,344 @@
+"""The error table: each row of the original's, with what our decisions have changed, from the error to the state."""
+
+from __future__ import annotations
+
+from asyncio import CancelledError
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from opencqrs_py import Event, NonTransientError, TransientError, Upcast, event_type
+from opencqrs_py.adapters.memory import InMemoryEventStore, InMemoryProgressTracker
+from opencqrs_py.errors import AssemblyError, EventStoreError, HandlerSignatureError, OpenCqrsError
+from opencqrs_py.model import (
+    Cursor,
+    Handler,
+    HandlerMark,
+    Outcome,
+    ProcessorState,
+    Selection,
+    Slice,
+    Upcaster,
+    layout,
+)
+from opencqrs_py.processing.backoff import FixedBackOff
+from opencqrs_py.processing.binding import bind
+from opencqrs_py.processing.dispatch import Dispatcher
+from opencqrs_py.processing.event_types import EventTypes
+from opencqrs_py.processing.feed import Feed
+from opencqrs_py.processing.injectors import NothingProvided
+from opencqrs_py.processing.object_sequencing import SequencingByObject, sequencing_for
+from opencqrs_py.processing.processor import PartitionProcessor
+from opencqrs_py.processing.reading import Reading
+from opencqrs_py.processing.recovery import Action, OnExhausted
+from opencqrs_py.processing.sequencing import PerSubject
+from opencqrs_py.processing.supervision import SupervisedPartition
+from opencqrs_py.processing.upcasting import Upcasters
+from opencqrs_py.testing import FakeClock
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+
+@event_type("lent")
+@dataclass
+class Lent:
+    isbn: str
+
+
+@event_type("returned")
+@dataclass
+class Returned:
+    isbn: str
+
+
+class Mailer:
+    pass
+
+
+class Store(InMemoryEventStore):
+    """A store that can be made to raise; ``EOFError`` means that it is away."""
+
+    error: BaseException | None = None
+
+    def read(self, after: int, limit: int, selection: Selection) -> Slice:
+        if self.error is not None:
+            raise self.error
+        return super().read(after, limit, selection)
+
+    def is_outage(self, error: BaseException) -> bool:
+        return isinstance(error, EOFError)
+
+
+class World:
+    """One event, one handler, two partitions; what is set to an error raises it."""
+
+    def __init__(self, database: Any, injector: Any) -> None:
+        self.database = database
+        self.injector = injector
+        self.store = Store()
+        self.tracker = InMemoryProgressTracker(database)
+        self.handler_raises: BaseException | None = None
+        self.handler: Callable[..., Any] = self.handle
+        self.event_type, self.payload = "lent", '{"isbn": "1"}'
+        self.resolver: Callable[..., Any] = PerSubject()
+        self.upcasters: list[Upcaster] = []
+        self.notices: list[Any] = []
+
+    def handle(self, event: Lent, connection: Connection) -> None:
+        connection.append(event.isbn)  # type: ignore[attr-defined]
+        if self.handler_raises is not None:
+            raise self.handler_raises
+
+    def supervised(self) -> SupervisedPartition:
+        owner = "/order/4"  # of partition 1/2
+        self.store.append([Event(0, "1", "s", owner, self.event_type, None, "application/json", self.payload, None)])
+        cursor = self.tracker.claim("group", layout(2), 0, "owner")[1]
+        return SupervisedPartition("group", cursor, FixedBackOff(1, 2), OnExhausted.SKIP, FakeClock())
+
+    def step(self, partition: SupervisedPartition) -> Outcome:
+        types = EventTypes([Lent, Returned])
+        reading = Reading(Upcasters(self.upcasters, NothingProvided()))
+        sequencing = sequencing_for(self.resolver, types, reading, "by_something")
+        belongs = sequencing.belongs if isinstance(sequencing, SequencingByObject) else None
+        handler = bind(Handler(HandlerMark("group"), self.handler, "handlers.py:7"), self.injector)
+        dispatcher = Dispatcher([handler], types, reading, belongs=belongs)
+        feed = Feed(self.store, Selection(), sequencing, 10, wanted=dispatcher.wants)
+        processor = PartitionProcessor("group", partition.partition, feed, self.tracker, dispatcher, 10)
+        outcome = processor.step(partition.cursor)
+        self.notices.append(partition.take(outcome))
+        return outcome
+
+
+@pytest.fixture
+def world(database: Any, injector: Any) -> World:
+    return World(database, injector)
+
+
+# What is arranged for a row, and what is done then
+
+
+def handler_raises(error: BaseException) -> Callable[[World], None]:
+    def arrange(world: World) -> None:
+        world.handler_raises = error
+
+    return arrange
+
+
+def async_handler_raises(error: BaseException) -> Callable[[World], None]:
+    def arrange(world: World) -> None:
+        async def handle(event: Lent) -> None:
+            raise error
+
+        world.handler = handle
+
+    return arrange
+
+
+def own_pool_is_closed(world: World) -> None:
+    pool = ThreadPoolExecutor(1)
+    pool.shutdown()
+
+    def handle(event: Lent) -> None:
+        pool.submit(print, event)
+
+    world.handler = handle
+
+
+def payload_is(payload: str | None) -> Callable[[World], None]:
+    def arrange(world: World) -> None:
+        world.payload = payload  # type: ignore[assignment]
+
+    return arrange
+
+
+def argument_cannot_be_made(world: World) -> None:
+    def make() -> Mailer:
+        raise AssemblyError("OCQ-503", "2 providers make Mailer")
+
+    def handle(event: Lent, mailer: Mailer) -> None: ...
+
+    world.injector.provided[Mailer] = make
+    world.handler = handle
+
+
+def resolver_is(resolver: Callable[..., Any]) -> Callable[[World], None]:
+    def arrange(world: World) -> None:
+        world.resolver = resolver
+
+    return arrange
+
+
+def raising_resolver(event: Event) -> str:
+    raise LookupError(event.subject)
+
+
+def resolver_without_answer(event: Event) -> Any:
+    return None
+
+
+def resolver_of_another_class(event: Returned) -> str:
+    return event.isbn
+
+
+def upcaster_is(call: Callable[..., Any]) -> Callable[[World], None]:
+    def arrange(world: World) -> None:
+        world.upcasters = [Upcaster(("lent",), call, "upcasters.py:3")]
+
+    return arrange
+
+
+def raising_upcaster(raw: Event) -> Upcast:
+    raise LookupError(raw.subject)
+
+
+def upcaster_in_a_circle(raw: Event) -> Upcast:
+    return Upcast("lent", raw.data)
+
+
+def upcaster_without_database(raw: Event) -> Upcast:
+    raise ConnectionError("away")
+
+
+def commit_raises(error: Exception) -> Callable[[World], None]:
+    def arrange(world: World) -> None:
+        world.database.fails_on_commit = error
+
+    return arrange
+
+
+def transaction_does_not_open(error: Exception) -> Callable[[World], None]:
+    def arrange(world: World) -> None:
+        world.database.away = error
+
+    return arrange
+
+
+def store_raises(error: BaseException) -> Callable[[World], None]:
+    def arrange(world: World) -> None:
+        world.store.error = error
+
+    return arrange
+
+
+def tracker_cannot_tell(error: Exception) -> Callable[[World], None]:
+    def arrange(world: World) -> None:
+        @contextmanager
+        def unit(group: str, cursor: Cursor, to: int) -> Iterator[Any]:
+            raise error
+            yield
+
+        world.tracker.unit = unit  # type: ignore[method-assign]
+
+    return arrange
+
+
+RETRY, STOP, WAIT = Action.RETRY, Action.STOP, Action.WAIT
+TABLE: list[tuple[str, Callable[[World], None], Action]] = [
+    ("handler: non-transient", handler_raises(NonTransientError("never")), STOP),
+    ("handler: non-transient, a subclass", handler_raises(AssemblyError("OCQ-503", "no Mailer")), STOP),
+    ("handler: the base of all", handler_raises(OpenCqrsError("odd")), RETRY),
+    ("handler: transient", handler_raises(TransientError("later")), RETRY),
+    ("handler: any exception", handler_raises(ValueError("mine")), RETRY),
+    ("handler: an error like out of memory", handler_raises(MemoryError()), RETRY),
+    ("handler, wrapped there: non-transient", async_handler_raises(NonTransientError("never")), STOP),
+    ("handler, wrapped there: anything else", async_handler_raises(ValueError("mine")), RETRY),
+    ("handler, wrapped there: interrupted", async_handler_raises(InterruptedError("mine")), RETRY),
+    ("handler: rejected by a pool of the user's own (K6)", own_pool_is_closed, RETRY),
+    ("handler: a cancelled future (K6)", handler_raises(CancelledError("mine")), RETRY),
+    ("handler: a cancelled task (K6)", async_handler_raises(CancelledError("mine")), RETRY),
+    ("handler: wants to end the process (K6)", handler_raises(SystemExit(3)), STOP),
+    ("handler: the database is away (K4)", handler_raises(ConnectionError("away")), WAIT),
+    ("handler: the event store is away (K1)", handler_raises(EOFError("away")), WAIT),
+    ("inside, non-transient: upcasters in a circle", upcaster_is(upcaster_in_a_circle), STOP),
+    ("inside, non-transient: undecodable payload", payload_is("{"), STOP),
+    ("inside, non-transient: payload of another shape", payload_is("{}"), STOP),
+    ("inside, non-transient: no payload (K14)", payload_is(None), STOP),
+    ("inside, non-transient: an argument that cannot be injected", argument_cannot_be_made, STOP),
+    ("inside, other: a sequence resolver that raises (K3)", resolver_is(raising_resolver), STOP),
+    ("inside, other: no sequence id (K3)", resolver_is(resolver_without_answer), STOP),
+    ("inside, other: an upcaster that raises (K3)", upcaster_is(raising_upcaster), STOP),
+    ("inside, other: an upcaster whose database is away (K4)", upcaster_is(upcaster_without_database), WAIT),
+    ("inside, other: an object that the resolver does not take (K3)", resolver_is(resolver_of_another_class), STOP),
+    ("inside, progress: the database is away (K4)", commit_raises(ConnectionError("away")), WAIT),
+    ("inside, progress: what was written cannot be committed", commit_raises(ValueError("constraint")), RETRY),
+    ("inside, progress: it cannot be stored (K3)", tracker_cannot_tell(LookupError("no such table")), STOP),
+    ("outside: the store does not answer (K1, K2)", store_raises(EOFError("away")), WAIT),
+    ("outside: non-transient from the store", store_raises(EventStoreError("OCQ-303", "no driver")), STOP),
+    ("outside: anything else from the store", store_raises(OpenCqrsError("odd")), STOP),
+    ("outside: an error from the store that nobody knows", store_raises(LookupError("odd")), STOP),
+    ("outside: progress cannot be read, the database is away (K4)", transaction_does_not_open(ConnectionError()), WAIT),
+    ("outside: progress cannot be read, for another reason", transaction_does_not_open(LookupError("odd")), STOP),
+]
+STATES = {
+    RETRY: ProcessorState.BACKING_OFF,
+    STOP: ProcessorState.FAILED,
+    WAIT: ProcessorState.WAITING,
+}
+
+
+@pytest.mark.parametrize(("arrange", "action"), [row[1:] for row in TABLE], ids=[row[0] for row in TABLE])
+def test_what_is_done_about_an_error(world: World, arrange: Callable[[World], None], action: Action) -> None:
+    arrange(world)
+    partition = world.supervised()
+    world.step(partition)
+    (notice,) = world.notices
+    assert notice.action is action
+    assert notice.trouble is not None
+    assert partition.state is STATES[action]
+    assert (partition.cursor.position, partition.cursor.stored) == (0, 0), "nothing is skipped"
+    assert world.database.rows == []
+    assert partition.wait() > 0, "it is tried again, after a wait (K8)"
+    uses_an_attempt = action is RETRY
+    assert partition.cursor.attempt == (2 if uses_an_attempt else 1)
+
+
+@pytest.mark.parametrize(
+    ("arrange", "action"),
+    [row[1:] for row in TABLE if row[2] is not RETRY],
+    ids=[row[0] for row in TABLE if row[2] is not RETRY],
+)
+def test_only_errors_of_handlers_lead_to_an_event_being_given_up(
+    world: World, arrange: Callable[[World], None], action: Action
+) -> None:
+    arrange(world)
+    partition = world.supervised()
+    for _ in range(5):  # with two retries allowed
+        if action is WAIT and world.database.fails_on_commit is None:
+            arrange(world)
+        outcome = world.step(partition)
+        if outcome.trouble is None:
+            break  # the database was away for one commit only
+        assert not partition.cursor.skip
+        assert partition.cursor.position == 0
+
+
+def test_ambiguous_upcasters_are_refused_before_the_first_event(world: World) -> None:
+    world.upcasters = [Upcaster(("lent",), raising_upcaster, f"upcasters.py:{n}") for n in (1, 2)]
+    with pytest.raises(HandlerSignatureError, match="OCQ-220"):
+        world.step(world.supervised())
+
+
+def test_a_type_that_nobody_knows_is_passed_over_undecoded(world: World) -> None:
+    """K5."""
+    world.event_type, world.payload = "never heard of", "no JSON"
+    partition = world.supervised()
+    outcome = world.step(partition)
+    assert (outcome.trouble, outcome.handled, partition.cursor.position) == (None, 0, 1)
+
+
+@pytest.mark.parametrize("arrange", [handler_raises(KeyboardInterrupt()), store_raises(KeyboardInterrupt())])
+def test_the_interrupt_of_the_process_ends_it_and_leaves_nothing_behind(
+    world: World, arrange: Callable[[World], None]
+) -> None:
+    """K6: interrupted from outside while reading, or while an event is in hand."""
+    arrange(world)
+    partition = world.supervised()
+    with pytest.raises(KeyboardInterrupt):
+        world.step(partition)
+    assert world.database.rows == []
+    assert world.tracker.statuses()[1].position == 0

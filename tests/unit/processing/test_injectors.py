@@ -1,0 +1,13 @@
+"""Injectors without a container."""
+
+from __future__ import annotations
+
+import pytest
+
+from opencqrs_py.processing.injectors import NothingProvided
+
+
+def test_nothing_is_provided() -> None:
+    assert not NothingProvided().provides(str)
+    with pytest.raises(LookupError):
+        NothingProvided().provide(str)

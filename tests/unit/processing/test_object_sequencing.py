@@ -1,0 +1,343 @@
+"""Sequences by decoded objects: the resolver sees what handlers see, and each event is for exactly one partition."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from opencqrs_py import Event, Metadata, Upcast, event_type
+from opencqrs_py.adapters.memory import InMemoryEventStore, InMemoryProgressTracker
+from opencqrs_py.errors import AssemblyError, EventFormatError, HandlerSignatureError
+from opencqrs_py.model import Handler, HandlerMark, Partition, Selection, Upcaster, layout, residue_of
+from opencqrs_py.processing.binding import bind
+from opencqrs_py.processing.dispatch import Dispatcher
+from opencqrs_py.processing.event_types import EventTypes
+from opencqrs_py.processing.feed import Feed
+from opencqrs_py.processing.injectors import NothingProvided
+from opencqrs_py.processing.object_sequencing import SequencingByObject, sequencing_for
+from opencqrs_py.processing.processor import PartitionProcessor
+from opencqrs_py.processing.reading import Reading
+from opencqrs_py.processing.sequencing import PerSubjectLevel, SequencingByEvent
+from opencqrs_py.processing.upcasting import Upcasters
+from opencqrs_py.processing.work import Work
+
+if TYPE_CHECKING:
+    from fractions import Fraction
+
+    from sqlalchemy import Connection
+
+
+@dataclass
+class ReaderEvent:
+    reader: str
+
+
+@event_type("lent")
+@dataclass
+class Lent(ReaderEvent):
+    pass
+
+
+@event_type("returned")
+@dataclass
+class Returned(ReaderEvent):
+    pass
+
+
+@event_type("other")
+@dataclass
+class Other:
+    pass
+
+
+TYPES = EventTypes([Lent, Returned, Other])
+
+
+def event(position: int = 7, event_type: str = "lent", payload: str = '{"reader": "Ada"}') -> Event:
+    return Event(
+        position, str(position), "s", "/books/1", event_type, None, "application/json", payload, '{"by": "Bob"}'
+    )
+
+
+def moved(data: dict[str, Any]) -> list[Upcast]:
+    """One old event that was about two readers."""
+    return [Upcast("returned", {"reader": data["from"]}), Upcast("lent", {"reader": data["to"]})]
+
+
+MOVED = '{"from": "Ada", "to": "Bob"}'
+
+
+def upcasting(call: Callable[..., Any] = moved) -> Reading:
+    return Reading(Upcasters([Upcaster(("moved",), call, "upcasters.py:3")], NothingProvided()))
+
+
+def sequencing(resolver: Any, reading: Reading | None = None, types: EventTypes = TYPES) -> Any:
+    return sequencing_for(resolver, types, reading or Reading(), "provider by_reader")
+
+
+# Which resolvers see objects
+
+
+def by_reader(event: ReaderEvent) -> str:
+    return event.reader
+
+
+def by_data(data: dict[str, Any]) -> str:
+    return str(data["reader"])
+
+
+def by_metadata(metadata: Metadata) -> str:
+    return str(metadata["by"])
+
+
+def by_both(event: Lent | Returned, metadata: Metadata, raw: Event) -> str:
+    return f"{event.reader} {metadata['by']} {raw.type}"
+
+
+class ByReader:
+    def __call__(self, event: ReaderEvent) -> str:
+        return event.reader
+
+    def by_reader(self, event: ReaderEvent) -> str:
+        return event.reader
+
+
+def by_raw(raw: Event) -> str:
+    return raw.subject
+
+
+def with_result_only(event) -> str:  # type: ignore[no-untyped-def]
+    return str(event.subject)
+
+
+class ByRaw:
+    def __call__(self, event: Event, /) -> str:
+        return event.subject
+
+
+@pytest.mark.parametrize(
+    ("resolver", "sequence_id"),
+    [
+        (by_reader, "Ada"),
+        (by_data, "Ada"),
+        (by_metadata, "Bob"),
+        (by_both, "Ada Bob lent"),
+        (ByReader(), "Ada"),
+        (ByReader().by_reader, "Ada"),
+    ],
+)
+def test_a_resolver_that_asks_for_object_or_metadata_sees_what_handlers_see(resolver: Any, sequence_id: str) -> None:
+    made = sequencing(resolver)
+    assert isinstance(made, SequencingByObject)
+    assert made.residues(event(), 97) == (residue_of(sequence_id, 97),)
+
+
+@pytest.mark.parametrize(
+    "resolver",
+    [
+        by_raw,
+        with_result_only,
+        ByRaw(),
+        PerSubjectLevel(9),
+        functools.partial(by_raw),
+        lambda event: event.subject,
+    ],
+)
+def test_any_other_resolver_sees_the_stored_event(resolver: Any) -> None:
+    made = sequencing(resolver, upcasting())
+    assert isinstance(made, SequencingByEvent)
+    assert made.residues(event(7, "moved", "no JSON"), 97) == (residue_of("/books/1", 97),)
+
+
+def test_a_partition_resolver_of_ones_own_decides() -> None:
+    made = sequencing_for(by_reader, TYPES, Reading(), "here", lambda sequence, modulus: len(sequence) % modulus)
+    assert made.residues(event(), 2) == (1,)
+
+
+def test_a_resolver_sees_events_out_of_their_envelope() -> None:
+    made = sequencing(by_both, Reading(enveloped=True))
+    wrapped = event(payload='{"payload": {"reader": "Eve"}, "metadata": {"by": "Zoe"}}')
+    assert made.residues(wrapped, 97) == (residue_of("Eve Zoe lent", 97),)
+
+
+# What upcasters make of an event may go to several partitions
+
+
+def test_each_result_of_an_upcaster_goes_to_its_partition() -> None:
+    made = sequencing(by_reader, upcasting())
+    assert made.residues(event(7, "moved", MOVED), 97) == (residue_of("Ada", 97), residue_of("Bob", 97))
+
+
+def test_a_partition_is_named_once() -> None:
+    made = sequencing(by_reader, upcasting())
+    assert made.residues(event(7, "moved", '{"from": "Ada", "to": "Ada"}'), 97) == (residue_of("Ada", 97),)
+
+
+def test_an_event_that_is_dropped_goes_to_no_partition() -> None:
+    def nothing(raw: Event) -> None: ...
+
+    assert sequencing(by_reader, upcasting(nothing)).residues(event(7, "moved", "{}"), 97) == ()
+
+
+def test_results_that_the_group_does_not_handle_are_not_asked_about() -> None:
+    def also_other(data: dict[str, Any]) -> list[Upcast]:
+        return [Upcast("other", {}), Upcast("lent", {"reader": data["to"]})]
+
+    made = sequencing(by_reader, upcasting(also_other))
+    made.serve(["lent"], lambda name: name == "lent")
+    assert made.residues(event(7, "moved", MOVED), 97) == (residue_of("Bob", 97),)
+
+
+def test_an_event_belongs_to_the_partition_of_its_sequence_alone() -> None:
+    made = sequencing(by_reader)
+    assert [p.residue for p in layout(97) if made.belongs(event(), p)] == [residue_of("Ada", 97)]
+
+
+# What is wrong
+
+
+def test_a_resolver_that_does_not_take_what_the_group_handles_is_found_at_the_start() -> None:
+    made = sequencing(by_both)
+    made.serve(["lent", "returned"], lambda _: True)
+    with pytest.raises(AssemblyError) as caught:
+        made.serve(["lent", "other"], lambda _: True)
+    assert str(caught.value) == (
+        "[OCQ-514] the sequence resolver takes Lent | Returned, but the group also handles events of type 'other'\n"
+        "  where: provider by_reader\n"
+        "  fix:   let it take their class too, or dict"
+    )
+
+
+def test_an_event_of_a_class_that_the_resolver_does_not_take_is_an_error() -> None:
+    with pytest.raises(AssemblyError, match="OCQ-514"):
+        sequencing(by_reader).residues(event(7, "other"), 97)
+
+
+@pytest.mark.parametrize(
+    ("reading", "given", "code"),
+    [
+        (Reading(), event(payload="{}"), "OCQ-211"),
+        (Reading(enveloped=True), event(), "OCQ-215"),
+        (upcasting(), event(7, "moved", "{}"), "OCQ-223"),
+    ],
+)
+def test_an_event_that_cannot_be_read_is_an_error_that_names_it(reading: Reading, given: Event, code: str) -> None:
+    with pytest.raises(EventFormatError) as caught:
+        sequencing(by_reader, reading).residues(given, 97)
+    assert (caught.value.code, caught.value.where) == (code, given.label)
+
+
+def with_connection(event: Lent, connection: Connection) -> str: ...  # type: ignore[empty-body]
+def with_list(events: list[Lent]) -> str: ...  # type: ignore[empty-body]
+def half_annotated(event: Lent, other) -> str: ...  # type: ignore[no-untyped-def, empty-body]
+def unknown(event: Fraction) -> str: ...  # type: ignore[empty-body]
+def generator(event: Lent) -> str:  # type: ignore[misc]
+    yield "a"
+
+
+@pytest.mark.parametrize(
+    ("resolver", "code", "what"),
+    [
+        (
+            with_connection,
+            "OCQ-205",
+            "a sequence resolver sees an event before it is handled and cannot have connection",
+        ),
+        (with_list, "OCQ-205", "a sequence resolver sees one event at a time, but events asks for a list"),
+        (half_annotated, "OCQ-201", "parameter 'other' has no annotation"),
+        (unknown, "OCQ-202", "the annotations cannot be read (name 'Fraction' is not defined)"),
+        (generator, "OCQ-204", "a sequence resolver must not yield: nobody would run it"),
+    ],
+)
+def test_a_wrong_signature_is_refused_at_the_start(resolver: Any, code: str, what: str) -> None:
+    with pytest.raises(HandlerSignatureError) as caught:
+        sequencing(resolver)
+    assert (caught.value.code, caught.value.what, caught.value.where) == (code, what, "provider by_reader")
+
+
+# The dispatcher's part
+
+
+def test_a_group_of_one_partition_asks_no_resolver(unit: Any) -> None:
+    def never(event: Lent) -> str:
+        raise AssertionError(event)
+
+    def handle(event: Lent | Returned) -> None: ...
+
+    reading = upcasting()
+    made = sequencing(never, reading)
+    bound = bind(Handler(HandlerMark("group"), handle, "here"), NothingProvided())
+    dispatcher = Dispatcher([bound], TYPES, reading, belongs=made.belongs)
+    assert dispatcher.handle([event(7, "moved", MOVED)], Work("group", Partition(1, 0), unit)) == 1
+
+
+class Unit:
+    def __init__(self, connection: list[Any]) -> None:
+        self.connection = self.session = connection
+
+
+READERS = st.sampled_from("ABCDE")
+EVENTS = st.one_of(
+    st.tuples(st.sampled_from(["lent", "returned"]), READERS.map(lambda reader: {"reader": reader})),
+    st.tuples(st.just("moved"), st.fixed_dictionaries({"from": READERS, "to": READERS})),
+)
+
+
+@given(st.lists(EVENTS, max_size=20), st.integers(1, 5), st.integers(1, 7))
+def test_every_upcast_event_is_handled_by_exactly_one_partition_in_the_order_of_its_sequence(
+    given_events: list[tuple[str, dict[str, str]]], partitions: int, batch_size: int
+) -> None:
+    rows: dict[Partition, list[tuple[int, str, str]]] = {partition: [] for partition in layout(partitions)}
+
+    def handle(event: Lent | Returned, raw: Event, connection: Connection) -> None:
+        connection.append((raw.position, type(event).__name__, event.reader))  # type: ignore[attr-defined]
+
+    reading = upcasting()
+    made = sequencing(by_reader, reading)
+    bound = bind(Handler(HandlerMark("group"), handle, "here"), NothingProvided())
+    dispatcher = Dispatcher([bound], TYPES, reading, belongs=made.belongs)
+    made.serve(["lent", "returned"], dispatcher.handles)
+    store = InMemoryEventStore(event(n, name, json.dumps(data)) for n, (name, data) in enumerate(given_events, 1))
+    feed = Feed(store, Selection(), made, 6, wanted=dispatcher.wants)
+    for partition in layout(partitions):
+        for chunk in followed(feed, partition, batch_size):
+            dispatcher.handle(chunk, Work("group", partition, Unit(rows[partition])))
+    read = [(raw, one) for raw in store.read(0, 100, Selection()).events for one in reading.read(raw)]
+    for partition, handled in rows.items():
+        own = [(raw, one) for raw, one in read if partition.owns(one.data["reader"])]
+        assert handled == [(raw.position, one.type.capitalize(), one.data["reader"]) for raw, one in own]
+    assert sum(map(len, rows.values())) == len(read)
+
+
+def followed(feed: Feed, partition: Partition, batch_size: int) -> Iterator[Sequence[Event]]:
+    after = 0
+    while (stretch := feed.read(after)) is not None:
+        share, after = stretch.share(partition, after)
+        for start in range(0, len(share), batch_size):
+            yield share[start : start + batch_size]
+
+
+def test_progress_of_partitions_is_kept_apart_when_an_event_is_for_both(database: Any) -> None:
+    def handle(event: Lent | Returned, connection: Connection) -> None:
+        connection.append(event.reader)  # type: ignore[attr-defined]
+
+    first, second = (next(name for name in "ABCDE" if partition.owns(name)) for partition in layout(2))
+    reading = upcasting()
+    made = sequencing(by_reader, reading)
+    bound = bind(Handler(HandlerMark("group"), handle, "here"), NothingProvided())
+    dispatcher = Dispatcher([bound], TYPES, reading, belongs=made.belongs)
+    store = InMemoryEventStore([event(1, "moved", f'{{"from": "{first}", "to": "{second}"}}')])
+    tracker = InMemoryProgressTracker(database)
+    feed = Feed(store, Selection(), made, 10)
+    for cursor in tracker.claim("group", layout(2), 0, "owner"):
+        processor = PartitionProcessor("group", cursor.partition, feed, tracker, dispatcher, 10)
+        outcome = processor.step(cursor)
+        assert (outcome.handled, outcome.cursor.stored) == (1, 1)
+    assert database.rows == [first, second]

@@ -1,0 +1,358 @@
+"""Upcasting: chains of the user's functions, and what a person reads when one of them is wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from opencqrs_py import Event, Metadata, Upcast
+from opencqrs_py.errors import EventFormatError, HandlerSignatureError
+from opencqrs_py.model import Upcaster
+from opencqrs_py.processing.injectors import NothingProvided
+from opencqrs_py.processing.upcasting import Upcasters
+
+
+@dataclass
+class LentV1:
+    isbn: str
+
+
+@dataclass
+class LentV2:
+    isbn: str
+    due: str
+
+
+class Calendar:
+    pass
+
+
+def event(event_type: str = "lent.v1", payload: str | None = '{"isbn": "1"}', **others: Any) -> Event:
+    columns = {"id": "4711", "source": "s", "subject": "/books/1", "time": "2026-01-01T00:00:00Z"} | others
+    extensions = columns.pop("extensions", None)
+    return Event(
+        7, columns["id"], columns["source"], columns["subject"], event_type, columns["time"], "application/json",
+        payload, extensions,
+    )  # fmt: skip
+
+
+def upcasters(*functions: tuple[str | tuple[str, ...], Callable[..., Any]], injector: Any = None) -> Upcasters:
+    made = (
+        Upcaster((types,) if isinstance(types, str) else types, call, f"upcasters.py:{number} ({call.__name__})")
+        for number, (types, call) in enumerate(functions, start=1)
+    )
+    return Upcasters(made, injector or NothingProvided())
+
+
+def seen(events: Any) -> list[tuple[str, Any]]:
+    return [(each.type, None if each.payload is None else json.loads(each.payload)) for each in events]
+
+
+def renamed(new_type: str) -> Callable[..., Any]:
+    def rename(data: dict[str, Any]) -> Upcast:
+        return Upcast(new_type, data)
+
+    return rename
+
+
+# What becomes of an event
+
+
+def one(data: dict[str, Any]) -> Upcast:
+    return Upcast("lent.v2", {**data, "due": "soon"})
+
+
+def several(data: dict[str, Any]) -> list[Upcast]:
+    return [Upcast("b", 1), Upcast("a", 2), Upcast("b", 3)]
+
+
+def generated(raw: Event) -> Iterator[Upcast]:
+    yield Upcast("a", raw.position)
+    yield Upcast("b", raw.subject)
+
+
+def nothing(raw: Event) -> None:
+    return None
+
+
+def none_of_several(raw: Event) -> tuple[Upcast, ...]:
+    return ()
+
+
+def without_data(raw: Event) -> Upcast:
+    return Upcast("lent.v2", None)
+
+
+def from_object(event: LentV1) -> Upcast:
+    return Upcast("lent.v2", LentV2(event.isbn, "soon"))
+
+
+def from_all(metadata: Metadata, raw: Event, data: dict[str, Any]) -> Upcast:
+    return Upcast("lent.v2", [metadata["by"], raw.id, data["isbn"]])
+
+
+async def asynchronous(data: dict[str, Any]) -> Upcast:
+    await asyncio.sleep(0)
+    return Upcast("lent.v2", data)
+
+
+@pytest.mark.parametrize(
+    ("call", "expected"),
+    [
+        (one, [("lent.v2", {"isbn": "1", "due": "soon"})]),
+        (several, [("b", 1), ("a", 2), ("b", 3)]),
+        (generated, [("a", 7), ("b", "/books/1")]),
+        (nothing, []),
+        (none_of_several, []),
+        (without_data, [("lent.v2", None)]),
+        (from_object, [("lent.v2", {"isbn": "1", "due": "soon"})]),
+        (from_all, [("lent.v2", ["Ada", "4711", "1"])]),
+        (asynchronous, [("lent.v2", {"isbn": "1"})]),
+    ],
+)
+def test_an_upcaster_makes_none_one_or_several_in_its_order(call: Callable[..., Any], expected: Any) -> None:
+    assert seen(upcasters(("lent.v1", call)).upcast(event(extensions='{"by": "Ada"}'))) == expected
+
+
+def test_only_type_and_data_change() -> None:
+    given_event = event(extensions='{"by": "Ada"}')
+    first, second = upcasters(("lent.v1", generated)).upcast(given_event)
+    for made in (first, second):
+        assert made._replace(type="lent.v1", payload=given_event.payload) == given_event
+        assert made.metadata == {"by": "Ada"}
+    assert first.data == 7  # not what the stored event decoded to
+
+
+def test_what_no_upcaster_takes_stays_as_it_is() -> None:
+    given_event = event("other")
+    assert upcasters(("lent.v1", one)).upcast(given_event) == (given_event,)
+    assert upcasters().upcast(given_event) == (given_event,)
+
+
+def test_an_upcaster_may_take_several_types() -> None:
+    chain = upcasters((("a", "b"), renamed("c")))
+    assert chain.types == {"a", "b"}
+    assert [seen(chain.upcast(event(name))) for name in ("a", "b")] == [[("c", {"isbn": "1"})]] * 2
+
+
+def test_an_upcaster_gets_what_the_container_provides(injector: Any) -> None:
+    def with_calendar(data: dict[str, Any], calendar: Calendar) -> Upcast:
+        return Upcast("lent.v2", str(calendar))
+
+    injector.provided[Calendar] = lambda: "the calendar"
+    chain = upcasters(("lent.v1", with_calendar), injector=injector)
+    assert seen(chain.upcast(event())) == [("lent.v2", "the calendar")]
+
+
+@pytest.mark.parametrize(
+    ("calls", "sees_attributes"),
+    [([], False), ([one, from_object], False), ([one, generated], True), ([from_all], True)],
+)
+def test_it_is_known_whether_upcasters_look_at_attributes(
+    calls: list[Callable[..., Any]], *, sees_attributes: bool
+) -> None:
+    assert upcasters(*((str(n), call) for n, call in enumerate(calls))).sees_attributes is sees_attributes
+
+
+# Chains
+
+
+def test_what_an_upcaster_makes_is_given_to_the_next_in_place() -> None:
+    def split(data: dict[str, Any]) -> list[Upcast]:
+        return [Upcast("b", 1), Upcast("x", 2), Upcast("b", 3)]
+
+    def double(data: object) -> list[Upcast]:
+        return [Upcast("x", data), Upcast("y", data)]
+
+    chain = upcasters(("y", renamed_any("z")), ("b", double), ("a", split))
+    assert seen(chain.upcast(event("a"))) == [("x", 1), ("z", 1), ("x", 2), ("x", 3), ("z", 3)]
+
+
+def renamed_any(new_type: str) -> Callable[..., Any]:
+    def rename(data: object) -> Upcast:
+        return Upcast(new_type, data)
+
+    return rename
+
+
+NAMES = "abcdefgh"
+RULES = st.dictionaries(
+    st.sampled_from(NAMES[:-1]), st.lists(st.integers(1, len(NAMES)), max_size=3), max_size=len(NAMES)
+)
+
+
+def by_passes(rules: dict[str, list[str]], event_type: str) -> list[str]:
+    """The rule as the original states it: pass after pass over a list, until nothing is upcast any more."""
+    events = [event_type]
+    while any(name in rules for name in events):
+        events = [result for name in events for result in rules.get(name, [name])]
+    return events
+
+
+@given(RULES, st.sampled_from(NAMES), st.randoms())
+def test_chains_come_to_what_passes_over_a_list_come_to(steps: dict[str, list[int]], start: str, random: Any) -> None:
+    # Each type leads to later ones only, so that there is no circle.
+    rules = {
+        name: [NAMES[index] for step in further if (index := NAMES.index(name) + step) < len(NAMES)]
+        for name, further in steps.items()
+    }
+
+    def upcaster_of(name: str) -> Callable[..., Any]:
+        def upcast(raw: Event) -> list[Upcast]:
+            return [Upcast(result, raw.data) for result in rules[name]]
+
+        return upcast
+
+    functions = [(name, upcaster_of(name)) for name in rules]
+    random.shuffle(functions)  # the order in which they are registered does not matter
+    made = upcasters(*functions).upcast(event(start, "[1]"))
+    assert [each.type for each in made] == by_passes(rules, start)
+    assert all((each.id, each.position, each.data) == ("4711", 7, [1]) for each in made)
+
+
+# What is wrong
+
+
+def test_two_upcasters_of_a_type_are_refused_naming_both() -> None:
+    with pytest.raises(HandlerSignatureError) as caught:
+        upcasters(("lent.v1", one), (("other", "lent.v1"), several))
+    assert str(caught.value) == (
+        "[OCQ-220] two upcasters take events of type 'lent.v1'\n"
+        "  where: upcasters.py:1 (one) and upcasters.py:2 (several)\n"
+        "  fix:   leave one of them"
+    )
+
+
+@pytest.mark.parametrize(
+    ("circle", "shown", "places"),
+    [
+        ("aa", "a → a", "upcasters.py:1 (rename)"),
+        ("aba", "a → b → a", "upcasters.py:1 (rename), upcasters.py:2 (rename)"),
+        ("abcb", "b → c → b", "upcasters.py:1 (rename), upcasters.py:2 (rename), upcasters.py:3 (rename)"),
+    ],
+)
+def test_upcasters_that_lead_in_a_circle_are_named(circle: str, shown: str, places: str) -> None:
+    chain = upcasters(*((name, renamed(next_)) for name, next_ in pairwise(circle)))
+    with pytest.raises(EventFormatError) as caught:
+        chain.upcast(event("a"))
+    error = caught.value
+    assert (error.code, error.what) == ("OCQ-222", f"upcasters lead in a circle ({shown})")
+    assert error.where == places
+    assert error.fix == "let the upcasters lead to a type that none of them takes"
+
+
+def test_the_same_type_twice_in_two_branches_is_no_circle() -> None:
+    def split(raw: Event) -> list[Upcast]:
+        return [Upcast("b", {}), Upcast("b", {})]
+
+    assert len(upcasters(("a", split), ("b", renamed("c"))).upcast(event("a"))) == 2
+
+
+class Unknown:
+    pass
+
+
+FIX = 'return Upcast("library.book-lent.v2", data), a list of them, or None to drop the event'
+
+
+@pytest.mark.parametrize(
+    ("result", "what"),
+    [
+        ({"isbn": "1"}, "returned dict instead of an Upcast"),
+        ({}, "returned dict instead of an Upcast"),
+        ("lent.v2", "returned str instead of an Upcast"),
+        (7, "returned int instead of an Upcast"),
+        (True, "returned bool instead of an Upcast"),
+        ([Upcast("a", 1), {"isbn": "1"}], "returned dict instead of an Upcast"),
+        (("lent.v2", {}), "returned str instead of an Upcast"),
+        (Upcast(7, {}), "returned Upcast instead of an Upcast"),  # type: ignore[arg-type]
+        (
+            Upcast("lent.v2", Unknown()),
+            "returned data that cannot become JSON (Type is not JSON serializable: Unknown)",
+        ),
+        (Upcast("lent.v2", {1: 2}), "returned data that cannot become JSON (Dict key must be str)"),
+    ],
+)
+def test_what_is_no_upcast_is_refused_with_the_event(result: Any, what: str) -> None:
+    def wrong(raw: Event) -> Any:
+        return result
+
+    with pytest.raises(EventFormatError) as caught:
+        upcasters(("lent.v1", wrong)).upcast(event())
+    error = caught.value
+    assert (error.code, error.what) == ("OCQ-221", f"upcaster upcasters.py:1 (wrong) {what}")
+    assert (error.where, error.fix) == ("event 4711 at position 7 (lent.v1, /books/1)", FIX)
+
+
+def failing(data: dict[str, Any]) -> Upcast:
+    raise KeyError("due")
+
+
+def failing_late(raw: Event) -> Iterator[Upcast]:
+    yield Upcast("a", 1)
+    raise KeyError("due")
+
+
+async def failing_asynchronously(raw: Event) -> Upcast:
+    raise KeyError("due")
+
+
+@pytest.mark.parametrize("call", [failing, failing_late, failing_asynchronously])
+def test_what_an_upcaster_raises_is_told_with_its_place_and_the_event(call: Callable[..., Any]) -> None:
+    with pytest.raises(EventFormatError) as caught:
+        upcasters(("lent.v1", call)).upcast(event())
+    error = caught.value
+    assert (error.code, error.what) == (
+        "OCQ-223",
+        f"upcaster upcasters.py:1 ({call.__name__}) raised KeyError: 'due'",
+    )
+    assert error.where == "event 4711 at position 7 (lent.v1, /books/1)"
+    assert isinstance(error.__cause__, KeyError)
+
+
+@pytest.mark.parametrize(
+    ("payload", "code"), [(None, "OCQ-210"), ("{", "OCQ-211"), ("{}", "OCQ-211"), ("[]", "OCQ-211")]
+)
+def test_data_that_do_not_fit_what_an_upcaster_asks_for_are_the_events_fault(payload: str | None, code: str) -> None:
+    with pytest.raises(EventFormatError) as caught:
+        upcasters(("lent.v1", from_object)).upcast(event(payload=payload))
+    assert caught.value.code == code
+
+
+def with_connection(data: dict[str, Any], connection: Any) -> Upcast: ...  # type: ignore[empty-body]
+def with_list(data: list[LentV1]) -> Upcast: ...  # type: ignore[empty-body]
+def of_either(data: LentV1 | LentV2) -> Upcast: ...  # type: ignore[empty-body]
+def unannotated(data) -> Upcast: ...  # type: ignore[no-untyped-def, empty-body]
+
+
+async def yielding_asynchronously(data: dict[str, Any]) -> AsyncIterator[Upcast]:
+    yield Upcast("a", data)
+
+
+@pytest.mark.parametrize(
+    ("call", "code", "what"),
+    [
+        (with_connection, "OCQ-205", "an upcaster sees an event before it is handled and cannot have connection"),
+        (with_list, "OCQ-205", "an upcaster sees one event at a time, but data asks for a list"),
+        (of_either, "OCQ-203", "an upcaster takes events of one class, but asks for any of several"),
+        (unannotated, "OCQ-201", "parameter 'data' has no annotation"),
+        (yielding_asynchronously, "OCQ-204", "an upcaster must not yield: nobody would run it"),
+    ],
+)
+def test_a_wrong_signature_is_refused_at_the_start(call: Callable[..., Any], code: str, what: str) -> None:
+    from sqlalchemy import Connection  # noqa: PLC0415 the annotation is set here, so that the others need it not
+
+    if "connection" in call.__annotations__:
+        call.__annotations__["connection"] = Connection
+    with pytest.raises(HandlerSignatureError) as caught:
+        upcasters(("lent.v1", call))
+    assert (caught.value.code, caught.value.what) == (code, what)
+    assert caught.value.where == f"upcasters.py:1 ({call.__name__})"

@@ -1,0 +1,49 @@
+from __future__ import annotations
+
+import pytest
+
+from opencqrs_py.model import Origin, Partition, Trouble
+from opencqrs_py.processing.recovery import Action
+from opencqrs_py.processing.supervision import Notice
+from opencqrs_py.processing.wording import in_words, line_of
+
+FAILED = Trouble(Origin.HANDLER, permanent=False, error="ValueError", message="no", position=7, event="event 7")
+UNSEQUENCED = Trouble(Origin.FRAMEWORK, permanent=False, error="ValueError", message="no", event="event 7")
+AWAY = Trouble(Origin.OUTAGE, permanent=False, error="AwayError", message="gone")
+
+
+@pytest.mark.parametrize(
+    ("action", "trouble", "attempt", "line"),
+    [
+        (None, None, 0, "recovered"),
+        (None, FAILED, 0, "a call after the commit raised ValueError: no; nothing is repeated"),
+        (Action.RETRY, FAILED, 2, "event 7 failed on attempt 2 (ValueError: no); retry in 4.5 s"),
+        (
+            Action.SKIP,
+            FAILED,
+            3,
+            "event 7 failed on attempt 3 (ValueError: no); attempts used up: the event is skipped",
+        ),
+        (
+            Action.STOP,
+            UNSEQUENCED,
+            0,
+            "could not go on at event 7 (ValueError: no); the partition has failed; next attempt in 4.5 s, or at the "
+            "next start",
+        ),
+        (Action.WAIT, AWAY, 0, "could not go on (AwayError: gone); no attempt is used; next look in 4.5 s"),
+        (Action.LEAVE, AWAY, 0, "could not go on (AwayError: gone); this process leaves the partition alone"),
+    ],
+)
+def test_a_line_says_group_partition_what_happened_and_what_happens_next(
+    action: Action | None, trouble: Trouble | None, attempt: int, line: str
+) -> None:
+    assert line_of(Notice("books", Partition(2, 1), action, trouble, attempt, 4.5)) == f"[books 1/2] {line}"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [(0, "0.0 s"), (4.5, "4.5 s"), (12.4, "12 s"), (125, "2 min 5 s"), (4_800, "1 h 20 min")],
+)
+def test_durations_are_in_words(seconds: float, words: str) -> None:
+    assert in_words(seconds) == words
