@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from threading import Barrier
 from threading import Event as Signal
 
@@ -69,6 +70,15 @@ def test_a_reader_that_follows_many_writers_sees_each_event_once_and_in_order(
     for writer in range(writers):
         expected = [f"{writer}-{append}-{n}" for append in range(appends) for n in range(size)]
         assert [one.id for one in seen if one.id.startswith(f"{writer}-")] == expected
+
+
+def test_no_program_that_follows_misses_an_event_of_many_programs_that_write(url: str) -> None:
+    """The short form of the soak; some of its writers use the bare driver, delay their commits, or roll back."""
+    soak = Path(__file__).parents[2] / "benchmarks" / "append_soak.py"
+    size = ["--writers", "3", "--readers", "2", "--appends", "15"]
+    command = [sys.executable, str(soak), "--url", url, "--seed", "11", *size]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=4 * SECONDS, check=False)
+    assert (run.returncode, run.stdout.splitlines()[-1]) == (0, "every event was seen once, in order"), run.stderr
 
 
 def test_an_event_that_is_committed_late_is_not_passed_over(open_database: Callable[[], Database]) -> None:

@@ -10,12 +10,14 @@ import pytest
 from sqlalchemy import Connection, event
 
 from opencqrs_py.adapters.sql import Database, SqlEventStore, SqlProgressTracker
-from opencqrs_py.model import Event, Handler, HandlerMark, PartitionStatus, ProcessorState, Selection, layout
-from opencqrs_py.processing.dispatch import Dispatcher, bind
+from opencqrs_py.model import Event, Handler, HandlerMark, PartitionStatus, ProcessorState, Selection, Slice, layout
+from opencqrs_py.model.appending import Precondition, SubjectIsOnEventId, SubjectIsPristine
+from opencqrs_py.processing.binding import bind
+from opencqrs_py.processing.dispatch import Dispatcher
 from opencqrs_py.processing.group import GroupProcessing
-from opencqrs_py.processing.sequencing import PerSubject
+from opencqrs_py.processing.sequencing import PerSubject, SequencingByEvent
 
-TRANSACTION_CONTROL = ("BEGIN", "COMMIT", "ROLLBACK")
+TRANSACTION_CONTROL = ("BEGIN", "COMMIT", "ROLLBACK", "SAVEPOINT", "RELEASE")
 
 
 @contextmanager
@@ -90,7 +92,7 @@ def processing(
         Dispatcher([bound], []),
         subject="/",
         recursive=True,
-        sequence_of=PerSubject(),
+        sequencing=SequencingByEvent(PerSubject()),
         partitions=partitions,
         batch_size=batch_size,
     )
@@ -106,23 +108,59 @@ def test_a_chunk_costs_one_read_and_one_update_however_long_it_is(
     with statements(database) as sent, commits(database) as committed:
         outcome = processor.step(cursor)
     assert outcome.handled == count
-    assert sent == [
-        "SELECT max(opencqrs_events.position)",
-        "SELECT opencqrs_events.position,",
-        "UPDATE opencqrs_progress",
-    ]
+    assert sent == ["SELECT position,", "UPDATE opencqrs_progress"]
     assert len(committed) == 1
 
 
-def test_looking_for_news_costs_one_statement(
+def test_looking_for_news_in_vain_costs_two_statements(
     database: Database, store: SqlEventStore, tracker: SqlProgressTracker
 ) -> None:
-    (cursor,) = tracker.claim("group", layout(1), 0, "owner")
+    store.append(events(3))
+    (cursor,) = tracker.claim("group", layout(1), 3, "owner")
     processor = processing(store, tracker).processor(layout(1)[0])
     with statements(database) as sent, commits(database) as committed:
         assert processor.step(cursor).idle
-    assert sent == ["SELECT max(opencqrs_events.position)"]
+    assert sent == ["SELECT position,", "SELECT max(position)"]
     assert committed == []
+
+
+@pytest.mark.parametrize("selection", [Selection("/cars"), Selection(types=frozenset({"sold"}))])
+def test_events_of_others_that_a_watch_has_seen_cost_one_statement(
+    database: Database, store: SqlEventStore, selection: Selection
+) -> None:
+    with store.watched() as watch:
+        store.append(events(3))
+        assert watch.wait(0, 30) == 3
+        with statements(database) as sent:
+            assert store.read(0, 10, selection) == Slice(0, 3)
+    assert sent == ["SELECT position,"]
+
+
+def test_reading_needs_no_transaction(database: Database, store: SqlEventStore) -> None:
+    store.append(events(3))
+    store.head()
+    sent: list[str] = []
+    event.listen(database.engine, "before_cursor_execute", lambda _c, _d, statement, *_: sent.append(statement))
+    store.read(0, 10, Selection())
+    assert len(sent) == 1
+    with database.reading() as connection:
+        connection.exec_driver_sql("SELECT 1")
+        driver: Any = connection.connection.dbapi_connection
+        in_transaction = driver.in_transaction if database.kind == "sqlite" else driver.info.transaction_status
+    assert not in_transaction
+
+
+@pytest.mark.parametrize("selection", [Selection("/rare"), Selection(types=frozenset({"rare", "none"}))])
+def test_what_is_rare_is_found_with_four_statements_in_a_long_log(
+    database: Database, store: SqlEventStore, selection: Selection
+) -> None:
+    rare = Event(0, "rare", "s", "/rare/1", "rare", None, "application/json", "{}", None)
+    store.append([*events(25_000), rare, *events(5_000, start=25_000)])
+    store.head()
+    with statements(database) as sent:
+        part = store.read(0, 1_000, selection)
+    assert ([one.id for one in part.events], part.after, part.upto) == (["rare"], 0, 30_001)
+    assert sent == ["SELECT position,", "SELECT max(position)", "SELECT count(*)", "SELECT position,"]
 
 
 @pytest.mark.parametrize("partitions", [1, 2, 8])
@@ -144,8 +182,11 @@ def test_reads_do_not_multiply_with_partitions(
                 if outcome.idle:
                     open_partitions.discard(partition)
     assert handled == 3_000
-    assert sent.count("SELECT opencqrs_events.position,") <= 3
+    assert sent.count("SELECT position,") <= 3 + partitions  # at the end, each looks for more
     assert sent.count("UPDATE opencqrs_progress") <= 3 * partitions
+
+
+ADDING = ("INSERT INTO", "WITH fresh")  # on SQLite, on PostgreSQL
 
 
 @pytest.mark.parametrize(("count", "inserts"), [(1, 1), (5_000, 1), (5_001, 2)])
@@ -155,21 +196,42 @@ def test_adding_events_costs_one_statement_per_five_thousand(
     store.append(events(10, start=1_000_000))
     with statements(database) as sent, commits(database) as committed:
         assert store.append(events(count)) == (count, count)
-    assert [statement for statement in sent if statement != "LOCK TABLE"] == ["INSERT INTO"] * inserts
+    turn = [] if database.kind == "sqlite" else ["SELECT pg_advisory_xact_lock(%s),"]
+    assert sent[: len(turn)] == turn
+    assert len(sent) == len(turn) + inserts
+    assert set(sent[len(turn) :]) <= set(ADDING)
     assert len(committed) == 1
+
+
+def test_large_events_are_added_a_few_at_a_time(database: Database, store: SqlEventStore) -> None:
+    large = [one._replace(payload=f'"{"x" * 3_000_000}"') for one in events(7)]
+    with statements(database) as sent:
+        assert store.append(large) == (7, 7)
+    assert len([statement for statement in sent if statement in ADDING]) == 3
 
 
 def test_what_was_added_is_counted_without_counting_what_was_there(database: Database, store: SqlEventStore) -> None:
     store.append(events(7_000))
     with statements(database) as sent:
         assert store.append(events(7_000, start=6_000)) == (7_000, 6_000)
-    assert not [statement for statement in sent if statement.startswith("SELECT")]
+    assert not [statement for statement in sent if statement.startswith("SELECT count")]
     assert store.count() == 13_000
+
+
+@pytest.mark.parametrize("precondition", [SubjectIsPristine("/books/x"), SubjectIsOnEventId("/books/1", "1")])
+def test_a_precondition_costs_one_statement(
+    database: Database, store: SqlEventStore, precondition: Precondition
+) -> None:
+    store.append(events(10))
+    with statements(database) as sent:
+        store.append([], [precondition])
+    assert sent[-1] == "SELECT id"
+    assert len(sent) == (1 if database.kind == "sqlite" else 2)
 
 
 def test_progress_is_told_while_events_are_taken_in(store: SqlEventStore) -> None:
     told: list[int] = []
-    store.append(events(12_000), told.append)
+    store.append(events(12_000), progress=told.append)
     assert told == [5_000, 10_000, 12_000]
 
 

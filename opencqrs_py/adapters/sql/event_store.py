@@ -2,32 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime
-from itertools import islice
-from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Select, and_, bindparam, func, or_, select
+from sqlalchemy import Connection, func, select
 
+from opencqrs_py.adapters.sql.appending import append_events
 from opencqrs_py.adapters.sql.databases import Database
-from opencqrs_py.adapters.sql.schema import EVENTS, create_missing
+from opencqrs_py.adapters.sql.reading import Reading, head_of
+from opencqrs_py.adapters.sql.schema import EVENTS
+from opencqrs_py.adapters.sql.versions import prepare
+from opencqrs_py.adapters.sql.watching import watching
+from opencqrs_py.model.appending import Appended, Precondition
 from opencqrs_py.model.cloudevents import microseconds
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.selection import Selection, Slice
+from opencqrs_py.processing.ports import Watch
 
 __all__ = ["SqlEventStore"]
-
-_ROWS_PER_STATEMENT = 5_000
-_WRITTEN = ("id", "source", "subject", "type", "time", "content_type", "payload", "extensions", "time_us")
-_READ = [EVENTS.c[name] for name in Event._fields]
 
 
 class SqlEventStore:
     """CloudEvents in the table ``opencqrs_events``.
 
-    Appends are serialised (by SQLite itself, by a table lock on PostgreSQL), so positions become visible in their
-    order and a reader that has seen position n never misses an event before it. Rolled-back appends leave holes that
-    stay empty.
+    Appends follow each other (by SQLite's own lock, by one that the table's trigger takes on PostgreSQL), so positions
+    become visible in their order and a reader that has seen position n never misses an event before it. Rolled-back
+    appends leave holes that stay empty.
 
     Args:
         database: Where the table is; it is created at first use.
@@ -36,35 +37,36 @@ class SqlEventStore:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._ready = False
-        self._statements: dict[Selection, Select[Any]] = {}
+        self._known = 0  # a position that the log has reached
 
-    def append(self, events: Iterable[Event], progress: Callable[[int], None] | None = None) -> tuple[int, int]:
+    def append(
+        self,
+        events: Iterable[Event],
+        preconditions: Sequence[Precondition] = (),
+        progress: Callable[[int], None] | None = None,
+    ) -> Appended:
         """Add events in one transaction; those whose source and id are known already are left out.
 
         Args:
             events: Any number; read as a stream. When it raises, nothing is added.
+            preconditions: Checked in the transaction, before the first event is taken.
             progress: Called now and then with the number of events taken in.
 
         Returns:
             How many were given and how many of them were added.
+
+        Raises:
+            DatabaseAwayError: OCQ-305, if another program has been appending for too long.
+            PreconditionFailedError: OCQ-320, naming the first precondition that does not hold.
         """
         self._prepare()
-        given = added = 0
-        statement = _insert_statement(self._database.kind)
-        with self._database.writing() as connection:
-            _lock(connection)
-            for rows in _chunks(map(_row, events)):
-                added += connection.exec_driver_sql(statement, rows).rowcount
-                given += len(rows)
-                if progress is not None:
-                    progress(given)
-            return given, added
+        return append_events(self._database, events, preconditions, progress)
 
     def head(self) -> int:
         """Return the position of the newest event, 0 when there is none."""
         self._prepare()
         with self._database.reading() as connection:
-            return _head(connection)
+            return self._look(connection)
 
     def count(self) -> int:
         """Return how many events there are."""
@@ -73,86 +75,39 @@ class SqlEventStore:
             return connection.execute(select(func.count()).select_from(EVENTS)).scalar_one()
 
     def read(self, after: int, limit: int, selection: Selection) -> Slice:
-        """Return the selected events that follow ``after``, at most ``limit``.
-
-        The head is read first: what is committed between the two statements belongs to the next slice.
-        """
+        """Return the selected events that follow ``after``, at most ``limit``; there may be more behind the slice."""
         self._prepare()
         with self._database.reading() as connection:
-            head = _head(connection)
-            if head <= after:
-                return Slice(after, after)
-            values = {"after": after, "head": head, "most": limit}
-            rows = connection.execute(self._statement(selection), values).all()
-        events = tuple(map(Event._make, rows))
-        return Slice(after, events[-1].position if len(events) == limit else head, events)
+            return Reading(connection, selection, limit).following(after, self._known)
 
     def position_before(self, moment: datetime) -> int:
         """Return the position before the first event with ``time >= moment``; the head if there is none."""
         self._prepare()
-        first = select(func.min(EVENTS.c.position)).where(EVENTS.c.time_us >= microseconds(moment.isoformat()))
+        late_enough = select(EVENTS.c.position).where(EVENTS.c.time_us >= microseconds(moment.isoformat()))
         with self._database.reading() as connection:
-            position = connection.execute(first).scalar()
-            return position - 1 if position is not None else _head(connection)
+            head = self._look(connection)
+            position = connection.execute(late_enough.order_by(EVENTS.c.position).limit(1)).scalar()
+            return head if position is None else position - 1
+
+    def watched(self) -> AbstractContextManager[Watch]:
+        """Open a watch, on a connection of its own that is closed at the end of the block."""
+        return self._watched()
 
     def is_outage(self, error: BaseException) -> bool:
         """Say whether the store's database does not answer for now."""
         return self._database.is_outage(error)
 
+    @contextmanager
+    def _watched(self) -> Iterator[Watch]:
+        self._prepare()
+        with watching(self._database, self._look) as watch:
+            yield watch
+
+    def _look(self, connection: Connection) -> int:
+        self._known = head_of(connection)
+        return self._known
+
     def _prepare(self) -> None:
         if not self._ready:
-            create_missing(self._database, EVENTS)
+            prepare(self._database, EVENTS)
             self._ready = True
-
-    def _statement(self, selection: Selection) -> Select[Any]:
-        statement = self._statements.get(selection)
-        if statement is None:
-            position = EVENTS.c.position
-            bounds = position > bindparam("after"), position <= bindparam("head")
-            wanted = select(*_READ).where(*bounds, *_conditions(selection))
-            statement = wanted.order_by(position).limit(bindparam("most"))
-            self._statements[selection] = statement
-        return statement
-
-
-def _head(connection: Connection) -> int:
-    return connection.execute(select(func.max(EVENTS.c.position))).scalar() or 0
-
-
-def _conditions(selection: Selection) -> Iterator[ColumnElement[bool]]:
-    if selection.types is not None:
-        yield EVENTS.c.type.in_(sorted(selection.types))
-    if selection.everything:
-        return
-    exact = EVENTS.c.subject == selection.subject
-    if not selection.recursive:
-        yield exact
-        return
-    # A range instead of LIKE: exact in case, nothing to escape. "0" is the character after "/".
-    first, beyond = selection.prefix, selection.prefix[:-1] + "0"
-    yield or_(exact, and_(EVENTS.c.subject >= first, EVENTS.c.subject < beyond))
-
-
-def _lock(connection: Connection) -> None:
-    if connection.dialect.name == "postgresql":
-        connection.exec_driver_sql(f"LOCK TABLE {EVENTS.name} IN EXCLUSIVE MODE")
-
-
-def _insert_statement(kind: str) -> str:
-    """Return the statement that adds an event unless it is known.
-
-    Not ``ON CONFLICT DO NOTHING``: an event that is left out would still use up a position.
-    """
-    mark = "?" if kind == "sqlite" else "%s"
-    values = ", ".join(f"CAST({mark} AS {EVENTS.c[name].type})" for name in _WRITTEN)
-    unknown = f"NOT EXISTS (SELECT 1 FROM {EVENTS.name} WHERE source = {mark} AND id = {mark})"  # noqa: S608 our names
-    return f"INSERT INTO {EVENTS.name} ({', '.join(_WRITTEN)}) SELECT {values} WHERE {unknown}"
-
-
-def _row(event: Event) -> tuple[Any, ...]:
-    return (*event[1:], microseconds(event.time), event.source, event.id)
-
-
-def _chunks(rows: Iterator[tuple[Any, ...]]) -> Iterator[list[tuple[Any, ...]]]:
-    while chunk := list(islice(rows, _ROWS_PER_STATEMENT)):
-        yield chunk

@@ -10,7 +10,8 @@ from typing import Any
 from sqlalchemy import Connection, and_, bindparam, func, select, update
 
 from opencqrs_py.adapters.sql.databases import Database, DatabaseTransactions
-from opencqrs_py.adapters.sql.schema import PROGRESS, create_missing
+from opencqrs_py.adapters.sql.schema import PROGRESS
+from opencqrs_py.adapters.sql.versions import prepare
 from opencqrs_py.errors import EventStoreError, FencedError
 from opencqrs_py.model.partition import Partition, hash_of
 from opencqrs_py.model.progress import Cursor, PartitionStatus, ProcessorState
@@ -28,7 +29,11 @@ _one = and_(
     _columns.residue == bindparam("of_residue"),
     _columns.epoch == bindparam("of_epoch"),
 )
-_ADVANCE = update(PROGRESS).where(_one, _columns.position == bindparam("stored"))
+# As text, since it is part of each chunk: SQLAlchemy needs half the time to send it.
+_ADVANCE = (
+    f"UPDATE {PROGRESS.name} SET position = {{0}}, updated_at = {{0}} WHERE group_name = {{0}} "  # noqa: S608 our names
+    "AND modulus = {0} AND residue = {0} AND epoch = {0} AND position = {0}"
+)
 _REPORT = update(PROGRESS).where(_one)
 
 
@@ -46,10 +51,20 @@ class SqlProgressTracker:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._transactions = DatabaseTransactions(database)
+        self._advance = _ADVANCE.format("?" if database.kind == "sqlite" else "%s")
         self._ready = False
 
-    def claim(self, group: str, partitions: Sequence[Partition], initial: int, owner: str) -> tuple[Cursor, ...]:
+    def claim(
+        self,
+        group: str,
+        partitions: Sequence[Partition],
+        initial: int,
+        owner: str,
+        layout: Sequence[Partition] | None = None,
+    ) -> tuple[Cursor, ...]:
         """Take the partitions over; those without progress start at ``initial``.
+
+        Progress of the whole layout is written at the first claim, so that another layout is noticed at once.
 
         Raises:
             EventStoreError: OCQ-310, if the group's progress belongs to another layout of partitions.
@@ -58,16 +73,18 @@ class SqlProgressTracker:
         with self._database.writing() as connection:
             _serialise(connection, group)
             held = self._held(connection, group)
-            _check_layout(group, held, partitions)
-            for partition in partitions:
+            _check_layout(group, held, layout or partitions)
+            for partition in layout or partitions:
+                mine = partition in partitions
                 row = {"group_name": group, "modulus": partition.modulus, "residue": partition.residue}
-                changed = {"owner": owner, "updated_at": _now(), "state": ProcessorState.STARTING.value}
-                if partition in held:
-                    mine = and_(*(_columns[name] == value for name, value in row.items()))
-                    connection.execute(update(PROGRESS).where(mine).values(epoch=_columns.epoch + 1, **changed))
-                else:
-                    fresh = {"position": initial, "epoch": 1, "attempt": 0, "error": ""}
+                state = ProcessorState.STARTING if mine else ProcessorState.STOPPED
+                changed = {"owner": owner if mine else "", "updated_at": _now(), "state": state.value}
+                if partition not in held:
+                    fresh = {"position": initial, "epoch": int(mine), "attempt": 0, "error": ""}
                     connection.execute(PROGRESS.insert().values(**row, **changed, **fresh))
+                elif mine:
+                    this = and_(*(_columns[name] == value for name, value in row.items()))
+                    connection.execute(update(PROGRESS).where(this).values(epoch=_columns.epoch + 1, **changed))
             now_held = self._held(connection, group)
         return tuple(Cursor(p, now_held[p][1], now_held[p][0], now_held[p][0]) for p in partitions)
 
@@ -113,31 +130,25 @@ class SqlProgressTracker:
 
     def _prepare(self) -> None:
         if not self._ready:
-            create_missing(self._database, PROGRESS)
+            prepare(self._database, PROGRESS)
             self._ready = True
 
     @contextmanager
     def _unit(self, group: str, cursor: Cursor, to: int) -> Iterator[UnitOfWork]:
         cursor.check_forward(to)
         self._prepare()
-        values = {
-            **_key(group, cursor.partition, cursor.epoch),
-            "stored": cursor.stored,
-            "to": to,
-            "now": _now(),
-        }
+        share = cursor.partition
+        values = (to, _now(), group, share.modulus, share.residue, cursor.epoch, cursor.stored)
         with self._transactions.begin() as unit:
-            if unit.connection.execute(_ADVANCE_TO, values).rowcount != 1:
+            if unit.connection.exec_driver_sql(self._advance, values).rowcount != 1:
                 msg = f"progress of group '{group}' partition {cursor.partition} was taken over by another processor"
                 raise FencedError(msg)
+            unit.begun()
             yield unit
 
     def _held(self, connection: Connection, group: str) -> dict[Partition, tuple[int, int]]:
         rows = connection.execute(select(PROGRESS).where(_columns.group_name == group))
         return {Partition(row.modulus, row.residue): (row.position, row.epoch) for row in rows}
-
-
-_ADVANCE_TO = _ADVANCE.values(position=bindparam("to"), updated_at=bindparam("now"))
 
 
 def _key(group: str, partition: Partition, epoch: int) -> dict[str, Any]:

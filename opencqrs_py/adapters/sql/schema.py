@@ -1,18 +1,22 @@
-"""The tables of this package."""
+"""The tables of this package, each as its first version made it; what came later stands in ``versions``."""
 
 from __future__ import annotations
 
-from sqlalchemy import BigInteger, Column, Integer, MetaData, Table, Text, UniqueConstraint, inspect
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy import BigInteger, Column, Integer, MetaData, Table, Text, UniqueConstraint
 
-from opencqrs_py.adapters.sql.databases import Database
-
-__all__ = ["EVENTS", "PROGRESS", "create_missing"]
+__all__ = ["EVENTS", "PROGRESS", "SCHEMA"]
 
 _metadata = MetaData()
 
 # Subjects and types are compared byte by byte, whatever the database's language.
 _Exact = Text().with_variant(Text(collation="C"), "postgresql")
+
+SCHEMA = Table(
+    "opencqrs_schema",
+    _metadata,
+    Column("table_name", Text, primary_key=True),
+    Column("version", Integer, nullable=False),
+)
 
 EVENTS = Table(
     "opencqrs_events",
@@ -46,23 +50,3 @@ PROGRESS = Table(
     Column("next_attempt_at", Text),
     Column("updated_at", Text, nullable=False),
 )
-
-
-def create_missing(database: Database, table: Table) -> None:
-    """Create ``table`` if it is not there; harmless when several processes do it at once.
-
-    Who finds the table waits for no writer.
-    """
-    if _exists(database, table):
-        return
-    try:
-        with database.writing() as connection:
-            table.create(connection, checkfirst=True)
-    except DBAPIError:
-        if not _exists(database, table):
-            raise
-
-
-def _exists(database: Database, table: Table) -> bool:
-    with database.reading() as connection:
-        return inspect(connection).has_table(table.name)

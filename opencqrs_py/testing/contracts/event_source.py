@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta, timezone
 from itertools import pairwise
 
 import pytest
 
+from opencqrs_py.errors import PreconditionFailedError
 from opencqrs_py.model import Event, Selection, Slice
-from opencqrs_py.processing.ports import EventSource
+from opencqrs_py.model.appending import (
+    Appended,
+    Precondition,
+    SubjectIsOnEventId,
+    SubjectIsPopulated,
+    SubjectIsPristine,
+)
+from opencqrs_py.processing.ports import EventSource, EventStore
 
 __all__ = ["EventSourceContract", "EventStoreContract"]
 
 Append = Callable[[Iterable[Event]], object]
+
+SECONDS = 30  # longest wait for another thread
 
 ALL = Selection()
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -152,13 +163,17 @@ class EventSourceContract:
     def test_the_limit_counts_selected_events_only(self, source: EventSource, append: Append, limit: int) -> None:
         append(event(n, f"/{'books' if n % 3 == 0 else 'cars'}/{n}") for n in range(20))
         parts = list(followed(source, limit, Selection("/books")))
-        assert all(len(part.events) == limit for part in parts[:-1])
+        assert all(len(part.events) <= limit for part in parts)
+        assert any(len(part.events) == limit for part in parts)
         assert [event.id for part in parts for event in part.events] == [str(n) for n in range(0, 20, 3)]
+        assert parts[-1].upto == source.head()
 
     def test_what_is_not_selected_is_passed_over(self, source: EventSource, append: Append) -> None:
         append(event(n) for n in range(5))
-        assert source.read(0, 2, Selection("/elsewhere")) == Slice(0, source.head())
-        assert source.read(0, 2, Selection(types=frozenset())) == Slice(0, source.head())
+        for selection in (Selection("/elsewhere"), Selection(types=frozenset())):
+            parts = list(followed(source, 2, selection))
+            assert parts[-1].upto == source.head()
+            assert not [event for part in parts for event in part.events]
 
     def test_a_stretch_reads_the_same_twice(self, source: EventSource, append: Append) -> None:
         append(event(n) for n in range(5))
@@ -229,6 +244,49 @@ class EventSourceContract:
         assert [event.id for event in following] == ([next_id] if next_id else [])
         assert next_id or position == source.head()
 
+    def test_a_watch_tells_the_head_of_a_log_that_is_there(self, source: EventSource, append: Append) -> None:
+        append([event(1), event(2)])
+        with source.watched() as watch:
+            assert watch.wait(0, SECONDS) == source.head()
+
+    def test_a_watch_tells_the_unchanged_head_when_its_time_is_over(self, source: EventSource, append: Append) -> None:
+        with source.watched() as watch:
+            assert watch.wait(0, 0.01) == 0
+            append([event(1)])
+            head = watch.wait(0, SECONDS)
+            assert watch.wait(head, 0) == head
+            assert watch.wait(head, 0.01) == head
+            assert watch.wait(head + 100, 0.01) == head
+
+    def test_a_watch_notices_what_is_added_while_it_waits(self, source: EventSource, append: Append) -> None:
+        with ThreadPoolExecutor(1) as threads, source.watched() as watch:
+            for number in range(3):
+                before = watch.wait(0, 0)
+                waiting = threads.submit(watch.wait, before, SECONDS)
+                append([event(number)])
+                assert waiting.result(SECONDS) == source.head() > before
+
+    def test_a_watch_misses_nothing_between_two_waits(self, source: EventSource, append: Append) -> None:
+        with source.watched() as watch:
+            head = watch.wait(0, 0)
+            for number in range(5):
+                append([event(number)])
+                if number % 2:
+                    source.read(0, 10, ALL)
+                assert watch.wait(head, SECONDS) == source.head() > head
+                head = source.head()
+
+    def test_several_watches_notice_the_same_event(self, source: EventSource, append: Append) -> None:
+        with source.watched() as one, source.watched() as other:
+            append([event(1)])
+            assert one.wait(0, SECONDS) == other.wait(0, SECONDS) == source.head()
+
+    def test_a_watch_can_be_opened_again_and_again(self, source: EventSource, append: Append) -> None:
+        append([event(1)])
+        for _ in range(20):
+            with source.watched() as watch:
+                assert watch.wait(0, SECONDS) == source.head()
+
     @pytest.mark.parametrize("error", [ValueError("mine"), KeyError("mine"), OSError("mine"), KeyboardInterrupt()])
     def test_errors_of_others_are_no_outage(self, source: EventSource, error: BaseException) -> None:
         assert not source.is_outage(error)
@@ -275,3 +333,103 @@ class EventStoreContract(EventSourceContract):
     def test_adding_nothing_changes_nothing(self, source: EventSource, append: Append) -> None:
         append([])
         assert source.head() == 0
+
+    def test_it_is_told_how_many_were_given_and_added(self, source: EventStore) -> None:
+        assert source.append([]) == Appended(0, 0)
+        assert source.append([event(1), event(2), event(1)]) == Appended(3, 2)
+        assert source.append(event(n) for n in range(2, 6)) == Appended(4, 3)
+
+    @pytest.mark.parametrize("count", [1, 4_999, 5_000, 5_001, 12_000])
+    def test_a_batch_may_have_any_size(self, source: EventStore, count: int) -> None:
+        given = [event(n) for n in range(count)]
+        assert source.append([*given, given[0], given[-1]]) == Appended(count + 2, count)
+        assert identities(source) == [one.id for one in given]
+
+    def test_progress_grows_up_to_what_was_given(self, source: EventStore) -> None:
+        told: list[int] = []
+        source.append((event(n % 11_000) for n in range(12_000)), progress=told.append)
+        assert told == sorted(set(told))
+        assert told[-1] == 12_000
+
+    def test_payloads_may_be_large(self, source: EventStore) -> None:
+        payloads = [f'{{"text":"{letter * 4_000_000}ü"}}' for letter in "abc"]
+        source.append(event(n)._replace(payload=payload) for n, payload in enumerate(payloads))
+        assert [one.payload for part in followed(source, 10) for one in part.events] == payloads
+
+    def test_subjects_and_types_may_be_long(self, source: EventStore) -> None:
+        long = "/" + "ü1/" * 5_000
+        given = [event(1, f"{long}a", f"{long}a"), event(2, f"{long}b", f"{long}b"), event(3, long[:-1], "t")]
+        source.append(given)
+        assert identities(source, Selection(f"{long}a")) == ["1"]
+        assert identities(source, Selection(long[:-1], recursive=False)) == ["3"]
+        assert identities(source, Selection(long[:-1])) == ["1", "2", "3"]
+        assert identities(source, Selection(types=frozenset({f"{long}b", "t"}))) == ["2", "3"]
+        source.append([], [SubjectIsOnEventId(f"{long}a", "1"), SubjectIsPristine(f"{long}c")])
+
+    @pytest.mark.parametrize(
+        ("precondition", "holds"),
+        [
+            (SubjectIsPristine("/books/2"), True),
+            (SubjectIsPristine("/books/1"), False),
+            (SubjectIsPristine("/books"), True),
+            (SubjectIsPristine("/Books/1"), True),
+            (SubjectIsPopulated("/books/1"), True),
+            (SubjectIsPopulated("/books/2"), False),
+            (SubjectIsPopulated("/books"), False),
+            (SubjectIsPopulated("/"), False),
+            (SubjectIsOnEventId("/books/1", "2"), True),
+            (SubjectIsOnEventId("/books/1", "1"), False),
+            (SubjectIsOnEventId("/books/1", "3"), False),
+            (SubjectIsOnEventId("/books/2", "2"), False),
+            (SubjectIsOnEventId("/o'brien/1", "3"), True),
+        ],
+        ids=str,
+    )
+    def test_nothing_is_added_unless_the_precondition_holds(
+        self, source: EventStore, precondition: Precondition, *, holds: bool
+    ) -> None:
+        source.append([event(1), event(2), event(3, "/o'brien/1")])
+        before = identities(source)
+        if holds:
+            assert source.append([event(9)], [precondition]) == Appended(1, 1)
+            assert identities(source) == [*before, "9"]
+            return
+        with pytest.raises(PreconditionFailedError, match="OCQ-320") as caught:
+            source.append([event(9)], [precondition])
+        assert f"'{precondition.subject}'" in caught.value.what
+        assert identities(source) == before
+
+    def test_the_first_precondition_that_does_not_hold_is_named(self, source: EventStore) -> None:
+        source.append([event(1, "/a")])
+        wanted: list[Precondition] = [
+            SubjectIsPopulated("/a"),
+            SubjectIsPristine("/b"),
+            SubjectIsPopulated("/c"),
+            SubjectIsPristine("/a"),
+        ]
+        with pytest.raises(PreconditionFailedError, match="'/c'"):
+            source.append([event(2)], wanted)
+
+    def test_a_precondition_is_checked_even_if_there_is_nothing_new(self, source: EventStore) -> None:
+        source.append([event(1)])
+        with pytest.raises(PreconditionFailedError):
+            source.append([event(1)], [SubjectIsPristine("/books/1")])
+
+    def test_of_several_who_begin_a_subject_one_wins(self, source: EventStore) -> None:
+        writers, rounds = 4, 10
+
+        def begin(writer: int) -> list[int]:
+            won = []
+            for number in range(rounds):
+                mine = event(number * writers + writer, f"/race/{number}")
+                try:
+                    source.append([mine], [SubjectIsPristine(mine.subject)])
+                except PreconditionFailedError:
+                    continue
+                won.append(number)
+            return won
+
+        with ThreadPoolExecutor(writers) as threads:
+            won = [number for result in threads.map(begin, range(writers)) for number in result]
+        assert sorted(won) == list(range(rounds))
+        assert len(identities(source)) == rounds

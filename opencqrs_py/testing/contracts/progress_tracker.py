@@ -96,6 +96,32 @@ class ProgressTrackerContract:
         cursor = claimed(another, initial=99)
         assert (cursor.stored, cursor.position) == (5, 5)
 
+    def test_partitions_of_a_group_can_be_claimed_one_by_one(
+        self, tracker: ProgressTracker, another: ProgressTracker
+    ) -> None:
+        first, second = TWO
+        (mine,) = tracker.claim("group", [first], 3, "owner", layout=TWO)
+        (other,) = another.claim("group", [second], 9, "another", layout=TWO)
+        assert (mine.partition, mine.stored, other.partition, other.stored) == (first, 3, second, 3)
+        moved(tracker, mine, 4)
+        moved(another, other, 5)
+        assert positions(tracker) == {"group": [4, 5]}
+
+    def test_a_claim_of_one_partition_leaves_the_claims_of_others_alone(self, tracker: ProgressTracker) -> None:
+        first, second = tracker.claim("group", TWO, 0, "owner")
+        tracker.claim("group", [second.partition], 0, "another", layout=TWO)
+        moved(tracker, first, 1)
+        with pytest.raises(FencedError), tracker.unit("group", second, 1):
+            pytest.fail("the unit of a lost claim was opened")
+
+    @pytest.mark.parametrize("whole", [layout(3), layout(4), layout(1)], ids=len)
+    def test_another_layout_is_refused_also_for_one_partition(
+        self, tracker: ProgressTracker, whole: tuple[Partition, ...]
+    ) -> None:
+        tracker.claim("group", TWO[:1], 0, "owner", layout=TWO)
+        with pytest.raises(EventStoreError, match="OCQ-310"):
+            tracker.claim("group", whole[:1], 0, "owner", layout=whole)
+
     def test_cursors_come_in_the_order_asked_for(self, tracker: ProgressTracker) -> None:
         for asked in (TWO, TWO[::-1]):
             assert [cursor.partition for cursor in tracker.claim("group", asked, 0, "owner")] == list(asked)

@@ -1,0 +1,108 @@
+"""Reading the table of events: which statement is right for how much of the log is wanted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection
+
+from opencqrs_py.adapters.sql.conditions import Conditions, mark_of, searching, walking
+from opencqrs_py.adapters.sql.schema import EVENTS
+from opencqrs_py.model.event import Event
+from opencqrs_py.model.selection import Selection, Slice
+
+__all__ = ["Reading", "head_of"]
+
+_WINDOW = 10_000  # positions that are walked along before an index is asked where the next selected event is
+_FEW = 10_000  # events that an index may find and that are then sorted to get at the first ones
+
+_HEAD = f"SELECT max(position) FROM {EVENTS.name}"  # noqa: S608 our own names
+_LEFT_OUT = {"source": "''", "time": "NULL", "content_type": "''", "extensions": "NULL"}  # when nobody looks at them
+_SELECT = f"SELECT {', '.join(Event._fields)} FROM {EVENTS.name} WHERE"  # noqa: S608 our own names
+_SELECT_LEAN = f"SELECT {', '.join(_LEFT_OUT.get(f, f) for f in Event._fields)} FROM {EVENTS.name} WHERE"  # noqa: S608
+
+
+def head_of(connection: Connection) -> int:
+    """Return the position of the newest event, 0 when there is none."""
+    return connection.exec_driver_sql(_HEAD).scalar() or 0
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A reader's wish.
+
+    A walk along the positions is the right thing where a good part of the log is selected. It is cut short in a
+    *window* without any selected event: then, if there are few in the rest of the log, an index finds them.
+
+    Attributes:
+        connection: One whose statements each see the newest state.
+        selection: Which events.
+        limit: Most events, at least 1.
+    """
+
+    connection: Connection
+    selection: Selection
+    limit: int
+
+    def following(self, after: int, known: int) -> Slice:
+        """Return the next events; fewer than the limit do not mean that there are no more.
+
+        Appends become visible in the order of their positions. So when a statement shows nothing at or below a
+        position that was known before it, nothing will ever come there.
+
+        Args:
+            after: Position before the slice.
+            known: A position that the log has reached already, 0 when none is known.
+        """
+        everything = self.selection.everything and self.selection.types is None
+        window = None if everything else after + _WINDOW
+        events = self._walk(after, window)
+        if events:
+            return Slice(after, events[-1].position, events)
+        if after < known and (window is None or known <= window):
+            return Slice(after, known)
+        head = head_of(self.connection)
+        if head <= after:
+            return Slice(after, after)
+        rare = self._rare(after, head)
+        events = self._find(after, head, rare) if rare is not None else self._walk(after, head)
+        return Slice(after, events[-1].position if len(events) == self.limit else head, events)
+
+    def _walk(self, after: int, upto: int | None) -> Sequence[Event]:
+        conditions, mark = walking(self._kind, self.selection), mark_of(self._kind)
+        bound, values = ("", ()) if upto is None else (f" AND position <= {mark}", (upto,))
+        text = f"{self._select} {conditions.text}position > {mark}{bound} ORDER BY position LIMIT {mark}"
+        return self._events(text, (*conditions.values, after, *values, self.limit))
+
+    def _rare(self, after: int, head: int) -> Conditions | None:
+        """Return conditions that an index answers, if that is quicker than to walk on."""
+        conditions = searching(self._kind, self.selection)
+        if conditions is None or head - after <= _WINDOW:
+            return None
+        text = f"SELECT count(*) FROM ({self._positions(conditions)} LIMIT {mark_of(self._kind)}) AS found"  # noqa: S608
+        found = self.connection.exec_driver_sql(text, (*conditions.values, after, head, _FEW + 1)).scalar_one()
+        return conditions if found <= _FEW else None
+
+    def _find(self, after: int, head: int, rare: Conditions) -> Sequence[Event]:
+        text = f"{self._select} position IN ({self._positions(rare)}) ORDER BY position LIMIT {mark_of(self._kind)}"
+        return self._events(text, (*rare.values, after, head, self.limit))
+
+    def _positions(self, conditions: Conditions) -> str:
+        mark = mark_of(self._kind)
+        where = f"{conditions.text}position > {mark} AND position <= {mark}"
+        return f"SELECT position FROM {conditions.table} WHERE {where}"  # noqa: S608 our own text
+
+    def _events(self, text: str, values: tuple[Any, ...]) -> tuple[Event, ...]:
+        """Read the rows as the driver gives them: SQLAlchemy would make rows of its own for nothing."""
+        result = self.connection.exec_driver_sql(text, values)
+        return tuple(map(Event._make, result.cursor.fetchall())) if result.cursor is not None else ()
+
+    @property
+    def _select(self) -> str:
+        return _SELECT if self.selection.attributes else _SELECT_LEAN
+
+    @property
+    def _kind(self) -> str:
+        return self.connection.dialect.name

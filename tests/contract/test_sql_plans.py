@@ -1,0 +1,149 @@
+"""Plans of the databases for what is read: indexes find what is rare, and a replay walks along the primary key."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from sqlalchemy import event as sqlalchemy_event
+from sqlalchemy import text
+
+from opencqrs_py.adapters.sql import Database, SqlEventStore
+from opencqrs_py.model import Event, Selection
+from opencqrs_py.model.appending import SubjectIsOnEventId
+
+COUNT = 30_000
+COMMON = frozenset({"lent", "returned"})
+
+
+@pytest.fixture
+def store(database: Database) -> SqlEventStore:
+    """A log with many common events, and a few rare ones near its end."""
+    store = SqlEventStore(database)
+    store.append(
+        Event(
+            0,
+            str(n),
+            "s",
+            f"/rare/{n}" if rare else f"/books/{n % 5_000}",
+            "rare" if rare else ("lent" if n % 2 else "returned"),
+            "2026-01-01T00:00:00Z",
+            "application/json",
+            "{}",
+            None,
+        )
+        for n in range(COUNT)
+        for rare in [n > 25_000 and n % 500 == 0]
+    )
+    if database.kind == "postgresql":
+        with database.writing() as connection:
+            connection.execute(text("ANALYZE opencqrs_events"))
+    return store
+
+
+def plans(database: Database, store: SqlEventStore, selection: Selection, after: int = 0) -> list[str]:
+    """Read once and return how the database plans each statement that was sent for it, on one line each."""
+    sent: list[tuple[str, Any]] = []
+
+    def note(_connection: Any, _cursor: Any, statement: str, values: Any, *_rest: Any) -> None:
+        sent.append((statement, values))
+
+    store.head()
+    sqlalchemy_event.listen(database.engine, "before_cursor_execute", note)
+    store.read(after, 1_000, selection)
+    sqlalchemy_event.remove(database.engine, "before_cursor_execute", note)
+    return [plan(database, statement, values) for statement, values in sent]
+
+
+def plan(database: Database, statement: str, values: Any) -> str:
+    explain = "EXPLAIN QUERY PLAN" if database.kind == "sqlite" else "EXPLAIN"
+    with database.reading() as connection:
+        rows = connection.exec_driver_sql(f"{explain} {statement}", values).all()
+    return " | ".join(str(row[-1]) for row in rows)
+
+
+def walks(found: str) -> bool:
+    """Say whether the plan walks along the primary key and sorts nothing."""
+    by_key = "USING INTEGER PRIMARY KEY" in found or "opencqrs_events_pkey" in found
+    return by_key and not re.search(r"opencqrs_events_(subject|type)|TEMP B-TREE|Sort", found)
+
+
+def searches(found: str, column: str) -> bool:
+    """Say whether the plan uses the index of a column and reads no table as a whole."""
+    return f"opencqrs_events_{column}" in found and not re.search(r"SCAN opencqrs_events|Seq Scan", found)
+
+
+@pytest.mark.parametrize(
+    "selection",
+    [Selection(), Selection(types=COMMON), Selection("/books"), Selection("/books", types=COMMON)],
+    ids=["everything", "types", "subject", "both"],
+)
+def test_a_replay_walks_along_the_primary_key(database: Database, store: SqlEventStore, selection: Selection) -> None:
+    (found,) = plans(database, store, selection)
+    assert walks(found), found
+
+
+@pytest.mark.parametrize(
+    ("selection", "column"),
+    [
+        (Selection(types=frozenset({"rare"})), "type"),
+        (Selection(types=frozenset({"rare", "none", "other"})), "type"),
+        (Selection("/rare"), "subject"),
+        (Selection("/rare/26000", recursive=False), "subject"),
+        (Selection("/rare", types=frozenset({"rare"})), "subject"),
+    ],
+    ids=["type", "types", "subject with children", "subject", "both"],
+)
+def test_what_is_rare_is_found_by_an_index(
+    database: Database, store: SqlEventStore, selection: Selection, column: str
+) -> None:
+    _walk, _head, count, find = plans(database, store, selection)
+    assert searches(count, column), count
+    assert searches(find, column), find
+
+
+@pytest.mark.parametrize(
+    "selection", [Selection(types=frozenset({"rare"})), Selection("/rare")], ids=["type", "subject"]
+)
+def test_new_events_are_read_by_the_primary_key(database: Database, store: SqlEventStore, selection: Selection) -> None:
+    (found,) = plans(database, store, selection, after=COUNT - 1)
+    if database.kind == "sqlite":
+        assert walks(found), found
+    assert not re.search(r"SCAN opencqrs_events|Seq Scan", found), found
+
+
+def test_a_precondition_is_looked_up_by_an_index(database: Database, store: SqlEventStore) -> None:
+    sent: list[tuple[str, Any]] = []
+    sqlalchemy_event.listen(
+        database.engine, "before_cursor_execute", lambda _c, _d, statement, values, *_: sent.append((statement, values))
+    )
+    store.append([], [SubjectIsOnEventId("/rare/26000", "26000")])
+    found = plan(database, *sent[-1])
+    assert searches(found, "subject"), found
+
+
+@pytest.mark.parametrize("limit", [1, 3, 1_000])
+def test_all_ways_to_read_find_the_same(database: Database, store: SqlEventStore, limit: int) -> None:
+    selections = [
+        Selection(types=frozenset({"rare"})),
+        Selection("/rare"),
+        Selection("/rare", types=COMMON),
+        Selection("/books/17"),
+        Selection("/books/17", recursive=False, types=frozenset({"lent", "rare"})),
+    ]
+    everything = [one for part in parts(store, 5_000, Selection()) for one in part]
+    assert len(everything) == COUNT
+    for selection in selections:
+        found = [one for part in parts(store, limit, selection) for one in part]
+        assert found == [one for one in everything if selection.matches(one)]
+
+
+def parts(store: SqlEventStore, limit: int, selection: Selection) -> list[tuple[Event, ...]]:
+    found, after = [], 0
+    while (part := store.read(after, limit, selection)).upto > after:
+        assert len(part.events) <= limit
+        found.append(tuple(part.events))
+        after = part.upto
+    assert after == COUNT
+    return found

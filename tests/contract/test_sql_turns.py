@@ -1,0 +1,149 @@
+"""Turns of those who append: how long one waits, what one is told, and who else takes turns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event as Signal
+
+import pytest
+from sqlalchemy import text
+
+from opencqrs_py.adapters.sql import Database, SqlEventStore, databases, turns
+from opencqrs_py.adapters.sql.outages import DatabaseAwayError
+from opencqrs_py.errors import PreconditionFailedError
+from opencqrs_py.model import Event, Selection
+from opencqrs_py.model.appending import SubjectIsOnEventId, SubjectIsPristine
+
+SECONDS = 60  # longest wait for another thread
+POSTGRESQL = pytest.mark.parametrize("kind", [pytest.param("postgresql", marks=pytest.mark.postgresql)])
+
+FOREIGN = text(
+    "INSERT INTO opencqrs_events (id, source, subject, type, content_type) VALUES (:id, 'foreign', '/', 't', 'x')"
+)
+
+
+def event(name: str, subject: str = "/books/1") -> Event:
+    return Event(0, name, "s", subject, "lent", None, "application/json", None, None)
+
+
+class Dawdling:
+    """Events that do not come to an end until they may."""
+
+    def __init__(self) -> None:
+        self.taken_in, self.go_on = Signal(), Signal()
+
+    def __iter__(self) -> Iterator[Event]:
+        yield event("slow")
+        self.taken_in.set()
+        assert self.go_on.wait(SECONDS)
+
+
+def test_who_waits_too_long_for_another_writer_is_told_so(
+    open_database: Callable[[], Database], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(turns, "PATIENCE", 0.05)
+    monkeypatch.setattr(databases, "_SQLITE_PATIENCE", 0.05)
+    hanging, other, reader = (SqlEventStore(open_database()) for _ in range(3))
+    assert [store.head() for store in (hanging, other, reader)] == [0, 0, 0]
+    events = Dawdling()
+    with ThreadPoolExecutor(1) as threads:
+        late = threads.submit(hanging.append, events)
+        assert events.taken_in.wait(SECONDS)
+        with pytest.raises(DatabaseAwayError, match=r"has been writing for .*0\.05 seconds") as caught:
+            other.append([event("quick")])
+        assert reader.head() == 0  # nobody who reads is held up
+        events.go_on.set()
+        assert late.result(SECONDS) == (1, 1)
+    assert caught.value.code == "OCQ-305"
+    assert other.is_outage(caught.value)
+    assert other.append([event("quick")]) == (1, 1)
+
+
+@POSTGRESQL
+def test_the_message_says_who_is_writing(
+    open_database: Callable[[], Database], url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(turns, "PATIENCE", 0.05)
+    store, hanging = SqlEventStore(open_database()), Database(f"{url}&application_name=nightly%20import")
+    store.head()
+    with hanging.writing() as connection:
+        process = connection.execute(text("SELECT pg_backend_pid()")).scalar()
+        connection.execute(FOREIGN, {"id": "1"})
+        with pytest.raises(DatabaseAwayError) as caught:
+            store.append([event("2")])
+    hanging.close()
+    assert caught.value.what.startswith(
+        f"the server process {process} of 'nightly import', in a transaction that began at 20"
+    )
+
+
+@POSTGRESQL
+def test_other_programs_take_turns_with_us_and_with_each_other(
+    open_database: Callable[[], Database], database: Database
+) -> None:
+    """Without that, their second event would be seen before the first, and a reader would never come back."""
+    store = SqlEventStore(database)
+    assert store.head() == 0
+    slow, quick = open_database(), open_database()
+
+    def insert() -> None:
+        with quick.writing() as connection:
+            connection.execute(FOREIGN, {"id": "quick"})
+
+    with ThreadPoolExecutor(2) as threads:
+        with slow.writing() as connection:
+            connection.execute(FOREIGN, {"id": "slow"})
+            inserting = threads.submit(insert)
+            appending = threads.submit(store.append, [event("ours")])
+            assert store.read(0, 10, Selection()).upto == 0
+        inserting.result(SECONDS)
+        appending.result(SECONDS)
+    read = store.read(0, 10, Selection()).events
+    assert [one.position for one in read] == [1, 2, 3]
+    assert read[0].id == "slow"
+
+
+@POSTGRESQL
+def test_a_stricter_isolation_by_default_changes_nothing(
+    open_database: Callable[[], Database], database: Database
+) -> None:
+    with database.writing() as connection:
+        connection.execute(text("ALTER DATABASE postgres SET default_transaction_isolation = 'serializable'"))
+    try:
+        hanging, other = SqlEventStore(open_database()), SqlEventStore(open_database())
+        assert (hanging.head(), other.head()) == (0, 0)
+        events = Dawdling()
+        with ThreadPoolExecutor(3) as threads:
+            late = threads.submit(hanging.append, events)
+            assert events.taken_in.wait(SECONDS)
+            refused = threads.submit(other.append, [event("1")], [SubjectIsPristine("/books/1")])
+            known = threads.submit(
+                hanging.append, [event("slow"), event("2")], [SubjectIsOnEventId("/books/1", "slow")]
+            )
+            events.go_on.set()
+            assert late.result(SECONDS) == (1, 1)
+            with pytest.raises(PreconditionFailedError):
+                refused.result(SECONDS)
+            assert known.result(SECONDS) == (2, 1)
+    finally:
+        with database.writing() as connection:
+            connection.execute(text("ALTER DATABASE postgres RESET default_transaction_isolation"))
+
+
+@POSTGRESQL
+def test_the_server_may_look_after_the_table_while_somebody_appends(
+    open_database: Callable[[], Database], database: Database
+) -> None:
+    store = SqlEventStore(open_database())
+    store.append([event("1")])
+    events = Dawdling()
+    with ThreadPoolExecutor(1) as threads:
+        late = threads.submit(store.append, events)
+        assert events.taken_in.wait(SECONDS)
+        with database.reading() as connection:
+            connection.execute(text("SET lock_timeout = '5s'"))
+            connection.execute(text("VACUUM ANALYZE opencqrs_events"))
+            connection.execute(text("RESET lock_timeout"))
+        events.go_on.set()
+        late.result(SECONDS)

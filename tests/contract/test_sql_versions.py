@@ -1,0 +1,128 @@
+"""Versions of our tables: created at first use, brought forward, and refused when they are newer than we are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from sqlalchemy import inspect, select, text, update
+
+from opencqrs_py.adapters.sql import Database, SqlEventStore, SqlProgressTracker
+from opencqrs_py.adapters.sql.schema import EVENTS, PROGRESS, SCHEMA
+from opencqrs_py.errors import EventStoreError
+from opencqrs_py.model import Event, Selection, layout
+
+SECONDS = 60
+
+
+def event(name: str) -> Event:
+    return Event(0, name, "s", "/books/1", "lent", None, "application/json", None, None)
+
+
+def versions(database: Database) -> dict[str, int]:
+    with database.reading() as connection:
+        return {row.table_name: row.version for row in connection.execute(select(SCHEMA))}
+
+
+def indexes(database: Database) -> set[str | None]:
+    with database.reading() as connection:
+        return {index["name"] for index in inspect(connection).get_indexes(EVENTS.name)}
+
+
+def make_version_1(database: Database, *events: str) -> None:
+    """Leave what a package from before versions were recorded has left."""
+    with database.writing() as connection:
+        EVENTS.create(connection)
+        PROGRESS.create(connection)
+        for name in events:
+            row = event(name)._asdict()
+            del row["position"]
+            connection.execute(EVENTS.insert().values(row))
+
+
+def test_the_first_use_creates_a_table_in_its_newest_version(database: Database) -> None:
+    SqlEventStore(database).head()
+    assert versions(database) == {"opencqrs_events": 3}
+    SqlProgressTracker(database).statuses()
+    assert versions(database) == {"opencqrs_events": 3, "opencqrs_progress": 1}
+
+
+def test_tables_of_an_older_package_are_brought_forward_and_keep_what_they_hold(
+    database: Database, open_database: Callable[[], Database]
+) -> None:
+    make_version_1(database, "1", "2")
+    store = SqlEventStore(open_database())
+    assert [one.id for one in store.read(0, 10, Selection()).events] == ["1", "2"]
+    assert versions(database) == {"opencqrs_events": 3}
+    new = SqlEventStore(open_database())
+    assert indexes(database) >= {"opencqrs_events_subject", "opencqrs_events_type"}
+    assert new.append([event("2"), event("3")]) == (2, 1)
+    assert [one.position for one in store.read(0, 10, Selection()).events] == [1, 2, 3]
+
+
+def test_a_step_is_done_once(database: Database, open_database: Callable[[], Database]) -> None:
+    make_version_1(database)
+    for _ in range(3):
+        SqlEventStore(open_database()).head()
+    assert versions(database) == {"opencqrs_events": 3}
+
+
+def test_from_a_version_in_between_only_what_is_missing_is_done(
+    database: Database, open_database: Callable[[], Database]
+) -> None:
+    SqlEventStore(database).append([event("1")])
+    with database.writing() as connection:
+        connection.execute(update(SCHEMA).values(version=2))
+        if database.kind == "postgresql":
+            connection.execute(text("DROP TRIGGER opencqrs_events_in_turn ON opencqrs_events"))
+    assert SqlEventStore(open_database()).head() == 1
+    assert versions(database) == {"opencqrs_events": 3}
+
+
+def test_a_migration_that_fails_changes_nothing(database: Database, open_database: Callable[[], Database]) -> None:
+    make_version_1(database, "1")
+    with database.writing() as connection:  # a name that the second index would have
+        connection.execute(text("CREATE TABLE other (n INTEGER)"))
+        connection.execute(text("CREATE INDEX opencqrs_events_type ON other (n)"))
+    with pytest.raises(Exception, match="opencqrs_events_type"):
+        SqlEventStore(open_database()).head()
+    assert "opencqrs_events_subject" not in indexes(database)
+    with database.writing() as connection:
+        connection.execute(text("DROP TABLE other"))
+    assert SqlEventStore(open_database()).head() == 1
+    assert versions(database) == {"opencqrs_events": 3}
+
+
+@pytest.mark.parametrize("table", ["opencqrs_events", "opencqrs_progress"])
+def test_a_table_of_a_newer_package_is_refused(
+    database: Database, open_database: Callable[[], Database], table: str
+) -> None:
+    SqlEventStore(database).append([event("1")])
+    SqlProgressTracker(database).claim("group", layout(1), 0, "owner")
+    with database.writing() as connection:
+        connection.execute(update(SCHEMA).where(SCHEMA.c.table_name == table).values(version=99))
+    other = open_database()
+    known = {"opencqrs_events": 3, "opencqrs_progress": 1}[table]
+    with pytest.raises(EventStoreError, match="OCQ-311") as caught:
+        SqlEventStore(other).head() if "events" in table else SqlProgressTracker(other).statuses()
+    assert str(caught.value) == (
+        f"[OCQ-311] the table {table} has version 99, and this package knows versions up to {known}\n"
+        f"  where: {other.label}\n"
+        "  fix:   update it: pip install --upgrade opencqrs-py"
+    )
+
+
+def test_several_who_use_it_first_create_it_once(open_database: Callable[[], Database], database: Database) -> None:
+    stores = [SqlEventStore(open_database()) for _ in range(6)]
+    with ThreadPoolExecutor(6) as threads:
+        assert [head.result(SECONDS) for head in [threads.submit(store.head) for store in stores]] == [0] * 6
+    assert versions(database) == {"opencqrs_events": 3}
+
+
+def test_several_who_bring_it_forward_do_it_once(open_database: Callable[[], Database], database: Database) -> None:
+    make_version_1(database, "1")
+    stores = [SqlEventStore(open_database()) for _ in range(6)]
+    with ThreadPoolExecutor(6) as threads:
+        assert [head.result(SECONDS) for head in [threads.submit(store.head) for store in stores]] == [1] * 6
+    assert versions(database) == {"opencqrs_events": 3}

@@ -1,0 +1,185 @@
+"""Watches on the SQL event store: those who write without us, connections that are cut, and what idling costs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from sqlalchemy import create_engine, text
+from sqlalchemy.pool import StaticPool
+
+from opencqrs_py.adapters.sql import Database, SqlEventStore, watching
+from opencqrs_py.adapters.sql.databases import DatabaseTransactions
+from opencqrs_py.engines.watching import HeadWatcher
+from opencqrs_py.model import Event
+
+SECONDS = 30  # longest wait for another thread
+POSTGRESQL = pytest.mark.parametrize("kind", [pytest.param("postgresql", marks=pytest.mark.postgresql)])
+SQLITE = pytest.mark.parametrize("kind", ["sqlite"])
+
+FOREIGN = text(
+    "INSERT INTO opencqrs_events (id, source, subject, type, content_type) VALUES (:id, 'foreign', '/', 't', 'x')"
+)
+
+
+def event(name: str) -> Event:
+    return Event(0, name, "s", "/books/1", "lent", None, "application/json", None, None)
+
+
+def others(database: Database) -> list[int]:
+    """Return the server's processes that serve other connections than ours."""
+    mine = text("SELECT pid FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()")
+    with database.reading() as connection:
+        return list(connection.execute(mine).scalars())
+
+
+def cut_others(database: Database) -> None:
+    """Let the server end the connections of everybody else, as a restart does."""
+    cut = text("SELECT pg_terminate_backend(:process, 10000)")
+    for process in others(database):
+        with database.reading() as connection:
+            connection.execute(cut, {"process": process})
+
+
+@pytest.fixture
+def store(open_database: Callable[[], Database]) -> SqlEventStore:
+    return SqlEventStore(open_database())
+
+
+def test_events_of_another_connection_are_noticed(store: SqlEventStore, open_database: Callable[[], Database]) -> None:
+    writer = SqlEventStore(open_database())
+    with ThreadPoolExecutor(1) as threads, store.watched() as watch:
+        for number in range(1, 4):
+            waiting = threads.submit(watch.wait, number - 1, SECONDS)
+            writer.append([event(str(number))])
+            assert waiting.result(SECONDS) == number
+
+
+def test_other_programs_are_noticed_while_the_watch_waits(store: SqlEventStore, database: Database) -> None:
+    with ThreadPoolExecutor(1) as threads, store.watched() as watch:
+        assert watch.wait(0, 0) == 0
+        waiting = threads.submit(watch.wait, 0, SECONDS)
+        with database.writing() as connection:
+            connection.execute(FOREIGN, {"id": "1"})
+        assert waiting.result(SECONDS) == 1
+
+
+@POSTGRESQL
+def test_events_of_which_nobody_tells_are_noticed_all_the_same(store: SqlEventStore, database: Database) -> None:
+    store.head()
+    with database.writing() as connection:
+        connection.execute(text("ALTER TABLE opencqrs_events DISABLE TRIGGER ALL"))
+    with store.watched() as watch:
+        assert watch.wait(0, 0) == 0
+        with database.writing() as connection:
+            connection.execute(FOREIGN, {"id": "1"})
+        assert watch.wait(0, SECONDS) == 1
+
+
+def test_work_on_other_tables_is_no_news(store: SqlEventStore, database: Database) -> None:
+    with store.watched() as watch:
+        with database.writing() as connection:
+            connection.execute(text("CREATE TABLE other (n INTEGER)"))
+        assert watch.wait(0, 0.05) == 0
+
+
+def test_an_append_that_is_rolled_back_is_no_news(store: SqlEventStore, open_database: Callable[[], Database]) -> None:
+    writer = SqlEventStore(open_database())
+
+    def broken() -> object:
+        yield event("1")
+        raise KeyError
+
+    with store.watched() as watch:
+        with pytest.raises(KeyError):
+            writer.append(broken())  # type: ignore[arg-type]
+        assert watch.wait(0, 0.05) == 0
+
+
+def test_what_a_handler_does_to_the_pool_does_not_end_a_watch(store: SqlEventStore, database: Database) -> None:
+    with store.watched() as watch:
+        store._database.close()
+        with DatabaseTransactions(store._database).begin():
+            pass
+        store.append([event("1")])
+        assert watch.wait(0, SECONDS) == 1
+
+
+@POSTGRESQL
+def test_a_watch_whose_connection_is_cut_raises_the_outage_and_the_next_one_misses_nothing(
+    store: SqlEventStore, database: Database
+) -> None:
+    other = SqlEventStore(database)
+    with ThreadPoolExecutor(1) as threads, store.watched() as watch:
+        assert watch.wait(0, 0) == 0
+        waiting = threads.submit(watch.wait, 0, SECONDS)
+        cut_others(database)
+        error = waiting.exception(SECONDS)
+        assert error is not None
+        assert store.is_outage(error)
+        other.append([event("1")])
+    with store.watched() as watch:
+        assert watch.wait(0, SECONDS) == 1
+
+
+@POSTGRESQL
+def test_a_watcher_goes_on_when_its_connection_was_cut(store: SqlEventStore, database: Database) -> None:
+    other = SqlEventStore(database)
+    other.append([event("1")])
+    watcher = HeadWatcher(store)
+    watcher.start()
+    watcher.wait_beyond(0, SECONDS)
+    cut_others(database)
+    other.append([event("2")])
+    until = time.monotonic() + SECONDS
+    while watcher.head < 2 and time.monotonic() < until:
+        watcher.wait_beyond(1, SECONDS)
+    watcher.stop()
+    assert watcher.head == 2
+
+
+@POSTGRESQL
+def test_a_server_that_lets_nobody_listen_is_asked(store: SqlEventStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watching, "EVENTS_CHANNEL", "not a name")
+    with store.watched() as watch:
+        assert watch.wait(0, 0.01) == 0
+        store.append([event("1")])
+        assert watch.wait(0, SECONDS) == 1
+
+
+@POSTGRESQL
+def test_a_watch_leaves_no_connection_behind(store: SqlEventStore, database: Database) -> None:
+    store.head()
+    before = len(others(database))
+    for _ in range(3):
+        with store.watched() as watch:
+            watch.wait(0, 0)
+            store.head()
+            assert len(others(database)) == before + 1
+    until = time.monotonic() + SECONDS
+    while len(others(database)) > before and time.monotonic() < until:
+        pass
+    assert len(others(database)) == before
+
+
+@SQLITE
+def test_a_database_in_memory_can_be_watched(kind: str) -> None:
+    url = "sqlite://"
+    engine = create_engine(url, poolclass=StaticPool, connect_args={"check_same_thread": False})
+    store = SqlEventStore(Database.of(engine))
+    with store.watched() as watch:
+        assert watch.wait(0, 0.01) == 0
+        store.append([event("1")])
+        assert watch.wait(0, SECONDS) == 1
+    engine.dispose()
+
+
+def test_idling_costs_next_to_nothing(store: SqlEventStore) -> None:
+    with store.watched() as watch:
+        watch.wait(0, 1.2)  # the pauses grow
+        began, used = time.monotonic(), time.thread_time()
+        watch.wait(0, 1)
+        share = (time.thread_time() - used) / (time.monotonic() - began)
+    assert share < 0.05  # of a core; a hundredth on a machine that does nothing else
