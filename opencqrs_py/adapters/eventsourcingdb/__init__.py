@@ -1,0 +1,32 @@
+"""The event store on EventSourcingDB, through its official client (extra ``eventsourcingdb``).
+
+The client, which loads an HTTP library, is imported when a name that needs it is first used.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from opencqrs_py.adapters.eventsourcingdb.address import Address
+from opencqrs_py.errors import EventStoreError
+
+if TYPE_CHECKING:
+    from opencqrs_py.adapters.eventsourcingdb.event_store import EventSourcingDbEventStore
+    from opencqrs_py.adapters.eventsourcingdb.failures import EventSourcingDbAwayError
+
+__all__ = ["Address", "EventSourcingDbAwayError", "EventSourcingDbEventStore"]
+
+_HOMES = {"EventSourcingDbAwayError": "failures", "EventSourcingDbEventStore": "event_store"}
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        msg = f"module '{__name__}' has no attribute '{name}'"
+        raise AttributeError(msg)
+    try:
+        return getattr(import_module(f"{__name__}.{home}"), name)
+    except ModuleNotFoundError as error:
+        fix = "pip install 'opencqrs-py[eventsourcingdb]'"
+        raise EventStoreError("OCQ-303", f"the client of EventSourcingDB is missing ({error})", fix=fix) from error

@@ -1,0 +1,54 @@
+"""The address of an EventSourcingDB: what stands in ``event-store.url``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Self
+from urllib.parse import urlsplit
+
+from opencqrs_py.errors import EventStoreError
+
+__all__ = ["Address"]
+
+_SCHEMES = {"eventsourcingdb": "http", "eventsourcingdb+http": "http", "eventsourcingdb+https": "https"}
+_PORT = 3000
+_FIX = "write it as eventsourcingdb://host:3000 or eventsourcingdb+https://host:3000"
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where an EventSourcingDB answers.
+
+    Attributes:
+        base_url: What its HTTP paths are appended to.
+        label: How messages name it: the URL as it was given.
+    """
+
+    base_url: str
+    label: str
+
+    @staticmethod
+    def is_meant(url: str) -> bool:
+        """Say whether a URL of an event store is one of EventSourcingDB."""
+        return url.partition(":")[0].lower() in _SCHEMES
+
+    @classmethod
+    def parse(cls, url: str) -> Self:
+        """Read ``eventsourcingdb://host[:port][/path]`` (HTTP) or ``eventsourcingdb+https://…``; the port is 3000.
+
+        Raises:
+            EventStoreError: OCQ-330, if it is none of these, or has a user, a password, a query or a fragment.
+        """
+        try:
+            parts = urlsplit(url)
+            host, port = parts.hostname, parts.port or _PORT
+        except ValueError:
+            raise EventStoreError("OCQ-330", "the URL of EventSourcingDB cannot be read", fix=_FIX) from None
+        if parts.username is not None or parts.password is not None:
+            what = "the URL of EventSourcingDB must not hold a user or a password"
+            raise EventStoreError("OCQ-330", what, fix="the token belongs into event-store.api-token")
+        if not host or parts.query or parts.fragment or parts.scheme not in _SCHEMES:
+            shown = url.partition("?")[0].partition("#")[0]
+            raise EventStoreError("OCQ-330", "the URL of EventSourcingDB cannot be read", shown, _FIX)
+        named = f"[{host}]" if ":" in host else host
+        return cls(f"{_SCHEMES[parts.scheme]}://{named}:{port}{parts.path.rstrip('/')}", url)

@@ -1,0 +1,146 @@
+"""The event store on EventSourcingDB."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+
+from eventsourcingdb import Client
+
+from opencqrs_py.adapters.eventsourcingdb.address import Address
+from opencqrs_py.adapters.eventsourcingdb.connection import Connection
+from opencqrs_py.adapters.eventsourcingdb.failures import EventSourcingDbAwayError
+from opencqrs_py.adapters.eventsourcingdb.reading import Reading, newest
+from opencqrs_py.adapters.eventsourcingdb.translation import candidate_of, position_of, precondition_of
+from opencqrs_py.adapters.eventsourcingdb.watch import ObservingWatch
+from opencqrs_py.errors import PreconditionFailedError
+from opencqrs_py.model.appending import Appended, Precondition, check
+from opencqrs_py.model.cloudevents import microseconds
+from opencqrs_py.model.event import Event
+from opencqrs_py.model.selection import Selection, Slice
+
+__all__ = ["EventSourcingDbEventStore"]
+
+_SIFTED = 50_000  # most events that one read takes from the server to find those of the types wanted
+STALL_SECONDS = 30.0
+
+
+class EventSourcingDbEventStore:
+    """Events in an EventSourcingDB. Its ids are numbers from 0 without a gap; a position is the id plus 1.
+
+    The server gives each event id and time, so those of appended events are not kept, and an event that is appended
+    twice is there twice. Safe for several threads; not to be used across a fork.
+
+    Args:
+        url: ``eventsourcingdb://host:port`` or ``eventsourcingdb+https://host:port``.
+        api_token: The server's token.
+        source: Source of appended events that name none.
+        stall_seconds: After so long without a sign of life, a heartbeat included, the server counts as away.
+
+    Raises:
+        EventStoreError: OCQ-330, if the URL cannot be read.
+    """
+
+    def __init__(self, url: str, api_token: str, *, source: str = "", stall_seconds: float = STALL_SECONDS) -> None:
+        self._address = Address.parse(url)
+        self._source = source
+        self._connection = Connection(self._address, api_token, stall_seconds)
+        self._known = 0  # where the newest event was when we last heard of one
+
+    def head(self) -> int:
+        """Return the position of the newest event, 0 when there is none."""
+        self._known = self._connection.run(_head)
+        return self._known
+
+    def read(self, after: int, limit: int, selection: Selection) -> Slice:
+        """Return the selected events that follow ``after``, at most ``limit``.
+
+        The server selects by subject, this method by type. Reads up to the newest event that is known of; only when
+        there is none behind ``after``, the server is asked for a newer one.
+        """
+        head = self._known if self._known > after else self.head()
+        if head <= after:
+            return Slice(after, after)
+        upto = head if selection.types is None else min(head, after + max(limit, _SIFTED))
+        reading = Reading(selection, limit, self._address.label)
+        try:
+            events = self._connection.run(lambda client: reading.read(client, after, upto))
+        except EventSourcingDbAwayError:
+            self._known = 0  # a server that lost its disk comes back with fewer events
+            raise
+        return Slice(after, events[-1].position if len(events) == limit else upto, tuple(events))
+
+    def position_before(self, moment: datetime) -> int:
+        """Return the position before the first event with ``time >= moment``; the head if there is none.
+
+        Looks at a few events only: the times, which the server's clock gave, grow with the positions.
+        """
+        return bisect_left(range(1, self.head() + 1), microseconds(moment.isoformat()) or 0, key=self._time_at)
+
+    def append(
+        self,
+        events: Iterable[Event],
+        preconditions: Sequence[Precondition] = (),
+        progress: Callable[[int], None] | None = None,
+    ) -> Appended:
+        """Add events in their order, all or none, in one request.
+
+        Args:
+            events: Any number that the server takes at once. When it raises, nothing is added.
+            preconditions: Looked at by the server in the same step.
+            progress: Called with the number of events added.
+
+        Raises:
+            PreconditionFailedError: OCQ-320, if a precondition does not hold.
+            EventStoreError: OCQ-336, if an event holds what the server has no place for; OCQ-335, if the answer was
+                lost, so that nobody knows whether the events were added.
+        """
+        candidates = [candidate_of(event, self._source) for event in events]
+        conditions = [precondition_of(condition) for condition in preconditions]
+        if not candidates:  # the server would refuse that
+            check(preconditions, self._newest_of, self._address.label)
+            return Appended(0, 0)
+        try:
+            written = self._connection.run(lambda client: client.write_events(candidates, conditions))
+        except PreconditionFailedError:
+            check(preconditions, self._newest_of, self._address.label)  # the server does not say which one it is
+            raise
+        self._hear_of(position_of(written[-1].event_id))
+        if progress is not None:
+            progress(len(written))
+        return Appended(len(candidates), len(written))
+
+    @contextmanager
+    def watched(self) -> Iterator[ObservingWatch]:
+        """Observe the log on a stream of its own until the end of the block."""
+        watch = ObservingWatch(self._connection, self.head(), self._hear_of)
+        try:
+            yield watch
+        finally:
+            watch.close()
+
+    def is_outage(self, error: BaseException) -> bool:
+        """Say whether EventSourcingDB does not answer for now."""
+        return isinstance(error, EventSourcingDbAwayError)
+
+    def close(self) -> None:
+        """Close all connections; the next use opens new ones."""
+        self._connection.close()
+
+    def _hear_of(self, position: int) -> None:
+        self._known = max(self._known, position)
+
+    def _newest_of(self, subject: str) -> str | None:
+        return self._connection.run(lambda client: newest(client, subject, recursive=False))
+
+    def _time_at(self, position: int) -> int:
+        reading = Reading(Selection(), 1, self._address.label)
+        (event,) = self._connection.run(lambda client: reading.read(client, position - 1, position))
+        return microseconds(event.time) or 0
+
+
+async def _head(client: Client) -> int:
+    newest_id = await newest(client)
+    return 0 if newest_id is None else position_of(newest_id)

@@ -1,0 +1,305 @@
+"""The server of the stand-in: EventSourcingDB's HTTP API on threads of this process.
+
+Both versions are spoken, as the official client chooses between them: version 1 (POST, streams that just end) and
+version 2 (QUERY, an end line, errors as lines). There is no EventQL.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import chain
+from threading import Event, Thread
+from typing import Any, NamedTuple, Self
+
+from opencqrs_py.testing.eventsourcingdb.faults import Fault, Then
+from opencqrs_py.testing.eventsourcingdb.log import EventLog, Json, RefusedError, check_subject, compact
+
+__all__ = ["EventSourcingDbStandIn"]
+
+_PATH = re.compile(r"/api/v(?P<version>[12])/(?:system/|data/)?(?P<what>[a-z-]+)")
+_API = "io.eventsourcingdb.api"
+_ERRORS = "https://docs.eventsourcingdb.io/errors"
+
+
+class EventSourcingDbStandIn:
+    """The server; a context manager. Its events outlive ``stop`` and ``start``, and its port stays the same.
+
+    Args:
+        api_token: The token that requests must bring.
+        version: Newest version of the API that is spoken, 1 or 2.
+        heartbeat: Seconds between two heartbeats while nothing happens.
+        log: The events.
+
+    Attributes:
+        bodies: What each request asked for, and its body, in the order of arrival.
+    """
+
+    def __init__(
+        self,
+        api_token: str = "secret",  # noqa: S107 of a server that lives for a test
+        *,
+        version: int = 2,
+        heartbeat: float = 1.0,
+        log: EventLog | None = None,
+    ) -> None:
+        self.api_token = api_token
+        self.version = version
+        self.heartbeat = heartbeat
+        self.log = log or EventLog()
+        self.bodies: list[tuple[str, Json]] = []
+        self._faults: list[Fault] = []
+        self._port = 0
+        self._server: _Server | None = None
+
+    @property
+    def url(self) -> str:
+        """What to set as ``event-store.url``; known after the first start."""
+        return f"eventsourcingdb://127.0.0.1:{self._port}"
+
+    @property
+    def connections(self) -> int:
+        """How many connections are open."""
+        return len(self._server.open) if self._server else 0
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Begin to answer."""
+        self._server = _Server(self, self._port)
+        self._port = self._server.server_port
+        Thread(target=self._server.serve_forever, args=(0.01,), name="eventsourcingdb", daemon=True).start()
+
+    def stop(self) -> None:
+        """Break all connections and answer no more; the second time does nothing."""
+        server, self._server = self._server, None
+        if server is not None:
+            server.shutdown()
+            server.stopped.set()
+            self.log.wake()
+            server.break_connections()
+            server.server_close()
+
+    def misbehave(self, *faults: Fault) -> None:
+        """Let the next answers of their kinds go wrong, each fault once, in this order."""
+        self._faults.extend(faults)
+
+    def counts(self) -> Counter[str]:
+        """Return how many requests of each kind there were."""
+        return Counter(what for what, _ in self.bodies)
+
+    def fault(self, what: str) -> Fault:
+        """Take the fault of the next answer of a kind; often one that is none."""
+        for number, fault in enumerate(self._faults):
+            if fault.what == what:
+                return self._faults.pop(number)
+        return Fault(what)
+
+
+class _Server(ThreadingHTTPServer):
+    """Knows its open connections, so that it can break them."""
+
+    request_queue_size = 128
+
+    def __init__(self, stand_in: EventSourcingDbStandIn, port: int) -> None:
+        self.stand_in = stand_in
+        self.stopped = Event()
+        self.open: set[socket.socket] = set()
+        super().__init__(("127.0.0.1", port), _Handler)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        self.open.add(request)
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        self.open.discard(request)
+        super().shutdown_request(request)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say nothing: a client that hangs up is no error here."""
+
+    def break_connections(self) -> None:
+        for connection in list(self.open):
+            with suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+
+
+class _Dialect(NamedTuple):
+    """How one version of the API writes its lines."""
+
+    content: str
+    error: Callable[[RefusedError], Json]
+    end: tuple[Json, ...]
+
+    def line(self, kind: str, content: Json) -> Json:
+        return {"type": kind, self.content: content}
+
+
+_DIALECTS = {
+    1: _Dialect("payload", lambda refused: {"error": refused.text}, ()),
+    2: _Dialect(
+        "data",
+        lambda refused: {"code": f"{_ERRORS}/{refused.code}", "description": refused.text},
+        ({"type": "end", "data": {}},),
+    ),
+}
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """Answers the requests of one connection."""
+
+    protocol_version = "HTTP/1.1"
+    wbufsize = 65_536
+    disable_nagle_algorithm = True
+    server: _Server
+
+    def version_string(self) -> str:
+        return f"EventSourcingDB/1.{self.server.stand_in.version + 1}.0"
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+    def do_GET(self) -> None:
+        self._answer()
+
+    def do_POST(self) -> None:
+        self._answer()
+
+    def do_QUERY(self) -> None:
+        self._answer()
+
+    def _answer(self) -> None:
+        stand_in = self.server.stand_in
+        text = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        path = _PATH.fullmatch(self.path)
+        if path is None or int(path["version"]) > stand_in.version:
+            return self._say(HTTPStatus.NOT_FOUND, "not found")
+        what = path["what"].replace("verify-token", "verify-api-token")
+        if what != "ping" and self.headers.get("Authorization") != f"Bearer {stand_in.api_token}":
+            return self._say(HTTPStatus.UNAUTHORIZED, "unauthorized")
+        body: Json = json.loads(text) if text else {}
+        stand_in.bodies.append((what, body))
+        fault = stand_in.fault(what)
+        if fault.status:
+            return self._say(fault.status, fault.line)
+        answers = _Answers(stand_in, self.server, int(path["version"]))
+        lost = what == "write-events" and fault.then is not Then.GO_ON and not fault.stored
+        try:
+            lines = () if lost else answers.to(what, body)
+        except RefusedError as refused:
+            if answers.version == 1:
+                return self._say(refused.status, refused.text)
+            lines = (answers.dialect.line("error", answers.dialect.error(refused)),)
+        return self._stream(lines, fault, answers.heartbeat)
+
+    def _say(self, status: int, text: str) -> None:
+        content = text.encode()
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def _stream(self, lines: Iterable[object], fault: Fault, heartbeat: Json) -> None:
+        self.send_response(HTTPStatus.OK)
+        self.send_header("Content-Type", "application/x-ndjson")
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        for number, line in enumerate(chain(lines, (None,))):
+            if number == fault.after and not self._go_wrong(fault, heartbeat):
+                break
+            if line is not None:
+                time.sleep(fault.pause)
+                self._send(compact(line) + "\n")
+            if line is None or line is heartbeat or fault.pause or isinstance(lines, Iterator):
+                self.wfile.flush()
+        self.wfile.write(b"0\r\n\r\n")
+
+    def _send(self, line: str) -> None:
+        content = line.encode()
+        self.wfile.write(b"%x\r\n%s\r\n" % (len(content), content))
+
+    def _go_wrong(self, fault: Fault, heartbeat: Json) -> bool:
+        """Do what the fault says; return whether the answer goes on."""
+        if fault.line:
+            self._send(fault.line + "\n" * (fault.then is Then.GO_ON))
+        self.wfile.flush()
+        if fault.then is Then.CUT:
+            self.connection.shutdown(socket.SHUT_RDWR)
+            raise ConnectionAbortedError
+        pause = self.server.stand_in.heartbeat if fault.then is Then.QUIET else None
+        while fault.then in {Then.STALL, Then.QUIET} and not self.server.stopped.wait(pause):
+            self._send(compact(heartbeat) + "\n")
+            self.wfile.flush()
+        return fault.then is Then.GO_ON
+
+
+@dataclass(frozen=True, slots=True)
+class _Answers:
+    """What is answered to requests in one version of the API."""
+
+    stand_in: EventSourcingDbStandIn
+    server: _Server
+    version: int
+
+    @property
+    def dialect(self) -> _Dialect:
+        return _DIALECTS[self.version]
+
+    @property
+    def heartbeat(self) -> Json:
+        return self.dialect.line("heartbeat", {})
+
+    def to(self, what: str, body: Json) -> Iterable[object]:
+        """Return the lines of an answer; those of an observation never end.
+
+        Raises:
+            RefusedError: If the request is none that can be answered.
+        """
+        log, options = self.stand_in.log, body.get("options", {})
+        match what:
+            case "ping":
+                return [self._own("ping-received")]
+            case "verify-api-token":
+                return [self._own("api-token-verified" if self.version == 1 else "token-verified")]
+            case "write-events":
+                written = log.write(body["events"], body.get("preconditions", ()))
+                return [written] if self.version == 1 else self._ended("event", written)
+            case "read-events":
+                return self._ended("event", log.read(body["subject"], options))
+            case "observe-events":
+                check_subject(body["subject"])
+                return self._observed(body["subject"], options)
+            case "read-subjects":
+                base = body["baseSubject"] if self.version == 1 else body["subject"]
+                found = log.subjects(base, options or {"recursive": True})
+                return self._ended("subject", [{"subject": subject} for subject in found])
+            case _:
+                raise RefusedError(
+                    HTTPStatus.NOT_IMPLEMENTED, f"this stand-in does not know {what}", "query-unevaluable"
+                )
+
+    def _own(self, kind: str) -> Json:
+        event = {"specversion": "1.0", "type": f"{_API}.{kind}"}
+        return event if self.version == 1 else self.dialect.line("event", event)
+
+    def _ended(self, kind: str, contents: Iterable[Json]) -> list[Json]:
+        return [*(self.dialect.line(kind, content) for content in contents), *self.dialect.end]
+
+    def _observed(self, subject: str, options: Json) -> Iterator[Json]:
+        heartbeat = self.heartbeat
+        events = self.stand_in.log.observe(subject, options, self.stand_in.heartbeat, self.server.stopped.is_set)
+        for event in events:
+            yield heartbeat if event is None else self.dialect.line("event", event)

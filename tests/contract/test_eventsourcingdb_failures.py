@@ -1,0 +1,403 @@
+"""EventSourcingDB misbehaving: cuts, stalls, errors in the stream, a wrong token, and a server that comes back."""
+
+from __future__ import annotations
+
+import json
+import logging
+import pickle
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from opencqrs_py.adapters.eventsourcingdb import EventSourcingDbAwayError, EventSourcingDbEventStore
+from opencqrs_py.engines.watching import HeadWatcher
+from opencqrs_py.errors import EventStoreError, PreconditionFailedError
+from opencqrs_py.model import Selection
+from opencqrs_py.model.appending import SubjectIsPristine
+from opencqrs_py.testing.contracts.event_source import ALL, event, identities
+from opencqrs_py.testing.eventsourcingdb import EventSourcingDbStandIn, Fault, Then
+
+SECONDS = 30  # longest wait for another thread
+STALL = 0.8  # seconds without a sign of life after which a hasty store gives up
+HEARTBEAT = 0.02  # seconds
+READ, OBSERVE, WRITE = "read-events", "observe-events", "write-events"
+
+Open = Callable[..., EventSourcingDbEventStore]
+
+
+@pytest.fixture(params=[1, 2], ids=["v1", "v2"])
+def server(request: pytest.FixtureRequest) -> Iterator[EventSourcingDbStandIn]:
+    with EventSourcingDbStandIn(version=request.param, heartbeat=HEARTBEAT) as server:
+        yield server
+
+
+@pytest.fixture
+def open_store(server: EventSourcingDbStandIn) -> Iterator[Open]:
+    opened: list[EventSourcingDbEventStore] = []
+
+    def open_(token: str = server.api_token, stall: float = SECONDS) -> EventSourcingDbEventStore:
+        opened.append(EventSourcingDbEventStore(server.url, token, stall_seconds=stall))
+        return opened[-1]
+
+    yield open_
+    for store in opened:
+        store.close()
+
+
+@pytest.fixture
+def ten_events(open_store: Open) -> None:
+    open_store().append(event(n) for n in range(10))
+
+
+@pytest.fixture
+def store(open_store: Open, ten_events: None) -> EventSourcingDbEventStore:
+    """A store of ten events, which knows of them: its first read asks for nothing else."""
+    store = open_store()
+    assert store.head() == 10
+    return store
+
+
+@pytest.fixture
+def hasty(open_store: Open, ten_events: None) -> EventSourcingDbEventStore:
+    """A store of ten events that takes a short silence for a stall."""
+    store = open_store(stall=STALL)
+    assert store.head() == 10
+    return store
+
+
+def error_line(server: EventSourcingDbStandIn, text: str, code: str = "") -> str:
+    content = {"error": text} if server.version == 1 else {"description": text, "code": code}
+    return json.dumps({"type": "error", "payload" if server.version == 1 else "data": content})
+
+
+CUT = Fault(READ, 3, then=Then.CUT)
+STALLED = Fault(READ, 3, then=Then.STALL)
+HALF_A_LINE = Fault(READ, 3, '{"type":"event","payl', Then.CUT)
+
+
+in_version_1 = pytest.mark.parametrize("server", [1], indirect=True)
+in_version_2 = pytest.mark.parametrize("server", [2], indirect=True)
+
+
+# -------------------------------------------------------------------------------------------------------- outages
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        CUT,
+        STALLED,
+        HALF_A_LINE,
+        Fault(READ, 0, then=Then.CUT),
+        Fault(READ, 0, then=Then.STALL),
+        Fault(READ, 3, then=Then.END),
+        Fault(READ, 0, then=Then.END),
+        *(Fault(READ, status=status, line="busy") for status in (408, 429, 500, 502, 503, 504)),
+    ],
+    ids=str,
+)
+def test_what_passes_by_itself_is_an_outage_and_the_next_read_goes_on(
+    hasty: EventSourcingDbEventStore, server: EventSourcingDbStandIn, fault: Fault
+) -> None:
+    server.misbehave(fault)
+    with pytest.raises(EventSourcingDbAwayError, match=r"OCQ-331\] EventSourcingDB cannot be reached \(.+\)") as raised:
+        hasty.read(0, 10, ALL)
+    assert hasty.is_outage(raised.value)
+    assert server.url in str(raised.value)
+    assert identities(hasty) == [str(n) for n in range(10)]
+
+
+@in_version_2
+def test_a_stream_of_a_subject_that_ends_early_is_noticed(
+    store: EventSourcingDbEventStore, server: EventSourcingDbStandIn
+) -> None:
+    """In version 1 nothing in the protocol would tell."""
+    server.misbehave(Fault(READ, 3, then=Then.END))
+    with pytest.raises(EventSourcingDbAwayError, match="closed the stream before it ended"):
+        store.read(0, 10, Selection("/books"))
+
+
+@in_version_2
+@pytest.mark.parametrize("code", ["server-shutting-down", "indexes-rebuilding", "restore-in-progress", "store-failed"])
+def test_a_server_that_is_not_ready_is_an_outage(
+    store: EventSourcingDbEventStore, server: EventSourcingDbStandIn, code: str
+) -> None:
+    line = error_line(server, "not now", f"https://docs.eventsourcingdb.io/errors/{code}")
+    server.misbehave(Fault(READ, 2, line, Then.END))
+    with pytest.raises(EventSourcingDbAwayError, match="not now"):
+        store.read(0, 10, ALL)
+
+
+def test_a_slow_stream_is_not_a_stall(hasty: EventSourcingDbEventStore, server: EventSourcingDbStandIn) -> None:
+    server.misbehave(Fault(READ, 100, pause=STALL / 6))
+    assert len(hasty.read(0, 10, ALL).events) == 10
+
+
+def test_a_server_that_is_away_at_the_start_is_found_when_it_comes(
+    server: EventSourcingDbStandIn, open_store: Open
+) -> None:
+    server.stop()
+    store = open_store()
+    for use in (store.head, lambda: store.read(0, 10, ALL), lambda: store.append([event(1)])):
+        with pytest.raises(EventSourcingDbAwayError, match="OCQ-331") as raised:
+            use()
+        assert store.is_outage(raised.value)
+    server.start()
+    store.append([event(1)])
+    assert store.head() == 1
+
+
+def test_a_server_that_comes_back_is_read_on(store: EventSourcingDbEventStore, server: EventSourcingDbStandIn) -> None:
+    assert len(store.read(0, 4, ALL).events) == 4
+    server.stop()
+    with pytest.raises(EventSourcingDbAwayError):
+        store.read(4, 4, ALL)
+    server.start()
+    assert [event.id for event in store.read(4, 4, ALL).events] == ["4", "5", "6", "7"]
+
+
+def test_a_server_that_has_lost_its_events_makes_nobody_go_on(
+    store: EventSourcingDbEventStore, server: EventSourcingDbStandIn
+) -> None:
+    assert store.read(0, 5, ALL).upto == 5
+    server.log.forget()
+    with pytest.raises(EventSourcingDbAwayError, match="ended after event 5 although there are 10"):
+        store.read(5, 5, ALL)
+    assert store.read(5, 5, ALL).upto == 5
+
+
+def test_a_name_without_a_host_is_an_outage() -> None:
+    store = EventSourcingDbEventStore("eventsourcingdb://nowhere.invalid", "secret")
+    with pytest.raises(EventSourcingDbAwayError, match="OCQ-331"):
+        store.head()
+    store.close()
+
+
+def test_something_else_that_answers_may_be_a_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    with EventSourcingDbStandIn() as server:
+        monkeypatch.setattr("opencqrs_py.testing.eventsourcingdb.server._Handler.version_string", lambda _: "nginx")
+        store = EventSourcingDbEventStore(server.url, server.api_token)
+        with pytest.raises(EventSourcingDbAwayError, match="Server must be EventSourcingDB"):
+            store.head()
+        store.close()
+
+
+# ------------------------------------------------------------------------------------------------- what does not pass
+
+
+def test_a_wrong_token_names_the_setting_and_shows_no_token(open_store: Open, server: EventSourcingDbStandIn) -> None:
+    store = open_store(token="WRONG-TOKEN")
+    with pytest.raises(EventStoreError, match=r"OCQ-332\][\s\S]*event-store.api-token") as raised:
+        store.head()
+    assert not store.is_outage(raised.value)
+    shown = str(raised.value) + repr(raised.value)
+    assert "WRONG-TOKEN" not in shown
+    assert server.api_token not in shown
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("error", r"OCQ-333\] EventSourcingDB reports an error: the index is gone"),
+        ('{"type":"news","payload":{},"data":{}}', r"OCQ-334\] .*unexpected"),
+        ('{"type":"heart', r"OCQ-334\] .*cannot be understood"),
+        ("[]", r"OCQ-334\] .*cannot be understood"),
+        (b"\xff".decode("latin-1"), r"OCQ-334\] .*cannot be understood"),
+    ],
+)
+def test_lines_that_are_no_events_are_named_and_no_outage(
+    store: EventSourcingDbEventStore, server: EventSourcingDbStandIn, line: str, told: str
+) -> None:
+    line = error_line(server, "the index is gone") if line == "error" else line
+    server.misbehave(Fault(READ, 3, line))
+    with pytest.raises(EventStoreError, match=told) as raised:
+        store.read(0, 10, ALL)
+    assert not store.is_outage(raised.value)
+    assert pickle.loads(pickle.dumps(raised.value)).args == raised.value.args
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [({"id": "a1"}, "must be a number"), ({"time": "2026"}, "cannot be understood"), ({"data": 1}, "to object")],
+    ids=str,
+)
+def test_events_that_are_none_are_named(
+    store: EventSourcingDbEventStore, server: EventSourcingDbStandIn, changed: dict[str, object], told: str
+) -> None:
+    (stored, *_) = server.log.read("/", {"recursive": True})
+    content = {**stored, **changed}
+    server.misbehave(Fault(READ, 0, json.dumps({"type": "event", "payload": content, "data": content})))
+    with pytest.raises(EventStoreError, match=rf"OCQ-334\].*{told}"):
+        store.read(0, 10, ALL)
+
+
+@pytest.mark.parametrize("status", [400, 403, 404, 413, 501, 507])
+def test_other_refusals_are_no_outage(
+    store: EventSourcingDbEventStore, server: EventSourcingDbStandIn, status: int
+) -> None:
+    server.misbehave(Fault(READ, status=status, line="no"))
+    with pytest.raises(EventStoreError, match=r"OCQ-333\] EventSourcingDB reports an error: no") as raised:
+        store.read(0, 10, ALL)
+    assert not store.is_outage(raised.value)
+
+
+def test_a_subject_that_the_server_refuses_is_told_in_its_words(store: EventSourcingDbEventStore) -> None:
+    with pytest.raises(EventStoreError, match=r"OCQ-333\].*subject must start with a slash"):
+        store.read(0, 10, Selection("no slash"))
+
+
+# --------------------------------------------------------------------------------------------------------- appending
+
+
+@pytest.mark.parametrize("stored", [True, False])
+@pytest.mark.parametrize("then", [Then.CUT, Then.STALL])
+def test_a_lost_answer_to_an_append_is_unknown_and_not_to_be_repeated_blindly(
+    hasty: EventSourcingDbEventStore, server: EventSourcingDbStandIn, then: Then, *, stored: bool
+) -> None:
+    server.misbehave(Fault(WRITE, then=then, stored=stored))
+    with pytest.raises(EventStoreError, match=r"OCQ-335\] it is unknown whether") as raised:
+        hasty.append([event(10)])
+    assert not hasty.is_outage(raised.value)
+    assert hasty.head() == 10 + stored
+
+
+@pytest.mark.parametrize("status", [408, 429, 503])
+def test_an_append_that_was_refused_for_now_is_an_outage(
+    store: EventSourcingDbEventStore, server: EventSourcingDbStandIn, status: int
+) -> None:
+    server.misbehave(Fault(WRITE, status=status, line="busy"))
+    with pytest.raises(EventSourcingDbAwayError, match="busy"):
+        store.append([event(10)])
+
+
+@in_version_1
+@pytest.mark.parametrize(
+    ("status", "line"), [(503, "the current operation mode conflicts with the given request"), (507, "")]
+)
+def test_a_store_that_takes_no_events_is_no_outage(
+    store: EventSourcingDbEventStore, server: EventSourcingDbStandIn, status: int, line: str
+) -> None:
+    server.misbehave(Fault(WRITE, status=status, line=line))
+    with pytest.raises(EventStoreError, match=rf"OCQ-333\].*{line or 'status 507'}") as raised:
+        store.append([event(10)])
+    assert not store.is_outage(raised.value)
+
+
+@in_version_1
+def test_a_conflict_without_a_code_is_a_precondition_that_failed(
+    store: EventSourcingDbEventStore, server: EventSourcingDbStandIn
+) -> None:
+    server.misbehave(Fault(WRITE, status=409, line="conflict"))
+    with pytest.raises(PreconditionFailedError, match=r"OCQ-320\].*conflict"):
+        store.append([event(10)], [SubjectIsPristine("/nothing")])
+
+
+# --------------------------------------------------------------------------------------------------------- the watch
+
+
+def test_heartbeats_keep_a_watch_alive(hasty: EventSourcingDbEventStore, server: EventSourcingDbStandIn) -> None:
+    with hasty.watched() as watch:
+        assert watch.wait(10, 1.5 * STALL) == 10
+        assert watch.wait(9, 0) == 10
+        hasty.append([event(10)])
+        assert watch.wait(10, SECONDS) == 11
+    assert server.counts()[OBSERVE] == 1
+
+
+@pytest.mark.parametrize(
+    ("fault", "code"),
+    [
+        (Fault(OBSERVE, 0, then=Then.CUT), "OCQ-331"),
+        (Fault(OBSERVE, 4, then=Then.CUT), "OCQ-331"),
+        (Fault(OBSERVE, 4, then=Then.STALL), "OCQ-331"),
+        (Fault(OBSERVE, 4, then=Then.END), "OCQ-331"),
+        (Fault(OBSERVE, status=503, line="starting"), "OCQ-331"),
+        (Fault(OBSERVE, 4, "error"), "OCQ-333"),
+        (Fault(OBSERVE, 4, '{"type":"news","payload":{},"data":{}}'), "OCQ-334"),
+    ],
+    ids=str,
+)
+def test_a_watch_that_breaks_says_so_and_a_new_one_sees_what_came_meanwhile(
+    hasty: EventSourcingDbEventStore, server: EventSourcingDbStandIn, fault: Fault, code: str
+) -> None:
+    if fault.line == "error":
+        fault = Fault(OBSERVE, 4, error_line(server, "the index is gone"))
+    server.misbehave(fault)
+    with hasty.watched() as watch:
+        for _ in range(2):
+            with pytest.raises(EventStoreError, match=code) as raised:
+                watch.wait(10, SECONDS)
+        assert hasty.is_outage(raised.value) is (code == "OCQ-331")
+        hasty.append([event(10)])
+    with hasty.watched() as watch:
+        assert watch.wait(10, SECONDS) == 11
+
+
+def test_a_server_that_sends_heartbeats_only_is_alive(
+    hasty: EventSourcingDbEventStore, server: EventSourcingDbStandIn
+) -> None:
+    server.misbehave(Fault(OBSERVE, then=Then.QUIET))
+    with hasty.watched() as watch:
+        hasty.append([event(10)])
+        assert watch.wait(10, 1.5 * STALL) == 10
+
+
+def test_a_watch_of_an_empty_log_sees_the_first_event(open_store: Open) -> None:
+    store, other = open_store(), open_store()
+    with store.watched() as watch, ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(watch.wait, 0, SECONDS)
+        other.append([event(1)])
+        assert waiting.result() == 1
+    assert store.read(0, 10, ALL).upto == 1
+
+
+def test_a_watch_ends_with_its_block(store: EventSourcingDbEventStore, server: EventSourcingDbStandIn) -> None:
+    with store.watched() as watch:
+        assert watch.wait(10, HEARTBEAT) == 10
+    with pytest.raises(EventSourcingDbAwayError, match="the watch is closed"):
+        watch.wait(10, SECONDS)
+
+
+def test_closing_the_store_wakes_who_waits(store: EventSourcingDbEventStore) -> None:
+    with store.watched() as watch, ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(watch.wait, 10, SECONDS)
+        store.close()
+        with pytest.raises(EventSourcingDbAwayError):
+            waiting.result(SECONDS)
+
+
+def test_closing_the_store_ends_a_read_that_hangs(open_store: Open, server: EventSourcingDbStandIn) -> None:
+    store = open_store(stall=SECONDS)
+    reached = threading.Event()
+    fault, take = Fault(READ, then=Then.STALL), server.fault
+    server.fault = lambda what: (reached.set(), fault)[1] if what == READ else take(what)  # type: ignore[method-assign]
+    with ThreadPoolExecutor(1) as pool:
+        reading = pool.submit(store.head)
+        assert reached.wait(SECONDS)
+        store.close()
+        with pytest.raises(EventSourcingDbAwayError, match="was closed meanwhile"):
+            reading.result(SECONDS)
+
+
+def test_the_engines_watcher_opens_anew_after_cuts_and_while_the_server_is_away(
+    hasty: EventSourcingDbEventStore, server: EventSourcingDbStandIn, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+    server.misbehave(Fault(OBSERVE, 2, then=Then.CUT), Fault(OBSERVE, 2, then=Then.STALL))
+    watcher = HeadWatcher(hasty)
+    watcher.start()
+    try:
+        watcher.wait_beyond(9, SECONDS)
+        server.log.write([{"source": "s", "subject": "/", "type": "t", "data": {}}])
+        watcher.wait_beyond(10, SECONDS)
+        assert watcher.head == 11
+        server.stop()
+        server.log.write([{"source": "s", "subject": "/", "type": "t", "data": {}}])
+        server.start()
+        watcher.wait_beyond(11, SECONDS)
+        assert watcher.head == 12
+    finally:
+        watcher.stop()
+    assert not caplog.records, "nothing is logged by the event loop"

@@ -1,0 +1,121 @@
+"""Event stores of every kind, chosen by ``event-store.url``, on both engines."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import orjson
+import pytest
+from sqlalchemy import create_engine, text
+
+from opencqrs_py import Application, Event
+from opencqrs_py.adapters.eventsourcingdb import EventSourcingDbEventStore
+from opencqrs_py.errors import AssemblyError, EventStoreError
+from opencqrs_py.model.cloudevents import write_event
+from opencqrs_py.testing.eventsourcingdb import EventSourcingDbStandIn
+
+COUNT = 300
+TOKEN = "a-secret-token"
+HANDLERS = """
+from opencqrs_py import event_handling, on_start
+from sqlalchemy import Connection, text
+
+@on_start("sums")
+def table(connection: Connection) -> None:
+    connection.execute(text("CREATE TABLE IF NOT EXISTS sums (number INTEGER PRIMARY KEY)"))
+
+@event_handling("sums", types=["counted"])
+def add(data: dict, connection: Connection) -> None:
+    connection.execute(text("INSERT INTO sums VALUES (:number)"), data)
+"""
+ENGINES = [pytest.param("thread", id="thread"), pytest.param("spark", id="spark", marks=pytest.mark.spark)]
+
+
+@pytest.fixture
+def handlers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "handlers_of_sums.py").write_text(HANDLERS)
+    monkeypatch.syspath_prepend(tmp_path / "code")
+    yield __import__("handlers_of_sums")
+    del sys.modules["handlers_of_sums"]
+
+
+def events() -> Iterator[Event]:
+    for n in range(COUNT):
+        kind = "counted" if n % 3 else "other"
+        yield Event(0, str(n), "urn:s", f"/x/{n % 7}", kind, None, "application/json", f'{{"number": {n}}}', None)
+
+
+def lines() -> list[str]:
+    return [orjson.dumps(write_event(event)).decode() + "\n" for event in events()]
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> dict[str, str]:
+    """A folder of files, named as seen from the project folder."""
+    (tmp_path / "log of events").mkdir()
+    whole = lines()
+    (tmp_path / "log of events" / "1.ndjson").write_text("".join(whole[:100]))
+    (tmp_path / "log of events" / "2.ndjson").write_text("".join(whole[100:]))
+    return {"event-store.url": "file:log%20of%20events"}
+
+
+@pytest.fixture
+def eventsourcingdb() -> Iterator[dict[str, str]]:
+    """A server that speaks EventSourcingDB's protocol."""
+    with EventSourcingDbStandIn(TOKEN) as server:
+        url = server.url
+        EventSourcingDbEventStore(url, TOKEN).append(events())
+        yield {"event-store.url": url, "event-store.api-token": TOKEN}
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("kind", ["files", "eventsourcingdb"])
+def test_each_event_is_handled_once_and_a_second_run_has_nothing_to_do(
+    kind: str, engine: str, handlers: ModuleType, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    settings = {
+        **request.getfixturevalue(kind),
+        "database.url": "sqlite:///sums.db",
+        "spark.master": "local[1]",
+        "event-handling.standard.processing.engine": engine,
+        "event-handling.standard.life-cycle.partitions": 2,
+    }
+    for handled in (200, 0):
+        application = Application(settings, [handlers], tmp_path)
+        result = application.run(until_caught_up=True)
+        assert not result.failed
+        assert sum(result.handled.values()) == handled
+        assert [(s.head, s.lag) for s in application.status()] == [(COUNT, 0)]
+    with create_engine(f"sqlite:///{tmp_path}/sums.db").connect() as connection:
+        numbers = connection.execute(text("SELECT number FROM sums ORDER BY number")).scalars().all()
+    assert numbers == [n for n in range(COUNT) if n % 3]
+
+
+@pytest.mark.parametrize("kind", ["files", "eventsourcingdb"])
+def test_without_a_database_a_handler_that_asks_for_a_connection_is_refused_at_the_start(
+    kind: str, handlers: ModuleType, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    settings = {**request.getfixturevalue(kind), "event-handling.standard.processing.engine": "thread"}
+    with pytest.raises(AssemblyError, match="OCQ-524"):
+        Application(settings, [handlers], tmp_path).start()
+
+
+def test_the_token_is_shown_nowhere(eventsourcingdb: dict[str, str], handlers: ModuleType, tmp_path: Path) -> None:
+    application = Application(eventsourcingdb, [handlers], tmp_path)
+    shown = [str(application.configuration.value("event-store.api-token")), repr(application.blueprint)]
+    shown += [repr(application.configuration.settings), repr(application.configuration)]
+    assert not [text for text in shown if TOKEN in text]
+
+
+@pytest.mark.parametrize(
+    ("url", "code"),
+    [("file://elsewhere/log", "OCQ-344"), ("mongodb://host/db", "OCQ-302"), ("eventsourcingdb://u:p@host", "OCQ-330")],
+)
+def test_a_url_that_names_no_event_store_is_refused(url: str, code: str, handlers: ModuleType, tmp_path: Path) -> None:
+    with pytest.raises(EventStoreError) as caught:
+        _ = Application({"event-store.url": url}, [handlers], tmp_path).event_store
+    assert caught.value.code == code

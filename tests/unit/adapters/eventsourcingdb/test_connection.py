@@ -1,0 +1,55 @@
+"""Connections: what happens to a call that is given up, and to a loop that is closed by itself."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from typing import Any
+
+import pytest
+from eventsourcingdb import Client
+
+from opencqrs_py.adapters.eventsourcingdb import Address
+from opencqrs_py.adapters.eventsourcingdb.connection import Connection
+
+SECONDS = 30
+
+
+@pytest.fixture
+def connection() -> Connection:
+    return Connection(Address.parse("eventsourcingdb://localhost"), "secret", SECONDS)
+
+
+def test_ctrl_c_gives_a_call_up(connection: Connection, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Interrupted(Future[Any]):
+        def result(self, timeout: float | None = None) -> Any:
+            raise KeyboardInterrupt
+
+    under_way = Interrupted()
+    monkeypatch.setattr(connection, "start", lambda use: under_way)
+    with pytest.raises(KeyboardInterrupt):
+        connection.run(lambda client: None)
+    assert under_way.cancelled()
+
+
+def test_a_loop_may_be_closed_on_its_own_thread_as_the_garbage_collector_does(connection: Connection) -> None:
+    async def close(client: Client) -> None:
+        loop = connection._loop
+        assert loop is not None
+        loop.close()
+
+    connection.run(close)
+    loop = connection._loop
+    assert loop is not None
+    loop._thread.join(SECONDS)
+    assert not loop._thread.is_alive()
+    connection.close()
+
+
+def test_errors_that_are_none_of_the_client_s_come_through(connection: Connection) -> None:
+    async def fail(client: Client) -> None:
+        raise KeyError(client)
+
+    with pytest.raises(KeyError):
+        connection.run(fail)
+    assert isinstance(connection.explained(SystemExit(1)), SystemExit)
+    connection.close()

@@ -1,0 +1,81 @@
+"""Failures: what becomes of the client's errors."""
+
+from __future__ import annotations
+
+import pickle
+import ssl
+from types import SimpleNamespace
+from typing import Any
+
+import aiohttp
+import pytest
+from eventsourcingdb import (
+    ConnectionStalledError,
+    DbApiError,
+    ErrorCode,
+    InternalError,
+    OutcomeUnknownError,
+    ServerError,
+    ValidationError,
+)
+
+from opencqrs_py.adapters.eventsourcingdb.failures import EventSourcingDbAwayError, explained
+from opencqrs_py.errors import EventStoreError, PreconditionFailedError
+
+URL = "eventsourcingdb://db:3000"
+KEY: Any = SimpleNamespace(host="db", port=3000, ssl=True, is_ssl=True)
+REFUSED = OSError(111, "refused")
+UNTRUSTED = ssl.SSLCertVerificationError(1, "self-signed")
+
+
+def reported(status: int, code: str | None = None, text: str = "words") -> DbApiError:
+    return DbApiError(status=status, description=text, code=code)
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "kind"),
+    [
+        (ConnectionStalledError(30), "OCQ-331", EventSourcingDbAwayError),
+        (aiohttp.ClientConnectorError(KEY, REFUSED), "OCQ-331", EventSourcingDbAwayError),
+        (aiohttp.ClientPayloadError("not completed"), "OCQ-331", EventSourcingDbAwayError),
+        (aiohttp.ServerDisconnectedError(), "OCQ-331", EventSourcingDbAwayError),
+        (ConnectionResetError(), "OCQ-331", EventSourcingDbAwayError),
+        (TimeoutError(), "OCQ-331", EventSourcingDbAwayError),
+        (ServerError("The server closed the stream before it ended, so …"), "OCQ-331", EventSourcingDbAwayError),
+        (ServerError("Server must be EventSourcingDB"), "OCQ-331", EventSourcingDbAwayError),
+        (reported(500), "OCQ-331", EventSourcingDbAwayError),
+        (reported(503), "OCQ-331", EventSourcingDbAwayError),
+        (reported(408), "OCQ-331", EventSourcingDbAwayError),
+        (reported(429), "OCQ-331", EventSourcingDbAwayError),
+        (reported(200, ErrorCode.SERVER_SHUTTING_DOWN), "OCQ-331", EventSourcingDbAwayError),
+        (reported(503, ErrorCode.STORE_READ_ONLY), "OCQ-333", EventStoreError),
+        (reported(507, ErrorCode.LICENSE_INVALID), "OCQ-333", EventStoreError),
+        (reported(200, text=""), "OCQ-333", EventStoreError),
+        (reported(400), "OCQ-333", EventStoreError),
+        (reported(409, ErrorCode.EVENT_SCHEMA_VIOLATED), "OCQ-333", EventStoreError),
+        (reported(401), "OCQ-332", EventStoreError),
+        (reported(409), "OCQ-320", PreconditionFailedError),
+        (reported(409, ErrorCode.PRECONDITION_VIOLATED), "OCQ-320", PreconditionFailedError),
+        (reported(200, ErrorCode.PRECONDITION_VIOLATED), "OCQ-320", PreconditionFailedError),
+        (OutcomeUnknownError(ConnectionResetError()), "OCQ-335", EventStoreError),
+        (aiohttp.ClientConnectorCertificateError(KEY, UNTRUSTED), "OCQ-334", EventStoreError),
+        (aiohttp.ClientConnectorSSLError(KEY, ssl.SSLError(1, "wrong version")), "OCQ-334", EventStoreError),
+        (ServerError("A line of the response is longer than 1 byte."), "OCQ-334", EventStoreError),
+        (ValidationError("no id"), "OCQ-334", EventStoreError),
+        (InternalError("odd"), "OCQ-334", EventStoreError),
+        (ValueError("not enough values to unpack"), "OCQ-334", EventStoreError),
+    ],
+    ids=lambda value: repr(value) if isinstance(value, Exception) else "",
+)
+def test_errors_of_the_client_are_explained(error: Exception, code: str, kind: type[Exception]) -> None:
+    told = explained(error, URL)
+    assert type(told) is kind
+    assert isinstance(told, EventStoreError)
+    assert (told.code, told.where) == (code, URL)
+    assert "()" not in told.what
+    assert str(pickle.loads(pickle.dumps(told))) == str(told)
+
+
+@pytest.mark.parametrize("error", [KeyError("mine"), EventStoreError("OCQ-331", "told already"), TypeError("a bug")])
+def test_errors_of_others_stay_as_they_are(error: Exception) -> None:
+    assert explained(error, URL) is error
