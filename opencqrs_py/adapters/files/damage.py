@@ -1,0 +1,18 @@
+"""Files whose content is not what their name says, or that are not complete."""
+
+from __future__ import annotations
+
+import zlib
+
+from opencqrs_py.errors import EventFormatError
+
+__all__ = ["DAMAGE", "MEND", "damaged"]
+
+DAMAGE = (EOFError, OSError, zlib.error)  # what is raised on compressed bytes that are cut off or not what they seem
+MEND = "mend the file, then start anew"
+
+
+def damaged(why: object, where: str) -> EventFormatError:
+    """Return the error that says that a file cannot be read to its end."""
+    fix = f"if it is still being written, wait for its end, and write it under a hidden name next time; else {MEND}"
+    return EventFormatError("OCQ-213", f"the file cannot be read to its end ({why})", where, fix)

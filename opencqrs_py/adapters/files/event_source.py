@@ -1,0 +1,159 @@
+"""Files as an event source."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from threading import RLock
+
+from opencqrs_py.adapters.files.log import FileLog
+from opencqrs_py.adapters.files.readers import EventReader, Readers
+from opencqrs_py.adapters.files.watch import FileWatch
+from opencqrs_py.errors import EventFormatError, EventStoreError
+from opencqrs_py.model.event import Event
+from opencqrs_py.model.selection import Selection, Slice
+from opencqrs_py.processing.clocks import SystemClock
+from opencqrs_py.processing.ports import Clock, Watch
+
+__all__ = ["FileEventSource"]
+
+_MOST_AT_ONCE = 20_000  # events that one read looks at, so that other threads get their turn
+_EVERYTHING = Selection()
+
+
+class FileEventSource:
+    """CloudEvents in files: NDJSON (``.ndjson``, ``.jsonl``, also ``.gz`` and ``.zst``) and Parquet. Read-only.
+
+    The files of a folder are one log, in the order of their names, and an event's position is its running number in
+    it, from 1. New files are followed, if their names sort behind all others, and so are new lines at the end of the
+    newest file, if it is not compressed. A line without its line end is no event yet, unless a file comes after it.
+
+    What would change the position of an event is refused, for as long as this object lives. Safe for several threads.
+
+    Args:
+        path: A folder, or one file. It need not exist before it is used.
+        clock: Time.
+    """
+
+    def __init__(self, path: Path | str, clock: Clock | None = None) -> None:
+        self.path = Path(path)
+        self._clock = clock or SystemClock()
+        self._log = FileLog(self.path, self._clock)
+        self._readers = Readers()
+        self._lock = RLock()
+
+    def head(self) -> int:
+        """Return the position of the newest event, 0 when there is none.
+
+        The first time, all events are counted, one file after the other; reads go on in between.
+
+        Raises:
+            EventStoreError: OCQ-340, if the files cannot be read for now; OCQ-341, OCQ-342 or OCQ-344, if positions
+                would change or files are not as they should be.
+            EventFormatError: OCQ-213, if a file is damaged or not complete yet.
+        """
+        with self._held():
+            self._log.look()
+        while True:
+            with self._held():
+                if not self._log.count_another():
+                    return self._log.end()
+
+    def count(self) -> int:
+        """Return how many events there are."""
+        return self.head()
+
+    def read(self, after: int, limit: int, selection: Selection) -> Slice:
+        """Return the selected events that follow ``after``, at most ``limit``.
+
+        A slice ends before a line that is no event; the read that begins with it raises. Nothing is passed over.
+
+        Raises:
+            EventStoreError: As ``head``.
+            EventFormatError: OCQ-212, if the event after ``after`` is none; OCQ-213, if it cannot be read.
+        """
+        reading = _Reading(max(after, 0), limit, selection)
+        with self._held():
+            self._log.look(reading.upto)
+            index = self._log.place_of(reading.upto)
+            while index < len(self._log.files) and not reading.full:
+                self._read_file(index, reading)
+                index += 1
+        return Slice(after, max(reading.upto, after), tuple(reading.events))
+
+    def position_before(self, moment: datetime) -> int:
+        """Return the position before the first event with ``time >= moment``; the head if there is none.
+
+        All events before it are read.
+        """
+        after = 0
+        while (part := self.read(after, _MOST_AT_ONCE, _EVERYTHING)).upto > after:
+            for event in part.events:
+                if event.timestamp is not None and event.timestamp >= moment:
+                    return event.position - 1
+            after = part.upto
+        return after
+
+    @contextmanager
+    def watched(self) -> Iterator[Watch]:
+        """Look for new files and lines every so often; see ``FileWatch``."""
+        yield FileWatch(self.head, self._clock)
+
+    def is_outage(self, error: BaseException) -> bool:
+        """Say whether the files cannot be read for now: the folder is away, or not ours to read."""
+        return isinstance(error, EventStoreError) and error.code == "OCQ-340"
+
+    def close(self) -> None:
+        """Close the files that are open. The source can be used again."""
+        with self._lock:
+            self._readers.close()
+
+    @contextmanager
+    def _held(self) -> Iterator[None]:
+        with self._lock:
+            try:
+                yield
+            except OSError as error:
+                where = str(error.filename or self.path)
+                fix = "check that it exists, that this user may read it, and event-store.url"
+                what = f"the files of events cannot be read ({error.strerror or error})"
+                raise EventStoreError("OCQ-340", what, where, fix) from error
+
+    def _read_file(self, index: int, reading: _Reading) -> None:
+        """Read in one file, and stop the reading before what is no event."""
+        file = self._log.files[index]
+        try:
+            before = self._log.before(index)
+            first = reading.upto - before
+            if first == 0 or first < file.count():
+                with self._readers.at(file, first, before) as reader:
+                    reading.take_from(reader)
+        except EventFormatError:
+            if reading.upto == reading.after:
+                raise
+            reading.full = True
+
+
+class _Reading:
+    """One slice while it is being read."""
+
+    def __init__(self, after: int, limit: int, selection: Selection) -> None:
+        self.after = self.upto = after
+        self.events: list[Event] = []
+        self.full = False
+        self._limit = limit
+        everything = selection.everything and selection.types is None
+        self._wanted = None if everything else selection.matches
+
+    def take_from(self, reader: EventReader) -> None:
+        """Look at events until there are enough, or no more."""
+        last, wanted, events = self.after + _MOST_AT_ONCE, self._wanted, self.events
+        for event in reader:
+            self.upto = event.position
+            if wanted is None or wanted(event):
+                events.append(event)
+            if len(events) >= self._limit or self.upto >= last:
+                self.full = True
+                return

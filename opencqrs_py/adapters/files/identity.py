@@ -1,0 +1,70 @@
+"""How a file is known again: by its size, and by its first and last bytes."""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+from pathlib import Path
+from typing import BinaryIO
+
+from opencqrs_py.errors import EventStoreError
+
+__all__ = ["KnownFile", "fingerprint"]
+
+_LOOKED_AT = 4096  # bytes at the beginning, and as many at the end
+
+
+class KnownFile:
+    """A file as it was when it was last looked at.
+
+    Args:
+        path: The file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.size = 0
+        self._seen: tuple[int, int, int] | None = None
+        self._print = b""
+
+    def look(self, *, may_grow: bool) -> None:
+        """Take in how large the file is by now; a file that was changed is refused.
+
+        Args:
+            may_grow: Whether bytes may have been added at its end since the last look.
+
+        Raises:
+            EventStoreError: OCQ-342, if it is gone, has shrunk, has other content where it was read before, or has
+                grown and must not.
+            OSError: If it cannot be looked at.
+        """
+        try:
+            found = self.path.stat()
+        except FileNotFoundError:
+            raise self._refused("is gone") from None
+        now = found.st_size, found.st_mtime_ns, found.st_ino
+        if now == self._seen:
+            return
+        if found.st_size < self.size:
+            raise self._refused(f"has shrunk from {self.size:,} to {found.st_size:,} bytes")
+        if self._seen is not None and found.st_size > self.size and not may_grow:
+            raise self._refused(f"has grown from {self.size:,} to {found.st_size:,} bytes and was complete before")
+        with self.path.open("rb") as file:
+            if self._seen is not None and fingerprint(file, self.size) != self._print:
+                raise self._refused("has changed")
+            self._print = fingerprint(file, found.st_size)
+        self.size, self._seen = found.st_size, now
+
+    def _refused(self, what: str) -> EventStoreError:
+        said = f"{self.path.name} {what}, so positions of events that were read would change"
+        fix = "put the file back as it was; or, if nobody depends on the positions, start anew"
+        return EventStoreError("OCQ-342", said, str(self.path), fix)
+
+
+def fingerprint(file: BinaryIO, size: int) -> bytes:
+    """Return a digest of the first and the last bytes of a file's first ``size`` bytes. Moves in the file."""
+    file.seek(0)
+    digest = blake2b(file.read(min(size, _LOOKED_AT)), digest_size=16)
+    file.seek(max(size - _LOOKED_AT, 0))
+    digest.update(file.read(min(size, _LOOKED_AT)))
+    file.seek(0)
+    return digest.digest()

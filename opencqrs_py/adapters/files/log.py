@@ -1,0 +1,127 @@
+"""A log of files: their order, and the positions of their events."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+from opencqrs_py.adapters.files.folder import files_of
+from opencqrs_py.adapters.files.formats import Compression, FileFormat, Kind, format_of
+from opencqrs_py.adapters.files.lines import CompressedLines, PlainLines
+from opencqrs_py.adapters.files.readers import EventFile
+from opencqrs_py.adapters.files.rows import ParquetRows
+from opencqrs_py.errors import EventStoreError
+from opencqrs_py.processing.ports import Clock
+
+__all__ = ["FileLog"]
+
+_SETTLED = 2.0  # seconds after which a change of the folder shows in its time, on any file system
+_THOROUGH_EVERY = 5.0  # seconds between two looks at all files, at most
+
+
+class FileLog:
+    """The files of a log by name, each with the number of events before it. For one thread at a time.
+
+    A file keeps its place and its number for ever: what would change them is refused.
+
+    Args:
+        path: A folder, or one file.
+        clock: Time.
+    """
+
+    def __init__(self, path: Path, clock: Clock) -> None:
+        self.path = path
+        self.files: list[EventFile] = []
+        self._clock = clock
+        self._before: list[int] = []  # events before each file; shorter than the files as long as some are uncounted
+        self._folder_time: int | None = None  # the folder's at the last thorough look; None if it may not be settled
+        self._due = float("-inf")
+
+    def look(self, position: int | None = None) -> None:
+        """Take in what was added since the last look.
+
+        All files are looked at when the folder has changed, and every few seconds; otherwise only the newest one.
+
+        Args:
+            position: What is wanted comes behind this position; what was added after that can wait.
+
+        Raises:
+            EventStoreError: OCQ-341, if a file has come between those that are known; OCQ-342, if a known one was
+                changed; OCQ-344, if it cannot be told which events there are.
+            OSError: If the folder or a file cannot be read.
+        """
+        now = self._clock.monotonic()
+        if now >= self._due:
+            self._look_at_all()
+            self._due = now + _THOROUGH_EVERY
+        elif position is not None and self._is_behind(position):
+            return
+        elif self._may_have_changed():
+            self._look_at_all()
+        elif self.files:
+            self.files[-1].look(newest=True)
+
+    def before(self, index: int) -> int:
+        """Return the number of events in the files before the one with that index, ``0..len(files) - 1``.
+
+        They are counted as far as needed, which for a compressed file means that it is unpacked.
+        """
+        while len(self._before) <= index:
+            at = len(self._before)
+            self._before.append(self._before[-1] + self.files[at - 1].count() if at else 0)
+        return self._before[index]
+
+    def place_of(self, position: int) -> int:
+        """Return the index of a file that begins at or before that position, as near as is known without counting."""
+        return max(bisect_right(self._before, position) - 1, 0)
+
+    def count_another(self) -> bool:
+        """Count the events of one file; return whether there is a file left after it."""
+        if self.files:
+            self.before(min(len(self._before), len(self.files) - 1))
+        return len(self._before) < len(self.files)
+
+    def end(self) -> int:
+        """Return the number of all events."""
+        last = len(self.files) - 1
+        return self.before(last) + self.files[last].count() if self.files else 0
+
+    def _is_behind(self, position: int) -> bool:
+        return len(self._before) == len(self.files) > 0 and position < self._before[-1]
+
+    def _may_have_changed(self) -> bool:
+        return self._folder_time is None or self.path.stat().st_mtime_ns != self._folder_time
+
+    def _look_at_all(self) -> None:
+        changed, now = self.path.stat().st_mtime_ns, self._clock.now()
+        found = files_of(self.path)
+        known = {file.path for file in self.files}
+        new = [path for path in found if path not in known]
+        if self.files:
+            _check_order(self.files[-1].path, new)
+        files = [*self.files, *map(_event_file, new)]
+        for file in files:
+            file.look(newest=file is files[-1])
+        self.files = files
+        age = now - datetime.fromtimestamp(changed / 1e9, UTC)
+        self._folder_time = changed if age.total_seconds() > _SETTLED else None
+
+
+def _check_order(newest: Path, new: Sequence[Path]) -> None:
+    early = [path for path in new if path.name < newest.name]
+    if early:
+        what = f"{early[0].name} has come after {newest.name} was read and would stand before it, by its name"
+        fix = "positions of events that were read would change: give it a name that sorts behind all other files"
+        raise EventStoreError("OCQ-341", what, str(early[0]), fix)
+
+
+def _event_file(path: Path) -> EventFile:
+    match format_of(path.name):
+        case FileFormat(Kind.ROWS):
+            return ParquetRows(path)
+        case FileFormat(Kind.LINES, compression) if compression is not Compression.NONE:
+            return CompressedLines(path, compression)
+        case _:
+            return PlainLines(path)

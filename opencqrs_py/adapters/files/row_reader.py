@@ -1,0 +1,132 @@
+"""Going through the rows of one Parquet file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from opencqrs_py.adapters.files.damage import MEND, damaged
+from opencqrs_py.errors import EventFormatError
+from opencqrs_py.model.cloudevents import microseconds
+from opencqrs_py.model.event import Event
+
+__all__ = ["COLUMNS", "REQUIRED", "RowReader"]
+
+COLUMNS = Event._fields[1:]  # positions are counted, whatever stands in the file
+REQUIRED = ("id", "source", "type")
+
+_ROWS = 2_000  # that are decoded at once
+_OTHERWISE = {"subject": "/", "content_type": "application/json"}  # instead of what is missing or empty
+_TEXTS = 6  # columns that must not contain U+0000: all but the JSON at the end
+
+Row = tuple[Any, ...]
+
+
+class RowReader:
+    """Goes through the events of a Parquet file once, from the beginning of a row group on.
+
+    Args:
+        path: Name of the file in messages.
+        file: The file, as ``open_parquet`` returns it.
+        group: Number of the row group, from 0.
+        number: Number of rows before it.
+        before: Number of events in the files before this one.
+    """
+
+    def __init__(self, path: Path | str, file: Any, group: int = 0, number: int = 0, before: int = 0) -> None:
+        self.path = path
+        self.number = number
+        self.ended = False
+        self._before = before
+        self._file = file
+        self._rows = _rows(file, group)
+
+    def __iter__(self) -> RowReader:
+        return self
+
+    def __next__(self) -> Event:
+        """Return the next event.
+
+        Raises:
+            EventFormatError: OCQ-212 for a row that is no event, OCQ-213 if the file is damaged.
+        """
+        row = self._next_row()
+        if row is None:
+            self.ended = True
+            raise StopIteration
+        self.number += 1
+        if isinstance(row, str):
+            raise EventFormatError("OCQ-212", row, f"{self.path}, row {self.number}", MEND)
+        return Event(self._before + self.number, *row)
+
+    def skip_to(self, number: int) -> None:
+        """Pass over rows, unread, up to the one of that number, from 0, or to the end."""
+        while self.number < number and self._next_row() is not None:
+            self.number += 1
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def _next_row(self) -> Row | str | None:
+        try:
+            return next(self._rows, None)
+        except (OSError, ValueError) as error:  # of pyarrow
+            raise damaged(error, f"{self.path}, behind row {self.number}") from error
+
+
+def _rows(file: Any, group: int) -> Iterator[Row | str]:
+    """Yield each row, or what is wrong with it."""
+    groups = range(group, file.metadata.num_row_groups)
+    there = [name for name in COLUMNS if name in file.schema_arrow.names]
+    for batch in file.iter_batches(_ROWS, row_groups=groups, columns=there, use_threads=False) if groups else ():
+        columns = [_values(batch, name) for name in COLUMNS]
+        rows = zip(*columns, strict=True)
+        yield from rows if _are_ordinary(columns) else map(_looked_at, rows)
+
+
+def _values(batch: Any, name: str) -> list[Any]:
+    values = batch.column(name).to_pylist() if name in batch.schema.names else [None] * batch.num_rows
+    otherwise = _OTHERWISE.get(name)
+    return [value or otherwise for value in values] if otherwise else values
+
+
+def _are_ordinary(columns: list[list[Any]]) -> bool:
+    """Say at little cost whether all rows are surely right; they are in nearly every file."""
+    ids, sources, _, types, times, _, _, extensions = columns
+    try:
+        return (
+            all(map(all, (ids, sources, types)))
+            and not any("\0" in "".join(filter(None, column)) for column in columns[:_TEXTS])
+            and all(datetime.fromisoformat(time).tzinfo for time in times if time is not None)
+            and not any(extensions)
+        )
+    except ValueError:
+        return False
+
+
+def _looked_at(row: Row) -> Row | str:
+    """Return the row, or what is wrong with it."""
+    named = dict(zip(COLUMNS, row, strict=True))
+    for name in REQUIRED:
+        if not named[name]:
+            return f"the column '{name}' is empty"
+    for name in COLUMNS[:_TEXTS]:
+        if "\0" in (named[name] or ""):
+            return f"the column '{name}' contains the character U+0000"
+    try:
+        microseconds(named["time"])
+    except ValueError as error:
+        return f"the column 'time' holds no RFC 3339 time: {error}"
+    return row if _is_object(named["extensions"]) else "the column 'extensions' holds no JSON object"
+
+
+def _is_object(text: str | None) -> bool:
+    try:
+        return text is None or isinstance(orjson.loads(text), dict)
+    except orjson.JSONDecodeError:
+        return False

@@ -1,0 +1,118 @@
+"""``opencqrs events append``: adds events, if what they rely on holds."""
+
+from __future__ import annotations
+
+import sys
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+import orjson
+
+from opencqrs_py.adapters.files import events_of_lines
+from opencqrs_py.cli.events.selecting import Text
+from opencqrs_py.cli.events.storing import counted, writable_store
+from opencqrs_py.cli.options import ProjectOptions, format_option, project_options
+from opencqrs_py.cli.output import print_json, stdout
+from opencqrs_py.errors import EventFormatError
+from opencqrs_py.model.appending import Precondition, SubjectIsOnEventId, SubjectIsPopulated, SubjectIsPristine
+from opencqrs_py.model.cloudevents import parse_event
+from opencqrs_py.model.event import Event
+
+__all__ = ["append_command"]
+
+_SOURCE = "urn:opencqrs:command-line"
+
+
+@click.command("append")
+@click.argument("events", nargs=-1, metavar="[EVENT…|-]")
+@project_options
+@format_option
+@click.option("--type", "event_type", type=Text(), help="Of one event that the options make up.")
+@click.option("--subject", type=Text(), help="Its subject.  [default: /]")
+@click.option("--data", type=Text(), help="Its data as JSON.  [default: none]")
+@click.option("--source", type=Text(), help=f"Its source.  [default: {_SOURCE}]")
+@click.option("--id", "event_id", type=Text(), help="Its id.  [default: a new UUID]")
+@click.option("--time", type=Text(), help="Its time.  [default: now]")
+@click.option("--if-pristine", type=Text(), multiple=True, metavar="SUBJECT", help="Only if the subject has no event.")
+@click.option("--if-populated", type=Text(), multiple=True, metavar="SUBJECT", help="Only if the subject has an event.")
+@click.option(
+    "--if-on", type=Text(), multiple=True, metavar="SUBJECT=ID", help="Only if the subject's newest event has the id."
+)
+def append_command(
+    events: tuple[str, ...],
+    options: ProjectOptions,
+    if_pristine: tuple[str, ...],
+    if_populated: tuple[str, ...],
+    if_on: tuple[str, ...],
+    *,
+    as_json: bool,
+    **attributes: str | None,
+) -> None:
+    """Append events, all or none: each EVENT is a CloudEvent in JSON, - reads them from standard input, one a line.
+
+    Or one event is made up from --type and the options that go with it. Events whose source and id are known already
+    are left out. Nothing is appended unless all conditions (--if-…) hold.
+    """
+    given = {name: value for name, value in attributes.items() if value is not None}
+    if bool(events) == bool(given):
+        raise click.UsageError("give events, or the options --type, --subject and so on for one event")
+    wanted = list(_parsed(events)) if events else [_made_up(given)]
+    preconditions = _preconditions(if_pristine, if_populated, if_on)
+    appended = writable_store(options.application()).append(wanted, preconditions)
+    if as_json:
+        ids = [event.id for event in wanted]
+        print_json({"events": appended.given, "added": appended.added, "ids": ids})
+    else:
+        stdout().print(counted(appended.added, appended.given, "appended"), markup=False)
+
+
+def _preconditions(pristine: Iterable[str], populated: Iterable[str], on: Iterable[str]) -> Sequence[Precondition]:
+    found: list[Precondition] = [*map(SubjectIsPristine, pristine), *map(SubjectIsPopulated, populated)]
+    for text in on:
+        subject, equals, event_id = text.rpartition("=")
+        if not equals or not subject or not event_id:
+            raise click.UsageError(f"--if-on is SUBJECT=ID, such as /books/1=4711, got '{text}'")
+        found.append(SubjectIsOnEventId(subject, event_id))
+    return found
+
+
+def _parsed(arguments: Sequence[str]) -> Iterator[Event]:
+    for number, argument in enumerate(arguments, start=1):
+        where = f"EVENT {number}"
+        try:
+            if argument == "-":
+                yield from events_of_lines(sys.stdin.buffer, "standard input")
+            else:
+                yield parse_event(argument)
+        except EventFormatError as error:
+            fix = "mend it and append again; nothing was appended"
+            raise EventFormatError(error.code, error.what, error.where or where, fix) from None
+
+
+def _made_up(given: dict[str, str]) -> Event:
+    if "event_type" not in given:
+        raise click.UsageError("an event needs a --type")
+    fields: dict[str, Any] = {
+        "id": given.get("event_id", str(uuid.uuid4())),
+        "source": given.get("source", _SOURCE),
+        "subject": given.get("subject", "/"),
+        "type": given["event_type"],
+        "time": given.get("time", datetime.now(UTC).isoformat(timespec="microseconds")),
+    }
+    if "data" in given:
+        fields["data"] = _json(given["data"])
+    try:
+        return parse_event(orjson.dumps(fields))
+    except EventFormatError as error:
+        raise EventFormatError(error.code, error.what, "the options of append", "nothing was appended") from None
+
+
+def _json(text: str) -> orjson.Fragment:
+    try:
+        orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        raise click.UsageError(f"--data is no JSON: {error.msg} at character {error.pos + 1}") from None
+    return orjson.Fragment(text)

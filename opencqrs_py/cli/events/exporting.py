@@ -1,0 +1,114 @@
+"""``opencqrs events export``: writes events to a file."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+import click
+
+from opencqrs_py.adapters.files import Compression, FileFormat, Kind, format_of, writer_to, written_whole
+from opencqrs_py.cli.events.progress import Progress, rate
+from opencqrs_py.cli.events.selecting import after_option, selection_options, slices_between
+from opencqrs_py.cli.options import ProjectOptions, format_option, project_options
+from opencqrs_py.cli.output import print_json, stderr, stdout
+from opencqrs_py.errors import EventStoreError
+from opencqrs_py.model.selection import Selection
+
+__all__ = ["export_command"]
+
+_STANDARD_OUTPUT = "-"
+_COMPRESSED = {".gz": Compression.GZIP, ".zst": Compression.ZSTD}
+
+
+@click.command("export")
+@click.argument("file")
+@project_options
+@format_option
+@click.option("--format-of-file", type=click.Choice([kind.value for kind in Kind]), help="If the name does not say it.")
+@click.option("--overwrite", is_flag=True, help="Replace FILE if it is there.")
+@after_option("Position after which the export begins.")
+@click.option("--to", type=click.IntRange(min=0), help="Last position.  [default: the newest event]")
+@selection_options
+def export_command(
+    file: str,
+    options: ProjectOptions,
+    format_of_file: str | None,
+    after: int,
+    to: int | None,
+    selection: Selection,
+    *,
+    overwrite: bool,
+    as_json: bool,
+) -> None:
+    """Write events to FILE: NDJSON (also .gz and .zst) or Parquet, by its name, or NDJSON to standard output (-).
+
+    FILE is there when it is complete, and not before.
+    """
+    form = _format(file, format_of_file)
+    if not overwrite and file != _STANDARD_OUTPUT and Path(file).exists():
+        raise click.UsageError(f"{file} is there already; --overwrite replaces it")
+    began = time.monotonic()
+    source = options.application().event_store
+    head = source.head()
+    upto = head if to is None else min(to, head)
+    progress = None if as_json else Progress("exported", max(0, upto - after))
+    events = 0
+    with _opened(file) as target, writer_to(target, form) as writer:
+        for part in slices_between(source, after, upto, selection):
+            writer.write(part.events)
+            events += len(part.events)
+            if progress is not None:
+                progress(part.upto - after)
+    seconds = time.monotonic() - began
+    told = {"file": file, "events": events, "after": after, "upto": max(after, upto), "seconds": round(seconds, 3)}
+    _print(told, as_json=as_json)
+
+
+def _format(file: str, kind: str | None) -> FileFormat:
+    known = format_of(file)
+    if file == _STANDARD_OUTPUT:
+        if kind == Kind.ROWS.value:
+            raise click.UsageError("Parquet cannot be written to standard output; name a file")
+        return FileFormat(Kind.LINES)
+    if kind is not None:
+        compression = Compression.NONE if kind == Kind.ROWS.value else _COMPRESSED.get(Path(file).suffix.lower())
+        return FileFormat(Kind(kind), compression or Compression.NONE)
+    if known is None:
+        raise click.UsageError(
+            f"the name {file} does not say the format: let it end with .ndjson, .ndjson.gz, .ndjson.zst or .parquet, "
+            "or say --format-of-file"
+        )
+    return known
+
+
+@contextmanager
+def _opened(file: str) -> Iterator[BinaryIO]:
+    try:
+        if file == _STANDARD_OUTPUT:
+            yield sys.stdout.buffer
+            sys.stdout.buffer.flush()
+        else:
+            with written_whole(Path(file)) as target:
+                yield target
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        fix = "check the folder, its rights and the space left; nothing of the file was kept"
+        raise EventStoreError(
+            "OCQ-345", f"the file cannot be written ({error.strerror or error})", file, fix
+        ) from error
+
+
+def _print(told: dict[str, object], *, as_json: bool) -> None:
+    to_file = told["file"] != _STANDARD_OUTPUT
+    events, seconds = int(str(told["events"])), float(str(told["seconds"]))
+    if as_json and to_file:
+        print_json(told)
+    elif not as_json:
+        line = f"{events:,} event{'' if events == 1 else 's'} exported{rate(events, seconds)}"
+        (stdout() if to_file else stderr()).print(line, markup=False)

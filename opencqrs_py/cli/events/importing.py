@@ -1,0 +1,103 @@
+"""``opencqrs events import``: fills the event store from files."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Generator, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import NamedTuple
+
+import click
+
+from opencqrs_py.adapters.files import events_of_file, events_of_lines, files_of
+from opencqrs_py.cli.events.progress import Progress, rate
+from opencqrs_py.cli.events.storing import counted, writable_store
+from opencqrs_py.cli.options import ProjectOptions, format_option, project_options
+from opencqrs_py.cli.output import clean, print_json, stdout
+from opencqrs_py.errors import EventFormatError
+from opencqrs_py.model.event import Event
+from opencqrs_py.processing.ports import EventStore
+
+__all__ = ["import_command"]
+
+_STANDARD_INPUT = "-"
+_FIXES = {
+    "OCQ-212": "mend the {place} and import again; nothing of this file was imported",
+    "OCQ-213": "fetch the file anew and import again; nothing of it was imported",
+}
+
+
+class _Imported(NamedTuple):
+    """What came of one file."""
+
+    file: str
+    events: int
+    added: int
+    seconds: float
+
+
+@click.command("import")
+@click.argument("files", nargs=-1, required=True, metavar="FILE…")
+@project_options
+@format_option
+def import_command(files: tuple[str, ...], options: ProjectOptions, *, as_json: bool) -> None:
+    """Import CloudEvents from FILE: NDJSON (also .gz and .zst), Parquet, a folder of them, or - for standard input.
+
+    Order is kept. Events whose source and id are known already are left out, so importing twice adds nothing, and
+    after an interruption the same command goes on. One bad line, and nothing of its file is imported.
+    """
+    names = _expanded(files)
+    store = writable_store(options.application())
+    done = []
+    for name in names:
+        done.append(_import(store, name, None if as_json else Progress("read")))
+        if len(names) > 1 and not as_json:
+            stdout().print(clean(f"{name}: {counted(done[-1].added, done[-1].events, 'imported')}"), markup=False)
+    _print(done, as_json=as_json)
+
+
+def _import(store: EventStore, name: str, progress: Progress | None) -> _Imported:
+    began = time.monotonic()
+    with closing(_events_of(name)) as events:
+        given, added = store.append(events, progress=progress)
+    return _Imported(name, given, added, time.monotonic() - began)
+
+
+def _expanded(files: Sequence[str]) -> list[str]:
+    """Return the files, with those of each folder in its place; what cannot be read is refused before any is."""
+    names: list[str] = []
+    for file in files:
+        if file == _STANDARD_INPUT:
+            names.append(file)
+            continue
+        try:
+            is_folder = Path(file).is_dir()
+            names += [str(path) for path in files_of(Path(file))] if is_folder else [file]
+            if not is_folder:
+                Path(file).open("rb").close()
+        except (OSError, ValueError) as error:
+            raise click.UsageError(f"cannot read {file}: {getattr(error, 'strerror', error)}") from None
+    return names
+
+
+def _events_of(name: str) -> Generator[Event, None, None]:
+    is_stream = name == _STANDARD_INPUT
+    events = events_of_lines(sys.stdin.buffer, "standard input") if is_stream else events_of_file(Path(name))
+    try:
+        with closing(events):
+            yield from events
+    except EventFormatError as error:
+        place = "file" if ", row " in error.where else "line"
+        raise EventFormatError(error.code, error.what, error.where, _FIXES[error.code].format(place=place)) from error
+
+
+def _print(done: Sequence[_Imported], *, as_json: bool) -> None:
+    events, added, seconds = (sum(column) for column in list(zip(*done, strict=True))[1:]) if done else (0, 0, 0.0)
+    if as_json:
+        files = [{**each._asdict(), "seconds": round(each.seconds, 3)} for each in done]
+        name = done[0].file if len(done) == 1 else None
+        print_json({"file": name, "events": events, "added": added, "seconds": round(seconds, 3), "files": files})
+    else:
+        stdout().print(counted(added, events, "imported") + rate(events, seconds), markup=False)

@@ -1,0 +1,96 @@
+"""The contract of event sources, kept by files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from itertools import count
+from pathlib import Path
+
+import orjson
+import pytest
+
+from opencqrs_py.adapters.files import FileEventSource, event_line, format_of, writer_to
+from opencqrs_py.model.event import Event
+from opencqrs_py.testing.contracts import EventSourceContract
+from opencqrs_py.testing.contracts.event_source import ALL, Append
+
+Write = Callable[[Path, Iterable[Event]], None]
+
+
+def write(path: Path, events: Iterable[Event]) -> None:
+    """Write a file, and let it be seen only as a whole."""
+    form = format_of(path.name)
+    assert form is not None
+    hidden = path.with_name(f"_{path.name}")
+    with hidden.open("wb") as file, writer_to(file, form) as writer:
+        writer.write(list(events))
+    hidden.rename(path)
+
+
+class FolderContract(EventSourceContract):
+    """Each append is a new file."""
+
+    suffix: str
+
+    @pytest.fixture
+    def source(self, tmp_path: Path) -> FileEventSource:
+        return FileEventSource(tmp_path)
+
+    @pytest.fixture
+    def append(self, tmp_path: Path) -> Append:
+        numbers = count()
+        return lambda events: write(tmp_path / f"{next(numbers):05}{self.suffix}", events)
+
+
+class TestFolderOfParquetFiles(FolderContract):
+    suffix = ".parquet"
+
+
+class LineContract(EventSourceContract):
+    """Lines hold the data as JSON, and are read as an import reads them: as compact JSON text."""
+
+    def test_events_come_out_as_they_went_in(self, source: FileEventSource, append: Append) -> None:
+        spaced = '{"title": "O\'Größe \\"%s\\" \\u0000 :x", "n": [1.5, null]}'
+        compact = orjson.dumps(orjson.loads(spaced)).decode()
+        odd = Event(
+            position=0,
+            id="größe-'1'-😀",
+            source="https://library.example/?a=%20&b='",
+            subject="/bücher/1",
+            type="library.book-lent.v1",
+            time="2026-01-02T03:04:05.123456789+01:00",
+            content_type="application/vnd.library+json",
+            payload=spaced,
+            extensions='{"traceparent":"00-1","x":{"y":"ü"}}',
+        )
+        bare = Event(0, "bare", "s", "/", "t", None, "application/json", None, None)
+        append([odd, bare])
+        read = [one._replace(position=0) for one in source.read(0, 10, ALL).events]
+        assert read == [odd._replace(payload=compact), bare]
+
+
+class TestFolderOfLines(LineContract, FolderContract):
+    suffix = ".ndjson"
+
+
+class TestFolderOfGzipFiles(LineContract, FolderContract):
+    suffix = ".jsonl.gz"
+
+
+class TestFolderOfZstdFiles(LineContract, FolderContract):
+    suffix = ".ndjson.zst"
+
+
+class TestOneFileThatGrows(LineContract):
+    @pytest.fixture
+    def source(self, tmp_path: Path) -> FileEventSource:
+        (tmp_path / "events.ndjson").touch()
+        return FileEventSource(tmp_path / "events.ndjson")
+
+    @pytest.fixture
+    def append(self, tmp_path: Path) -> Append:
+        def append(events: Iterable[Event]) -> None:
+            with (tmp_path / "events.ndjson").open("ab") as file:
+                file.writelines(map(event_line, events))
+
+        return append

@@ -1,0 +1,651 @@
+"""What files have to keep to, so that positions are stable: every change that would move an event is refused."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import pickle
+import shutil
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from opencqrs_py.adapters.files import (
+    FileEventSource,
+    event_line,
+    events_of_file,
+    format_of,
+    line_index,
+    lines,
+    row_reader,
+    rows,
+    writer_to,
+    written_whole,
+)
+from opencqrs_py.adapters.files import event_source as event_sources
+from opencqrs_py.adapters.files.readers import Readers
+from opencqrs_py.errors import EventFormatError, EventStoreError
+from opencqrs_py.model.event import Event
+from opencqrs_py.model.selection import Selection
+from opencqrs_py.testing import FakeClock
+from opencqrs_py.testing.contracts.event_source import event, followed, identities
+
+ALL = Selection()
+ONCE_WRITTEN = ["ndjson.gz", "jsonl.zst", "parquet"]
+SUFFIXES = ["ndjson", *ONCE_WRITTEN]
+
+WIDE = "/" + "x" * 300
+
+
+def line(number: int, **changes: object) -> bytes:
+    return event_line(event(number)._replace(**changes))
+
+
+def put(path: Path, *numbers: int, subject: str = WIDE) -> Path:
+    form = format_of(path.name)
+    assert form is not None
+    with written_whole(path) as file, writer_to(file, form) as writer:
+        writer.write([event(number, subject) for number in numbers])
+    return path
+
+
+def ids(source: FileEventSource, after: int = 0, limit: int = 1_000) -> list[str]:
+    return [one.id for part in followed(source, limit, after=after) for one in part.events]
+
+
+def refusal(act: Callable[[], object], code: str) -> EventStoreError | EventFormatError:
+    with pytest.raises((EventStoreError, EventFormatError)) as caught:
+        act()
+    assert caught.value.code == code
+    assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
+    return caught.value
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock(datetime.now(UTC))
+
+
+@pytest.fixture
+def source(tmp_path: Path, clock: FakeClock) -> FileEventSource:
+    return FileEventSource(tmp_path, clock)
+
+
+def settle(folder: Path, clock: FakeClock) -> None:
+    """Let the folder's last change be so long ago that it cannot be hidden by a coarse clock."""
+    long_ago = (clock.now() - timedelta(hours=1)).timestamp()
+    os.utime(folder, (long_ago, long_ago))
+
+
+# ------------------------------------------------------------------------------------------- order and positions
+
+
+def test_positions_run_through_all_files_in_the_order_of_their_names(tmp_path, source) -> None:
+    put(tmp_path / "b.parquet", 4, 5)
+    put(tmp_path / "a.ndjson", 1, 2, 3)
+    put(tmp_path / "d.ndjson.gz", 7)
+    put(tmp_path / "c.ndjson.zst", 6)
+    read = source.read(0, 100, ALL).events
+    assert [(one.position, one.id) for one in read] == [(n, str(n)) for n in range(1, 8)]
+    assert source.head() == source.count() == 7
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+@pytest.mark.parametrize("limit", [1, 3, 100])
+def test_a_log_reads_the_same_from_every_position(tmp_path, suffix: str, limit: int) -> None:
+    put(tmp_path / f"1.{suffix}", *range(1, 8))
+    put(tmp_path / f"2.{suffix}")
+    put(tmp_path / f"3.{suffix}", *range(8, 10))
+    for after in range(12):
+        assert ids(FileEventSource(tmp_path), after, limit) == [str(n) for n in range(after + 1, 10)]
+
+
+def test_hidden_files_other_suffixes_and_folders_are_passed_over(tmp_path, source) -> None:
+    put(tmp_path / "a.ndjson", 1)
+    for name in (".b.ndjson", "_c.ndjson", "_SUCCESS", "d.ndjson.tmp", "readme.md"):
+        (tmp_path / name).write_text("no event")
+    (tmp_path / "e.ndjson").mkdir()
+    assert ids(source) == ["1"]
+
+
+def test_capital_letters_sort_before_small_ones_and_10_before_9(tmp_path, source) -> None:
+    for number, name in enumerate(["10", "9", "B", "a"]):
+        put(tmp_path / f"{name}.ndjson", number)
+    assert ids(source) == ["0", "1", "2", "3"]
+
+
+def test_empty_lines_and_foreign_line_ends_hold_no_event(tmp_path, source) -> None:
+    (tmp_path / "a.ndjson").write_bytes(b"\n \r\n" + line(1).replace(b"\n", b"\r\n") + b"\t\n\n" + line(2) + b"\n")
+    assert [(one.position, one.id) for one in source.read(0, 9, ALL).events] == [(1, "1"), (2, "2")]
+    assert source.head() == 2
+
+
+def test_one_file_is_a_log_too(tmp_path) -> None:
+    for suffix in SUFFIXES:
+        path = put(tmp_path / f"a.{suffix}", 1, 2)
+        assert ids(FileEventSource(path)) == ["1", "2"]
+
+
+def test_one_file_of_another_kind_is_refused(tmp_path) -> None:
+    (tmp_path / "events.json").write_text("[]")
+    error = refusal(FileEventSource(tmp_path / "events.json").head, "OCQ-344")
+    assert ".ndjson" in error.fix
+
+
+def test_the_same_file_compressed_and_not_is_refused(tmp_path, source) -> None:
+    put(tmp_path / "a.ndjson", 1)
+    put(tmp_path / "a.ndjson.gz", 1)
+    assert "a.ndjson and a.ndjson.gz" in refusal(source.head, "OCQ-344").what
+
+
+# ------------------------------------------------------------------------------------------------ what may happen
+
+
+def test_new_files_behind_all_others_are_followed(tmp_path, source) -> None:
+    for number, suffix in enumerate([*SUFFIXES, *SUFFIXES], start=1):
+        put(tmp_path / f"{number}.{suffix}", number)
+        assert source.head() == number
+        assert ids(source, number - 1) == [str(number)]
+
+
+def test_a_new_file_is_seen_also_in_a_folder_that_was_quiet_for_long(tmp_path, source, clock) -> None:
+    put(tmp_path / "a.ndjson", 1)
+    settle(tmp_path, clock)
+    assert source.head() == 1
+    put(tmp_path / "b.ndjson", 2)
+    assert source.head() == 2
+
+
+def test_a_quiet_folder_is_not_listed_again_and_again(tmp_path, source, clock, monkeypatch) -> None:
+    put(tmp_path / "a.ndjson", 1)
+    put(tmp_path / "b.ndjson", 2)
+    settle(tmp_path, clock)
+    source.head()
+    listings: list[object] = []
+    monkeypatch.setattr(os, "scandir", lambda path: listings.append(path) or pytest.fail("listed"))
+    for _ in range(10):
+        assert source.head() == 2
+        clock.advance(0.4)
+    assert listings == []
+
+
+def test_a_file_that_comes_within_the_grain_of_the_folders_clock_is_seen(tmp_path, source, clock) -> None:
+    put(tmp_path / "a.ndjson", 1)
+    stamp = clock.now().timestamp()
+    os.utime(tmp_path, (stamp, stamp))
+    assert source.head() == 1
+    put(tmp_path / "b.ndjson", 2)
+    os.utime(tmp_path, (stamp, stamp))
+    assert source.head() == 2
+
+
+def test_the_newest_file_of_lines_may_grow(tmp_path, source) -> None:
+    path = put(tmp_path / "a.ndjson", 1)
+    for number in range(2, 50):
+        with path.open("ab") as file:
+            file.write(line(number, subject=WIDE))
+        assert source.head() == number
+        assert ids(source, number - 1) == [str(number)]
+    assert len(ids(source)) == 49
+
+
+def test_a_line_without_its_end_is_no_event_yet(tmp_path, source) -> None:
+    path = tmp_path / "a.ndjson"
+    whole = line(1) + line(2)
+    for size in range(len(whole) + 1):
+        path.write_bytes(whole[:size])
+        read = ids(FileEventSource(tmp_path))
+        assert read == [["1", "2"][n] for n in range(whole[:size].count(b"\n"))]
+        assert source.head() == len(read)
+        assert ids(source) == read
+
+
+def test_a_last_line_without_its_end_is_an_event_when_a_file_comes_after_it(tmp_path, source) -> None:
+    path = tmp_path / "a.ndjson"
+    path.write_bytes(line(1) + line(2).rstrip())
+    assert ids(source) == ["1"]
+    put(tmp_path / "b.ndjson", 3)
+    assert ids(source, 1) == ["2", "3"]
+    assert ids(FileEventSource(tmp_path)) == ["1", "2", "3"]
+    assert source.head() == 3
+
+
+@pytest.mark.parametrize("suffix", ["gz", "zst"])
+def test_a_compressed_last_line_needs_no_end(tmp_path, suffix: str) -> None:
+    path = put(tmp_path / f"a.ndjson.{suffix}", 1)
+    if suffix == "gz":
+        path.write_bytes(gzip.compress(line(1) + line(2).rstrip()))
+    else:
+        with pa.OSFile(str(path), "wb") as raw, pa.CompressedOutputStream(raw, "zstd") as file:
+            file.write(line(1) + line(2).rstrip())
+    assert FileEventSource(tmp_path).head() == 2
+    assert ids(FileEventSource(tmp_path)) == ["1", "2"]
+
+
+def test_several_compressed_pieces_behind_each_other_are_one_file(tmp_path, source) -> None:
+    (tmp_path / "a.ndjson.gz").write_bytes(gzip.compress(line(1)) + gzip.compress(line(2)))
+    assert ids(source) == ["1", "2"]
+
+
+def test_a_file_that_was_only_touched_or_put_back_is_the_same(tmp_path, source, clock) -> None:
+    path = put(tmp_path / "a.ndjson", 1)
+    put(tmp_path / "b.ndjson", 2)
+    assert source.head() == 2
+    shutil.copy(path, tmp_path / "copy")
+    (tmp_path / "copy").replace(path)
+    assert source.head() == 2
+    assert ids(source) == ["1", "2"]
+
+
+# ------------------------------------------------------------------------------------------- what must not happen
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_a_file_that_would_stand_before_known_ones_is_refused_and_never_read(tmp_path, source, suffix: str) -> None:
+    put(tmp_path / "b.ndjson", 1)
+    put(tmp_path / "d.ndjson", 2)
+    assert source.head() == 2
+    put(tmp_path / f"c.{suffix}", 9)
+    for act in (source.head, lambda: source.read(2, 10, ALL), lambda: source.position_before(datetime.now(UTC))):
+        error = refusal(act, "OCQ-341")
+    assert error.what.startswith(f"c.{suffix} has come after d.ndjson was read")
+    assert error.where == str(tmp_path / f"c.{suffix}")
+    assert "sorts behind" in error.fix
+    assert not source.is_outage(error)
+    (tmp_path / f"c.{suffix}").rename(tmp_path / f"e.{suffix}")
+    assert ids(source) == ["1", "2", "9"]
+
+
+CHANGES = {
+    "shrunk": (lambda path: os.truncate(path, path.stat().st_size - 1), "has shrunk"),
+    "emptied": (lambda path: os.truncate(path, 0), "has shrunk"),
+    "gone": (lambda path: path.unlink(), "is gone"),
+    "renamed": (lambda path: path.rename(path.with_name(f"z.{path.name}")), "is gone"),
+    "other": (lambda path: path.write_bytes(bytes(path.stat().st_size)), "has changed"),
+    "grown": (lambda path: path.open("ab").write(b"\n"), "has grown"),
+}
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_a_file_that_was_read_must_not_change(tmp_path, source, clock, suffix: str, change: str) -> None:
+    path = put(tmp_path / f"a.{suffix}", *range(20))
+    put(tmp_path / "b.ndjson", 1)
+    source.head()
+    act, what = CHANGES[change]
+    act(path)
+    clock.advance(5)  # a change inside of a file shows at the next look at all files
+    error = refusal(source.head, "OCQ-342")
+    assert f"a.{suffix} {what}" in error.what
+    assert error.where == str(path)
+    refusal(lambda: source.read(0, 10, ALL), "OCQ-342")
+
+
+@pytest.mark.parametrize("change", ["shrunk", "emptied", "gone", "other"])
+def test_the_newest_file_must_not_change_where_it_was_read(tmp_path, source, change: str) -> None:
+    path = put(tmp_path / "a.ndjson", *range(20))
+    source.head()
+    CHANGES[change][0](path)
+    refusal(source.head, "OCQ-342")
+
+
+def test_lines_that_were_moved_by_an_edit_above_them_are_noticed(tmp_path, source) -> None:
+    path = put(tmp_path / "a.ndjson", *range(100))
+    source.head()
+    path.write_bytes(path.read_bytes().replace(b'"n":50', b'"n":5000000') + line(100))
+    refusal(source.head, "OCQ-342")
+
+
+def test_a_file_cut_off_and_filled_again_by_its_writer_is_noticed(tmp_path, source) -> None:
+    path = put(tmp_path / "a.ndjson", 1, 2)
+    source.head()
+    put(path, *range(50, 60))
+    refusal(source.head, "OCQ-342")
+
+
+def test_an_old_file_is_checked_before_it_is_read_again(tmp_path, clock, source) -> None:
+    path = put(tmp_path / "a.ndjson", *range(10))
+    put(tmp_path / "b.ndjson", 1)
+    settle(tmp_path, clock)
+    assert len(ids(source)) == 11
+    path.write_bytes(bytes(path.stat().st_size))
+    refusal(lambda: source.read(5, 1, ALL), "OCQ-342")
+
+
+# --------------------------------------------------------------------------------------------------- bad content
+
+
+def test_a_read_stops_before_a_bad_line_and_raises_at_it(tmp_path, source) -> None:
+    path = tmp_path / "a.ndjson"
+    path.write_bytes(line(1) + b"\n" + line(2) + b'{"id":\n' + line(3))
+    part = source.read(0, 10, ALL)
+    assert ([one.id for one in part.events], part.upto) == (["1", "2"], 2)
+    for _ in range(2):
+        error = refusal(lambda: source.read(2, 10, ALL), "OCQ-212")
+        assert error.where == f"{path}:4"
+        assert error.what.startswith("not JSON (")
+    refusal(lambda: source.read(2, 10, Selection("/elsewhere")), "OCQ-212")
+    assert source.read(0, 10, Selection("/elsewhere")).upto == 2
+    assert source.head() == 4
+    assert ids(source, 3) == ["3"]
+
+
+@pytest.mark.parametrize("suffix", ["gz", "zst"])
+def test_a_bad_line_of_a_compressed_file_is_named_too(tmp_path, source, suffix: str) -> None:
+    path = put(tmp_path / f"a.ndjson.{suffix}", 1, 2)
+    content = line(1) + b"[]\n" + line(2)
+    if suffix == "gz":
+        path.write_bytes(gzip.compress(content))
+    else:
+        with pa.OSFile(str(path), "wb") as raw, pa.CompressedOutputStream(raw, "zstd") as file:
+            file.write(content)
+    assert source.read(0, 10, ALL).upto == 1
+    for _ in range(2):
+        assert refusal(lambda: source.read(1, 10, ALL), "OCQ-212").where == f"{path}:2"
+    assert ids(source, 2) == ["2"]
+
+
+@pytest.mark.parametrize("suffix", ONCE_WRITTEN)
+def test_a_file_that_was_cut_off_is_no_end_of_the_log(tmp_path, source, suffix: str) -> None:
+    put(tmp_path / "a.ndjson", 1)
+    whole = put(tmp_path / f"_b.{suffix}", *range(2, 4_000), subject="/" + os.urandom(20).hex()).read_bytes()
+    for size in (0, 1, len(whole) // 2, len(whole) - 1):
+        (tmp_path / f"b.{suffix}").write_bytes(whole[:size])
+        refusal(source.head, "OCQ-213")
+        error = refusal(lambda: ids(source), "OCQ-213")
+        assert str(tmp_path / f"b.{suffix}") in error.where
+        assert not source.is_outage(error)
+    (tmp_path / f"b.{suffix}").write_bytes(whole)
+    assert source.head() == len(ids(source)) == 3_999
+
+
+@pytest.mark.parametrize("suffix", ONCE_WRITTEN)
+def test_a_file_that_is_not_what_its_name_says_is_refused(tmp_path, source, suffix: str) -> None:
+    (tmp_path / f"a.{suffix}").write_bytes(b'{"id":"1"}\n' * 100)
+    refusal(source.head, "OCQ-213")
+    refusal(lambda: source.read(0, 1, ALL), "OCQ-213")
+
+
+def test_columns_that_are_missing_have_the_defaults_of_attributes(tmp_path, source) -> None:
+    table = pa.table({"id": ["1", "2"], "source": ["s", "s"], "type": pa.array(["t", "u"]).dictionary_encode()})
+    pq.write_table(table.append_column("subject", pa.array(["", None], pa.string())), tmp_path / "a.parquet")
+    assert source.read(0, 9, ALL).events == (
+        Event(1, "1", "s", "/", "t", None, "application/json", None, None),
+        Event(2, "2", "s", "/", "u", None, "application/json", None, None),
+    )
+
+
+def test_columns_of_other_names_are_passed_over_and_positions_counted(tmp_path, source) -> None:
+    columns = {"position": [70, 80], "id": ["1", "2"], "source": ["s"] * 2, "type": ["t"] * 2, "region": [1, 2]}
+    pq.write_table(pa.table(columns), tmp_path / "a.parquet")
+    assert [one.position for one in source.read(0, 9, ALL).events] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("columns", "what"),
+    [
+        ({"id": ["1"], "source": ["s"]}, "there is no column 'type'"),
+        ({"id": [1], "source": ["s"], "type": ["t"]}, "the column 'id' is int64"),
+        (
+            {"id": ["1"], "source": ["s"], "type": ["t"], "time": [datetime(2026, 1, 1, tzinfo=UTC)]},
+            "the column 'time' is timestamp",
+        ),
+    ],
+)
+def test_columns_that_are_not_of_events_are_refused(tmp_path, source, columns, what: str) -> None:
+    pq.write_table(pa.table(columns), tmp_path / "a.parquet")
+    error = refusal(source.head, "OCQ-344")
+    assert what in error.what
+    assert "content_type" in error.fix
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "what"),
+    [
+        ("id", None, "the column 'id' is empty"),
+        ("source", "", "the column 'source' is empty"),
+        ("type", None, "the column 'type' is empty"),
+        ("subject", "/a\0", "the column 'subject' contains the character U+0000"),
+        ("time", "yesterday", "the column 'time' holds no RFC 3339 time"),
+        ("time", "2026-01-01T00:00:00", "a time needs an offset"),
+        ("extensions", "[]", "the column 'extensions' holds no JSON object"),
+        ("extensions", "{", "the column 'extensions' holds no JSON object"),
+    ],
+)
+def test_a_bad_row_is_refused_where_it_stands(tmp_path, source, column: str, value: str | None, what: str) -> None:
+    path = put(tmp_path / "a.parquet", 1, 2, 3)
+    table = pq.read_table(path)
+    values = table[column].to_pylist()
+    values[1] = value
+    changed = table.set_column(table.column_names.index(column), column, pa.array(values, pa.string()))
+    pq.write_table(changed, path)
+    assert source.read(0, 10, ALL).upto == 1
+    error = refusal(lambda: source.read(1, 10, ALL), "OCQ-212")
+    assert what in error.what
+    assert error.where == f"{path}, row 2"
+    assert ids(source, 2) == ["3"]
+
+
+def test_extensions_of_rows_are_kept(tmp_path, source) -> None:
+    given = [event(1)._replace(extensions='{"x":1}'), event(2)]
+    with written_whole(tmp_path / "a.parquet") as file, writer_to(file, format_of("a.parquet")) as writer:
+        writer.write(given)
+    assert [one._replace(position=0) for one in source.read(0, 9, ALL).events] == given
+
+
+# ------------------------------------------------------------------------------------------------------- outages
+
+
+def test_a_folder_that_is_away_is_an_outage_until_it_is_back(tmp_path, clock) -> None:
+    folder = tmp_path / "log"
+    source = FileEventSource(folder, clock)
+    error = refusal(source.head, "OCQ-340")
+    assert source.is_outage(error)
+    assert error.where == str(folder)
+    assert "No such file or directory" in error.what
+    folder.mkdir()
+    put(folder / "a.ndjson", 1)
+    assert source.head() == 1
+    folder.rename(tmp_path / "away")
+    clock.advance(10)
+    assert source.is_outage(refusal(lambda: source.read(0, 1, ALL), "OCQ-340"))
+    (tmp_path / "away").rename(folder)
+    assert ids(source) == ["1"]
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_a_file_that_may_not_be_read_is_an_outage(tmp_path, source, suffix: str) -> None:
+    put(tmp_path / f"a.{suffix}", 1).chmod(0)
+    error = refusal(source.head, "OCQ-340")
+    assert source.is_outage(error)
+    assert "Permission denied" in error.what
+
+
+# -------------------------------------------------------------------------------- work that grows with the log only
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """Tells which files are opened to be read."""
+    seen: list[Path] = []
+    unpacked, open_parquet = lines.unpacked, rows.open_parquet
+    monkeypatch.setattr(lines, "unpacked", lambda path, how: seen.append(path) or unpacked(path, how))
+    monkeypatch.setattr(rows, "open_parquet", lambda path: seen.append(path) or open_parquet(path))
+    return seen
+
+
+@pytest.mark.parametrize("suffix", ONCE_WRITTEN)
+def test_a_read_goes_on_where_the_one_before_it_ended(tmp_path, source, opened, suffix: str) -> None:
+    put(tmp_path / f"a.{suffix}", *range(100))
+    assert len(ids(source, limit=3)) == 100
+    assert len(opened) <= 2  # once for the footer of Parquet, once for all reads
+    assert source.head() == 100
+    assert len(opened) <= 2
+    assert source._readers._kept == []  # nothing stays open behind the end
+
+
+@pytest.mark.parametrize("suffix", ONCE_WRITTEN)
+def test_readers_at_different_places_do_not_disturb_each_other(tmp_path, source, opened, suffix: str) -> None:
+    put(tmp_path / f"a.{suffix}", *range(60))
+    afters = [0, 0, 20, 40]
+    reads: list[list[str]] = [[] for _ in afters]
+    for _ in range(12):
+        for number, after in enumerate(afters):
+            part = source.read(after, 5, ALL)
+            reads[number] += [one.id for one in part.events]
+            afters[number] = part.upto
+    assert [read == [str(n) for n in range(start, 60)] for read, start in zip(reads, [0, 0, 20, 40], strict=True)]
+    assert all(len(read) == 60 - start for read, start in zip(reads, [0, 0, 20, 40], strict=True))
+    assert len(opened) <= len(afters) + 2
+
+
+def test_only_so_many_readers_are_kept(tmp_path) -> None:
+    path = put(tmp_path / "a.ndjson.gz", *range(50))
+    file, readers = lines.CompressedLines(path, format_of(path.name).compression), Readers(most=3)
+    file.look(newest=True)
+    for first in (10, 9, 8, 7, 6):
+        with readers.at(file, first, 0) as reader:
+            assert next(reader).id == str(first)
+    assert len(readers._kept) == 3
+    readers.close()
+    assert readers._kept == []
+
+
+def test_a_source_can_be_used_after_it_was_closed(tmp_path, source) -> None:
+    put(tmp_path / "a.ndjson.gz", *range(10))
+    source.read(0, 3, ALL)
+    source.close()
+    assert ids(source, 3) == [str(n) for n in range(3, 10)]
+
+
+@pytest.fixture
+def skipped(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Tells how many lines each reader passes over."""
+    seen: list[int] = []
+    skip = lines.LineReader.skip_to
+
+    def skip_to(reader: lines.LineReader, number: int) -> None:
+        seen.append(number - reader.number)
+        skip(reader, number)
+
+    monkeypatch.setattr(lines.LineReader, "skip_to", skip_to)
+    return seen
+
+
+def test_a_read_in_the_middle_of_a_large_file_begins_near_by(tmp_path, source, monkeypatch, skipped) -> None:
+    monkeypatch.setattr(line_index, "_BLOCK", 1_000)
+    put(tmp_path / "a.ndjson", *range(1_000))
+    assert source.head() == 1_000
+    for after in (500, 17, 999, 250):
+        assert [one.id for one in source.read(after, 1, ALL).events] == [str(after)]
+    assert max(skipped) <= 3
+
+
+def test_reads_of_lines_that_follow_each_other_pass_over_nothing(tmp_path, source, skipped) -> None:
+    put(tmp_path / "a.ndjson", *range(100))
+    put(tmp_path / "b.ndjson", *range(100, 150))
+    afters = [0, 0, 40]
+    while any(after < 150 for after in afters):
+        afters = [source.read(after, 7, ALL).upto for after in afters]
+    with (tmp_path / "b.ndjson").open("ab") as file:
+        file.write(line(150) + line(151))
+    assert ids(source, 150, limit=1) == ["150", "151"]
+    assert sorted(skipped, reverse=True)[2:] == [0] * (len(skipped) - 2)  # but for the one that began at 40, and growth
+
+
+def test_the_places_where_readers_stopped_are_remembered_for_so_many(tmp_path, source, monkeypatch) -> None:
+    monkeypatch.setattr(lines, "_STOPS", 3)
+    put(tmp_path / "a.ndjson", *range(50))
+    for after in range(0, 40, 5):
+        source.read(after, 1, ALL)
+    (file,) = source._log.files
+    assert list(file._stops) == [26, 31, 36]
+
+
+def test_a_parquet_reader_begins_at_the_row_group_that_it_needs(tmp_path, source, monkeypatch) -> None:
+    pq.write_table(pq.read_table(put(tmp_path / "_a.parquet", *range(100))), tmp_path / "a.parquet", row_group_size=10)
+    groups: list[int] = []
+    go_through = row_reader._rows
+    monkeypatch.setattr(row_reader, "_rows", lambda file, group: groups.append(group) or go_through(file, group))
+    assert [one.id for one in source.read(55, 10, ALL).events] == [str(n) for n in range(55, 65)]
+    assert groups == [5]
+
+
+def test_a_read_that_finds_little_gives_others_their_turn(tmp_path, source, monkeypatch) -> None:
+    monkeypatch.setattr(event_sources, "_MOST_AT_ONCE", 10)
+    put(tmp_path / "a.ndjson", *range(25))
+    assert source.read(0, 5, Selection("/nothing")).upto == 10
+    assert identities(source, Selection("/nothing")) == []
+    assert [part.upto for part in followed(source, 5, Selection("/nothing"))] == [10, 20, 25]
+
+
+def test_several_threads_read_the_same_while_files_come(tmp_path) -> None:
+    source = FileEventSource(tmp_path)
+    put(tmp_path / "000.ndjson.gz", *range(200))
+
+    def follow(limit: int) -> list[str]:
+        seen: list[str] = []
+        with source.watched() as watch:
+            while len(seen) < 1_000:
+                watch.wait(len(seen), 5)
+                part = source.read(len(seen), limit, ALL)
+                assert [one.position for one in part.events] == list(range(len(seen) + 1, part.upto + 1))
+                seen += [one.id for one in part.events]
+        return seen
+
+    with ThreadPoolExecutor(4) as threads:
+        followers = [threads.submit(follow, limit) for limit in (7, 50, 333, 1_000)]
+        for number in range(1, 5):
+            suffix = SUFFIXES[number - 1]
+            put(tmp_path / f"{number:03}.{suffix}", *range(number * 200, number * 200 + 200))
+        assert all(follower.result(60) == [str(n) for n in range(1_000)] for follower in followers)
+
+
+# ------------------------------------------------------------------------------------------------------- writing
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_a_file_that_is_being_written_is_no_part_of_the_log(tmp_path, source, suffix: str) -> None:
+    path = tmp_path / f"a.{suffix}"
+    with written_whole(path) as file, writer_to(file, format_of(path.name)) as writer:
+        writer.write([event(1)])
+        file.flush()
+        assert source.head() == 0
+    assert ids(source) == ["1"]
+    assert [each.name for each in tmp_path.iterdir()] == [path.name]
+
+
+def test_what_was_there_stays_when_writing_breaks_off(tmp_path) -> None:
+    path = tmp_path / "a.ndjson"
+    path.write_bytes(b"before")
+
+    def break_off() -> None:
+        with written_whole(path) as file:
+            file.write(b"half")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        break_off()
+    assert path.read_bytes() == b"before"
+    assert [each.name for each in tmp_path.iterdir()] == ["a.ndjson"]
+
+
+@pytest.mark.parametrize("name", ["a.ndjson", "a.txt", "a.json.gz", "a.unknown.zst", "a.parquet"])
+def test_all_events_of_one_file_come_with_the_last_line(tmp_path, name: str) -> None:
+    form = format_of(name) or format_of({"gz": "a.ndjson.gz", "zst": "a.ndjson.zst"}.get(name[-2:], "a.ndjson"))
+    if name.endswith("zst"):
+        form = format_of("a.ndjson.zst")
+    with (tmp_path / name).open("wb") as file, writer_to(file, form) as writer:
+        writer.write([event(1), event(2)])
+    assert [one.id for one in events_of_file(tmp_path / name)] == ["1", "2"]
+    if name == "a.ndjson":
+        (tmp_path / name).write_bytes(line(1) + json.dumps(json.loads(line(2))).encode())
+        assert [one.id for one in events_of_file(tmp_path / name)] == ["1", "2"]

@@ -1,0 +1,300 @@
+"""Lines and subjects that nobody would think of: no crash, no injection, no wrong match.
+
+A line is an event or refused with the reason; what is an event is the same event behind every store; and a selection
+finds in every store what ``Selection.matches`` says.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from opencqrs_py.adapters.files import FileEventSource, event_line, format_of, writer_to
+from opencqrs_py.adapters.memory import InMemoryEventStore
+from opencqrs_py.adapters.sql import Database, SqlEventStore
+from opencqrs_py.errors import EventFormatError
+from opencqrs_py.model.cloudevents import microseconds, parse_event, write_event
+from opencqrs_py.model.event import Event
+from opencqrs_py.model.selection import Selection
+from opencqrs_py.processing.ports import EventSource
+from opencqrs_py.testing.contracts.event_source import identities
+
+few = settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+some = settings(max_examples=60, deadline=None)
+many = settings(max_examples=300, deadline=None)
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1, max_size=12)
+SPECIAL = st.sampled_from(
+    [
+        *("%", "_", "\\", "'", '"', "''", "--", ";", "' OR 1=1 --", "\\'", "%s", ":x", "$1", "?", "[", "]", "*", "^"),
+        *("\x1b", "\n", "\r", "\t", "\x7f", "\x80", "\u2028", "\ufeff", "\u200b", "\uffff", "\U0010ffff", "😀"),
+        *("ß", "ẞ", "SS", "ss", "İ", "i", "I", "ı", "é", "e\u0301", "a", "A"),
+        *("/", "//", "/.", ".", "..", "0", " ", "x" * 3_000),
+    ]
+)
+SEGMENT = st.one_of(SPECIAL, TEXT, st.tuples(SPECIAL, TEXT).map("".join))
+SUBJECT = st.one_of(
+    st.lists(SEGMENT, max_size=4).map(lambda parts: "/" + "/".join(parts)),
+    SEGMENT,
+    st.just("/"),
+)
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=8,
+)
+NAMES = st.sampled_from(
+    ["id", "source", "subject", "type", "time", "datacontenttype", "data", "specversion", "data_base64", "x", ""]
+)
+TIMES = st.one_of(
+    st.datetimes(timezones=st.timezones() | st.none()).map(lambda moment: moment.isoformat()),
+    st.from_regex(r"\A[0-9]{4}-[01][0-9]-[0-3][0-9][T ][0-2][0-9]:[0-5][0-9](:[0-9]{2}(\.[0-9]{1,12})?)?"
+                  r"(Z|z|[+-][0-9]{2}:?[0-9]{2})?\Z"),
+    st.sampled_from(["0001-01-01T00:00:00+23:59", "9999-12-31T23:59:59-23:59", "2026-01-01T24:00:00Z", "", "now"]),
+)  # fmt: skip
+ALMOST = st.fixed_dictionaries(
+    {"id": JSON | TEXT, "source": TEXT, "type": TEXT},
+    optional={
+        "subject": SUBJECT | JSON,
+        "time": TIMES | JSON,
+        "data": JSON,
+        "datacontenttype": TEXT | JSON,
+        "specversion": st.sampled_from(["1.0", "0.3", 1.0, None]),
+        "data_base64": TEXT,
+        "x": JSON,
+    },
+)
+LINES = st.one_of(
+    st.binary(max_size=60),
+    JSON.map(json.dumps).map(str.encode),
+    st.dictionaries(NAMES, JSON, max_size=8).map(json.dumps).map(str.encode),
+    ALMOST.map(json.dumps).map(str.encode),
+    ALMOST.map(lambda fields: json.dumps(fields, ensure_ascii=False)).map(lambda s: s.encode("utf-8", "surrogatepass")),
+    st.tuples(ALMOST, st.integers(0, 200), st.binary(max_size=2)).map(
+        lambda t: (line := json.dumps(t[0]).encode())[: t[1]] + t[2] + line[t[1] :]
+    ),
+)
+
+
+def event_or_none(line: bytes) -> Event | None:
+    try:
+        return parse_event(line)
+    except EventFormatError as refused:
+        error = refused
+    assert error.code == "OCQ-212"
+    assert error.what
+    str(error).encode()
+    return None
+
+
+def code_of(act: Callable[[], object]) -> str | None:
+    try:
+        act()
+    except EventFormatError as error:
+        return error.code
+    return None
+
+
+# -------------------------------------------------------------------------------------------------- a line by itself
+
+
+@many
+@given(LINES)
+def test_a_line_is_an_event_or_refused_with_the_reason(line: bytes) -> None:
+    event = event_or_none(line)
+    if event is None:
+        return
+    assert all((event.id, event.source, event.type, event.subject, event.content_type))
+    microseconds(event.time)
+    assert event.payload is None or event.data is not None
+    assert parse_event(json.dumps(write_event(event))) == event
+    assert parse_event(event_line(event)) == event
+    assert event_line(event).count(b"\n") == 1
+
+
+@many
+@given(ALMOST)
+def test_an_almost_right_event_is_taken_as_the_rules_say(fields: dict[str, Any]) -> None:
+    """The quick look at ordinary events and the careful one agree."""
+    event = event_or_none(json.dumps(fields).encode())
+    texts = [fields.get(name) for name in ("id", "source", "type", "subject", "time", "datacontenttype")]
+    right = (
+        all(isinstance(text, str | None) and "\0" not in (text or "") for text in texts)
+        and all(isinstance(text, str) and text for text in texts[:3])
+        and fields.get("specversion", "1.0") == "1.0"
+        and "data_base64" not in fields
+        and is_time(fields.get("time"))
+        and not has_surrogates(fields)
+    )
+    assert (event is not None) == right
+
+
+def is_time(text: str | None) -> bool:
+    try:
+        microseconds(text)
+    except ValueError:
+        return False
+    return True
+
+
+def has_surrogates(fields: dict[str, Any]) -> bool:
+    try:
+        json.dumps(fields, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return True
+    return False
+
+
+# ----------------------------------------------------------------------------------------------------- behind a store
+
+
+def event(number: int, subject: str, event_type: str = "t") -> Event:
+    return Event(0, str(number), "fuzz", subject, event_type, None, "application/json", None, None)
+
+
+def in_memory(events: list[Event]) -> Iterator[EventSource]:
+    yield InMemoryEventStore(events)
+
+
+def in_sqlite(events: list[Event]) -> Iterator[EventSource]:
+    database = Database("sqlite:///:memory:")
+    store = SqlEventStore(database)
+    store.append(events)
+    yield store
+    database.close()
+
+
+def in_files(suffix: str) -> Callable[[list[Event]], Iterator[EventSource]]:
+    def stored(events: list[Event]) -> Iterator[EventSource]:
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / f"a.{suffix}"
+            form = format_of(path.name)
+            assert form is not None
+            with path.open("wb") as file, writer_to(file, form) as writer:
+                writer.write(events)
+            source = FileEventSource(folder)
+            yield source
+            source.close()
+
+    return stored
+
+
+STORES = {"memory": in_memory, "sqlite": in_sqlite, "lines": in_files("ndjson"), "rows": in_files("parquet")}
+stores = pytest.mark.parametrize("store", STORES)
+
+SUBJECTS = st.lists(SUBJECT, min_size=1, max_size=12, unique=True)
+
+
+def check_matches(source: EventSource, events: list[Event], roots: list[str]) -> None:
+    for root in roots:
+        for recursive in (True, False):
+            selection = Selection(root, recursive)
+            assert identities(source, selection) == [one.id for one in events if selection.matches(one)]
+    for one in events[:4]:
+        selection = Selection(types=frozenset({one.type, roots[0]}))
+        assert identities(source, selection) == [each.id for each in events if selection.matches(each)]
+
+
+def around(subjects: list[str], more: list[str]) -> list[str]:
+    """Return roots that hit, and some that nearly do."""
+    parents = [subject.rpartition("/")[0] for subject in subjects]
+    shorter = [subject[:-1] for subject in subjects]
+    return [root for root in dict.fromkeys([*subjects, *parents, *shorter, *more]) if root]
+
+
+@stores
+@some
+@given(subjects=SUBJECTS, more=st.lists(SUBJECT, max_size=3))
+def test_every_store_finds_what_the_rule_says(store: str, subjects: list[str], more: list[str]) -> None:
+    events = [event(number, subject, f"{subject}?") for number, subject in enumerate(subjects)]
+    for source in STORES[store](events):
+        assert [one.subject for one in source.read(0, 100, Selection()).events] == subjects
+        check_matches(source, events, around(subjects, more))
+
+
+@stores
+@some
+@given(lines=st.lists(LINES, max_size=8))
+def test_every_store_gives_back_the_event_of_a_line(store: str, lines: list[bytes]) -> None:
+    known: dict[tuple[str, str], Event] = {}
+    for one in filter(None, map(event_or_none, lines)):
+        known.setdefault((one.source, one.id), one)
+    events = list(known.values())
+    for source in STORES[store](events):
+        assert [one._replace(position=0) for one in source.read(0, 100, Selection()).events] == events
+
+
+@pytest.mark.postgresql
+@few
+@given(subjects=SUBJECTS, more=st.lists(SUBJECT, max_size=3), lines=st.lists(LINES, max_size=8))
+def test_postgresql_does_so_too(
+    postgresql_server: str, subjects: list[str], more: list[str], lines: list[bytes]
+) -> None:
+    database = Database(postgresql_server)
+    try:
+        store = SqlEventStore(database)
+        store.head()
+        with database.writing() as connection:
+            connection.exec_driver_sql("TRUNCATE opencqrs_events")
+        events = [event(number, subject[:600], f"{subject[:600]}?") for number, subject in enumerate(subjects)]
+        parsed = [
+            one._replace(source="line", id=str(n)) for n, one in enumerate(filter(None, map(event_or_none, lines)))
+        ]
+        store.append([*events, *parsed])
+        read = store.read(0, 100, Selection()).events
+        assert [one._replace(position=0) for one in read] == [*events, *parsed]
+        check_matches(store, [*events, *parsed], around([one.subject for one in events], more))
+    finally:
+        database.close()
+
+
+@some
+@given(pieces=st.lists(LINES, max_size=6), end=st.sampled_from([b"\n", b"\r\n"]), closed=st.booleans())
+def test_a_file_of_any_bytes_is_read_up_to_the_first_bad_line(pieces: list[bytes], end: bytes, *, closed: bool) -> None:
+    content = end.join(pieces) + (end if closed else b"")
+    lines = [line for line in content.split(b"\n")[:-1] if line.strip()]
+    parsed = list(map(event_or_none, lines))
+    good = parsed.index(None) if None in parsed else len(parsed)
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "a.ndjson").write_bytes(content)
+        source = FileEventSource(folder)
+        assert source.head() == len(lines)
+        part = source.read(0, 100, Selection()) if good or not lines else None
+        assert [one._replace(position=0) for one in (part.events if part else ())] == parsed[:good]
+        if good < len(lines):
+            with pytest.raises(EventFormatError) as caught:
+                source.read(good, 100, Selection())
+            assert caught.value.where.rpartition(":")[0] == str(Path(folder) / "a.ndjson")
+
+
+@pytest.mark.parametrize("suffix", ["ndjson.gz", "ndjson.zst", "parquet"])
+@some
+@given(content=st.binary(max_size=200), cut=st.integers(0, 400))
+def test_a_file_of_other_bytes_is_refused_and_nothing_else(suffix: str, content: bytes, cut: int) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / f"a.{suffix}"
+        form = format_of(path.name)
+        assert form is not None
+        with path.open("wb") as file, writer_to(file, form) as writer:
+            writer.write([event(n, "/a") for n in range(3)])
+        whole = path.read_bytes()
+        path.write_bytes(whole[:cut] + content + whole[cut + len(content) :])
+        source = FileEventSource(folder)
+        for act in (source.head, lambda: source.read(0, 100, Selection()), lambda: identities(source)):
+            assert code_of(act) in {None, "OCQ-212", "OCQ-213"}
+        source.close()
+
+
+@pytest.mark.parametrize("bad", ["high \ud800", "/low\udfff/b", "\udcff of a byte"], ids=ascii)
+def test_a_subject_that_is_no_text_is_refused_as_a_line(bad: str) -> None:
+    fields = {"id": "1", "source": "s", "type": "t", "subject": bad}
+    for line in (json.dumps(fields), json.dumps(fields, ensure_ascii=False).encode("utf-8", "surrogatepass")):
+        with pytest.raises(EventFormatError, match="not JSON"):
+            parse_event(line)

@@ -1,0 +1,456 @@
+"""``opencqrs events …`` on a SQLite store, and on files."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from opencqrs_py.adapters.files import FileEventSource, event_line
+from opencqrs_py.assembly.application import Application
+from opencqrs_py.cli.main import main
+from opencqrs_py.model.event import Event
+
+SUFFIXES = ["ndjson", "jsonl", "ndjson.gz", "ndjson.zst", "parquet"]
+ODD = Event(
+    position=0,
+    id="größe-'1'-😀",
+    source="https://library.example/?a=%20&b='",
+    subject="/bücher/1",
+    type="library.book-lent.v1",
+    time="2026-01-02T03:04:05.123456789+01:00",
+    content_type="application/vnd.library+json",
+    payload='{"title":"O\'Größe \\"%s\\" \\u0000 :x","n":[1.5,null,1e+300]}',
+    extensions='{"traceparent":"00-1","x":{"y":"ü"}}',
+)
+
+
+def event(number: int, **changes: Any) -> Event:
+    made = Event(
+        0, str(number), "urn:test", f"/a/{number % 3}", "t", None, "application/json", f'{{"n":{number}}}', None
+    )
+    return made._replace(**changes)
+
+
+def write_lines(path: Path, events: list[Event]) -> str:
+    path.write_bytes(b"".join(map(event_line, events)))
+    return str(path)
+
+
+class Ran:
+    def __init__(self, code: int, out: str, err: str) -> None:
+        self.code, self.out, self.err = code, out, err
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+@pytest.fixture
+def events(tmp_path, monkeypatch, capfdbinary):
+    """Runs a command in a project of its own, which stands in an empty folder."""
+    project = tmp_path / "project"
+    project.mkdir()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+
+    def run(*arguments: str, stdin: bytes = b"") -> Ran:
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
+        with pytest.raises(SystemExit) as ended:
+            main(["events", *arguments, "--project", str(project)])
+        sys.stdout.flush()
+        out, err = capfdbinary.readouterr()
+        return Ran(int(ended.value.code or 0), out.decode(), err.decode())
+
+    return run
+
+
+@pytest.fixture
+def stored(events):
+    """Returns what is in the store."""
+
+    def stored() -> list[dict[str, Any]]:
+        return events("list", "--limit", "1000000", "--format", "json").json
+
+    return stored
+
+
+# --------------------------------------------------------------------------------------------- import and export
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_what_was_exported_is_imported_as_it_was(tmp_path, events, suffix: str) -> None:
+    given = [ODD, event(1), event(2, payload=None, subject="/"), event(3, payload='"text"'), event(4, payload="[]")]
+    events("import", write_lines(tmp_path / "in.ndjson", given))
+    told = events("export", f"out.{suffix}", "--format", "json").json
+    seconds = told.pop("seconds")
+    assert (told, seconds >= 0) == ({"file": f"out.{suffix}", "events": 5, "after": 0, "upto": 5}, True)
+    again = events("import", f"out.{suffix}", "--set", "event-store.url=sqlite:///again.db")
+    assert again.out == "5 events imported\n"
+    first, second = (FileEventSource(tmp_path / f"out.{suffix}"), tmp_path / "project" / "again.db")
+    from opencqrs_py.adapters.sql import Database, SqlEventStore  # noqa: PLC0415 only here
+    from opencqrs_py.model.selection import Selection  # noqa: PLC0415
+
+    database = Database(f"sqlite:///{second}")
+    imported = SqlEventStore(database).read(0, 100, Selection()).events
+    database.close()
+    assert [one._replace(position=0) for one in imported] == given
+    assert [one._replace(position=0) for one in first.read(0, 100, Selection()).events] == given
+
+
+def test_an_export_can_be_narrowed_and_says_where_the_next_one_begins(tmp_path, events) -> None:
+    events("import", write_lines(tmp_path / "in.ndjson", [event(n, type="ab"[n % 2]) for n in range(20)]))
+    narrow = ["--after", "4", "--to", "15", "--subject", "/a/1", "--type", "a", "--type", "c", "--format", "json"]
+    told = events("export", "out.ndjson", *narrow).json
+    assert (told["events"], told["after"], told["upto"]) == (2, 4, 15)
+    assert [json.loads(line)["id"] for line in Path("out.ndjson").read_text().splitlines()] == ["4", "10"]
+    rest = events("export", "rest.ndjson", "--after", "15", "--to", "900", "--format", "json").json
+    assert (rest["events"], rest["upto"]) == (5, 20)
+    none = events("export", "none.ndjson", "--after", "50", "--format", "json").json
+    assert (none["events"], none["after"], none["upto"]) == (0, 50, 50)
+    assert Path("none.ndjson").read_bytes() == b""
+
+
+def test_standard_output_gets_events_only(tmp_path, events) -> None:
+    lines = write_lines(tmp_path / "in.ndjson", [event(1), ODD])
+    events("import", lines)
+    done = events("export", "-")
+    assert done.out == Path(lines).read_text()
+    assert done.err == "2 events exported\n"
+    quiet = events("export", "-", "--format", "json")
+    assert (quiet.out, quiet.err) == (done.out, "")
+
+
+def test_the_format_of_a_file_can_be_said_where_its_name_does_not(tmp_path, events) -> None:
+    events("import", write_lines(tmp_path / "in.ndjson", [event(1)]))
+    assert events("export", "a.txt", "--format-of-file", "ndjson").code == 0
+    assert Path("a.txt").read_bytes() == Path("in.ndjson").read_bytes()
+    assert events("export", "b.txt.gz", "--format-of-file", "ndjson").code == 0
+    assert Path("b.txt.gz").read_bytes()[:2] == b"\x1f\x8b"
+    assert events("export", "c.data", "--format-of-file", "parquet").code == 0
+    assert pq.read_table("c.data")["id"].to_pylist() == ["1"]
+    assert events("import", "a.txt", "b.txt.gz", "--set", "event-store.url=sqlite:///b.db").out.endswith(
+        "1 event imported, 1 known already\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "what"),
+    [
+        (("export", "a.csv"), "the name a.csv does not say the format"),
+        (("export", "-", "--format-of-file", "parquet"), "Parquet cannot be written to standard output"),
+        (("export", "there.ndjson"), "there.ndjson is there already; --overwrite replaces it"),
+        (("export", "nowhere/a.ndjson"), "[OCQ-345] the file cannot be written (No such file or directory)"),
+        (("import", "nowhere.ndjson"), "cannot read nowhere.ndjson: No such file or directory"),
+        (("import", "there.ndjson", "nowhere"), "cannot read nowhere: No such file or directory"),
+        (("import",), "Missing argument 'FILE…'"),
+        (("append",), "give events, or the options"),
+        (("append", "{}", "--type", "t"), "give events, or the options"),
+        (("append", "--subject", "/a"), "an event needs a --type"),
+        (("append", "--type", "t", "--data", "{"), "--data is no JSON: "),
+        (("append", "--type", "t", "--if-on", "/a"), "--if-on is SUBJECT=ID, such as /books/1=4711, got '/a'"),
+        (("append", "--type", "t", "--time", "now"), "[OCQ-212] attribute 'time' is no RFC 3339 time"),
+        (("append", "--type", ""), "[OCQ-212] attribute 'type' is ''"),
+        (("append", "[]"), "[OCQ-212] a CloudEvent is a JSON object, got list\n  where: EVENT 1"),
+        (("append", "--type", "\udcff"), "it is not UTF-8"),
+        (("append", "--type", "a\0"), "it must not contain the character U+0000"),
+        (("list", "--subject", "/\ud800"), "it is not UTF-8"),
+        (("export", "a.ndjson", "--type", "\udcff"), "it is not UTF-8"),
+        (("tail", "--lines", "-1"), "Invalid value for '--lines'"),
+    ],
+)
+def test_wrong_use_is_refused_with_what_to_do(events, stored, arguments, what: str) -> None:
+    Path("there.ndjson").write_text("")
+    refused = events(*arguments)
+    assert refused.code == 2
+    assert what in refused.err
+    assert refused.out == ""
+    assert stored() == []
+
+
+def test_overwriting_is_asked_for(tmp_path, events) -> None:
+    events("import", write_lines(tmp_path / "in.ndjson", [event(1)]))
+    Path("a.ndjson").write_text("before")
+    assert events("export", "a.ndjson", "--overwrite").out == "1 event exported\n"
+    assert Path("a.ndjson").read_bytes() == Path("in.ndjson").read_bytes()
+
+
+def test_an_export_that_breaks_off_leaves_nothing(tmp_path, events, monkeypatch) -> None:
+    events("import", write_lines(tmp_path / "in.ndjson", [event(1)]))
+    (tmp_path / "full").mkdir()
+
+    def full(_file: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    refused = events("export", "full/a.ndjson")
+    assert "[OCQ-345] the file cannot be written (No space left on device)" in refused.err
+    assert list((tmp_path / "full").iterdir()) == []
+
+
+def test_a_long_export_reads_slice_by_slice(tmp_path, events, monkeypatch) -> None:
+    from opencqrs_py.cli.events import selecting  # noqa: PLC0415
+
+    monkeypatch.setattr(selecting, "_EVENTS_PER_SLICE", 7)
+    events("import", write_lines(tmp_path / "in.ndjson", [event(n) for n in range(50)]))
+    events("export", "out.ndjson")
+    assert Path("out.ndjson").read_bytes() == Path("in.ndjson").read_bytes()
+
+
+# --------------------------------------------------------------------------------------------------------- import
+
+
+def test_several_files_and_folders_are_imported_in_order(tmp_path, events, stored) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    for name, number in (("b.ndjson", 3), ("a.jsonl", 2), ("c.txt", 9), ("_d.ndjson", 9)):
+        write_lines(folder / name, [event(number)])
+    names = [write_lines(tmp_path / "z.ndjson", [event(1)]), "folder", "-", write_lines(tmp_path / "y.any", [event(1)])]
+    done = events("import", *names, stdin=event_line(event(4)))
+    assert [one["id"] for one in stored()] == ["1", "2", "3", "4"]
+    assert done.out.splitlines() == [
+        f"{names[0]}: 1 event imported",
+        "folder/a.jsonl: 1 event imported",
+        "folder/b.ndjson: 1 event imported",
+        "-: 1 event imported",
+        f"{names[3]}: 0 events imported, 1 known already",
+        "4 events imported, 1 known already",
+    ]
+
+
+def test_the_json_of_an_import_tells_of_each_file(tmp_path, events) -> None:
+    one, two = write_lines(tmp_path / "1.ndjson", [event(1)]), write_lines(tmp_path / "2.ndjson", [event(1), event(2)])
+    alone = events("import", one, "--format", "json").json
+    assert [alone.pop("seconds") >= 0, alone["files"][0].pop("seconds") >= 0] == [True, True]
+    assert alone == {"file": one, "events": 1, "added": 1, "files": [{"file": one, "events": 1, "added": 1}]}
+    both = events("import", one, two, "--format", "json").json
+    assert (both["file"], both["events"], both["added"]) == (None, 3, 1)
+    assert [(each["file"], each["events"], each["added"]) for each in both["files"]] == [(one, 1, 0), (two, 2, 1)]
+    (tmp_path / "empty").mkdir()
+    assert events("import", "empty", "--format", "json").json["files"] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "place", "what"),
+    [("bad.ndjson", "bad.ndjson:2", "mend the line and"), ("bad.parquet", "bad.parquet, row 2", "mend the file and")],
+)
+def test_of_several_files_those_before_a_bad_one_are_kept_whole(tmp_path, events, stored, name, place, what) -> None:
+    good = write_lines(tmp_path / "good.ndjson", [event(1), event(2)])
+    events("import", write_lines(tmp_path / "all.ndjson", [event(3), event(4, time="2026-01-01T00:00:00Z")]))
+    bad = tmp_path / name
+    if name.endswith("ndjson"):
+        bad.write_bytes(event_line(event(5)) + b"{}\n" + event_line(event(6)))
+    else:
+        events("export", str(bad))
+        table = pq.read_table(bad)
+        import pyarrow as pa  # noqa: PLC0415
+
+        pq.write_table(table.set_column(5, "time", pa.array([None, "yesterday"])), bad)
+    refused = events("import", good, str(bad), good)
+    assert refused.code == 2
+    assert place in refused.err
+    assert what in refused.err
+    assert "nothing of this file was imported" in refused.err
+    assert [one["id"] for one in stored()] == ["3", "4", "1", "2"]
+
+
+def test_a_killed_import_leaves_nothing_and_the_same_command_goes_on(tmp_path, events, stored) -> None:
+    """The import is killed while it is in the middle of its transaction: SQLite refuses to let another one begin."""
+    first = write_lines(tmp_path / "first.ndjson", [event(n) for n in range(100)])
+    second = write_lines(tmp_path / "second.ndjson", [event(n) for n in range(50, 30_000)])
+    command = [
+        sys.executable,
+        "-m",
+        "opencqrs_py",
+        "events",
+        "import",
+        first,
+        "-",
+        "--project",
+        str(tmp_path / "project"),
+    ]
+    killed = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert killed.stdin is not None
+    killed.stdin.write(Path(second).read_bytes()[:4_000_000])  # and no end: it waits for more
+    killed.stdin.flush()
+    store = tmp_path / "project" / "opencqrs.db"
+    deadline = time.monotonic() + 60
+    while not is_being_written(store):
+        assert time.monotonic() < deadline, "the import did not begin"
+    killed.kill()
+    killed.communicate()
+    assert [one["id"] for one in stored()] == [str(n) for n in range(100)]
+    again = events("import", first, second, "--format", "json").json
+    assert (again["events"], again["added"]) == (30_050, 29_900)
+    assert [one["id"] for one in stored()] == [str(n) for n in range(30_000)]
+
+
+def is_being_written(store: Path) -> bool:
+    """Say whether the first file is in, and somebody is writing the second."""
+    if not store.exists():
+        return False
+    connection = sqlite3.connect(store, timeout=0, isolation_level=None)
+    try:
+        (count,) = connection.execute("SELECT count(*) FROM opencqrs_events").fetchone()
+        connection.execute("BEGIN IMMEDIATE")
+        connection.execute("ROLLBACK")
+    except sqlite3.OperationalError as error:
+        return "locked" in str(error) and count == 100
+    else:
+        return False
+    finally:
+        connection.close()
+
+
+# --------------------------------------------------------------------------------------------------------- append
+
+
+def test_one_event_is_made_up_from_options(events, stored) -> None:
+    assert (
+        events("append", "--type", "t", "--subject", "/ü'%", "--data", '{"a": [1.50, "ü"]}').out == "1 event appended\n"
+    )
+    told = events(
+        "append", "--type", "t", "--id", "7", "--source", "s", "--time", "2026-01-01T00:00:00Z", "--format", "json"
+    )
+    assert told.json == {"events": 1, "added": 1, "ids": ["7"]}
+    one, other = stored()
+    assert (one["subject"], one["data"], one["source"]) == ("/ü'%", {"a": [1.5, "ü"]}, "urn:opencqrs:command-line")
+    assert len(one["id"]) == 36
+    assert one["time"].endswith("+00:00")
+    assert (other["subject"], other["time"], "data" in other) == ("/", "2026-01-01T00:00:00Z", False)
+    known = events("append", "--type", "t", "--id", "7", "--source", "s")
+    assert known.out == "0 events appended, 1 known already\n"
+
+
+def test_events_come_from_arguments_and_standard_input_all_or_none(events, stored) -> None:
+    lines = [event_line(event(n)).decode() for n in range(4)]
+    assert events("append", lines[0], "-", lines[3], stdin="".join(lines[1:3]).encode()).out == "4 events appended\n"
+    refused = events("append", event_line(event(9)).decode(), "-", stdin=b'\n{"id":""}\n')
+    assert (refused.code, "standard input:2" in refused.err) == (2, True)
+    assert "nothing was appended" in refused.err
+    assert [one["id"] for one in stored()] == ["0", "1", "2", "3"]
+
+
+@pytest.mark.parametrize(
+    ("condition", "holds"),
+    [
+        (("--if-pristine", "/b"), True),
+        (("--if-pristine", "/a/0"), False),
+        (("--if-populated", "/a/0"), True),
+        (("--if-populated", "/b"), False),
+        (("--if-on", "/a/0=3"), True),
+        (("--if-on", "/a/0=0"), False),
+        (("--if-on", "/a=b=0"), False),
+        (("--if-populated", "/a/0", "--if-pristine", "/b", "--if-pristine", "/a/1"), False),
+    ],
+)
+def test_nothing_is_appended_unless_all_conditions_hold(tmp_path, events, stored, condition, *, holds: bool) -> None:
+    events("import", write_lines(tmp_path / "in.ndjson", [event(n) for n in range(4)]))
+    done = events("append", "--type", "t", *condition)
+    assert (done.code, "[OCQ-320]" in done.err) == ((0, False) if holds else (2, True))
+    assert len(stored()) == 4 + holds
+
+
+# ------------------------------------------------------------------------------------------------- stats and tail
+
+
+def test_stats_tell_of_the_whole_log_or_of_a_part(tmp_path, events) -> None:
+    events("import", write_lines(tmp_path / "in.ndjson", [event(n, type="ab"[n % 2]) for n in range(30)]))
+    told = events("stats", "--type", "a", "--top", "1", "--format", "json").json
+    assert told.pop("seconds") >= 0
+    assert told == {
+        "events": 15,
+        "first": {"position": 1, "time": None},
+        "last": {"position": 29, "time": None},
+        "data_characters": sum(len(f'{{"n":{n}}}') for n in range(0, 30, 2)),
+        "types": {"different": 1, "not_told_apart": 0, "top": [{"type": "a", "events": 15}]},
+        "subjects": {"different": 1, "not_told_apart": 0, "top": [{"subject": "/a", "events": 15}]},
+    }
+    shown = events("stats").out.splitlines()
+    assert shown[0] == "30 events"
+    assert shown[-6:] == ["types", "  15  a", "  15  b", "", "subjects, first level", "  30  /a"]
+    assert "types (the 1 most frequent of 2)" in events("stats", "--top", "1").out
+
+
+def test_stats_of_an_empty_log_are_short(events) -> None:
+    assert events("stats").out == "0 events\n"
+
+
+@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
+def test_tail_shows_the_last_events_and_new_ones_until_it_is_interrupted(tmp_path, events, stop) -> None:
+    events("import", write_lines(tmp_path / "in.ndjson", [event(n) for n in range(5)]))
+    command = [sys.executable, "-m", "opencqrs_py", "events", "tail", "--lines", "2", "--format", "json"]
+    with subprocess.Popen(
+        [*command, "--project", str(tmp_path / "project")], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as tail:
+        assert tail.stdout is not None
+        seen = [json.loads(tail.stdout.readline()) for _ in range(2)]
+        for number in (5, 6):
+            events("append", event_line(event(number)).decode())
+            seen.append(json.loads(tail.stdout.readline()))
+        tail.send_signal(stop)
+        _, told = tail.communicate(timeout=30)
+    assert [(one["position"], one["id"]) for one in seen] == [(4, "3"), (5, "4"), (6, "5"), (7, "6")]
+    assert (tail.returncode, told.strip()) == (130, "interrupted")
+
+
+def test_tail_shows_one_line_an_event(tmp_path, events, monkeypatch) -> None:
+    from opencqrs_py.cli.events import tailing  # noqa: PLC0415
+
+    def interrupted(_self: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(tailing.Follower, "run", interrupted)
+    odd = [event(1, subject="/a\u001b[31m[bold]\nb", payload=f'"{"x" * 100}"'), event(2, payload=None)]
+    events("import", write_lines(tmp_path / "in.ndjson", odd))
+    shown = events("tail")
+    assert shown.code == 130
+    assert shown.out.splitlines() == [
+        "        1  -  t  /a\\x1b[31m[bold]\\nb  " + '"' + "x" * 58 + "…",
+        "        2  -  t  /a/2  -",
+    ]
+
+
+# ------------------------------------------------------------------------------------------------- read-only stores
+
+
+@pytest.fixture
+def files(tmp_path, monkeypatch) -> Path:
+    folder = tmp_path / "log"
+    folder.mkdir()
+    monkeypatch.setattr(Application, "event_store", property(lambda _: FileEventSource(folder)))
+    write_lines(folder / "1.ndjson", [event(n) for n in range(3)])
+    return folder
+
+
+@pytest.mark.parametrize("command", [("import", "x.ndjson"), ("append", "--type", "t")])
+def test_files_refuse_to_be_added_to(tmp_path, events, files, command) -> None:
+    write_lines(tmp_path / "x.ndjson", [event(9)])
+    refused = events(*command)
+    assert refused.code == 2
+    assert "[OCQ-343] events cannot be added to this event store\n  where: event-store.url" in refused.err
+    assert [path.name for path in files.iterdir()] == ["1.ndjson"]
+
+
+def test_files_can_be_listed_counted_and_exported(events, files) -> None:
+    assert [one["id"] for one in events("list", "--after", "1", "--format", "json").json] == ["1", "2"]
+    assert events("stats", "--format", "json").json["events"] == 3
+    assert events("export", "out.parquet").out == "3 events exported\n"
+    assert pq.read_table("out.parquet")["position"].to_pylist() == [1, 2, 3]
+
+
+def test_a_bad_line_in_the_log_ends_an_export_and_leaves_no_file(events, files) -> None:
+    (files / "2.ndjson").write_text("[]\n")
+    refused = events("export", "out.ndjson")
+    assert f"where: {files}/2.ndjson:1" in refused.err
+    assert not Path("out.ndjson").exists()

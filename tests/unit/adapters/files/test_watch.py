@@ -1,0 +1,52 @@
+"""How often files are looked at."""
+
+from __future__ import annotations
+
+from opencqrs_py.adapters.files.watch import FileWatch
+from opencqrs_py.testing import FakeClock
+
+
+class Folder:
+    """A head that moves at known times."""
+
+    def __init__(self, *changes: tuple[float, int]) -> None:
+        self.clock = FakeClock()
+        self.pauses: list[float] = []
+        self._changes = changes
+        self.watch = FileWatch(self.head, self.clock, self.pause)
+
+    def head(self) -> int:
+        return max((head for time, head in self._changes if time <= self.clock.monotonic()), default=0)
+
+    def pause(self, seconds: float) -> None:
+        self.pauses.append(seconds)
+        self.clock.advance(seconds)
+
+
+def test_what_is_there_already_is_told_at_once() -> None:
+    folder = Folder((0, 3))
+    assert folder.watch.wait(2, 10) == 3
+    assert folder.pauses == []
+
+
+def test_pauses_grow_up_to_a_quarter_of_a_second() -> None:
+    folder = Folder()
+    assert folder.watch.wait(0, 10) == 0
+    assert folder.pauses[:3] == [0.02, 0.03, 0.045]
+    assert max(folder.pauses) == 0.25
+    assert sum(folder.pauses) == folder.clock.monotonic() == 10
+
+
+def test_after_something_came_the_pauses_are_short_again() -> None:
+    folder = Folder((5, 1))
+    assert folder.watch.wait(0, 10) == 1
+    assert 5 <= folder.clock.monotonic() <= 5.25
+    folder.pauses.clear()
+    folder.watch.wait(1, 1)
+    assert folder.pauses[0] == 0.02
+
+
+def test_a_wait_without_time_looks_once() -> None:
+    folder = Folder()
+    assert folder.watch.wait(0, 0) == 0
+    assert folder.pauses == []

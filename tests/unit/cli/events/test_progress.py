@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.console import Console
+
+from opencqrs_py.cli.events import progress as progresses
+from opencqrs_py.cli.events.progress import Progress, rate
+from opencqrs_py.testing import FakeClock
+
+
+@pytest.fixture
+def screen(monkeypatch):
+    out = io.StringIO()
+    monkeypatch.setattr(progresses, "stderr", lambda: Console(file=out, width=200))
+    return out
+
+
+def told(screen, total, *steps):
+    clock = FakeClock()
+    progress = Progress("read", total, clock.monotonic)
+    for seconds, done in steps:
+        clock.advance(seconds)
+        progress(done)
+    return screen.getvalue().splitlines()
+
+
+def test_short_work_is_not_told_of(screen):
+    assert told(screen, None, (0.5, 1), (1.4, 1_000)) == []
+
+
+def test_a_line_comes_every_two_seconds_at_most(screen):
+    lines = told(screen, None, (1, 500), (1, 1_000), (0.1, 1_050), (2, 4_100))
+    assert lines == ["1,000 events read (500/s) …", "4,100 events read (1,000/s) …"]
+
+
+def test_the_time_left_is_told_where_the_end_is_known(screen):
+    assert told(screen, 10_000, (2, 1_000)) == ["1,000 of 10,000 events read (500/s), 18 s left …"]
+
+
+def test_nothing_done_yet_has_no_time_left(screen):
+    assert told(screen, 10, (3, 0)) == ["0 events read (0/s) …"]
+
+
+@pytest.mark.parametrize(("events", "seconds", "text"), [(999, 1, ""), (1_000, 0, ""), (3_000, 1.5, " (2,000/s)")])
+def test_a_speed_is_told_of_what_took_some_time(events, seconds, text):
+    assert rate(events, seconds) == text

@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+from contextlib import contextmanager
+
+import pytest
+
+from opencqrs_py.adapters.memory import InMemoryEventStore
+from opencqrs_py.cli.events import tailing
+from opencqrs_py.cli.events.tailing import Follower, last_events
+from opencqrs_py.model.event import Event
+from opencqrs_py.model.selection import Selection
+
+ALL = Selection()
+
+
+def event(number, subject="/a"):
+    return Event(0, str(number), "s", subject, "t", None, "application/json", None, None)
+
+
+@pytest.mark.parametrize("window", [1, 2, 3, 100])
+@pytest.mark.parametrize("count", [0, 1, 2, 5, 50])
+@pytest.mark.parametrize("root", ["/", "/rare", "/none"])
+def test_the_last_events_are_those_of_the_whole_log(monkeypatch, window, count, root):
+    monkeypatch.setattr(tailing, "_FIRST_WINDOW", window)
+    store = InMemoryEventStore(event(n, "/rare" if n % 7 == 0 else "/often") for n in range(40))
+    everything = store.read(0, 100, Selection(root)).events
+    found = last_events(store, store.head(), count, Selection(root))
+    assert found == list(
+        everything[len(everything) - count :] if 0 < count < len(everything) else everything * bool(count)
+    )
+
+
+def test_few_last_events_are_found_without_reading_the_log(monkeypatch):
+    store = InMemoryEventStore(event(n) for n in range(10_000))
+    read, seen = store.read, []
+    monkeypatch.setattr(store, "read", lambda after, *others: seen.append(after) or read(after, *others))
+    assert [e.id for e in last_events(store, store.head(), 3, ALL)] == ["9997", "9998", "9999"]
+    assert min(seen) == 9_000
+
+
+def test_an_event_behind_the_head_that_was_asked_for_comes_later():
+    store = InMemoryEventStore(event(n) for n in range(5))
+    assert [e.id for e in last_events(store, 3, 10, ALL)] == ["0", "1", "2"]
+
+
+class Shown(list):
+    """Ends the run when enough is shown."""
+
+    def __init__(self, store, *more):
+        super().__init__()
+        self.store = store
+        self.more = list(more)
+
+    def __call__(self, events):
+        self += [e.id for e in events]
+        if not self.more:
+            raise KeyboardInterrupt
+        self.store.append([self.more.pop(0)])
+
+
+def test_each_new_event_is_shown_once_and_in_order():
+    store = InMemoryEventStore(event(n) for n in range(3))
+    shown = Shown(store, event(3), event(4, "/b"), event(5))
+    follower = Follower(store, 1, ALL, shown)
+    with pytest.raises(KeyboardInterrupt):
+        follower.run()
+    assert shown == ["1", "2", "3", "4", "5"]
+
+
+class AwayError(Exception):
+    pass
+
+
+class Unreliable(InMemoryEventStore):
+    """Does not answer every other time."""
+
+    def __init__(self, events):
+        self.calls = 0
+        super().__init__(events)
+
+    def read(self, *arguments):
+        self.calls += 1
+        if self.calls % 2:
+            raise AwayError("down\nfor now")
+        return super().read(*arguments)
+
+    @contextmanager
+    def watched(self):
+        with super().watched() as watch:
+            yield watch
+
+    def is_outage(self, error):
+        return isinstance(error, AwayError)
+
+
+def test_a_store_that_does_not_answer_is_waited_for(capsys):
+    store, pauses = Unreliable(event(n) for n in range(3)), []
+    shown = Shown(store, event(3), event(4))
+    with pytest.raises(KeyboardInterrupt):
+        Follower(store, 0, ALL, shown, pauses.append).run()
+    assert shown == ["0", "1", "2", "3", "4"]
+    assert pauses == [0.5, 0.5, 0.5]
+    assert "the event store does not answer (down\nfor now); next look in 0.5 s" in capsys.readouterr().err
+
+
+def test_other_errors_end_it():
+    store = InMemoryEventStore([event(1)])
+
+    def show(events):
+        raise ValueError("mine")
+
+    with pytest.raises(ValueError, match="mine"):
+        Follower(store, 0, ALL, show).run()
