@@ -1,5 +1,24 @@
-"""What to test with: a clock that is moved by hand and, in ``contracts``, one class of tests per port."""
+"""What to test with: ``HandlerTest`` for handlers, a clock moved by hand, and in ``contracts`` a class for each port.
+
+``HandlerTest`` is imported when it is first used: the pytest plugin, which stands beside it, must load nothing heavy.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
 
 from opencqrs_py.testing.clock import FakeClock
 
-__all__ = ["FakeClock"]
+if TYPE_CHECKING:
+    from opencqrs_py.testing.handling import HandlerTest
+
+__all__ = ["FakeClock", "HandlerTest"]
+
+
+def __getattr__(name: str) -> Any:
+    if name != "HandlerTest":
+        msg = f"module '{__name__}' has no attribute '{name}'"
+        raise AttributeError(msg)
+    from opencqrs_py.testing.handling import HandlerTest  # noqa: PLC0415 see above
+
+    return HandlerTest

@@ -1,4 +1,4 @@
-"""A pytest fixture and a marker that set properties above every other source.
+"""Fixtures for pytest, and a marker: settings above every other source, and tests of handlers.
 
 Switch it on in the ``conftest.py`` at the top of your tests: ``pytest_plugins = ["opencqrs_py.testing.plugin"]``.
 """
@@ -7,13 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack
-from typing import Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
 
 from opencqrs_py.config import pinned
 
-__all__ = ["SetProperty", "opencqrs_properties"]
+if TYPE_CHECKING:
+    from opencqrs_py.testing.handling import HandlerTest
+
+__all__ = ["MakeHandlerTest", "SetProperty", "opencqrs_handler_test", "opencqrs_properties"]
 
 _MARKER = "opencqrs_properties"
 
@@ -23,6 +26,14 @@ class SetProperty(Protocol):
 
     def __call__(self, key: str, value: object) -> None:
         """Let ``key`` (dotted, with or without the leading ``opencqrs.``) have ``value``."""
+        ...
+
+
+class MakeHandlerTest(Protocol):
+    """Makes a ``HandlerTest`` that is closed at the end of the test."""
+
+    def __call__(self, *handlers: Any, **options: Any) -> HandlerTest:
+        """Take what ``HandlerTest`` takes."""
         ...
 
 
@@ -42,3 +53,18 @@ def opencqrs_properties(request: pytest.FixtureRequest) -> Iterator[SetProperty]
         for mark in reversed(list(request.node.iter_markers(_MARKER))):
             stack.enter_context(pinned(*mark.args))
         yield lambda key, value: stack.enter_context(pinned({key: value}))
+
+
+@pytest.fixture
+def opencqrs_handler_test() -> Iterator[MakeHandlerTest]:
+    """Make a ``HandlerTest``, as often as the test asks, and close it at the end."""
+    from opencqrs_py.testing.handling import HandlerTest  # noqa: PLC0415 loads SQLAlchemy
+
+    with ExitStack() as stack:
+
+        def make(*handlers: Any, **options: Any) -> HandlerTest:
+            made = HandlerTest(*handlers, **options)
+            stack.callback(made.close)
+            return made
+
+        yield make

@@ -19,6 +19,8 @@ HANDLERS = (
     [
         "import opencqrs_py",
         "from opencqrs_py import Event, Metadata, event_handling, event_type, on_start",
+        "from opencqrs_py import EventHandlingProcessor, InMemoryEventStore, InMemoryProgressTracker, PerSubject",
+        "from opencqrs_py.testing import FakeClock; import opencqrs_py.testing.plugin",
         "from opencqrs_py.cli.main import cli; cli.main(['config'], standalone_mode=False)",
     ],
 )

@@ -6,9 +6,11 @@ import ast
 import json
 import os
 import re
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
@@ -154,7 +156,52 @@ def test_the_handlers_of_the_how_to_are_a_project(tmp_path: Path) -> None:
     save(DOCS / "how-to" / "handlers.md", tmp_path)
     decided = opencqrs(tmp_path, "conditions", "--format", "json")
     sizes = {d["group"]: d["choice"] for d in json.loads(decided) if d["subject"] == "processing.batch-size"}
-    assert sizes == {"catalog": "1000", "audit": "1", "figures": "1", "reminders": "1", "notices": "1"}
+    in_chunks = dict.fromkeys(("catalog", "lending", "fast"), "1000")
+    assert sizes == in_chunks | dict.fromkeys(("audit", "figures", "reminders", "notices"), "1")
+
+
+def test_the_handlers_of_the_how_to_handle_events(tmp_path: Path) -> None:
+    save(DOCS / "how-to" / "handlers.md", tmp_path)
+    lent = [("book-lent.v1", "/books/1", {"isbn": "1", "reader": "Ada"}), ("book-lent.v0", "/r/Bob", {"isbn": "2"})]
+    bought = [("books-purchased.v1", "/books", {"books": [{"isbn": "3", "title": "x"}, {"isbn": "4", "title": "y"}]})]
+    dropped = [("draft-saved.v1", "/drafts/1", {})]
+    lines = (
+        json.dumps({"id": str(n), "source": "s", "type": f"library.{kind}", "subject": subject, "data": data})
+        for n, (kind, subject, data) in enumerate([*lent, *bought, *dropped, *lent[:1] * 11])
+    )
+    (tmp_path / "events.ndjson").write_text("\n".join(lines), "utf-8")
+    opencqrs(tmp_path, "events", "import", "events.ndjson")
+    out = opencqrs(tmp_path, "run", "--until-caught-up")
+    assert "begin 1" in out
+    assert "end 14" in out
+    with closing(sqlite3.connect(tmp_path / "opencqrs.db")) as database:
+        rows = database.execute("SELECT position, isbn, reader FROM lending LIMIT 2").fetchall()
+        assert rows == [(1, "1", "Ada"), (2, "2", "Bob")]
+        assert database.execute("SELECT count(*) FROM fast").fetchone() == (13,)
+        assert database.execute("SELECT isbn, title FROM books ORDER BY isbn").fetchall() == [("3", "x"), ("4", "y")]
+
+
+@pytest.mark.parametrize("name", ["test-handlers", "test-with-settings"])
+def test_the_tests_that_are_shown_pass(name: str, tmp_path: Path) -> None:
+    page = DOCS / "how-to" / f"{name}.md"
+    save(page, tmp_path)
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "error", str(tmp_path)]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join((str(ROOT), str(tmp_path)))}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, check=False, capture_output=True, text=True)
+    shown = sum(block.text.count("\ndef test_") for block in blocks(page, "python"))
+    assert f"{shown} passed" in done.stdout, done.stdout
+
+
+def test_the_processor_by_hand_prints_what_the_how_to_says(tmp_path: Path) -> None:
+    page = DOCS / "how-to" / "by-hand.md"
+    save(page, tmp_path)
+    (console,) = blocks(page, "console")
+    for part in console.text.split("$ ")[1:]:
+        line, *expected = part.splitlines()
+        command = [sys.executable, "-W", "error", *line.split()[1:]]
+        environment = os.environ | {"PYTHONPATH": str(ROOT)}
+        done = subprocess.run(command, cwd=tmp_path, env=environment, check=False, capture_output=True, text=True)
+        assert (trimmed(done.stdout), done.stderr) == (expected, "")
 
 
 def test_the_settings_that_are_shown_with_their_origin_are_what_the_command_shows(tmp_path: Path) -> None:

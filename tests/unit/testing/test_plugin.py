@@ -46,3 +46,47 @@ def test_first(tmp_path, opencqrs_properties):
     opencqrs_properties("event-handling.groups.audit.life-cycle.partitions", 7)
     assert partitions(tmp_path, "audit") == 7
 """) == {"passed": 1}
+
+
+def test_handlers_are_tested_with_the_fixture(run):
+    assert run("""
+import sys
+from opencqrs_py import event_handling
+
+seen = []
+
+@event_handling("g", types=["*"])
+def see(event: dict) -> None:
+    seen.append(event)
+
+def test_first(opencqrs_handler_test):
+    opencqrs_handler_test(see).given({"type": "t", "data": {"a": 1}}).handle().expect_progress(1)
+    opencqrs_handler_test(see, batch_size=2).given({"type": "t", "data": {"a": 2}}).handle()
+    assert seen == [{"a": 1}, {"a": 2}]
+""") == {"passed": 1}
+
+
+def test_the_plugin_loads_nothing_heavy(run):
+    assert run("""
+import sys
+
+def test_first():
+    heavy = {"sqlalchemy", "pyspark", "dependency_injector", "pandas"}
+    assert heavy & set(sys.modules) == set()
+""") == {"passed": 1}
+
+
+def test_where_an_expectation_stands_is_what_a_failure_shows(pytester):
+    pytester.makeconftest('pytest_plugins = ["opencqrs_py.testing.plugin"]')
+    pytester.makepyfile("""
+def test_first(opencqrs_handler_test):
+    from opencqrs_py import event_handling
+
+    @event_handling("g", types=["*"])
+    def see(event: dict) -> None: ...
+
+    opencqrs_handler_test(see).expect_progress(1)
+""")
+    shown = pytester.runpytest_subprocess("-p", "no:cacheprovider", "--strict-markers").stdout.str()
+    assert ">       opencqrs_handler_test(see).expect_progress(1)" in shown
+    assert "handling.py" not in shown

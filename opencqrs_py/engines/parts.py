@@ -1,0 +1,149 @@
+"""The parts of a processor that is made by hand, put together from what it is given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from opencqrs_py.model.handler import Handler, Interceptor, Upcaster
+from opencqrs_py.processing.binding import bind
+from opencqrs_py.processing.clocks import SystemClock
+from opencqrs_py.processing.definitions import interceptors_in_order, upcasters_of
+from opencqrs_py.processing.dispatch import Dispatcher
+from opencqrs_py.processing.event_types import EventTypes, TypeResolver
+from opencqrs_py.processing.group import GroupProcessing
+from opencqrs_py.processing.injectors import NothingProvided
+from opencqrs_py.processing.interception import Interceptors
+from opencqrs_py.processing.object_sequencing import SequencingByObject, sequencing_for
+from opencqrs_py.processing.ports import Clock, EventSource, Injector, ProgressTracker
+from opencqrs_py.processing.reading import Reading
+from opencqrs_py.processing.recovery import OnExhausted
+from opencqrs_py.processing.sequencing import (
+    PartitionOf,
+    PartitionResolver,
+    PerDataField,
+    PerMetadataKey,
+    Sequencing,
+    SequencingByEvent,
+)
+from opencqrs_py.processing.supervision import NO_OBSERVER, Observer
+from opencqrs_py.processing.upcasting import Upcasters
+
+__all__ = ["ProcessorOptions", "make_processing"]
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessorOptions:
+    """What a processor may be given besides what every processor needs.
+
+    Attributes:
+        on_exhausted: What happens to an event whose attempts are used up.
+        batch_size: Most events in one transaction, at least 1; ``None``: chosen from the handlers.
+        injector: Provides what handlers ask for besides.
+        upcasters: Functions with ``@upcaster``.
+        interceptors: Functions with ``@around_event`` or ``@around_handler``; those of other groups are left out.
+        event_classes: Classes with ``@event_type`` that no handler asks for itself, such as children.
+        event_types: More event types, each with its class.
+        type_resolver: Asked for types that are neither marked nor mapped.
+        enveloped: Whether data come in OpenCQRS' envelope of metadata and payload.
+        initial_position: Where a group without progress starts: after this position, at least 0.
+        observer: Sees what happens.
+        clock: Time.
+
+    Raises:
+        ValueError: If a number is too small.
+    """
+
+    on_exhausted: OnExhausted = OnExhausted.SKIP
+    batch_size: int | None = None
+    injector: Injector = field(default_factory=NothingProvided)
+    upcasters: Sequence[Upcaster | Callable[..., Any]] = ()
+    interceptors: Sequence[Interceptor | Callable[..., Any]] = ()
+    event_classes: Sequence[type] = ()
+    event_types: Mapping[str, type] = field(default_factory=dict)
+    type_resolver: TypeResolver | None = None
+    enveloped: bool = False
+    initial_position: int = 0
+    observer: Observer = NO_OBSERVER
+    clock: Clock = field(default_factory=SystemClock)
+
+    def __post_init__(self) -> None:
+        if self.batch_size is not None and self.batch_size < 1:
+            msg = f"batch_size must be at least 1, got {self.batch_size}"
+            raise ValueError(msg)
+        if self.initial_position < 0:
+            msg = f"initial_position must be at least 0, got {self.initial_position}"
+            raise ValueError(msg)
+
+
+def make_processing(
+    group: str,
+    handlers: Sequence[Handler],
+    reader: EventSource,
+    tracker: ProgressTracker,
+    sequence_resolver: Callable[..., str],
+    partition_resolver: PartitionResolver,
+    options: ProcessorOptions,
+    *,
+    subject: str,
+    recursive: bool,
+) -> GroupProcessing:
+    """Put a group's parts together.
+
+    Raises:
+        HandlerSignatureError: If a handler, upcaster, interceptor or resolver cannot be called as it is written.
+        AssemblyError: OCQ-514, if the sequence resolver does not take what the group handles.
+    """
+    injector = options.injector
+    reading = Reading(Upcasters(upcasters_of(options.upcasters), injector), enveloped=options.enveloped)
+    types = EventTypes(options.event_classes, options.event_types, options.type_resolver)
+    sequencing = _sequencing(sequence_resolver, _checked(partition_resolver), types, reading, options)
+    dispatcher = Dispatcher(
+        [bind(handler, injector) for handler in handlers],
+        types,
+        reading,
+        Interceptors(interceptors_in_order(options.interceptors, group), injector),
+        sequencing.belongs if isinstance(sequencing, SequencingByObject) else None,
+    )
+    if isinstance(sequencing, SequencingByObject):
+        sequencing.serve((dispatcher.wanted_types or frozenset()) - reading.upcast_types, dispatcher.handles)
+    return GroupProcessing(
+        group,
+        reader,
+        tracker,
+        dispatcher,
+        subject=subject,
+        recursive=recursive,
+        sequencing=sequencing,
+        partitions=partition_resolver.partitions,
+        batch_size=options.batch_size,
+    )
+
+
+def _checked(resolver: PartitionResolver) -> PartitionOf:
+    """Return the resolver as the core calls it.
+
+    An answer that is no partition is an error there: no processor would ever handle the event.
+    """
+
+    def partition_of(sequence_id: str, modulus: int) -> int:
+        partition = resolver(sequence_id)
+        if partition not in range(modulus):
+            msg = f"the partition resolver returned {partition!r} for '{sequence_id}', not one of 0..{modulus - 1}"
+            raise ValueError(msg)
+        return partition
+
+    return partition_of
+
+
+def _sequencing(
+    resolver: Callable[..., str],
+    partition_of: PartitionOf,
+    types: EventTypes,
+    reading: Reading,
+    options: ProcessorOptions,
+) -> Sequencing:
+    if options.enveloped and isinstance(resolver, PerDataField | PerMetadataKey):
+        return SequencingByEvent(resolver, partition_of, reading.unwrapped)
+    return sequencing_for(resolver, types, reading, "sequence_resolver", partition_of)

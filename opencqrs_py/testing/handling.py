@@ -1,0 +1,360 @@
+"""Tests of handlers: given events, when they are handled, then the read model is expected to be so."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import sqlite3
+import uuid
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from datetime import datetime
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Self
+
+from opencqrs_py.adapters.memory import InMemoryEventStore
+from opencqrs_py.adapters.sql import Database, DatabaseTransactions, Engine
+from opencqrs_py.assembly.discovery import discover
+from opencqrs_py.engines.parts import ProcessorOptions
+from opencqrs_py.engines.processor import EventHandlingProcessor
+from opencqrs_py.model.event import Event
+from opencqrs_py.model.partition import Partition
+from opencqrs_py.model.progress import ProcessorState
+from opencqrs_py.processing.backoff import FixedBackOff
+from opencqrs_py.processing.binding import run_on_start
+from opencqrs_py.processing.ports import BackOff
+from opencqrs_py.processing.recovery import OnExhausted
+from opencqrs_py.processing.sequencing import PartitionKeyResolver, PerSubject
+from opencqrs_py.processing.supervision import Notice
+from opencqrs_py.processing.wording import line_of
+from opencqrs_py.processing.work import Work
+from opencqrs_py.testing.chosen import choose
+from opencqrs_py.testing.clock import FakeClock
+from opencqrs_py.testing.given import GivenEvents
+from opencqrs_py.testing.seen import RecordingTracker, Seen
+
+__all__ = ["HandlerTest"]
+
+_HOUR = 3_600.0
+# A database in memory that all connections of the process share; a plain one belongs to one thread.
+_SHARED = sqlite3.sqlite_version_info >= (3, 36)
+_IN_MEMORY = "sqlite:///file:/opencqrs-{name}?vfs=memdb&uri=true" if _SHARED else "sqlite://"
+_PACKAGE = str(Path(__file__).resolve().parent.parent) + os.sep
+_MOST_ATTEMPTS = 1_000  # of one event; then its back-off has no end that a test could wait for
+
+
+class HandlerTest:
+    """Handles given events as a project would, in the thread of the test: no store, no Spark, no waiting.
+
+    What is given is discovered as in a project: handlers, ``@on_start`` functions, upcasters, interceptors, event
+    classes and containers. Transactions are real; the event store, the progress and the clock are the test's own.
+
+    As long as no ``retry`` is given, ``handle`` raises what a handler raises. With it, errors lead to what they lead
+    to in production, and the waits pass at once.
+
+    Example:
+        ``HandlerTest(library).given(BookLent("1", "ada")).handle().expect_rows("SELECT isbn FROM lent", [("1",)])``
+
+    Args:
+        handlers: Modules, or functions and classes: then these only.
+        group: The group to test; needed when the handlers belong to several.
+        database: Where the read model is: a URL, a ``Database`` or a SQLAlchemy engine. By default a new SQLite
+            database in memory.
+        provide: Objects by the type that handlers ask for; they stand in for what containers provide.
+        batch_size: Most events in one transaction; ``None``: as in production.
+        retry: Waits between an event's attempts, such as ``FixedBackOff(2, max_attempts=1)`` or ``NoRetry()``.
+        on_exhausted: ``skip`` or ``stop``: what happens to an event whose attempts are used up.
+        event_types: Event types that are not marked with ``@event_type``, each with its class.
+        enveloped: Whether data come in OpenCQRS' envelope of metadata and payload.
+
+    Raises:
+        ValueError: If there are no handlers, or handlers of several groups and none is named.
+        HandlerSignatureError: If a handler cannot be called as it is written.
+        AssemblyError: If nothing provides what a handler class asks for.
+    """
+
+    def __init__(
+        self,
+        *handlers: ModuleType | type | Callable[..., Any],
+        group: str = "",
+        database: Database | Engine | str = "",
+        provide: Mapping[type, object] | None = None,
+        batch_size: int | None = None,
+        retry: BackOff | None = None,
+        on_exhausted: str = "skip",
+        event_types: Mapping[str, type] | None = None,
+        enveloped: bool = False,
+    ) -> None:
+        self.group, modules = choose(handlers, group)
+        found = discover(modules, provided=provide)
+        self.clock = FakeClock()
+        self.database = _database(database)
+        self._closing = weakref.finalize(self, self.database.close if isinstance(database, str) else _nothing)
+        self._starts = [start for start in found.starts if start.group == self.group]
+        self._injector = found.injector
+        self._transactions = DatabaseTransactions(self.database)
+        self._store = InMemoryEventStore()
+        self._tracker = RecordingTracker(self._transactions)
+        self._given = GivenEvents(event_types or {}, enveloped=enveloped)
+        self._seen = Seen()
+        self._raises = retry is None
+        self._prepared = False
+        options = ProcessorOptions(
+            on_exhausted=OnExhausted(on_exhausted),
+            batch_size=batch_size,
+            injector=found.injector,
+            upcasters=found.upcasters,
+            interceptors=[*found.interceptors, self._seen.interceptor],
+            event_classes=found.event_classes,
+            event_types=event_types or {},
+            enveloped=enveloped,
+            observer=self._seen,
+            clock=self.clock,
+        )
+        self._processor = EventHandlingProcessor(
+            0,
+            "/",
+            True,  # noqa: FBT003 recursive
+            self._store,
+            self._tracker,
+            PerSubject(),
+            PartitionKeyResolver(1),
+            [handler for handler in found.handlers if handler.mark.group == self.group],
+            retry or FixedBackOff(0),
+            options=options,
+        )
+
+    def given(
+        self,
+        *events: Any,
+        subject: str = "/",
+        time: datetime | str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> Self:
+        """Append events to the log.
+
+        Args:
+            events: Objects of event classes; ``Event``; or ``dict`` with the attributes of a CloudEvent, of which only
+                ``type`` must be there.
+            subject: Subject of those that bring none.
+            time: Time of those that bring none; by default that of ``clock``.
+            metadata: Metadata of those that are no ``Event``.
+
+        Raises:
+            TypeError: If something is no event.
+            ValueError: If an event with that source and id was given before: the log would not take it.
+        """
+        moment = self.clock.now() if time is None else time
+        for given in events:
+            event = self._given.make(given, subject, moment, metadata or {})
+            if self._store.append([event]).added != 1:
+                msg = f"an event with source '{event.source}' and id '{event.id}' was given before"
+                raise ValueError(msg)
+        return self
+
+    def handle(self, seconds: float = _HOUR) -> Self:
+        """Handle what is to be handled; at the first call, run the ``@on_start`` functions before.
+
+        Goes through the waits between attempts by moving ``clock``, until nothing is left to do, the partition has
+        failed, or the waits take longer.
+
+        Args:
+            seconds: Longest time that may pass on the clock.
+
+        Raises:
+            Exception: What a handler raised, unless the test was given a ``retry``.
+        """
+        self._prepare()
+        until = self.clock.monotonic() + seconds
+        while (wait := self._step()) is not None:
+            if self.state is ProcessorState.FAILED and wait > 0:
+                break
+            remaining = until - self.clock.monotonic()
+            self.clock.advance(min(wait, remaining))
+            if wait > remaining:
+                break
+        return self
+
+    def restart(self) -> Self:
+        """Let the processor stop; at the next ``handle`` it starts anew, and ``@on_start`` functions run again."""
+        self._processor.stop()
+        self._prepared = False
+        return self
+
+    def connection(self) -> AbstractContextManager[Any]:
+        """Open a transaction on the read model's database, to arrange something or to look."""
+        return self.database.writing()
+
+    def rows(self, query: Any) -> list[tuple[Any, ...]]:
+        """Return the rows of a query: SQL text, or a statement of SQLAlchemy."""
+        with self.database.reading() as connection:
+            if isinstance(query, str):
+                result = connection.execution_options(no_parameters=True).exec_driver_sql(query)
+            else:
+                result = connection.execute(query)
+            return [tuple(row) for row in result]
+
+    @property
+    def progress(self) -> int:
+        """Position up to which the group is done."""
+        return sum(status.position for status in self._tracker.statuses())
+
+    @property
+    def state(self) -> ProcessorState:
+        """What the processor does."""
+        status = self._processor.status()
+        return ProcessorState.STARTING if status is None else status.state
+
+    @property
+    def log(self) -> list[str]:
+        """What an operator would be told, line by line."""
+        return [line_of(notice) for notice in self._seen.notices]
+
+    @property
+    def waits(self) -> list[float]:
+        """The waits in seconds before events were tried again."""
+        return self._seen.waits
+
+    @property
+    def skipped(self) -> list[Event]:
+        """The events that were given up."""
+        return [self._given.at(position) for position in self._seen.skipped]
+
+    @property
+    def error(self) -> BaseException | None:
+        """What the last attempt that failed has raised."""
+        return self._tracker.error
+
+    def attempts(self, event: Any) -> int:
+        """Return how often an event was tried; 0 when no handler was called for it.
+
+        Args:
+            event: What was given, or its position.
+        """
+        return self._seen.attempts(self._given.find(event).position, self.progress)
+
+    def expect_rows(self, query: Any, expected: Sequence[Sequence[Any]]) -> Self:
+        """Expect the rows of a query, in this order."""
+        __tracebackhide__ = True
+        return self._expect(f"rows of {query}", [tuple(row) for row in expected], self.rows(query))
+
+    def expect_progress(self, position: int) -> Self:
+        """Expect that the group is done up to a position."""
+        __tracebackhide__ = True
+        return self._expect("progress", position, self.progress)
+
+    def expect_attempts(self, event: Any, count: int) -> Self:
+        """Expect that an event, given as for ``attempts``, was tried so often; 0: no handler was called for it."""
+        __tracebackhide__ = True
+        return self._expect(f"attempts of {self._given.find(event).label}", count, self.attempts(event))
+
+    def expect_waits(self, waits: Sequence[float]) -> Self:
+        """Expect these waits in seconds before events were tried again."""
+        __tracebackhide__ = True
+        return self._expect("waits", list(waits), self.waits)
+
+    def expect_skipped(self, *events: Any) -> Self:
+        """Expect that these events, given as for ``attempts``, were given up, and no others."""
+        __tracebackhide__ = True
+        expected = [self._given.find(event).label for event in events]
+        return self._expect("events skipped", expected, [event.label for event in self.skipped])
+
+    def expect_failed(self, error: type[BaseException] = Exception) -> Self:
+        """Expect that the partition has failed, with an error of this class."""
+        __tracebackhide__ = True
+        found = self.state if self.state is not ProcessorState.FAILED else type(self.error).__name__
+        if self.state is ProcessorState.FAILED and isinstance(self.error, error):
+            return self
+        return self._expect("end", error.__name__, str(found))
+
+    def expect_log(self, *texts: str) -> Self:
+        """Expect lines in the log with these texts in them, in this order; there may be others between them."""
+        __tracebackhide__ = True
+        lines = iter(self.log)
+        for text in texts:
+            if not any(text in line for line in lines):
+                self._fail(f"the log has no line with {text!r}" + (" behind the others" if text != texts[0] else ""))
+        return self
+
+    def expect_no_trouble(self) -> Self:
+        """Expect that nothing failed, not even for a while."""
+        __tracebackhide__ = True
+        if self._seen.troubles:
+            self._fail("there was trouble")
+        return self
+
+    def close(self) -> None:
+        """Stop, and close the database unless it was given open; both happen by themselves when the test is dropped."""
+        self._processor.stop()
+        self._closing()
+
+    def _prepare(self) -> None:
+        if self._prepared:
+            return
+        with self._transactions.begin() as unit:
+            for start in self._starts:
+                run_on_start(start.call, start.place, self._injector, Work(self.group, Partition(1, 0), unit))
+        self._prepared = True
+
+    def _step(self) -> float | None:
+        before = len(self._seen.notices)
+        wait = self._processor.step()
+        for notice in self._seen.notices[before:]:
+            if notice.trouble is None:
+                continue
+            if self._raises:
+                self._raise(notice)
+            if notice.attempt >= _MOST_ATTEMPTS:
+                self._fail(f"{notice.trouble.event} was tried {notice.attempt} times: give retry a max_attempts")
+        return wait
+
+    def _raise(self, notice: Notice) -> None:
+        """Raise what a handler has raised, with a note that names the event."""
+        error = self.error
+        if error is None or notice.action is None:  # a call after the commit: its error is told, not kept
+            raise AssertionError(line_of(notice))
+        note = f"raised for {notice.trouble.event}" if notice.trouble and notice.trouble.event else line_of(notice)
+        if note not in getattr(error, "__notes__", ()):
+            error.add_note(note)
+        raise _from_users_frame(error)
+
+    def _expect(self, what: str, expected: Any, found: Any) -> Self:
+        __tracebackhide__ = True
+        if expected != found:
+            self._fail(f"{what}: not as expected\n{_difference(expected, found)}")
+        return self
+
+    def _fail(self, what: str) -> None:
+        __tracebackhide__ = True
+        log = "".join(f"\n  {line}" for line in self.log)
+        raise AssertionError(f"{what}\nlog:{log}" if log else what)
+
+
+def _database(given: Database | Engine | str) -> Database:
+    if isinstance(given, Database):
+        return given
+    if isinstance(given, Engine):
+        return Database.of(given)
+    return Database(given or _IN_MEMORY.format(name=uuid.uuid4().hex))
+
+
+def _from_users_frame(error: BaseException) -> BaseException:
+    """Let the traceback begin in the user's code, if it comes there."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_PACKAGE):
+        trace = trace.tb_next
+    return error.with_traceback(trace or error.__traceback__)
+
+
+def _nothing() -> None:
+    """Leave a database open that is somebody else's."""
+
+
+def _difference(expected: Any, found: Any) -> str:
+    if not isinstance(expected, list):
+        return f"  expected: {expected!r}\n  found:    {found!r}"
+    lines = difflib.ndiff([repr(each) for each in expected], [repr(each) for each in found])
+    kept = [line for line in lines if not line.startswith("?")]
+    return "\n".join(["  - expected, + found", *(f"  {line}" for line in kept)])

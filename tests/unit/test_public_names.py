@@ -1,0 +1,36 @@
+"""The names that users import from the package itself."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import opencqrs_py
+
+HOMES = {
+    f"opencqrs_py.{home}": {name for name, other in opencqrs_py._HOMES.items() if other == home}
+    for home in opencqrs_py._HOMES.values()
+}
+
+
+@pytest.mark.parametrize("name", opencqrs_py.__all__)
+def test_every_public_name_can_be_imported(name: str) -> None:
+    assert getattr(opencqrs_py, name) is not None
+    assert name in dir(opencqrs_py)
+
+
+def test_other_names_are_attribute_errors() -> None:
+    with pytest.raises(AttributeError, match="module 'opencqrs_py' has no attribute 'nothing'"):
+        opencqrs_py.nothing  # noqa: B018
+
+
+def test_type_checkers_find_each_name_where_python_does() -> None:
+    tree = ast.parse(Path(opencqrs_py.__file__).read_text("utf-8"))
+    (block,) = (node for node in tree.body if isinstance(node, ast.If))
+    imported = {
+        node.module: {name.name for name in node.names} for node in block.body if isinstance(node, ast.ImportFrom)
+    }
+    assert imported == HOMES
+    assert sorted(opencqrs_py.__all__) == sorted(opencqrs_py._HOMES)

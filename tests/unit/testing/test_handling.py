@@ -1,0 +1,604 @@
+"""Tests of handlers, tested: what is given is handled as in production, and what is not as expected is told."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import re
+import weakref
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import date
+from types import ModuleType
+from typing import Any, Protocol
+
+import attrs
+import pytest
+from dependency_injector import containers, providers
+from pydantic import BaseModel, ConfigDict, Field
+from sqlalchemy import Connection, create_engine, text
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
+
+import opencqrs_py.testing
+from opencqrs_py import (
+    AfterCommit,
+    Database,
+    Event,
+    FixedBackOff,
+    Metadata,
+    NonTransientError,
+    NoRetry,
+    ProcessingContext,
+    TransientError,
+    Upcast,
+    around_handler,
+    event_handling,
+    event_type,
+    on_start,
+    upcaster,
+)
+from opencqrs_py.errors import AssemblyError, EventFormatError
+from opencqrs_py.processing.backoff import ExponentialBackOff
+from opencqrs_py.testing import HandlerTest
+
+LENT = "SELECT isbn, reader FROM lent"
+
+
+@dataclass(frozen=True)
+class BookEvent:
+    isbn: str
+
+
+@event_type("purchased")
+@dataclass(frozen=True)
+class Purchased(BookEvent):
+    pass
+
+
+@event_type("lent")
+@dataclass(frozen=True)
+class Lent(BookEvent):
+    reader: str = "ada"
+
+
+@on_start("catalog")
+def tables(connection: Connection) -> None:
+    connection.execute(text("CREATE TABLE IF NOT EXISTS lent (isbn TEXT, reader TEXT)"))
+
+
+@event_handling("catalog")
+def lend(event: Lent, connection: Connection) -> None:
+    if event.reader == "nobody":
+        msg = "who is that?"
+        raise ValueError(msg)
+    connection.execute(text("INSERT INTO lent VALUES (:isbn, :reader)"), {"isbn": event.isbn, "reader": event.reader})
+
+
+@event_handling("loans")
+def count(event: Lent) -> None: ...
+
+
+@event_handling("catalog")
+def refuse(event: Purchased) -> None:
+    msg = "never"
+    raise NonTransientError(msg)
+
+
+class Mailer:
+    def __init__(self) -> None:
+        self.sent: list[str] = []
+
+    def send(self, to: str) -> None:
+        self.sent.append(to)
+
+
+class Bell(Protocol):
+    def ring(self) -> None: ...
+
+
+@event_handling("reminders")
+class Reminders:
+    def __init__(self, mailer: Mailer) -> None:
+        self.mailer = mailer
+
+    @event_handling
+    def remind(self, event: Lent) -> None:
+        self.mailer.send(event.reader)
+
+
+@event_handling("reminders")
+def ring(event: Lent, bell: Bell, after_commit: AfterCommit) -> None:
+    after_commit(bell.ring)
+
+
+catalog = pytest.mark.parametrize("batch_size", [None, 1, 2])
+
+
+# ------------------------------------------------------------------------------------------------------- given, handled
+
+
+@catalog
+def test_given_events_are_handled_into_the_read_model(batch_size: int | None) -> None:
+    test = HandlerTest(tables, lend, batch_size=batch_size)
+    test.given(Lent("1"), Lent("2", "bob"), Lent("3")).handle()
+    test.expect_rows(LENT, [("1", "ada"), ("2", "bob"), ("3", "ada")])
+    test.expect_rows(text(LENT), [["1", "ada"], ["2", "bob"], ["3", "ada"]])
+    test.expect_progress(3).expect_no_trouble().expect_waits([]).expect_skipped()
+    assert test.rows("SELECT count(*) FROM lent WHERE reader LIKE 'a%'") == [(2,)]
+
+
+def test_what_is_given_later_is_handled_by_the_next_call() -> None:
+    test = HandlerTest(tables, lend)
+    test.handle().expect_progress(0)
+    test.given(Lent("1")).handle().expect_progress(1)
+    test.given(Lent("2")).expect_progress(1).handle().expect_progress(2)
+
+
+def test_each_test_has_a_database_of_its_own() -> None:
+    first, second = HandlerTest(tables, lend), HandlerTest(tables, lend)
+    first.given(Lent("1")).handle()
+    second.handle().expect_rows(LENT, [])
+
+
+def test_something_may_be_arranged_before() -> None:
+    test = HandlerTest(lend)
+    with test.connection() as connection:
+        tables(connection)
+        connection.execute(text("INSERT INTO lent VALUES ('0', 'eve')"))
+    test.given(Lent("1")).handle().expect_rows(LENT, [("0", "eve"), ("1", "ada")])
+
+
+def test_a_restart_runs_what_runs_at_the_start_again() -> None:
+    starts: list[int] = []
+
+    @on_start("catalog")
+    def note() -> None:
+        starts.append(1)
+
+    test = HandlerTest(tables, lend, note)
+    test.given(Lent("1")).handle().handle()
+    test.restart().given(Lent("2")).handle()
+    assert len(starts) == 2
+    test.expect_rows(LENT, [("1", "ada"), ("2", "ada")])
+
+
+def test_what_runs_at_the_start_may_fail_and_then_is_run_again() -> None:
+    @on_start("catalog")
+    def fail() -> None:
+        raise LookupError
+
+    test = HandlerTest(fail, lend)
+    for _ in range(2):
+        with pytest.raises(LookupError):
+            test.handle()
+
+
+@pytest.mark.parametrize("kind", ["database", "engine", "url"])
+def test_the_database_may_be_given(kind: str) -> None:
+    engine = create_engine("sqlite://")
+    given: dict[str, Any] = {"database": Database.of(engine), "engine": engine, "url": "sqlite://"}
+    test = HandlerTest(tables, lend, database=given[kind])
+    test.given(Lent("1")).handle().expect_rows(LENT, [("1", "ada")])
+    test.close()
+    if kind != "url":
+        with engine.connect() as connection:
+            assert connection.execute(text(LENT)).all() == [("1", "ada")]
+    engine.dispose()
+
+
+def test_everything_of_a_module_counts() -> None:
+    seen: list[str] = []
+    module = ModuleType("library")
+
+    @upcaster("lent.v0")
+    def renamed(data: dict) -> Upcast:
+        return Upcast("lent", {"isbn": data["book"], "reader": "old"})
+
+    @around_handler
+    def noted() -> Iterator[None]:
+        seen.append("around")
+        yield
+
+    @event_handling("audit")
+    def audit(event: BookEvent) -> None:
+        seen.append(repr(event))
+
+    @dataclass(frozen=True)
+    class Aged(BookEvent):
+        reader: str
+
+    for member in (renamed, noted, audit, event_type("lent")(Aged)):
+        member.__module__ = "library"
+        setattr(module, member.__name__, member)
+    HandlerTest(module).given({"type": "lent.v0", "data": {"book": "1"}}).handle()
+    assert seen == ["around", f"{Aged.__qualname__}(isbn='1', reader='old')"]
+
+
+@pytest.mark.parametrize(
+    ("given", "options", "said"),
+    [
+        ([], {}, "no handlers were found"),
+        ([tables], {}, "no handlers were found"),
+        ([lend, count], {}, "handlers of several groups: choose one of catalog, loans with group=…"),
+        ([lend], {"group": "loans"}, "no handler belongs to a group 'loans'; there is catalog"),
+        ([tables], {"group": "loans"}, "no handler belongs to a group 'loans'; there is no handler at all"),
+        ([lend], {"on_exhausted": "park"}, "'park' is not a valid OnExhausted"),
+    ],
+)
+def test_what_cannot_be_tested_is_refused(given: list[Any], options: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(said)):
+        HandlerTest(*given, **options)
+
+
+def test_only_modules_functions_and_classes_have_handlers() -> None:
+    with pytest.raises(TypeError, match="takes modules, functions and classes, got 'library'"):
+        HandlerTest("library")  # type: ignore[arg-type]
+
+
+def test_the_group_may_be_chosen() -> None:
+    test = HandlerTest(tables, lend, count, group="catalog").given(Lent("1")).handle()
+    test.expect_rows(LENT, [("1", "ada")])
+    assert test.group == "catalog"
+
+
+def test_async_handlers_and_handlers_of_lists_are_called_as_ever() -> None:
+    seen: list[Any] = []
+
+    @event_handling("g")
+    async def later(event: Lent) -> None:
+        await asyncio.sleep(0)
+        seen.append(event.isbn)
+
+    @event_handling("g")
+    def many(events: list[Lent]) -> None:
+        seen.append([event.isbn for event in events])
+
+    test = HandlerTest(later, many, batch_size=2).given(Lent("1"), Lent("2"), Lent("3")).handle()
+    assert seen == ["1", "2", ["1", "2"], "3", ["3"]]
+    test.expect_attempts(Lent("2"), 1)
+
+
+# ------------------------------------------------------------------------------------------------------------- provided
+
+
+def test_what_is_provided_goes_to_classes_and_functions() -> None:
+    class Ringing:
+        def __init__(self) -> None:
+            self.rung = 0
+
+        def ring(self) -> None:
+            self.rung += 1
+
+    mailer, bell = Mailer(), Ringing()
+    HandlerTest(Reminders, ring, provide={Mailer: mailer, Bell: bell}).given(Lent("1"), Lent("2", "bob")).handle()
+    assert (mailer.sent, bell.rung) == (["ada", "bob"], 2)
+
+
+class Container(containers.DeclarativeContainer):
+    mailer = providers.Singleton(Mailer)
+    other = providers.Singleton(Mailer)
+
+
+def test_what_is_provided_stands_in_for_containers() -> None:
+    with pytest.raises(AssemblyError, match="OCQ-503"):
+        HandlerTest(Reminders, Container)
+    mailer = Mailer()
+    HandlerTest(Reminders, Container, provide={Mailer: mailer}).given(Lent("1")).handle()
+    assert mailer.sent == ["ada"]
+
+
+def test_what_nobody_provides_is_told() -> None:
+    with pytest.raises(AssemblyError, match="OCQ-504"):
+        HandlerTest(Reminders)
+
+
+# --------------------------------------------------------------------------------------------------------------- errors
+
+
+def test_an_error_of_a_handler_is_raised_as_it_is() -> None:
+    test = HandlerTest(tables, lend).given(Lent("1"), Lent("2", "nobody"))
+    with pytest.raises(ValueError, match=r"who is that\?") as raised:
+        test.handle()
+    assert raised.value.__notes__ == ["raised for event 2 at position 2 (lent, /)"]
+    assert raised.traceback[-1].name == "lend"
+    assert {str(entry.path).rpartition("/")[2] for entry in raised.traceback[-1:]} == {"test_handling.py"}
+    test.expect_rows(LENT, [("1", "ada")]).expect_progress(1)
+    with pytest.raises(ValueError, match="who is that"):
+        test.handle()
+    assert len(raised.value.__notes__) == 1
+
+
+def test_data_that_do_not_fit_are_raised_too() -> None:
+    with pytest.raises(EventFormatError, match="OCQ-211"):
+        HandlerTest(tables, lend).given({"type": "lent", "data": {}}).handle()
+
+
+class Base(DeclarativeBase): ...
+
+
+class Loan(Base):
+    __tablename__ = "loan"
+    isbn: Mapped[str] = mapped_column(primary_key=True)
+
+
+def test_what_fails_with_the_commit_is_raised_too() -> None:
+    @on_start("loans")
+    def create(connection: Connection) -> None:
+        Base.metadata.create_all(connection)
+
+    @event_handling("loans")
+    def add(event: Lent, session: Session) -> None:
+        session.add(Loan(isbn="the same"))
+
+    test = HandlerTest(create, add, batch_size=1).given(Lent("1"), Lent("2"))
+    with pytest.raises(IntegrityError):
+        test.handle()
+    test.expect_rows("SELECT isbn FROM loan", [("the same",)]).expect_progress(1)
+
+
+def test_an_error_after_the_commit_fails_the_test() -> None:
+    @event_handling("g")
+    def late(event: Lent, after_commit: AfterCommit) -> None:
+        after_commit(lambda: 1 / 0)
+
+    test = HandlerTest(late).given(Lent("1"))
+    with pytest.raises(AssertionError, match="a call after the commit raised ZeroDivisionError"):
+        test.handle()
+    test.expect_progress(1)
+
+
+def test_an_event_is_tried_again_after_its_waits_and_skipped() -> None:
+    bad = Lent("2", "nobody")
+    test = HandlerTest(tables, lend, retry=ExponentialBackOff(max_attempts=2)).given(Lent("1"), bad, Lent("3"))
+    test.handle().expect_attempts(bad, 3).expect_waits([2.0, 3.0]).expect_skipped(bad).expect_progress(3)
+    test.expect_attempts(Lent("1"), 1).expect_attempts(3, 1)
+    test.expect_log("failed on attempt 1 (ValueError: who is that?); retry in 2.0 s", "the event is skipped")
+    test.expect_rows(LENT, [("1", "ada"), ("3", "ada")])
+    assert test.clock.monotonic() == 5.0
+    assert isinstance(test.error, ValueError)
+
+
+def test_an_event_that_recovers_was_tried_until_then() -> None:
+    @event_handling("g")
+    def third_time_lucky(event: Lent, context: ProcessingContext) -> None:
+        if context.attempt < 3:
+            raise TransientError
+
+    test = HandlerTest(third_time_lucky, retry=FixedBackOff(1)).given(Lent("1")).handle()
+    test.expect_attempts(Lent("1"), 3).expect_waits([1, 1]).expect_skipped().expect_log("attempt 2", "recovered")
+
+
+def test_an_event_whose_attempts_are_used_up_may_stop_the_partition() -> None:
+    test = HandlerTest(tables, lend, retry=NoRetry(), on_exhausted="stop").given(Lent("2", "nobody"), Lent("3"))
+    test.handle().expect_failed(ValueError).expect_progress(0).expect_attempts(Lent("3"), 0)
+    test.handle().expect_attempts(1, 1)
+    test.clock.advance(30)
+    test.handle().expect_attempts(1, 2)
+
+
+def test_an_error_for_good_stops_the_partition() -> None:
+    test = HandlerTest(refuse, retry=FixedBackOff(1)).given(Purchased("1")).handle()
+    test.expect_failed(NonTransientError).expect_failed().expect_waits([])
+
+
+def test_waits_may_be_walked_through_step_by_step() -> None:
+    test = HandlerTest(tables, lend, retry=FixedBackOff(60)).given(Lent("1", "nobody"))
+    test.handle(seconds=0).expect_attempts(1, 1)
+    test.handle(seconds=59).expect_attempts(1, 1)
+    test.clock.advance(1)
+    test.handle(seconds=0).expect_attempts(1, 2)
+    test.handle().expect_attempts(1, 62)
+
+
+def test_a_retry_without_waits_and_without_end_is_not_waited_for() -> None:
+    test = HandlerTest(tables, lend, retry=FixedBackOff(0)).given(Lent("1", "nobody"))
+    with pytest.raises(AssertionError, match="was tried 1000 times: give retry a max_attempts"):
+        test.handle()
+
+
+def test_an_event_that_no_handler_wants_is_not_tried() -> None:
+    test = HandlerTest(tables, lend).given({"type": "other"}, Lent("1")).handle()
+    test.expect_attempts(1, 0).expect_attempts(2, 1).expect_progress(2)
+
+
+# --------------------------------------------------------------------------------------------------------- expectations
+
+
+FAILED = "\nlog:\n  [catalog 0/1] event 2 at position 2 (lent, /) failed on attempt 1 (ValueError: who is that?)"
+
+
+@pytest.mark.parametrize(
+    ("expect", "said"),
+    [
+        (
+            lambda test: test.expect_rows(LENT, [("1", "eve"), ("3", "ada")]),
+            f"rows of {LENT}: not as expected\n  - expected, + found\n"
+            f"  - ('1', 'eve')\n  + ('1', 'ada')\n    ('3', 'ada'){FAILED}",
+        ),
+        (lambda test: test.expect_progress(4), f"progress: not as expected\n  expected: 4\n  found:    3{FAILED}"),
+        (
+            lambda test: test.expect_attempts(2, 3),
+            "attempts of event 2 at position 2 (lent, /): not as expected\n  expected: 3\n  found:    1",
+        ),
+        (lambda test: test.expect_waits([2.0]), "waits: not as expected\n  - expected, + found\n  - 2.0"),
+        (
+            lambda test: test.expect_skipped(),
+            "events skipped: not as expected\n  - expected, + found\n  + 'event 2 at position 2 (lent, /)'",
+        ),
+        (
+            lambda test: test.expect_failed(ValueError),
+            "end: not as expected\n  expected: 'ValueError'\n  found:    'running'",
+        ),
+        (lambda test: test.expect_no_trouble(), f"there was trouble{FAILED}"),
+        (lambda test: test.expect_log("nothing"), f"the log has no line with 'nothing'{FAILED}"),
+        (
+            lambda test: test.expect_log("skipped", "attempt 1"),
+            f"the log has no line with 'attempt 1' behind the others{FAILED}",
+        ),
+    ],
+)
+def test_what_is_not_as_expected_is_told_with_what_was_found(
+    expect: Callable[[HandlerTest], object], said: str
+) -> None:
+    test = HandlerTest(tables, lend, retry=NoRetry()).given(Lent("1"), Lent("2", "nobody"), Lent("3")).handle()
+    with pytest.raises(AssertionError) as raised:
+        expect(test)
+    assert str(raised.value).startswith(said)
+
+
+def test_another_error_than_the_one_expected_is_told() -> None:
+    test = HandlerTest(refuse, retry=NoRetry()).given(Purchased("1")).handle()
+    with pytest.raises(AssertionError, match=r"expected: 'LookupError'\n  found:    'NonTransientError'"):
+        test.expect_failed(LookupError)
+
+
+def test_without_anything_to_tell_there_is_no_log() -> None:
+    with pytest.raises(AssertionError) as raised:
+        HandlerTest(tables, lend).expect_progress(1)
+    assert str(raised.value) == "progress: not as expected\n  expected: 1\n  found:    0"
+
+
+# ------------------------------------------------------------------------------------------------------- given events
+
+
+class Seeing:
+    """A group that keeps what it sees."""
+
+    def __init__(self, **options: Any) -> None:
+        self.seen: list[tuple[Any, Event, Metadata]] = []
+        seen = self.seen
+
+        @event_handling("g", types=["*"])
+        def see(event: dict, raw: Event, metadata: Metadata) -> None:
+            seen.append((event, raw, metadata))
+
+        self.test = HandlerTest(see, **options)
+
+
+def test_objects_become_events_of_their_type_with_what_is_said_of_them() -> None:
+    seeing = Seeing()
+    seeing.test.given(Lent("1"), subject="/books/1", time="2026-02-03T04:05:06Z", metadata={"tenant": "a", "n": 1})
+    seeing.test.given(Lent("2")).handle()
+    ((first, raw, metadata), (second, other, none)) = seeing.seen
+    assert (first, second) == ({"isbn": "1", "reader": "ada"}, {"isbn": "2", "reader": "ada"})
+    assert (raw.id, raw.position, raw.type, raw.subject, raw.time) == (
+        "1",
+        1,
+        "lent",
+        "/books/1",
+        "2026-02-03T04:05:06Z",
+    )
+    assert (metadata, none) == ({"tenant": "a", "n": 1}, {})
+    assert (other.id, other.subject, other.timestamp) == ("2", "/", seeing.test.clock.now())
+
+
+def test_mappings_are_cloud_events_of_which_only_the_type_must_be_said() -> None:
+    seeing = Seeing()
+    seeing.test.given({"type": "t", "data": {"a": 1}}, {"type": "t", "id": "x", "source": "s", "subject": "/y", "k": 1})
+    with pytest.raises(EventFormatError, match="OCQ-210"):
+        seeing.test.handle()
+    assert seeing.seen[0][0] == {"a": 1}
+    raw = seeing.test._given.at(2)
+    assert (raw.id, raw.source, raw.subject, raw.metadata) == ("x", "s", "/y", {"k": 1})
+
+
+def test_events_are_given_as_they_are() -> None:
+    seeing = Seeing()
+    given = Event(77, "e", "s", "/x", "t", None, "application/json", "{}", None)
+    seeing.test.given(given).handle().expect_attempts(given, 1)
+    assert seeing.seen[0][1] == given._replace(position=1)
+
+
+def test_data_are_put_into_the_envelope_where_there_is_one() -> None:
+    seeing = Seeing(enveloped=True)
+    seeing.test.given(Lent("1"), metadata={"tenant": "a"}).handle()
+    ((data, raw, metadata),) = seeing.seen
+    assert (data, metadata) == ({"isbn": "1", "reader": "ada"}, {"tenant": "a"})
+    assert raw.data == {"metadata": {"tenant": "a"}, "payload": {"isbn": "1", "reader": "ada"}}
+
+
+def test_objects_of_every_kind_of_event_class_may_be_given() -> None:
+    @event_type("pydantic")
+    class Model(BaseModel):
+        model_config = ConfigDict(populate_by_name=True)
+        isbn: str = Field(alias="ISBN")
+        day: date
+
+    @event_type("attrs")
+    @attrs.define
+    class Attrs:
+        isbn: str
+        day: date
+
+    seeing = Seeing()
+    day = date(2026, 1, 2)
+    seeing.test.given(Model(isbn="1", day=day), Attrs("2", day)).handle()
+    assert [data for data, _, _ in seeing.seen] == [
+        {"ISBN": "1", "day": "2026-01-02"},
+        {"isbn": "2", "day": "2026-01-02"},
+    ]
+
+
+def test_classes_may_be_named_by_a_map_of_types() -> None:
+    @dataclass
+    class Returned:
+        isbn: str
+
+    seeing = Seeing(event_types={"returned": Returned})
+    seeing.test.given(Returned("1")).handle()
+    assert seeing.seen[0][1].type == "returned"
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("lent", "a str is no event"),
+        ({"data": {}}, "a dict without 'type' is no event"),
+        (BookEvent("1"), "a BookEvent is no event: write @event_type"),
+        ({"type": "t", "data": object()}, "a object cannot become JSON"),
+    ],
+)
+def test_what_is_no_event_is_refused(given: Any, said: str) -> None:
+    with pytest.raises(TypeError, match=re.escape(said)):
+        Seeing().test.given(given)
+
+
+def test_an_event_that_the_log_would_not_take_is_refused() -> None:
+    with pytest.raises(ValueError, match="an event with source 's' and id '1' was given before"):
+        Seeing().test.given(*[{"type": "t", "id": "1", "source": "s"}] * 2)
+
+
+def test_equal_events_are_told_apart_by_identity_or_position() -> None:
+    first, second = Lent("1"), Lent("1")
+    test = HandlerTest(tables, lend).given(first, second)
+    assert test._given.find(second).position == 2
+    with pytest.raises(LookupError, match="several such events were given: name one by its position"):
+        test.attempts(Lent("1"))
+    with pytest.raises(LookupError, match="no such event was given"):
+        test.attempts(3)
+
+
+# --------------------------------------------------------------------------------------------------------- afterwards
+
+
+def test_the_database_is_closed_when_the_test_is_dropped() -> None:
+    test = HandlerTest(tables, lend).given(Lent("1")).handle()
+    database, dropped = test.database, weakref.ref(test)
+    closed: list[bool] = []
+    database.close = lambda: closed.append(True)  # type: ignore[method-assign]
+    test._closing = weakref.finalize(test, database.close)
+    del test
+    gc.collect()
+    assert (dropped(), closed) == (None, [True])
+
+
+def test_the_package_has_no_other_names() -> None:
+    with pytest.raises(AttributeError, match=r"module 'opencqrs_py.testing' has no attribute 'nothing'"):
+        opencqrs_py.testing.nothing  # noqa: B018
+
+
+def test_a_test_can_be_closed_twice() -> None:
+    test = HandlerTest(tables, lend).given(Lent("1")).handle()
+    test.close()
+    test.close()
