@@ -1,0 +1,51 @@
+"""Sequences and partitions as Spark columns: the same rules as in ``processing.sequencing``, for data frames of events.
+
+Runs on the driver, once per query: columns are built there and computed on executors. Nothing has to pickle.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import Column
+from pyspark.sql import functions as sf
+
+__all__ = ["residue_column", "subject_level_column"]
+
+
+def subject_level_column(subject: Column, level: int) -> Column:
+    """Return the first ``level`` levels of a subject.
+
+    The plain form is ``opencqrs_py.processing.sequencing.cut_subject``; a test holds them together.
+
+    Args:
+        subject: Column of subjects, text.
+        level: Number of levels kept, at least 1.
+
+    Raises:
+        ValueError: If ``level`` is below 1.
+    """
+    if level < 1:
+        msg = f"level must be at least 1, got {level}"
+        raise ValueError(msg)
+    kept = sf.slice(sf.split(subject, "/", -1), 2, level)
+    return sf.concat_ws("", sf.transform(kept, lambda part: sf.concat(sf.lit("/"), part)))
+
+
+def residue_column(sequence_id: Column, modulus: int) -> Column:
+    """Return the residue of the partition to which a sequence belongs, ``0..modulus - 1``.
+
+    The plain form is ``opencqrs_py.model.residue_of``; a test holds them together.
+
+    Args:
+        sequence_id: Column of sequence ids, text.
+        modulus: Number of partitions, at least 1.
+
+    Raises:
+        ValueError: If ``modulus`` is below 1.
+
+    Source:
+        OpenCQRS default partition resolver: CRC-32 of UTF-8, modulo the number of partitions.
+    """
+    if modulus < 1:
+        msg = f"modulus must be at least 1, got {modulus}"
+        raise ValueError(msg)
+    return sf.crc32(sf.encode(sequence_id, "UTF-8")) % sf.lit(modulus)
