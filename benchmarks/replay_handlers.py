@@ -1,0 +1,69 @@
+"""The handlers that ``replay.py`` measures: one read model, written in several ways.
+
+Not a benchmark itself. Each group is one way; which one runs is chosen by handing its function to ``Application``.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from sqlalchemy import Connection, text
+
+from opencqrs_py import event_handling, event_type
+
+UPSERT = text(
+    "INSERT INTO totals (account, events, total) VALUES (:account, 1, :amount) "
+    "ON CONFLICT (account) DO UPDATE SET events = totals.events + 1, total = totals.total + excluded.total"
+)
+SQL = str(UPSERT)
+if os.environ.get("REPLAY_DATABASE") == "postgresql":
+    from psycopg import Connection as Driver
+
+    MARK = "%s"
+else:
+    from sqlite3 import Connection as Driver
+
+    MARK = "?"
+DRIVER_SQL = SQL.replace(":account", MARK).replace(":amount", MARK)
+TYPES = ("*",) if os.environ.get("REPLAY_LOG") else ()
+"""Events that are made up have the type of the event class; those of a log have types of their own."""
+
+
+@event_type("bank.paid.v1")
+@dataclass(frozen=True)
+class Paid:
+    """A payment."""
+
+    account: str
+    amount: int
+
+
+@event_handling("each", types=TYPES)
+def each(event: Paid, connection: Connection) -> None:
+    """Write with SQLAlchemy, one statement an event."""
+    connection.execute(UPSERT, {"account": event.account, "amount": event.amount})
+
+
+@event_handling("list", types=TYPES)
+def many(events: list[Paid], connection: Connection) -> None:
+    """Write with SQLAlchemy, one ``executemany`` a chunk."""
+    connection.execute(UPSERT, [{"account": event.account, "amount": event.amount} for event in events])
+
+
+@event_handling("each-exec-driver-sql", types=TYPES)
+def each_exec_driver_sql(event: Paid, connection: Connection) -> None:
+    """Write with SQLAlchemy's connection and a statement of the driver, one an event."""
+    connection.exec_driver_sql(DRIVER_SQL, (event.account, event.amount))
+
+
+@event_handling("each-driver", types=TYPES)
+def each_driver(event: Paid, driver: Driver) -> None:
+    """Write with the driver's own connection, one statement an event."""
+    driver.execute(DRIVER_SQL, (event.account, event.amount))
+
+
+@event_handling("list-driver", types=TYPES)
+def many_driver(events: list[Paid], driver: Driver) -> None:
+    """Write with the driver's own connection, one ``executemany`` a chunk."""
+    driver.cursor().executemany(DRIVER_SQL, [(event.account, event.amount) for event in events])

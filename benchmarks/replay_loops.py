@@ -1,0 +1,229 @@
+"""One way to handle the log of ``replay.py``, in a process of its own: started by it, answers with one line of JSON.
+
+Not a benchmark itself. The loops written by hand read chunks of 1,000 events from our table, decode their data, write
+the read model and, in the same transaction, the position they have reached; and nothing else: no types, no partitions,
+no retries, no claims.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import sqlite3
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import orjson
+from sqlalchemy import Engine, create_engine, event, make_url, text
+
+from opencqrs_py.processing.supervision import Observer
+
+CHUNK = 1_000
+"""Events in one transaction."""
+
+WARM_UP = 0.1
+"""Share of the events that is handled before the clock starts."""
+
+CREATE_POSITIONS = "CREATE TABLE positions (name TEXT PRIMARY KEY, position BIGINT NOT NULL)"
+READ = "SELECT position, payload FROM opencqrs_events WHERE position > {} ORDER BY position LIMIT 1000"
+MOVE = "UPDATE positions SET position = {} WHERE name = 'totals'"
+
+
+class StopWatch:
+    """Measures events per second between the end of the warm-up and the last commit."""
+
+    def __init__(self, total: int) -> None:
+        self.total = total
+        self.handled = 0
+        self._began: tuple[int, float] | None = None
+        self._ended = 0.0
+
+    def add(self, events: int) -> None:
+        """Record that ``events`` more have been committed."""
+        self.handled += events
+        self._ended = time.perf_counter()
+        if self._began is None and self.handled >= self.total * WARM_UP:
+            self._began = self.handled, self._ended
+
+    @property
+    def rate(self) -> float:
+        """Events per second."""
+        if self._began is None or self._ended <= self._began[1]:
+            msg = f"only {self.handled} of {self.total} events were handled: too few to measure"
+            raise RuntimeError(msg)
+        return (self.handled - self._began[0]) / (self._ended - self._began[1])
+
+
+def by_sqlalchemy(url: str, watch: StopWatch, *, many: bool) -> None:
+    """Loop through SQLAlchemy Core, with a statement an event or an ``executemany`` a chunk."""
+    from replay_handlers import UPSERT  # noqa: PLC0415 its statements depend on the environment
+
+    engine, read, move = _engine(url), text(READ.format(":after")), text(MOVE.format(":position"))
+    _create_position(url)
+    position = 0
+    while True:
+        with engine.begin() as connection:
+            rows = connection.execute(read, {"after": position}).all()
+            if not rows:
+                return
+            decoded = [orjson.loads(payload) for _, payload in rows]
+            values = [{"account": data["account"], "amount": data["amount"]} for data in decoded]
+            if many:
+                connection.execute(UPSERT, values)
+            else:
+                for value in values:
+                    connection.execute(UPSERT, value)
+            position = rows[-1][0]
+            connection.execute(move, {"position": position})
+        watch.add(len(rows))
+
+
+def by_driver(url: str, watch: StopWatch, *, many: bool) -> None:
+    """Loop on the bare driver, with a statement an event or an ``executemany`` a chunk."""
+    from replay_handlers import DRIVER_SQL, MARK  # noqa: PLC0415 its statements depend on the environment
+
+    _create_position(url)
+    read, move, position = READ.format(MARK), MOVE.format(MARK), 0
+    with _driver(url) as connection:
+        cursor = connection.cursor()
+        while True:
+            cursor.execute("BEGIN IMMEDIATE" if MARK == "?" else "BEGIN")
+            rows = cursor.execute(read, (position,)).fetchall()
+            if not rows:
+                cursor.execute("ROLLBACK")
+                return
+            decoded = [orjson.loads(payload) for _, payload in rows]
+            if many:
+                cursor.executemany(DRIVER_SQL, [(data["account"], data["amount"]) for data in decoded])
+            else:
+                for data in decoded:
+                    cursor.execute(DRIVER_SQL, (data["account"], data["amount"]))
+            position = rows[-1][0]
+            cursor.execute(move, (position,))
+            cursor.execute("COMMIT")
+            watch.add(len(rows))
+
+
+class Commits(Observer):
+    """Sees what our engine commits."""
+
+    def __init__(self, watch: StopWatch) -> None:
+        self._watch = watch
+
+    def noticed(self, notice: Any) -> None:
+        """Show trouble: there should be none."""
+        print(notice, file=sys.stderr)
+
+    def advanced(self, _group: str, _partition: Any, outcome: Any) -> None:
+        """Count what was committed."""
+        if outcome.handled:
+            self._watch.add(outcome.handled)
+
+
+def by_engine(url: str, watch: StopWatch, *, handler: str, partitions: int) -> None:
+    """Run our thread engine with one of the handlers."""
+    import replay_handlers  # noqa: PLC0415 its statements depend on the environment
+
+    from opencqrs_py import Application  # noqa: PLC0415 what a loop by hand does not load
+
+    settings = {
+        "event-store.url": url,
+        "event-handling.standard.processing.engine": "thread",
+        "event-handling.standard.life-cycle.partitions": partitions,
+    }
+    function = getattr(replay_handlers, handler)
+    result = Application(settings, [function], Path(__file__).parent).run(observer=Commits(watch), until_caught_up=True)
+    if result.failed:
+        raise RuntimeError([status.error for status in result.partitions if status.error])
+
+
+def by_eventsourcing(url: str, watch: StopWatch) -> None:
+    """Run the public library ``eventsourcing``."""
+    from replay_eventsourcing import replay  # noqa: PLC0415 need not be installed
+
+    replay(url, watch)
+
+
+WAYS: dict[str, Callable[[str, StopWatch, int], None]] = {
+    "sqlalchemy": lambda url, watch, _: by_sqlalchemy(url, watch, many=False),
+    "sqlalchemy-many": lambda url, watch, _: by_sqlalchemy(url, watch, many=True),
+    "driver": lambda url, watch, _: by_driver(url, watch, many=False),
+    "driver-many": lambda url, watch, _: by_driver(url, watch, many=True),
+    "engine": lambda url, watch, n: by_engine(url, watch, handler="each", partitions=n),
+    "engine-list": lambda url, watch, n: by_engine(url, watch, handler="many", partitions=n),
+    "engine-exec": lambda url, watch, n: by_engine(url, watch, handler="each_exec_driver_sql", partitions=n),
+    "engine-driver": lambda url, watch, n: by_engine(url, watch, handler="each_driver", partitions=n),
+    "engine-driver-list": lambda url, watch, n: by_engine(url, watch, handler="many_driver", partitions=n),
+    "eventsourcing": lambda url, watch, _: by_eventsourcing(url, watch),
+}
+
+
+def _engine(url: str) -> Engine:
+    parsed = make_url(url)
+    if parsed.get_backend_name() == "postgresql":
+        return create_engine(parsed.set(drivername="postgresql+psycopg"))
+    engine = create_engine(parsed)
+
+    @event.listens_for(engine, "connect")
+    def _configure(connection: Any, _record: Any) -> None:
+        connection.isolation_level = None
+        connection.execute("PRAGMA journal_mode=WAL")
+
+    @event.listens_for(engine, "begin")
+    def _begin(connection: Any) -> None:
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+    return engine
+
+
+@contextmanager
+def _driver(url: str) -> Iterator[Any]:
+    if url.startswith("sqlite"):
+        connection: Any = sqlite3.connect(make_url(url).database or "", isolation_level=None)
+        connection.execute("PRAGMA journal_mode=WAL")
+    else:
+        import psycopg  # noqa: PLC0415 not needed for SQLite
+
+        connection = psycopg.connect(url, autocommit=True)
+    try:
+        yield connection
+    finally:
+        connection.close()
+
+
+def _create_position(url: str) -> None:
+    with _driver(url) as connection:
+        connection.execute(CREATE_POSITIONS)
+        connection.execute("INSERT INTO positions VALUES ('totals', 0)")
+
+
+def _peak() -> int:
+    """Return the most memory that this process has held, in kB; Linux counts the parent's into ``ru_maxrss``."""
+    status = Path("/proc/self/status")
+    if status.exists():
+        return next(int(line.split()[1]) for line in status.read_text().splitlines() if line.startswith("VmHWM"))
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak // 1024 if sys.platform == "darwin" else peak
+
+
+def main() -> int:
+    """Run one way: ``replay_loops.py WAY URL EVENTS PARTITIONS``."""
+    way, url, events, partitions = sys.argv[1:]
+    os.environ["REPLAY_DATABASE"] = "sqlite" if url.startswith("sqlite") else "postgresql"
+    watch = StopWatch(int(events))
+    try:
+        WAYS[way](url, watch, int(partitions))
+        answer: dict[str, Any] = {"rate": watch.rate, "handled": watch.handled, "peak": _peak()}
+    except Exception as error:
+        answer = {"skipped": f"{type(error).__name__}: {error}".splitlines()[0]}
+    print(json.dumps(answer))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

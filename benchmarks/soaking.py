@@ -1,0 +1,208 @@
+"""The project that the soaks run, and the comparison of its read models with what a plain script makes of the log.
+
+Not a benchmark itself. There are two groups. ``handled`` counts how often each event was applied, and notes the
+attempt. ``cases`` keeps, for each case, the number of events, the sum of a checksum over their ids, and how often an
+event came out of order. So an event that is missing, doubled, or handled before an earlier one of its case is seen.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+from typing import Any
+from zlib import crc32
+
+from sqlalchemy import text
+from sqlalchemy.exc import DBAPIError
+
+from opencqrs_py.adapters.sql import Database
+
+__all__ = ["Project", "made_up"]
+
+HANDLERS = '''
+from zlib import crc32
+
+from opencqrs_py import Event, ProcessingContext, event_handling, on_start
+from sqlalchemy import Connection, text
+
+HANDLED = text("""
+    INSERT INTO handled (id, times, attempt) VALUES (:id, 1, :attempt)
+    ON CONFLICT (id) DO UPDATE SET times = handled.times + 1
+""")
+CASE = text("""
+    INSERT INTO cases (name, events, checksum, newest, disorder) VALUES (:name, 1, :checksum, :position, 0)
+    ON CONFLICT (name) DO UPDATE SET
+        events = cases.events + 1,
+        checksum = cases.checksum + excluded.checksum,
+        newest = excluded.newest,
+        disorder = cases.disorder + CASE WHEN excluded.newest > cases.newest THEN 0 ELSE 1 END
+""")
+
+
+@on_start("handled")
+def create_handled(connection: Connection) -> None:
+    connection.execute(text(
+        "CREATE TABLE IF NOT EXISTS handled (id TEXT PRIMARY KEY, times BIGINT NOT NULL, attempt BIGINT NOT NULL)"
+    ))
+
+
+@on_start("cases")
+def create_cases(connection: Connection) -> None:
+    connection.execute(text(
+        "CREATE TABLE IF NOT EXISTS cases (name TEXT PRIMARY KEY, events BIGINT NOT NULL, checksum BIGINT NOT NULL, "
+        "newest BIGINT NOT NULL, disorder BIGINT NOT NULL)"
+    ))
+
+
+@event_handling("handled", types=["*"])
+def count(event: Event, context: ProcessingContext, connection: Connection) -> None:
+    connection.execute(HANDLED, {"id": event.id, "attempt": context.attempt})
+
+
+@event_handling("cases", types=["*"])
+def sum_up(event: Event, connection: Connection) -> None:
+    name = "/".join(event.subject.split("/")[:3])
+    connection.execute(CASE, {"name": name, "checksum": crc32(event.id.encode()), "position": event.position})
+'''
+
+SETTINGS = """
+opencqrs:
+  event-store: {{url: "{store}"}}
+  database: {{url: "{database}"}}
+  spark: {{master: "local[2]"}}
+  event-handling:
+    standard: {{processing: {{engine: {engine}, batch-size: {batch_size}}}}}
+    groups:
+      cases: {{life-cycle: {{partitions: {partitions}}}}}
+"""
+
+POSITION = """
+    SELECT avg(position) FROM (SELECT avg(position) AS position FROM opencqrs_progress GROUP BY group_name) AS of_group
+"""
+
+MESSAGES = "messages.txt"
+"""File of the project folder that standard error goes to."""
+
+SHOWN = 5
+"""How many of the events or cases that are wrong are named, and how many lines of messages are shown."""
+
+
+class Project:
+    """A project folder with a log, and a look from outside at what its processes have done.
+
+    Args:
+        folder: An empty folder.
+        store: URL of the event store.
+        database: URL of the read models' database.
+        settings: ``engine``, ``batch_size`` and ``partitions`` (of the group ``cases``).
+    """
+
+    def __init__(self, folder: Path, store: str, database: str, **settings: Any) -> None:
+        self.folder = folder
+        self._store, self._database = Database(store), Database(database)
+        folder.joinpath("handlers.py").write_text(HANDLERS)
+        folder.joinpath("application.yaml").write_text(SETTINGS.format(store=store, database=database, **settings))
+
+    def opencqrs(self, *arguments: str) -> subprocess.Popen[bytes]:
+        """Start a command of the project; what it says goes to a file, of which ``said`` shows the end."""
+        command = [sys.executable, "-m", "opencqrs_py", *arguments, "--project", str(self.folder)]
+        with self.folder.joinpath(MESSAGES).open("ab") as messages:
+            return subprocess.Popen(command, cwd=self.folder, stdout=subprocess.DEVNULL, stderr=messages)
+
+    def said(self) -> str:
+        """Return the last lines that the project's commands wrote to standard error."""
+        lines = self.folder.joinpath(MESSAGES).read_text(errors="replace").splitlines()
+        return "\n".join(lines[-SHOWN:])
+
+    def fill(self, log: Path) -> int:
+        """Import the log and return the position of its newest event.
+
+        Raises:
+            SystemExit: If the import fails.
+        """
+        if self.opencqrs("events", "import", str(log)).wait():
+            sys.exit(f"the log could not be imported:\n{self.said()}")
+        return int(self._one(self._store, "SELECT max(position) FROM opencqrs_events"))
+
+    def position(self) -> float:
+        """Return how far the groups are, in the middle; 0 before there are any."""
+        try:
+            return float(self._one(self._database, POSITION) or 0)
+        except DBAPIError:  # not there yet
+            return 0.0
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._store.close()
+        self._database.close()
+
+    def differences(self, log: Path) -> list[str]:
+        """Compare the read models and the progress with the log; empty when all is as it should be."""
+        return [*self._wrong_events(log), *self._wrong_cases(log), *self._wrong_progress()]
+
+    def _wrong_events(self, log: Path) -> Iterator[str]:
+        wanted = {event["id"] for event in _events(log)}
+        found = {row.id: row for row in self._rows("SELECT id, times, attempt FROM handled")}
+        yield from _named("not handled", wanted - found.keys())
+        yield from _named("handled, but not in the log", found.keys() - wanted)
+        yield from _named("applied more than once", {name for name, row in found.items() if row.times != 1})
+        yield from _named("not applied with its first attempt", {i for i, row in found.items() if row.attempt != 1})
+
+    def _wrong_cases(self, log: Path) -> Iterator[str]:
+        wanted: dict[str, tuple[int, int]] = {}
+        for event in _events(log):
+            name = "/".join(event["subject"].split("/")[:3])
+            count, checksum = wanted.get(name, (0, 0))
+            wanted[name] = count + 1, checksum + crc32(event["id"].encode())
+        rows = self._rows("SELECT name, events, checksum, disorder FROM cases")
+        found = {row.name: (row.events, row.checksum) for row in rows}
+        names = found.keys() | wanted.keys()
+        yield from _named("cases with a wrong sum", {name for name in names if found.get(name) != wanted.get(name)})
+        yield from _named("cases out of order", {row.name for row in rows if row.disorder})
+
+    def _wrong_progress(self) -> Iterator[str]:
+        head = self._one(self._store, "SELECT max(position) FROM opencqrs_events")
+        for row in self._rows("SELECT * FROM opencqrs_progress"):
+            if row.position != head or row.attempt or row.error:
+                yield f"progress: {row.group_name} {row.residue} at {row.position}, {row.attempt=}, {row.error=}"
+
+    def _rows(self, statement: str) -> list[Any]:
+        with self._database.reading() as connection:
+            return list(connection.execute(text(statement)).all())
+
+    @staticmethod
+    def _one(database: Database, statement: str) -> Any:
+        with database.reading() as connection:
+            return connection.execute(text(statement)).scalar()
+
+
+def made_up(file: Path, count: int, chance: Random) -> Path:
+    """Write a log of ``count`` events, about four for a case and three subjects each."""
+    with gzip.open(file, "wt", compresslevel=1) as lines:
+        for number in range(count):
+            event = {
+                "specversion": "1.0",
+                "id": str(number),
+                "source": "urn:made-up",
+                "subject": f"/cases/{chance.randrange(count // 4 + 1)}/steps/{number % 3}",
+                "type": f"made-up.{chance.choice('abcd')}.v1",
+                "data": {"number": number},
+            }
+            lines.write(json.dumps(event) + "\n")
+    return file
+
+
+def _events(log: Path) -> Iterator[dict[str, Any]]:
+    packed = log.suffix == ".gz"
+    with gzip.open(log, "rt") if packed else log.open() as lines:
+        yield from map(json.loads, lines)
+
+
+def _named(what: str, wrong: set[str]) -> Iterator[str]:
+    if wrong:
+        yield f"{what}: {len(wrong):,}, such as {', '.join(sorted(wrong)[:SHOWN])}"
