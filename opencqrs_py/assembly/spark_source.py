@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import os
+import re
 from functools import cache
+from pathlib import Path
+from urllib.parse import quote
 
-from opencqrs_py.adapters.sql import Database, SqlEventStore
+from opencqrs_py.assembly.stores import open_event_store
 from opencqrs_py.engines.spark.source import EventLogSource, Session
+from opencqrs_py.errors import EngineError
 from opencqrs_py.processing.ports import EventSource
 
-__all__ = ["SqlEventLogSource", "register_data_source"]
+__all__ = ["EventStoreSource", "register_data_source"]
+
+_VARIABLE = re.compile(r"\$\{(\w+)\}")
+_TOKEN = "OPENCQRS__EVENT_STORE__API_TOKEN"  # noqa: S105 the variable of the setting event-store.api-token
+_RANGES_PER_TASK_SLOT = 4  # so that slots go on working when some ranges hold more than others
 
 
-class SqlEventLogSource(EventLogSource):
-    """Event stores on SQL databases as a Spark data source."""
+class EventStoreSource(EventLogSource):
+    """Event stores as a Spark data source: every store that a project can have."""
 
     @staticmethod
     def open_source(url: str) -> EventSource:
@@ -20,18 +29,65 @@ class SqlEventLogSource(EventLogSource):
         return _opened(url)
 
 
-def register_data_source(spark: Session) -> None:
+def register_data_source(spark: Session, *, push_filters: bool = False) -> None:
     """Make ``spark.read.format("opencqrs")`` and ``spark.readStream.format("opencqrs")`` known to a session.
 
-    Switches Spark's filter push-down for Python data sources on, which is off by default.
+    The log is read in four ranges for each task that the session can run at once (``spark.default.parallelism``),
+    unless the option ``ranges`` says another number.
 
     Args:
         spark: The session. Its executors need this package installed.
+        push_filters: Whether the store checks what it can of a query's WHERE, besides what the options say. Only for
+            sessions in which each data frame that ``load()`` returns is used in one query: with Spark 4.3 all queries
+            of a data frame read what the last one was narrowed to, and so find too little.
     """
-    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
-    spark.dataSource.register(SqlEventLogSource)
+    context = getattr(spark, "sparkContext", None)
+    slots = EventLogSource.ranges // _RANGES_PER_TASK_SLOT if context is None else context.defaultParallelism
+    pushed = push_filters  # another name: what a class body defines, it sees nowhere else
+
+    class Registered(EventStoreSource):
+        """The data source as it suits the session; sent to Spark's workers by value."""
+
+        ranges = _RANGES_PER_TASK_SLOT * slots
+        push_filters = pushed
+
+    if push_filters:
+        spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    spark.dataSource.register(Registered)
 
 
 @cache
 def _opened(url: str) -> EventSource:
-    return SqlEventStore(Database(url))
+    located = _with_variables(url)
+    _refuse_missing_file(located)
+    return open_event_store(located, os.environ.get(_TOKEN, ""))
+
+
+def _with_variables(url: str) -> str:
+    """Fill in ``${NAME}`` from the environment of this process, so that a password stays out of options."""
+
+    def value_of(found: re.Match[str]) -> str:
+        name = found[1]
+        if name not in os.environ:
+            what = f"the option 'url' asks for the environment variable {name}, which is not set"
+            fix = f"set it before Spark starts; for the executors of a cluster set spark.executorEnv.{name} as well"
+            raise EngineError("OCQ-410", what, 'format("opencqrs")', fix)
+        return quote(os.environ[name], safe="")
+
+    return _VARIABLE.sub(value_of, url)
+
+
+def _refuse_missing_file(url: str) -> None:
+    """See that an SQLite file is there: SQLite would make an empty one in its place."""
+    scheme, _, path = url.partition(":///")
+    path = path.partition("?")[0]
+    if scheme.partition("+")[0].removesuffix("://") != "sqlite" or path.startswith("file:"):
+        return
+    if path in ("", ":memory:"):
+        what = "the option 'url' names a database in memory, which only the process that made it can see"
+        raise EngineError("OCQ-410", what, 'format("opencqrs")', "name a file: sqlite:////path/events.db")
+    file = Path(path).absolute()
+    if not file.is_file():
+        what = f"the option 'url' names the file {file}, which does not exist"
+        fix = "write its full path, sqlite:////path/events.db; a relative one counts from the folder of the program"
+        raise EngineError("OCQ-410", what, 'format("opencqrs")', fix)

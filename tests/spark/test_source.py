@@ -2,34 +2,66 @@
 
 from __future__ import annotations
 
+import json
+import random
+from functools import reduce
+from pathlib import Path
+
 import pytest
+from pyspark.errors import AnalysisException, PythonException, StreamingQueryException
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as sf
 
 from opencqrs_py import register_data_source
+from opencqrs_py.adapters.eventsourcingdb import EventSourcingDbEventStore
 from opencqrs_py.adapters.sql import Database, SqlEventStore
+from opencqrs_py.assembly.spark_source import EventStoreSource
+from opencqrs_py.model.cloudevents import write_event
 from opencqrs_py.model.event import Event
+from opencqrs_py.model.selection import Slice
+from opencqrs_py.testing.eventsourcingdb import EventSourcingDbStandIn
 
 pytestmark = pytest.mark.spark
 
 COUNT = 45_000  # more than one range
+DDL = (
+    "position long, id string, source string, subject string, type string, time string, content_type string, "
+    "payload string, extensions string"
+)
 
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory, spark):
     register_data_source(spark)
-    address = f"sqlite:///{tmp_path_factory.mktemp('log')}/events.db"
-    SqlEventStore(Database(address)).append(made_up(n) for n in range(1, COUNT + 1))
+    return filled(tmp_path_factory.mktemp("log"), (made_up(n) for n in range(1, COUNT + 1)))
+
+
+@pytest.fixture
+def pushing(spark):
+    """Let the store check filters, for one test."""
+    register_data_source(spark, push_filters=True)
+    yield
+    spark.conf.unset("spark.sql.python.filterPushdown.enabled")
+    register_data_source(spark)
+
+
+def filled(folder, events):
+    address = f"sqlite:///{folder}/events.db"
+    SqlEventStore(Database(address)).append(events)
     return address
 
 
-def made_up(number: int) -> Event:
-    subject, kind = f"/x/{number % 3}", "odd" if number % 2 else "even"
-    return Event(
-        0, str(number), "urn:s", subject, kind, "2026-01-01T00:00:00Z", "application/json", f"[{number}]", None
-    )
+def made_up(number, subject=None, kind=None):
+    subject, kind = subject or f"/x/{number % 3}", kind or ("odd" if number % 2 else "even")
+    day = f"2026-01-{number % 28 + 1:02}T00:00:00Z"
+    return Event(0, str(number), "urn:s", subject, kind, day, "application/json", f"[{number}]", None)
 
 
 def load(spark, url, **options):
     return spark.read.format("opencqrs").option("url", url).options(**options).load()
+
+
+# --------------------------------------------------------------------------------------------------------- batches
 
 
 def test_every_event_is_read_once_with_all_its_columns(spark, url):
@@ -37,69 +69,417 @@ def test_every_event_is_read_once_with_all_its_columns(spark, url):
     assert frame.count() == COUNT
     assert frame.agg({"position": "sum"}).collect()[0][0] == COUNT * (COUNT + 1) // 2
     (row,) = frame.where("position = 7").collect()
-    assert tuple(row) == (7, "7", "urn:s", "/x/1", "odd", "2026-01-01T00:00:00Z", "application/json", "[7]", None)
-
-
-@pytest.mark.parametrize(
-    ("condition", "expected"),
-    [
-        ("type = 'odd'", COUNT // 2),
-        ("type in ('odd', 'none')", COUNT // 2),
-        ("type = 'odd' and position <= 100", 50),
-        ("position > 44990 and position < 44995", 4),
-        ("position >= 10 and position <= 11", 2),
-        ("subject = '/x/0' and position <= 9", 3),
-        ("type = 'none'", 0),
-    ],
-)
-def test_conditions_give_what_spark_alone_would_give(spark, url, condition, expected):
-    assert load(spark, url).where(condition).count() == expected
+    assert tuple(row) == (7, "7", "urn:s", "/x/1", "odd", "2026-01-08T00:00:00Z", "application/json", "[7]", None)
 
 
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
         ({"from": "44999"}, 2),
-        ({"to": "5"}, 5),
         ({"from": "3", "to": "5"}, 3),
+        ({"from": "3", "to": "2026-01-07T00:00:00Z"}, 3),
         ({"types": "odd, none", "to": "10"}, 5),
         ({"subject": "/x/1", "to": "9"}, 3),
         ({"subject": "/x", "recursive": "false"}, 0),
+        ({"from": "99999"}, 0),
     ],
 )
 def test_options_narrow_what_is_read(spark, url, options, expected):
     assert load(spark, url, **options).count() == expected
 
 
-def test_a_condition_on_the_type_is_not_left_to_spark(spark, url):
+@pytest.mark.parametrize(("options", "tasks"), [({}, 3), ({"ranges": "2"}, 2), ({"to": "9"}, 1)])
+def test_a_long_log_is_read_by_several_tasks(spark, url, options, tasks):
+    assert load(spark, url, **options).rdd.getNumPartitions() == tasks
+
+
+def test_the_log_is_a_table_of_sql_too(spark, url):
+    spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW log USING opencqrs OPTIONS (url '{url}', types 'odd')")
+    assert spark.sql("SELECT count(*) FROM log WHERE position <= 10").collect()[0][0] == 5
+
+
+def test_queries_of_one_data_frame_do_not_disturb_each_other(spark, url):
+    frame = load(spark, url, to="1000")
+    odd, even = frame.where("type = 'odd'"), frame.where("type = 'even' and position <= 100")
+    assert (odd.count(), even.count(), frame.count()) == (500, 50, 1000)
+    assert odd.unionAll(even).count() == 550
+    assert odd.alias("a").join(even.alias("b"), sf.expr("a.position = b.position + 1")).count() == 50
+
+
+def test_a_data_frame_shows_the_log_as_it_was_when_it_was_first_used(spark, log):
+    log.grow(5)
+    frame = load(spark, log.url)
+    assert frame.count() == 5
+    log.grow(2)
+    assert (frame.count(), load(spark, log.url).count()) == (5, 7)
+
+
+def test_files_are_a_log_as_well(spark, log, tmp_path):
+    for part in range(3):
+        lines = (json.dumps(write_event(made_up(n))) for n in range(1 + 10 * part, 11 + 10 * part))
+        (tmp_path / f"{part}.ndjson").write_text("".join(f"{line}\n" for line in lines))
+    log.url = tmp_path.as_uri()
+    assert load(spark, log.url, types="odd").where("position > 20").count() == 5
+    log.follow(maxEventsPerTrigger="20")
+    assert [len(batch) for batch in log.batches()] == [20, 10]
+
+
+def test_an_eventsourcingdb_is_a_log_as_well(spark, log):
+    with EventSourcingDbStandIn(api_token="") as server:
+        store = EventSourcingDbEventStore(server.url, "", source="urn:s")
+        store.append(made_up(n, kind=f"kind.of-{n % 2}")._replace(payload="{}") for n in range(1, 31))
+        log.url = server.url
+        assert load(spark, log.url, subject="/x/1").where("type = 'kind.of-1'").count() == 5
+        log.follow(maxEventsPerTrigger="20")
+        store.close()
+    assert [len(batch) for batch in log.batches()] == [20, 10]
+
+
+# --------------------------------------------------------------------------------------------------------- filters
+
+SUBJECTS = ["/", "/a", "/a/b", "/a/b/c", "/ab", "/a/", "/a//b", "b", "/A", "/b", "/ä/😀", "/%", "/a_b", "/it's"]
+TYPES = ["odd", "even", "Odd", "odd.v1", "it's"]
+OPTIONS = [{}, {}, {"subject": "/a"}, {"types": "odd,even"}, {"from": "100", "to": "300"}]
+QUERIES = 40
+
+
+def random_log(draw):
+    return [made_up(n, draw.choice(SUBJECTS), draw.choice(TYPES)) for n in range(1, 401)]
+
+
+def quoted(text):
+    return "'" + text.replace("'", "\\'") + "'"
+
+
+def random_condition(draw):
+    subject, kind, place = quoted(draw.choice(SUBJECTS)), quoted(draw.choice(TYPES)), draw.randrange(-1, 410)
+    return draw.choice(
+        [
+            f"subject = {subject}",
+            f"subject <=> {subject}",
+            f"startswith(subject, {subject})",
+            f"subject like {subject[:-1]}/%'",
+            f"type = {kind}",
+            f"type in ({kind}, 'even', null)",
+            f"not type = {kind}",
+            f"startswith(type, {kind})",
+            f"position {draw.choice(['=', '<', '<=', '>', '>=', '<>'])} {place}",
+            f"position in ({place}, {place // 2})",
+            f"position between {place // 2} and {place}",
+            f"time >= '2026-01-{draw.randrange(1, 29):02}'",
+            f"id = '{place}'",
+        ]
+    )
+
+
+def random_query(draw):
+    joined = random_condition(draw)
+    for _ in range(draw.randrange(3)):
+        joined += f" {draw.choice(['and', 'and', 'and', 'or'])} {random_condition(draw)}"
+    return joined
+
+
+def test_the_store_and_spark_find_together_what_spark_alone_finds(spark, pushing, tmp_path):
+    draw = random.Random(4711)
+    log = random_log(draw)
+    address = filled(tmp_path, log)
+    rows = [event._replace(position=place) for place, event in enumerate(log, 1)]
+    alone = spark.createDataFrame([tuple(row) for row in rows], DDL).coalesce(1).cache()
+    asked = [(draw.choice(OPTIONS), random_query(draw)) for _ in range(QUERIES)]
+    both = answers(load(spark, address, **options).where(query) for options, query in asked)
+    known = answers(alone.where(query) for _, query in asked)
+    for number, (options, query) in enumerate(asked):
+        assert both[number] == [row.position for row in known_rows(known, number, rows, options)], (options, query)
+    alone.unpersist()
+
+
+def answers(frames):
+    """Return the positions that each frame holds, all read in one job."""
+    numbered = [frame.select(sf.lit(number).alias("number"), "position") for number, frame in enumerate(frames)]
+    found = {number: [] for number in range(len(numbered))}
+    for number, position in reduce(DataFrame.unionAll, numbered).collect():
+        found[number].append(position)
+    return {number: sorted(positions) for number, positions in found.items()}
+
+
+def known_rows(known, number, rows, options):
+    return [rows[position - 1] for position in known[number] if wanted(options, rows[position - 1])]
+
+
+def wanted(options, row):
+    types = options.get("types")
+    return (
+        ("subject" not in options or row.subject == "/a" or row.subject.startswith("/a/"))
+        and (types is None or row.type in types.split(","))
+        and int(options.get("from", 1)) <= row.position <= int(options.get("to", 400))
+    )
+
+
+def counting_source(file):
+    """Return a data source that writes down how many events its store gives; local, so that Spark sends it along."""
+
+    class Counting:
+        def __init__(self, store):
+            self.head = store.head
+            self.position_before = store.position_before
+            self.is_outage = store.is_outage
+            self.store = store
+
+        def read(self, after, limit, selection):
+            part = self.store.read(after, limit, selection)
+            with Path(file).open("a") as counts:
+                counts.write(f"{len(part.events)}\n")
+            return part
+
+    class CountingSource(EventStoreSource):
+        push_filters = True
+
+        @classmethod
+        def name(cls):
+            return "counting"
+
+        @staticmethod
+        def open_source(url):
+            return Counting(EventStoreSource.open_source(url))
+
+    return CountingSource
+
+
+@pytest.mark.parametrize(
+    ("condition", "read", "left"),
+    [
+        ("type = 'odd' and position <= 100", 100, 50),
+        ("type in ('odd', 'none') and position <= 100", 100, 50),
+        ("position > 44990 and position < 44995", 4, 4),
+        ("position >= 10 and position <= 11", 2, 2),
+        ("position between 10 and 11", 2, 2),
+        ("position in (10, 20)", 11, 2),
+        ("subject = '/x/0' and position <= 9", 9, 3),
+        ("subject like '/x/%' and position <= 9", 9, 9),
+        ("subject like '/y/%'", 0, 0),
+        ("type = 'odd' and type = 'even'", 0, 0),
+        ("id = '7' and position <= 9", 9, 1),
+        ("time < '2026-01-03' and position <= 9", 9, 1),
+    ],
+)
+def test_the_store_gives_at_most_as_many_events_as_positions_are_asked_for(
+    spark, url, pushing, tmp_path, condition, read, left
+):
+    counts = tmp_path / "counts"
+    counts.write_text("")
+    spark.dataSource.register(counting_source(str(counts)))
+    frame = spark.read.format("counting").option("url", url).load().where(condition)
+    assert frame.count() == left
+    assert sum(map(int, counts.read_text().split())) == read
+
+
+def test_spark_still_mixes_the_filters_of_one_data_frame_up(spark, url, pushing):
+    """Why filters are not pushed unless somebody asks for it. When this fails, Spark is mended: push them always."""
+    frame = load(spark, url, to="1000")
+    assert frame.where("type = 'odd'").count() == 500
+    assert frame.count() == 500
+
+
+def test_a_condition_on_the_type_is_not_left_to_spark(spark, url, pushing):
     plan = load(spark, url).where("type = 'odd'")._jdf.queryExecution().executedPlan().toString()
     assert "BatchScan opencqrs" in plan
     assert "= odd" not in plan
 
 
-def test_a_stream_follows_the_log_from_where_it_was(spark, tmp_path):
+# --------------------------------------------------------------------------------------------------------- streams
+
+
+@pytest.fixture
+def log(tmp_path, spark):
     register_data_source(spark)
-    address = f"sqlite:///{tmp_path}/events.db"
-    store = SqlEventStore(Database(address))
+    return Log(spark, tmp_path)
 
-    def run() -> list[int]:
-        stream = spark.readStream.format("opencqrs").option("url", address).load().writeStream
-        places = stream.format("parquet").option("path", f"{tmp_path}/out")
-        query = places.option("checkpointLocation", f"{tmp_path}/checkpoint").trigger(availableNow=True).start()
+
+class Log:
+    """A log of its own, and a query that follows it with a checkpoint and writes each micro-batch to a folder."""
+
+    def __init__(self, spark, folder):
+        self.spark = spark
+        self.folder = folder
+        self.url = f"sqlite:///{folder}/events.db"
+        self.store = SqlEventStore(Database(self.url))
+        self.count = 0
+
+    def grow(self, number):
+        self.store.append(made_up(n) for n in range(self.count + 1, self.count + number + 1))
+        self.count += number
+
+    def follow(self, take=lambda number, seen: None, **options):
+        def write(frame, number):
+            seen = sorted(row.position for row in frame.select("position").collect())
+            take(number, seen)
+            (self.folder / f"batch-{number}.json").write_text(json.dumps(seen))
+
+        stream = self.spark.readStream.format("opencqrs").option("url", self.url).options(**options).load()
+        places = stream.writeStream.option("checkpointLocation", f"{self.folder}/checkpoint")
+        query = places.foreachBatch(write).trigger(availableNow=True).start()
         assert query.awaitTermination(120)
-        return sorted(row.position for row in spark.read.parquet(f"{tmp_path}/out").select("position").collect())
 
-    store.append(made_up(n) for n in range(1, 6))
-    assert run() == [1, 2, 3, 4, 5]
-    store.append(made_up(n) for n in range(6, 9))
-    assert run() == [1, 2, 3, 4, 5, 6, 7, 8]
+    def batches(self):
+        files = sorted(self.folder.glob("batch-*.json"), key=lambda file: int(file.stem.partition("-")[2]))
+        return [json.loads(file.read_text()) for file in files]
+
+    def offsets(self):
+        files = sorted((self.folder / "checkpoint" / "offsets").glob("[0-9]*"), key=lambda file: int(file.name))
+        return [file.read_text().splitlines()[-1] for file in files]
+
+
+def test_a_stream_follows_the_log_from_where_it_was(log):
+    log.grow(5)
+    log.follow()
+    log.grow(3)
+    log.follow()
+    log.follow()
+    assert log.batches() == [[1, 2, 3, 4, 5], [6, 7, 8]]
+    assert log.offsets() == ['{"position": 5}', '{"position": 8}']
+
+
+def test_a_limit_cuts_what_is_available_into_micro_batches(log):
+    log.grow(10)
+    log.follow(types="odd", maxEventsPerTrigger="2")
+    assert [batch for batch in log.batches() if batch] == [[1, 3], [5, 7], [9]]
+
+
+def test_an_available_now_query_ends_where_the_log_ended_when_it_began(log):
+    log.grow(4)
+    log.follow(lambda _number, _seen: log.grow(1), maxEventsPerTrigger="2")
+    assert log.batches() == [[1, 2], [3, 4]]
+    log.follow()
+    assert log.batches() == [[1, 2], [3, 4], [5, 6]]
+
+
+def test_a_query_that_failed_goes_on_from_its_checkpoint_without_loss_or_repetition(log):
+    def fail(number, _seen):
+        if number == 1:
+            raise ValueError("the disk is full")
+
+    log.grow(6)
+    with pytest.raises(StreamingQueryException, match="the disk is full"):
+        log.follow(fail, maxEventsPerTrigger="2")
+    log.grow(1)
+    log.follow(maxEventsPerTrigger="3")
+    assert log.batches() == [[1, 2], [3, 4], [5, 6, 7]]
+
+
+def test_a_stream_has_bounds_like_a_batch(log):
+    log.grow(30)
+    log.follow(**{"from": "2026-01-05T00:00:00Z", "to": "6"})
+    assert log.batches() == [[4, 5, 6]]
+
+
+def test_a_checkpoint_of_another_log_is_refused(log):
+    log.grow(5)
+    log.follow()
+    for file in log.folder.glob("events.db*"):
+        file.unlink()
+    log.store = SqlEventStore(Database(log.url))
+    log.count = 0
+    log.grow(2)
+    with pytest.raises(StreamingQueryException, match=r"OCQ-411.* the log ends at position 2, but 5 was there before"):
+        log.follow()
+
+
+# ---------------------------------------------------------------------------------------------------------- errors
+
+
+def lines(caught):
+    return str(caught.value).splitlines()
 
 
 @pytest.mark.parametrize(
     ("options", "says"),
-    [({}, "the option 'url' is missing"), ({"url": "sqlite:///x", "from": "one"}, "'from' is a position")],
+    [
+        ({}, "[OCQ-410] the option 'url' is missing"),
+        ({"url": "sqlite:///x", "from": "one"}, "[OCQ-410] the option 'from' must be a position from 1"),
+        ({"url": "oracle://ada:secret@h/x"}, "[OCQ-302] databases of the kind 'oracle' are not supported"),
+        ({"url": "sqlite:////nowhere/events.db"}, "names the file /nowhere/events.db, which does not exist"),
+        ({"url": "sqlite://"}, "[OCQ-410] the option 'url' names a database in memory"),
+    ],
 )
-def test_a_wrong_option_is_named(spark, options, says):
+@pytest.mark.parametrize("reader", ["read", "readStream"])
+def test_a_mistake_shows_at_load_in_the_first_line_and_in_few_lines(spark, reader, options, says):
     register_data_source(spark)
-    with pytest.raises(Exception, match=says):
-        spark.read.format("opencqrs").options(**options).load()
+    with pytest.raises(AnalysisException) as caught:
+        getattr(spark, reader).format("opencqrs").options(**options).load()
+    assert says in lines(caught)[0]
+    assert len(lines(caught)) <= 4
+    assert "secret" not in str(caught.value)
+    assert not Path("/nowhere").exists()
+
+
+def test_a_store_that_is_away_shows_when_the_query_is_planned(spark):
+    register_data_source(spark)
+    away = load(spark, "postgresql://ada:secret@127.0.0.1:1/log")
+    with pytest.raises(AnalysisException) as caught:
+        away.collect()
+    assert "[OCQ-304] the database cannot be reached" in lines(caught)[0]
+    assert len(lines(caught)) <= 4
+    assert "secret" not in str(caught.value)
+
+
+def hidden_source(address):
+    """Return a data source whose URL holds a password; its store breaks at position 3."""
+
+    class Breaking:
+        def __init__(self, store):
+            self.head = store.head
+            self.store = store
+
+        def read(self, after, limit, selection):
+            if after >= 3:
+                raise ConnectionError("the connection is lost")
+            events = self.store.read(after, 3, selection).events
+            return Slice(after, 3, events)
+
+        def is_outage(self, error):
+            return isinstance(error, ConnectionError)
+
+    class HiddenSource(EventStoreSource):
+        @classmethod
+        def name(cls):
+            return "hidden"
+
+        @staticmethod
+        def open_source(url):
+            return Breaking(EventStoreSource.open_source(address))
+
+    return HiddenSource
+
+
+URL = "postgresql://ada:secret@host/log"
+
+
+@pytest.mark.parametrize("mode", ["simple", "extended", "formatted", "cost"])
+def test_the_password_of_the_url_is_in_no_plan(spark, url, capsys, mode):
+    spark.dataSource.register(hidden_source(url))
+    frame = spark.read.format("hidden").option("url", URL).load().where("type = 'odd'")
+    frame.explain(mode)
+    shown = capsys.readouterr().out
+    assert "hidden" in shown
+    assert "secret" not in shown
+    assert "secret" not in frame._jdf.queryExecution().toString()
+
+
+def test_a_store_that_goes_away_while_it_is_read_is_told_without_a_stack_trace(spark, url):
+    spark.dataSource.register(hidden_source(url))
+    with pytest.raises(PythonException) as caught:
+        spark.read.format("hidden").option("url", URL).load().collect()
+    assert "[OCQ-412] the event store does not answer (the connection is lost)" in "".join(lines(caught)[:2])
+    assert "Traceback" not in str(caught.value)
+    assert "secret" not in str(caught.value)
+
+
+def test_a_stream_says_why_it_ended_and_not_its_password(spark, url, tmp_path):
+    spark.dataSource.register(hidden_source(url))
+    stream = spark.readStream.format("hidden").option("url", URL).load().writeStream.format("noop")
+    query = stream.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+    with pytest.raises(StreamingQueryException) as caught:
+        query.awaitTermination(120)
+    assert "[OCQ-412] the event store does not answer (the connection is lost)" in str(caught.value)
+    assert "secret" not in str(caught.value)
+    assert not any(b"secret" in file.read_bytes() for file in tmp_path.rglob("*") if file.is_file())

@@ -1,36 +1,33 @@
-"""The data source's parts, called as Spark calls them, without Spark."""
+"""The data source as Spark asks it, without Spark."""
 
 from __future__ import annotations
 
 import pytest
-from pyspark.sql.datasource import (
-    EqualTo,
-    GreaterThan,
-    GreaterThanOrEqual,
-    In,
-    LessThan,
-    LessThanOrEqual,
-    StringContains,
-)
-from pyspark.sql.streaming.datasource import ReadAllAvailable
-from pyspark.sql.types import StructType
+from pyspark.sql.types import LongType, StringType, StructType
 
 from opencqrs_py.adapters.memory import InMemoryEventStore
-from opencqrs_py.engines.spark.source import EventLogSource, Range
-from opencqrs_py.errors import EngineError
+from opencqrs_py.engines.spark.source import EventLogSource
+from opencqrs_py.engines.spark.source_readers import BatchReader, FilteringReader, StreamReader
+from opencqrs_py.errors import EngineError, EventStoreError
 from opencqrs_py.model.event import Event
 
-COUNT = 50_000
+COLUMNS = StructType()
+for _name in Event._fields:
+    COLUMNS.add(_name, LongType() if _name == "position" else StringType())
+
+
 STORE = InMemoryEventStore(
-    Event(0, str(n), "s", f"/x/{n % 2}", "odd" if n % 2 else "even", None, "application/json", None, None)
-    for n in range(1, COUNT + 1)
+    Event(0, str(n), "s", "/x", "t", None, "application/json", None, None) for n in range(60_000)
 )
 
 
 class MemorySource(EventLogSource):
+    ranges = 3
+
     @staticmethod
     def open_source(url):
-        assert url == "memory"
+        if url != "memory":
+            raise EventStoreError("OCQ-301", "the database URL cannot be read")
         return STORE
 
 
@@ -38,80 +35,48 @@ def source(**options):
     return MemorySource({"url": "memory", **options})
 
 
-def positions(reader, ranges):
-    return [p for part in ranges for batch in reader.read(part) for p in batch.column("position").to_pylist()]
+@pytest.fixture(autouse=True)
+def _tracebacks(monkeypatch):
+    monkeypatch.setenv("SPARK_HIDE_TRACEBACK", "")
 
 
-def read(filters=(), **options):
-    reader = source(**options).reader(StructType())
-    left = list(reader.pushFilters(list(filters)))
-    return positions(reader, reader.partitions()), left
-
-
-def test_the_ranges_cover_the_log_once_and_are_several_for_a_long_one():
-    reader = source().reader(StructType())
-    ranges = reader.partitions()
-    assert len(ranges) == 3
-    assert positions(reader, ranges) == list(range(1, COUNT + 1))
-
-
-@pytest.mark.parametrize(
-    ("condition", "expected"),
-    [
-        (EqualTo(("position",), 7), [7]),
-        (GreaterThan(("position",), COUNT - 1), [COUNT]),
-        (GreaterThanOrEqual(("position",), COUNT), [COUNT]),
-        (LessThan(("position",), 3), [1, 2]),
-        (LessThanOrEqual(("position",), 2), [1, 2]),
-    ],
-)
-def test_a_condition_on_the_position_is_taken_in(condition, expected):
-    assert read([condition]) == (expected, [])
-
-
-@pytest.mark.parametrize("condition", [EqualTo(("type",), "odd"), In(("type",), ("odd", "none"))])
-def test_a_condition_on_the_type_is_taken_in_and_narrows_the_option(condition):
-    assert read([condition], to="5") == ([1, 3, 5], [])
-    assert read([condition], to="5", types="even") == ([], [])
-
-
-def test_all_other_conditions_are_left_to_spark():
-    other = StringContains(("subject",), "x")
-    assert read([other, LessThan(("position",), 2)]) == ([1], [other])
-
-
-def test_bounds_from_options_and_conditions_are_both_kept():
-    assert read([GreaterThan(("position",), 4)], **{"from": "3", "to": "6"})[0] == [5, 6]
-    assert read([GreaterThan(("position",), 1)], **{"from": "3", "to": "4"})[0] == [3, 4]
-
-
-def test_a_stream_goes_from_one_head_to_the_next():
-    reader = source(**{"from": "49999"}).streamReader(StructType())
-    start = reader.initialOffset()
-    end = reader.latestOffset(start, ReadAllAvailable())
-    assert (start, end) == ({"position": 49_998}, {"position": COUNT})
-    assert positions(reader, reader.partitions(start, end)) == [49_999, 50_000]
-    assert reader.partitions(end, reader.latestOffset(end, ReadAllAvailable())) == []
-
-
-def test_a_range_ends_where_it_should_although_the_log_goes_on():
-    reader = source(types="odd").reader(StructType())
-    assert positions(reader, [Range(10, 14)]) == [11, 13]
-
-
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
-        ({}, "the option 'url' is missing"),
-        ({"url": "memory", "to": "x"}, "'to' is a position, a whole number, got 'x'"),
-    ],
-)
-def test_a_wrong_option_shows_when_the_columns_are_asked_for(options, says):
-    with pytest.raises(EngineError, match=says):
-        MemorySource(options).schema()
+def test_it_is_known_by_its_name():
+    assert MemorySource.name() == "opencqrs"
 
 
 def test_the_columns_are_those_of_an_event():
     columns = [part.split()[0] for part in source().schema().split(", ")]
     assert columns == list(Event._fields)
-    assert MemorySource.name() == "opencqrs"
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [({"to": "x"}, "the option 'to' must be"), ({"url": "nowhere"}, "the database URL cannot be read")],
+)
+def test_a_mistake_shows_when_the_columns_are_asked_for(options, says):
+    with pytest.raises((EngineError, EventStoreError), match=says):
+        source(**options).schema()
+
+
+def test_there_is_a_reader_for_batches_and_one_for_streams():
+    assert isinstance(source().reader(COLUMNS), BatchReader)
+    assert isinstance(source().streamReader(COLUMNS), StreamReader)
+
+
+def test_filters_are_sparks_alone_unless_the_source_is_made_to_push_them():
+    class PushingSource(MemorySource):
+        push_filters = True
+
+    assert type(source().reader(COLUMNS)) is BatchReader
+    assert type(PushingSource({"url": "memory"}).reader(COLUMNS)) is FilteringReader
+
+
+def test_the_number_of_ranges_is_the_sources_unless_an_option_says_it():
+    assert len(source().reader(COLUMNS).partitions()) == 3
+    assert len(source(ranges="2").reader(COLUMNS).partitions()) == 2
+
+
+@pytest.mark.parametrize("ask", [MemorySource.reader, MemorySource.streamReader])
+def test_other_columns_are_refused(ask):
+    with pytest.raises(EngineError, match=r"OCQ-410.* the columns are position bigint, id string"):
+        ask(source(), StructType().add("id", StringType()))

@@ -1,0 +1,80 @@
+"""The stores that ``format("opencqrs")`` opens, without Spark."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from opencqrs_py.adapters.sql import Database, SqlEventStore
+from opencqrs_py.assembly.spark_source import EventStoreSource
+from opencqrs_py.errors import EngineError, EventStoreError
+from opencqrs_py.model.event import Event
+
+EVENT = Event(0, "1", "urn:s", "/x", "t", None, "application/json", None, None)
+
+
+@pytest.fixture
+def database(tmp_path):
+    SqlEventStore(Database(f"sqlite:///{tmp_path}/a b.db")).append([EVENT])
+    return tmp_path / "a b.db"
+
+
+def test_a_database_is_opened_once_in_a_process(database):
+    source = EventStoreSource.open_source(f"sqlite:///{database}")
+    assert source.head() == 1
+    assert EventStoreSource.open_source(f"sqlite:///{database}") is source
+
+
+def test_a_relative_path_counts_from_the_folder_of_the_program(database, monkeypatch):
+    monkeypatch.chdir(database.parent)
+    assert EventStoreSource.open_source(f"sqlite:///{database.name}").head() == 1
+
+
+def test_files_are_opened_by_their_url(tmp_path):
+    lines = tmp_path / "events.ndjson"
+    lines.write_text(json.dumps({"id": "1", "source": "urn:s", "type": "t"}) + "\n")
+    assert EventStoreSource.open_source(lines.as_uri()).head() == 1
+
+
+def test_variables_of_the_environment_are_filled_in_and_escaped(database, monkeypatch):
+    monkeypatch.setenv("LOG_NAME", database.stem)
+    with pytest.raises(EngineError, match=r"names the file .*a%20b\.db, which does not exist"):
+        EventStoreSource.open_source(f"sqlite:///{database.parent}/${{LOG_NAME}}.db")
+    monkeypatch.setenv("LOG_PASSWORD", "p@ss/word:1")
+    with pytest.raises(EventStoreError) as caught:
+        EventStoreSource.open_source("oracle://ada:${LOG_PASSWORD}@host/log")
+    assert caught.value.where == "oracle://ada:***@host/log"
+
+
+def test_a_variable_that_is_not_set_is_named():
+    with pytest.raises(EngineError) as caught:
+        EventStoreSource.open_source("postgresql://ada:${NO_SUCH_PASSWORD}@host/log")
+    assert caught.value.what == (
+        "the option 'url' asks for the environment variable NO_SUCH_PASSWORD, which is not set"
+    )
+    assert "spark.executorEnv.NO_SUCH_PASSWORD" in caught.value.fix
+
+
+@pytest.mark.parametrize("form", ["sqlite:///{}", "sqlite+pysqlite:///{}", "sqlite:///{}?timeout=5"])
+def test_a_missing_file_is_refused_and_not_made(tmp_path, form):
+    missing = tmp_path / "missing.db"
+    with pytest.raises(EngineError, match=r"missing\.db, which does not exist"):
+        EventStoreSource.open_source(form.format(missing))
+    assert not missing.exists()
+
+
+@pytest.mark.parametrize("url", ["sqlite://", "sqlite:///", "sqlite:///:memory:"])
+def test_a_database_in_memory_is_refused(url):
+    with pytest.raises(EngineError, match="in memory, which only the process that made it can see"):
+        EventStoreSource.open_source(url)
+
+
+def test_the_token_of_eventsourcingdb_comes_from_the_environment(monkeypatch):
+    monkeypatch.setenv("OPENCQRS__EVENT_STORE__API_TOKEN", "secret")
+    asked = []
+    monkeypatch.setattr(
+        "opencqrs_py.assembly.spark_source.open_event_store", lambda url, token: asked.append((url, token))
+    )
+    EventStoreSource.open_source("eventsourcingdb://host:3000")
+    assert asked == [("eventsourcingdb://host:3000", "secret")]

@@ -1,0 +1,215 @@
+"""The readers, called as Spark calls them, without Spark."""
+
+from __future__ import annotations
+
+import os
+import pickle
+
+import pytest
+from pyspark.sql.datasource import EqualTo, GreaterThan, LessThan, StringContains, StringStartsWith
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+
+from opencqrs_py.adapters.memory import InMemoryEventStore
+from opencqrs_py.engines.spark.source_options import scope_of
+from opencqrs_py.engines.spark.source_ranges import Range
+from opencqrs_py.engines.spark.source_readers import BatchReader, FilteringReader, StreamReader
+from opencqrs_py.errors import EngineError, EventStoreError
+from opencqrs_py.model.event import Event
+
+COUNT = 50_000
+ALL = ReadAllAvailable()
+
+
+def made(number):
+    time = f"2026-01-{1 + number // 10:02}T00:00:00Z" if number < 300 else None
+    kind = "odd" if number % 2 else "even"
+    return Event(0, str(number), "s", f"/x/{number % 2}", kind, time, "application/json", None, None)
+
+
+STORE = InMemoryEventStore(made(n) for n in range(1, COUNT + 1))
+
+
+def open_store(url):
+    assert url == "memory"
+    return STORE
+
+
+@pytest.fixture(autouse=True)
+def _tracebacks(monkeypatch):
+    monkeypatch.setenv("SPARK_HIDE_TRACEBACK", "")
+
+
+def batch_reader(opened=open_store, **options):
+    return BatchReader(opened, scope_of({"url": "memory", **options}, ranges=8))
+
+
+def stream_reader(opened=open_store, **options):
+    return StreamReader(opened, scope_of({"url": "memory", **options}, ranges=8))
+
+
+def positions(reader, ranges):
+    return [p for part in ranges for batch in reader.read(part) for p in batch.column("position").to_pylist()]
+
+
+def read(filters=(), **options):
+    reader = FilteringReader(open_store, scope_of({"url": "memory", **options}, ranges=8))
+    left = list(reader.pushFilters(list(filters)))
+    return positions(reader, reader.partitions()), left
+
+
+# --------------------------------------------------------------------------------------------------------- batches
+
+
+def test_the_ranges_cover_the_log_once_and_are_several_for_a_long_one():
+    reader = batch_reader()
+    ranges = reader.partitions()
+    assert len(ranges) == 3
+    assert positions(reader, ranges) == list(range(1, COUNT + 1))
+
+
+def test_the_option_says_how_many_ranges_there_are_at_most():
+    assert len(batch_reader(ranges="2").partitions()) == 2
+
+
+@pytest.mark.parametrize(
+    "options", [{"from": "60000"}, {"to": "0"}, {"from": "5", "to": "4"}, {"from": "2100-01-01T00:00Z"}]
+)
+def test_an_empty_stretch_is_one_range_without_events(options):
+    reader = batch_reader(**options)
+    assert len(reader.partitions()) == 1
+    assert positions(reader, reader.partitions()) == []
+
+
+def test_a_range_travels_to_the_executors():
+    assert pickle.loads(pickle.dumps(Range(3, 7))) == Range(3, 7)
+
+
+def test_times_are_places_in_the_log():
+    assert read(**{"from": "2026-01-02T00:00:00Z", "to": "2026-01-02T12:00:00Z"})[0] == list(range(10, 20))
+
+
+def test_filters_that_the_store_does_not_check_exactly_are_left_to_spark():
+    subject, other = StringStartsWith(("subject",), "/x/1"), StringContains(("id",), "1")
+    found, left = read([other, subject, EqualTo(("type",), "odd"), LessThan(("position",), 4)])
+    assert (found, left) == ([1, 3], [other, subject])
+
+
+def test_bounds_from_options_and_filters_are_both_kept():
+    assert read([GreaterThan(("position",), 4)], **{"from": "3", "to": "6"})[0] == [5, 6]
+    assert read([GreaterThan(("position",), 1)], **{"from": "3", "to": "4"})[0] == [3, 4]
+
+
+# --------------------------------------------------------------------------------------------------------- streams
+
+
+def test_a_stream_goes_from_one_head_to_the_next():
+    reader = stream_reader(**{"from": "49999"})
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, ALL)
+    assert (start, end) == ({"position": 49_998}, {"position": COUNT})
+    assert positions(reader, reader.partitions(start, end)) == [49_999, 50_000]
+    assert reader.latestOffset(end, ALL) == end
+    assert reader.partitions(end, end) == []
+
+
+def test_the_progress_of_a_stream_shows_the_head_that_was_seen_last():
+    reader = stream_reader()
+    assert reader.reportLatestOffset() is None
+    reader.latestOffset({"position": 0}, ReadMaxRows(1))
+    assert reader.reportLatestOffset() == {"position": COUNT}
+
+
+def test_a_stream_can_begin_at_a_time_and_behind_the_head():
+    assert stream_reader(**{"from": "2026-01-02T00:00:00Z"}).initialOffset() == {"position": 9}
+    later = stream_reader(**{"from": "60000"})
+    assert later.latestOffset(later.initialOffset(), ALL) == later.initialOffset() == {"position": 59_999}
+
+
+@pytest.mark.parametrize(("last", "end"), [("7", 7), ("2026-01-02T00:00:00Z", 9), ("60000", COUNT)])
+def test_a_stream_ends_where_the_option_says(last, end):
+    reader = stream_reader(to=last)
+    assert reader.latestOffset({"position": 0}, ALL) == {"position": end}
+    assert reader.latestOffset({"position": end}, ALL) == {"position": end}
+
+
+def test_micro_batches_hold_as_many_events_as_the_option_says():
+    reader = stream_reader(types="odd", maxEventsPerTrigger="100", to="1000")
+    assert reader.getDefaultReadLimit() == ReadMaxRows(100)
+    offset, sizes = reader.initialOffset(), []
+    while (end := reader.latestOffset(offset, reader.getDefaultReadLimit())) != offset:
+        sizes.append(len(positions(reader, reader.partitions(offset, end))))
+        offset = end
+    assert sum(sizes) == 500
+    assert max(sizes) == 100
+    assert len(sizes) in (5, 6)
+
+
+def test_without_the_option_a_micro_batch_holds_all_that_there_is():
+    assert stream_reader().getDefaultReadLimit() == ALL
+
+
+def test_what_comes_after_the_start_of_an_available_now_query_is_left_to_the_next_one():
+    store = InMemoryEventStore(made(n) for n in range(1, 6))
+    reader = stream_reader(lambda _: store)
+    reader.prepareForTriggerAvailableNow()
+    store.append([made(6)])
+    assert reader.latestOffset({"position": 0}, ReadMaxRows(3)) == {"position": 3}
+    assert reader.latestOffset({"position": 3}, ReadMaxRows(3)) == {"position": 5}
+    assert reader.latestOffset({"position": 5}, ReadMaxRows(3)) == {"position": 5}
+
+
+def test_a_checkpoint_of_another_log_is_refused():
+    with pytest.raises(EngineError, match=r"OCQ-411.* the log ends at position 50000, but 50007 was there before"):
+        stream_reader().latestOffset({"position": 50_007}, ALL)
+
+
+# ---------------------------------------------------------------------------------------------------------- errors
+
+
+class Away(InMemoryEventStore):
+    """Fails as a database's driver does."""
+
+    def head(self):
+        raise ConnectionError("connection lost\nand much more")
+
+    def read(self, after, limit, selection):
+        raise ConnectionError("connection lost\nand much more")
+
+    def is_outage(self, error):
+        return isinstance(error, ConnectionError)
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda opened: batch_reader(opened).partitions(),
+        lambda opened: list(batch_reader(opened).read(Range(0, 5))),
+        lambda opened: stream_reader(opened).latestOffset({"position": 0}, ALL),
+        lambda opened: stream_reader(opened).prepareForTriggerAvailableNow(),
+        lambda opened: list(stream_reader(opened).read(Range(0, 5))),
+    ],
+)
+def test_a_store_that_does_not_answer_is_told_in_one_line_without_a_stack_trace(ask):
+    with pytest.raises(EngineError) as caught:
+        ask(lambda _: Away())
+    assert (caught.value.code, caught.value.what) == ("OCQ-412", "the event store does not answer (connection lost)")
+    assert os.environ["SPARK_HIDE_TRACEBACK"]
+
+
+def test_an_error_that_is_explained_already_stays_as_it_is():
+    def refuse(_url):
+        raise EventStoreError("OCQ-301", "the database URL cannot be read")
+
+    with pytest.raises(EventStoreError, match="OCQ-301"):
+        batch_reader(refuse).partitions()
+    assert os.environ["SPARK_HIDE_TRACEBACK"]
+
+
+def test_a_fault_of_ours_keeps_its_stack_trace():
+    class Broken(Away):
+        def is_outage(self, error):
+            return False
+
+    with pytest.raises(ConnectionError):
+        batch_reader(lambda _: Broken()).partitions()
+    assert not os.environ["SPARK_HIDE_TRACEBACK"]
