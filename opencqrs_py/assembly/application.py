@@ -278,9 +278,25 @@ class Application:
             self.stop()
 
     def status(self) -> list[GroupStatus]:
-        """Return how far each group is, also from another process than the one that runs it."""
-        head = self.event_store.head()
-        return [GroupStatus(s.name, head, tuple(self._known(s.name))) for s in self.groups]
+        """Return how far each group is, also from another process than the one that runs it.
+
+        Groups that run in this process answer themselves, so they do so while the database is away, too; the head is
+        then the newest position that one of them has reached.
+        """
+        running: dict[str, list[PartitionStatus]] = {}
+        for partition in (p for engine in self._engines for p in engine.partitions()):
+            running.setdefault(partition.group, []).append(partition.status())
+        head = self._head([status for statuses in running.values() for status in statuses])
+        return [GroupStatus(s.name, head, tuple(running.get(s.name) or self._known(s.name))) for s in self.groups]
+
+    def _head(self, running: Sequence[PartitionStatus]) -> int:
+        try:
+            head: int = self.event_store.head()
+        except Exception as error:
+            if not running or not self.event_store.is_outage(error):
+                raise
+            return max(status.position for status in running)
+        return head
 
     def _check(self, groups: Sequence[EffectiveGroup]) -> None:
         """Raise together all that keeps the groups from running."""

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from threading import Condition, Event, Thread
 
-from opencqrs_py.processing.ports import EventSource
+from opencqrs_py.processing.ports import EventSource, Watch
 
 __all__ = ["HeadWatcher"]
 
 _WAIT_SECONDS = 0.2  # longest wait of the store's watch in one piece: so soon a stop is noticed
-_STOP_SECONDS = 0.3  # longest wait for the thread to end; a store that hangs does not hold up a stop
+_STOP_SECONDS = 0.3  # longest wait for who is watching; a store that hangs does not hold up a stop
 _AFTER_ERROR_SECONDS = 0.5
 
 
 class HeadWatcher:
-    """Looks out for new events on a thread of its own and wakes those who wait.
+    """Looks out for new events for all who wait, and wakes them.
 
-    When the store is away, it goes on with a new watch as soon as there can be one.
+    Of those who wait, the first one watches and wakes the others: so a new event reaches a waiting thread without a
+    detour over another one, and nobody looks at the store while all are busy. With ``changed``, a thread of its own
+    watches all the time. When the store is away, it goes on with a new watch as soon as there can be one.
 
     Args:
         source: The event store.
@@ -30,7 +34,10 @@ class HeadWatcher:
         self._head = 0
         self._changed = Condition()
         self._stopping = Event()
-        self._thread = Thread(target=self._watch, name="opencqrs-head", daemon=True)
+        self._is_watched = False
+        self._watch: Watch | None = None
+        self._opened = ExitStack()
+        self._thread = Thread(target=self._watch_on, name="opencqrs-head", daemon=True)
 
     @property
     def head(self) -> int:
@@ -39,7 +46,8 @@ class HeadWatcher:
 
     def start(self) -> None:
         """Begin to look out."""
-        self._thread.start()
+        if self._on_change is not None:
+            self._thread.start()
 
     def look(self) -> None:
         """Look once, on the caller's thread."""
@@ -50,26 +58,50 @@ class HeadWatcher:
         self._stopping.set()
         with self._changed:
             self._changed.notify_all()
-        if self._thread.is_alive():
-            self._thread.join(_STOP_SECONDS)
+            if self._changed.wait_for(lambda: not self._is_watched, _STOP_SECONDS):
+                self._close()
 
     def wait_beyond(self, position: int, seconds: float) -> None:
-        """Wait until there is an event behind ``position``, somebody wakes us, or the time is over."""
-        with self._changed:
-            if self._head <= position and not self._stopping.is_set():
-                self._changed.wait(seconds)
-
-    def _watch(self) -> None:
-        while not self._stopping.is_set():
+        """Wait until there is an event behind ``position``, the time is over, or all is to stop."""
+        until = time.monotonic() + seconds
+        while self._must_wait(position) and (left := until - time.monotonic()) > 0:
+            with self._changed:
+                if not self._must_wait(position):
+                    return
+                if self._is_watched:
+                    self._changed.wait(left)
+                    continue
+                self._is_watched = True
             try:
-                self._watch_until_stopped()
-            except Exception:  # the processors meet the same error and report it
-                self._stopping.wait(_AFTER_ERROR_SECONDS)
+                self._look_out(min(left, _WAIT_SECONDS))
+            finally:
+                with self._changed:
+                    self._is_watched = False
+                    self._changed.notify_all()
 
-    def _watch_until_stopped(self) -> None:
-        with self._source.watched() as watch:
-            while not self._stopping.is_set():
-                self._see(watch.wait(self._head, _WAIT_SECONDS))
+    def _must_wait(self, position: int) -> bool:
+        return self._head <= position and not self._stopping.is_set()
+
+    def _watch_on(self) -> None:
+        while not self._stopping.is_set():
+            self.wait_beyond(self._head, _WAIT_SECONDS)
+
+    def _look_out(self, seconds: float) -> None:
+        """Use the store's watch for a moment; by one thread at a time."""
+        try:
+            if self._watch is None:
+                self._watch = self._opened.enter_context(self._source.watched())
+            self._see(self._watch.wait(self._head, seconds))
+        except Exception:  # the processors meet the same error and report it
+            self._close()
+            self._stopping.wait(_AFTER_ERROR_SECONDS)
+
+    def _close(self) -> None:
+        self._watch = None
+        try:
+            self._opened.close()
+        except Exception:  # of a connection that is gone; there is nothing left to release
+            self._opened = ExitStack()
 
     def _see(self, head: int) -> None:
         if head > self._head:

@@ -189,7 +189,7 @@ def test_reads_do_not_multiply_with_partitions(
 ADDING = ("INSERT INTO", "WITH fresh")  # on SQLite, on PostgreSQL
 
 
-@pytest.mark.parametrize(("count", "inserts"), [(1, 1), (5_000, 1), (5_001, 2)])
+@pytest.mark.parametrize(("count", "inserts"), [(101, 1), (5_000, 1), (5_001, 2)])
 def test_adding_events_costs_one_statement_per_five_thousand(
     database: Database, store: SqlEventStore, count: int, inserts: int
 ) -> None:
@@ -200,6 +200,17 @@ def test_adding_events_costs_one_statement_per_five_thousand(
     assert sent[: len(turn)] == turn
     assert len(sent) == len(turn) + inserts
     assert set(sent[len(turn) :]) <= set(ADDING)
+    assert len(committed) == 1
+
+
+@pytest.mark.parametrize("count", [1, 100])
+def test_a_few_events_are_sent_together_with_their_transaction(
+    database: Database, store: SqlEventStore, count: int
+) -> None:
+    store.append(events(10, start=1_000_000))
+    with statements(database) as sent, commits(database) as committed:
+        assert store.append(events(count)) == (count, count)
+    assert len(sent) == (1 if database.kind == "sqlite" else 0)  # PostgreSQL's go by the driver's pipeline
     assert len(committed) == 1
 
 

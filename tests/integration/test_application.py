@@ -10,9 +10,10 @@ from types import ModuleType
 import pytest
 from sqlalchemy import create_engine, text
 
-from opencqrs_py import Application
+from opencqrs_py import Application, Observer
 from opencqrs_py.errors import AssemblyError
 from opencqrs_py.model.cloudevents import parse_event
+from opencqrs_py.model.partition import Partition
 
 HANDLERS = """
 from opencqrs_py import Event, event_handling, on_start
@@ -86,6 +87,55 @@ def test_start_and_stop_go_on_where_they_were(handlers, tmp_path):
     application.stop()
     assert not application.run(["seen"], until_caught_up=True).failed
     assert seen(tmp_path) == 100
+
+
+class AwayError(Exception):
+    """The store does not answer."""
+
+
+def test_a_running_application_tells_how_far_it_is_while_the_store_is_away(handlers, tmp_path, monkeypatch):
+    application = Application(THREAD, [handlers], tmp_path)
+    add_events(application)
+    application.run(until_caught_up=True)
+    store = application.event_store
+
+    def away() -> int:
+        raise AwayError
+
+    monkeypatch.setattr(store, "head", away)
+    monkeypatch.setattr(store, "is_outage", lambda error: isinstance(error, AwayError))
+    with pytest.raises(AwayError):
+        application.status()
+    application.start(["seen"])
+    try:
+        assert [(s.group, s.head, s.lag) for s in application.status()] == [("seen", 100, 0), ("other", 100, 0)]
+    finally:
+        application.stop()
+
+
+class Noting(Observer):
+    """Notes when partitions were claimed and released."""
+
+    def __init__(self) -> None:
+        self.moments: list[tuple[str, str]] = []
+
+    def claimed(self, group: str, partition: Partition, position: int) -> None:
+        self.moments.append((f"claimed at {position}", f"{group} {partition}"))
+
+    def stopped(self, group: str, partition: Partition) -> None:
+        self.moments.append(("stopped", f"{group} {partition}"))
+
+
+@pytest.mark.parametrize("engine", ["thread", pytest.param("spark", marks=pytest.mark.spark)])
+def test_an_observer_is_told_of_each_partition_that_is_claimed_and_released(engine, handlers, tmp_path):
+    settings = {"event-handling.standard.processing.engine": engine, "spark.master": "local[1]"}
+    application = Application(settings, [handlers.see], tmp_path)
+    add_events(application, 3)
+    observer = Noting()
+    for position in (0, 3):
+        application.run(observer=observer, until_caught_up=True)
+        assert observer.moments == [(f"claimed at {position}", "seen 0/1"), ("stopped", "seen 0/1")]
+        observer.moments.clear()
 
 
 def test_a_second_application_takes_over_and_the_first_one_ends(handlers, tmp_path):

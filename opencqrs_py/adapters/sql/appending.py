@@ -11,7 +11,7 @@ from sqlalchemy.exc import IntegrityError
 
 from opencqrs_py.adapters.sql.databases import Database
 from opencqrs_py.adapters.sql.schema import EVENTS
-from opencqrs_py.adapters.sql.turns import in_turn
+from opencqrs_py.adapters.sql.turns import in_turn, in_turn_at_once
 from opencqrs_py.adapters.sql.versions import APPENDS, EVENTS_CHANNEL, INDEXED_LENGTH
 from opencqrs_py.model.appending import Appended, Precondition, check
 from opencqrs_py.model.cloudevents import microseconds
@@ -20,6 +20,7 @@ from opencqrs_py.model.event import Event
 __all__ = ["append_events"]
 
 _ROWS_PER_STATEMENT = 5_000
+_ROWS_AT_ONCE = 100  # few enough to be sent together with the begin and the end of their transaction
 _CHARACTERS_PER_STATEMENT = 8_000_000  # of payloads; what is taken in at once stays small, however large events are
 
 _Row = tuple[Any, ...]
@@ -77,6 +78,9 @@ def append_events(
     """
     given = added = 0
     insert = _insert_sqlite if database.kind == "sqlite" else _insert_postgresql
+    if database.kind == "postgresql" and not preconditions and _is_short(events):
+        rows = list(map(_row, events))
+        return Appended(len(rows), in_turn_at_once(database, APPENDS, _INSERT_ALL, (_as_json(rows),)))
     with in_turn(database, APPENDS) as connection:
         check(preconditions, lambda subject: _newest(connection, subject), database.label)
         for rows in _chunks(map(_row, events)):
@@ -85,6 +89,13 @@ def append_events(
             if progress is not None:
                 progress(given)
     return Appended(given, added)
+
+
+def _is_short(events: Iterable[Event]) -> bool:
+    """Say whether the events are there already, few and not large."""
+    if not isinstance(events, Sequence) or not 0 < len(events) <= _ROWS_AT_ONCE:
+        return False
+    return sum(len(event.payload or "") for event in events) <= _CHARACTERS_PER_STATEMENT
 
 
 def _newest(connection: Connection, subject: str) -> str | None:
@@ -105,12 +116,15 @@ def _insert_sqlite(connection: Connection, rows: list[_Row]) -> int:
 
 def _insert_postgresql(connection: Connection, rows: list[_Row]) -> int:
     """Send all rows as one JSON text, the quickest there is for the driver, and tell who listens of the newest."""
+    added: int = connection.exec_driver_sql(_INSERT_ALL, (_as_json(rows),)).scalar_one()
+    return added
+
+
+def _as_json(rows: list[_Row]) -> str:
     once: dict[_Row, _Row] = {}
     for row in rows:  # a single statement does not see what it adds itself
         once.setdefault(row[_ID_AND_SOURCE], row)
-    sent = orjson.dumps([dict(zip(_WRITTEN, row, strict=True)) for row in once.values()]).decode()
-    added: int = connection.exec_driver_sql(_INSERT_ALL, (sent,)).scalar_one()
-    return added
+    return orjson.dumps([dict(zip(_WRITTEN, row, strict=True)) for row in once.values()]).decode()
 
 
 def _row(event: Event) -> _Row:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
@@ -11,7 +12,7 @@ from sqlalchemy.exc import DBAPIError
 from opencqrs_py.adapters.sql.databases import Database
 from opencqrs_py.adapters.sql.outages import DatabaseAwayError, sql_state
 
-__all__ = ["in_turn"]
+__all__ = ["in_turn", "in_turn_at_once"]
 
 PATIENCE = 60.0  # seconds that one waits for the others
 _LOCK_NOT_AVAILABLE = "55P03"
@@ -46,6 +47,28 @@ def in_turn(database: Database, lock: int) -> Iterator[Connection]:
             if _take(database, connection, lock) == "read committed":
                 yield connection
                 return
+
+
+def in_turn_at_once(database: Database, lock: int, statement: str, values: tuple[Any, ...]) -> Any:
+    """Run one statement in a turn of its own on PostgreSQL, and return the first column of its first row.
+
+    Begin, turn, statement and commit are sent together: one round trip instead of four.
+
+    Raises:
+        DatabaseAwayError: As ``in_turn``.
+    """
+    try:
+        with database.writing(isolation_level="READ COMMITTED") as connection:
+            driver: Any = connection.connection.driver_connection
+            with driver.pipeline():
+                driver.execute(_TAKE, (lock, f"{PATIENCE * 1_000:.0f}ms", str(lock)))
+                result = driver.execute(statement, values)
+                driver.commit()
+            return result.fetchone()[0]
+    except Exception as error:
+        if getattr(error, "sqlstate", None) != _LOCK_NOT_AVAILABLE:
+            raise
+        raise _held(database, lock) from None
 
 
 def _take(database: Database, connection: Connection, lock: int) -> str:

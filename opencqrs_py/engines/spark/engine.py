@@ -13,7 +13,7 @@ from threading import Condition, Thread
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
-from opencqrs_py.engines.runs import GroupRun, claim, publish, settle
+from opencqrs_py.engines.runs import GroupRun, claim, release, settle
 from opencqrs_py.engines.spark.orders import Order, Report
 from opencqrs_py.engines.spark.query import GroupQuery, spark_trouble
 from opencqrs_py.engines.spark.session import Sessions
@@ -102,7 +102,7 @@ class SparkEngine:
         """
         for run in self._runs:
             watcher = self._watchers[id(run.processing.source)]
-            self._groups.append(_Group(run, claim(run, self._owner, self._clock), watcher))
+            self._groups.append(_Group(run, claim(run, self._owner, self._clock, self._observer), watcher))
         for watcher in self._watchers.values():
             watcher.look()
         if any(group.ready() for group in self._groups):
@@ -128,8 +128,7 @@ class SparkEngine:
             if group.query is not None:
                 group.query.stop()
             for partition in group.partitions:
-                partition.stop()
-                publish(group.run.processing.tracker, partition)
+                release(partition, group.run.processing.tracker, self._observer)
         self._sessions.close()
 
     def partitions(self) -> Sequence[SupervisedPartition]:

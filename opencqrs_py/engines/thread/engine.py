@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from threading import Event, Thread
 
-from opencqrs_py.engines.runs import GroupRun, claim, publish, settle
+from opencqrs_py.engines.runs import GroupRun, claim, release, settle
 from opencqrs_py.engines.watching import HeadWatcher
 from opencqrs_py.processing.clocks import SystemClock
 from opencqrs_py.processing.ports import Clock
@@ -53,7 +53,7 @@ class ThreadEngine:
         for watcher in self._watchers.values():
             watcher.start()
         for run in self._runs:
-            for partition in claim(run, self._owner, self._clock):
+            for partition in claim(run, self._owner, self._clock, self._observer):
                 self._partitions.append(partition)
                 name = f"opencqrs-{run.group}-{partition.partition}"
                 self._threads.append(Thread(target=self._work, args=(run, partition), name=name, daemon=True))
@@ -103,8 +103,7 @@ class ThreadEngine:
                 watcher.wait_beyond(max(partition.cursor.position, seen), _IDLE_SECONDS)
         if partition.trouble is None:
             settle(partition, processor.flush(partition.cursor), tracker, self._observer)
-        partition.stop()
-        publish(tracker, partition)
+        release(partition, tracker, self._observer)
 
 
 def _is_done(partition: SupervisedPartition, head: int) -> bool:

@@ -163,12 +163,71 @@ def test_a_watcher_without_listener_only_wakes_those_who_wait(source: Source) ->
     assert watcher.head == 1
 
 
-def test_a_watcher_that_was_stopped_has_closed_its_watch(source: Source) -> None:
+def test_nobody_looks_at_the_store_while_nobody_waits(source: Source) -> None:
     watcher = HeadWatcher(source)
+    watcher.start()
+    source.set(3)
+    watcher.wait_beyond(0, SECONDS)
+    watcher.wait_beyond(2, SECONDS)
+    assert (source.opened, source.waited) == (1, 1)
+    watcher.stop()
+    assert source.closed == 1
+
+
+def test_of_several_who_wait_one_watches_at_a_time(source: Source) -> None:
+    watcher, watching_now, most = HeadWatcher(source), 0, 0
+    wait = source.wait
+
+    def counted(after: int, seconds: float) -> int:
+        nonlocal watching_now, most
+        watching_now += 1
+        most = max(most, watching_now)
+        try:
+            return wait(after, seconds)
+        finally:
+            watching_now -= 1
+
+    source.wait = counted  # type: ignore[method-assign]
+    with ThreadPoolExecutor(5) as threads:
+        waiting = [threads.submit(watcher.wait_beyond, position, SECONDS) for position in (0, 0, 1, 1, 2)]
+        for position in (1, 2, 3):
+            source.wait_until_waited_for()
+            source.set(position)
+        for each in waiting:
+            each.result(SECONDS)
+    assert (watcher.head, most) == (3, 1)
+    watcher.stop()
+
+
+def test_who_waits_is_woken_when_the_time_is_over(source: Source) -> None:
+    watcher = HeadWatcher(source)
+    with ThreadPoolExecutor(2) as threads:
+        for each in [threads.submit(watcher.wait_beyond, 0, 0.01) for _ in range(2)]:
+            each.result(SECONDS)
+    assert watcher.head == 0
+    watcher.stop()
+
+
+def test_a_watch_that_cannot_be_closed_is_given_up(source: Source) -> None:
+    @contextmanager
+    def broken() -> Iterator[Source]:
+        yield source
+        raise ConnectionError("gone")
+
+    source.watched = broken  # type: ignore[method-assign]
+    source.set(1)
+    watcher = HeadWatcher(source)
+    watcher.wait_beyond(0, SECONDS)
+    watcher.stop()
+    assert watcher.head == 1
+
+
+def test_a_watcher_that_was_stopped_has_closed_its_watch(source: Source, changes: list[int]) -> None:
+    watcher = HeadWatcher(source, lambda: changes.append(1))
     watcher.start()
     source.wait_until_waited_for()
     watcher.stop()
-    assert not watcher._thread.is_alive()
+    watcher._thread.join(SECONDS)
     assert (source.opened, source.closed) == (1, 1)
     watcher.stop()
 
@@ -182,7 +241,7 @@ def test_a_store_that_hangs_does_not_hold_up_a_stop(source: Source) -> None:
         return 0
 
     source.wait = hang  # type: ignore[method-assign]
-    watcher = HeadWatcher(source)
+    watcher = HeadWatcher(source, lambda: None)
     watcher.start()
     assert hanging.wait(SECONDS)
     began = time.monotonic()
