@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import get_origin
 
 from opencqrs_py.adapters.memory import InMemoryProgressTracker, NoTransactions
 from opencqrs_py.adapters.sql import Database, DatabaseTransactions, Engine, SqlProgressTracker
@@ -13,6 +14,7 @@ from opencqrs_py.config import EffectiveGroup, RetryPolicy, Tracking
 from opencqrs_py.errors import AssemblyError
 from opencqrs_py.processing.backoff import ExponentialBackOff, FixedBackOff, NoRetry
 from opencqrs_py.processing.ports import BackOff, ProgressTracker, Transactions
+from opencqrs_py.processing.roles import Kind
 from opencqrs_py.processing.signatures import Signature
 
 __all__ = [
@@ -22,6 +24,9 @@ __all__ = [
     "tracker_for",
     "transactions_on",
 ]
+
+
+_DATABASES_OF = {"sqlite3": ("sqlite",), "psycopg": ("postgresql",), "pymysql": ("mariadb", "mysql")}
 
 
 def open_database(
@@ -46,21 +51,29 @@ def transactions_on(database: Database | None) -> Transactions:
     return NoTransactions() if database is None else DatabaseTransactions(database)
 
 
-def check_transaction(signature: Signature, place: str, *, there: bool) -> None:
-    """Refuse a function that asks for the transaction when there is none.
+def check_transaction(signature: Signature, place: str, *, there: bool, url: str = "") -> None:
+    """Refuse a function that asks for the transaction when there is none, or for the connection of another driver.
 
     Args:
         signature: What the function asks for.
         place: How messages name it.
         there: Whether there are transactions.
+        url: Of the database; empty when a provider makes its engine.
 
     Raises:
-        AssemblyError: OCQ-524.
+        AssemblyError: OCQ-524 or OCQ-525.
     """
     if signature.transactional and not there:
         what = "a connection or session is asked for, but there is no database"
         fix = "set database.url, or register a provider of a sqlalchemy.Engine"
         raise AssemblyError("OCQ-524", what, place, fix)
+    kind = url.partition(":")[0].partition("+")[0]
+    for argument in signature.arguments:
+        driver = getattr(get_origin(argument.annotation) or argument.annotation, "__module__", "").partition(".")[0]
+        if argument.kind is Kind.DRIVER and kind and kind not in _DATABASES_OF[driver]:
+            what = f"'{argument.name}' asks for a connection of {driver}, but the database is {kind}"
+            fix = "ask for sqlalchemy.Connection, or for the connection of the database's own driver"
+            raise AssemblyError("OCQ-525", what, place, fix)
 
 
 def tracker_for(settings: EffectiveGroup, database: Database | None, injector: ContainerInjector) -> ProgressTracker:

@@ -42,7 +42,7 @@ def _bound(discovered: Discovered, settings: EffectiveGroup, database: DatabaseC
         if handler.mark.group == settings.name:
             with placed(handler.place):
                 bound.append(bind(handler, discovered.injector))
-            check_transaction(bound[-1].signature, handler.place, there=has_transactions)
+            check_transaction(bound[-1].signature, handler.place, there=has_transactions, url=database.url)
     return bound
 
 

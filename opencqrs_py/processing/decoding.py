@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import is_dataclass
 from functools import cache
-from typing import Any, get_origin, is_typeddict
+from typing import Any, cast, get_origin, is_typeddict
 
 import orjson
 from pydantic import BaseModel, PydanticUndefinedAnnotation, PydanticUserError, TypeAdapter, ValidationError
@@ -13,9 +13,13 @@ from pydantic import BaseModel, PydanticUndefinedAnnotation, PydanticUserError, 
 from opencqrs_py.errors import EventFormatError, HandlerSignatureError
 from opencqrs_py.model.event import Event
 
-__all__ = ["Decoder", "decodable", "decoder_for"]
+__all__ = ["Decoder", "QuickDecoder", "decodable", "decoder_for", "quick_decoder_for"]
 
 Decoder = Callable[[Event], Any]
+"""From an event to an object; explains what is wrong with one that does not fit."""
+
+QuickDecoder = Callable[[str | None], Any]
+"""From the data as JSON text to the same object; raises anything at all if they are not as usual, or not there."""
 
 _PROBLEMS_SHOWN = 5
 
@@ -48,6 +52,24 @@ def decoder_for(event_class: type) -> Decoder:
     if hasattr(plain, "__attrs_attrs__"):
         return _attrs_decoder(plain)
     return _validating_decoder(plain)
+
+
+@cache
+def quick_decoder_for(event_class: type) -> QuickDecoder | None:
+    """Return a decoder for the usual case, ``None`` if there is none; on any error of it ask the other one."""
+    plain = get_origin(event_class) or event_class
+    if is_typeddict(plain) or plain in (dict, Mapping):
+        return _usual_object
+    if plain is object or hasattr(plain, "__attrs_attrs__"):
+        return None
+    return cast("QuickDecoder", TypeAdapter(plain).validator.validate_json)
+
+
+def _usual_object(payload: str | None) -> dict[str, Any]:
+    data = orjson.loads(payload or "")
+    if type(data) is not dict:
+        raise TypeError
+    return data
 
 
 def _json_object(event: Event) -> Any:

@@ -108,6 +108,9 @@ class Dispatcher:
         Raises:
             ChunkFailedError: With what a handler raised, or why an event cannot be read or decoded.
         """
+        if self._reading.plain and (decoded := self._planner.decoded_together(events)) is not None:
+            self._call_lists([Gathered(decoded)], work, len(events))
+            return len(events)
         gathered = [Gathered() for _ in self._lists]
         handled = index = 0
         runs = self._runs
@@ -117,13 +120,16 @@ class Dispatcher:
                 handled += run(event, event, work, gathered)
         except _HANDLER_ERRORS as error:
             raise ChunkFailedError(index, error) from error
+        self._call_lists(gathered, work, len(events))
+        return handled
+
+    def _call_lists(self, gathered: Sequence[Gathered], work: Work, size: int) -> None:
         try:
             for call, of_chunk in zip(self._lists, gathered, strict=True):
                 if of_chunk.decoded:
                     finish(call(of_chunk.decoded, of_chunk.events, of_chunk.raws, work))
         except _HANDLER_ERRORS as error:
-            raise ChunkFailedError(0 if len(events) == 1 else None, error) from error
-        return handled
+            raise ChunkFailedError(0 if size == 1 else None, error) from error
 
     def _run_for(self, event_type: str) -> Run:
         """Return what is done with stored events of a type; made once."""

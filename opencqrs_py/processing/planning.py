@@ -11,7 +11,7 @@ from opencqrs_py.errors import HandlerSignatureError
 from opencqrs_py.model.event import Event
 from opencqrs_py.processing.awaiting import finish
 from opencqrs_py.processing.binding import BoundHandler, Call
-from opencqrs_py.processing.decoding import Decoder, decoder_for
+from opencqrs_py.processing.decoding import Decoder, QuickDecoder, decoder_for, quick_decoder_for
 from opencqrs_py.processing.event_types import ANYTHING, EventTypes, is_a, plain
 from opencqrs_py.processing.interception import Interceptors
 from opencqrs_py.processing.roles import Kind
@@ -64,6 +64,11 @@ class _Step:
     decode: Decoder | None
     call: Call
 
+    @property
+    def quick(self) -> QuickDecoder | None:
+        """The decoder for the usual case, if there is one."""
+        return None if self.decode is None else quick_decoder_for(self.decoded_as)
+
 
 @dataclass(frozen=True, slots=True)
 class _Fill:
@@ -93,6 +98,8 @@ class Planner:
         self._singles = [(bound, interceptors.around_handler(bound, bound.call)) for bound in _of(handlers, many=False)]
         self._lists = [(bound, interceptors.around_handler(bound, bound.call)) for bound in _of(handlers, many=True)]
         self._surrounded = interceptors.of_handlers
+        self._together = not self._singles and len(self._lists) == 1 and not self._whole(self._lists[0][0])
+        self._quick: dict[str, QuickDecoder] = {}
         self._plans: dict[str, Plan] = {}
         for bound in handlers:
             self._check(bound)
@@ -112,6 +119,30 @@ class Planner:
             plan = Plan(_calling(steps) if steps else None, _gathering(fills) if fills else None)
             self._plans[event_type] = plan
         return plan
+
+    def decoded_together(self, events: Sequence[Event]) -> list[Any] | None:
+        """Return the objects of a chunk for the only handler, which takes lists and wants nothing but objects.
+
+        Returns:
+            ``None`` if the group is another one, or an event is not as usual: then each has to be looked at.
+        """
+        if not self._together:
+            return None
+        quick = self._quick
+        try:
+            return [quick[event.type](event.payload) for event in events]
+        except KeyError as missing:
+            return self.decoded_together(events) if self._learned(missing.args[0]) else None
+        except Exception:  # looking at each explains it
+            return None
+
+    def _learned(self, event_type: str) -> bool:
+        """Take note of how events of a type are decoded; say whether that is new and they can be decoded together."""
+        step = self._step(*self._lists[0], event_type)
+        if event_type in self._quick or step is None or step.quick is None:
+            return False
+        self._quick[event_type] = step.quick
+        return True
 
     def known_types(self) -> frozenset[str] | None:
         """Return the types that lead to a handler, or ``None`` when only a look at each type can tell."""
@@ -177,10 +208,26 @@ def _calling(steps: Sequence[_Step]) -> Run:
 
 def _calling_one(step: _Step) -> Run:
     """The same for a single handler, which is what most groups have for a type: a third of the time."""
-    call, decode = step.call, step.decode or _undecoded
+    call, decode, quick = step.call, step.decode or _undecoded, step.quick
+    if quick is not None:
+        return _calling_quickly(call, quick, decode)
 
     def run(event: Event, raw: Event, work: Work, _gathered: Sequence[Gathered]) -> bool:
         result = call(decode(event), event, raw, work)
+        if result is not None:
+            finish(result)
+        return True
+
+    return run
+
+
+def _calling_quickly(call: Call, quick: QuickDecoder, decode: Decoder) -> Run:
+    def run(event: Event, raw: Event, work: Work, _gathered: Sequence[Gathered]) -> bool:
+        try:
+            decoded = quick(event.payload)
+        except Exception:  # the other decoder explains it
+            decoded = decode(event)
+        result = call(decoded, event, raw, work)
         if result is not None:
             finish(result)
         return True

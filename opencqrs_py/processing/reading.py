@@ -29,6 +29,11 @@ class Reading:
         """Whether an upcaster can look at an event's attributes."""
         return self._upcasters is not None and self._upcasters.sees_attributes
 
+    @property
+    def plain(self) -> bool:
+        """Whether all events are read as they are stored."""
+        return not self._enveloped and not self.upcast_types
+
     def plain_for(self, event_type: str) -> bool:
         """Say whether events of the type are read as they are stored."""
         return not self._enveloped and event_type not in self.upcast_types

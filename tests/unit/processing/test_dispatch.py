@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar
 
+import attrs
 import pytest
 from pydantic import BaseModel
 
@@ -82,6 +83,11 @@ class LentElsewhere(BaseModel):
 @event_type("reader-registered")
 class ReaderRegistered(TypedDict):
     name: str
+
+
+@attrs.define
+class LentAttrs:
+    isbn: str
 
 
 @dataclass
@@ -593,6 +599,39 @@ def test_a_generic_class_is_decoded_as_what_it_was_made_from(recorder: Recorder)
 def test_a_wrong_signature_is_refused_when_it_is_bound(recorder: Recorder) -> None:
     with pytest.raises(HandlerSignatureError, match="OCQ-201"):
         recorder.handles(int)
+
+
+@pytest.mark.parametrize("annotation", [Event, BookLent])
+def test_an_async_handler_alone_is_awaited(recorder: Recorder, annotation: Any) -> None:
+    async def handle(event: Any) -> None:
+        await asyncio.sleep(0)
+        recorder.calls.append(("awaited", event))
+
+    handle.__annotations__["event"] = annotation
+    recorder.add(handle)
+    assert [name for name, _ in recorder.sees(event())] == ["awaited"]
+
+
+# The quick decoder and the careful one
+
+
+@pytest.mark.parametrize("annotation", [BookLent, dict, object, LentAttrs, ReaderRegistered])
+def test_quick_and_careful_decoders_agree(recorder: Recorder, annotation: Any) -> None:
+    payload = '{"isbn": "1", "name": "Ada"}'
+    types = ["book-lent"]
+    recorder.handles(annotation, name="alone", types=types)
+    (alone,) = recorder.sees(event(payload=payload))
+    assert alone == ("alone", decoding.decoder_for(annotation)(event(payload=payload)))
+
+
+@pytest.mark.parametrize("annotation", [BookLent, dict, list[BookLent], list[dict]])
+@pytest.mark.parametrize("payload", [None, "no JSON", "[1]", '"text"'])
+def test_what_the_quick_decoder_cannot_do_the_careful_one_explains(
+    recorder: Recorder, annotation: Any, payload: str | None
+) -> None:
+    recorder.handles(annotation, types=["book-lent"])
+    with pytest.raises(EventFormatError, match=r"OCQ-21[01].*\n.*event 4711"):
+        recorder.sees(event(payload=payload))
 
 
 # @on_start

@@ -1,0 +1,68 @@
+"""Who asks for a transaction gets one, and of the driver that the database has; or the start is refused."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg.rows import TupleRow
+from sqlalchemy import Connection
+
+from opencqrs_py import Event
+from opencqrs_py.assembly.choices import check_transaction
+from opencqrs_py.errors import AssemblyError
+from opencqrs_py.processing.injectors import NothingProvided
+from opencqrs_py.processing.signatures import read_signature
+
+
+def without(raw: Event) -> None: ...
+def of_any(raw: Event, connection: Connection) -> None: ...
+def of_sqlite(raw: Event, connection: sqlite3.Connection) -> None: ...
+def of_postgresql(raw: Event, connection: psycopg.Connection) -> None: ...
+def of_postgresql_with_rows(raw: Event, connection: psycopg.Connection[TupleRow]) -> None: ...
+
+
+def check(call: Callable[..., Any], *, there: bool = True, url: str = "") -> None:
+    check_transaction(read_signature(call, "here", NothingProvided()), "here", there=there, url=url)
+
+
+@pytest.mark.parametrize(
+    ("call", "url"),
+    [
+        (without, "sqlite:///a.db"),
+        (of_any, "sqlite:///a.db"),
+        (of_sqlite, "sqlite:///a.db"),
+        (of_postgresql, "postgresql+psycopg://host/a"),
+        (of_postgresql_with_rows, "postgresql://host/a"),
+        (of_sqlite, ""),
+    ],
+)
+def test_the_connection_of_the_databases_own_driver_is_given(call: Callable[..., Any], url: str) -> None:
+    check(call, url=url)
+
+
+@pytest.mark.parametrize(
+    ("call", "url", "driver", "kind"),
+    [
+        (of_sqlite, "postgresql://u:secret@host/a", "sqlite3", "postgresql"),
+        (of_postgresql, "sqlite:///a.db", "psycopg", "sqlite"),
+        (of_postgresql_with_rows, "mariadb+pymysql://host/a", "psycopg", "mariadb"),
+    ],
+)
+def test_the_connection_of_another_driver_is_refused_at_the_start(
+    call: Callable[..., Any], url: str, driver: str, kind: str
+) -> None:
+    with pytest.raises(AssemblyError) as caught:
+        check(call, url=url)
+    what = f"'connection' asks for a connection of {driver}, but the database is {kind}"
+    assert (caught.value.code, caught.value.what, caught.value.where) == ("OCQ-525", what, "here")
+
+
+@pytest.mark.parametrize("call", [of_any, of_sqlite])
+def test_without_a_database_nobody_gets_a_connection(call: Callable[..., Any]) -> None:
+    check(without, there=False)
+    with pytest.raises(AssemblyError, match="OCQ-524"):
+        check(call, there=False)
