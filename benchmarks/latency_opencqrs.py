@@ -10,7 +10,7 @@ from typing import Any
 
 from sqlalchemy import Connection, text
 
-from opencqrs_py import Application, event_handling, on_start
+from opencqrs_py import Application, Observer, event_handling, on_start
 from opencqrs_py.adapters.sql import Database, SqlEventStore
 from opencqrs_py.model.event import Event
 
@@ -20,7 +20,7 @@ CREATE = text("CREATE TABLE IF NOT EXISTS totals (account TEXT PRIMARY KEY, even
 UPSERT = text("INSERT INTO totals VALUES (:account, 1) ON CONFLICT (account) DO UPDATE SET events = totals.events + 1")
 
 
-class Observer:
+class Commits(Observer):
     """Passes on that something was committed."""
 
     taken: Any
@@ -34,7 +34,7 @@ class Observer:
         self.taken.committed()
 
 
-OBSERVER = Observer()
+OBSERVER = Commits()
 
 
 @on_start("totals")

@@ -57,13 +57,13 @@ def each_exec_driver_sql(event: Paid, connection: Connection) -> None:
     connection.exec_driver_sql(DRIVER_SQL, (event.account, event.amount))
 
 
-@event_handling("each-driver", types=TYPES)
-def each_driver(event: Paid, driver: Driver) -> None:
-    """Write with the driver's own connection, one statement an event."""
-    driver.execute(DRIVER_SQL, (event.account, event.amount))
+@event_handling("each-driver", types=TYPES or ("bank.paid.v1",))
+def each_driver(event: dict, driver: Driver) -> None:
+    """Write with the driver's own connection, one statement an event; decoded to a dict, as the loop by hand does."""
+    driver.execute(DRIVER_SQL, (event["account"], event["amount"]))
 
 
-@event_handling("list-driver", types=TYPES)
-def many_driver(events: list[Paid], driver: Driver) -> None:
-    """Write with the driver's own connection, one ``executemany`` a chunk."""
-    driver.cursor().executemany(DRIVER_SQL, [(event.account, event.amount) for event in events])
+@event_handling("list-driver", types=TYPES or ("bank.paid.v1",))
+def many_driver(events: list[dict], driver: Driver) -> None:
+    """Write with the driver's own connection, one ``executemany`` a chunk; dicts, as in the loop by hand."""
+    driver.cursor().executemany(DRIVER_SQL, [(event["account"], event["amount"]) for event in events])

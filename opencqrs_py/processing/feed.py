@@ -17,6 +17,9 @@ from opencqrs_py.processing.sequencing import Sequencing
 __all__ = ["Feed", "Stretch", "UnsequencedError"]
 
 
+Residues = Callable[[Event, int], Sequence[int]]
+
+
 class UnsequencedError(Exception):
     """It cannot be said to which sequence ``event`` belongs, because of ``error``."""
 
@@ -75,7 +78,8 @@ class Stretch:
 
     def _deal(self, modulus: int) -> _Dealt:
         shares: dict[int, list[Event]] = defaultdict(list)
-        residues = self._sequencing.residues
+        asked = self._sequencing.residues
+        residues = _asked_once_a_subject(asked) if self._sequencing.by_subject else asked
         for event in self._events:
             try:
                 found = residues(event, modulus)
@@ -84,6 +88,18 @@ class Stretch:
             for residue in found:
                 shares[residue].append(event)
         return _Dealt(shares, self.upto, None)
+
+
+def _asked_once_a_subject(residues: Residues) -> Residues:
+    known: dict[str, Sequence[int]] = {}
+
+    def remembered(event: Event, modulus: int) -> Sequence[int]:
+        found = known.get(event.subject)
+        if found is None:
+            found = known[event.subject] = residues(event, modulus)
+        return found
+
+    return remembered
 
 
 def _behind(events: Sequence[Event], after: int) -> Sequence[Event]:

@@ -87,6 +87,7 @@ class SequencingByObject:
         self._call = with_arguments(resolver, signature, NothingProvided())
         self._wanted = signature.event_classes
         self.sees_attributes = signature.sees_attributes
+        self.by_subject = False
         self._types = types
         self._reading = reading
         self._place = place

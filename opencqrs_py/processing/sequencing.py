@@ -172,6 +172,11 @@ class Sequencing(Protocol):
     """Says which partitions an event goes to."""
 
     @property
+    def by_subject(self) -> bool:
+        """Whether events of one subject go to the same partition."""
+        ...
+
+    @property
     def sees_attributes(self) -> bool:
         """Whether it looks at more of an event than its id, subject, type and data."""
         ...
@@ -194,6 +199,11 @@ class SequencingByEvent:
     resolver: SequenceResolver
     partition_of: PartitionOf = residue_of
     opened: Callable[[Event], Event] | None = None
+
+    @property
+    def by_subject(self) -> bool:
+        """Whether events of one subject go to the same partition, so that the first one tells for all."""
+        return isinstance(self.resolver, PerSubject | PerSubjectLevel)
 
     @property
     def sees_attributes(self) -> bool:

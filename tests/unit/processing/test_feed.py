@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from opencqrs_py.adapters.memory import InMemoryEventStore
-from opencqrs_py.model import Event, Partition, Selection, Slice, layout
+from opencqrs_py.model import Event, Partition, Selection, Slice, layout, residue_of
 from opencqrs_py.processing.feed import Feed, Stretch, UnsequencedError
-from opencqrs_py.processing.sequencing import PerSubject, SequencingByEvent
+from opencqrs_py.processing.ports import SequenceResolver
+from opencqrs_py.processing.sequencing import NoSequence, PerSubject, PerSubjectLevel, SequencingByEvent
 
 
 def event(number: int, subject: str = "/books/1") -> Event:
@@ -255,6 +256,21 @@ def test_the_shares_before_an_event_without_sequence_are_complete(
         assert upto == (bad - 1 if asked else 12)
         found += [e.position for e in share]
     assert sorted(found) == [n for n in sorted(positions) if not asked or n < bad]
+
+
+@pytest.mark.parametrize(("resolver", "asked"), [(PerSubject(), 2), (PerSubjectLevel(1), 2), (NoSequence(), 6)])
+def test_a_resolver_that_sees_only_subjects_is_asked_once_a_subject(resolver: SequenceResolver, asked: int) -> None:
+    ids: list[str] = []
+
+    def partition_of(sequence_id: str, modulus: int) -> int:
+        ids.append(sequence_id)
+        return residue_of(sequence_id, modulus)
+
+    events = tuple(event(n, f"/books{n % 2}/{n % 2}") for n in range(1, 7))
+    stretch = Stretch(Slice(0, 6, events), SequencingByEvent(resolver, partition_of))
+    dealt = [one for partition in layout(3) for one in stretch.share(partition, 0)[0]]
+    assert sorted(dealt) == list(events)
+    assert len(ids) == asked
 
 
 def test_several_threads_read_once() -> None:
