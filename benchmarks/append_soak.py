@@ -1,6 +1,6 @@
 """Let many programs add events at once, with delays and rollbacks, while others follow, and look for a missed event.
 
-    python benchmarks/append_soak.py [--database sqlite|postgresql|both] [--seed 7] [--appends 400] [--writers 6]
+    python benchmarks/append_soak.py [--database KIND|both] [--seed 7] [--appends 400] [--writers 6]
 
 Every writer and reader is a process. Some writers do not use this package: they insert with the bare driver. A reader
 waits for new events, reads parts of random size, and must have seen every committed event once, in the order of the
@@ -18,7 +18,8 @@ from contextlib import closing, suppress
 from multiprocessing import get_context
 from typing import Any
 
-from servers import KINDS, kinds, machine, served
+from servers import KINDS, OTHERS, kinds, machine, served
+from sqlalchemy import make_url
 
 from opencqrs_py.adapters.sql import Database, SqlEventStore
 from opencqrs_py.model import Event, Selection
@@ -69,26 +70,32 @@ def write_without_us(url: str, writer: int, appends: int, seed: int) -> None:
     """Insert with the bare driver, in transactions that dawdle before their end."""
     chance = random.Random(f"{seed} {writer}")
     SqlEventStore(Database(url)).head()
-    with closing(connected(url)) as connection:
+    with closing(connected(url)) as connection, closing(connection.cursor()) as cursor:
         insert = INSERT.format("?" if url.startswith("sqlite") else "%s")
         for append in range(appends):
-            connection.execute("BEGIN IMMEDIATE" if url.startswith("sqlite") else "BEGIN")
+            cursor.execute("BEGIN IMMEDIATE" if url.startswith("sqlite") else "BEGIN")
             taken_back = chance.random() < 0.2
             for number in range(chance.randint(1, 4)):
                 name = f"{writer}-{append}-{number}" + ("-taken-back" if taken_back else "")
-                connection.execute(insert, (name, f"/soak/{name}"))
+                cursor.execute(insert, (name, f"/soak/{name}"))
                 dawdle(chance)
-            connection.execute("ROLLBACK" if taken_back else "COMMIT")
+            cursor.execute("ROLLBACK" if taken_back else "COMMIT")
             dawdle(chance)
 
 
 def connected(url: str) -> Any:
     """Return a connection of the bare driver that leaves transactions to us."""
     if url.startswith("sqlite"):
-        import sqlite3  # noqa: PLC0415 one of two drivers
+        import sqlite3  # noqa: PLC0415 one of three drivers
 
         return sqlite3.connect(url.removeprefix("sqlite:///"), isolation_level=None, timeout=60)
-    import psycopg  # noqa: PLC0415 one of two drivers
+    if url.startswith("mariadb"):
+        import pymysql  # noqa: PLC0415 one of three drivers
+
+        parts = make_url(url)
+        socket = parts.query["unix_socket"]
+        return pymysql.connect(unix_socket=socket, user=parts.username, database=parts.database, autocommit=True)
+    import psycopg  # noqa: PLC0415 one of three drivers
 
     return psycopg.connect(url, autocommit=True)
 
@@ -163,7 +170,7 @@ def everything(url: str) -> list[Event]:
 def main() -> int:
     """Run it on what the arguments name."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--database", choices=[*KINDS, "both"], default="both")
+    parser.add_argument("--database", choices=[*KINDS, *OTHERS, "both"], default="both")
     parser.add_argument("--url", help="an empty database, instead of one of our own")
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--writers", type=int, default=6)

@@ -22,7 +22,7 @@ from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
-from servers import KINDS, kinds, machine, served
+from servers import KINDS, OTHERS, kinds, machine, served
 from soaking import Project, made_up
 
 LOOK = 0.005
@@ -51,7 +51,7 @@ def main() -> int:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--database", choices=(*KINDS, "both"), default="sqlite")
+    parser.add_argument("--database", choices=(*KINDS, *OTHERS, "both"), default="sqlite")
     parser.add_argument("--engine", choices=("spark", "thread"), default="thread")
     parser.add_argument("--kills", type=int, default=10, help="for each database (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=1, help="the same seed gives the same plan (default: %(default)s)")

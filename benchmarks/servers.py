@@ -1,4 +1,4 @@
-"""Databases to measure on: SQLite files in a temporary folder, and a PostgreSQL server that lives as long as the run.
+"""Databases to measure on: SQLite files in a temporary folder, and servers that live as long as the run.
 
 Not a benchmark itself; shared by those beside it:
 
@@ -8,30 +8,36 @@ Not a benchmark itself; shared by those beside it:
 
 from __future__ import annotations
 
+import getpass
 import os
 import platform
+import shutil
+import subprocess
 import tempfile
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from itertools import count
 from pathlib import Path
 
-__all__ = ["KINDS", "kinds", "machine", "served"]
+__all__ = ["KINDS", "OTHERS", "kinds", "machine", "mariadb_program", "mariadb_server", "served"]
 
 KINDS = ("sqlite", "postgresql")
+OTHERS = ("mariadb",)  # only where they are installed, and only when they are named
+PATIENCE = 60.0  # seconds that a server gets to start
 
 FreshUrl = Callable[[], str]
 
 
 def kinds(named: str) -> tuple[str, ...]:
-    """Return the kinds of database that an argument ``sqlite|postgresql|both`` names."""
+    """Return the kinds of database that an argument ``sqlite|postgresql|both|mariadb`` names."""
     return KINDS if named == "both" else (named,)
 
 
 def served(kind: str) -> AbstractContextManager[FreshUrl]:
     """Serve databases of this kind; the function in hand makes an empty one at each call and returns its URL."""
-    return _sqlite() if kind == "sqlite" else _postgresql()
+    return {"mariadb": _mariadb, "postgresql": _postgresql, "sqlite": _sqlite}[kind]()
 
 
 def machine() -> str:
@@ -69,3 +75,56 @@ def _postgresql() -> Iterator[FreshUrl]:
             yield fresh
         finally:
             server.cleanup()
+
+
+def mariadb_program(name: str = "mariadbd") -> str | None:
+    """Return the path of a program of MariaDB's server, ``None`` if it is not installed."""
+    return shutil.which(name) or shutil.which(name, path="/usr/sbin:/usr/local/sbin:/usr/local/bin")
+
+
+@contextmanager
+def mariadb_server() -> Iterator[str]:
+    """Run a MariaDB server of our own in a temporary folder; yields the URL of its empty database ``test``."""
+    server, install = mariadb_program(), mariadb_program("mariadb-install-db")
+    assert server is not None
+    assert install is not None
+    with tempfile.TemporaryDirectory() as folder:  # not below another one: a socket's path must be short
+        common = ["--no-defaults", f"--user={getpass.getuser()}", f"--datadir={folder}/data"]
+        quick = ["--auth-root-authentication-method=normal", "--skip-test-db"]
+        subprocess.run([install, *common, *quick], check=True, capture_output=True)
+        own = [f"--socket={folder}/socket", f"--pid-file={folder}/pid", "--skip-networking", "--skip-log-bin"]
+        with (
+            Path(folder, "log").open("wb") as log,
+            subprocess.Popen([server, *common, *own], stdout=log, stderr=log) as process,
+        ):
+            try:
+                _create_database(f"{folder}/socket", "test")
+                yield f"mariadb://root@localhost/test?unix_socket={folder}/socket"
+            finally:
+                process.terminate()
+
+
+@contextmanager
+def _mariadb() -> Iterator[FreshUrl]:
+    with mariadb_server() as url:
+        numbers = count(1)
+
+        def fresh() -> str:
+            name = f"benchmark_{next(numbers)}"
+            _create_database(url.partition("unix_socket=")[2], name)
+            return url.replace("/test?", f"/{name}?")
+
+        yield fresh
+
+
+def _create_database(socket: str, name: str) -> None:
+    import pymysql  # noqa: PLC0415 not needed for the others
+
+    until = time.monotonic() + PATIENCE
+    while not Path(socket).exists():  # which is there when the server listens
+        if time.monotonic() >= until:
+            msg = f"the server did not start within {PATIENCE:g} seconds"
+            raise TimeoutError(msg)
+        time.sleep(0.05)
+    with pymysql.connect(unix_socket=socket, user="root") as connection:
+        connection.cursor().execute(f"CREATE DATABASE {name} CHARACTER SET utf8mb4")

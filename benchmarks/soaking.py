@@ -30,44 +30,52 @@ from zlib import crc32
 from opencqrs_py import Event, ProcessingContext, event_handling, on_start
 from sqlalchemy import Connection, text
 
-HANDLED = text("""
-    INSERT INTO handled (id, times, attempt) VALUES (:id, 1, :attempt)
-    ON CONFLICT (id) DO UPDATE SET times = handled.times + 1
+# First the change, then, where there was nothing to change, the new row: every database understands that.
+HANDLED_AGAIN = text("UPDATE handled SET times = times + 1 WHERE id = :id")
+HANDLED = text("INSERT INTO handled (id, times, attempt) VALUES (:id, 1, :attempt)")
+CASE_AGAIN = text("""
+    UPDATE cases SET
+        events = events + 1,
+        checksum = checksum + :checksum,
+        disorder = disorder + CASE WHEN :position > newest THEN 0 ELSE 1 END,
+        newest = :position
+    WHERE name = :name
 """)
 CASE = text("""
     INSERT INTO cases (name, events, checksum, newest, disorder) VALUES (:name, 1, :checksum, :position, 0)
-    ON CONFLICT (name) DO UPDATE SET
-        events = cases.events + 1,
-        checksum = cases.checksum + excluded.checksum,
-        newest = excluded.newest,
-        disorder = cases.disorder + CASE WHEN excluded.newest > cases.newest THEN 0 ELSE 1 END
 """)
 
 
 @on_start("handled")
 def create_handled(connection: Connection) -> None:
     connection.execute(text(
-        "CREATE TABLE IF NOT EXISTS handled (id TEXT PRIMARY KEY, times BIGINT NOT NULL, attempt BIGINT NOT NULL)"
+        "CREATE TABLE IF NOT EXISTS handled ("
+        "id VARCHAR(200) PRIMARY KEY, times BIGINT NOT NULL, attempt BIGINT NOT NULL)"
     ))
 
 
 @on_start("cases")
 def create_cases(connection: Connection) -> None:
     connection.execute(text(
-        "CREATE TABLE IF NOT EXISTS cases (name TEXT PRIMARY KEY, events BIGINT NOT NULL, checksum BIGINT NOT NULL, "
+        "CREATE TABLE IF NOT EXISTS cases ("
+        "name VARCHAR(200) PRIMARY KEY, events BIGINT NOT NULL, checksum BIGINT NOT NULL, "
         "newest BIGINT NOT NULL, disorder BIGINT NOT NULL)"
     ))
 
 
 @event_handling("handled", types=["*"])
 def count(event: Event, context: ProcessingContext, connection: Connection) -> None:
-    connection.execute(HANDLED, {"id": event.id, "attempt": context.attempt})
+    row = {"id": event.id, "attempt": context.attempt}
+    if connection.execute(HANDLED_AGAIN, row).rowcount == 0:
+        connection.execute(HANDLED, row)
 
 
 @event_handling("cases", types=["*"])
 def sum_up(event: Event, connection: Connection) -> None:
     name = "/".join(event.subject.split("/")[:3])
-    connection.execute(CASE, {"name": name, "checksum": crc32(event.id.encode()), "position": event.position})
+    row = {"name": name, "checksum": crc32(event.id.encode()), "position": event.position}
+    if connection.execute(CASE_AGAIN, row).rowcount == 0:
+        connection.execute(CASE, row)
 '''
 
 SETTINGS = """

@@ -28,6 +28,7 @@ from opencqrs_py.assembly.conditions import (
 from opencqrs_py.assembly.databases import database_rule
 from opencqrs_py.assembly.reading import events_rule
 from opencqrs_py.assembly.sources import all_modules, find_modules, literal_groups
+from opencqrs_py.assembly.stores import mapping_of
 from opencqrs_py.config import Configuration, EffectiveGroup, load
 from opencqrs_py.engines.runs import Engine
 from opencqrs_py.errors import AssemblyError, ExplainedError
@@ -108,6 +109,7 @@ class Application:
             database_rule(loaded, self.project),
             events_rule(loaded.settings),
             loaded.settings.event_store.api_token or "",
+            mapping_of(loaded.settings.event_store.mapping, loaded.settings.event_store.url),
         )
         self._engines: list[Engine] = []
         self._positions: list[int] = []

@@ -10,6 +10,7 @@ from opencqrs_py.assembly.databases import DatabaseRule
 from opencqrs_py.assembly.discovery import Discovered, discover, import_modules
 from opencqrs_py.assembly.reading import PLAIN, EventsRule
 from opencqrs_py.config import EffectiveGroup
+from opencqrs_py.model.mapping import TableMapping
 from opencqrs_py.processing.group import GroupProcessing
 
 __all__ = ["Blueprint", "GroupRecipe", "UserModules"]
@@ -47,12 +48,14 @@ class Blueprint:
         database: What settings say of the read models' database and of the event store.
         events: What settings say of how stored events are read.
         api_token: What EventSourcingDB asks for.
+        mapping: The table of another system that is the event store, ``None`` for a store of ours.
     """
 
     modules: UserModules
     database: DatabaseRule
     events: EventsRule = PLAIN
     api_token: str = field(default="", repr=False)
+    mapping: TableMapping | None = None
 
     @property
     def event_store_url(self) -> str:

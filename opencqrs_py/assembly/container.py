@@ -111,12 +111,15 @@ class ApplicationContainer(containers.DeclarativeContainer):
 
     event_store_url: providers.Dependency[Any] = providers.Dependency()
     api_token: providers.Dependency[Any] = providers.Dependency()
+    mapping: providers.Dependency[Any] = providers.Dependency()
     database_rule: providers.Dependency[Any] = providers.Dependency()
     discovered: providers.Dependency[Any] = providers.Dependency()
     events: providers.Dependency[Any] = providers.Dependency()
 
     event_database = providers.ThreadSafeSingleton(Database, event_store_url)
-    event_store = providers.ThreadSafeSingleton(open_event_store, event_store_url, api_token, event_database.provider)
+    event_store = providers.ThreadSafeSingleton(
+        open_event_store, event_store_url, api_token, event_database.provider, mapping
+    )
     injector = providers.ThreadSafeSingleton(_injector, discovered)
     database_choice = providers.ThreadSafeSingleton(choose_database, database_rule, injector)
     database = providers.ThreadSafeSingleton(
@@ -131,6 +134,7 @@ def assemble(blueprint: Blueprint) -> ApplicationContainer:
     return ApplicationContainer(
         event_store_url=providers.Object(blueprint.event_store_url),
         api_token=providers.Object(blueprint.api_token),
+        mapping=providers.Object(blueprint.mapping),
         database_rule=providers.Object(blueprint.database),
         discovered=providers.Callable(blueprint.discover),
         events=providers.Object(blueprint.events),

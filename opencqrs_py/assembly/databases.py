@@ -43,11 +43,18 @@ class DatabaseRule:
         event_store: ``event-store.url``.
         url: ``database.url``; ``None`` when unset.
         ref: ``database.ref``; ``None`` when unset.
+        read_only: Whether the event store is a table of another system, whose database is left as it is.
     """
 
     event_store: Said
     url: Said | None = None
     ref: Said | None = None
+    read_only: bool = False
+
+    @property
+    def shared(self) -> bool:
+        """Whether the event store's database may hold the read models, too."""
+        return is_sql(self.event_store.value) and not self.read_only
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +85,7 @@ def database_rule(configuration: Configuration, project: Path) -> DatabaseRule:
         event_store=said("event-store.url", located(settings.event_store.url, project)),
         url=said("database.url", located(url, project)) if url else None,
         ref=said("database.ref", ref) if ref else None,
+        read_only=settings.event_store.mapping.table is not None,
     )
 
 
@@ -107,20 +115,24 @@ def _only(rule: DatabaseRule, engines: tuple[str, ...], candidates: tuple[str, .
         what = f"there are {len(candidates)} databases, and none is chosen: {listed(candidates)}"
         return DatabaseChoice(undecided("", _SUBJECT, AssemblyError("OCQ-520", what, fix=_WAYS), candidates))
     if engines:
-        why = "event-store.url is not set" if rule.event_store.is_default else "the event store is no SQL database"
+        why = "event-store.url is not set" if rule.event_store.is_default else _why_not_shared(rule)
         reason = f"the only provider of an engine, and {why}"
         return DatabaseChoice(Decision("", _SUBJECT, f"provider {engines[0]}", reason, candidates), ref=engines[0])
-    if not is_sql(rule.event_store.value):
-        reason = "the event store is no SQL database, and no other one is configured or registered"
+    if not rule.shared:
+        reason = f"{_why_not_shared(rule)}, and no other one is configured or registered"
         return DatabaseChoice(Decision("", _SUBJECT, "none", reason))
     reason = "the event store's, since no other one is configured or registered"
     decision = Decision("", _SUBJECT, rule.event_store.shown, reason, (f"event-store.url ({rule.event_store.origin})",))
     return DatabaseChoice(decision, rule.event_store.value)
 
 
+def _why_not_shared(rule: DatabaseRule) -> str:
+    return "the event store is only read" if rule.read_only else "the event store is no SQL database"
+
+
 def _candidates(rule: DatabaseRule, engines: tuple[str, ...]) -> list[str]:
     found = [f"database.url ({rule.url.origin})"] if rule.url else []
-    if is_sql(rule.event_store.value) and not rule.event_store.is_default:
+    if rule.shared and not rule.event_store.is_default:
         found.append(f"event-store.url ({rule.event_store.origin})")
     return found + [f"provider {name}" for name in engines]
 

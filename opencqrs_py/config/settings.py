@@ -52,6 +52,7 @@ __all__ = [
     "FetchSettings",
     "GroupSettings",
     "LifeCycleSettings",
+    "MappingSettings",
     "ProcessingSettings",
     "ProfilesSettings",
     "ProgressSettings",
@@ -62,6 +63,8 @@ __all__ = [
     "SparkSettings",
     "bound_values",
 ]
+
+Column = Annotated[str, Field(min_length=1)]
 
 bound_values: ContextVar[Mapping[str, object]] = ContextVar("bound_values")
 """What the binder has read, by field name; set while :func:`opencqrs_py.config.load` builds the settings."""
@@ -187,14 +190,36 @@ class EventHandlingSettings(Section):
     groups: dict[str, GroupSettings] = Field({}, description="Settings of single groups, by group name.")
 
 
+class MappingSettings(Section):
+    """A table of another system that is the event store; all names as they are written in the database."""
+
+    table: Column | None = Field(
+        None, description="The table, which is only read; a schema may stand before it, with a dot. Unset: our own."
+    )
+    position: Column | None = Field(
+        None, description="Column of whole numbers above 0 that grow from row to row, each drawn as its row is added."
+    )
+    id: Column | None = Field(None, description="Column of the event's id.")
+    source: Column | None = Field(None, description="Column of the source.")
+    source_value: Column | None = Field(
+        None, description="Source of all events, where no column holds it. Unset: the table's name."
+    )
+    subject: Column | None = Field(None, description="Column of the subject. Unset: all subjects are /.")
+    type: Column | None = Field(None, description="Column of the event type.")
+    time: Column | None = Field(None, description="Column of the time: a timestamp, or a text as in RFC 3339.")
+    data: Column | None = Field(None, description="Column of the data: JSON, also as text.")
+    metadata: Column | None = Field(None, description="Column of what accompanies the data: a JSON object.")
+
+
 class EventStoreSettings(Section):
     """Where the events are."""
 
     url: Url = Field(
         "sqlite:///opencqrs.db",
-        description="URL of the event store: sqlite:///…, postgresql://…, file:… or eventsourcingdb://….",
+        description="URL of the event store: sqlite:///…, postgresql://…, mariadb://…, file:… or eventsourcingdb://….",
     )
     api_token: Name | None = Field(None, description="API token of EventSourcingDB.")
+    mapping: MappingSettings = Field(MappingSettings(), description="A table of another system, by its columns.")
 
 
 class EventsSettings(Section):

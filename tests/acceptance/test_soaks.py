@@ -13,6 +13,7 @@ BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 RUNS = [
     pytest.param("thread", "sqlite", id="thread-sqlite"),
     pytest.param("thread", "postgresql", id="thread-postgresql", marks=pytest.mark.postgresql),
+    pytest.param("thread", "mariadb", id="thread-mariadb", marks=pytest.mark.mariadb),
     pytest.param("spark", "sqlite", id="spark-sqlite", marks=[pytest.mark.spark, pytest.mark.slow]),
 ]
 
@@ -31,7 +32,9 @@ def script(name: str, *arguments: object) -> str:
 
 
 @pytest.mark.parametrize(("engine", "database"), RUNS)
-def test_killed_runs_lose_and_double_nothing(engine, database):
+def test_killed_runs_lose_and_double_nothing(engine, database, request):
+    if database == "mariadb":
+        request.getfixturevalue("mariadb_installed")
     kind = ("--engine", engine, "--database", database)
     out = script("kill_soak.py", *kind, "--kills", 3, "--seed", 3, "--events", 20_000)
     assert "3 kills" in out

@@ -55,6 +55,9 @@ def test_the_settings_of_a_group_with_their_origins(project):
     }
 
 
+MAPPED = ("table", "position", "id", "source", "source-value", "subject", "type", "time", "data", "metadata")
+
+
 def test_the_whole_configuration_is_general_settings_the_standard_as_set_and_all_groups(project):
     project.yaml("""
         opencqrs:
@@ -68,6 +71,7 @@ def test_the_whole_configuration_is_general_settings_the_standard_as_set_and_all
     assert general == {
         "event-store.url": ("sqlite:///opencqrs.db", "built-in default"),
         "event-store.api-token": ("null", "built-in default"),
+        **{f"event-store.mapping.{column}": ("null", "built-in default") for column in MAPPED},
         "events.format": ("plain", "built-in default"),
         "events.type-resolver-ref": ("null", "built-in default"),
         "database.url": ("null", "built-in default"),

@@ -1,4 +1,4 @@
-"""Databases to run the contracts on: SQLite files, and a PostgreSQL server that lives as long as the tests."""
+"""Databases to run the contracts on: SQLite files, and servers that live as long as the tests."""
 
 from __future__ import annotations
 
@@ -7,19 +7,23 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from sqlalchemy import Column, Integer, MetaData, Table, Text, insert, select, text
+from sqlalchemy import Column, Integer, MetaData, String, Table, Text, insert, select, text
 
 from opencqrs_py.adapters.sql import Database
 from opencqrs_py.processing.ports import UnitOfWork
 
-KINDS = [pytest.param("sqlite", id="sqlite"), pytest.param("postgresql", id="postgresql", marks=pytest.mark.postgresql)]
+KINDS = [
+    pytest.param("sqlite", id="sqlite"),
+    pytest.param("postgresql", id="postgresql", marks=pytest.mark.postgresql),
+    pytest.param("mariadb", id="mariadb", marks=pytest.mark.mariadb),
+]
 
 _METADATA = MetaData()
 _WRITTEN = Table(
     "written",
     _METADATA,
     Column("number", Integer, primary_key=True, autoincrement=True),
-    Column("value", Text, nullable=False, unique=True),
+    Column("value", Text().with_variant(String(200), "mysql", "mariadb"), nullable=False, unique=True),
 )
 
 
@@ -46,11 +50,12 @@ def url(request: pytest.FixtureRequest, kind: str, tmp_path: Path) -> str:
     """The URL of an empty database."""
     if kind == "sqlite":
         return f"sqlite:///{tmp_path / 'test.db'}"
-    found: str = request.getfixturevalue("postgresql_server")
+    found: str = request.getfixturevalue(f"{kind}_server")
     database = Database(found)
-    with database.writing() as connection:
-        connection.execute(text("DROP SCHEMA public CASCADE"))
-        connection.execute(text("CREATE SCHEMA public"))
+    what = "SCHEMA public" if kind == "postgresql" else "DATABASE test"
+    with database.reading() as connection:
+        connection.execute(text(f"DROP {what} {'CASCADE' if kind == 'postgresql' else ''}"))
+        connection.execute(text(f"CREATE {what}"))
     database.close()
     return found
 

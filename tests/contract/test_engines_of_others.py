@@ -19,7 +19,9 @@ from opencqrs_py.testing.contracts import ProgressTrackerContract, ReadModel
 @pytest.fixture
 def engine(url: str) -> Iterator[Engine]:
     """An engine as a user makes it, that has been used before we see it."""
-    made = create_engine(url.replace("postgresql://", "postgresql+psycopg://"))
+    kind, _, rest = url.partition("://")
+    driver = {"mariadb": "mariadb+pymysql", "postgresql": "postgresql+psycopg"}.get(kind, kind)
+    made = create_engine(f"{driver}://{rest}")
     with made.begin() as connection:
         connection.execute(text("SELECT 1"))
     yield made

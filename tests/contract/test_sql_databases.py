@@ -6,21 +6,27 @@ import sqlite3
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Event as Signal
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import Connection, text
 from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from opencqrs_py.adapters.sql import Database, DatabaseTransactions, SqlEventStore, SqlProgressTracker, databases
 from opencqrs_py.adapters.sql.databases import DatabaseAwayError
-from opencqrs_py.errors import NonTransientError, OpenCqrsError
+from opencqrs_py.errors import EventStoreError, NonTransientError, OpenCqrsError
 from opencqrs_py.model import layout
 from opencqrs_py.processing.ports import UnitOfWork
 from opencqrs_py.testing.contracts import ReadModel
 
+SECONDS = 60  # longest wait for another thread
 SQLITE = pytest.mark.parametrize("kind", ["sqlite"])
 POSTGRESQL = pytest.mark.parametrize("kind", [pytest.param("postgresql", marks=pytest.mark.postgresql)])
+MARIADB = pytest.mark.parametrize("kind", [pytest.param("mariadb", marks=pytest.mark.mariadb)])
+SERVERS = pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=getattr(pytest.mark, kind)) for kind in ("postgresql", "mariadb")]
+)
 
 
 class Base(DeclarativeBase):
@@ -161,6 +167,104 @@ def test_a_statement_may_fail_within_a_savepoint(transactions: DatabaseTransacti
     assert written.values() == ["one", "two"]
 
 
+# MariaDB: statements that end a transaction, and errors that do
+
+
+@pytest.mark.parametrize("by_driver", [False, True])
+@MARIADB
+def test_a_handler_must_not_run_what_commits_by_itself(
+    database: Database, written: ReadModel, *, by_driver: bool
+) -> None:
+    tracker = SqlProgressTracker(database)
+    (cursor,) = tracker.claim("group", layout(1), 0, "owner")
+
+    def handle() -> None:
+        with tracker.unit("group", cursor, 5) as unit:
+            written.write(unit, "lost")
+            if by_driver:
+                unit.connection.connection.cursor().execute("CREATE TABLE t (a INTEGER)")
+            unit.connection.execute(text("CREATE TABLE t (a INTEGER)"))
+
+    with pytest.raises(NonTransientError, match="'CREATE TABLE' commits by itself on MariaDB: run it in @on_start"):
+        handle()
+    assert written.values() == []
+    assert [status.position for status in tracker.statuses()] == [0]
+    with tracker.unit("group", cursor, 5) as unit:
+        unit.connection.execute(text("CREATE TEMPORARY TABLE t (a INTEGER)"))
+        written.write(unit, "kept")
+    assert written.values() == ["kept"]
+
+
+@MARIADB
+def test_what_follows_a_statement_that_commits_is_a_transaction_again(
+    transactions: DatabaseTransactions, written: ReadModel
+) -> None:
+    def start(unit: UnitOfWork) -> None:
+        unit.connection.execute(text("CREATE TABLE IF NOT EXISTS t (a INTEGER)"))
+        written.write(unit, "taken back")
+        msg = "after all"
+        raise ValueError(msg)
+
+    with pytest.raises(ValueError, match="after all"), transactions.begin() as unit:
+        start(unit)
+    assert written.values() == []
+    with transactions.begin() as unit:
+        unit.connection.execute(text("CREATE TABLE IF NOT EXISTS t (a INTEGER)"))
+        written.write(unit, "kept")
+    assert written.values() == ["kept"]
+
+
+@MARIADB
+def test_a_transaction_that_a_caught_error_has_ended_is_no_success(
+    open_database: Callable[[], Database], written: ReadModel
+) -> None:
+    """After a deadlock the server has rolled back, and would commit what comes next statement by statement."""
+    one, other = DatabaseTransactions(open_database()), open_database()
+    execute(other, "INSERT INTO written (value) VALUES ('a'), ('b')")
+    change = "UPDATE written SET value = '{}' WHERE number = {}"
+
+    def close_the_circle() -> None:
+        with other.writing() as connection:
+            connection.execute(text("INSERT INTO written (value) VALUES ('c'), ('d'), ('e')"))  # the lighter one loses
+            connection.execute(text(change.format("x", 2)))
+            holding.set()
+            connection.execute(text(change.format("y", 1)))
+
+    def handle(unit: UnitOfWork) -> None:
+        unit.connection.execute(text(change.format("v", 1)))
+        waiting = threads.submit(close_the_circle)
+        assert holding.wait(SECONDS)
+        with pytest.raises(DBAPIError) as caught:
+            unit.connection.execute(text(change.format("w", 2)))
+        assert one.is_outage(caught.value)
+        waiting.result(SECONDS)
+        written.write(unit, "outside of any transaction")
+
+    holding = Signal()
+    with ThreadPoolExecutor(1) as threads, pytest.raises(OpenCqrsError, match="error was caught"), one.begin() as unit:
+        handle(unit)
+
+
+@MARIADB
+def test_a_caught_error_that_has_ended_nothing_changes_nothing(
+    transactions: DatabaseTransactions, written: ReadModel
+) -> None:
+    with transactions.begin() as unit:
+        written.write(unit, "one")
+        with pytest.raises(DBAPIError):
+            unit.connection.execute(text("SELECT * FROM nothing"))
+        written.write(unit, "two")
+    assert written.values() == ["one", "two"]
+
+
+@MARIADB
+def test_a_server_that_is_not_mariadb_is_refused(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    with database.reading() as connection:
+        monkeypatch.setattr(connection.dialect, "is_mariadb", False)
+    with pytest.raises(EventStoreError, match=r"OCQ-302.*MySQL, which is not supported"):
+        SqlEventStore(database).head()
+
+
 # Outages
 
 
@@ -227,10 +331,14 @@ def test_switching_the_journal_waits_for_who_does_it_as_well(
     execute(database, "INSERT INTO t VALUES (1)")
 
 
-@POSTGRESQL
+@SERVERS
 def test_a_statement_that_takes_too_long_is_the_handlers_and_no_outage(database: Database) -> None:
-    error = error_of(lambda: execute(database, "SET LOCAL statement_timeout = 20", "SELECT pg_sleep(10)"))
-    assert "statement timeout" in str(error)
+    statements = {
+        "mariadb": ["SET STATEMENT max_statement_time = 0.02 FOR SELECT SLEEP(10)"],
+        "postgresql": ["SET LOCAL statement_timeout = 20", "SELECT pg_sleep(10)"],
+    }
+    error = error_of(lambda: execute(database, *statements[database.kind]))
+    assert "statement timeout" in str(error) or "max_statement_time" in str(error)
     assert not database.is_outage(error)
 
 
@@ -257,14 +365,18 @@ def test_a_file_that_is_no_database_is_no_outage(database: Database, tmp_path: P
     assert not database.is_outage(error)
 
 
-def cut(database: Database, by: Database) -> None:
-    """Let the server end the only connection that ``database`` has, as a restart does."""
-    with database.reading() as connection:
-        process = connection.execute(text("SELECT pg_backend_pid()")).scalar()
-    execute(by, f"SELECT pg_terminate_backend({process}, 10000)")
+def process_of(connection: Connection) -> int:
+    """Return the number of the server's process or thread that serves a connection."""
+    function = "pg_backend_pid" if connection.dialect.name == "postgresql" else "connection_id"
+    return int(connection.execute(text(f"SELECT {function}()")).scalar_one())
 
 
-@POSTGRESQL
+def cut(process: int, by: Database) -> None:
+    """Let the server end a connection, as a restart does."""
+    execute(by, f"SELECT pg_terminate_backend({process}, 10000)" if by.kind == "postgresql" else f"KILL {process}")
+
+
+@SERVERS
 def test_a_connection_that_is_cut_in_a_unit_is_an_outage(
     open_database: Callable[[], Database], written: ReadModel
 ) -> None:
@@ -274,8 +386,7 @@ def test_a_connection_that_is_cut_in_a_unit_is_an_outage(
 
     def write_through_a_cut_connection() -> None:
         with tracker.unit("group", cursor, 5) as unit:
-            process = unit.connection.execute(text("SELECT pg_backend_pid()")).scalar()
-            execute(other, f"SELECT pg_terminate_backend({process}, 10000)")
+            cut(process_of(unit.connection), by=other)
             written.write(unit, "lost")
 
     assert tracker.is_outage(error_of(write_through_a_cut_connection))
@@ -284,7 +395,7 @@ def test_a_connection_that_is_cut_in_a_unit_is_an_outage(
     assert written.values() == ["kept"]
 
 
-@POSTGRESQL
+@SERVERS
 def test_a_connection_that_is_cut_before_the_commit_is_an_outage(
     open_database: Callable[[], Database], written: ReadModel
 ) -> None:
@@ -294,24 +405,33 @@ def test_a_connection_that_is_cut_before_the_commit_is_an_outage(
     def commit_through_a_cut_connection() -> None:
         with transactions.begin() as unit:
             written.write(unit, "lost")
-            process = unit.connection.execute(text("SELECT pg_backend_pid()")).scalar()
-            execute(other, f"SELECT pg_terminate_backend({process}, 10000)")
+            cut(process_of(unit.connection), by=other)
 
     assert transactions.is_outage(error_of(commit_through_a_cut_connection))
     assert written.values() == []
 
 
-@POSTGRESQL
+@SERVERS
 def test_a_connection_that_was_cut_while_idle_is_replaced(open_database: Callable[[], Database]) -> None:
     one, other = open_database(), open_database()
-    cut(one, other)
+    with one.reading() as connection:
+        process = process_of(connection)
+    cut(process, by=other)
     execute(one, "SELECT 1")
 
 
-@POSTGRESQL
-def test_a_server_that_is_not_there_is_an_outage(tmp_path: Path, kind: str) -> None:
-    database = Database(f"postgresql://postgres@/postgres?host={tmp_path}")
-    assert database.is_outage(error_of(lambda: execute(database, "SELECT 1")))
+@pytest.mark.parametrize(
+    ("url", "kind"),
+    [
+        pytest.param("postgresql://postgres@/postgres?host={}", "postgresql", marks=pytest.mark.postgresql),
+        pytest.param("mariadb://root@127.0.0.1:1/{}", "mariadb", marks=pytest.mark.mariadb),
+    ],
+)
+def test_a_server_that_is_not_there_is_an_outage(tmp_path: Path, url: str, kind: str) -> None:
+    database = Database(url.format(tmp_path))
+    error = error_of(lambda: execute(database, "SELECT 1"))
+    assert "OCQ-304" in str(error)
+    assert database.is_outage(error)
 
 
 def test_a_closed_database_opens_again(database: Database) -> None:

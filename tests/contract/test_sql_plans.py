@@ -14,6 +14,7 @@ from opencqrs_py.model import Event, Selection
 from opencqrs_py.model.appending import SubjectIsOnEventId
 
 COUNT = 30_000
+SCANS = r"SCAN opencqrs_events|Seq Scan|(ALL|index) opencqrs_events"
 COMMON = frozenset({"lent", "returned"})
 
 
@@ -36,9 +37,9 @@ def store(database: Database) -> SqlEventStore:
         for n in range(COUNT)
         for rare in [n > 25_000 and n % 500 == 0]
     )
-    if database.kind == "postgresql":
-        with database.writing() as connection:
-            connection.execute(text("ANALYZE opencqrs_events"))
+    if database.kind != "sqlite":
+        with database.reading() as connection:
+            connection.execute(text(f"ANALYZE {'TABLE' if database.kind == 'mariadb' else ''} opencqrs_events"))
     return store
 
 
@@ -60,18 +61,20 @@ def plan(database: Database, statement: str, values: Any) -> str:
     explain = "EXPLAIN QUERY PLAN" if database.kind == "sqlite" else "EXPLAIN"
     with database.reading() as connection:
         rows = connection.exec_driver_sql(f"{explain} {statement}", values).all()
+    if database.kind == "mariadb":
+        return " | ".join(f"{row.type} {row.table} {row.key} {row.Extra}" for row in rows)
     return " | ".join(str(row[-1]) for row in rows)
 
 
 def walks(found: str) -> bool:
     """Say whether the plan walks along the primary key and sorts nothing."""
-    by_key = "USING INTEGER PRIMARY KEY" in found or "opencqrs_events_pkey" in found
-    return by_key and not re.search(r"opencqrs_events_(subject|type)|TEMP B-TREE|Sort", found)
+    by_key = re.search(r"USING INTEGER PRIMARY KEY|opencqrs_events_pkey|range opencqrs_events PRIMARY", found)
+    return bool(by_key) and not re.search(r"opencqrs_events_(subject|type)|TEMP B-TREE|Sort|filesort", found)
 
 
 def searches(found: str, column: str) -> bool:
     """Say whether the plan uses the index of a column and reads no table as a whole."""
-    return f"opencqrs_events_{column}" in found and not re.search(r"SCAN opencqrs_events|Seq Scan", found)
+    return f"opencqrs_events_{column}" in found and not re.search(SCANS, found)
 
 
 @pytest.mark.parametrize(
@@ -108,9 +111,9 @@ def test_what_is_rare_is_found_by_an_index(
 )
 def test_new_events_are_read_by_the_primary_key(database: Database, store: SqlEventStore, selection: Selection) -> None:
     (found,) = plans(database, store, selection, after=COUNT - 1)
-    if database.kind == "sqlite":
+    if database.kind != "postgresql":
         assert walks(found), found
-    assert not re.search(r"SCAN opencqrs_events|Seq Scan", found), found
+    assert not re.search(SCANS, found), found
 
 
 def test_a_precondition_is_looked_up_by_an_index(database: Database, store: SqlEventStore) -> None:
@@ -119,7 +122,8 @@ def test_a_precondition_is_looked_up_by_an_index(database: Database, store: SqlE
         database.engine, "before_cursor_execute", lambda _c, _d, statement, values, *_: sent.append((statement, values))
     )
     store.append([], [SubjectIsOnEventId("/rare/26000", "26000")])
-    found = plan(database, *sent[-1])
+    (looked_up,) = [one for one in sent if one[0].startswith("SELECT id FROM")]
+    found = plan(database, *looked_up)
     assert searches(found, "subject"), found
 
 

@@ -7,9 +7,11 @@ from concurrent.futures import ThreadPoolExecutor
 from threading import Event as Signal
 
 import pytest
+from sqlalchemy import event as sqlalchemy_event
 from sqlalchemy import text
+from sqlalchemy.exc import OperationalError
 
-from opencqrs_py.adapters.sql import Database, SqlEventStore, databases, turns
+from opencqrs_py.adapters.sql import Database, SqlEventStore, databases, turns, versions
 from opencqrs_py.adapters.sql.outages import DatabaseAwayError
 from opencqrs_py.errors import PreconditionFailedError
 from opencqrs_py.model import Event, Selection
@@ -17,6 +19,10 @@ from opencqrs_py.model.appending import SubjectIsOnEventId, SubjectIsPristine
 
 SECONDS = 60  # longest wait for another thread
 POSTGRESQL = pytest.mark.parametrize("kind", [pytest.param("postgresql", marks=pytest.mark.postgresql)])
+MARIADB = pytest.mark.parametrize("kind", [pytest.param("mariadb", marks=pytest.mark.mariadb)])
+SERVERS = pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=getattr(pytest.mark, kind)) for kind in ("postgresql", "mariadb")]
+)
 
 FOREIGN = text(
     "INSERT INTO opencqrs_events (id, source, subject, type, content_type) VALUES (:id, 'foreign', '/', 't', 'x')"
@@ -78,7 +84,7 @@ def test_the_message_says_who_is_writing(
     )
 
 
-@POSTGRESQL
+@SERVERS
 def test_other_programs_take_turns_with_us_and_with_each_other(
     open_database: Callable[[], Database], database: Database
 ) -> None:
@@ -102,6 +108,53 @@ def test_other_programs_take_turns_with_us_and_with_each_other(
     read = store.read(0, 10, Selection()).events
     assert [one.position for one in read] == [1, 2, 3]
     assert read[0].id == "slow"
+
+
+@MARIADB
+def test_what_one_statement_shows_is_read_by_the_next_one(
+    open_database: Callable[[], Database], database: Database
+) -> None:
+    """One statement may show an event without the one before it, if both are committed while it begins."""
+    store = SqlEventStore(database)
+    store.append([event("1"), event("2")])
+    sent: list[tuple[str, tuple[object, ...]]] = []
+    note = lambda _c, _d, statement, values, *_: sent.append((statement, values))  # noqa: E731
+    sqlalchemy_event.listen(database.engine, "before_cursor_execute", note)
+    reader = SqlEventStore(database)
+    reader.head()
+    SqlEventStore(open_database()).append([event("3")])
+    for selection in (Selection(), Selection("/books"), Selection(types=frozenset({"lent"}))):
+        del sent[:]
+        assert reader.read(0, 10, selection).upto == 2  # the third is not known yet
+        assert [values[-2] for statement, values in sent if statement.startswith("SELECT position,")] == [2]
+    assert [one.id for one in reader.read(2, 10, Selection()).events] == ["3"]
+    assert sent[-2][0].startswith("SELECT max(position)")
+
+
+@MARIADB
+def test_who_has_appended_has_to_take_a_turn_again(open_database: Callable[[], Database], database: Database) -> None:
+    """On the same connection, which knew that it had the turn."""
+    store = SqlEventStore(database)
+    with pytest.raises(PreconditionFailedError):
+        store.append([event("1")], [SubjectIsOnEventId("/books/1", "0")])
+    store.append([event("1")])
+    ours = text("SELECT @opencqrs_turn")
+    with database.writing() as connection:
+        assert connection.execute(ours).scalar() is None
+        connection.execute(FOREIGN, {"id": "2"})
+        with open_database().writing() as other, pytest.raises(OperationalError, match=r"1205|NOWAIT"):
+            turns.take_row(other, "opencqrs_events", patience=0)
+
+
+@MARIADB
+def test_who_changes_tables_for_too_long_keeps_others_waiting(
+    open_database: Callable[[], Database], database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(turns, "PATIENCE", 0.05)
+    changes = turns.in_turn(open_database(), versions._CHANGES)
+    with changes, pytest.raises(DatabaseAwayError, match="OCQ-305"):
+        SqlEventStore(database).head()
+    assert SqlEventStore(database).head() == 0
 
 
 @POSTGRESQL

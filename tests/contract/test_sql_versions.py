@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 from sqlalchemy import inspect, select, text, update
 
 from opencqrs_py.adapters.sql import Database, SqlEventStore, SqlProgressTracker
+from opencqrs_py.adapters.sql import versions as module
 from opencqrs_py.adapters.sql.schema import EVENTS, PROGRESS, SCHEMA
+from opencqrs_py.adapters.sql.versions import _create
 from opencqrs_py.errors import EventStoreError
 from opencqrs_py.model import Event, Selection, layout
 
 SECONDS = 60
+TRANSACTIONAL = pytest.mark.parametrize("kind", ["sqlite", pytest.param("postgresql", marks=pytest.mark.postgresql)])
+MARIADB = pytest.mark.parametrize("kind", [pytest.param("mariadb", marks=pytest.mark.mariadb)])
 
 
 def event(name: str) -> Event:
@@ -33,8 +38,8 @@ def indexes(database: Database) -> set[str | None]:
 def make_version_1(database: Database, *events: str) -> None:
     """Leave what a package from before versions were recorded has left."""
     with database.writing() as connection:
-        EVENTS.create(connection)
-        PROGRESS.create(connection)
+        _create(connection, EVENTS)
+        _create(connection, PROGRESS)
         for name in events:
             row = event(name)._asdict()
             del row["position"]
@@ -61,6 +66,51 @@ def test_tables_of_an_older_package_are_brought_forward_and_keep_what_they_hold(
     assert [one.position for one in store.read(0, 10, Selection()).events] == [1, 2, 3]
 
 
+@MARIADB
+@pytest.mark.parametrize("failing", ["_create", "_search_events", "_serialise_events"])
+def test_a_migration_that_breaks_off_is_taken_up_again(
+    open_database: Callable[[], Database], database: Database, monkeypatch: pytest.MonkeyPatch, failing: str
+) -> None:
+    step: Callable[..., int] = getattr(module, failing)
+
+    def break_off(*arguments: Any) -> None:
+        step(*arguments)
+        raise ConnectionAbortedError
+
+    steps = tuple(break_off if one is step else one for one in module._STEPS[EVENTS.name])
+    with monkeypatch.context() as patched:
+        patched.setattr(module, failing, break_off)
+        patched.setitem(module._STEPS, EVENTS.name, steps)
+        with pytest.raises(ConnectionAbortedError):
+            SqlEventStore(open_database()).append([event("1")])
+        assert versions(database) == {}
+    assert SqlEventStore(open_database()).append([event("1")]) == (1, 1)
+    assert versions(database) == {"opencqrs_events": 3}
+
+
+@MARIADB
+def test_who_may_not_create_the_trigger_is_told_what_to_ask_for(
+    open_database: Callable[[], Database], database: Database, url: str
+) -> None:
+    with database.reading() as connection:
+        for statement in (
+            "CREATE OR REPLACE USER modest",
+            "GRANT SELECT, INSERT, UPDATE, CREATE, INDEX, REFERENCES ON test.* TO modest",
+        ):
+            connection.execute(text(statement))
+    modest = Database(url.replace("//root@", "//modest@"))
+    with pytest.raises(
+        EventStoreError, match=r"OCQ-312.*trigger .* cannot be created \(TRIGGER command denied"
+    ) as error:
+        SqlEventStore(modest).head()
+    assert "log_bin_trust_function_creators" in error.value.fix
+    with database.reading() as connection:
+        connection.execute(text("GRANT TRIGGER ON test.* TO modest"))
+    modest.close()
+    assert SqlEventStore(modest).append([event("1")]) == (1, 1)
+    modest.close()
+
+
 def test_a_step_is_done_once(database: Database, open_database: Callable[[], Database]) -> None:
     make_version_1(database)
     for _ in range(3):
@@ -74,12 +124,14 @@ def test_from_a_version_in_between_only_what_is_missing_is_done(
     SqlEventStore(database).append([event("1")])
     with database.writing() as connection:
         connection.execute(update(SCHEMA).values(version=2))
-        if database.kind == "postgresql":
-            connection.execute(text("DROP TRIGGER opencqrs_events_in_turn ON opencqrs_events"))
+        if database.kind != "sqlite":
+            of = "ON opencqrs_events" if database.kind == "postgresql" else ""
+            connection.execute(text(f"DROP TRIGGER opencqrs_events_in_turn {of}"))
     assert SqlEventStore(open_database()).head() == 1
     assert versions(database) == {"opencqrs_events": 3}
 
 
+@TRANSACTIONAL
 def test_a_migration_that_fails_changes_nothing(database: Database, open_database: Callable[[], Database]) -> None:
     make_version_1(database, "1")
     with database.writing() as connection:  # a name that the second index would have

@@ -10,8 +10,7 @@ import pytest
 from sqlalchemy import create_engine, text
 from sqlalchemy.pool import StaticPool
 
-from opencqrs_py.adapters.sql import Database, SqlEventStore, watching
-from opencqrs_py.adapters.sql.databases import DatabaseTransactions
+from opencqrs_py.adapters.sql import Database, DatabaseTransactions, SqlEventStore, watching
 from opencqrs_py.engines.watching import HeadWatcher
 from opencqrs_py.model import Event
 

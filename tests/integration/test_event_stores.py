@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +11,7 @@ from types import ModuleType
 
 import orjson
 import pytest
+import yaml
 from sqlalchemy import create_engine, text
 
 from opencqrs_py import Application, Event
@@ -72,8 +75,29 @@ def eventsourcingdb() -> Iterator[dict[str, str]]:
         yield {"event-store.url": url, "event-store.api-token": TOKEN}
 
 
+@pytest.fixture
+def mapped(tmp_path: Path) -> dict[str, str]:
+    """A table of another system, as the how-to describes it."""
+    page = (Path(__file__).parents[2] / "docs" / "how-to" / "event-store.md").read_text("utf-8")
+    section = page.partition("## A table of another system")[2]
+    settings = yaml.safe_load(re.findall(r"^```yaml[^\n]*\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)[0])
+    store = settings["opencqrs"]["event-store"]
+    assert store["url"].startswith("postgresql:")
+    with create_engine(f"sqlite:///{tmp_path / 'shop.db'}").begin() as connection:
+        connection.execute(
+            text(
+                "CREATE TABLE domain_events (global_index INTEGER PRIMARY KEY, event_id TEXT, stream TEXT, "
+                "event_name TEXT, recorded_at TEXT, body TEXT, headers TEXT)"
+            )
+        )
+        insert = "INSERT INTO domain_events VALUES (:at, :id, :subject, :type, NULL, :payload, '{}')"
+        connection.execute(text(insert), [{**one._asdict(), "at": n} for n, one in enumerate(events(), 1)])
+    mapping = {f"event-store.mapping.{part}": column for part, column in store["mapping"].items()}
+    return {"event-store.url": "sqlite:///shop.db", **mapping}
+
+
 @pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("kind", ["files", "eventsourcingdb"])
+@pytest.mark.parametrize("kind", ["files", "eventsourcingdb", "mapped"])
 def test_each_event_is_handled_once_and_a_second_run_has_nothing_to_do(
     kind: str, engine: str, handlers: ModuleType, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
@@ -95,13 +119,47 @@ def test_each_event_is_handled_once_and_a_second_run_has_nothing_to_do(
     assert numbers == [n for n in range(COUNT) if n % 3]
 
 
-@pytest.mark.parametrize("kind", ["files", "eventsourcingdb"])
+@pytest.mark.parametrize("kind", ["files", "eventsourcingdb", "mapped"])
 def test_without_a_database_a_handler_that_asks_for_a_connection_is_refused_at_the_start(
     kind: str, handlers: ModuleType, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     settings = {**request.getfixturevalue(kind), "event-handling.standard.processing.engine": "thread"}
     with pytest.raises(AssemblyError, match="OCQ-524"):
         Application(settings, [handlers], tmp_path).start()
+
+
+def test_the_database_of_a_table_of_others_is_not_taken_for_the_read_models(
+    mapped: dict[str, str], handlers: ModuleType, tmp_path: Path
+) -> None:
+    application = Application(mapped, [handlers], tmp_path)
+    (decision,) = [one for one in application.conditions() if one.subject == "database"]
+    assert decision.choice == "none"
+    assert decision.reason == "the event store is only read, and no other one is configured or registered"
+    assert pickle.loads(pickle.dumps(application.blueprint)) == application.blueprint
+    assert len({application.blueprint}) == 1
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"event-store.mapping.table": "t"}, "[OCQ-313] the mapping of a table lacks position, id, type, data"),
+        (
+            {"event-store.mapping.subject": "s"},
+            "[OCQ-313] the mapping of a table lacks table, position, id, type, data",
+        ),
+        (
+            {"event-store.url": "file:log"}
+            | {f"event-store.mapping.{n}": n for n in ("table", "position", "id", "type", "data")},
+            "[OCQ-314] event-store.mapping names a table, but the event store is no SQL database",
+        ),
+    ],
+)
+def test_a_mapping_that_makes_no_sense_is_refused(
+    settings: dict[str, str], said: str, handlers: ModuleType, tmp_path: Path
+) -> None:
+    with pytest.raises(EventStoreError) as caught:
+        Application(settings, [handlers], tmp_path)
+    assert str(caught.value).splitlines()[0] == said
 
 
 def test_the_token_is_shown_nowhere(eventsourcingdb: dict[str, str], handlers: ModuleType, tmp_path: Path) -> None:

@@ -10,9 +10,12 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import IntegrityError
 
 from opencqrs_py.adapters.sql.databases import Database
+from opencqrs_py.adapters.sql.kinds import kind_of
+from opencqrs_py.adapters.sql.mariadb import identity_of, insert_new, select_known
+from opencqrs_py.adapters.sql.postgresql import APPEND_AT_ONCE, APPENDS, INSERT_ALL, WRITTEN
 from opencqrs_py.adapters.sql.schema import EVENTS
-from opencqrs_py.adapters.sql.turns import in_turn, in_turn_at_once
-from opencqrs_py.adapters.sql.versions import APPENDS, EVENTS_CHANNEL, INDEXED_LENGTH
+from opencqrs_py.adapters.sql.turns import bounded, in_turn
+from opencqrs_py.adapters.sql.versions import INDEXED_LENGTH
 from opencqrs_py.model.appending import Appended, Precondition, check
 from opencqrs_py.model.cloudevents import microseconds
 from opencqrs_py.model.event import Event
@@ -21,37 +24,28 @@ __all__ = ["append_events"]
 
 _ROWS_PER_STATEMENT = 5_000
 _ROWS_AT_ONCE = 100  # few enough to be sent together with the begin and the end of their transaction
+_ROWS_UNFORESEEN = 10_000  # of one append, after which PostgreSQL is told to look at the table, as else it guesses
 _CHARACTERS_PER_STATEMENT = 8_000_000  # of payloads; what is taken in at once stays small, however large events are
+_CHARACTERS_ON_MARIADB = 1_000_000  # of everything: servers refuse statements of more than 16 MiB by default
 
 _Row = tuple[Any, ...]
-_WRITTEN = ("id", "source", "subject", "type", "time", "content_type", "payload", "extensions", "time_us")
-_PAYLOAD, _ID_AND_SOURCE = _WRITTEN.index("payload"), slice(0, 2)
-_NAMES = ", ".join(_WRITTEN)
+_PAYLOAD, _ID_AND_SOURCE = WRITTEN.index("payload"), slice(0, 2)
+_ID, _SOURCE, _TIME = 0, 1, WRITTEN.index("time_us")
+_NAMES = ", ".join(WRITTEN)
 
 # Never ON CONFLICT DO NOTHING: an event that is left out would still use up a position.
-_MARKS = ", ".join("?" * len(_WRITTEN))
+_MARKS = ", ".join("?" * len(WRITTEN))
 _INSERT_NEW = f"INSERT INTO {EVENTS.name} ({_NAMES}) VALUES ({_MARKS})"  # noqa: S608 our own names
 _INSERT_UNKNOWN = f"""
 INSERT INTO {EVENTS.name} ({_NAMES}) SELECT {_MARKS}
 WHERE NOT EXISTS (SELECT 1 FROM {EVENTS.name} WHERE id = ? AND source = ?)
 """  # noqa: S608 our own names
 
-_COLUMNS = ", ".join(f"{name} {'bigint' if name == 'time_us' else 'text'}" for name in _WRITTEN)
-# Known events are looked for one by one: as a join, the server might read the whole table for a few new rows.
-_INSERT_ALL = f"""
-WITH fresh AS (
-    INSERT INTO {EVENTS.name} ({_NAMES}) SELECT {", ".join(f"added.{name}" for name in _WRITTEN)}
-    FROM ROWS FROM (json_to_recordset(%s::json) AS ({_COLUMNS})) WITH ORDINALITY AS added ({_NAMES}, place)
-    WHERE (SELECT 1 FROM {EVENTS.name} known WHERE known.source = added.source AND known.id = added.id) IS NULL
-    ORDER BY added.place RETURNING position
-)
-SELECT count(*), pg_notify('{EVENTS_CHANNEL}', max(position)::text) FROM fresh
-"""  # noqa: S608 our own names
-
 _NEWEST = {
     "sqlite": f"SELECT id FROM {EVENTS.name} WHERE subject = ? ORDER BY position DESC LIMIT 1",  # noqa: S608
     "postgresql": f"SELECT id FROM {EVENTS.name} WHERE left(subject, {INDEXED_LENGTH}) = left(%s, {INDEXED_LENGTH}) "  # noqa: S608
     "AND subject = %s ORDER BY position DESC LIMIT 1",
+    "mariadb": f"SELECT id FROM {EVENTS.name} WHERE subject = %s ORDER BY position DESC LIMIT 1",  # noqa: S608
 }
 
 
@@ -77,10 +71,10 @@ def append_events(
         PreconditionFailedError: OCQ-320, naming the first precondition that does not hold.
     """
     given = added = 0
-    insert = _insert_sqlite if database.kind == "sqlite" else _insert_postgresql
-    if database.kind == "postgresql" and not preconditions and _is_short(events):
-        rows = list(map(_row, events))
-        return Appended(len(rows), in_turn_at_once(database, APPENDS, _INSERT_ALL, (_as_json(rows),)))
+    insert = _INSERTS[database.kind]
+    at_once = database.kind == "postgresql" and not preconditions and _is_short(events)
+    if at_once and (done := _append_at_once(database, list(map(_row, events)))) is not None:
+        return done
     with in_turn(database, APPENDS) as connection:
         check(preconditions, lambda subject: _newest(connection, subject), database.label)
         for rows in _chunks(map(_row, events)):
@@ -88,7 +82,21 @@ def append_events(
             given += len(rows)
             if progress is not None:
                 progress(given)
+    if database.kind == "postgresql" and added >= _ROWS_UNFORESEEN:
+        with database.reading() as connection:
+            connection.exec_driver_sql(f"ANALYZE {EVENTS.name}")
     return Appended(given, added)
+
+
+def _append_at_once(database: Database, rows: list[_Row]) -> Appended | None:
+    """Append by one statement that is a transaction of its own: one round trip instead of four.
+
+    Returns:
+        ``None``, and nothing is done, if transactions are stricter than the turn needs.
+    """
+    with bounded(database, APPENDS) as patience, database.reading() as connection:
+        added: int = connection.exec_driver_sql(APPEND_AT_ONCE, (_as_json(rows), patience)).scalar_one()
+    return None if added < 0 else Appended(len(rows), added)
 
 
 def _is_short(events: Iterable[Event]) -> bool:
@@ -99,7 +107,7 @@ def _is_short(events: Iterable[Event]) -> bool:
 
 
 def _newest(connection: Connection, subject: str) -> str | None:
-    statement = _NEWEST[connection.dialect.name]
+    statement = _NEWEST[kind_of(connection)]
     values = (subject,) * (statement.count("?") or statement.count("%s"))
     row = connection.exec_driver_sql(statement, values).first()
     return None if row is None else str(row[0])
@@ -116,28 +124,53 @@ def _insert_sqlite(connection: Connection, rows: list[_Row]) -> int:
 
 def _insert_postgresql(connection: Connection, rows: list[_Row]) -> int:
     """Send all rows as one JSON text, the quickest there is for the driver, and tell who listens of the newest."""
-    added: int = connection.exec_driver_sql(_INSERT_ALL, (_as_json(rows),)).scalar_one()
+    added: int = connection.exec_driver_sql(INSERT_ALL, (_as_json(rows),)).scalar_one()
     return added
+
+
+def _insert_mariadb(connection: Connection, rows: list[_Row]) -> int:
+    """Look for those that are known first: an insert that fails would use up positions."""
+    found: dict[bytes, _Row] = {}
+    for row in rows:
+        found.setdefault(identity_of(row[_SOURCE], row[_ID]), row)
+    known = frozenset(connection.exec_driver_sql(select_known(len(found)), tuple(found)).scalars())
+    new = [row for identity, row in found.items() if identity not in known]
+    for few in _chunks(iter(new), _CHARACTERS_ON_MARIADB, _length_of_all):
+        connection.exec_driver_sql(insert_new(len(few)), tuple(value for row in few for value in row))
+    return len(new)
+
+
+_INSERTS = {"mariadb": _insert_mariadb, "postgresql": _insert_postgresql, "sqlite": _insert_sqlite}
 
 
 def _as_json(rows: list[_Row]) -> str:
     once: dict[_Row, _Row] = {}
     for row in rows:  # a single statement does not see what it adds itself
         once.setdefault(row[_ID_AND_SOURCE], row)
-    return orjson.dumps([dict(zip(_WRITTEN, row, strict=True)) for row in once.values()]).decode()
+    return orjson.dumps([dict(zip(WRITTEN, row, strict=True)) for row in once.values()]).decode()
 
 
 def _row(event: Event) -> _Row:
     return (*event[1:], microseconds(event.time))
 
 
-def _chunks(rows: Iterator[_Row]) -> Iterator[list[_Row]]:
+def _length_of_payload(row: _Row) -> int:
+    return len(row[_PAYLOAD] or "")
+
+
+def _length_of_all(row: _Row) -> int:
+    return sum(map(len, filter(None, row[:_TIME])))
+
+
+def _chunks(
+    rows: Iterator[_Row], most: int = _CHARACTERS_PER_STATEMENT, length_of: Callable[[_Row], int] = _length_of_payload
+) -> Iterator[list[_Row]]:
     chunk: list[_Row] = []
     characters = 0
     for row in rows:
         chunk.append(row)
-        characters += len(row[_PAYLOAD] or "")
-        if len(chunk) == _ROWS_PER_STATEMENT or characters >= _CHARACTERS_PER_STATEMENT:
+        characters += length_of(row)
+        if len(chunk) == _ROWS_PER_STATEMENT or characters >= most:
             yield chunk
             chunk, characters = [], 0
     if chunk:

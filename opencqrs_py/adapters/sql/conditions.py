@@ -5,11 +5,12 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+from opencqrs_py.adapters.sql.kinds import mark_of
 from opencqrs_py.adapters.sql.schema import EVENTS
 from opencqrs_py.adapters.sql.versions import INDEXED_LENGTH
 from opencqrs_py.model.selection import Selection
 
-__all__ = ["Conditions", "mark_of", "searching", "walking"]
+__all__ = ["Conditions", "searching", "walking"]
 
 _MANY_TYPES = 50  # with more of them, hardly anything is rare
 
@@ -20,17 +21,12 @@ class Conditions(NamedTuple):
     Attributes:
         text: SQL; ends with AND, unless it is empty, so that a condition on the position can follow.
         values: For its marks, in their order.
-        table: The table; SQLite, which cannot tell what is rare, is told the index as well.
+        table: The table; SQLite, which cannot tell what is rare, and MariaDB are told the index as well.
     """
 
     text: str
     values: tuple[Any, ...]
     table: str = EVENTS.name
-
-
-def mark_of(kind: str) -> str:
-    """Return what stands for a value in the statements of a kind of database."""
-    return "?" if kind == "sqlite" else "%s"
 
 
 @lru_cache(maxsize=1_000)
@@ -40,7 +36,8 @@ def walking(kind: str, selection: Selection) -> Conditions:
     SQLite has no idea how many events are of a type, and would collect and sort a whole log's to return the first few.
     It looks for no index when a column is part of an expression.
     """
-    return _joined(*_types(kind, selection), *_subjects(kind, selection))
+    joined = _joined(*_types(kind, selection), *_subjects(kind, selection))
+    return joined._replace(table=f"{EVENTS.name} FORCE INDEX (PRIMARY)") if kind == "mariadb" else joined
 
 
 @lru_cache(maxsize=1_000)
@@ -54,7 +51,8 @@ def searching(kind: str, selection: Selection) -> Conditions | None:
     else:
         return None
     joined = _joined(found, *_types(kind, selection), *_subjects(kind, selection))
-    return joined._replace(table=f"{EVENTS.name} INDEXED BY {EVENTS.name}_{column}") if kind == "sqlite" else joined
+    told = {"sqlite": "{0} INDEXED BY {0}_{1}", "mariadb": "{0} FORCE INDEX ({0}_{1})"}.get(kind, "{0}")
+    return joined._replace(table=told.format(EVENTS.name, column))
 
 
 def _joined(*conditions: Conditions) -> Conditions:
@@ -110,9 +108,9 @@ def _unindexed(kind: str, column: str) -> str:
 
 
 def _indexed(kind: str, column: str) -> str:
-    """Return what the index of a column is made on; PostgreSQL's holds the beginning of a text only."""
-    return column if kind == "sqlite" else f"left({column}, {INDEXED_LENGTH})"
+    """Return what the index of a column is made on; servers' hold the beginning of a text only, and MariaDB knows."""
+    return f"left({column}, {INDEXED_LENGTH})" if kind == "postgresql" else column
 
 
 def _held(kind: str, text: str) -> str:
-    return text if kind == "sqlite" else text[:INDEXED_LENGTH]
+    return text[:INDEXED_LENGTH] if kind == "postgresql" else text

@@ -1,39 +1,39 @@
-"""A database: its engine, its connections for reading and writing, and its transactions."""
+"""A database: its engine, and its connections for reading and writing."""
 
 from __future__ import annotations
 
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cached_property
 from threading import Lock, get_ident
 from typing import Any, Self, TypeVar
 
 from sqlalchemy import Connection, Engine, create_engine, event, exc, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
-from sqlalchemy.orm import Session
 
-from opencqrs_py.adapters.sql.outages import DatabaseAwayError, is_outage
-from opencqrs_py.adapters.sql.pooling import replace_cut_connections
-from opencqrs_py.errors import EventStoreError, NonTransientError, OpenCqrsError
+from opencqrs_py.adapters.sql.kinds import DRIVERS, EXTRAS, kind_named
+from opencqrs_py.adapters.sql.mariadb_engine import begin_on_mariadb_engine_of_others, mariadb_engine
+from opencqrs_py.adapters.sql.outages import DatabaseAwayError, is_outage, reason_of
+from opencqrs_py.adapters.sql.pooling import WRITING, replace_cut_connections
+from opencqrs_py.errors import EventStoreError, NonTransientError
 
-__all__ = ["Database", "DatabaseTransactions"]
+__all__ = ["Database"]
 
 T = TypeVar("T")
 
 _SQLITE_PATIENCE = 60.0  # seconds that a writer waits for the one before it
+_SQLITE_QUIET = 0.1  # seconds that a reader waits for a writer of the same process
 _SQLITE_PAUSE = 0.005  # seconds between two looks, where SQLite does not wait by itself
-_PSYCOPG_IDLE = 0  # psycopg.pq.TransactionStatus.IDLE
-_PSYCOPG_IN_ERROR = 3  # psycopg.pq.TransactionStatus.INERROR
-_DRIVERS = {"sqlite": "sqlite", "postgresql": "postgresql+psycopg"}
+_WAYS = "sqlite:///…, postgresql://… or mariadb://…"
 
 
 class Database:
     """One database, opened at first use. Safe for several threads; not to be used across a fork.
 
     Args:
-        url: SQLAlchemy URL, ``sqlite:///…`` or ``postgresql://…``.
+        url: SQLAlchemy URL, ``sqlite:///…``, ``postgresql://…``, or ``mariadb://…`` and ``mysql://…`` for MariaDB.
 
     Raises:
         EventStoreError: OCQ-301 for an unreadable URL, OCQ-302 for a database that is not supported.
@@ -43,15 +43,18 @@ class Database:
         try:
             parsed = make_url(url)
         except (ArgumentError, ValueError):
-            fix = "write it as sqlite:///events.db or postgresql://user:password@host/database"
+            fix = "write it as sqlite:///events.db, postgresql://user:password@host/database or mariadb://…"
             raise EventStoreError("OCQ-301", "the database URL cannot be read", fix=fix) from None
-        self.kind = parsed.get_backend_name()
-        if self.kind not in _DRIVERS:
+        self.kind = kind_named(parsed.get_backend_name())
+        if self.kind not in DRIVERS:
             what = f"databases of the kind '{self.kind}' are not supported"
-            raise EventStoreError("OCQ-302", what, parsed.render_as_string(), "use sqlite:///… or postgresql://…")
-        self._turn = _Turns().take if self.kind == "sqlite" else nullcontext
-        named = parsed.drivername != self.kind
-        self._url = parsed if named else parsed.set(drivername=_DRIVERS[self.kind])
+            raise EventStoreError("OCQ-302", what, parsed.render_as_string(), f"use {_WAYS}")
+        turns = _Turns() if self.kind == "sqlite" else None
+        self._turn: Callable[[], AbstractContextManager[None]] = nullcontext if turns is None else turns.take
+        self._quiet: Callable[[], AbstractContextManager[None]] = nullcontext if turns is None else turns.between
+        driver = parsed.drivername if "+" in parsed.drivername else DRIVERS[self.kind]
+        self._url = parsed.set(drivername=driver.replace("mariadb+", "mysql+"))
+        self._of_others = False
         self.label = parsed.render_as_string(hide_password=True)
 
     @classmethod
@@ -62,9 +65,11 @@ class Database:
             EventStoreError: OCQ-302 for a database that is not supported.
         """
         database = cls(engine.url.render_as_string(hide_password=False))
-        if database.kind == "sqlite" and not event.contains(engine, "begin", _begin_on_engine_of_others):
-            event.listen(engine, "begin", _begin_on_engine_of_others)
+        begin = {"sqlite": _begin_on_engine_of_others, "mariadb": begin_on_mariadb_engine_of_others}.get(database.kind)
+        if begin is not None and not event.contains(engine, "begin", begin):
+            event.listen(engine, "begin", begin)
         database.engine = engine
+        database._of_others = True
         return database
 
     @cached_property
@@ -77,9 +82,9 @@ class Database:
         try:
             if self.kind == "sqlite":
                 return _sqlite_engine(self._url)
-            engine = create_engine(self._url)
+            engine = mariadb_engine(self._url) if self.kind == "mariadb" else create_engine(self._url)
         except (ModuleNotFoundError, NoSuchModuleError) as error:
-            fix = "pip install 'opencqrs-py[postgresql]'"
+            fix = f"pip install 'opencqrs-py[{EXTRAS[self.kind]}]'"
             raise EventStoreError("OCQ-303", f"the database driver is missing ({error})", self.label, fix) from error
         replace_cut_connections(engine)
         return engine
@@ -92,6 +97,20 @@ class Database:
             DatabaseAwayError: OCQ-304, if the database cannot be reached.
         """
         with self._reached(self._reading_engine.connect) as connection:
+            self._check_server(connection)
+            yield connection
+
+    @contextmanager
+    def reading_much(self) -> Iterator[Connection]:
+        """Open a connection for a long read, on SQLite when no thread of this process writes.
+
+        SQLite's driver lets go of the interpreter at each row and each statement, so two busy threads would hand it to
+        and fro, and both take twice the time. A writer that takes long is not waited for.
+
+        Raises:
+            DatabaseAwayError: OCQ-304, if the database cannot be reached.
+        """
+        with self._quiet(), self.reading() as connection:
             yield connection
 
     @contextmanager
@@ -109,20 +128,29 @@ class Database:
             NonTransientError: On SQLite, if this very thread is in such a transaction already.
         """
         with self._turn(), self._reached(self._writing_engine.connect) as connection:
+            self._check_server(connection)
             if options:
                 connection.execution_options(**options)
+            connection.info[WRITING] = True  # no execution option, which would cost 4 us at each statement
             with self._reached(connection.begin):
                 yield connection
 
     @cached_property
     def _writing_engine(self) -> Engine:
-        return self.engine.execution_options(opencqrs_writing=True)
+        if self.kind == "mariadb" and self._of_others:
+            return self.engine.execution_options(isolation_level="AUTOCOMMIT")
+        return self.engine
 
     @cached_property
     def _reading_engine(self) -> Engine:
-        if self.kind == "sqlite":
+        if self.kind == "sqlite" or (self.kind == "mariadb" and not self._of_others):
             return self.engine.execution_options(opencqrs_reading=True)
         return self.engine.execution_options(isolation_level="AUTOCOMMIT")
+
+    def _check_server(self, connection: Connection) -> None:
+        if self.kind == "mariadb" and not getattr(connection.dialect, "is_mariadb", False):
+            what = "the server is MySQL, which is not supported; MariaDB is"
+            raise EventStoreError("OCQ-302", what, self.label, f"use {_WAYS}")
 
     def _reached(self, reach: Callable[[], T]) -> T:
         try:
@@ -130,7 +158,7 @@ class Database:
         except DBAPIError as error:
             if not self.is_outage(error):
                 raise
-            reason = (str(error.orig).strip() or type(error.orig).__name__).splitlines()[0]
+            reason = reason_of(error)
             if getattr(error.orig, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY:
                 what = f"another process has been writing for {_SQLITE_PATIENCE:g} seconds ({reason})"
                 raise DatabaseAwayError("OCQ-305", what, self.label, "let it finish, or end it") from None
@@ -164,112 +192,26 @@ class _Turns:
         if not self._free.acquire(timeout=_SQLITE_PATIENCE):
             msg = f"another thread has been writing for {_SQLITE_PATIENCE:g} seconds"
             raise exc.TimeoutError(msg)
+        with self._held():
+            yield
+
+    @contextmanager
+    def between(self) -> Iterator[None]:
+        """Wait for the turn, but not for long; who has it already, or does not get it, goes on without."""
+        if self._holder == get_ident() or not self._free.acquire(timeout=_SQLITE_QUIET):
+            yield
+            return
+        with self._held():
+            yield
+
+    @contextmanager
+    def _held(self) -> Iterator[None]:
         self._holder = get_ident()
         try:
             yield
         finally:
             self._holder = None
             self._free.release()
-
-
-class _Unit:
-    """A transaction that handlers write in."""
-
-    __slots__ = ("_begun", "_rolled_back", "_session", "connection")
-
-    def __init__(self, connection: Connection) -> None:
-        self.connection = connection
-        self.connection.commit = self.connection.rollback = _refuse  # type: ignore[method-assign]
-        self._session: Session | None = None
-        self._rolled_back = False
-        self._begun = False
-
-    def begun(self) -> None:
-        """Take note of a first statement; psycopg begins with that, and before it looks as if it had ended."""
-        self._begun = True
-
-    @property
-    def session(self) -> Session:
-        """The unit's session, made at first use."""
-        if self._session is None:
-            self._session = Session(self.connection)
-        return self._session
-
-    @contextmanager
-    def kept_open(self) -> Iterator[None]:
-        """Refuse ``commit()`` of the driver's own connection and notice its ``rollback()``, if the driver lets us."""
-        driver: Any = self.connection.connection.dbapi_connection
-        if isinstance(driver, sqlite3.Connection):  # its methods cannot be replaced; the end is seen when it is there
-            yield
-            return
-        roll_back = driver.rollback
-
-        def rollback() -> None:  # SQLAlchemy's, too, as when a session cannot be flushed
-            self._rolled_back = True
-            roll_back()
-
-        driver.commit, driver.rollback = _refuse, rollback
-        try:
-            yield
-        finally:
-            del driver.commit, driver.rollback
-
-    def finish(self) -> None:
-        """Write out what the session still holds, and see that what was written can still be committed."""
-        if self._session is not None:
-            self._session.flush()
-        if self._rolled_back or not self.connection.in_transaction() or self._ended():
-            _refuse()
-        if _failed(self.connection):
-            msg = "a statement failed and its error was caught: run such statements within connection.begin_nested()"
-            raise OpenCqrsError(msg)
-
-    def _ended(self) -> bool:
-        """Say whether the transaction was ended on the driver's own connection."""
-        driver = self.connection.connection.dbapi_connection
-        status = getattr(getattr(driver, "info", None), "transaction_status", None)
-        return getattr(driver, "in_transaction", None) is False or (self._begun and status == _PSYCOPG_IDLE)
-
-
-class DatabaseTransactions:
-    """Opens the transactions that handlers write in.
-
-    Args:
-        database: The read models' database.
-    """
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
-
-    @contextmanager
-    def begin(self) -> Iterator[_Unit]:
-        """Open a transaction: committed at the end of the block, rolled back when the block raises.
-
-        Raises:
-            NonTransientError: If the block ended the transaction, or tried to.
-            OpenCqrsError: If a statement failed in the block, and with it the transaction, and nobody said so.
-        """
-        with self._database.writing() as connection:
-            unit = _Unit(connection)
-            with unit.kept_open():
-                yield unit
-                unit.finish()
-
-    def is_outage(self, error: BaseException) -> bool:
-        """Say whether the database does not answer for now."""
-        return self._database.is_outage(error)
-
-
-def _failed(connection: Connection) -> bool:
-    """Say whether PostgreSQL would answer a commit by rolling back, without any error."""
-    driver = connection.connection.dbapi_connection
-    return getattr(getattr(driver, "info", None), "transaction_status", None) == _PSYCOPG_IN_ERROR
-
-
-def _refuse() -> None:
-    """Progress is written first in a unit, so a commit inside it would mark events done that nobody has handled."""
-    msg = "a handler must not end the transaction that it shares with the progress: leave commit() and rollback() out"
-    raise NonTransientError(msg)
 
 
 def _use_write_ahead_log(connection: sqlite3.Connection) -> None:
@@ -300,9 +242,9 @@ def _begin_on_engine_of_others(connection: Connection) -> None:
 
 
 def _begin(connection: Connection) -> None:
-    options = connection.get_execution_options()
-    if not options.get("opencqrs_reading", False):
-        connection.exec_driver_sql("BEGIN IMMEDIATE" if options.get("opencqrs_writing", False) else "BEGIN")
+    writing = connection.info.pop(WRITING, False)
+    if not connection.get_execution_options().get("opencqrs_reading", False):
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if writing else "BEGIN")
 
 
 def _sqlite_engine(url: Any) -> Engine:

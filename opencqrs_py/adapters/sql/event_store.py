@@ -77,7 +77,7 @@ class SqlEventStore:
     def read(self, after: int, limit: int, selection: Selection) -> Slice:
         """Return the selected events that follow ``after``, at most ``limit``; there may be more behind the slice."""
         self._prepare()
-        with self._database.reading() as connection:
+        with self._database.reading_much() as connection:
             return Reading(connection, selection, limit).following(after, self._known)
 
     def position_before(self, moment: datetime) -> int:

@@ -9,13 +9,21 @@ from sqlalchemy.exc import DBAPIError
 
 from opencqrs_py.errors import EventStoreError
 
-__all__ = ["DatabaseAwayError", "is_outage", "sql_state"]
+__all__ = ["LOCK_WAIT_TIMEOUT", "DatabaseAwayError", "is_outage", "reason_of", "server_error", "sql_state"]
 
 # SQLite result codes that pass by themselves: BUSY, LOCKED, IOERR, FULL, CANTOPEN, PROTOCOL.
 _SQLITE_AWAY = {5, 6, 10, 13, 14, 15}
 # SQLSTATE classes that pass by themselves: connection, rolled back for others, resources, shutdown, lock not available.
 # Not among them: 57014, a statement that was cancelled or took too long, which is the handler's.
 _POSTGRESQL_AWAY = ("08", "40", "53", "57P", "55P03")
+LOCK_WAIT_TIMEOUT = 1205
+"""MariaDB's error for a lock that was waited for in vain."""
+
+# MariaDB's errors that pass by themselves: out of disk, memory, connections or locks, shutdown, broken connections,
+# lock waits, deadlocks, a connection that was killed, too many of a user. From 2000 on, they are the client's own.
+_MARIADB_AWAY = {1021, 1037, 1038, 1040, 1041, 1053, 1079, 1152, 1158, 1159, 1160, 1161, 1203, LOCK_WAIT_TIMEOUT, 1206}
+_MARIADB_AWAY |= {1213, 1226, 1927, 2002, 2003, 2005, 2006, 2013, 2055, 0}
+_MARIADB_DRIVERS = ("pymysql", "MySQLdb")
 
 
 class DatabaseAwayError(EventStoreError):
@@ -34,6 +42,8 @@ def is_outage(error: BaseException) -> bool:
     driver_error = error.orig if isinstance(error, DBAPIError) else error
     if isinstance(driver_error, sqlite3.Error):
         return (getattr(driver_error, "sqlite_errorcode", 0) & 0xFF) in _SQLITE_AWAY
+    if server_error(driver_error) is not None:
+        return server_error(driver_error) in _MARIADB_AWAY
     return _operational(driver_error) and _passes(driver_error)
 
 
@@ -41,6 +51,21 @@ def sql_state(error: BaseException | None) -> str | None:
     """Return PostgreSQL's SQLSTATE, ``None`` when the connection itself failed or the error is another one's."""
     state = getattr(error.orig if isinstance(error, DBAPIError) else error, "sqlstate", None)
     return None if state is None else str(state)
+
+
+def server_error(error: BaseException | None) -> int | None:
+    """Return the number of MariaDB's error, 0 when the connection was closed; ``None`` for errors of others."""
+    error = error.orig if isinstance(error, DBAPIError) else error
+    if not type(error).__module__.startswith(_MARIADB_DRIVERS) or error is None or not error.args:
+        return None
+    return error.args[0] if isinstance(error.args[0], int) else None
+
+
+def reason_of(error: DBAPIError) -> str:
+    """Return in one line what the driver says."""
+    cause = error.orig
+    said = str(cause.args[1] if server_error(error) is not None and cause and len(cause.args) > 1 else cause).strip()
+    return (said or type(cause).__name__).splitlines()[0]
 
 
 def _operational(error: BaseException | None) -> bool:

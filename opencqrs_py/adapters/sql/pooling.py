@@ -9,14 +9,17 @@ from typing import Any
 from sqlalchemy import Engine, event
 from sqlalchemy.exc import InvalidatePoolError
 
-__all__ = ["replace_cut_connections"]
+__all__ = ["WRITING", "replace_cut_connections"]
+
+WRITING = "opencqrs_writing"
+"""Mark in the ``info`` of a pooled connection: its next transaction will write."""
 
 _TRUSTED_SECONDS = 60.0  # a connection that lay longer is asked, since a firewall cuts without a word
 _RETURNED = "opencqrs_returned"
 
 
 def replace_cut_connections(engine: Engine) -> None:
-    """Look at each connection of a PostgreSQL pool when it is taken out.
+    """Look at each connection of a pool to a server when it is taken out.
 
     A server that goes says so to every client, so a connection on which nothing has arrived is sound: that is one
     look at its socket instead of the question to the server that SQLAlchemy's ``pool_pre_ping`` asks each time.
@@ -41,7 +44,7 @@ def _quiet(connection: Any) -> bool:
     """Say whether nothing has arrived on a connection that waits for nothing."""
     try:
         poll = select.poll()
-        poll.register(connection.fileno(), select.POLLIN)
+        poll.register(getattr(connection, "_sock", connection).fileno(), select.POLLIN)  # PyMySQL's has no fileno()
         return not poll.poll(0)
     except Exception:  # a connection that is closed on our side, too, has no socket any more
         return False

@@ -9,8 +9,11 @@ from typing import Any
 
 from sqlalchemy import Connection, and_, bindparam, func, select, update
 
-from opencqrs_py.adapters.sql.databases import Database, DatabaseTransactions
+from opencqrs_py.adapters.sql.databases import Database
+from opencqrs_py.adapters.sql.kinds import kind_of, mark_of
 from opencqrs_py.adapters.sql.schema import PROGRESS
+from opencqrs_py.adapters.sql.turns import take_row
+from opencqrs_py.adapters.sql.units import DatabaseTransactions
 from opencqrs_py.adapters.sql.versions import prepare
 from opencqrs_py.errors import EventStoreError, FencedError
 from opencqrs_py.model.partition import Partition, hash_of
@@ -51,7 +54,7 @@ class SqlProgressTracker:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._transactions = DatabaseTransactions(database)
-        self._advance = _ADVANCE.format("?" if database.kind == "sqlite" else "%s")
+        self._advance = _ADVANCE.format(mark_of(database.kind))
         self._ready = False
 
     def claim(
@@ -162,8 +165,11 @@ def _key(group: str, partition: Partition, epoch: int) -> dict[str, Any]:
 
 def _serialise(connection: Connection, group: str) -> None:
     """Let claims of a group follow each other, also while it has no row to lock."""
-    if connection.dialect.name == "postgresql":
-        connection.execute(select(func.pg_advisory_xact_lock(_CLAIMS + hash_of(group))))
+    match kind_of(connection):
+        case "postgresql":
+            connection.execute(select(func.pg_advisory_xact_lock(_CLAIMS + hash_of(group))))
+        case "mariadb":
+            take_row(connection, PROGRESS.name)
 
 
 def _storable(error: str) -> str:

@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
-from sqlalchemy import BigInteger, Column, Integer, MetaData, Table, Text, UniqueConstraint
+from typing import Any
 
-__all__ = ["EVENTS", "PROGRESS", "SCHEMA"]
+from sqlalchemy import BigInteger, Column, Integer, MetaData, String, Table, Text, UniqueConstraint
+
+__all__ = ["EVENTS", "ON_MARIADB", "PROGRESS", "SCHEMA"]
 
 _metadata = MetaData()
+
+ON_MARIADB: dict[str, Any] = {
+    f"{name}_{option}": value
+    for name in ("mysql", "mariadb")
+    for option, value in (("engine", "InnoDB"), ("charset", "utf8mb4"), ("collate", "utf8mb4_nopad_bin"))
+}
+"""Tables of MariaDB: with transactions, and texts that are compared character by character, spaces at the end too."""
+
+# MariaDB's primary keys hold texts of a limited length only.
+_Table = Text().with_variant(String(64), "mysql", "mariadb")
+_Group = Text().with_variant(String(500), "mysql", "mariadb")
 
 # Subjects and types are compared byte by byte, whatever the database's language.
 _Exact = Text().with_variant(Text(collation="C"), "postgresql")
@@ -14,8 +27,9 @@ _Exact = Text().with_variant(Text(collation="C"), "postgresql")
 SCHEMA = Table(
     "opencqrs_schema",
     _metadata,
-    Column("table_name", Text, primary_key=True),
+    Column("table_name", _Table, primary_key=True),
     Column("version", Integer, nullable=False),
+    **ON_MARIADB,
 )
 
 EVENTS = Table(
@@ -38,7 +52,7 @@ EVENTS = Table(
 PROGRESS = Table(
     "opencqrs_progress",
     _metadata,
-    Column("group_name", Text, primary_key=True),
+    Column("group_name", _Group, primary_key=True),
     Column("modulus", BigInteger, primary_key=True, autoincrement=False),
     Column("residue", BigInteger, primary_key=True, autoincrement=False),
     Column("position", BigInteger, nullable=False),
@@ -49,4 +63,5 @@ PROGRESS = Table(
     Column("error", Text, nullable=False),
     Column("next_attempt_at", Text),
     Column("updated_at", Text, nullable=False),
+    **ON_MARIADB,
 )

@@ -7,18 +7,20 @@ from collections.abc import Callable
 from sqlalchemy import Connection, Table, inspect, select
 from sqlalchemy.exc import DBAPIError
 
+from opencqrs_py.adapters.sql import mariadb, postgresql
 from opencqrs_py.adapters.sql.databases import Database
+from opencqrs_py.adapters.sql.kinds import kind_of
+from opencqrs_py.adapters.sql.outages import reason_of, server_error
 from opencqrs_py.adapters.sql.schema import EVENTS, SCHEMA
 from opencqrs_py.adapters.sql.turns import in_turn
 from opencqrs_py.errors import EventStoreError
 
-__all__ = ["APPENDS", "EVENTS_CHANNEL", "INDEXED_LENGTH", "prepare"]
+__all__ = ["INDEXED_LENGTH", "prepare"]
 
-# PostgreSQL's advisory locks that are taken in turn, by those who change tables and by those who add events.
+# PostgreSQL's advisory lock that is taken in turn by those who change tables.
 _CHANGES = 0x0C9127 << 32
-APPENDS = 0x0C9126 << 32
-EVENTS_CHANNEL = "opencqrs_events"  # where PostgreSQL tells those who listen that events are being added
-INDEXED_LENGTH = 500  # characters that PostgreSQL's indexes hold of a subject or type; more than 2,704 bytes it refuses
+INDEXED_LENGTH = 500  # characters that a server's indexes hold of a subject or type; PostgreSQL takes up to 2,704 bytes
+_NO_TRIGGERS = (1142, 1227, 1419)  # MariaDB: no privilege, or with a binary log only for administrators
 
 Step = Callable[[Connection], None]
 
@@ -29,7 +31,8 @@ def prepare(database: Database, table: Table) -> None:
     Who finds it so has sent one statement and waits for no writer.
 
     Raises:
-        EventStoreError: OCQ-311, if a newer package has changed the table.
+        EventStoreError: OCQ-311, if a newer package has changed the table; OCQ-312, if MariaDB does not let us create
+            the trigger that all who add events need.
     """
     version = _recorded(database, table)
     newest = 1 + len(_STEPS.get(table.name, ()))
@@ -56,12 +59,17 @@ def _version(connection: Connection, table: Table) -> int | None:
 
 
 def _bring_forward(database: Database, table: Table) -> int:
+    """Take the steps that are missing, and record the version.
+
+    It is one transaction, but not on MariaDB: there each statement counts at once. What was broken off half-way is
+    done again there, so every step leaves alone what it finds done.
+    """
     with in_turn(database, _CHANGES) as connection:
         SCHEMA.create(connection, checkfirst=True)
         recorded = _version(connection, table)
         version = recorded or _create(connection, table)
         for step in _STEPS.get(table.name, ())[version - 1 :]:
-            step(connection)
+            _take_step(database, connection, step)
             version += 1
         row = {"version": version}
         if recorded is None:
@@ -73,37 +81,43 @@ def _bring_forward(database: Database, table: Table) -> int:
 
 def _create(connection: Connection, table: Table) -> int:
     """Create the table as its first version made it, unless it is there from a time before versions were recorded."""
-    if not inspect(connection).has_table(table.name):
+    if kind_of(connection) == "mariadb" and table is EVENTS:
+        connection.exec_driver_sql(mariadb.CREATE_EVENTS)
+    elif not inspect(connection).has_table(table.name):
         table.create(connection)
     return 1
+
+
+def _take_step(database: Database, connection: Connection, step: Step) -> None:
+    try:
+        step(connection)
+    except DBAPIError as error:
+        if server_error(error) not in _NO_TRIGGERS:
+            raise
+        what = f"the trigger of the table {EVENTS.name} cannot be created ({reason_of(error)})"
+        fix = (
+            "let an administrator run GRANT ALL ON the database, and with a binary log "
+            "SET GLOBAL log_bin_trust_function_creators = 1"
+        )
+        raise EventStoreError("OCQ-312", what, database.label, fix) from None
 
 
 def _search_events(connection: Connection) -> None:
     """Version 2 of the event store: rare subjects and types are found quickly."""
     for name in ("subject", "type"):
-        key = name if connection.dialect.name == "sqlite" else f"left({name}, {INDEXED_LENGTH}), position"
-        connection.exec_driver_sql(f"CREATE INDEX {EVENTS.name}_{name} ON {EVENTS.name} ({key})")
+        new, key = {
+            "sqlite": ("", name),
+            "postgresql": ("", f"left({name}, {INDEXED_LENGTH}), position"),
+            "mariadb": ("IF NOT EXISTS ", f"{name}({INDEXED_LENGTH}), position"),
+        }[kind_of(connection)]
+        connection.exec_driver_sql(f"CREATE INDEX {new}{EVENTS.name}_{name} ON {EVENTS.name} ({key})")
 
 
 def _serialise_events(connection: Connection) -> None:
-    """Version 3 of the event store: PostgreSQL lets all who add events take turns, and tells those who listen.
-
-    Our own appends do both themselves; this is for other programs. The turn is taken before the first position is given
-    and kept until the commit, so that positions become visible in their order. The lock is one that, unlike a lock on
-    the table, lets the server look after the table meanwhile.
-    """
-    if connection.dialect.name != "postgresql":
-        return
-    connection.exec_driver_sql(
-        f"CREATE OR REPLACE FUNCTION {EVENTS.name}_in_turn() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
-        f"IF current_setting('opencqrs.turn', true) IS DISTINCT FROM '{APPENDS}' THEN "
-        f"PERFORM pg_advisory_xact_lock({APPENDS}); PERFORM pg_notify('{EVENTS_CHANNEL}', ''); "
-        f"END IF; RETURN NULL; END $$"
-    )
-    connection.exec_driver_sql(
-        f"CREATE TRIGGER {EVENTS.name}_in_turn BEFORE INSERT ON {EVENTS.name} "
-        f"FOR EACH STATEMENT EXECUTE FUNCTION {EVENTS.name}_in_turn()"
-    )
+    """Version 3 of the event store: servers let all who add events take turns; PostgreSQL tells those who listen."""
+    statements = {"mariadb": mariadb.SERIALISED, "postgresql": postgresql.SERIALISED}
+    for statement in statements.get(kind_of(connection), ()):
+        connection.exec_driver_sql(statement)
 
 
 _STEPS: dict[str, tuple[Step, ...]] = {EVENTS.name: (_search_events, _serialise_events)}

@@ -13,10 +13,10 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
 from opencqrs_py.adapters.sql.databases import Database
-from opencqrs_py.adapters.sql.versions import EVENTS_CHANNEL
+from opencqrs_py.adapters.sql.postgresql import EVENTS_CHANNEL
 from opencqrs_py.processing.ports import Watch
 
-__all__ = ["watching"]
+__all__ = ["polling", "watching"]
 
 _LOOK_SECONDS = 0.5  # a look at the head now and then, whatever the database tells
 _SHORTEST_PAUSE = 0.001  # seconds
@@ -43,6 +43,13 @@ def watching(database: Database, look: Look) -> Iterator[Watch]:
             yield _ChangeCounter(connection, look)  # a replica lets nobody listen
         else:
             yield _Listener(connection, look)
+
+
+@contextmanager
+def polling(database: Database, look: Look) -> Iterator[Watch]:
+    """Open a watch that asks again and again; ``look`` returns the head."""
+    with database.reading() as connection:
+        yield _ChangeCounter(connection, look)
 
 
 class _Listener:
@@ -97,7 +104,7 @@ class _Listener:
 
 
 class _ChangeCounter:
-    """Asks SQLite again and again whether another connection has changed the file.
+    """Asks again and again: SQLite, whether another connection has changed the file; others, for the head.
 
     The longer nothing has happened, the longer the pauses are: a change is noticed after at most a fiftieth of the time
     since the one before, and idling costs next to nothing. Without a file there is no such counter; then the head is

@@ -10,9 +10,10 @@ Subclass the one of your port in a test module and give its fixtures::
 
 import pytest
 
-pytest.register_assert_rewrite(f"{__name__}.event_source", f"{__name__}.progress_tracker")
+pytest.register_assert_rewrite(*(f"{__name__}.{name}" for name in ("event_source", "event_store", "progress_tracker")))
 
-from opencqrs_py.testing.contracts.event_source import EventSourceContract, EventStoreContract  # noqa: E402 as above
+from opencqrs_py.testing.contracts.event_source import EventSourceContract  # noqa: E402 as above
+from opencqrs_py.testing.contracts.event_store import EventStoreContract  # noqa: E402 as above
 from opencqrs_py.testing.contracts.progress_tracker import ProgressTrackerContract, ReadModel  # noqa: E402 as above
 
 __all__ = ["EventSourceContract", "EventStoreContract", "ProgressTrackerContract", "ReadModel"]

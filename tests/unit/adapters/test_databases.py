@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import sqlite3
 
+import pymysql
 import pytest
 from sqlalchemy import exc
 
 from opencqrs_py.adapters.sql import Database, databases
+from opencqrs_py.adapters.sql.outages import is_outage, reason_of
 from opencqrs_py.errors import EventStoreError
 
 
@@ -18,6 +20,8 @@ from opencqrs_py.errors import EventStoreError
         ("sqlite+pysqlite:///events.db", "sqlite", "sqlite+pysqlite:///events.db"),
         ("postgresql://me:secret@host/db", "postgresql", "postgresql://me:***@host/db"),
         ("postgresql+psycopg://me:secret@host/db", "postgresql", "postgresql+psycopg://me:***@host/db"),
+        ("mariadb://me:secret@host/db", "mariadb", "mariadb://me:***@host/db"),
+        ("mysql+pymysql://me:secret@host/db", "mariadb", "mysql+pymysql://me:***@host/db"),
     ],
 )
 def test_a_database_is_named_without_its_password(url: str, kind: str, label: str) -> None:
@@ -35,14 +39,14 @@ def test_what_is_no_url_is_refused_without_repeating_it(url: str) -> None:
         Database(url)
     assert str(caught.value) == (
         "[OCQ-301] the database URL cannot be read\n"
-        "  fix:   write it as sqlite:///events.db or postgresql://user:password@host/database"
+        "  fix:   write it as sqlite:///events.db, postgresql://user:password@host/database or mariadb://…"
     )
 
 
 @pytest.mark.parametrize(
     ("url", "kind", "shown"),
     [
-        ("mysql://me:secret@host/db", "mysql", "mysql://me:***@host/db"),
+        ("mssql://me:secret@host/db", "mssql", "mssql://me:***@host/db"),
         ("postgres://host/db", "postgres", "postgres://host/db"),
     ],
 )
@@ -52,8 +56,19 @@ def test_other_databases_are_refused(url: str, kind: str, shown: str) -> None:
     assert str(caught.value) == (
         f"[OCQ-302] databases of the kind '{kind}' are not supported\n"
         f"  where: {shown}\n"
-        "  fix:   use sqlite:///… or postgresql://…"
+        "  fix:   use sqlite:///…, postgresql://… or mariadb://…"
     )
+
+
+@pytest.mark.parametrize("scheme", ["mariadb", "mysql", "mariadb+pymysql", "mysql+pymysql"])
+def test_mariadb_is_spoken_to_by_pymysql(scheme: str) -> None:
+    assert Database(f"{scheme}://host/db").engine.dialect.driver == "pymysql"
+
+
+def test_a_missing_driver_of_mariadb_is_named_with_the_command_that_installs_it() -> None:
+    with pytest.raises(EventStoreError, match="OCQ-303") as caught:
+        _ = Database("mysql+no_such_driver://host/db").engine
+    assert caught.value.fix == "pip install 'opencqrs-py[mariadb]'"
 
 
 def test_a_missing_driver_is_named_with_the_command_that_installs_it() -> None:
@@ -82,6 +97,30 @@ def test_closing_what_was_never_opened_opens_nothing() -> None:
 )
 def test_waiting_too_long_for_a_connection_is_an_outage(error: Exception, *, outage: bool) -> None:
     assert Database("sqlite://").is_outage(error) is outage
+
+
+OUTAGES = {1040: True, 1205: True, 1213: True, 1927: True, 2003: True, 2006: True, 2013: True, 0: True}
+MISTAKES = {1045: False, 1049: False, 1062: False, 1146: False, 1317: False, 1406: False, 1969: False}
+
+
+@pytest.mark.parametrize(("code", "outage"), [*OUTAGES.items(), *MISTAKES.items()])
+def test_the_numbers_of_mariadb_tell_outages_from_mistakes(code: int, *, outage: bool) -> None:
+    error = pymysql.err.OperationalError(code, "said the server")
+    assert is_outage(error) is outage
+    assert is_outage(exc.OperationalError("SELECT 1", (), error)) is outage
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (pymysql.err.OperationalError(2003, "no connection\nsecond line"), "no connection"),
+        (pymysql.err.InterfaceError(0, ""), "InterfaceError"),
+        (pymysql.err.InterfaceError(), "InterfaceError"),
+        (sqlite3.OperationalError("database is locked"), "database is locked"),
+    ],
+)
+def test_a_reason_is_one_line(error: Exception, reason: str) -> None:
+    assert reason_of(exc.DBAPIError("SELECT 1", (), error)) == reason
 
 
 class SqliteConnection:

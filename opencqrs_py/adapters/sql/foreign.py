@@ -1,0 +1,121 @@
+"""Tables of other systems: whether a mapping fits them, and how their columns are read as parts of an event."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection, inspect, types
+from sqlalchemy.exc import NoSuchTableError
+
+from opencqrs_py.adapters.sql.databases import Database
+from opencqrs_py.adapters.sql.kinds import kind_of
+from opencqrs_py.errors import EventStoreError
+from opencqrs_py.model.mapping import TableMapping
+
+__all__ = ["ForeignTable", "fitted"]
+
+_NAMED = 10  # most names in a message
+_RFC_3339 = 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'
+
+
+@dataclass(frozen=True, slots=True)
+class ForeignTable:
+    """A table as statements name it.
+
+    Attributes:
+        name: The table, quoted.
+        position: The column of positions, quoted.
+        selected: What stands in a ``SELECT`` for the parts of an event: position, id, source, subject, type, time,
+            data, metadata.
+        subject: Expression for the subject; compares character by character.
+        type: Expression for the type; likewise.
+    """
+
+    name: str
+    position: str
+    selected: str
+    subject: str
+    type: str
+
+
+def fitted(database: Database, connection: Connection, mapping: TableMapping) -> ForeignTable:
+    """Return the table of a mapping, which it was compared with.
+
+    Raises:
+        EventStoreError: OCQ-313, if the table or a column is not there; OCQ-314, if a column is of no use.
+    """
+    schema, _, table = mapping.table.rpartition(".")
+    found = _columns(database, connection, table, schema or None)
+    missing = [f"{part} ({column})" for part, column in mapping.columns.items() if column not in found]
+    if missing:
+        what = f"the table '{mapping.table}' has no column for {', '.join(missing)}; it has {_listed(found)}"
+        raise EventStoreError("OCQ-313", what, database.label, "mend event-store.mapping")
+    _check_types(database, mapping, found)
+    return _named(connection, mapping, table, schema, found)
+
+
+def _columns(database: Database, connection: Connection, table: str, schema: str | None) -> dict[str, Any]:
+    inspector = inspect(connection)
+    try:
+        return {column["name"]: column["type"] for column in inspector.get_columns(table, schema)}
+    except NoSuchTableError:
+        there = [*inspector.get_table_names(schema), *inspector.get_view_names(schema)]
+        what = f"there is no table '{table}'; there is {_listed(there)}"
+        raise EventStoreError("OCQ-313", what, database.label, "mend event-store.mapping.table") from None
+
+
+def _check_types(database: Database, mapping: TableMapping, found: dict[str, Any]) -> None:
+    wanted: dict[str, tuple[type[Any], ...]] = {
+        "position": (types.Integer,),
+        "time": (types.DateTime, types.String, types.NullType),
+    }
+    for part, kinds in wanted.items():
+        column = mapping.columns.get(part)
+        if column is not None and not isinstance(found[column], kinds):
+            what = f"the column '{column}' of '{mapping.table}' is {found[column]}, which is no {part}"
+            fix = {
+                "position": "name a column of whole numbers",
+                "time": "name a column of timestamps or RFC 3339 texts",
+            }
+            raise EventStoreError("OCQ-314", what, database.label, f"{fix[part]} in event-store.mapping.{part}")
+
+
+def _named(
+    connection: Connection, mapping: TableMapping, table: str, schema: str, found: dict[str, Any]
+) -> ForeignTable:
+    quote = connection.dialect.identifier_preparer.quote_identifier
+    exact = '{} COLLATE "C"' if kind_of(connection) == "postgresql" else "{} COLLATE BINARY"
+
+    def text_of(part: str) -> str:
+        column = mapping.columns.get(part)
+        return "NULL" if column is None else _as_text(connection, quote(column), found[column])
+
+    parts = [text_of(part) for part in ("id", "source", "subject", "type", "time", "data", "metadata")]
+    subject = f"COALESCE({text_of('subject')}, '/')"
+    return ForeignTable(
+        name=f"{quote(schema)}.{quote(table)}" if schema else quote(table),
+        position=quote(mapping.position),
+        selected=", ".join([quote(mapping.position), *parts]),
+        subject=f"({exact.format(subject)})",
+        type=f"({exact.format(text_of('type'))})",
+    )
+
+
+def _as_text(connection: Connection, column: str, kind: Any) -> str:
+    """Return an expression for the text of a column; a time without a zone is taken for UTC."""
+    if kind_of(connection) != "postgresql":
+        return f"CAST({column} AS TEXT)"
+    if isinstance(kind, types.DateTime):
+        moment = f"{column} AT TIME ZONE 'UTC'" if kind.timezone else column
+        return f"to_char({moment}, '{_RFC_3339}')"
+    if isinstance(kind, types.LargeBinary):
+        return f"convert_from({column}, 'UTF8')"
+    return f"{column}::text"
+
+
+def _listed(names: Any) -> str:
+    """Return the first few names, sorted."""
+    ordered = sorted(names)
+    more = [f"and {len(ordered) - _NAMED} more"] if len(ordered) > _NAMED else []
+    return ", ".join([*ordered[:_NAMED], *more]) or "none"

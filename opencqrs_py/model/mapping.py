@@ -1,0 +1,43 @@
+"""A mapping: which columns of somebody else's table hold what of an event."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["TableMapping"]
+
+
+@dataclass(frozen=True, slots=True)
+class TableMapping:
+    """Where the parts of an event stand in a table that is not ours. All names are columns, written as they are.
+
+    Attributes:
+        table: Name of the table; a schema may stand before it, with a dot.
+        position: Whole number above 0, different in each row, that grows from row to row as rows are added.
+        id: The event's id.
+        type: Its type.
+        data: Its data, as JSON.
+        source: Its source; ``None`` when no column holds it.
+        subject: Its subject; ``None`` when no column holds it: then it is ``/``.
+        time: Its time; ``None`` when no column holds it.
+        metadata: What accompanies the data, as a JSON object; ``None`` when no column holds it.
+        source_value: The source of all events, where no column holds it.
+    """
+
+    table: str
+    position: str
+    id: str
+    type: str
+    data: str
+    source: str | None = None
+    subject: str | None = None
+    time: str | None = None
+    metadata: str | None = None
+    source_value: str = ""
+
+    @property
+    def columns(self) -> dict[str, str]:
+        """The columns by what they hold."""
+        parts = ("position", "id", "source", "subject", "type", "time", "data", "metadata")
+        named = {part: getattr(self, part) for part in parts}
+        return {part: column for part, column in named.items() if column is not None}

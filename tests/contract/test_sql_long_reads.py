@@ -1,0 +1,61 @@
+"""Long reads and writers of the same process: on SQLite they keep out of each other's way, and never wait for ever."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event as Signal
+
+import pytest
+from sqlalchemy import text
+
+from opencqrs_py.adapters.sql import Database, databases
+
+SECONDS = 30  # longest wait for another thread
+
+
+def read(database: Database) -> int:
+    with database.reading_much() as connection:
+        return int(connection.execute(text("SELECT 7")).scalar_one())
+
+
+def test_a_long_read_goes_on_although_a_writer_does_not_end(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(databases, "_SQLITE_QUIET", 0.01)
+    with ThreadPoolExecutor(1) as threads, database.writing():
+        assert threads.submit(read, database).result(SECONDS) == 7
+
+
+def test_a_long_read_inside_a_transaction_of_the_same_thread_waits_for_nobody(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(databases, "_SQLITE_QUIET", SECONDS)
+    began = time.monotonic()
+    with database.writing():
+        assert read(database) == 7
+    assert time.monotonic() - began < SECONDS
+
+
+def test_a_writer_comes_after_a_long_read_has_ended(database: Database) -> None:
+    reading, over, written = Signal(), Signal(), Signal()
+
+    def read_long() -> None:
+        with database.reading_much():
+            reading.set()
+            assert over.wait(SECONDS)
+
+    def write() -> None:
+        with database.writing():
+            written.set()
+
+    with ThreadPoolExecutor(2) as threads:
+        reader = threads.submit(read_long)
+        assert reading.wait(SECONDS)
+        writer = threads.submit(write)
+        if database.kind != "sqlite":
+            assert written.wait(SECONDS)
+        over.set()
+        reader.result(SECONDS)
+        writer.result(SECONDS)
+    assert written.is_set()

@@ -1,0 +1,69 @@
+"""MariaDB's statements: which of them end a transaction, and how events are told apart."""
+
+from __future__ import annotations
+
+from hashlib import sha256
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from opencqrs_py.adapters.sql.mariadb import identity_of
+from opencqrs_py.adapters.sql.mariadb_engine import commits_by_itself
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "CREATE TABLE t (a INTEGER)",
+        "\n  create or replace view v as select 1",
+        "/* mine */ -- too\n# and this\nDROP TABLE t",
+        "ALTER TABLE t ADD b INTEGER",
+        "TRUNCATE t",
+        "RENAME TABLE t TO u",
+        "BEGIN",
+        "start transaction",
+        "COMMIT",
+        "ROLLBACK",
+        "LOCK TABLES t WRITE",
+        "SET autocommit = 1",
+        "SET @@session.autocommit=0",
+        "ANALYZE TABLE t",
+    ],
+)
+def test_some_statements_commit_by_themselves(statement: str) -> None:
+    assert commits_by_itself(statement)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "",
+        "SELECT 1",
+        "INSERT INTO t VALUES ('CREATE TABLE')",
+        "UPDATE created SET a = 1",
+        "CREATE TEMPORARY TABLE t (a INTEGER)",
+        "DROP TEMPORARY TABLE t",
+        "SAVEPOINT s",
+        "ROLLBACK TO SAVEPOINT s",
+        "RELEASE SAVEPOINT s",
+        "SET @a = 1",
+        "WITH commits AS (SELECT 1) SELECT * FROM commits",
+        "/* CREATE */ SELECT 1",
+        "started",
+    ],
+)
+def test_most_statements_do_not(statement: str) -> None:
+    assert not commits_by_itself(statement)
+
+
+TEXT = st.text(st.sampled_from("a0:1é😀"), max_size=4)
+
+
+@given(one=st.tuples(TEXT, TEXT), other=st.tuples(TEXT, TEXT))
+def test_events_have_one_identity_if_source_and_id_are_the_same(one: tuple[str, str], other: tuple[str, str]) -> None:
+    assert (identity_of(*one) == identity_of(*other)) == (one == other)
+
+
+def test_an_identity_is_computed_as_the_server_does_it() -> None:
+    assert identity_of("s😀", "größe") == sha256("2:s😀größe".encode()).digest()

@@ -1,0 +1,12 @@
+"""Mappings of tables: which columns they name."""
+
+from __future__ import annotations
+
+from opencqrs_py.model.mapping import TableMapping
+
+
+def test_columns_are_those_that_are_mapped() -> None:
+    mapping = TableMapping("log", "nr", "id", "kind", "body", time="at")
+    assert mapping.columns == {"position": "nr", "id": "id", "type": "kind", "time": "at", "data": "body"}
+    whole = TableMapping("log", "nr", "id", "kind", "body", "origin", "about", "at", "meta")
+    assert list(whole.columns) == ["position", "id", "source", "subject", "type", "time", "data", "metadata"]
