@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from opencqrs_py import Application
+from opencqrs_py import Application, Observer
 from opencqrs_py.adapters.sql import Database
 from opencqrs_py.model import Event, ProcessorState
 from opencqrs_py.processing.supervision import Notice
@@ -56,7 +56,7 @@ def url(request: pytest.FixtureRequest) -> str:
     return found
 
 
-class Watching:
+class Watching(Observer):
     """Keeps what an application tells its observer."""
 
     def __init__(self) -> None:
