@@ -24,6 +24,7 @@ __all__ = [
     "NonTransientError",
     "OpenCqrsError",
     "PreconditionFailedError",
+    "SeveralErrors",
     "TransientError",
 ]
 
@@ -75,16 +76,16 @@ class ConfigurationError(ExplainedError):
     """A setting, or the place where one was looked for, is wrong (OCQ-1xx)."""
 
 
-class ConfigurationErrors(ConfigurationError):  # noqa: N818 several of them
-    """All configuration errors of one start together, in the order in which they were found.
+class SeveralErrors(ExplainedError):  # noqa: N818 several of them
+    """Errors that are told together, in the order in which they were found; code and places are those of the first.
 
     Args:
         errors: At least one error.
     """
 
-    def __init__(self, errors: tuple[ConfigurationError, ...]) -> None:
+    def __init__(self, errors: tuple[ExplainedError, ...]) -> None:
         if not errors:
-            msg = "at least one configuration error is needed"
+            msg = "at least one error is needed"
             raise ValueError(msg)
         first = errors[0]
         super().__init__(first.code, first.what, first.where, first.fix)
@@ -93,6 +94,10 @@ class ConfigurationErrors(ConfigurationError):  # noqa: N818 several of them
 
     def __str__(self) -> str:
         return "\n".join(str(error) for error in self.errors)
+
+
+class ConfigurationErrors(SeveralErrors, ConfigurationError):  # noqa: N818 as above
+    """All configuration errors of one start together."""
 
 
 class HandlerSignatureError(ExplainedError):
@@ -123,21 +128,5 @@ class AssemblyError(ExplainedError):
     """The parts of an application do not fit together (OCQ-5xx)."""
 
 
-class AssemblyErrors(AssemblyError):  # noqa: N818 several of them
-    """All that keeps an application from starting, together, in the order in which it was found.
-
-    Args:
-        errors: At least one error.
-    """
-
-    def __init__(self, errors: tuple[ExplainedError, ...]) -> None:
-        if not errors:
-            msg = "at least one error is needed"
-            raise ValueError(msg)
-        first = errors[0]
-        super().__init__(first.code, first.what, first.where, first.fix)
-        self.args = (errors,)
-        self.errors = errors
-
-    def __str__(self) -> str:
-        return "\n".join(str(error) for error in self.errors)
+class AssemblyErrors(SeveralErrors, AssemblyError):  # noqa: N818 as above
+    """All that keeps an application from starting, together."""
