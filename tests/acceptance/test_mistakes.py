@@ -65,7 +65,7 @@ def test_a_broken_line_is_named_and_nothing_of_its_file_is_imported(project, eve
         (("run", "--group", "catalogue", *THREAD), "no handler belongs to a group 'catalogue'"),
         (("events", "import", "nowhere.ndjson"), "cannot read nowhere.ndjson: No such file or directory"),
         (("config", "--group", "catalogue"), "there is no group 'catalogue'; did you mean catalog?"),
-        (("run", "--set", "event-store.url=mysql://u:secret@h/d", *THREAD), "kind 'mysql' are not supported"),
+        (("run", "--set", "event-store.url=oracle://u:secret@h/d", *THREAD), "kind 'oracle' are not supported"),
         (("run", "--set", "event-store.url=nonsense", *THREAD), "event-store.url cannot be used: it is no URL"),
         (("run", "--set", "event-handling.standard.retry.on-exhausted=park", *THREAD), "does not exist yet"),
         (("run", "--set", "event-handling.standard.life-cycle.controller=leader-election", *THREAD), "lock registry"),
