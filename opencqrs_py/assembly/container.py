@@ -18,7 +18,7 @@ from opencqrs_py.assembly.choices import (
 )
 from opencqrs_py.assembly.databases import DatabaseChoice, choose_database
 from opencqrs_py.assembly.discovery import Discovered
-from opencqrs_py.assembly.injection import ContainerInjector, placed
+from opencqrs_py.assembly.injection import ContainerInjector
 from opencqrs_py.assembly.reading import event_types_for, interceptors_for, reading_for, sequencing_of
 from opencqrs_py.assembly.stores import open_event_store
 from opencqrs_py.config import EffectiveGroup
@@ -40,8 +40,7 @@ def _bound(discovered: Discovered, settings: EffectiveGroup, database: DatabaseC
     bound = []
     for handler in discovered.handlers:
         if handler.mark.group == settings.name:
-            with placed(handler.place):
-                bound.append(bind(handler, discovered.injector))
+            bound.append(bind(handler, discovered.injector))
             check_transaction(bound[-1].signature, handler.place, there=has_transactions, url=database.url)
     return bound
 

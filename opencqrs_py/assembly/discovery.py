@@ -26,11 +26,10 @@ from opencqrs_py.model.handler import (
     Upcaster,
     event_type_of,
 )
-from opencqrs_py.processing.definitions import place_of
+from opencqrs_py.processing.definitions import interceptors_on, order_of, place_of, upcaster_on
 
 __all__ = ["Discovered", "StartFunction", "discover", "import_modules"]
 
-_LAST = sys.maxsize
 _FUNCTIONS_ONLY = {
     UPCASTER_ATTRIBUTE: "@upcaster",
     AROUND_ATTRIBUTE: "@around_event or @around_handler",
@@ -113,17 +112,13 @@ def discover(
     chosen = [m for m in members if only is None or _reference(m) in only]
     handlers = [handler for member in chosen for handler in _handlers(member, injector)]
     return Discovered(
-        handlers=tuple(sorted(handlers, key=_order)),
+        handlers=tuple(sorted(handlers, key=order_of)),
         starts=tuple(start for member in members for start in _starts(member)),
         event_classes=tuple(m for m in members if isinstance(m, type) and event_type_of(m)),
         injector=injector,
-        upcasters=tuple(upcaster for member in members for upcaster in _upcasters(member)),
-        interceptors=tuple(sorted((one for member in members for one in _interceptors(member)), key=_order)),
+        upcasters=tuple(filter(None, map(upcaster_on, members))),
+        interceptors=tuple(sorted((one for member in members for one in interceptors_on(member)), key=order_of)),
     )
-
-
-def _order(ordered: Handler | Interceptor) -> int:
-    return _LAST if ordered.mark.order is None else ordered.mark.order
 
 
 def _check_place(module: ModuleType, roots: Sequence[str]) -> None:
@@ -209,16 +204,6 @@ def _check_methods(cls: type) -> None:
                 what = f"{decorator} marks a {'class' if marked is cls else 'method'}"
                 fix = f"put {decorator} above a function of the module; it gets what containers provide by annotation"
                 raise HandlerSignatureError("OCQ-207", what, place_of(marked), fix)
-
-
-def _upcasters(member: Any) -> Iterator[Upcaster]:
-    if types := getattr(member, "__dict__", {}).get(UPCASTER_ATTRIBUTE, ()):
-        yield Upcaster(types, member, place_of(member))
-
-
-def _interceptors(member: Any) -> Iterator[Interceptor]:
-    for mark in getattr(member, "__dict__", {}).get(AROUND_ATTRIBUTE, ()):
-        yield Interceptor(mark, member, place_of(member))
 
 
 def _starts(member: Any) -> Iterator[StartFunction]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, get_args, get_origin, get_type_hints, is_typeddict
@@ -17,7 +16,7 @@ from typing_extensions import is_protocol
 from opencqrs_py.config.names import listed, nearest
 from opencqrs_py.errors import AssemblyError
 
-__all__ = ["ContainerInjector", "placed"]
+__all__ = ["ContainerInjector"]
 
 _OF_GENERATORS = (Generator, Iterable, Iterator)
 _GENERATOR_TEXT = re.compile(r"(?:\w+\.)*(?:Generator|Iterable|Iterator)\[([\w.]+).*\]", re.DOTALL)
@@ -189,15 +188,6 @@ class ContainerInjector:
         """Return the provider's name, with its container's when another container has the name, too."""
         alone = sum(each.name == registered.name for each in self._registered) == 1
         return registered.name if alone else registered.full_name
-
-
-@contextmanager
-def placed(place: str) -> Iterator[None]:
-    """Give an ``AssemblyError`` of the block that says no place this one."""
-    try:
-        yield
-    except AssemblyError as error:
-        raise AssemblyError(error.code, error.what, error.where or place, error.fix) from None
 
 
 def _class_of(container: Container) -> type:

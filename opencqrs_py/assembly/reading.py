@@ -8,16 +8,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from opencqrs_py.assembly.discovery import Discovered
-from opencqrs_py.assembly.injection import placed
 from opencqrs_py.config import DataFormat, EffectiveGroup, Resolution, Settings
 from opencqrs_py.errors import AssemblyError
-from opencqrs_py.model.handler import Surrounded
 from opencqrs_py.processing.event_types import EventTypes
 from opencqrs_py.processing.interception import Interceptors
 from opencqrs_py.processing.object_sequencing import sequencing_for
 from opencqrs_py.processing.ports import SequenceResolver
 from opencqrs_py.processing.reading import Reading
-from opencqrs_py.processing.roles import AROUND_EVENT, AROUND_HANDLER, UPCASTER
 from opencqrs_py.processing.sequencing import (
     NoSequence,
     PerDataField,
@@ -27,7 +24,6 @@ from opencqrs_py.processing.sequencing import (
     Sequencing,
     SequencingByEvent,
 )
-from opencqrs_py.processing.signatures import read_signature
 from opencqrs_py.processing.upcasting import Upcasters
 
 __all__ = ["PLAIN", "EventsRule", "event_types_for", "events_rule", "interceptors_for", "reading_for", "sequencing_of"]
@@ -80,19 +76,12 @@ def event_types_for(rule: EventsRule, discovered: Discovered) -> EventTypes:
 
 def reading_for(rule: EventsRule, discovered: Discovered) -> Reading:
     """Return how stored events are read."""
-    for upcaster in discovered.upcasters:
-        with placed(upcaster.place):
-            read_signature(upcaster.call, upcaster.place, discovered.injector, UPCASTER)
     return Reading(Upcasters(discovered.upcasters, discovered.injector), enveloped=rule.enveloped)
 
 
 def interceptors_for(settings: EffectiveGroup, discovered: Discovered) -> Interceptors:
     """Return what surrounds the events and handlers of a group."""
     around = [one for one in discovered.interceptors if one.mark.group in ("", settings.name)]
-    for one in around:
-        with placed(one.place):
-            role = AROUND_EVENT if one.mark.surrounded is Surrounded.EVENT else AROUND_HANDLER
-            read_signature(one.call, one.place, discovered.injector, role)
     return Interceptors(around, discovered.injector)
 
 

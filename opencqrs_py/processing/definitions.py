@@ -18,7 +18,17 @@ from opencqrs_py.model.handler import (
     Upcaster,
 )
 
-__all__ = ["Definition", "EventHandlerDefinition", "in_order", "interceptors_in_order", "place_of", "upcasters_of"]
+__all__ = [
+    "Definition",
+    "EventHandlerDefinition",
+    "in_order",
+    "interceptors_in_order",
+    "interceptors_on",
+    "order_of",
+    "place_of",
+    "upcaster_on",
+    "upcasters_of",
+]
 
 _LAST = float("inf")
 
@@ -58,7 +68,7 @@ def in_order(definitions: Iterable[Definition]) -> list[Handler]:
     Raises:
         HandlerSignatureError: OCQ-207, if something is no handler, or names no group.
     """
-    return sorted((handler for definition in definitions for handler in _handlers(definition)), key=_order)
+    return sorted((handler for definition in definitions for handler in _handlers(definition)), key=order_of)
 
 
 def upcasters_of(functions: Iterable[Upcaster | Callable[..., Any]]) -> list[Upcaster]:
@@ -77,7 +87,7 @@ def interceptors_in_order(functions: Iterable[Interceptor | Callable[..., Any]],
         HandlerSignatureError: OCQ-207, if a function is not decorated.
     """
     found = [one for given in functions for one in _interceptors(given)]
-    return sorted((one for one in found if one.mark.group in ("", group)), key=_order)
+    return sorted((one for one in found if one.mark.group in ("", group)), key=order_of)
 
 
 def place_of(member: Any) -> str:
@@ -90,7 +100,8 @@ def place_of(member: Any) -> str:
     return f"{file}:{line} ({member.__qualname__})"
 
 
-def _order(ordered: Handler | Interceptor) -> float:
+def order_of(ordered: Handler | Interceptor) -> float:
+    """Return the place of a handler or interceptor among others; those without an order come last."""
     return _LAST if ordered.mark.order is None else ordered.mark.order
 
 
@@ -123,20 +134,30 @@ def _groups_of_class(method: Any) -> list[str]:
     return groups
 
 
+def upcaster_on(function: Any) -> Upcaster | None:
+    """Return what ``@upcaster`` has made of a function, ``None`` if it is not decorated."""
+    types = getattr(function, "__dict__", {}).get(UPCASTER_ATTRIBUTE, ())  # not what a proxy makes up
+    return Upcaster(types, function, place_of(function)) if types else None
+
+
+def interceptors_on(function: Any) -> list[Interceptor]:
+    """Return what ``@around_event`` and ``@around_handler`` have made of a function; nothing if it is not decorated."""
+    marks = getattr(function, "__dict__", {}).get(AROUND_ATTRIBUTE, ())
+    return [Interceptor(mark, function, place_of(function)) for mark in marks]
+
+
 def _upcaster(function: Callable[..., Any]) -> Upcaster:
-    types = getattr(function, UPCASTER_ATTRIBUTE, ())
-    if not types:
+    if (upcaster := upcaster_on(function)) is None:
         raise _undecorated(function, "@upcaster", "Upcaster")
-    return Upcaster(types, function, place_of(function))
+    return upcaster
 
 
 def _interceptors(given: Interceptor | Callable[..., Any]) -> list[Interceptor]:
     if isinstance(given, Interceptor):
         return [given]
-    marks = getattr(given, AROUND_ATTRIBUTE, ())
-    if not marks:
+    if not (found := interceptors_on(given)):
         raise _undecorated(given, "@around_event or @around_handler", "Interceptor")
-    return [Interceptor(mark, given, place_of(given)) for mark in marks]
+    return found
 
 
 def _undecorated(function: Any, decorator: str, otherwise: str) -> HandlerSignatureError:

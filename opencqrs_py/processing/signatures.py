@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
-from opencqrs_py.errors import HandlerSignatureError
+from opencqrs_py.errors import AssemblyError, HandlerSignatureError
 from opencqrs_py.model.context import ProcessingContext
 from opencqrs_py.model.event import Event, Metadata
 from opencqrs_py.model.handler import Invocation
@@ -113,9 +113,13 @@ def read_signature(call: Callable[..., Any], place: str, injector: Injector, rol
 
     Raises:
         HandlerSignatureError: OCQ-201 to OCQ-205, naming the place, the parameter and the right form.
+        AssemblyError: OCQ-503, if several providers make what is asked for.
     """
     hints = _hints(call, place)
-    arguments = _arguments(call, hints, place, injector)
+    try:
+        arguments = _arguments(call, hints, place, injector)
+    except AssemblyError as error:  # of the container, which does not know who asks
+        raise AssemblyError(error.code, error.what, error.where or place, error.fix) from None
     _check_form(call, place, role)
     if wrong := [a.name for a in arguments if a.kind not in role.kinds]:
         what = f"{role.name} {role.because} and cannot have {', '.join(wrong)}"

@@ -8,8 +8,10 @@ from dependency_injector import containers, providers
 from sqlalchemy import Engine as SqlEngine
 from sqlalchemy import create_engine
 
-from opencqrs_py.assembly.injection import ContainerInjector, placed
+from opencqrs_py.assembly.injection import ContainerInjector
 from opencqrs_py.errors import AssemblyError
+from opencqrs_py.processing.roles import AROUND_EVENT, HANDLER, ON_START, UPCASTER
+from opencqrs_py.processing.signatures import read_signature
 
 
 class Mailer: ...
@@ -77,16 +79,17 @@ def test_several_candidates_for_a_handler_are_found_when_it_is_bound_not_with_th
         b = providers.Factory(Mailer)
 
     injector = ContainerInjector([Two()])
-    with pytest.raises(AssemblyError, match="2 providers make Mailer: a, b") as caught, placed("handlers.py:3 (mail)"):
-        injector.provides(Mailer)
-    assert (caught.value.code, caught.value.where) == ("OCQ-503", "handlers.py:3 (mail)")
+
+    def around(mailer: Mailer):
+        yield
+
+    def mail(mailer: Mailer) -> None: ...
+
+    for call, role in [(mail, HANDLER), (mail, ON_START), (mail, UPCASTER), (around, AROUND_EVENT)]:
+        with pytest.raises(AssemblyError, match="2 providers make Mailer: a, b") as caught:
+            read_signature(call, "handlers.py:3 (mail)", injector, role)
+        assert (caught.value.code, caught.value.where) == ("OCQ-503", "handlers.py:3 (mail)")
     assert injector.provides(SmtpMailer)
-
-
-def test_a_place_that_an_error_names_already_is_kept():
-    with pytest.raises(AssemblyError) as caught, placed("there"):
-        raise AssemblyError("OCQ-599", "wrong", "here")
-    assert caught.value.where == "here"
 
 
 class Protocolled(Protocol):
