@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
-from sqlalchemy import Column, Integer, MetaData, String, Table, Text, insert, select, text
+from sqlalchemy import Column, Engine, Integer, MetaData, String, Table, Text, event, insert, select, text
 
-from opencqrs_py.adapters.sql import Database
+from opencqrs_py.adapters.sql import Database, driver
 from opencqrs_py.processing.ports import UnitOfWork
 
 KINDS = [
@@ -77,6 +79,41 @@ def open_database(url: str) -> Iterator[Callable[[], Database]]:
 @pytest.fixture
 def database(open_database: Callable[[], Database]) -> Database:
     return open_database()
+
+
+Note = Callable[[str, Any], None]
+
+
+class NotedStatements:
+    """Tells of each statement that is sent to a database, by SQLAlchemy or on the driver's own cursor."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._monkeypatch = monkeypatch
+
+    @contextmanager
+    def __call__(self, note: Note) -> Iterator[None]:
+        def hear(_connection: Any, _cursor: Any, statement: str, values: Any, *_rest: Any) -> None:
+            note(statement, values)
+
+        event.listen(Engine, "before_cursor_execute", hear)
+        with self._monkeypatch.context() as patch:
+            for name in ("fetched", "sent_first"):
+                patch.setattr(driver, name, _noting(getattr(driver, name), note))
+            yield
+        event.remove(Engine, "before_cursor_execute", hear)
+
+
+def _noting(send: Callable[..., Any], note: Note) -> Callable[..., Any]:
+    def noting(*arguments: Any) -> Any:
+        note(*arguments[-2:])
+        return send(*arguments)
+
+    return noting
+
+
+@pytest.fixture
+def noted_statements(monkeypatch: pytest.MonkeyPatch) -> NotedStatements:
+    return NotedStatements(monkeypatch)
 
 
 class WrittenTable:

@@ -7,7 +7,6 @@ from concurrent.futures import ThreadPoolExecutor
 from threading import Event as Signal
 
 import pytest
-from sqlalchemy import text
 
 from opencqrs_py.adapters.sql import Database, databases
 
@@ -15,8 +14,9 @@ SECONDS = 30  # longest wait for another thread
 
 
 def read(database: Database) -> int:
-    with database.reading_much() as connection:
-        return int(connection.execute(text("SELECT 7")).scalar_one())
+    with database.quiet():
+        ((found,),) = database.fetch("SELECT 7")
+        return int(found)
 
 
 def test_a_long_read_goes_on_although_a_writer_does_not_end(
@@ -41,7 +41,7 @@ def test_a_writer_comes_after_a_long_read_has_ended(database: Database) -> None:
     reading, over, written = Signal(), Signal(), Signal()
 
     def read_long() -> None:
-        with database.reading_much():
+        with database.quiet():
             reading.set()
             assert over.wait(SECONDS)
 

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import pytest
-from sqlalchemy import event as sqlalchemy_event
 from sqlalchemy import text
 
 from opencqrs_py.adapters.sql import Database, SqlEventStore
 from opencqrs_py.model import Event, Selection
 from opencqrs_py.model.appending import SubjectIsOnEventId
+
+Noted = Callable[[Callable[[str, Any], None]], AbstractContextManager[None]]
+Plans = Callable[..., list[str]]
 
 COUNT = 30_000
 SCANS = r"SCAN opencqrs_events|Seq Scan|(ALL|index) opencqrs_events"
@@ -43,18 +47,18 @@ def store(database: Database) -> SqlEventStore:
     return store
 
 
-def plans(database: Database, store: SqlEventStore, selection: Selection, after: int = 0) -> list[str]:
-    """Read once and return how the database plans each statement that was sent for it, on one line each."""
-    sent: list[tuple[str, Any]] = []
+@pytest.fixture
+def plans(database: Database, store: SqlEventStore, noted_statements: Noted) -> Plans:
+    """Reads once and returns how the database plans each statement that is sent for it, on one line each."""
 
-    def note(_connection: Any, _cursor: Any, statement: str, values: Any, *_rest: Any) -> None:
-        sent.append((statement, values))
+    def read(selection: Selection, after: int = 0) -> list[str]:
+        store.head()
+        sent: list[tuple[str, Any]] = []
+        with noted_statements(lambda *one: sent.append(one)):
+            store.read(after, 1_000, selection)
+        return [plan(database, statement, values) for statement, values in sent]
 
-    store.head()
-    sqlalchemy_event.listen(database.engine, "before_cursor_execute", note)
-    store.read(after, 1_000, selection)
-    sqlalchemy_event.remove(database.engine, "before_cursor_execute", note)
-    return [plan(database, statement, values) for statement, values in sent]
+    return read
 
 
 def plan(database: Database, statement: str, values: Any) -> str:
@@ -82,8 +86,8 @@ def searches(found: str, column: str) -> bool:
     [Selection(), Selection(types=COMMON), Selection("/books"), Selection("/books", types=COMMON)],
     ids=["everything", "types", "subject", "both"],
 )
-def test_a_replay_walks_along_the_primary_key(database: Database, store: SqlEventStore, selection: Selection) -> None:
-    (found,) = plans(database, store, selection)
+def test_a_replay_walks_along_the_primary_key(plans: Plans, selection: Selection) -> None:
+    (found,) = plans(selection)
     assert walks(found), found
 
 
@@ -98,10 +102,8 @@ def test_a_replay_walks_along_the_primary_key(database: Database, store: SqlEven
     ],
     ids=["type", "types", "subject with children", "subject", "both"],
 )
-def test_what_is_rare_is_found_by_an_index(
-    database: Database, store: SqlEventStore, selection: Selection, column: str
-) -> None:
-    _walk, _head, count, find = plans(database, store, selection)
+def test_what_is_rare_is_found_by_an_index(plans: Plans, selection: Selection, column: str) -> None:
+    _walk, _head, count, find = plans(selection)
     assert searches(count, column), count
     assert searches(find, column), find
 
@@ -109,19 +111,19 @@ def test_what_is_rare_is_found_by_an_index(
 @pytest.mark.parametrize(
     "selection", [Selection(types=frozenset({"rare"})), Selection("/rare")], ids=["type", "subject"]
 )
-def test_new_events_are_read_by_the_primary_key(database: Database, store: SqlEventStore, selection: Selection) -> None:
-    (found,) = plans(database, store, selection, after=COUNT - 1)
+def test_new_events_are_read_by_the_primary_key(database: Database, plans: Plans, selection: Selection) -> None:
+    (found,) = plans(selection, after=COUNT - 1)
     if database.kind != "postgresql":
         assert walks(found), found
     assert not re.search(SCANS, found), found
 
 
-def test_a_precondition_is_looked_up_by_an_index(database: Database, store: SqlEventStore) -> None:
+def test_a_precondition_is_looked_up_by_an_index(
+    database: Database, store: SqlEventStore, noted_statements: Noted
+) -> None:
     sent: list[tuple[str, Any]] = []
-    sqlalchemy_event.listen(
-        database.engine, "before_cursor_execute", lambda _c, _d, statement, values, *_: sent.append((statement, values))
-    )
-    store.append([], [SubjectIsOnEventId("/rare/26000", "26000")])
+    with noted_statements(lambda *one: sent.append(one)):
+        store.append([], [SubjectIsOnEventId("/rare/26000", "26000")])
     (looked_up,) = [one for one in sent if one[0].startswith("SELECT id FROM")]
     found = plan(database, *looked_up)
     assert searches(found, "subject"), found

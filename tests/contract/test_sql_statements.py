@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import pytest
@@ -17,21 +17,28 @@ from opencqrs_py.processing.dispatch import Dispatcher
 from opencqrs_py.processing.group import GroupProcessing
 from opencqrs_py.processing.sequencing import PerSubject, SequencingByEvent
 
+Noted = Callable[[Callable[[str, Any], None]], AbstractContextManager[None]]
+Statements = Callable[[], AbstractContextManager[list[str]]]
+
 TRANSACTION_CONTROL = ("BEGIN", "START", "SET @opencqrs_turn", "COMMIT", "ROLLBACK", "SAVEPOINT", "RELEASE")
 
 
-@contextmanager
-def statements(database: Database) -> Iterator[list[str]]:
-    """Collect the first two words of the statements that are sent."""
-    sent: list[str] = []
+@pytest.fixture
+def statements(noted_statements: Noted) -> Callable[[], AbstractContextManager[list[str]]]:
+    """Collects the first two words of the statements that are sent."""
 
-    def note(_connection: Any, _cursor: Any, statement: str, *_rest: Any) -> None:
-        if not statement.startswith(TRANSACTION_CONTROL):
-            sent.append(" ".join(statement.split()[:2]))
+    @contextmanager
+    def collect() -> Iterator[list[str]]:
+        sent: list[str] = []
 
-    event.listen(database.engine, "before_cursor_execute", note)
-    yield sent
-    event.remove(database.engine, "before_cursor_execute", note)
+        def note(statement: str, _values: Any) -> None:
+            if not statement.startswith(TRANSACTION_CONTROL):
+                sent.append(" ".join(statement.split()[:2]))
+
+        with noted_statements(note):
+            yield sent
+
+    return collect
 
 
 @contextmanager
@@ -100,12 +107,12 @@ def processing(
 
 @pytest.mark.parametrize("count", [1, 10, 1_000])
 def test_a_chunk_costs_one_read_and_one_update_however_long_it_is(
-    database: Database, store: SqlEventStore, tracker: SqlProgressTracker, count: int
+    statements: Statements, database: Database, store: SqlEventStore, tracker: SqlProgressTracker, count: int
 ) -> None:
     store.append(events(count))
     (cursor,) = tracker.claim("group", layout(1), 0, "owner")
     processor = processing(store, tracker).processor(layout(1)[0])
-    with statements(database) as sent, commits(database) as committed:
+    with statements() as sent, commits(database) as committed:
         outcome = processor.step(cursor)
     assert outcome.handled == count
     known = ["SELECT max(position)"] if database.kind == "mariadb" else []  # as the store was not asked before
@@ -114,12 +121,12 @@ def test_a_chunk_costs_one_read_and_one_update_however_long_it_is(
 
 
 def test_looking_for_news_in_vain_costs_two_statements(
-    database: Database, store: SqlEventStore, tracker: SqlProgressTracker
+    statements: Statements, database: Database, store: SqlEventStore, tracker: SqlProgressTracker
 ) -> None:
     store.append(events(3))
     (cursor,) = tracker.claim("group", layout(1), 3, "owner")
     processor = processing(store, tracker).processor(layout(1)[0])
-    with statements(database) as sent, commits(database) as committed:
+    with statements() as sent, commits(database) as committed:
         assert processor.step(cursor).idle
     assert sent == ["SELECT position,", "SELECT max(position)"][database.kind == "mariadb" :]
     assert committed == []
@@ -127,22 +134,21 @@ def test_looking_for_news_in_vain_costs_two_statements(
 
 @pytest.mark.parametrize("selection", [Selection("/cars"), Selection(types=frozenset({"sold"}))])
 def test_events_of_others_that_a_watch_has_seen_cost_one_statement(
-    database: Database, store: SqlEventStore, selection: Selection
+    statements: Statements, database: Database, store: SqlEventStore, selection: Selection
 ) -> None:
     with store.watched() as watch:
         store.append(events(3))
         assert watch.wait(0, 30) == 3
-        with statements(database) as sent:
+        with statements() as sent:
             assert store.read(0, 10, selection) == Slice(0, 3)
     assert sent == ["SELECT position,"]
 
 
-def test_reading_needs_no_transaction(database: Database, store: SqlEventStore) -> None:
+def test_reading_needs_no_transaction(statements: Statements, database: Database, store: SqlEventStore) -> None:
     store.append(events(3))
     store.head()
-    sent: list[str] = []
-    event.listen(database.engine, "before_cursor_execute", lambda _c, _d, statement, *_: sent.append(statement))
-    store.read(0, 10, Selection())
+    with statements() as sent:
+        store.read(0, 10, Selection())
     assert len(sent) == 1
     with database.reading() as connection:
         connection.exec_driver_sql("SELECT 1")
@@ -157,12 +163,12 @@ def test_reading_needs_no_transaction(database: Database, store: SqlEventStore) 
 
 @pytest.mark.parametrize("selection", [Selection("/rare"), Selection(types=frozenset({"rare", "none"}))])
 def test_what_is_rare_is_found_with_four_statements_in_a_long_log(
-    database: Database, store: SqlEventStore, selection: Selection
+    statements: Statements, database: Database, store: SqlEventStore, selection: Selection
 ) -> None:
     rare = Event(0, "rare", "s", "/rare/1", "rare", None, "application/json", "{}", None)
     store.append([*events(25_000), rare, *events(5_000, start=25_000)])
     store.head()
-    with statements(database) as sent:
+    with statements() as sent:
         part = store.read(0, 1_000, selection)
     assert ([one.id for one in part.events], part.after, part.upto) == (["rare"], 0, 30_001)
     assert sent == ["SELECT position,", "SELECT max(position)", "SELECT count(*)", "SELECT position,"]
@@ -170,11 +176,11 @@ def test_what_is_rare_is_found_with_four_statements_in_a_long_log(
 
 @pytest.mark.parametrize("partitions", [1, 2, 8])
 def test_reads_do_not_multiply_with_partitions(
-    database: Database, store: SqlEventStore, tracker: SqlProgressTracker, partitions: int
+    statements: Statements, database: Database, store: SqlEventStore, tracker: SqlProgressTracker, partitions: int
 ) -> None:
     store.append(events(3_000))
     group = processing(store, tracker, partitions, batch_size=1_000)
-    with statements(database) as sent:
+    with statements() as sent:
         cursors = {c.partition: c for c in tracker.claim("group", layout(partitions), 0, "owner")}
         del sent[:]
         handled = 0
@@ -197,10 +203,10 @@ TURN = {"mariadb": ["SELECT version"], "postgresql": ["SELECT pg_advisory_xact_l
 
 @pytest.mark.parametrize(("count", "inserts"), [(101, 1), (5_000, 1), (5_001, 2)])
 def test_adding_events_costs_one_statement_per_five_thousand(
-    database: Database, store: SqlEventStore, count: int, inserts: int
+    statements: Statements, database: Database, store: SqlEventStore, count: int, inserts: int
 ) -> None:
     store.append(events(10, start=1_000_000))
-    with statements(database) as sent, commits(database) as committed:
+    with statements() as sent, commits(database) as committed:
         assert store.append(events(count)) == (count, count)
     turn = TURN[database.kind]
     looking = ["SELECT identity"] if database.kind == "mariadb" else []  # for events that are known
@@ -212,25 +218,29 @@ def test_adding_events_costs_one_statement_per_five_thousand(
 
 @pytest.mark.parametrize("count", [1, 100])
 def test_a_few_events_are_sent_together_with_their_transaction(
-    database: Database, store: SqlEventStore, count: int
+    statements: Statements, database: Database, store: SqlEventStore, count: int
 ) -> None:
     store.append(events(10, start=1_000_000))
-    with statements(database) as sent, commits(database) as committed:
+    with statements() as sent, commits(database) as committed:
         assert store.append(events(count)) == (count, count)
     assert len(sent) == {"mariadb": 3, "postgresql": 1, "sqlite": 1}[database.kind]
     assert len(committed) == (0 if database.kind == "postgresql" else 1)  # there the statement is the transaction
 
 
-def test_large_events_are_added_a_few_at_a_time(database: Database, store: SqlEventStore) -> None:
+def test_large_events_are_added_a_few_at_a_time(
+    statements: Statements, database: Database, store: SqlEventStore
+) -> None:
     large = [one._replace(payload=f'"{"x" * 3_000_000}"') for one in events(7)]
-    with statements(database) as sent:
+    with statements() as sent:
         assert store.append(large) == (7, 7)
     assert len([statement for statement in sent if statement in ADDING]) == (7 if database.kind == "mariadb" else 3)
 
 
-def test_what_was_added_is_counted_without_counting_what_was_there(database: Database, store: SqlEventStore) -> None:
+def test_what_was_added_is_counted_without_counting_what_was_there(
+    statements: Statements, database: Database, store: SqlEventStore
+) -> None:
     store.append(events(7_000))
-    with statements(database) as sent:
+    with statements() as sent:
         assert store.append(events(7_000, start=6_000)) == (7_000, 6_000)
     assert not [statement for statement in sent if statement.startswith("SELECT count")]
     assert store.count() == 13_000
@@ -238,10 +248,10 @@ def test_what_was_added_is_counted_without_counting_what_was_there(database: Dat
 
 @pytest.mark.parametrize("precondition", [SubjectIsPristine("/books/x"), SubjectIsOnEventId("/books/1", "1")])
 def test_a_precondition_costs_one_statement(
-    database: Database, store: SqlEventStore, precondition: Precondition
+    statements: Statements, database: Database, store: SqlEventStore, precondition: Precondition
 ) -> None:
     store.append(events(10))
-    with statements(database) as sent:
+    with statements() as sent:
         store.append([], [precondition])
     assert sent[-1] == "SELECT id"
     assert len(sent) == 1 + len(TURN[database.kind])
@@ -253,17 +263,17 @@ def test_progress_is_told_while_events_are_taken_in(store: SqlEventStore) -> Non
     assert told == [5_000, 10_000, 12_000]
 
 
-def test_a_report_costs_one_statement(database: Database, tracker: SqlProgressTracker) -> None:
+def test_a_report_costs_one_statement(statements: Statements, database: Database, tracker: SqlProgressTracker) -> None:
     (cursor,) = tracker.claim("group", layout(1), 0, "owner")
-    with statements(database) as sent:
+    with statements() as sent:
         tracker.report(PartitionStatus("group", cursor.partition, 0, ProcessorState.RUNNING), cursor.epoch)
     assert sent == ["UPDATE opencqrs_progress"]
 
 
-def test_tables_are_looked_for_once(database: Database) -> None:
+def test_tables_are_looked_for_once(statements: Statements, database: Database) -> None:
     store = SqlEventStore(database)
     store.head()
-    with statements(database) as sent:
+    with statements() as sent:
         store.head()
         store.read(0, 10, Selection())
         store.append(events(1))
@@ -272,7 +282,9 @@ def test_tables_are_looked_for_once(database: Database) -> None:
     ]
 
 
-def test_who_looks_for_a_table_that_is_there_waits_for_no_writer(database: Database, store: SqlEventStore) -> None:
-    with database.writing(), statements(database) as sent:
+def test_who_looks_for_a_table_that_is_there_waits_for_no_writer(
+    statements: Statements, database: Database, store: SqlEventStore
+) -> None:
+    with database.writing(), statements() as sent:
         assert SqlEventStore(database).head() == 0
     assert not [statement for statement in sent if statement.startswith("CREATE")]

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from threading import Event as Signal
+from typing import Any
 
 import pytest
-from sqlalchemy import event as sqlalchemy_event
 from sqlalchemy import text
 from sqlalchemy.exc import OperationalError
 
@@ -19,6 +20,7 @@ from opencqrs_py.model.appending import SubjectIsOnEventId, SubjectIsPristine
 
 SECONDS = 60  # longest wait for another thread
 POSTGRESQL = pytest.mark.parametrize("kind", [pytest.param("postgresql", marks=pytest.mark.postgresql)])
+Noted = Callable[[Callable[[str, Any], None]], AbstractContextManager[None]]
 MARIADB = pytest.mark.parametrize("kind", [pytest.param("mariadb", marks=pytest.mark.mariadb)])
 SERVERS = pytest.mark.parametrize(
     "kind", [pytest.param(kind, marks=getattr(pytest.mark, kind)) for kind in ("postgresql", "mariadb")]
@@ -112,22 +114,21 @@ def test_other_programs_take_turns_with_us_and_with_each_other(
 
 @MARIADB
 def test_what_one_statement_shows_is_read_by_the_next_one(
-    open_database: Callable[[], Database], database: Database
+    open_database: Callable[[], Database], database: Database, noted_statements: Noted
 ) -> None:
     """One statement may show an event without the one before it, if both are committed while it begins."""
     store = SqlEventStore(database)
     store.append([event("1"), event("2")])
     sent: list[tuple[str, tuple[object, ...]]] = []
-    note = lambda _c, _d, statement, values, *_: sent.append((statement, values))  # noqa: E731
-    sqlalchemy_event.listen(database.engine, "before_cursor_execute", note)
     reader = SqlEventStore(database)
     reader.head()
     SqlEventStore(open_database()).append([event("3")])
-    for selection in (Selection(), Selection("/books"), Selection(types=frozenset({"lent"}))):
-        del sent[:]
-        assert reader.read(0, 10, selection).upto == 2  # the third is not known yet
-        assert [values[-2] for statement, values in sent if statement.startswith("SELECT position,")] == [2]
-    assert [one.id for one in reader.read(2, 10, Selection()).events] == ["3"]
+    with noted_statements(lambda *one: sent.append(one)):
+        for selection in (Selection(), Selection("/books"), Selection(types=frozenset({"lent"}))):
+            del sent[:]
+            assert reader.read(0, 10, selection).upto == 2  # the third is not known yet
+            assert [values[-2] for statement, values in sent if statement.startswith("SELECT position,")] == [2]
+        assert [one.id for one in reader.read(2, 10, Selection()).events] == ["3"]
     assert sent[-2][0].startswith("SELECT max(position)")
 
 

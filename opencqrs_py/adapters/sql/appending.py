@@ -94,8 +94,8 @@ def _append_at_once(database: Database, rows: list[_Row]) -> Appended | None:
     Returns:
         ``None``, and nothing is done, if transactions are stricter than the turn needs.
     """
-    with bounded(database, APPENDS) as patience, database.reading() as connection:
-        added: int = connection.exec_driver_sql(APPEND_AT_ONCE, (_as_json(rows), patience)).scalar_one()
+    with bounded(database, APPENDS) as patience:
+        ((added,),) = database.fetch(APPEND_AT_ONCE, (_as_json(rows), patience))
     return None if added < 0 else Appended(len(rows), added)
 
 

@@ -6,13 +6,15 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import cached_property
+from functools import cached_property, partial
 from threading import Lock, get_ident
 from typing import Any, Self, TypeVar
 
 from sqlalchemy import Connection, Engine, create_engine, event, exc, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
 
+from opencqrs_py.adapters.sql import driver
+from opencqrs_py.adapters.sql.driver import Rows
 from opencqrs_py.adapters.sql.kinds import DRIVERS, EXTRAS, kind_named
 from opencqrs_py.adapters.sql.mariadb_engine import begin_on_mariadb_engine_of_others, mariadb_engine
 from opencqrs_py.adapters.sql.outages import DatabaseAwayError, is_outage, reason_of
@@ -100,18 +102,31 @@ class Database:
             self._check_server(connection)
             yield connection
 
-    @contextmanager
-    def reading_much(self) -> Iterator[Connection]:
-        """Open a connection for a long read, on SQLite when no thread of this process writes.
+    def fetch(self, statement: str, values: tuple[Any, ...] = ()) -> Rows:
+        """Return the rows of a statement that sees the newest state and has no transaction around it.
 
-        SQLite's driver lets go of the interpreter at each row and each statement, so two busy threads would hand it to
-        and fro, and both take twice the time. A writer that takes long is not waited for.
+        Args:
+            statement: With the marks of the driver.
+            values: For the marks, in their order.
 
         Raises:
             DatabaseAwayError: OCQ-304, if the database cannot be reached.
+            DBAPIError: As SQLAlchemy raises it.
         """
-        with self._quiet(), self.reading() as connection:
-            yield connection
+        if self.kind == "sqlite" or (self.kind == "postgresql" and not self._of_others):
+            opened = self._reached(partial(driver.open_connection, self._reading_engine))
+            return driver.fetched(self._reading_engine, opened, statement, values)
+        with self.reading() as connection:  # where a connection's set-up is SQLAlchemy's matter
+            result = connection.exec_driver_sql(statement, values)
+            return result.cursor.fetchall() if result.cursor is not None else ()
+
+    def quiet(self) -> AbstractContextManager[None]:
+        """Return a block for a long read, on SQLite one in which no thread of this process writes.
+
+        SQLite's driver lets go of the interpreter at each row and each statement, so two busy threads would hand it to
+        and fro, and both take twice the time. A writer that takes long is not waited for.
+        """
+        return self._quiet()
 
     @contextmanager
     def writing(self, **options: Any) -> Iterator[Connection]:
@@ -145,7 +160,13 @@ class Database:
     def _reading_engine(self) -> Engine:
         if self.kind == "sqlite" or (self.kind == "mariadb" and not self._of_others):
             return self.engine.execution_options(opencqrs_reading=True)
-        return self.engine.execution_options(isolation_level="AUTOCOMMIT")
+        if self._of_others:
+            return self.engine.execution_options(isolation_level="AUTOCOMMIT")
+        engine = create_engine(
+            self._url, isolation_level="AUTOCOMMIT"
+        )  # to switch a connection to and fro takes longer
+        replace_cut_connections(engine)
+        return engine
 
     def _check_server(self, connection: Connection) -> None:
         if self.kind == "mariadb" and not getattr(connection.dialect, "is_mariadb", False):
@@ -172,8 +193,9 @@ class Database:
 
     def close(self) -> None:
         """Close all connections; the next use opens new ones."""
-        if "engine" in self.__dict__:
-            self.engine.dispose()
+        for name in ("engine", "_reading_engine"):
+            if name in self.__dict__:
+                getattr(self, name).dispose()
 
 
 class _Turns:

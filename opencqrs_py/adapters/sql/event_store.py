@@ -77,8 +77,8 @@ class SqlEventStore:
     def read(self, after: int, limit: int, selection: Selection) -> Slice:
         """Return the selected events that follow ``after``, at most ``limit``; there may be more behind the slice."""
         self._prepare()
-        with self._database.reading_much() as connection:
-            return Reading(connection, selection, limit).following(after, self._known)
+        with self._database.quiet():
+            return Reading(self._database, selection, limit).following(after, self._known)
 
     def position_before(self, moment: datetime) -> int:
         """Return the position before the first event with ``time >= moment``; the head if there is none."""

@@ -9,6 +9,7 @@ from typing import Any
 
 from sqlalchemy import Connection, and_, bindparam, func, select, update
 
+from opencqrs_py.adapters.sql import driver
 from opencqrs_py.adapters.sql.databases import Database
 from opencqrs_py.adapters.sql.kinds import kind_of, mark_of
 from opencqrs_py.adapters.sql.schema import PROGRESS
@@ -143,7 +144,7 @@ class SqlProgressTracker:
         share = cursor.partition
         values = (to, _now(), group, share.modulus, share.residue, cursor.epoch, cursor.stored)
         with self._transactions.begin() as unit:
-            if unit.connection.exec_driver_sql(self._advance, values).rowcount != 1:
+            if driver.sent_first(unit.connection, self._advance, values) != 1:
                 msg = f"progress of group '{group}' partition {cursor.partition} was taken over by another processor"
                 raise FencedError(msg)
             unit.begun()

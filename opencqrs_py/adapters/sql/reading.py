@@ -10,7 +10,8 @@ from typing import Any
 from sqlalchemy import Connection
 
 from opencqrs_py.adapters.sql.conditions import Conditions, searching, walking
-from opencqrs_py.adapters.sql.kinds import kind_of, mark_of
+from opencqrs_py.adapters.sql.databases import Database
+from opencqrs_py.adapters.sql.kinds import mark_of
 from opencqrs_py.adapters.sql.schema import EVENTS
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.selection import Selection, Slice
@@ -22,8 +23,8 @@ _FEW = 10_000  # events that an index may find and that are then sorted to get a
 
 _HEAD = f"SELECT max(position) FROM {EVENTS.name}"  # noqa: S608 our own names
 _AS_EVENT = partial(tuple.__new__, Event)  # what Event._make does, without its check: rows have the columns asked for
-_LEFT_OUT = {"source": "''", "time": "NULL", "content_type": "''", "extensions": "NULL"}  # when nobody looks at them
 _SELECT = f"SELECT {', '.join(Event._fields)} FROM"
+_LEFT_OUT = {"source": "''", "time": "NULL", "content_type": "''", "extensions": "NULL"}  # when nobody looks at them
 _SELECT_LEAN = f"SELECT {', '.join(_LEFT_OUT.get(f, f) for f in Event._fields)} FROM"
 
 
@@ -40,12 +41,12 @@ class Reading:
     *window* without any selected event: then, if there are few in the rest of the log, an index finds them.
 
     Attributes:
-        connection: One whose statements each see the newest state.
+        database: Where the events are.
         selection: Which events.
         limit: Most events, at least 1.
     """
 
-    connection: Connection
+    database: Database
     selection: Selection
     limit: int
 
@@ -66,7 +67,7 @@ class Reading:
         everything = self.selection.everything and self.selection.types is None
         window = None if everything else after + _WINDOW
         if self._kind == "mariadb":
-            known = known if known > after else head_of(self.connection)
+            known = known if known > after else self._head()
             if known <= after:
                 return Slice(after, after)
             window = known if window is None else min(window, known)
@@ -75,7 +76,7 @@ class Reading:
             return Slice(after, events[-1].position, events)
         if after < known and (window is None or known <= window):
             return Slice(after, known)
-        head = head_of(self.connection)
+        head = self._head()
         if head <= after:
             return Slice(after, after)
         rare = self._rare(after, head)
@@ -95,7 +96,7 @@ class Reading:
         if conditions is None or head - after <= _WINDOW:
             return None
         text = f"SELECT count(*) FROM ({self._positions(conditions)} LIMIT {mark_of(self._kind)}) AS found"  # noqa: S608
-        found = self.connection.exec_driver_sql(text, (*conditions.values, after, head, _FEW + 1)).scalar_one()
+        ((found,),) = self.database.fetch(text, (*conditions.values, after, head, _FEW + 1))
         return conditions if found <= _FEW else None
 
     def _find(self, after: int, head: int, rare: Conditions) -> Sequence[Event]:
@@ -108,10 +109,12 @@ class Reading:
         where = f"{conditions.text}position > {mark} AND position <= {mark}"
         return f"SELECT position FROM {conditions.table} WHERE {where}"  # noqa: S608 our own text
 
-    def _events(self, text: str, values: tuple[Any, ...]) -> tuple[Event, ...]:
-        """Read the rows as the driver gives them: SQLAlchemy would make rows of its own for nothing."""
-        result = self.connection.exec_driver_sql(text, values)
-        return tuple(map(_AS_EVENT, result.cursor.fetchall())) if result.cursor is not None else ()
+    def _events(self, text: str, values: tuple[Any, ...]) -> Sequence[Event]:
+        return tuple(map(_AS_EVENT, self.database.fetch(text, values)))
+
+    def _head(self) -> int:
+        ((head,),) = self.database.fetch(_HEAD)
+        return head or 0
 
     @property
     def _select(self) -> str:
@@ -119,4 +122,4 @@ class Reading:
 
     @property
     def _kind(self) -> str:
-        return kind_of(self.connection)
+        return self.database.kind

@@ -133,6 +133,7 @@ def test_an_outage_is_followed_by_a_new_watch(
     source: Source, watcher: HeadWatcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(watching, "_AFTER_ERROR_SECONDS", 0.001)
+    monkeypatch.setattr(watching, "_STOP_SECONDS", SECONDS)
     watcher.start()
     source.wait_until_waited_for()
     source.set(0, ConnectionError("cut"))

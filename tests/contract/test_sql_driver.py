@@ -1,0 +1,126 @@
+"""The driver's own cursor: what is sent with it behaves as what SQLAlchemy sends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from sqlalchemy import Connection, create_engine, text
+from sqlalchemy.exc import DBAPIError
+
+from opencqrs_py.adapters.sql import Database, SqlEventStore, SqlProgressTracker
+from opencqrs_py.model import Event, Selection, layout
+from opencqrs_py.model.progress import Cursor
+from opencqrs_py.testing.contracts import ReadModel
+
+POSTGRESQL = pytest.mark.parametrize("kind", [pytest.param("postgresql", marks=pytest.mark.postgresql)])
+NAMES = [
+    "größe",
+    "100% %s %(x)s",
+    "it's",
+    'say "so"',
+    "back\\slash",
+    "a; DROP TABLE opencqrs_progress; --",
+    ":x ?",
+    "😀",
+]
+
+
+def claimed(tracker: SqlProgressTracker, group: str = "group") -> Cursor:
+    (cursor,) = tracker.claim(group, layout(1), 0, "owner")
+    return cursor
+
+
+@pytest.mark.parametrize("group", NAMES)
+def test_progress_moves_whatever_the_group_is_called(database: Database, written: ReadModel, group: str) -> None:
+    tracker = SqlProgressTracker(database)
+    with tracker.unit(group, claimed(tracker, group), 5) as unit:
+        written.write(unit, "kept")
+    assert [(status.group, status.position) for status in tracker.statuses()] == [(group, 5)]
+    assert written.values() == ["kept"]
+
+
+def test_a_first_statement_that_fails_is_explained_and_leaves_nothing_open(
+    database: Database, written: ReadModel
+) -> None:
+    tracker = SqlProgressTracker(database)
+    cursor = claimed(tracker)
+    with database.writing() as connection:
+        connection.execute(text("ALTER TABLE opencqrs_progress RENAME TO elsewhere"))
+    with pytest.raises(Exception, match="opencqrs_progress") as caught, tracker.unit("group", cursor, 5):
+        raise AssertionError
+    assert not tracker.is_outage(caught.value)
+    with database.writing() as connection:
+        connection.execute(text("ALTER TABLE elsewhere RENAME TO opencqrs_progress"))
+    with tracker.unit("group", cursor, 5) as unit:
+        written.write(unit, "kept")
+    assert written.values() == ["kept"]
+
+
+def test_a_unit_that_is_left_by_an_error_takes_its_progress_back(database: Database, written: ReadModel) -> None:
+    tracker = SqlProgressTracker(database)
+    cursor = claimed(tracker)
+
+    def fail() -> None:
+        with tracker.unit("group", cursor, 5) as unit:
+            written.write(unit, "lost")
+            raise ValueError("lost")
+
+    with pytest.raises(ValueError, match="lost"):
+        fail()
+    assert written.values() == []
+    assert [status.position for status in tracker.statuses()] == [0]
+
+
+def isolation(connection: Connection) -> str:
+    return str(connection.execute(text("SHOW transaction_isolation")).scalar_one())
+
+
+@POSTGRESQL
+@pytest.mark.parametrize("level", ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"])
+def test_the_isolation_that_an_engine_asks_for_is_that_of_its_units(database: Database, url: str, level: str) -> None:
+    engine = create_engine(url.replace("postgresql://", "postgresql+psycopg://"), isolation_level=level)  # type: ignore[arg-type]
+    tracker = SqlProgressTracker(Database.of(engine))
+    with tracker.unit("group", claimed(tracker), 5) as unit:
+        assert isolation(unit.connection) == level.lower()
+    assert [status.position for status in tracker.statuses()] == [5]
+    engine.dispose()
+
+
+def test_an_error_in_what_is_read_is_explained_and_no_outage(database: Database) -> None:
+    with pytest.raises(DBAPIError, match="nowhere") as caught:
+        database.fetch("SELECT a FROM nowhere")
+    assert not database.is_outage(caught.value)
+    assert "SELECT a FROM nowhere" in str(caught.value)
+    assert [tuple(row) for row in database.fetch("SELECT 7")] == [(7,)]
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param("postgresql", marks=pytest.mark.postgresql),
+        pytest.param("mariadb", marks=pytest.mark.mariadb),
+    ],
+)
+def test_a_connection_that_is_cut_while_something_is_read_is_an_outage_and_replaced(
+    open_database: Callable[[], Database],
+) -> None:
+    database = open_database()
+    ending = {
+        "mariadb": "KILL CONNECTION_ID()",
+        "postgresql": "SELECT pg_terminate_backend(pg_backend_pid())",
+    }
+    with pytest.raises(DBAPIError) as caught:
+        database.fetch(ending[database.kind])
+    assert database.is_outage(caught.value)
+    assert [tuple(row) for row in database.fetch("SELECT 7")] == [(7,)]
+
+
+def test_what_is_read_is_the_newest_state(database: Database) -> None:
+    store = SqlEventStore(database)
+    seen: list[Any] = []
+    for number in range(3):
+        store.append([Event(0, str(number), "s", "/", "t", None, "application/json", None, None)])
+        seen.append(len(store.read(0, 10, Selection()).events))
+    assert seen == [1, 2, 3]
