@@ -13,13 +13,16 @@ from opencqrs_py.processing.roles import ON_START, Kind
 from opencqrs_py.processing.signatures import Argument, Signature, read_signature
 from opencqrs_py.processing.work import Work
 
-__all__ = ["BoundHandler", "Call", "bind", "run_on_start", "with_arguments"]
+__all__ = ["BoundHandler", "Call", "CallOfWork", "bind", "run_on_start", "with_arguments"]
 
 Call = Callable[..., Any]
 """``(decoded, event, raw, work)``; for a function that takes lists, each of the first three is a list.
 
 ``event`` is what upcasters have made, ``raw`` what the store holds.
 """
+
+CallOfWork = Callable[[Work], Callable[[Any], Any]]
+"""From a transaction to a function that takes the decoded object and nothing else."""
 
 # How each kind of argument is had from the parameters of a ``Call``.
 _EXPRESSIONS = {
@@ -33,16 +36,26 @@ _EXPRESSIONS = {
     Kind.AFTER_COMMIT: "work.after_commit",
     Kind.INVOCATION: "decoded",
 }
+_SAME_FOR_ALL = (Kind.CONNECTION, Kind.SESSION, Kind.DRIVER, Kind.AFTER_COMMIT)  # events of a transaction
 _OF_LISTS = {Kind.METADATA: "[one.metadata for one in event]", Kind.CONTEXT: "work.context(raw[0])"}
 
 
 @dataclass(frozen=True, slots=True)
 class BoundHandler:
-    """A handler definition whose arguments are known."""
+    """A handler definition whose arguments are known.
+
+    Attributes:
+        handler: The definition.
+        signature: Its arguments.
+        call: Calls it for an event, or for those of a chunk.
+        call_of_work: Makes the same call for one transaction, with all arguments in place but the decoded object;
+            ``None`` if another one may differ from event to event.
+    """
 
     handler: Handler
     signature: Signature
     call: Call
+    call_of_work: CallOfWork | None
 
 
 def bind(handler: Handler, injector: Injector) -> BoundHandler:
@@ -52,7 +65,8 @@ def bind(handler: Handler, injector: Injector) -> BoundHandler:
         HandlerSignatureError: OCQ-201 to OCQ-205.
     """
     signature = read_signature(handler.call, handler.place, injector)
-    return BoundHandler(handler, signature, with_arguments(handler.call, signature, injector))
+    call = with_arguments(handler.call, signature, injector)
+    return BoundHandler(handler, signature, call, _call_of_work(handler.call, signature))
 
 
 def run_on_start(call: Callable[..., Any], place: str, injector: Injector, work: Work) -> None:
@@ -73,10 +87,31 @@ def with_arguments(call: Callable[..., Any], signature: Signature, injector: Inj
         expression = _expression(argument, signature, number)
         if argument.kind is Kind.INJECTED:
             names[f"provide{number}"] = _provision(argument.annotation, injector)
-        written.append(f"{argument.name}={expression}" if argument.by_keyword else expression)
-    source = f"lambda decoded, event, raw, work: call({', '.join(written)})"
-    bound: Call = eval(compile(source, __file__, "eval"), names)  # noqa: S307 see above
+        written.append(_passed(argument, expression))
+    bound: Call = _compiled(f"lambda decoded, event, raw, work: call({', '.join(written)})", names)
     return bound
+
+
+def _call_of_work(call: Callable[..., Any], signature: Signature) -> CallOfWork | None:
+    """Return a function that fetches what a transaction has for its handlers once, and not for each event."""
+    same = [argument for argument in signature.arguments if argument.kind in _SAME_FOR_ALL]
+    if len(same) + 1 != len(signature.arguments) or not any(a.kind is Kind.EVENT for a in signature.arguments):
+        return None
+    fetched = {argument: f"same{number}" for number, argument in enumerate(same)}
+    written = ", ".join(_passed(argument, fetched.get(argument, "decoded")) for argument in signature.arguments)
+    inner = f"lambda {', '.join(fetched.values())}: lambda decoded: call({written})"
+    bound: CallOfWork = _compiled(
+        f"lambda work: ({inner})({', '.join(_EXPRESSIONS[a.kind] for a in same)})", {"call": call}
+    )
+    return bound
+
+
+def _passed(argument: Argument, expression: str) -> str:
+    return f"{argument.name}={expression}" if argument.by_keyword else expression
+
+
+def _compiled(source: str, names: dict[str, Any]) -> Any:
+    return eval(compile(source, __file__, "eval"), names)  # noqa: S307 see with_arguments
 
 
 def _expression(argument: Argument, signature: Signature, number: int) -> str:

@@ -13,13 +13,16 @@ from pydantic import BaseModel, PydanticUndefinedAnnotation, PydanticUserError, 
 from opencqrs_py.errors import EventFormatError, HandlerSignatureError
 from opencqrs_py.model.event import Event
 
-__all__ = ["Decoder", "QuickDecoder", "decodable", "decoder_for", "quick_decoder_for"]
+__all__ = ["NO_OBJECTS", "Decoder", "QuickDecoder", "decodable", "decoder_for", "quick_decoder_for"]
 
 Decoder = Callable[[Event], Any]
 """From an event to an object; explains what is wrong with one that does not fit."""
 
 QuickDecoder = Callable[[str | None], Any]
-"""From the data as JSON text to the same object; raises anything at all if they are not as usual, or not there."""
+"""From the data as JSON text to the same object, or one of ``NO_OBJECTS``; raises anything at all without such data."""
+
+NO_OBJECTS = frozenset({list, str, int, float, bool, type(None)})
+"""What JSON becomes that is no JSON object."""
 
 _PROBLEMS_SHOWN = 5
 
@@ -59,17 +62,10 @@ def quick_decoder_for(event_class: type) -> QuickDecoder | None:
     """Return a decoder for the usual case, ``None`` if there is none; on any error of it ask the other one."""
     plain = get_origin(event_class) or event_class
     if is_typeddict(plain) or plain in (dict, Mapping):
-        return _usual_object
+        return cast("QuickDecoder", orjson.loads)
     if plain is object or hasattr(plain, "__attrs_attrs__"):
         return None
     return cast("QuickDecoder", TypeAdapter(plain).validator.validate_json)
-
-
-def _usual_object(payload: str | None) -> dict[str, Any]:
-    data = orjson.loads(payload or "")
-    if type(data) is not dict:
-        raise TypeError
-    return data
 
 
 def _json_object(event: Event) -> Any:

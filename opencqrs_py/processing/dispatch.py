@@ -5,6 +5,8 @@ from __future__ import annotations
 from asyncio import CancelledError
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
+from operator import length_hint
+from typing import Any
 
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.partition import Partition
@@ -90,8 +92,8 @@ class Dispatcher:
 
     @property
     def sees_attributes(self) -> bool:
-        """Whether anybody can look at more of an event than its id, subject, type and data."""
-        others = self._reading.sees_attributes or self._interceptors.sees_attributes
+        """Whether anybody can look at more of an event than its type and data."""
+        others = not self._reading.plain or self._interceptors.sees_attributes
         return others or any(signature.sees_attributes for signature in self._signatures)
 
     def wants(self, event_type: str) -> bool:
@@ -109,8 +111,7 @@ class Dispatcher:
             ChunkFailedError: With what a handler raised, or why an event cannot be read or decoded.
         """
         if self._reading.plain and (decoded := self._planner.decoded_together(events)) is not None:
-            self._call_lists([Gathered(decoded)], work, len(events))
-            return len(events)
+            return self._handle_decoded(events, decoded, work)
         gathered = [Gathered() for _ in self._lists]
         handled = index = 0
         runs = self._runs
@@ -122,6 +123,21 @@ class Dispatcher:
             raise ChunkFailedError(index, error) from error
         self._call_lists(gathered, work, len(events))
         return handled
+
+    def _handle_decoded(self, events: Sequence[Event], decoded: list[Any], work: Work) -> int:
+        """Call the handlers with objects that were decoded together: most of what costs time is done by then."""
+        if self._lists:
+            self._call_lists([Gathered(decoded)], work, len(events))
+            return len(events)
+        objects = iter(decoded)
+        try:
+            for call, one in zip(self._planner.calls_of_work(events, work), objects, strict=False):
+                result = call(one)
+                if result is not None:
+                    finish(result)
+        except _HANDLER_ERRORS as error:
+            raise ChunkFailedError(len(decoded) - length_hint(objects) - 1, error) from error
+        return len(events)
 
     def _call_lists(self, gathered: Sequence[Gathered], work: Work, size: int) -> None:
         try:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from threading import Lock
 from typing import NamedTuple
 
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.partition import Partition
+from opencqrs_py.model.rows import EventRows
 from opencqrs_py.model.selection import Selection, Slice
 from opencqrs_py.processing.ports import EventSource
 from opencqrs_py.processing.sequencing import Sequencing
@@ -32,7 +34,7 @@ class UnsequencedError(Exception):
 class _Dealt(NamedTuple):
     """The events of a stretch by the residues of their partitions, up to a position; why they end there, if they do."""
 
-    shares: Mapping[int, list[Event]]
+    shares: Mapping[int, Sequence[Event]]
     upto: int
     failure: UnsequencedError | None
 
@@ -49,7 +51,7 @@ class Stretch:
     def __init__(self, part: Slice, sequencing: Sequencing, wanted: Callable[[str], bool] | None = None) -> None:
         self.after = part.after
         self.upto = part.upto
-        self._events = [event for event in part.events if wanted(event.type)] if wanted else part.events
+        self._events = part.events if wanted is None else _wanted(part.events, wanted)
         self._sequencing = sequencing
         self._dealt: dict[int, _Dealt] = {}  # by modulus
         self._lock = Lock()
@@ -77,6 +79,9 @@ class Stretch:
         return _behind(dealt.shares.get(partition.residue, ()), after), dealt.upto
 
     def _deal(self, modulus: int) -> _Dealt:
+        if self._sequencing.by_subject and isinstance(self._events, EventRows):
+            with suppress(Exception):  # asking for one event after the other finds the one
+                return _Dealt(self._events.dealt(lambda one: self._sequencing.residues(one, modulus)), self.upto, None)
         shares: dict[int, list[Event]] = defaultdict(list)
         asked = self._sequencing.residues
         residues = _asked_once_a_subject(asked) if self._sequencing.by_subject else asked
@@ -100,6 +105,12 @@ def _asked_once_a_subject(residues: Residues) -> Residues:
         return found
 
     return remembered
+
+
+def _wanted(events: Sequence[Event], wanted: Callable[[str], bool]) -> Sequence[Event]:
+    if isinstance(events, EventRows):
+        return events.of_types(wanted)
+    return [event for event in events if wanted(event.type)]
 
 
 def _behind(events: Sequence[Event], after: int) -> Sequence[Event]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import isqrt
 
 from opencqrs_py.model.partition import Partition
-from opencqrs_py.model.selection import Selection
+from opencqrs_py.model.selection import ATTRIBUTES, Selection
 from opencqrs_py.processing.dispatch import Dispatcher
 from opencqrs_py.processing.feed import Feed
 from opencqrs_py.processing.ports import EventSource, ProgressTracker
@@ -15,6 +15,7 @@ from opencqrs_py.processing.sequencing import Sequencing
 __all__ = ["GroupProcessing"]
 
 CHUNK = 1_000
+_STRETCHES_KEPT = 4  # of the log, for partitions that lag a little behind others
 _LEAST_READ = 1_000  # events fetched at once, even when each is committed alone
 
 
@@ -53,10 +54,12 @@ class GroupProcessing:
         self.tracker = tracker
         self.batch_size = batch_size or (CHUNK if dispatcher.takes_chunks else 1)
         self._dispatcher = dispatcher
-        attributes = dispatcher.sees_attributes or sequencing.sees_attributes
+        of_sequences = sequencing.attributes if partitions > 1 else frozenset[str]()
+        attributes = ATTRIBUTES if dispatcher.sees_attributes else of_sequences
         selection = Selection(subject, recursive, dispatcher.wanted_types, attributes)
         wanted = dispatcher.wants if selection.types is None else None
-        self.feed = Feed(source, selection, sequencing, read_size(self.batch_size, partitions), wanted=wanted)
+        size, memory = read_size(self.batch_size, partitions), 1 if partitions == 1 else _STRETCHES_KEPT
+        self.feed = Feed(source, selection, sequencing, size, memory, wanted)
 
     def processor(self, partition: Partition) -> PartitionProcessor:
         """Return the processor of one partition."""

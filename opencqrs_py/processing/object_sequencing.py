@@ -8,6 +8,7 @@ from typing import Any
 from opencqrs_py.errors import AssemblyError
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.partition import Partition, residue_of
+from opencqrs_py.model.selection import ATTRIBUTES
 from opencqrs_py.processing.binding import with_arguments
 from opencqrs_py.processing.decoding import decoder_for
 from opencqrs_py.processing.event_types import EventTypes
@@ -86,7 +87,7 @@ class SequencingByObject:
     ) -> None:
         self._call = with_arguments(resolver, signature, NothingProvided())
         self._wanted = signature.event_classes
-        self.sees_attributes = signature.sees_attributes
+        self.attributes = ATTRIBUTES if signature.sees_attributes or not reading.plain else frozenset[str]()
         self.by_subject = False
         self._types = types
         self._reading = reading

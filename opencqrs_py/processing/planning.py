@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from itertools import repeat
 from typing import Any
 
 from opencqrs_py.errors import HandlerSignatureError
 from opencqrs_py.model.event import Event
+from opencqrs_py.model.rows import EventRows
 from opencqrs_py.processing.awaiting import finish
-from opencqrs_py.processing.binding import BoundHandler, Call
-from opencqrs_py.processing.decoding import Decoder, QuickDecoder, decoder_for, quick_decoder_for
+from opencqrs_py.processing.binding import BoundHandler, Call, CallOfWork
+from opencqrs_py.processing.decoding import NO_OBJECTS, Decoder, QuickDecoder, decoder_for, quick_decoder_for
 from opencqrs_py.processing.event_types import ANYTHING, EventTypes, is_a, plain
 from opencqrs_py.processing.interception import Interceptors
 from opencqrs_py.processing.roles import Kind
@@ -95,11 +97,14 @@ class Planner:
     def __init__(self, handlers: Sequence[BoundHandler], types: EventTypes, interceptors: Interceptors) -> None:
         types.add(cls for bound in handlers for cls in bound.signature.event_classes)
         self._types = types
-        self._singles = [(bound, interceptors.around_handler(bound, bound.call)) for bound in _of(handlers, many=False)]
-        self._lists = [(bound, interceptors.around_handler(bound, bound.call)) for bound in _of(handlers, many=True)]
+        self._handlers = [(bound, interceptors.around_handler(bound, bound.call)) for bound in handlers]
+        self._singles = [(bound, call) for bound, call in self._handlers if not bound.signature.many]
+        self._lists = [(bound, call) for bound, call in self._handlers if bound.signature.many]
         self._surrounded = interceptors.of_handlers
-        self._together = not self._singles and len(self._lists) == 1 and not self._whole(self._lists[0][0])
+        self._intercepted = interceptors.of_events or interceptors.of_handlers
+        self._together = True  # until an event shows that it is not so
         self._quick: dict[str, QuickDecoder] = {}
+        self._calls_of_work: dict[str, CallOfWork] = {}
         self._plans: dict[str, Plan] = {}
         for bound in handlers:
             self._check(bound)
@@ -121,32 +126,57 @@ class Planner:
         return plan
 
     def decoded_together(self, events: Sequence[Event]) -> list[Any] | None:
-        """Return the objects of a chunk for the only handler, which takes lists and wants nothing but objects.
+        """Return the objects of a chunk, if each of its events is as usual and wanted by one handler that sees no more.
 
         Returns:
-            ``None`` if the group is another one, or an event is not as usual: then each has to be looked at.
+            ``None`` if that is not so: then each event has to be looked at.
         """
         if not self._together:
             return None
-        quick = self._quick
         try:
-            return [quick[event.type](event.payload) for event in events]
+            decoded = self._decoded(events)
         except KeyError as missing:
             return self.decoded_together(events) if self._learned(missing.args[0]) else None
         except Exception:  # looking at each explains it
             return None
+        return decoded if decoded and NO_OBJECTS.isdisjoint(map(type, decoded)) else None
+
+    def _decoded(self, events: Sequence[Event]) -> list[Any]:
+        quick = self._quick
+        if isinstance(events, EventRows):
+            return [quick[row[1]](row[2]) for row in events.rows]
+        return [quick[event.type](event.payload) for event in events]
+
+    def calls_of_work(self, events: Sequence[Event], work: Work) -> Iterable[Callable[[Any], Any]]:
+        """Return, for each event of a chunk that was decoded together, the call of its handler."""
+        calls = {event_type: call_of_work(work) for event_type, call_of_work in self._calls_of_work.items()}
+        if len(calls) == 1:
+            return repeat(*calls.values())
+        types = [row[1] for row in events.rows] if isinstance(events, EventRows) else [event.type for event in events]
+        return map(calls.__getitem__, types)
 
     def _learned(self, event_type: str) -> bool:
         """Take note of how events of a type are decoded; say whether that is new and they can be decoded together."""
-        step = self._step(*self._lists[0], event_type)
-        if event_type in self._quick or step is None or step.quick is None:
+        wanting = [(bound, step) for bound, call in self._handlers if (step := self._step(bound, call, event_type))]
+        if event_type in self._quick or not wanting:
             return False
-        self._quick[event_type] = step.quick
-        return True
+        bound, step = wanting[0]
+        self._together = len(wanting) == 1 and step.quick is not None and self._sees_objects_only(bound)
+        if self._together and step.quick is not None:
+            self._quick[event_type] = step.quick
+            if bound.call_of_work is not None:
+                self._calls_of_work[event_type] = bound.call_of_work
+        return self._together
+
+    def _sees_objects_only(self, bound: BoundHandler) -> bool:
+        """Say whether a handler can be given the objects of a chunk without a look at their events, or at others."""
+        if bound.signature.many:
+            return len(self._handlers) == 1 and not self._whole(bound)
+        return not self._lists and not self._intercepted and bound.call_of_work is not None
 
     def known_types(self) -> frozenset[str] | None:
         """Return the types that lead to a handler, or ``None`` when only a look at each type can tell."""
-        handlers = [bound for bound, _ in (*self._singles, *self._lists)]
+        handlers = [bound for bound, _ in self._handlers]
         if self._types.open or any(map(_open, handlers)):
             return None
         exact = {name for bound in handlers for name in bound.handler.mark.types}
@@ -178,10 +208,6 @@ class Planner:
                 raise HandlerSignatureError("OCQ-206", what, bound.handler.place, fix)
             for cls in needed:
                 decoder_for(cls)  # what cannot be decoded to is found at the start, not with the first event
-
-
-def _of(handlers: Sequence[BoundHandler], *, many: bool) -> Iterator[BoundHandler]:
-    return (bound for bound in handlers if bound.signature.many is many)
 
 
 def _open(bound: BoundHandler) -> bool:
@@ -225,6 +251,8 @@ def _calling_quickly(call: Call, quick: QuickDecoder, decode: Decoder) -> Run:
     def run(event: Event, raw: Event, work: Work, _gathered: Sequence[Gathered]) -> bool:
         try:
             decoded = quick(event.payload)
+            if type(decoded) in NO_OBJECTS:
+                decoded = decode(event)
         except Exception:  # the other decoder explains it
             decoded = decode(event)
         result = call(decoded, event, raw, work)

@@ -25,11 +25,6 @@ class Reading:
         self.upcast_types: frozenset[str] = upcasters.types if upcasters is not None else frozenset()
 
     @property
-    def sees_attributes(self) -> bool:
-        """Whether an upcaster can look at an event's attributes."""
-        return self._upcasters is not None and self._upcasters.sees_attributes
-
-    @property
     def plain(self) -> bool:
         """Whether all events are read as they are stored."""
         return not self._enveloped and not self.upcast_types

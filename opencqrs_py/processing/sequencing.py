@@ -11,6 +11,7 @@ import orjson
 from opencqrs_py.errors import EventFormatError
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.partition import residue_of
+from opencqrs_py.model.selection import ATTRIBUTES
 from opencqrs_py.processing.ports import SequenceResolver
 
 __all__ = [
@@ -177,8 +178,8 @@ class Sequencing(Protocol):
         ...
 
     @property
-    def sees_attributes(self) -> bool:
-        """Whether it looks at more of an event than its id, subject, type and data."""
+    def attributes(self) -> frozenset[str]:
+        """What it looks at besides an event's type and data."""
         ...
 
     def residues(self, event: Event, modulus: int) -> Sequence[int]:
@@ -206,9 +207,11 @@ class SequencingByEvent:
         return isinstance(self.resolver, PerSubject | PerSubjectLevel)
 
     @property
-    def sees_attributes(self) -> bool:
-        """Whether the resolver looks at more of an event than its id, subject, type and data."""
-        return not isinstance(self.resolver, NoSequence | PerSubject | PerSubjectLevel | PerDataField)
+    def attributes(self) -> frozenset[str]:
+        """What the resolver looks at besides an event's type and data; whatever there is, if it is the user's."""
+        if self.by_subject:
+            return frozenset({"subject"})
+        return frozenset() if isinstance(self.resolver, PerDataField) else ATTRIBUTES
 
     def residues(self, event: Event, modulus: int) -> Sequence[int]:
         """Return the residue of the event's only partition."""

@@ -51,11 +51,6 @@ class Upcasters:
                 self._by_type[name] = bound
 
     @property
-    def sees_attributes(self) -> bool:
-        """Whether one of them can look at an event's attributes."""
-        return any(bound.sees_attributes for bound in self._by_type.values())
-
-    @property
     def types(self) -> frozenset[str]:
         """The event types that are upcast."""
         return frozenset(self._by_type)
@@ -92,7 +87,6 @@ class _Bound:
     def __init__(self, upcaster: Upcaster, injector: Injector) -> None:
         self.place = upcaster.place
         signature = read_signature(upcaster.call, upcaster.place, injector, UPCASTER)
-        self.sees_attributes = signature.sees_attributes
         self._call: Call = with_arguments(upcaster.call, signature, injector)
         wanted = [plain(cls) for cls in signature.event_classes]
         if len(wanted) > 1:

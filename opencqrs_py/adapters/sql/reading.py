@@ -14,6 +14,7 @@ from opencqrs_py.adapters.sql.databases import Database
 from opencqrs_py.adapters.sql.kinds import mark_of
 from opencqrs_py.adapters.sql.schema import EVENTS
 from opencqrs_py.model.event import Event
+from opencqrs_py.model.rows import EventRows
 from opencqrs_py.model.selection import Selection, Slice
 
 __all__ = ["Reading", "head_of"]
@@ -24,8 +25,8 @@ _FEW = 10_000  # events that an index may find and that are then sorted to get a
 _HEAD = f"SELECT max(position) FROM {EVENTS.name}"  # noqa: S608 our own names
 _AS_EVENT = partial(tuple.__new__, Event)  # what Event._make does, without its check: rows have the columns asked for
 _SELECT = f"SELECT {', '.join(Event._fields)} FROM"
-_LEFT_OUT = {"source": "''", "time": "NULL", "content_type": "''", "extensions": "NULL"}  # when nobody looks at them
-_SELECT_LEAN = f"SELECT {', '.join(_LEFT_OUT.get(f, f) for f in Event._fields)} FROM"
+_SELECT_ROWS = "SELECT position, type, payload FROM"
+_SELECT_ROWS_AND_SUBJECTS = "SELECT position, type, payload, subject FROM"
 
 
 def head_of(connection: Connection) -> int:
@@ -110,7 +111,15 @@ class Reading:
         return f"SELECT position FROM {conditions.table} WHERE {where}"  # noqa: S608 our own text
 
     def _events(self, text: str, values: tuple[Any, ...]) -> Sequence[Event]:
-        return tuple(map(_AS_EVENT, self.database.fetch(text, values)))
+        rows = self.database.fetch(text, values)
+        if self._select is _SELECT or not rows:
+            return tuple(map(_AS_EVENT, rows))
+        return EventRows(rows, self._whole)
+
+    def _whole(self, position: int) -> Event:
+        text = f"{_SELECT} {EVENTS.name} WHERE position = {mark_of(self._kind)}"
+        (row,) = self.database.fetch(text, (position,))
+        return Event(*row)
 
     def _head(self) -> int:
         ((head,),) = self.database.fetch(_HEAD)
@@ -118,7 +127,9 @@ class Reading:
 
     @property
     def _select(self) -> str:
-        return _SELECT if self.selection.attributes else _SELECT_LEAN
+        if not self.selection.attributes:
+            return _SELECT_ROWS
+        return _SELECT_ROWS_AND_SUBJECTS if self.selection.attributes == {"subject"} else _SELECT
 
     @property
     def _kind(self) -> str:

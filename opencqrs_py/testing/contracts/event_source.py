@@ -179,6 +179,17 @@ class EventSourceContract:
         assert [self._kept(one) for one in read] == [self._kept(one) for one in given]
         assert self.keeps_identity or len({one.id for one in read}) == len(read)
 
+    @pytest.mark.parametrize("attributes", [set(), {"subject"}, {"subject", "time"}], ids=["none", "subject", "two"])
+    def test_what_nobody_asked_for_is_there_when_somebody_looks_all_the_same(
+        self, source: EventSource, append: Append, attributes: set[str]
+    ) -> None:
+        append(event(n, subject=self.subjects[n]) for n in range(4))
+        whole = source.read(0, 10, ALL).events
+        part = source.read(0, 3, Selection(attributes=frozenset(attributes)))
+        assert part.upto == whole[2].position
+        seen = [[getattr(one, name) for name in ("label", *Event._fields)] for one in part.events]
+        assert seen == [[one.label, *one] for one in whole[:3]]
+
     def _kept(self, event: Event) -> Event:
         """Return an event as it can be compared with another one: without what the source does not keep."""
         kept = event._replace(position=0)

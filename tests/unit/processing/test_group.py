@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from opencqrs_py import AfterCommit, Event
+from opencqrs_py import AfterCommit, Event, Metadata
 from opencqrs_py.adapters.memory import InMemoryEventStore, InMemoryProgressTracker
-from opencqrs_py.model import Handler, HandlerMark, Partition
+from opencqrs_py.model import Handler, HandlerMark, Partition, Selection, Slice
+from opencqrs_py.model.selection import ATTRIBUTES
 from opencqrs_py.processing.binding import bind
 from opencqrs_py.processing.dispatch import Dispatcher
 from opencqrs_py.processing.group import GroupProcessing, read_size
-from opencqrs_py.processing.sequencing import PerSubject, SequencingByEvent
+from opencqrs_py.processing.ports import SequenceResolver
+from opencqrs_py.processing.sequencing import NoSequence, PerDataField, PerSubject, SequencingByEvent
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -58,6 +61,53 @@ def test_events_are_committed_together_only_where_a_repeated_one_changes_nothing
     assert group.batch_size == batch_size
     processor = group.processor(Partition(2, 1))
     assert (processor.group, processor.partition) == ("group", Partition(2, 1))
+
+
+def with_object(event: dict) -> None: ...  # type: ignore[type-arg]
+def with_object_and_metadata(event: dict, metadata: Metadata) -> None: ...  # type: ignore[type-arg]
+
+
+class Asked(InMemoryEventStore):
+    """A store that notes which attributes are asked for."""
+
+    def read(self, after: int, limit: int, selection: Selection) -> Slice:
+        self.attributes = selection.attributes
+        return super().read(after, limit, selection)
+
+
+@pytest.mark.parametrize(
+    ("handler", "resolver", "partitions", "attributes"),
+    [
+        (with_object, PerSubject(), 1, set()),
+        (with_object, PerSubject(), 2, {"subject"}),
+        (with_object, PerDataField(("isbn",)), 2, set()),
+        (with_object, NoSequence(), 1, set()),
+        (with_object, NoSequence(), 2, ATTRIBUTES),
+        (with_object_and_metadata, PerSubject(), 1, ATTRIBUTES),
+        (without, PerSubject(), 1, ATTRIBUTES),
+    ],
+)
+def test_a_store_is_asked_for_what_somebody_looks_at(
+    handler: Any,
+    resolver: SequenceResolver,
+    partitions: int,
+    attributes: AbstractSet[str],
+    database: Any,
+    injector: Any,
+) -> None:
+    store = Asked()
+    GroupProcessing(
+        "group",
+        store,
+        InMemoryProgressTracker(database),
+        Dispatcher([bind(Handler(HandlerMark("group"), handler, "here"), injector)], []),
+        subject="/",
+        recursive=True,
+        sequencing=SequencingByEvent(resolver),
+        partitions=partitions,
+        batch_size=None,
+    ).feed.read(0)
+    assert store.attributes == attributes
 
 
 @pytest.mark.parametrize(

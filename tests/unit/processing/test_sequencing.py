@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Set as AbstractSet
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from opencqrs_py.errors import EventFormatError
 from opencqrs_py.model import Event, hash_of, residue_of
+from opencqrs_py.model.selection import ATTRIBUTES
 from opencqrs_py.processing.envelope import unwrapped
 from opencqrs_py.processing.ports import SequenceResolver
 from opencqrs_py.processing.sequencing import (
@@ -226,17 +229,17 @@ def test_the_partition_resolver_that_is_made_by_hand_is_the_usual_rule(sequence_
 
 
 @pytest.mark.parametrize(
-    ("resolver", "sees_attributes"),
+    ("resolver", "attributes"),
     [
-        (NoSequence(), False),
-        (PerSubject(), False),
-        (PerSubjectLevel(3), False),
-        (PerDataField(("reader",)), False),
-        (PerMetadataKey("by"), True),
-        (lambda event: event.source, True),
+        (NoSequence(), ATTRIBUTES),
+        (PerSubject(), {"subject"}),
+        (PerSubjectLevel(3), {"subject"}),
+        (PerDataField(("reader",)), set()),
+        (PerMetadataKey("by"), ATTRIBUTES),
+        (lambda event: event.source, ATTRIBUTES),
     ],
 )
-def test_it_is_known_which_resolvers_look_at_an_events_attributes(
-    resolver: SequenceResolver, *, sees_attributes: bool
+def test_it_is_known_what_resolvers_look_at_besides_type_and_data(
+    resolver: SequenceResolver, attributes: AbstractSet[str]
 ) -> None:
-    assert SequencingByEvent(resolver).sees_attributes is sees_attributes
+    assert SequencingByEvent(resolver).attributes == attributes

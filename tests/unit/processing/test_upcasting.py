@@ -152,16 +152,6 @@ def test_an_upcaster_gets_what_the_container_provides(injector: Any) -> None:
     assert seen(chain.upcast(event())) == [("lent.v2", "the calendar")]
 
 
-@pytest.mark.parametrize(
-    ("calls", "sees_attributes"),
-    [([], False), ([one, from_object], False), ([one, generated], True), ([from_all], True)],
-)
-def test_it_is_known_whether_upcasters_look_at_attributes(
-    calls: list[Callable[..., Any]], *, sees_attributes: bool
-) -> None:
-    assert upcasters(*((str(n), call) for n, call in enumerate(calls))).sees_attributes is sees_attributes
-
-
 # Chains
 
 

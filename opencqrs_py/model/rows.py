@@ -1,0 +1,107 @@
+"""Events as the rows of a store: of most of them nobody sees more than their type and data."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property, partial
+from typing import Any, overload
+
+from opencqrs_py.model.event import Event, Metadata
+
+__all__ = ["EventRows", "Row", "Whole"]
+
+Row = tuple[Any, ...]
+"""Position, type and payload; then the subject, if somebody looks at it."""
+
+Whole = Callable[[int], Event]
+"""Reads the event at a position with all its attributes."""
+
+_TYPE, _SUBJECT = 1, 3
+
+
+class EventRows(Sequence[Event]):
+    """Events of which only position, type and data were read, and perhaps the subject.
+
+    Reading the other attributes, and making an event of each row, would take longer than decoding its data; and most
+    handlers see only the object that the data become. Who looks at an event gets one that fetches what is missing.
+
+    Args:
+        rows: In the order of their positions.
+        whole: Reads an event with all its attributes.
+    """
+
+    __slots__ = ("_whole", "rows")
+
+    def __init__(self, rows: Sequence[Row], whole: Whole) -> None:
+        self.rows = rows
+        self._whole = whole
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @overload
+    def __getitem__(self, index: int) -> Event: ...
+    @overload
+    def __getitem__(self, index: slice) -> EventRows: ...
+    def __getitem__(self, index: int | slice) -> Event | EventRows:
+        if isinstance(index, slice):
+            return EventRows(self.rows[index], self._whole)
+        return _Glimpse.of(self._whole, self.rows[index])
+
+    def __iter__(self) -> Iterator[Event]:
+        return map(partial(_Glimpse.of, self._whole), self.rows)
+
+    def of_types(self, wanted: Callable[[str], bool]) -> EventRows:
+        """Return the events whose types are wanted."""
+        return EventRows([row for row in self.rows if wanted(row[_TYPE])], self._whole)
+
+    def dealt(self, places: Callable[[Event], Sequence[int]]) -> dict[int, EventRows]:
+        """Return the events by the places to which their subjects send them; each subject is asked for once."""
+        rows_of: dict[int, list[Row]] = defaultdict(list)
+        known: dict[str, list[list[Row]]] = {}
+        for row in self.rows:
+            found = known.get(row[_SUBJECT])
+            if found is None:
+                to = places(_Glimpse.of(self._whole, row))
+                found = known[row[_SUBJECT]] = [rows_of[place] for place in to]
+            for rows in found:
+                rows.append(row)
+        return {place: EventRows(rows, self._whole) for place, rows in rows_of.items()}
+
+
+class _Glimpse(Event):
+    """An event that was seen as a row; all else about it is read when somebody looks at it."""
+
+    _whole: Whole
+    _subject: str | None
+
+    @classmethod
+    def of(cls, whole: Whole, row: Row) -> _Glimpse:
+        glimpse = cls(row[0], "", "", "", row[_TYPE], None, "", row[2], None)
+        glimpse._whole = whole
+        glimpse._subject = row[_SUBJECT] if len(row) > _SUBJECT else None
+        return glimpse
+
+    @cached_property
+    def _read(self) -> Event:
+        return self._whole(self.position)
+
+    id = property(lambda self: self._read.id)
+    source = property(lambda self: self._read.source)
+    subject = property(lambda self: self._read.subject if self._subject is None else self._subject)
+    time = property(lambda self: self._read.time)
+    content_type = property(lambda self: self._read.content_type)
+    extensions = property(lambda self: self._read.extensions)
+
+    @cached_property
+    def metadata(self) -> Metadata:
+        return self._read.metadata
+
+    @property
+    def label(self) -> str:
+        """How messages name the event; if it cannot be read any more, by what is known of it."""
+        try:
+            return self._read.label
+        except Exception:  # a store that is away must not hide what is being told of the event
+            return f"event at position {self.position} ({self.type})"

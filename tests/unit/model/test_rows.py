@@ -1,0 +1,118 @@
+"""Events as rows: they are events to whoever looks at them, and what was not read is read then."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from opencqrs_py.model import Event
+from opencqrs_py.model.rows import EventRows
+
+EVENTS = [
+    Event(
+        n, f"id-{n}", "urn:library", f"/books/{n % 3}", kind, "2026-01-01T00:00:00Z", "application/json", f"[{n}]", by
+    )
+    for n, kind, by in [(1, "lent", '{"by":"ada"}'), (3, "returned", None), (4, "lent", None), (8, "lost", None)]
+]
+
+
+class Store:
+    """Reads events in full, and counts how often; may be away."""
+
+    def __init__(self) -> None:
+        self.reads: list[int] = []
+        self.away = False
+
+    def whole(self, position: int) -> Event:
+        self.reads.append(position)
+        if self.away:
+            raise ConnectionError
+        return next(event for event in EVENTS if event.position == position)
+
+
+@pytest.fixture
+def store() -> Store:
+    return Store()
+
+
+def rows(store: Store, *, subjects: bool = True) -> EventRows:
+    return EventRows([(e.position, e.type, e.payload, e.subject)[: 4 if subjects else 3] for e in EVENTS], store.whole)
+
+
+def seen(event: Event) -> dict[str, Any]:
+    """Return everything that can be looked at."""
+    names = [*Event._fields, "data", "metadata", "timestamp", "label"]
+    return {name: getattr(event, name) for name in names}
+
+
+@pytest.mark.parametrize("subjects", [True, False])
+def test_who_looks_at_an_event_sees_all_of_it(store: Store, *, subjects: bool) -> None:
+    found = rows(store, subjects=subjects)
+    assert [seen(one) for one in found] == [seen(one) for one in EVENTS]
+    assert [seen(found[n]) for n in (0, -1)] == [seen(EVENTS[n]) for n in (0, -1)]
+
+
+def test_position_type_and_data_are_there_without_another_read(store: Store) -> None:
+    for one, event in zip(rows(store, subjects=False), EVENTS, strict=True):
+        assert (one.position, one.type, one.payload, one.data) == (
+            event.position,
+            event.type,
+            event.payload,
+            event.data,
+        )
+    assert store.reads == []
+
+
+def test_a_subject_that_was_read_is_there_without_another_read(store: Store) -> None:
+    assert [one.subject for one in rows(store)] == [event.subject for event in EVENTS]
+    assert store.reads == []
+
+
+def test_an_event_is_read_once_however_often_it_is_looked_at(store: Store) -> None:
+    one = rows(store)[2]
+    assert (one.id, one.source, one.time, one.id) == ("id-4", "urn:library", "2026-01-01T00:00:00Z", "id-4")
+    assert store.reads == [4]
+
+
+def test_an_event_is_named_by_what_is_known_when_it_cannot_be_read(store: Store) -> None:
+    store.away = True
+    assert rows(store)[1].label == "event at position 3 (returned)"
+    with pytest.raises(ConnectionError):
+        _ = rows(store)[1].id
+
+
+@pytest.mark.parametrize("part", [slice(2), slice(1, None), slice(1, 3), slice(9, 10)])
+def test_a_part_of_them_are_rows_too(store: Store, part: slice) -> None:
+    found = rows(store)[part]
+    assert isinstance(found, EventRows)
+    assert [one.id for one in found] == [event.id for event in EVENTS[part]]
+    assert len(found) == len(EVENTS[part])
+
+
+def test_those_of_some_types_keep_their_order(store: Store) -> None:
+    found = rows(store).of_types({"lent", "lost"}.__contains__)
+    assert [one.position for one in found] == [1, 4, 8]
+
+
+@given(
+    subjects=st.lists(st.sampled_from(["/a", "/b", "/c", "/ä"])),
+    place=st.functions(like=lambda _subject: None, returns=st.lists(st.integers(0, 3), unique=True), pure=True),
+)
+def test_dealing_out_asks_once_a_subject_and_keeps_the_order(
+    subjects: list[str], place: Callable[[str], Sequence[int]]
+) -> None:
+    asked: list[str] = []
+
+    def places(event: Event) -> Sequence[int]:
+        asked.append(event.subject)
+        return place(event.subject)
+
+    dealt = EventRows([(n, "t", None, subject) for n, subject in enumerate(subjects)], Store().whole).dealt(places)
+    for number in range(4):
+        expected = [n for n, subject in enumerate(subjects) if number in place(subject)]
+        assert [one.position for one in dealt.get(number, ())] == expected
+    assert asked == list(dict.fromkeys(subjects))

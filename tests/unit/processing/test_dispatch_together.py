@@ -1,0 +1,219 @@
+"""A chunk that is decoded together is handled as if each event had been looked at: for every kind of group."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from opencqrs_py import AfterCommit, Event, Metadata, event_type
+from opencqrs_py.model import AroundMark, Handler, HandlerMark, Interceptor, Partition, ProcessingContext, Surrounded
+from opencqrs_py.model.rows import EventRows
+from opencqrs_py.processing.binding import bind
+from opencqrs_py.processing.dispatch import ChunkFailedError, Dispatcher
+from opencqrs_py.processing.injectors import NothingProvided
+from opencqrs_py.processing.interception import Interceptors
+from opencqrs_py.processing.work import Work
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+    from sqlalchemy.orm import Session
+
+
+@event_type("lent")
+@dataclass(frozen=True)
+class Lent:
+    isbn: str
+
+
+@event_type("returned")
+@dataclass(frozen=True)
+class Returned:
+    isbn: str
+
+
+CLASSES = (Lent, Returned)
+GOOD = '{"isbn": "1"}'
+Log = list[tuple[Any, ...]]
+
+
+def event(position: int, kind: str = "lent", payload: str | None = GOOD) -> Event:
+    return Event(position, str(position), "s", "/books/1", kind, None, "application/json", payload, '{"by":"ada"}')
+
+
+def as_rows(events: Sequence[Event]) -> EventRows:
+    whole = {one.position: one for one in events}
+    return EventRows([(one.position, one.type, one.payload) for one in events], whole.__getitem__)
+
+
+class OneByOne(Dispatcher):
+    """Looks at each event."""
+
+    def handle(self, events: Sequence[Event], work: Work) -> int:
+        self._planner.decoded_together = lambda _events: None  # type: ignore[method-assign]
+        return super().handle(events, work)
+
+
+def outcome(handle: Callable[[], int], log: Log) -> tuple[Any, ...]:
+    """Return what a call comes to: the calls made, the number handled, and what failed where."""
+    try:
+        return (*log, handle())
+    except ChunkFailedError as failure:
+        return (*log, failure.index, type(failure.error), str(failure.error))
+
+
+def groups(log: Log) -> dict[str, list[tuple[Callable[..., Any], tuple[str, ...]]]]:  # noqa: C901 one a kind
+    """Return handlers for several groups, which write down their calls and fail where an ISBN says so."""
+
+    def note(*seen: Any) -> None:
+        log.append(seen)
+        if "fail" in str(seen):
+            raise ValueError(seen)
+
+    def lent(event: Lent) -> None:
+        note("lent", event)
+
+    def returned(event: Returned) -> None:
+        note("returned", event)
+
+    def with_connection(event: Lent | Returned, connection: Connection) -> None:
+        note("connection", event, connection)
+
+    def with_session(session: Session, *, event: Lent) -> None:
+        note("session", event, session)
+
+    def with_after_commit(event: Lent, after_commit: AfterCommit) -> None:
+        after_commit(lambda: note("committed", event))
+        note("after", event)
+
+    def with_metadata(event: Lent, metadata: Metadata) -> None:
+        note("metadata", event, metadata)
+
+    def with_context(event: Lent, context: ProcessingContext) -> None:
+        note("context", event, context.position)
+
+    def with_raw(raw: Event) -> None:
+        note("raw", raw.id)
+
+    def as_dict(event: dict) -> None:  # type: ignore[type-arg]
+        note("dict", event)
+
+    def as_lists(events: list[Lent]) -> None:
+        note("list", tuple(events))
+
+    def all_as_dicts(events: list[dict]) -> None:  # type: ignore[type-arg]
+        note("dicts", tuple(map(str, events)))
+
+    async def awaited(event: Lent) -> None:
+        await asyncio.sleep(0)
+        note("awaited", event)
+
+    both = ("lent", "returned")
+    return {
+        "one class": [(lent, ())],
+        "a class each": [(lent, ()), (returned, ())],
+        "a union": [(with_connection, ())],
+        "twice": [(lent, ()), (with_connection, ())],
+        "session": [(with_session, ()), (returned, ())],
+        "after commit": [(with_after_commit, ())],
+        "metadata": [(with_metadata, ())],
+        "context": [(with_context, ()), (returned, ())],
+        "raw": [(with_raw, both)],
+        "dict": [(as_dict, both)],
+        "a dict or a class": [(as_dict, ("lent",)), (returned, ())],
+        "list": [(as_lists, ())],
+        "dicts": [(all_as_dicts, both)],
+        "list and one": [(as_lists, ()), (returned, ())],
+        "two lists": [(as_lists, ()), (all_as_dicts, ("returned",))],
+        "async": [(awaited, ()), (returned, ())],
+    }
+
+
+def handled(
+    group: str, events: Sequence[Event], kind: type[Dispatcher], interceptors: Interceptors | None = None
+) -> tuple[Any, ...]:
+    log: Log = []
+    bound = [
+        bind(Handler(HandlerMark("g", types), call, "here"), NothingProvided()) for call, types in groups(log)[group]
+    ]
+    dispatcher = kind(bound, CLASSES, interceptors=interceptors)
+
+    class Unit:
+        connection, session = "the connection", "the session"
+
+    work = Work("g", Partition(1, 0), Unit())
+    result = outcome(lambda: dispatcher.handle(events, work), log)
+    return (*log, result, [str(error) for error in work.committed()], len(log))
+
+
+GROUPS = sorted(groups([]))
+some_events = st.lists(
+    st.tuples(
+        st.sampled_from(["lent", "returned", "lost"]),
+        st.sampled_from([GOOD, GOOD, GOOD, '{"isbn": "fail"}', '{"other": 1}', "[1]", "null", "no JSON", None]),
+    ),
+    max_size=8,
+).map(lambda given: [event(n, *one) for n, one in enumerate(given, 1)])
+
+
+@pytest.mark.parametrize("group", GROUPS)
+@settings(deadline=None, max_examples=50)
+@given(events=some_events)
+def test_together_or_one_by_one_the_same_happens(group: str, events: list[Event]) -> None:
+    one_by_one = handled(group, events, OneByOne)
+    assert handled(group, events, Dispatcher) == one_by_one
+    assert handled(group, as_rows(events), Dispatcher) == one_by_one
+
+
+@pytest.mark.parametrize(
+    "group", ["one class", "a class each", "a union", "session", "dict", "a dict or a class", "async"]
+)
+def test_a_usual_chunk_is_not_looked_at_event_by_event(group: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Dispatcher, "_run_for", None)
+    events = [event(n, "lent") for n in range(1, 4)]
+    assert handled(group, events, Dispatcher)[-1] == 3
+    assert handled(group, as_rows(events), Dispatcher)[-1] == 3
+
+
+@pytest.mark.parametrize("surrounded", Surrounded)
+def test_what_is_surrounded_is_surrounded_each_time(surrounded: Surrounded) -> None:
+    seen: list[int] = []
+
+    def around() -> Iterator[None]:
+        seen.append(1)
+        yield
+
+    interceptors = Interceptors([Interceptor(AroundMark(surrounded), around, "here")])
+    handled("a class each", [event(1), event(2, "returned"), event(3)], Dispatcher, interceptors)
+    assert len(seen) == 3
+
+
+def test_an_argument_of_the_container_is_asked_for_at_each_event() -> None:
+    class Provides:
+        def __init__(self) -> None:
+            self.made = 0
+
+        def provides(self, wanted: object) -> bool:
+            return wanted is Mailer
+
+        def provide(self, _wanted: object) -> Any:
+            self.made += 1
+            return self.made
+
+    seen: list[Any] = []
+
+    def mail(event: Lent, mailer: Mailer) -> None:
+        seen.append(mailer)
+
+    dispatcher = Dispatcher([bind(Handler(HandlerMark("g"), mail, "here"), Provides())], CLASSES)
+    dispatcher.handle([event(1), event(2)], Work("g", Partition(1, 0), object()))  # type: ignore[arg-type]
+    assert seen == [1, 2]
+
+
+class Mailer:
+    """Something that the container provides."""
