@@ -27,13 +27,14 @@ class BookLent:
 @on_start("catalog")
 @on_start("audit")
 def tables(connection: Connection) -> None:
-    connection.execute(text("CREATE TABLE IF NOT EXISTS lent (isbn TEXT PRIMARY KEY, n INTEGER NOT NULL)"))
-    connection.execute(text("CREATE TABLE IF NOT EXISTS audit (id TEXT PRIMARY KEY, position INTEGER NOT NULL)"))
+    connection.execute(text("CREATE TABLE IF NOT EXISTS lent (isbn VARCHAR(20) PRIMARY KEY, n INTEGER NOT NULL)"))
+    connection.execute(text("CREATE TABLE IF NOT EXISTS audit (id VARCHAR(20) PRIMARY KEY, position INTEGER NOT NULL)"))
 
 @event_handling("catalog")
 def lend(event: BookLent, connection: Connection) -> None:
-    statement = text("INSERT INTO lent VALUES (:isbn, 1) ON CONFLICT (isbn) DO UPDATE SET n = n + 1")
-    connection.execute(statement, {"isbn": event.isbn})
+    book = {"isbn": event.isbn}
+    if not connection.execute(text("UPDATE lent SET n = n + 1 WHERE isbn = :isbn"), book).rowcount:
+        connection.execute(text("INSERT INTO lent VALUES (:isbn, 1)"), book)
 
 @event_handling("audit", types=["library.*"])
 def audit(raw: Event, connection: Connection) -> None:

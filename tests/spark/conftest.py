@@ -13,3 +13,9 @@ def spark() -> Iterator[SparkSession]:
     sessions = Sessions(SessionSettings(master="local[2]", name="tests"))
     yield sessions.open()
     sessions.close()
+
+
+@pytest.fixture
+def kind() -> str:
+    """The kind of database of a log, where a test does not name others."""
+    return "sqlite"

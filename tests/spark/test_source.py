@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import random
-from functools import reduce
+from functools import cache, reduce
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 from pyspark.errors import AnalysisException, PythonException, StreamingQueryException
@@ -30,10 +31,23 @@ DDL = (
 )
 
 
+OTHERS = [
+    pytest.param("postgresql", marks=pytest.mark.postgresql),
+    pytest.param("mariadb", marks=pytest.mark.mariadb),
+]
+ON_ALL = pytest.mark.parametrize("kind", ["sqlite", *OTHERS])
+
+
 @pytest.fixture(scope="module")
-def url(tmp_path_factory, spark):
+def long_log(fresh_url, spark):
+    """Returns the URL of a log of 45,000 events on a kind of database."""
     register_data_source(spark)
-    return filled(tmp_path_factory.mktemp("log"), (made_up(n) for n in range(1, COUNT + 1)))
+    return cache(lambda kind: filled(fresh_url(kind), (made_up(n) for n in range(1, COUNT + 1))))
+
+
+@pytest.fixture
+def url(long_log, kind):
+    return long_log(kind)
 
 
 @pytest.fixture
@@ -45,9 +59,10 @@ def pushing(spark):
     register_data_source(spark)
 
 
-def filled(folder, events):
-    address = f"sqlite:///{folder}/events.db"
-    SqlEventStore(Database(address)).append(events)
+def filled(address, events):
+    database = Database(address)
+    SqlEventStore(database).append(events)
+    database.close()
     return address
 
 
@@ -64,6 +79,7 @@ def load(spark, url, **options):
 # --------------------------------------------------------------------------------------------------------- batches
 
 
+@ON_ALL
 def test_every_event_is_read_once_with_all_its_columns(spark, url):
     frame = load(spark, url)
     assert frame.count() == COUNT
@@ -84,6 +100,7 @@ def test_every_event_is_read_once_with_all_its_columns(spark, url):
         ({"from": "99999"}, 0),
     ],
 )
+@ON_ALL
 def test_options_narrow_what_is_read(spark, url, options, expected):
     assert load(spark, url, **options).count() == expected
 
@@ -179,18 +196,33 @@ def random_query(draw):
     return joined
 
 
-def test_the_store_and_spark_find_together_what_spark_alone_finds(spark, pushing, tmp_path):
+class Asked(NamedTuple):
+    """A log, and queries of it with the positions that Spark alone finds."""
+
+    log: list
+    queries: list
+    found: list
+
+
+@pytest.fixture(scope="module")
+def asked(spark):
     draw = random.Random(4711)
     log = random_log(draw)
-    address = filled(tmp_path, log)
     rows = [event._replace(position=place) for place, event in enumerate(log, 1)]
     alone = spark.createDataFrame([tuple(row) for row in rows], DDL).coalesce(1).cache()
-    asked = [(draw.choice(OPTIONS), random_query(draw)) for _ in range(QUERIES)]
-    both = answers(load(spark, address, **options).where(query) for options, query in asked)
-    known = answers(alone.where(query) for _, query in asked)
-    for number, (options, query) in enumerate(asked):
-        assert both[number] == [row.position for row in known_rows(known, number, rows, options)], (options, query)
+    queries = [(draw.choice(OPTIONS), random_query(draw)) for _ in range(QUERIES)]
+    known = answers(alone.where(query) for _, query in queries)
     alone.unpersist()
+    found = [known_positions(known[number], rows, options) for number, (options, _) in enumerate(queries)]
+    return Asked(log, queries, found)
+
+
+@ON_ALL
+def test_the_store_and_spark_find_together_what_spark_alone_finds(spark, pushing, fresh_url, kind, asked):
+    address = filled(fresh_url(kind), asked.log)
+    both = answers(load(spark, address, **options).where(query) for options, query in asked.queries)
+    for number, (query, found) in enumerate(zip(asked.queries, asked.found, strict=True)):
+        assert both[number] == found, query
 
 
 def answers(frames):
@@ -202,8 +234,8 @@ def answers(frames):
     return {number: sorted(positions) for number, positions in found.items()}
 
 
-def known_rows(known, number, rows, options):
-    return [rows[position - 1] for position in known[number] if wanted(options, rows[position - 1])]
+def known_positions(known, rows, options):
+    return [position for position in known if wanted(options, rows[position - 1])]
 
 
 def wanted(options, row):
@@ -290,19 +322,22 @@ def test_a_condition_on_the_type_is_not_left_to_spark(spark, url, pushing):
 
 
 @pytest.fixture
-def log(tmp_path, spark):
+def log(tmp_path, spark, fresh_url, kind):
     register_data_source(spark)
-    return Log(spark, tmp_path)
+    log = Log(spark, tmp_path, f"sqlite:///{tmp_path}/events.db" if kind == "sqlite" else fresh_url(kind))
+    yield log
+    log.database.close()
 
 
 class Log:
     """A log of its own, and a query that follows it with a checkpoint and writes each micro-batch to a folder."""
 
-    def __init__(self, spark, folder):
+    def __init__(self, spark, folder, url):
         self.spark = spark
         self.folder = folder
-        self.url = f"sqlite:///{folder}/events.db"
-        self.store = SqlEventStore(Database(self.url))
+        self.url = url
+        self.database = Database(url)
+        self.store = SqlEventStore(self.database)
         self.count = 0
 
     def grow(self, number):
@@ -329,6 +364,7 @@ class Log:
         return [file.read_text().splitlines()[-1] for file in files]
 
 
+@ON_ALL
 def test_a_stream_follows_the_log_from_where_it_was(log):
     log.grow(5)
     log.follow()
@@ -339,6 +375,7 @@ def test_a_stream_follows_the_log_from_where_it_was(log):
     assert log.offsets() == ['{"position": 5}', '{"position": 8}']
 
 
+@ON_ALL
 def test_a_limit_cuts_what_is_available_into_micro_batches(log):
     log.grow(10)
     log.follow(types="odd", maxEventsPerTrigger="2")
@@ -366,6 +403,7 @@ def test_a_query_that_failed_goes_on_from_its_checkpoint_without_loss_or_repetit
     assert log.batches() == [[1, 2], [3, 4], [5, 6, 7]]
 
 
+@ON_ALL
 def test_a_stream_has_bounds_like_a_batch(log):
     log.grow(30)
     log.follow(**{"from": "2026-01-05T00:00:00Z", "to": "6"})
