@@ -7,10 +7,13 @@ import re
 import shutil
 import subprocess
 import sys
-from importlib.util import find_spec
+from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 import pytest
+from matplotlib.colors import to_rgb
+from matplotlib.image import imread
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "event_log_notebook"
@@ -50,7 +53,24 @@ def test_it_prints_what_the_readme_shows(example: Path) -> None:
     assert without_speed(explore(example, "--text")) == without_speed(promised())
 
 
-@pytest.mark.skipif(find_spec("matplotlib") is None, reason="matplotlib is not installed")
-def test_it_draws_a_picture_when_it_can(example: Path) -> None:
+def test_it_draws_a_bar_for_each_day(example: Path) -> None:
     assert "drawn: .data/orders.png" in explore(example)
-    assert (example / ".data" / "orders.png").read_bytes().startswith(b"\x89PNG")
+    picture = imread(example / ".data" / "orders.png")
+    tops = [height_of_bar(column) for column in picture.swapaxes(0, 1)]
+    bars = [max(run) for is_bar, run in groupby(tops, bool) if is_bar]
+    assert len(bars) == len(amounts())
+    most = max(amounts())
+    assert [height / max(bars) for height in bars] == pytest.approx([each / most for each in amounts()], abs=0.02)
+
+
+def height_of_bar(column: Any) -> int:
+    """Return how many points of a column of the picture have the colour of the bars."""
+    return int((abs(column[:, :3] - to_rgb("C0")) < 0.01).all(axis=1).sum())
+
+
+def amounts() -> list[float]:
+    """Return the amounts that the README shows."""
+    return [
+        float(found.replace(",", ""))
+        for found in re.findall(r"^\w{3} \d\d \w{3} +([\d,.]+) ", promised(), re.MULTILINE)
+    ]
