@@ -8,9 +8,10 @@ from functools import cache
 from pathlib import Path
 from urllib.parse import quote
 
-from opencqrs_py.assembly.stores import open_event_store
+from opencqrs_py.assembly.stores import open_event_store, refuse_all_but_sql
 from opencqrs_py.engines.spark.source import EventLogSource, Session
 from opencqrs_py.errors import EngineError
+from opencqrs_py.model.mapping import TableMapping
 from opencqrs_py.processing.ports import EventSource
 
 __all__ = ["EventStoreSource", "register_data_source"]
@@ -24,9 +25,9 @@ class EventStoreSource(EventLogSource):
     """Event stores as a Spark data source: every store that a project can have."""
 
     @staticmethod
-    def open_source(url: str) -> EventSource:
-        """Open the event store, once per process and URL."""
-        return _opened(url)
+    def open_source(url: str, mapping: TableMapping | None = None) -> EventSource:
+        """Open the event store, once per process, URL and mapping."""
+        return _opened(url, mapping)
 
 
 def register_data_source(spark: Session, *, push_filters: bool = False) -> None:
@@ -57,10 +58,12 @@ def register_data_source(spark: Session, *, push_filters: bool = False) -> None:
 
 
 @cache
-def _opened(url: str) -> EventSource:
+def _opened(url: str, mapping: TableMapping | None) -> EventSource:
     located = _with_variables(url)
     _refuse_missing_file(located)
-    return open_event_store(located, os.environ.get(_TOKEN, ""))
+    if mapping is not None:
+        refuse_all_but_sql(located, mapping, 'format("opencqrs")')
+    return open_event_store(located, os.environ.get(_TOKEN, ""), mapping=mapping)
 
 
 def _with_variables(url: str) -> str:

@@ -13,7 +13,7 @@ from opencqrs_py.processing.ports import EventSource
 if TYPE_CHECKING:
     from opencqrs_py.config.settings import MappingSettings
 
-__all__ = ["is_sql", "located", "mapping_of", "open_event_store"]
+__all__ = ["is_sql", "located", "mapping_of", "open_event_store", "refuse_all_but_sql"]
 
 _SQL = ("mariadb", "mysql", "postgresql", "sqlite")
 
@@ -43,18 +43,27 @@ def mapping_of(settings: MappingSettings, url: str) -> TableMapping | None:
         EventStoreError: OCQ-313, if a part is missing; OCQ-314, if the store is no SQL database.
     """
     named = {name: value for name, value in settings if value is not None}
-    if not named:
-        return None
-    missing = [name for name in ("table", "position", "id", "type", "data") if name not in named]
-    if missing:
-        keys = ", ".join(f"event-store.mapping.{name}" for name in missing)
-        what = f"the mapping of a table lacks {', '.join(missing)}"
-        raise EventStoreError("OCQ-313", what, "event-store.mapping", f"set {keys}")
+    mapping = TableMapping.of(named, "event-store.mapping", "event-store.mapping")
+    if mapping is not None:
+        refuse_all_but_sql(url, mapping, "event-store.mapping")
+    return mapping
+
+
+def refuse_all_but_sql(url: str, mapping: TableMapping, place: str) -> None:
+    """See that a table of another system is looked for in a database.
+
+    Args:
+        url: URL of the event store.
+        mapping: The table.
+        place: Where the mapping was written.
+
+    Raises:
+        EventStoreError: OCQ-314, if the store is no SQL database.
+    """
     if not is_sql(url):
-        what = "event-store.mapping names a table, but the event store is no SQL database"
-        fix = "set event-store.url to the database that holds the table, or leave event-store.mapping out"
-        raise EventStoreError("OCQ-314", what, "event-store.mapping", fix)
-    return TableMapping(**named)
+        what = f"{mapping.said_in} names a table, but the event store is no SQL database"
+        fix = f"let the store's URL be that of the database that holds the table, or leave {mapping.said_in} out"
+        raise EventStoreError("OCQ-314", what, place, fix)
 
 
 def open_event_store(

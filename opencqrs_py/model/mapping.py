@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Self
+
+from opencqrs_py.errors import EventStoreError
 
 __all__ = ["TableMapping"]
+
+_NEEDED = ("table", "position", "id", "type", "data")
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +28,7 @@ class TableMapping:
         time: Its time; ``None`` when no column holds it.
         metadata: What accompanies the data, as a JSON object; ``None`` when no column holds it.
         source_value: The source of all events, where no column holds it.
+        said_in: What stands before the names of the parts where somebody wrote them; for messages.
     """
 
     table: str
@@ -34,6 +41,28 @@ class TableMapping:
     time: str | None = None
     metadata: str | None = None
     source_value: str = ""
+    said_in: str = field(default="event-store.mapping", compare=False)
+
+    @classmethod
+    def of(cls, named: Mapping[str, str], said_in: str, place: str) -> Self | None:
+        """Return the mapping that parts make, ``None`` when nothing is named.
+
+        Args:
+            named: What is named, by part.
+            said_in: As the attribute.
+            place: Where the parts were written.
+
+        Raises:
+            EventStoreError: OCQ-313, if a part is missing that every event needs.
+        """
+        if not named:
+            return None
+        missing = [part for part in _NEEDED if part not in named]
+        if missing:
+            what = f"the mapping of a table lacks {', '.join(missing)}"
+            fix = f"set {', '.join(f'{said_in}.{part}' for part in missing)}"
+            raise EventStoreError("OCQ-313", what, place, fix)
+        return cls(**named, said_in=said_in)
 
     @property
     def columns(self) -> dict[str, str]:

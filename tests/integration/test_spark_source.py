@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
-from opencqrs_py.adapters.sql import Database, SqlEventStore
+from opencqrs_py.adapters.sql import Database, MappedEventSource, SqlEventStore
 from opencqrs_py.assembly.spark_source import EventStoreSource
 from opencqrs_py.errors import EngineError, EventStoreError
 from opencqrs_py.model.event import Event
+from opencqrs_py.model.mapping import TableMapping
 
 EVENT = Event(0, "1", "urn:s", "/x", "t", None, "application/json", None, None)
 
@@ -24,6 +26,15 @@ def test_a_database_is_opened_once_in_a_process(database):
     source = EventStoreSource.open_source(f"sqlite:///{database}")
     assert source.head() == 1
     assert EventStoreSource.open_source(f"sqlite:///{database}") is source
+
+
+def test_a_table_of_another_system_is_opened_beside_the_log_of_the_same_database(database):
+    mapping = TableMapping("opencqrs_events", "position", "id", "type", "payload", said_in="mapping")
+    table = EventStoreSource.open_source(f"sqlite:///{database}", mapping)
+    assert isinstance(table, MappedEventSource)
+    assert table.head() == 1
+    assert EventStoreSource.open_source(f"sqlite:///{database}", replace(mapping)) is table
+    assert EventStoreSource.open_source(f"sqlite:///{database}") is not table
 
 
 def test_a_relative_path_counts_from_the_folder_of_the_program(database, monkeypatch):
@@ -74,7 +85,7 @@ def test_the_token_of_eventsourcingdb_comes_from_the_environment(monkeypatch):
     monkeypatch.setenv("OPENCQRS__EVENT_STORE__API_TOKEN", "secret")
     asked = []
     monkeypatch.setattr(
-        "opencqrs_py.assembly.spark_source.open_event_store", lambda url, token: asked.append((url, token))
+        "opencqrs_py.assembly.spark_source.open_event_store", lambda url, token, mapping: asked.append((url, token))
     )
     EventStoreSource.open_source("eventsourcingdb://host:3000")
     assert asked == [("eventsourcingdb://host:3000", "secret")]

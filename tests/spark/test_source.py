@@ -12,6 +12,7 @@ import pytest
 from pyspark.errors import AnalysisException, PythonException, StreamingQueryException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
+from sqlalchemy import text
 
 from opencqrs_py import register_data_source
 from opencqrs_py.adapters.eventsourcingdb import EventSourcingDbEventStore
@@ -271,8 +272,8 @@ def counting_source(file):
             return "counting"
 
         @staticmethod
-        def open_source(url):
-            return Counting(EventStoreSource.open_source(url))
+        def open_source(url, mapping=None):
+            return Counting(EventStoreSource.open_source(url, mapping))
 
     return CountingSource
 
@@ -422,6 +423,113 @@ def test_a_checkpoint_of_another_log_is_refused(log):
         log.follow()
 
 
+# --------------------------------------------------------------------------------------- tables of other systems
+
+MAPPING = {
+    "mapping.table": "Domain Events",
+    "mapping.position": "nr",
+    "mapping.id": "key",
+    "mapping.subject": "stream",
+    "mapping.type": "Kind",
+    "mapping.time": "at",
+    "mapping.data": "body",
+    "mapping.source-value": "urn:shop",
+}
+ON_BOTH = pytest.mark.parametrize("kind", ["sqlite", OTHERS[0]])
+
+
+class Shop:
+    """A table that another system fills."""
+
+    def __init__(self, url):
+        self.database = Database(url)
+        key = {"sqlite": "INTEGER PRIMARY KEY", "postgresql": "BIGSERIAL PRIMARY KEY"}[self.database.kind]
+        columns = f'nr {key}, key TEXT, stream TEXT, "Kind" TEXT, at TEXT, body TEXT'
+        with self.database.writing() as connection:
+            connection.execute(text(f'CREATE TABLE "Domain Events" ({columns})'))
+
+    def sell(self, first, last):
+        insert = text(
+            'INSERT INTO "Domain Events" (key, stream, "Kind", at, body) VALUES (:id, :subject, :type, :time, :payload)'
+        )
+        with self.database.writing() as connection:
+            connection.execute(insert, [made_up(n)._asdict() for n in range(first, last + 1)])
+
+
+@pytest.fixture
+def shop(fresh_url, kind, log):
+    log.url = fresh_url(kind)
+    shop = Shop(log.url)
+    yield shop
+    shop.database.close()
+
+
+@ON_BOTH
+def test_a_table_of_another_system_is_a_log_as_well(spark, log, shop):
+    shop.sell(1, COUNT)
+    frame = load(spark, log.url, **MAPPING)
+    assert frame.rdd.getNumPartitions() == 3
+    assert frame.agg({"position": "count", "id": "sum"}).collect() == [(COUNT, COUNT * (COUNT + 1) / 2)]
+    (row,) = frame.where("position = 7").collect()
+    assert tuple(row) == (7, "7", "urn:shop", "/x/1", "odd", "2026-01-08T00:00:00Z", "application/json", "[7]", None)
+    narrow = {"subject": "/x/1", "recursive": "false", "types": "odd", "from": "2026-01-05T00:00:00Z", "to": "20"}
+    assert [row.position for row in load(spark, log.url, **MAPPING, **narrow).collect()] == [7, 13, 19]
+
+
+@ON_BOTH
+def test_the_options_are_evaluated_in_the_table(spark, log, shop, pushing, tmp_path):
+    shop.sell(1, 100)
+    counts = tmp_path / "counts"
+    counts.write_text("")
+    spark.dataSource.register(counting_source(str(counts)))
+    frame = spark.read.format("counting").options(url=log.url, **MAPPING, subject="/x/1").load()
+    assert frame.where("type = 'odd'").count() == 17
+    assert sum(map(int, counts.read_text().split())) == 17
+
+
+@ON_BOTH
+def test_a_stream_follows_a_table_of_another_system(log, shop):
+    shop.sell(1, 5)
+    log.follow(**MAPPING)
+    shop.sell(6, 12)
+    log.follow(**MAPPING, types="even", maxEventsPerTrigger="2")
+    assert [batch for batch in log.batches() if batch] == [[1, 2, 3, 4, 5], [6, 8], [10, 12]]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", OTHERS[:1])
+def test_a_stream_passes_over_no_transaction_of_another_system_that_is_still_open(log, shop):
+    shop.sell(1, 2)
+    log.follow(**MAPPING)
+    with shop.database.writing() as connection:
+        insert = "INSERT INTO \"Domain Events\" (key, \"Kind\", body) VALUES (3, 'odd', '[3]')"
+        connection.execute(text(insert))
+        shop.sell(4, 4)
+        with pytest.raises(StreamingQueryException, match=r"OCQ-315.* may still add events to 'Domain Events'"):
+            log.follow(**MAPPING)
+    log.follow(**MAPPING)
+    assert log.batches() == [[1, 2], [3, 4]]
+
+
+def test_a_table_of_another_system_is_a_table_of_sql_too(spark, fresh_url):
+    register_data_source(spark)
+    address = fresh_url("sqlite")
+    shop = Shop(address)
+    shop.sell(1, 9)
+    shop.database.close()
+    options = ", ".join(f"{option.replace('-', '_')} '{name}'" for option, name in MAPPING.items())
+    spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW shop USING opencqrs OPTIONS (url '{address}', {options})")
+    assert spark.sql("SELECT count(*) FROM shop WHERE type = 'odd'").collect()[0][0] == 5
+
+
+def test_a_mapping_that_does_not_fit_shows_when_the_query_is_planned(spark, shop, log):
+    wrong = load(spark, log.url, **MAPPING | {"mapping.time": "happened"})
+    with pytest.raises(AnalysisException) as caught:
+        wrong.collect()
+    assert "[OCQ-313] the table 'Domain Events' has no column for time (happened); it has Kind, at" in lines(caught)[0]
+    assert lines(caught)[2] == "  fix:   mend mapping"
+
+
 # ---------------------------------------------------------------------------------------------------------- errors
 
 
@@ -437,6 +545,9 @@ def lines(caught):
         ({"url": "oracle://ada:secret@h/x"}, "[OCQ-302] databases of the kind 'oracle' are not supported"),
         ({"url": "sqlite:////nowhere/events.db"}, "names the file /nowhere/events.db, which does not exist"),
         ({"url": "sqlite://"}, "[OCQ-410] the option 'url' names a database in memory"),
+        ({"url": "sqlite:///x", "mapping.table": "log"}, "[OCQ-313] the mapping of a table lacks position, id, type"),
+        ({"url": "file:/nowhere", **MAPPING}, "[OCQ-314] mapping names a table, but the event store is no SQL"),
+        ({"url": "mariadb://ada:secret@h/shop", **MAPPING}, "[OCQ-314] tables of others cannot be read on MariaDB"),
     ],
 )
 @pytest.mark.parametrize("reader", ["read", "readStream"])
@@ -483,7 +594,7 @@ def hidden_source(address):
             return "hidden"
 
         @staticmethod
-        def open_source(url):
+        def open_source(url, mapping=None):
             return Breaking(EventStoreSource.open_source(address))
 
     return HiddenSource

@@ -46,23 +46,24 @@ def fitted(database: Database, connection: Connection, mapping: TableMapping) ->
         EventStoreError: OCQ-313, if the table or a column is not there; OCQ-314, if a column is of no use.
     """
     schema, _, table = mapping.table.rpartition(".")
-    found = _columns(database, connection, table, schema or None)
+    found = _columns(database, connection, mapping)
     missing = [f"{part} ({column})" for part, column in mapping.columns.items() if column not in found]
     if missing:
         what = f"the table '{mapping.table}' has no column for {', '.join(missing)}; it has {_listed(found)}"
-        raise EventStoreError("OCQ-313", what, database.label, "mend event-store.mapping")
+        raise EventStoreError("OCQ-313", what, database.label, f"mend {mapping.said_in}")
     _check_types(database, mapping, found)
     return _named(connection, mapping, table, schema, found)
 
 
-def _columns(database: Database, connection: Connection, table: str, schema: str | None) -> dict[str, Any]:
+def _columns(database: Database, connection: Connection, mapping: TableMapping) -> dict[str, Any]:
     inspector = inspect(connection)
+    schema, _, table = mapping.table.rpartition(".")
     try:
-        return {column["name"]: column["type"] for column in inspector.get_columns(table, schema)}
+        return {column["name"]: column["type"] for column in inspector.get_columns(table, schema or None)}
     except NoSuchTableError:
-        there = [*inspector.get_table_names(schema), *inspector.get_view_names(schema)]
+        there = [*inspector.get_table_names(schema or None), *inspector.get_view_names(schema or None)]
         what = f"there is no table '{table}'; there is {_listed(there)}"
-        raise EventStoreError("OCQ-313", what, database.label, "mend event-store.mapping.table") from None
+        raise EventStoreError("OCQ-313", what, database.label, f"mend {mapping.said_in}.table") from None
 
 
 def _check_types(database: Database, mapping: TableMapping, found: dict[str, Any]) -> None:
@@ -78,7 +79,7 @@ def _check_types(database: Database, mapping: TableMapping, found: dict[str, Any
                 "position": "name a column of whole numbers",
                 "time": "name a column of timestamps or RFC 3339 texts",
             }
-            raise EventStoreError("OCQ-314", what, database.label, f"{fix[part]} in event-store.mapping.{part}")
+            raise EventStoreError("OCQ-314", what, database.label, f"{fix[part]} in {mapping.said_in}.{part}")
 
 
 def _named(

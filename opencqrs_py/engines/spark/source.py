@@ -16,6 +16,7 @@ from opencqrs_py.engines.spark.source_options import Scope, scope_of
 from opencqrs_py.engines.spark.source_ranges import SCHEMA
 from opencqrs_py.engines.spark.source_readers import BatchReader, FilteringReader, StreamReader, told_plainly
 from opencqrs_py.errors import EngineError
+from opencqrs_py.model.mapping import TableMapping
 from opencqrs_py.processing.ports import EventSource
 
 __all__ = ["EventLogSource", "Session"]
@@ -31,7 +32,8 @@ class EventLogSource(DataSource):
     Options: ``url`` (of the store), ``subject`` (default ``/``), ``recursive`` (default ``true``), ``types`` (separated
     by commas), ``from`` and ``to`` (first and last position, or times), ``ranges`` (most parts read side by side) and
     ``maxEventsPerTrigger`` (most events of a micro-batch). What they mean exactly stands in
-    ``docs/how-to/query-with-spark.md``.
+    ``docs/how-to/query-with-spark.md``. ``mapping.table`` and others of its kind name a table of another system, as the
+    settings below ``event-store.mapping`` do.
 
     Rows: position (bigint, the store's global order), id, source, subject, type, time (RFC 3339, as sent),
     content_type, payload (the data as JSON), extensions (other attributes as JSON).
@@ -50,8 +52,8 @@ class EventLogSource(DataSource):
 
     @staticmethod
     @abstractmethod
-    def open_source(url: str) -> EventSource:
-        """Open the event store; on the driver and on executors.
+    def open_source(url: str, mapping: TableMapping | None = None) -> EventSource:
+        """Open the event store, or the table that a mapping names; on the driver and on executors.
 
         Raises:
             ExplainedError: If it can be seen from the URL that there is none.
@@ -60,7 +62,8 @@ class EventLogSource(DataSource):
     def schema(self) -> str:
         """Return the columns; the options are checked here, so that a mistake shows at ``load()``."""
         with told_plainly():
-            self.open_source(self._scope().url)
+            scope = self._scope()
+            self.open_source(scope.url, scope.mapping)
         return SCHEMA
 
     def reader(self, schema: StructType) -> DataSourceReader:

@@ -5,12 +5,14 @@ Runs on the driver, in a Python worker that Spark starts for planning. Scopes ar
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from difflib import get_close_matches
 
+from opencqrs_py.engines.spark.source_mapping import MAPPING_OPTIONS, mapping_in, plain, plain_part
 from opencqrs_py.errors import EngineError
+from opencqrs_py.model.mapping import TableMapping
 from opencqrs_py.model.selection import Selection
 from opencqrs_py.processing.ports import EventSource
 
@@ -36,6 +38,7 @@ class Scope:
         upto: Position that conditions set as the last one, ``None`` for none.
         ranges: Most parts that are read side by side.
         events_per_trigger: Most events of a micro-batch, ``None`` for all that there are.
+        mapping: The table of another system that is read, ``None`` for a store of ours.
     """
 
     url: str = field(repr=False)
@@ -46,6 +49,7 @@ class Scope:
     upto: int | None = None
     ranges: int = 1
     events_per_trigger: int | None = None
+    mapping: TableMapping | None = None
 
     def start(self, source: EventSource) -> int:
         """Return the position after which reading begins."""
@@ -67,8 +71,9 @@ def scope_of(options: Mapping[str, str], ranges: int) -> Scope:
 
     Raises:
         EngineError: OCQ-410, naming the option, its value and the right form.
+        EventStoreError: OCQ-313, if a mapping lacks a part.
     """
-    given = {name.lower(): text.strip() for name, text in options.items()}
+    given = {plain(name): text.strip() for name, text in options.items()}
     _refuse_unknown(given)
     if not given.get("url"):
         fix = 'spark.read.format("opencqrs").option("url", "sqlite:////path/events.db")'
@@ -80,17 +85,32 @@ def scope_of(options: Mapping[str, str], ranges: int) -> Scope:
         _bound(given, "to", least=0),
         ranges=_count(given, "ranges") or ranges,
         events_per_trigger=_count(given, "maxEventsPerTrigger"),
+        mapping=mapping_in(given),
     )
 
 
 def _refuse_unknown(given: Mapping[str, str]) -> None:
-    known = {name.lower(): name for name in OPTIONS}
+    known = {plain(name): name for name in (*OPTIONS, *MAPPING_OPTIONS)}
     for name in given:
         if name not in known:
-            meant = ["url"] if name == "path" else get_close_matches(name, known, 1)
-            near = f"; did you mean '{known[meant[0]]}'?" if meant else ""
-            fix = f"the options are {', '.join(OPTIONS)}"
+            meant = _meant(name, known)
+            near = f"; did you mean '{known[meant]}'?" if meant else ""
+            listed = MAPPING_OPTIONS if name.startswith("mapping") else OPTIONS
+            more = "" if listed is MAPPING_OPTIONS else "; mapping.table and others name a table of another system"
+            fix = f"the options are {', '.join(listed)}{more}"
             raise EngineError("OCQ-410", f"there is no option '{name}'{near}", _PLACE, fix)
+
+
+def _meant(name: str, known: Iterable[str]) -> str | None:
+    """Return the option that was probably meant: Spark's own word, one of nearly this name, a part of a mapping."""
+    parts = {option.removeprefix("mapping."): option for option in known if option.startswith("mapping.")}
+    _, inside, part = name.rpartition("mapping.")  # as in settings: event-store.mapping.table
+    if inside:
+        return next((parts[near] for near in get_close_matches(plain_part(part), parts, 1)), None)
+    if name == "path":
+        return "url"
+    others = [option for option in known if option not in parts.values()]
+    return next(iter(get_close_matches(name, others, 1)), parts.get(plain_part(name)))
 
 
 def _subject(given: Mapping[str, str]) -> str:

@@ -20,12 +20,16 @@ from opencqrs_py.engines.spark.source_filters import narrowed
 from opencqrs_py.engines.spark.source_options import Scope
 from opencqrs_py.engines.spark.source_ranges import Range, admitted, batches, cut, shorter
 from opencqrs_py.errors import EngineError, ExplainedError
+from opencqrs_py.model.mapping import TableMapping
 from opencqrs_py.processing.ports import EventSource
 
 __all__ = ["BatchReader", "FilteringReader", "Opener", "StreamReader", "told_plainly"]
 
-Opener: TypeAlias = Callable[[str], EventSource]
-"""Opens the event store at a URL; called on the driver and on executors, once for each thing that is asked of it."""
+Opener: TypeAlias = Callable[[str, TableMapping | None], EventSource]
+"""Opens the event store at a URL, or the table that a mapping names there.
+
+Called on the driver and on executors, once for each thing that is asked of the store.
+"""
 
 _HIDE_TRACEBACK = "SPARK_HIDE_TRACEBACK"  # PySpark looks at it when it sends an error to the JVM; the worker ends then
 
@@ -165,6 +169,6 @@ def _read(open_source: Opener, scope: Scope, partition: Any) -> Iterator[pa.Reco
 @contextmanager
 def _opened(open_source: Opener, scope: Scope) -> Iterator[EventSource]:
     with told_plainly():
-        source = open_source(scope.url)
+        source = open_source(scope.url, scope.mapping)
         with told_plainly(source):
             yield source

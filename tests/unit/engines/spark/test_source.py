@@ -25,7 +25,7 @@ class MemorySource(EventLogSource):
     ranges = 3
 
     @staticmethod
-    def open_source(url):
+    def open_source(url, mapping=None):
         if url != "memory":
             raise EventStoreError("OCQ-301", "the database URL cannot be read")
         return STORE

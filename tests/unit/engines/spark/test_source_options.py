@@ -9,13 +9,23 @@ from itertools import pairwise
 import pytest
 
 from opencqrs_py.adapters.memory import InMemoryEventStore
+from opencqrs_py.config.settings import MappingSettings
+from opencqrs_py.engines.spark.source_mapping import MAPPING_OPTIONS
 from opencqrs_py.engines.spark.source_options import OPTIONS, Scope, scope_of
-from opencqrs_py.errors import EngineError
+from opencqrs_py.errors import EngineError, EventStoreError
 from opencqrs_py.model.event import Event
+from opencqrs_py.model.mapping import TableMapping
 from opencqrs_py.model.selection import Selection
 
 MIDNIGHT = datetime(2026, 1, 5, tzinfo=UTC)
 TIMES = ["2026-01-04T12:00:00Z", "2026-01-05T00:00:00Z", "2026-01-04T23:00:00Z", "2026-01-06T00:00:00Z"]
+MAPPING = {
+    "mapping.table": "Log",
+    "mapping.position": "nr",
+    "mapping.id": "key",
+    "mapping.type": "Kind",
+    "mapping.data": "body",
+}
 STORE = InMemoryEventStore(
     Event(0, str(n), "s", "/x", "t", time, "application/json", None, None) for n, time in enumerate(TIMES)
 )
@@ -79,6 +89,18 @@ BOUND = f"must be a position from 1 (a whole number) or {TIME}, got {{!r}}".form
         ({"type": "a"}, "there is no option 'type'; did you mean 'types'?"),
         ({"maxEventPerTrigger": "1"}, "there is no option 'maxeventpertrigger'; did you mean 'maxEventsPerTrigger'?"),
         ({"zzz": "1"}, "there is no option 'zzz'"),
+        ({"mapping.postion": "nr"}, "there is no option 'mapping.postion'; did you mean 'mapping.position'?"),
+        (
+            {"event-store.mapping.source_value": "x"},
+            "there is no option 'event-store.mapping.source_value'; did you mean 'mapping.source-value'?",
+        ),
+        ({"table": "log"}, "there is no option 'table'; did you mean 'mapping.table'?"),
+        ({"mapping.zzz": "1"}, "there is no option 'mapping.zzz'"),
+        ({"mapping": "log"}, "there is no option 'mapping'"),
+        (
+            {**MAPPING, "mapping.time": " "},
+            "the option 'mapping.time' must be a name, as it is written in the database, got ''",
+        ),
     ],
 )
 def test_a_wrong_option_is_named_with_its_value_and_the_right_form(options, says):
@@ -91,7 +113,32 @@ def test_a_wrong_option_is_named_with_its_value_and_the_right_form(options, says
 def test_an_unknown_option_is_answered_with_all_that_there_are():
     with pytest.raises(EngineError) as caught:
         scope(zzz="1")
-    assert caught.value.fix == f"the options are {', '.join(OPTIONS)}"
+    assert caught.value.fix.startswith(f"the options are {', '.join(OPTIONS)}; mapping.table and others ")
+    with pytest.raises(EngineError) as caught:
+        scope(**{"mapping.zzz": "1"})
+    assert caught.value.fix == f"the options are {', '.join(MAPPING_OPTIONS)}"
+
+
+def test_the_options_of_a_mapping_are_the_settings_of_one():
+    settings = {f"mapping.{name.replace('_', '-')}" for name in MappingSettings.model_fields}
+    assert set(MAPPING_OPTIONS) == settings
+
+
+@pytest.mark.parametrize("name", ["mapping.source-value", "mapping.source_value", "MAPPING.sourceValue"])
+def test_a_mapping_names_a_table_of_another_system(name):
+    read = scope(**MAPPING, **{name: "urn:Shop", "mapping.Subject": "stream"})
+    assert read.mapping == TableMapping("Log", "nr", "key", "Kind", "body", subject="stream", source_value="urn:Shop")
+    assert pickle.loads(pickle.dumps(read)) == read
+
+
+def test_a_mapping_that_lacks_a_part_says_which():
+    with pytest.raises(EventStoreError) as caught:
+        scope(**{"mapping.table": "log", "mapping.id": "key"})
+    assert str(caught.value) == (
+        "[OCQ-313] the mapping of a table lacks position, type, data\n"
+        '  where: format("opencqrs")\n'
+        "  fix:   set mapping.position, mapping.type, mapping.data"
+    )
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ def made(number):
 STORE = InMemoryEventStore(made(n) for n in range(1, COUNT + 1))
 
 
-def open_store(url):
+def open_store(url, mapping=None):
     assert url == "memory"
     return STORE
 
@@ -150,7 +150,7 @@ def test_without_the_option_a_micro_batch_holds_all_that_there_is():
 
 def test_what_comes_after_the_start_of_an_available_now_query_is_left_to_the_next_one():
     store = InMemoryEventStore(made(n) for n in range(1, 6))
-    reader = stream_reader(lambda _: store)
+    reader = stream_reader(lambda _url, _mapping: store)
     reader.prepareForTriggerAvailableNow()
     store.append([made(6)])
     assert reader.latestOffset({"position": 0}, ReadMaxRows(3)) == {"position": 3}
@@ -191,13 +191,13 @@ class Away(InMemoryEventStore):
 )
 def test_a_store_that_does_not_answer_is_told_in_one_line_without_a_stack_trace(ask):
     with pytest.raises(EngineError) as caught:
-        ask(lambda _: Away())
+        ask(lambda _url, _mapping: Away())
     assert (caught.value.code, caught.value.what) == ("OCQ-412", "the event store does not answer (connection lost)")
     assert os.environ["SPARK_HIDE_TRACEBACK"]
 
 
 def test_an_error_that_is_explained_already_stays_as_it_is():
-    def refuse(_url):
+    def refuse(_url, _mapping):
         raise EventStoreError("OCQ-301", "the database URL cannot be read")
 
     with pytest.raises(EventStoreError, match="OCQ-301"):
@@ -211,5 +211,5 @@ def test_a_fault_of_ours_keeps_its_stack_trace():
             return False
 
     with pytest.raises(ConnectionError):
-        batch_reader(lambda _: Broken()).partitions()
+        batch_reader(lambda _url, _mapping: Broken()).partitions()
     assert not os.environ["SPARK_HIDE_TRACEBACK"]
