@@ -198,10 +198,15 @@ def test_reads_do_not_multiply_with_partitions(
 
 
 ADDING = ("INSERT INTO", "WITH fresh")  # on SQLite and MariaDB, on PostgreSQL
+LOOKING = {  # before each chunk: for events that are known, and for how many positions were given
+    "mariadb": ["SELECT identity"],
+    "postgresql": [],
+    "sqlite": ["SELECT seq"],
+}
 TURN = {"mariadb": ["SELECT version"], "postgresql": ["SELECT pg_advisory_xact_lock(%s),"], "sqlite": []}
 
 
-@pytest.mark.parametrize(("count", "inserts"), [(101, 1), (5_000, 1), (5_001, 2)])
+@pytest.mark.parametrize(("count", "inserts"), [(101, 1), (5_000, 1), (5_002, 2)])
 def test_adding_events_costs_one_statement_per_five_thousand(
     statements: Statements, database: Database, store: SqlEventStore, count: int, inserts: int
 ) -> None:
@@ -209,11 +214,106 @@ def test_adding_events_costs_one_statement_per_five_thousand(
     with statements() as sent, commits(database) as committed:
         assert store.append(events(count)) == (count, count)
     turn = TURN[database.kind]
-    looking = ["SELECT identity"] if database.kind == "mariadb" else []  # for events that are known
+    looking = LOOKING[database.kind]
     assert sent[: len(turn)] == turn
-    assert len(sent) == len(turn) + inserts * (1 + len(looking))
-    assert set(sent[len(turn) :]) <= {*ADDING, *looking}
+    rest = [statement for statement in sent[len(turn) :] if not statement.startswith("PRAGMA")]
+    assert len(rest) == inserts * (1 + len(looking))
+    assert set(rest) <= {*ADDING, *looking}
     assert len(committed) == 1
+
+
+@pytest.mark.parametrize("stored", [0, 1, 20_000])
+def test_adding_many_events_costs_the_same_statements_however_many_are_stored(
+    database: Database, store: SqlEventStore, stored: int
+) -> None:
+    store.append(events(stored, start=1_000_000))
+    chunk = (*LOOKING[database.kind], ADDING[database.kind == "postgresql"])
+    with statements(database) as sent:
+        store.append(events(12_000))
+    assert [statement for statement in sent if statement in chunk] == [*chunk] * 3
+
+
+def test_no_savepoint_is_set_for_which_sqlite_would_copy_each_page_that_changes(
+    database: Database, store: SqlEventStore
+) -> None:
+    store.append(events(10))
+    set_: list[str] = []
+    event.listen(database.engine, "savepoint", lambda _connection, name: set_.append(name))
+    assert store.append(events(6_000)) == (6_000, 5_990)
+    assert set_ == []
+
+
+def test_events_are_counted_after_the_newest_ones_were_deleted(database: Database, store: SqlEventStore) -> None:
+    store.append(events(20))
+    with database.writing() as connection:
+        connection.exec_driver_sql("DELETE FROM opencqrs_events WHERE position > 10")
+    assert store.append(events(30)) == (30, 20)
+
+
+def cache_size(connection: Connection) -> int:
+    found: int = connection.exec_driver_sql("PRAGMA cache_size").scalar_one()
+    return found
+
+
+@pytest.fixture
+def cache_sizes(database: Database, store: SqlEventStore) -> list[int]:
+    """SQLite's page cache, in the middle of each append and after it, as its own setting says."""
+    if database.kind != "sqlite":
+        pytest.skip("a setting of SQLite's")
+    seen: list[int] = []
+
+    def note(connection: Connection, _cursor: Any, statement: str, *_rest: Any) -> None:
+        if statement.startswith("INSERT"):
+            driver: Any = connection.connection.dbapi_connection
+            seen.append(driver.execute("PRAGMA cache_size").fetchone()[0])
+
+    event.listen(database.engine, "before_cursor_execute", note)
+    return seen
+
+
+BY_DEFAULT, LARGE = -2_000, -131_072  # KiB
+
+
+def test_the_cache_is_larger_while_many_events_are_added(
+    database: Database, store: SqlEventStore, cache_sizes: list[int]
+) -> None:
+    store.append(events(12_000))
+    assert cache_sizes == [BY_DEFAULT, LARGE, LARGE]
+    with database.reading() as connection:
+        assert cache_size(connection) == BY_DEFAULT
+
+
+def test_the_cache_is_as_before_after_events_that_could_not_be_read(
+    database: Database, store: SqlEventStore, cache_sizes: list[int]
+) -> None:
+    def broken() -> Iterator[Event]:
+        yield from events(12_000)
+        msg = "line 12001"
+        raise ValueError(msg)
+
+    with pytest.raises(ValueError, match="line 12001"):
+        store.append(broken())
+    assert cache_sizes == [BY_DEFAULT, LARGE]
+    with database.reading() as connection:
+        assert cache_size(connection) == BY_DEFAULT
+    assert store.count() == 0
+
+
+@pytest.mark.parametrize(("own", "during"), [(-1_000_000, -1_000_000), (100_000, 100_000), (-4_000, LARGE)])
+def test_a_cache_that_somebody_else_has_set_is_as_before_and_never_made_smaller(
+    database: Database, store: SqlEventStore, cache_sizes: list[int], own: int, during: int
+) -> None:
+    with database.reading() as connection:
+        connection.exec_driver_sql(f"PRAGMA cache_size = {own}")
+    store.append(events(6_000))
+    assert cache_sizes == [own, during]
+    with database.reading() as connection:
+        assert cache_size(connection) == own
+
+
+def test_events_of_one_statement_leave_the_cache_alone(store: SqlEventStore, cache_sizes: list[int]) -> None:
+    store.append(events(5_000))
+    assert cache_sizes == [BY_DEFAULT]
 
 
 @pytest.mark.parametrize("count", [1, 100])
@@ -223,7 +323,7 @@ def test_a_few_events_are_sent_together_with_their_transaction(
     store.append(events(10, start=1_000_000))
     with statements() as sent, commits(database) as committed:
         assert store.append(events(count)) == (count, count)
-    assert len(sent) == {"mariadb": 3, "postgresql": 1, "sqlite": 1}[database.kind]
+    assert len(sent) == {"mariadb": 3, "postgresql": 1, "sqlite": 1 if count == 1 else 2}[database.kind]
     assert len(committed) == (0 if database.kind == "postgresql" else 1)  # there the statement is the transaction
 
 

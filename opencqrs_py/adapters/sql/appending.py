@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from typing import Any
 
 import orjson
@@ -12,6 +13,7 @@ from sqlalchemy.exc import IntegrityError
 from opencqrs_py.adapters.sql.databases import Database
 from opencqrs_py.adapters.sql.kinds import kind_of
 from opencqrs_py.adapters.sql.mariadb import identity_of, insert_new, select_known
+from opencqrs_py.adapters.sql.page_cache import large_cache
 from opencqrs_py.adapters.sql.postgresql import APPEND_AT_ONCE, APPENDS, INSERT_ALL, WRITTEN
 from opencqrs_py.adapters.sql.schema import EVENTS
 from opencqrs_py.adapters.sql.turns import bounded, in_turn
@@ -23,6 +25,7 @@ from opencqrs_py.model.event import Event
 __all__ = ["append_events"]
 
 _ROWS_PER_STATEMENT = 5_000
+_CHUNKS_OF_ALL_DAYS = 1  # of an append; one of more chunks is an import
 _ROWS_AT_ONCE = 100  # few enough to be sent together with the begin and the end of their transaction
 _ROWS_UNFORESEEN = 10_000  # of one append, after which PostgreSQL is told to look at the table, as else it guesses
 _CHARACTERS_PER_STATEMENT = 8_000_000  # of payloads; what is taken in at once stays small, however large events are
@@ -40,6 +43,7 @@ _INSERT_UNKNOWN = f"""
 INSERT INTO {EVENTS.name} ({_NAMES}) SELECT {_MARKS}
 WHERE NOT EXISTS (SELECT 1 FROM {EVENTS.name} WHERE id = ? AND source = ?)
 """  # noqa: S608 our own names
+_POSITIONS = "SELECT seq FROM sqlite_sequence WHERE name = ?"
 
 _NEWEST = {
     "sqlite": f"SELECT id FROM {EVENTS.name} WHERE subject = ? ORDER BY position DESC LIMIT 1",  # noqa: S608
@@ -75,9 +79,11 @@ def append_events(
     at_once = database.kind == "postgresql" and not preconditions and _is_short(events)
     if at_once and (done := _append_at_once(database, list(map(_row, events)))) is not None:
         return done
-    with in_turn(database, APPENDS) as connection:
+    with in_turn(database, APPENDS) as connection, ExitStack() as until_all_are_in:
         check(preconditions, lambda subject: _newest(connection, subject), database.label)
-        for rows in _chunks(map(_row, events)):
+        for number, rows in enumerate(_chunks(map(_row, events))):
+            if number == _CHUNKS_OF_ALL_DAYS:
+                until_all_are_in.enter_context(large_cache(connection))
             added += insert(connection, rows)
             given += len(rows)
             if progress is not None:
@@ -114,12 +120,22 @@ def _newest(connection: Connection, subject: str) -> str | None:
 
 
 def _insert_sqlite(connection: Connection, rows: list[_Row]) -> int:
-    """Take the events for new ones, which they mostly are: to look for each first takes twice the time."""
+    """Take the events for new ones, which they mostly are: to look for each first takes twice the time.
+
+    What was added before a known one stays: for a savepoint SQLite would write a copy of each page that it changes to
+    a file of its own, and the more events are stored, the more pages there are to change.
+    """
+    before = _given_positions(connection) if len(rows) > 1 else 0
     try:
-        with connection.begin_nested():
-            return connection.exec_driver_sql(_INSERT_NEW, rows).rowcount
+        return connection.exec_driver_sql(_INSERT_NEW, rows).rowcount
     except IntegrityError:
-        return connection.exec_driver_sql(_INSERT_UNKNOWN, [(*row, *row[_ID_AND_SOURCE]) for row in rows]).rowcount
+        rest = connection.exec_driver_sql(_INSERT_UNKNOWN, [(*row, *row[_ID_AND_SOURCE]) for row in rows])
+        return rest.rowcount if len(rows) == 1 else _given_positions(connection) - before
+
+
+def _given_positions(connection: Connection) -> int:
+    """Return how many positions SQLite has given so far; an event that is left out uses up none."""
+    return connection.exec_driver_sql(_POSITIONS, (EVENTS.name,)).scalar() or 0
 
 
 def _insert_postgresql(connection: Connection, rows: list[_Row]) -> int:
