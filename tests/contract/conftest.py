@@ -97,8 +97,10 @@ class NotedStatements:
 
         event.listen(Engine, "before_cursor_execute", hear)
         with self._monkeypatch.context() as patch:
-            for name in ("fetched", "sent_first"):
-                patch.setattr(driver, name, _noting(getattr(driver, name), note))
+            patch.setattr(driver.Fetching, "fetch", _noting(driver.Fetching.fetch, note))
+            patch.setattr(
+                driver, "sent_first", _noting(driver.sent_first, lambda sent, values: note(sent.text, values))
+            )
             yield
         event.remove(Engine, "before_cursor_execute", hear)
 

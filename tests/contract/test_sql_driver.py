@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection, create_engine, text
+from sqlalchemy import Connection, create_engine, event, text
 from sqlalchemy.exc import DBAPIError
 
 from opencqrs_py.adapters.sql import Database, SqlEventStore, SqlProgressTracker
@@ -86,6 +86,50 @@ def test_the_isolation_that_an_engine_asks_for_is_that_of_its_units(database: Da
         assert isolation(unit.connection) == level.lower()
     assert [status.position for status in tracker.statuses()] == [5]
     engine.dispose()
+
+
+@POSTGRESQL
+def test_a_prepared_statement_that_is_lost_is_done_without(database: Database) -> None:
+    tracker = SqlProgressTracker(database)
+    cursor = claimed(tracker)
+    for position in range(1, 9):
+        with tracker.unit("group", cursor, position) as unit:
+            driver = unit.connection.connection.driver_connection
+        cursor = cursor.moved_to(position, stored=True)
+        if position in (2, 5):
+            driver.execute("DEALLOCATE ALL")
+            driver.commit()
+    assert [status.position for status in tracker.statuses()] == [8]
+
+
+@POSTGRESQL
+@pytest.mark.parametrize(("threshold", "prepared"), [(5, ["opencqrs_progress_advance"]), (None, [])])
+def test_nothing_is_prepared_where_a_pooler_forbids_it(
+    database: Database, threshold: int | None, prepared: list[str]
+) -> None:
+    @event.listens_for(database.engine, "connect")
+    def _connect(connection: Any, _record: Any) -> None:
+        connection.prepare_threshold = threshold
+
+    tracker = SqlProgressTracker(database)
+    cursor = claimed(tracker)
+    for position in (1, 2):
+        with tracker.unit("group", cursor, position) as unit:
+            names = unit.connection.execute(text("SELECT name FROM pg_prepared_statements ORDER BY 1")).scalars().all()
+        cursor = cursor.moved_to(position, stored=True)
+    assert [name for name in names if not name.startswith("_pg3_")] == prepared
+
+
+@POSTGRESQL
+def test_the_transaction_begins_in_one_message_with_the_progress(database: Database) -> None:
+    tracker = SqlProgressTracker(database)
+    cursor = claimed(tracker)
+    for position in (1, 2, 3):
+        with tracker.unit("group", cursor, position) as unit:
+            process = unit.connection.connection.driver_connection.info.backend_pid
+            ((sent,),) = database.fetch("SELECT query FROM pg_stat_activity WHERE pid = %s", (process,))
+        cursor = cursor.moved_to(position, stored=True)
+    assert sent.startswith("BEGIN; EXECUTE opencqrs_progress_advance(3, ")
 
 
 def test_an_error_in_what_is_read_is_explained_and_no_outage(database: Database) -> None:

@@ -224,11 +224,11 @@ def test_adding_events_costs_one_statement_per_five_thousand(
 
 @pytest.mark.parametrize("stored", [0, 1, 20_000])
 def test_adding_many_events_costs_the_same_statements_however_many_are_stored(
-    database: Database, store: SqlEventStore, stored: int
+    statements: Statements, database: Database, store: SqlEventStore, stored: int
 ) -> None:
     store.append(events(stored, start=1_000_000))
     chunk = (*LOOKING[database.kind], ADDING[database.kind == "postgresql"])
-    with statements(database) as sent:
+    with statements() as sent:
         store.append(events(12_000))
     assert [statement for statement in sent if statement in chunk] == [*chunk] * 3
 

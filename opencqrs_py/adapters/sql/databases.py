@@ -6,15 +6,15 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import cached_property, partial
+from functools import cached_property
 from threading import Lock, get_ident
 from typing import Any, Self, TypeVar
 
 from sqlalchemy import Connection, Engine, create_engine, event, exc, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
+from sqlalchemy.pool import QueuePool
 
-from opencqrs_py.adapters.sql import driver
-from opencqrs_py.adapters.sql.driver import Rows
+from opencqrs_py.adapters.sql.driver import Fetching, Rows
 from opencqrs_py.adapters.sql.kinds import DRIVERS, EXTRAS, kind_named
 from opencqrs_py.adapters.sql.mariadb_engine import begin_on_mariadb_engine_of_others, mariadb_engine
 from opencqrs_py.adapters.sql.outages import DatabaseAwayError, is_outage, reason_of
@@ -113,9 +113,8 @@ class Database:
             DatabaseAwayError: OCQ-304, if the database cannot be reached.
             DBAPIError: As SQLAlchemy raises it.
         """
-        if self.kind == "sqlite" or (self.kind == "postgresql" and not self._of_others):
-            opened = self._reached(partial(driver.open_connection, self._reading_engine))
-            return driver.fetched(self._reading_engine, opened, statement, values)
+        if self._fetching is not None:
+            return self._fetching.fetch(statement, values)
         with self.reading() as connection:  # where a connection's set-up is SQLAlchemy's matter
             result = connection.exec_driver_sql(statement, values)
             return result.cursor.fetchall() if result.cursor is not None else ()
@@ -168,6 +167,13 @@ class Database:
         replace_cut_connections(engine)
         return engine
 
+    @cached_property
+    def _fetching(self) -> Fetching | None:
+        """Reads on the driver's connections, where they are ours and any thread may use them."""
+        if self._of_others or self.kind == "mariadb" or not isinstance(self._reading_engine.pool, QueuePool):
+            return None
+        return Fetching(self._reading_engine, self._reached)
+
     def _check_server(self, connection: Connection) -> None:
         if self.kind == "mariadb" and not getattr(connection.dialect, "is_mariadb", False):
             what = "the server is MySQL, which is not supported; MariaDB is"
@@ -193,6 +199,8 @@ class Database:
 
     def close(self) -> None:
         """Close all connections; the next use opens new ones."""
+        if (fetching := self.__dict__.get("_fetching")) is not None:
+            fetching.close()
         for name in ("engine", "_reading_engine"):
             if name in self.__dict__:
                 getattr(self, name).dispose()

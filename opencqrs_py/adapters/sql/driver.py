@@ -5,56 +5,132 @@ For a short statement SQLAlchemy takes longer than a database does, above all in
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, cast
+import sqlite3
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, NamedTuple, cast
 
-from sqlalchemy import Connection, Engine, PoolProxiedConnection
+from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 
-__all__ = ["Rows", "fetched", "open_connection", "sent_first"]
+from opencqrs_py.adapters.sql.pooling import TRUSTED_SECONDS, is_quiet
+
+__all__ = ["Fetching", "Prepared", "Rows", "sent_first"]
 
 Rows = Sequence[tuple[Any, ...]]
 
-
-def open_connection(engine: Engine) -> PoolProxiedConnection:
-    """Take a connection out of an engine's pool, with nothing around it.
-
-    Raises:
-        DBAPIError: If the database cannot be reached.
-    """
-    try:
-        return engine.raw_connection()
-    except engine.dialect.loaded_dbapi.Error as error:
-        raise _wrapped(engine, error, None) from error
+_MOST_KEPT = 5  # connections, as many as SQLAlchemy's pool keeps
 
 
-def fetched(engine: Engine, connection: PoolProxiedConnection, statement: str, values: tuple[Any, ...]) -> Rows:
-    """Return the rows of a statement, and give the connection back.
+class Fetching:
+    """Reads on connections of the driver that are kept for the next read. Safe for several threads.
+
+    To take a connection out of SQLAlchemy's pool and to give it back takes longer than a short read.
 
     Args:
-        engine: Whose pool the connection is from.
-        connection: One whose statements are committed at once.
-        statement: With the marks of the driver.
-        values: For the marks, in their order.
-
-    Raises:
-        DBAPIError: As SQLAlchemy raises it; a connection that was cut is not used again.
+        engine: Makes the connections; each statement on them is committed at once, and any thread may use them.
+        reached: Calls what opens a connection, and explains it when the database cannot be reached.
     """
-    try:
-        cursor = connection.cursor()
-        cursor.execute(statement, values)
-        return cursor.fetchall()
-    except engine.dialect.loaded_dbapi.Error as error:
-        wrapped = _wrapped(engine, error, statement, connection)
-        if wrapped.connection_invalidated:
-            connection.invalidate(error)
-        raise wrapped from error
-    finally:
+
+    def __init__(self, engine: Engine, reached: Callable[[Callable[[], Any]], Any]) -> None:
+        self._engine = engine
+        self._reached = reached
+        self._kept: list[_Kept] = []
+
+    def fetch(self, statement: str, values: tuple[Any, ...]) -> Rows:
+        """Return the rows of a statement.
+
+        Args:
+            statement: With the marks of the driver.
+            values: For the marks, in their order.
+
+        Raises:
+            DBAPIError: As SQLAlchemy raises it; a connection that was cut is not used again.
+            DatabaseAwayError: OCQ-304, if the database cannot be reached.
+        """
+        errors = self._engine.dialect.loaded_dbapi.Error
+        connection = self._take()
+        try:
+            cursor = connection.cursor()
+            cursor.execute(statement, values)
+            rows: Rows = cursor.fetchall()
+        except errors as error:
+            wrapped = self._wrapped(error, statement, connection)
+            if wrapped.connection_invalidated:
+                _close(connection)
+            else:
+                self._keep(connection)
+            raise wrapped from error
+        except BaseException:  # an interrupt in the middle of an answer
+            _close(connection)
+            raise
+        self._keep(connection)
+        return rows
+
+    def close(self) -> None:
+        """Close the connections that are kept; the next read opens a new one."""
+        while self._kept:
+            _close(self._kept.pop().connection)
+
+    def _take(self) -> Any:
+        while True:
+            try:
+                kept = self._kept.pop()
+            except IndexError:
+                return self._reached(self._open)
+            if kept.sound:
+                return kept.connection
+            _close(kept.connection)
+
+    def _keep(self, connection: Any) -> None:
+        if len(self._kept) < _MOST_KEPT:
+            self._kept.append(_Kept(connection, time.monotonic()))
+        else:
+            _close(connection)
+
+    def _open(self) -> Any:
+        try:
+            connection = self._engine.raw_connection()
+        except self._engine.dialect.loaded_dbapi.Error as error:
+            raise self._wrapped(error, None, None) from error
+        opened = connection.dbapi_connection
+        connection.detach()
+        return opened
+
+    def _wrapped(self, error: Any, statement: str | None, connection: Any) -> DBAPIError:
+        dialect = self._engine.dialect
+        cut = connection is None or dialect.is_disconnect(error, connection, None)
+        base = dialect.loaded_dbapi.Error
+        found = DBAPIError.instance(statement, None, error, base, connection_invalidated=cut, dialect=dialect)
+        return cast("DBAPIError", found)
+
+
+class _Kept(NamedTuple):
+    """A connection, and when it was last used, in seconds on the monotonic clock."""
+
+    connection: Any
+    at: float
+
+    @property
+    def sound(self) -> bool:
+        if isinstance(self.connection, sqlite3.Connection):
+            return True
+        return time.monotonic() - self.at < TRUSTED_SECONDS and is_quiet(self.connection)
+
+
+def _close(connection: Any) -> None:
+    with suppress(Exception):  # of one that is broken; there is nothing left to release
         connection.close()
 
 
-def sent_first(connection: Connection, statement: str, values: tuple[Any, ...]) -> int:
-    """Send the first statement of a transaction, on PostgreSQL together with the transaction's beginning.
+def sent_first(connection: Connection, statement: Prepared, values: tuple[str | int, ...]) -> int:
+    """Send the first statement of a transaction.
+
+    psycopg sends BEGIN by itself and waits for its answer. Where a transaction is to be a usual one, both are sent
+    here as one message. If that fails, the statement is sent in the usual way, which raises what is wrong.
 
     Returns:
         How many rows it changed.
@@ -63,37 +139,56 @@ def sent_first(connection: Connection, statement: str, values: tuple[Any, ...]) 
         Exception: The driver's own.
     """
     driver: Any = connection.connection.dbapi_connection
-    if connection.dialect.driver == "psycopg" and (changed := _sent_with_begin(driver, statement, values)) is not None:
-        return changed
+    if connection.dialect.driver == "psycopg" and _begins_as_usual(driver):
+        known = connection.info.get(statement.name)
+        if known and (changed := _sent_with_begin(driver, statement, values)) is not None:
+            return changed
+        if known is None:
+            driver.execute(f"PREPARE {statement.name} AS {statement.text_of('${}')}")
+        connection.info[statement.name] = known is None  # after an error, it is left at the usual way
     cursor = driver.cursor()
-    cursor.execute(statement, values)
+    cursor.execute(statement.text_of("?" if connection.dialect.name == "sqlite" else "%s"), values)
     return int(cursor.rowcount)
 
 
-def _sent_with_begin(driver: Any, statement: str, values: tuple[Any, ...]) -> int | None:
-    """Send both in one message: one round trip where psycopg makes two.
+@dataclass(frozen=True)
+class Prepared:
+    """A statement that is prepared on PostgreSQL, once a connection.
 
-    Returns:
-        ``None``, and nothing is done, if the transaction is to be a special one, or the statement fails: sent in the
-        usual way, it raises what is wrong.
+    Attributes:
+        name: Its name there.
+        text: With ``{}`` for each value.
     """
-    if driver.autocommit or not (driver.isolation_level is driver.read_only is driver.deferrable is None):
-        return None
-    from psycopg import ClientCursor  # noqa: PLC0415 whoever uses another database need not have it
 
-    result = driver.pgconn.exec_(
-        ClientCursor(driver).mogrify(f"BEGIN; {statement}", values).encode(driver.info.encoding)
-    )
-    if result.error_message:
-        driver.rollback()
-        return None
-    return int(result.command_tuples or 0)
+    name: str
+    text: str
+
+    @lru_cache  # noqa: B019 there are as many as statements in this package
+    def text_of(self, mark: str) -> str:
+        """Return the text with marks; ``{}`` in a mark is the number of the value, from 1."""
+        return self.text.format(*(mark.format(number) for number in range(1, self.text.count("{}") + 1)))
 
 
-def _wrapped(
-    engine: Engine, error: Any, statement: str | None, connection: PoolProxiedConnection | None = None
-) -> DBAPIError:
-    cut = connection is None or engine.dialect.is_disconnect(error, connection.dbapi_connection, None)
-    base, dialect = engine.dialect.loaded_dbapi.Error, engine.dialect
-    found = DBAPIError.instance(statement, None, error, base, connection_invalidated=cut, dialect=dialect)
-    return cast("DBAPIError", found)
+def _begins_as_usual(driver: Any) -> bool:
+    """Say whether a transaction of psycopg begins with a plain BEGIN, and statements may be prepared.
+
+    The latter is forbidden (``prepare_threshold=None``) where connections lead through a pooler.
+    """
+    special = (driver.isolation_level, driver.read_only, driver.deferrable)
+    return not driver.autocommit and special == (None, None, None) and driver.prepare_threshold is not None
+
+
+def _sent_with_begin(driver: Any, statement: Prepared, values: tuple[str | int, ...]) -> int | None:
+    text = f"BEGIN; EXECUTE {statement.name}({', '.join(map(_literal, values))})"
+    result = driver.pgconn.exec_(text.encode(driver.info.encoding))
+    if not result.error_message:
+        return int(result.command_tuples or 0)
+    driver.pgconn.exec_(b"ROLLBACK")  # not by rollback(), which is watched: it is no handler's doing
+    return None
+
+
+def _literal(value: str | int) -> str:
+    if isinstance(value, int):
+        return str(value)
+    quoted = value.replace("\\", "\\\\").replace("'", "''")
+    return f"E'{quoted}'"  # with a backslash for each one, whatever standard_conforming_strings says

@@ -9,12 +9,14 @@ from typing import Any
 from sqlalchemy import Engine, event
 from sqlalchemy.exc import InvalidatePoolError
 
-__all__ = ["WRITING", "replace_cut_connections"]
+__all__ = ["TRUSTED_SECONDS", "WRITING", "is_quiet", "replace_cut_connections"]
 
 WRITING = "opencqrs_writing"
 """Mark in the ``info`` of a pooled connection: its next transaction will write."""
 
-_TRUSTED_SECONDS = 60.0  # a connection that lay longer is asked, since a firewall cuts without a word
+TRUSTED_SECONDS = 60.0
+"""A connection that lay longer is asked whether it is sound, since a firewall cuts without a word."""
+
 _RETURNED = "opencqrs_returned"
 
 
@@ -32,7 +34,7 @@ def replace_cut_connections(engine: Engine) -> None:
     @event.listens_for(engine, "checkout")
     def _check(connection: Any, record: Any, _proxy: Any) -> None:
         returned = record.info.get(_RETURNED)
-        if returned is None or (time.monotonic() - returned < _TRUSTED_SECONDS and _quiet(connection)):
+        if returned is None or (time.monotonic() - returned < TRUSTED_SECONDS and is_quiet(connection)):
             return
         try:
             engine.dialect.do_ping(connection)
@@ -40,7 +42,7 @@ def replace_cut_connections(engine: Engine) -> None:
             raise InvalidatePoolError from error
 
 
-def _quiet(connection: Any) -> bool:
+def is_quiet(connection: Any) -> bool:
     """Say whether nothing has arrived on a connection that waits for nothing."""
     try:
         poll = select.poll()

@@ -11,7 +11,7 @@ from sqlalchemy import Connection, and_, bindparam, func, select, update
 
 from opencqrs_py.adapters.sql import driver
 from opencqrs_py.adapters.sql.databases import Database
-from opencqrs_py.adapters.sql.kinds import kind_of, mark_of
+from opencqrs_py.adapters.sql.kinds import kind_of
 from opencqrs_py.adapters.sql.schema import PROGRESS
 from opencqrs_py.adapters.sql.turns import take_row
 from opencqrs_py.adapters.sql.units import DatabaseTransactions
@@ -34,9 +34,10 @@ _one = and_(
     _columns.epoch == bindparam("of_epoch"),
 )
 # As text, since it is part of each chunk: SQLAlchemy needs half the time to send it.
-_ADVANCE = (
-    f"UPDATE {PROGRESS.name} SET position = {{0}}, updated_at = {{0}} WHERE group_name = {{0}} "  # noqa: S608 our names
-    "AND modulus = {0} AND residue = {0} AND epoch = {0} AND position = {0}"
+_ADVANCE = driver.Prepared(
+    f"{PROGRESS.name}_advance",
+    f"UPDATE {PROGRESS.name} SET position = {{}}, updated_at = {{}} WHERE group_name = {{}} "  # noqa: S608 our names
+    "AND modulus = {} AND residue = {} AND epoch = {} AND position = {}",
 )
 _REPORT = update(PROGRESS).where(_one)
 
@@ -55,7 +56,6 @@ class SqlProgressTracker:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._transactions = DatabaseTransactions(database)
-        self._advance = _ADVANCE.format(mark_of(database.kind))
         self._ready = False
 
     def claim(
@@ -144,7 +144,7 @@ class SqlProgressTracker:
         share = cursor.partition
         values = (to, _now(), group, share.modulus, share.residue, cursor.epoch, cursor.stored)
         with self._transactions.begin() as unit:
-            if driver.sent_first(unit.connection, self._advance, values) != 1:
+            if driver.sent_first(unit.connection, _ADVANCE, values) != 1:
                 msg = f"progress of group '{group}' partition {cursor.partition} was taken over by another processor"
                 raise FencedError(msg)
             unit.begun()
