@@ -136,7 +136,8 @@ class Dispatcher:
                 if result is not None:
                     finish(result)
         except _HANDLER_ERRORS as error:
-            raise ChunkFailedError(len(decoded) - length_hint(objects) - 1, error) from error
+            in_hand = max(0, len(decoded) - length_hint(objects) - 1)
+            raise ChunkFailedError(in_hand, error) from error
         return len(events)
 
     def _call_lists(self, gathered: Sequence[Gathered], work: Work, size: int) -> None:

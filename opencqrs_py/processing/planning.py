@@ -149,7 +149,8 @@ class Planner:
 
     def calls_of_work(self, events: Sequence[Event], work: Work) -> Iterable[Callable[[Any], Any]]:
         """Return, for each event of a chunk that was decoded together, the call of its handler."""
-        calls = {event_type: call_of_work(work) for event_type, call_of_work in self._calls_of_work.items()}
+        known = list(self._calls_of_work.items())  # at once: another partition's thread may be adding a type
+        calls = {event_type: call_of_work(work) for event_type, call_of_work in known}
         if len(calls) == 1:
             return repeat(*calls.values())
         types = [row[1] for row in events.rows] if isinstance(events, EventRows) else [event.type for event in events]
@@ -163,9 +164,9 @@ class Planner:
         bound, step = wanting[0]
         self._together = len(wanting) == 1 and step.quick is not None and self._sees_objects_only(bound)
         if self._together and step.quick is not None:
-            self._quick[event_type] = step.quick
             if bound.call_of_work is not None:
                 self._calls_of_work[event_type] = bound.call_of_work
+            self._quick[event_type] = step.quick  # last: from here on other threads take the type for known
         return self._together
 
     def _sees_objects_only(self, bound: BoundHandler) -> bool:

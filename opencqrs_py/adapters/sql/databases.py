@@ -161,9 +161,8 @@ class Database:
             return self.engine.execution_options(opencqrs_reading=True)
         if self._of_others:
             return self.engine.execution_options(isolation_level="AUTOCOMMIT")
-        engine = create_engine(
-            self._url, isolation_level="AUTOCOMMIT"
-        )  # to switch a connection to and fro takes longer
+        # One of its own: to switch a connection to and fro takes longer than a short read.
+        engine = create_engine(self._url, isolation_level="AUTOCOMMIT")
         replace_cut_connections(engine)
         return engine
 

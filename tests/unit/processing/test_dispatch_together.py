@@ -180,6 +180,15 @@ def test_a_usual_chunk_is_not_looked_at_event_by_event(group: str, monkeypatch: 
     assert handled(group, as_rows(events), Dispatcher)[-1] == 3
 
 
+@pytest.mark.parametrize("kind", [Dispatcher, OneByOne])
+def test_a_transaction_that_lacks_what_a_handler_asks_for_fails_with_the_first_event(kind: type[Dispatcher]) -> None:
+    calls = groups([])["session"]
+    dispatcher = kind([bind(Handler(HandlerMark("g"), calls[0][0], "here"), NothingProvided())], CLASSES)
+    with pytest.raises(ChunkFailedError) as caught:
+        dispatcher.handle([event(1), event(2)], Work("g", Partition(1, 0), object()))  # type: ignore[arg-type]
+    assert (caught.value.index, type(caught.value.error)) == (0, AttributeError)
+
+
 @pytest.mark.parametrize("surrounded", Surrounded)
 def test_what_is_surrounded_is_surrounded_each_time(surrounded: Surrounded) -> None:
     seen: list[int] = []
