@@ -72,8 +72,16 @@ class EventSource(Protocol):
         """Return the position of the newest event, 0 in an empty log."""
         ...
 
-    def read(self, after: int, limit: int, selection: Selection) -> Slice:
-        """Return the selected events that follow ``after``, at most ``limit``, with the stretch they cover."""
+    def read(self, after: int, limit: int, selection: Selection, upto: int | None = None) -> Slice:
+        """Return the selected events that follow ``after``, at most ``limit``, with the stretch they cover.
+
+        Args:
+            after: Position before the stretch.
+            limit: Most events, at least 1.
+            selection: Which events.
+            upto: The last position of interest, one that ``head()`` or a slice has shown to be final. Nothing behind it
+                is read, and the stretch ends there at the latest; in a log that ends before it, with the log.
+        """
         ...
 
     def position_before(self, moment: datetime) -> int:

@@ -319,6 +319,39 @@ def test_a_hanging_writer_is_spoken_of_and_holds_up_only_what_came_after_it(
     assert another.head() == 3
 
 
+@POSTGRESQL
+def test_what_somebody_has_seen_to_be_final_is_read_without_waiting_for_anybody(
+    reader: Reader, transaction: Callable[[], Connection], database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a worker of Spark does, which opens the table anew and is told up to where it can be read."""
+    with database.writing() as connection:
+        for n in range(1, 4):
+            insert(connection, event(n, "/rare" if n == 1 else "/common"))
+    final = reader.source.head()
+    insert(transaction(), event(4))
+    with database.writing() as connection:
+        insert(connection, event(5))
+    monkeypatch.setattr(mapped, "_FIRST_SECONDS", 0)
+    for selection, seen in ((ALL, ["1", "2", "3"]), (Selection("/rare"), ["1"]), (Selection("/elsewhere"), [])):
+        part = MappedEventSource(database, MAPPING).read(0, 10, selection, final)
+        assert ([one.id for one in part.events], part.after, part.upto) == (seen, 0, final)
+    with pytest.raises(DatabaseAwayError, match="OCQ-315"):
+        MappedEventSource(database, MAPPING).read(0, 10, ALL)
+    with pytest.raises(DatabaseAwayError, match="OCQ-315"):
+        MappedEventSource(database, MAPPING).read(0, 10, ALL, 100)
+
+
+@BOTH
+def test_a_table_that_shows_its_row_at_the_bound_is_not_asked_for_its_end(
+    reader: Reader, database: Database, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    with database.writing() as connection:
+        for n in range(1, 7):
+            insert(connection, event(n))
+    monkeypatch.setattr(reader.source, "_highest", None)
+    assert [reader.source.read(0, limit, ALL, 6).upto for limit in (3, 6, 10)] == [3, 6, 6]
+
+
 @BOTH
 def test_of_many_writers_nothing_is_missed_and_nothing_seen_twice(
     reader: Reader, database: Database, open_database: Callable[[], Database]

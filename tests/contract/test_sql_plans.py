@@ -51,11 +51,11 @@ def store(database: Database) -> SqlEventStore:
 def plans(database: Database, store: SqlEventStore, noted_statements: Noted) -> Plans:
     """Reads once and returns how the database plans each statement that is sent for it, on one line each."""
 
-    def read(selection: Selection, after: int = 0) -> list[str]:
+    def read(selection: Selection, after: int = 0, upto: int | None = None) -> list[str]:
         store.head()
         sent: list[tuple[str, Any]] = []
         with noted_statements(lambda *one: sent.append(one)):
-            store.read(after, 1_000, selection)
+            store.read(after, 1_000, selection, upto)
         return [plan(database, statement, values) for statement, values in sent]
 
     return read
@@ -86,8 +86,9 @@ def searches(found: str, column: str) -> bool:
     [Selection(), Selection(types=COMMON), Selection("/books"), Selection("/books", types=COMMON)],
     ids=["everything", "types", "subject", "both"],
 )
-def test_a_replay_walks_along_the_primary_key(plans: Plans, selection: Selection) -> None:
-    (found,) = plans(selection)
+@pytest.mark.parametrize("upto", [None, 20_000, COUNT])
+def test_a_replay_walks_along_the_primary_key(plans: Plans, selection: Selection, upto: int | None) -> None:
+    (found,) = plans(selection, upto=upto)
     assert walks(found), found
 
 

@@ -174,6 +174,50 @@ def test_what_is_rare_is_found_with_four_statements_in_a_long_log(
     assert sent == ["SELECT position,", "SELECT max(position)", "SELECT count(*)", "SELECT position,"]
 
 
+@pytest.mark.parametrize("bound", [10_000, 25_000])
+def test_a_bounded_read_of_a_store_that_was_just_opened_costs_one_statement(
+    statements: Statements, database: Database, store: SqlEventStore, bound: int
+) -> None:
+    store.append(events(25_000))
+    another = SqlEventStore(database)
+    another.append([])  # looks for the table
+    with statements() as sent:
+        assert another.read(bound - 10, 10, Selection(), bound).upto == bound
+        assert another.read(bound - 10, 20, Selection(), bound).upto == bound
+        assert len(another.read(0, 10, Selection("/books"), bound).events) == 10
+    assert sent == ["SELECT position,"] * 3
+
+
+def test_a_bound_at_which_no_selected_event_is_costs_a_look_whether_the_log_is_there(
+    statements: Statements, database: Database, store: SqlEventStore
+) -> None:
+    store.append(events(25_000))
+    another = SqlEventStore(database)
+    another.append([])
+    with statements() as sent:
+        assert another.read(0, 10, Selection("/cars"), 500) == Slice(0, 500)
+        assert sent == ["SELECT position,", "SELECT max(position)"]
+        del sent[:]
+        assert another.read(0, 10, Selection("/books/7"), 20_000).upto == 8  # that comes with the read of the rest
+        assert sent == ["SELECT position,"]
+        another.head()
+        del sent[:]
+        assert another.read(0, 10, Selection("/cars"), 500) == Slice(0, 500)
+        assert sent == ["SELECT position,"]
+
+
+def test_what_is_rare_is_found_with_three_statements_below_a_bound(
+    statements: Statements, database: Database, store: SqlEventStore
+) -> None:
+    rare = Event(0, "rare", "s", "/rare/1", "rare", None, "application/json", "{}", None)
+    store.append([*events(25_000), rare, *events(5_000, start=25_000)])
+    store.head()
+    with statements() as sent:
+        part = store.read(0, 1_000, Selection("/rare"), 30_000)
+    assert ([one.id for one in part.events], part.after, part.upto) == (["rare"], 0, 30_000)
+    assert sent == ["SELECT position,", "SELECT count(*)", "SELECT position,"]
+
+
 @pytest.mark.parametrize("partitions", [1, 2, 8])
 def test_reads_do_not_multiply_with_partitions(
     statements: Statements, database: Database, store: SqlEventStore, tracker: SqlProgressTracker, partitions: int

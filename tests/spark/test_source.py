@@ -258,8 +258,8 @@ def counting_source(file):
             self.is_outage = store.is_outage
             self.store = store
 
-        def read(self, after, limit, selection):
-            part = self.store.read(after, limit, selection)
+        def read(self, after, limit, selection, upto=None):
+            part = self.store.read(after, limit, selection, upto)
             with Path(file).open("a") as counts:
                 counts.write(f"{len(part.events)}\n")
             return part
@@ -511,6 +511,18 @@ def test_a_stream_passes_over_no_transaction_of_another_system_that_is_still_ope
     assert log.batches() == [[1, 2], [3, 4]]
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", OTHERS[:1])
+def test_workers_read_what_was_planned_although_a_transaction_of_another_system_is_open(spark, log, shop):
+    shop.sell(1, 5)
+    frame = load(spark, log.url, **MAPPING)
+    assert frame.rdd.getNumPartitions() == 1  # planned, with the end of the log as it is now
+    with shop.database.writing() as connection:
+        connection.execute(text("INSERT INTO \"Domain Events\" (key, \"Kind\", body) VALUES (6, 'odd', '[6]')"))
+        shop.sell(7, 7)
+        assert frame.count() == 5
+
+
 def test_a_table_of_another_system_is_a_table_of_sql_too(spark, fresh_url):
     register_data_source(spark)
     address = fresh_url("sqlite")
@@ -579,10 +591,10 @@ def hidden_source(address):
             self.head = store.head
             self.store = store
 
-        def read(self, after, limit, selection):
+        def read(self, after, limit, selection, upto=None):
             if after >= 3:
                 raise ConnectionError("the connection is lost")
-            events = self.store.read(after, 3, selection).events
+            events = self.store.read(after, 3, selection, upto).events
             return Slice(after, 3, events)
 
         def is_outage(self, error):

@@ -54,23 +54,27 @@ class EventSourcingDbEventStore:
         self._known = self._connection.run(_head)
         return self._known
 
-    def read(self, after: int, limit: int, selection: Selection) -> Slice:
-        """Return the selected events that follow ``after``, at most ``limit``.
+    def read(self, after: int, limit: int, selection: Selection, upto: int | None = None) -> Slice:
+        """Return the selected events that follow ``after``, at most ``limit``, none behind ``upto``.
 
         The server selects by subject, this method by type. Reads up to the newest event that is known of; only when
         there is none behind ``after``, the server is asked for a newer one.
         """
+        if upto is not None and upto <= after:
+            return Slice(after, after)
         head = self._known if self._known > after else self.head()
+        if upto is not None:
+            head = min(head, upto)
         if head <= after:
             return Slice(after, after)
-        upto = head if selection.types is None else min(head, after + max(limit, _SIFTED))
+        last = head if selection.types is None else min(head, after + max(limit, _SIFTED))
         reading = Reading(selection, limit, self._address.label)
         try:
-            events = self._connection.run(lambda client: reading.read(client, after, upto))
+            events = self._connection.run(lambda client: reading.read(client, after, last))
         except EventSourcingDbAwayError:
             self._known = 0  # a server that lost its disk comes back with fewer events
             raise
-        return Slice(after, events[-1].position if len(events) == limit else upto, tuple(events))
+        return Slice(after, events[-1].position if len(events) == limit else last, tuple(events))
 
     def position_before(self, moment: datetime) -> int:
         """Return the position before the first event with ``time >= moment``; the head if there is none.

@@ -65,8 +65,8 @@ class FileEventSource:
         """Return how many events there are."""
         return self.head()
 
-    def read(self, after: int, limit: int, selection: Selection) -> Slice:
-        """Return the selected events that follow ``after``, at most ``limit``.
+    def read(self, after: int, limit: int, selection: Selection, upto: int | None = None) -> Slice:
+        """Return the selected events that follow ``after``, at most ``limit``, none behind ``upto``.
 
         A slice ends before a line that is no event; the read that begins with it raises. Nothing is passed over.
 
@@ -74,7 +74,9 @@ class FileEventSource:
             EventStoreError: As ``head``.
             EventFormatError: OCQ-212, if the event after ``after`` is none; OCQ-213, if it cannot be read.
         """
-        reading = _Reading(max(after, 0), limit, selection)
+        if upto is not None and upto <= after:
+            return Slice(after, after)
+        reading = _Reading(max(after, 0), limit, selection, upto)
         with self._held():
             self._log.look(reading.upto)
             index = self._log.place_of(reading.upto)
@@ -139,17 +141,18 @@ class FileEventSource:
 class _Reading:
     """One slice while it is being read."""
 
-    def __init__(self, after: int, limit: int, selection: Selection) -> None:
+    def __init__(self, after: int, limit: int, selection: Selection, last: int | None) -> None:
         self.after = self.upto = after
         self.events: list[Event] = []
         self.full = False
         self._limit = limit
+        self._last = after + _MOST_AT_ONCE if last is None else min(after + _MOST_AT_ONCE, last)
         everything = selection.everything and selection.types is None
         self._wanted = None if everything else selection.matches
 
     def take_from(self, reader: EventReader) -> None:
         """Look at events until there are enough, or no more."""
-        last, wanted, events = self.after + _MOST_AT_ONCE, self._wanted, self.events
+        last, wanted, events = self._last, self._wanted, self.events
         for event in reader:
             self.upto = event.position
             if wanted is None or wanted(event):

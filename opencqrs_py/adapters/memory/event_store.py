@@ -55,9 +55,9 @@ class InMemoryEventStore:
         """Return the position of the newest event, 0 when there is none."""
         return len(self._events)
 
-    def read(self, after: int, limit: int, selection: Selection) -> Slice:
-        """Return the selected events that follow ``after``, at most ``limit``."""
-        head = self.head()
+    def read(self, after: int, limit: int, selection: Selection, upto: int | None = None) -> Slice:
+        """Return the selected events that follow ``after``, at most ``limit``, none behind ``upto``."""
+        head = self.head() if upto is None else min(self.head(), upto)
         following = (self._events[index] for index in range(max(after, 0), head))
         fitting = (event for event in following if selection.matches(event))
         events = tuple(islice(fitting, limit))

@@ -74,11 +74,17 @@ class SqlEventStore:
         with self._database.reading() as connection:
             return connection.execute(select(func.count()).select_from(EVENTS)).scalar_one()
 
-    def read(self, after: int, limit: int, selection: Selection) -> Slice:
-        """Return the selected events that follow ``after``, at most ``limit``; there may be more behind the slice."""
+    def read(self, after: int, limit: int, selection: Selection, upto: int | None = None) -> Slice:
+        """Return the selected events that follow ``after``, at most ``limit``; there may be more behind the slice.
+
+        Nothing is read from behind ``upto``, and nobody asks for the head to know what is final before it.
+        """
         self._prepare()
+        reading = Reading(self._database, selection, limit)
         with self._database.quiet():
-            return Reading(self._database, selection, limit).following(after, self._known)
+            if upto is None:
+                return reading.following(after, self._known)
+            return reading.within(after, upto, self._known)
 
     def position_before(self, moment: datetime) -> int:
         """Return the position before the first event with ``time >= moment``; the head if there is none."""

@@ -77,24 +77,20 @@ class MappedEventSource:
         with self._database.reading() as connection:
             return self._look(connection)
 
-    def read(self, after: int, limit: int, selection: Selection) -> Slice:
-        """Return the selected events that follow ``after``, at most ``limit``; there may be more behind the slice."""
+    def read(self, after: int, limit: int, selection: Selection, upto: int | None = None) -> Slice:
+        """Return the selected events that follow ``after``, at most ``limit``; there may be more behind the slice.
+
+        What is not behind ``upto`` is read without a look at the horizon, which may have to wait for others.
+        """
         with self._database.reading() as connection:
             known = self._horizon.upto or 0
-            upto = known if known > after else self._look(connection)
-            if upto <= after:
-                return Slice(after, after)
-            if selection.everything and selection.types is None:
-                return self._page(connection, after, upto, limit, "", ())
-            conditions, values = self._conditions(selection)
-            start = after
-            for _ in range(_STRETCHES):
-                end = self._end_of_stretch(connection, start, upto)
-                part = self._page(connection, start, end, limit, conditions, values)
-                if part.events or part.upto == upto:
-                    return Slice(after, part.upto, part.events)
-                start = part.upto
-            return Slice(after, start)
+            if upto is None:
+                final = known if known > after else self._look(connection)
+                return self._within(connection, after, final, limit, selection)
+            part = self._within(connection, after, upto, limit, selection)
+            if upto <= max(known, after) or self._there(connection, part, upto):
+                return part
+            return self._within(connection, after, min(upto, self._look(connection)), limit, selection)
 
     def position_before(self, moment: datetime) -> int:
         """Return the position before the first event with ``time >= moment``; the head if there is none."""
@@ -136,11 +132,10 @@ class MappedEventSource:
                 time.sleep(_PAUSE_SECONDS)
 
     def _look_once(self, connection: Connection) -> None:
-        table = self._fitted(connection)
+        self._fitted(connection)
         before = self._horizon.mark
         if self._at_work is None:
-            highest = connection.exec_driver_sql(f"SELECT max({table.position}) FROM {table.name}").scalar()  # noqa: S608
-            self._horizon.look(highest or 0, frozenset())
+            self._horizon.look(self._highest(connection), frozenset())
             return
         seen = self._at_work.look(connection)
         self._horizon.look(seen.highest, seen.at_work)
@@ -167,6 +162,31 @@ class MappedEventSource:
             self._table = table
         return self._table
 
+    def _highest(self, connection: Connection) -> int:
+        table = self._fitted(connection)
+        return connection.exec_driver_sql(f"SELECT max({table.position}) FROM {table.name}").scalar() or 0  # noqa: S608
+
+    def _there(self, connection: Connection, part: Slice, upto: int) -> bool:
+        """Say whether the table reaches as far as the slice: it may have been restored since ``upto`` was seen."""
+        seen = part.events[-1].position if part.events else part.after
+        return part.upto < upto or seen == upto or self._highest(connection) >= upto
+
+    def _within(self, connection: Connection, after: int, upto: int, limit: int, selection: Selection) -> Slice:
+        """Read of ``after + 1..upto``, where nothing will be added any more."""
+        if upto <= after:
+            return Slice(after, after)
+        if selection.everything and selection.types is None:
+            return self._page(connection, after, upto, limit, "", ())
+        conditions, values = self._conditions(connection, selection)
+        start = after
+        for _ in range(_STRETCHES):
+            end = self._end_of_stretch(connection, start, upto)
+            part = self._page(connection, start, end, limit, conditions, values)
+            if part.events or part.upto == upto:
+                return Slice(after, part.upto, part.events)
+            start = part.upto
+        return Slice(after, start)
+
     def _end_of_stretch(self, connection: Connection, after: int, upto: int) -> int:
         """Return the position of the row with which a stretch ends; rows may be removed meanwhile, but none added."""
         table = self._fitted(connection)
@@ -190,17 +210,17 @@ class MappedEventSource:
         events = tuple(self._event(row) for row in found)
         return Slice(after, events[-1].position if len(events) == limit else upto, events)
 
-    def _conditions(self, selection: Selection) -> tuple[str, tuple[str, ...]]:
-        assert self._table is not None  # noqa: S101 the horizon was looked at
+    def _conditions(self, connection: Connection, selection: Selection) -> tuple[str, tuple[str, ...]]:
+        table = self._fitted(connection)
         texts: list[str] = []
         values: tuple[str, ...] = ()
         if selection.types is not None:
             kinds = tuple(sorted(selection.types))
-            texts.append(f"{self._table.type} IN ({', '.join([self._mark] * len(kinds))})" if kinds else "1 = 0")
+            texts.append(f"{table.type} IN ({', '.join([self._mark] * len(kinds))})" if kinds else "1 = 0")
             values += kinds
         if not selection.everything:
-            exact = f"{self._table.subject} = {self._mark}"
-            below = f"substr({self._table.subject}, 1, {len(selection.prefix)}) = {self._mark}"
+            exact = f"{table.subject} = {self._mark}"
+            below = f"substr({table.subject}, 1, {len(selection.prefix)}) = {self._mark}"
             texts.append(f"({exact} OR {below})" if selection.recursive else exact)
             values += (selection.subject, selection.prefix) if selection.recursive else (selection.subject,)
         return " AND ".join(texts), values

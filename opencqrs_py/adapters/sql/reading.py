@@ -84,6 +84,32 @@ class Reading:
         events = self._find(after, head, rare) if rare is not None else self._walk(after, head)
         return Slice(after, events[-1].position if len(events) == self.limit else head, events)
 
+    def within(self, after: int, upto: int, known: int) -> Slice:
+        """Return the next events of ``after + 1..upto``, all of which somebody has seen to be final.
+
+        So one statement shows them all, on MariaDB, too. Only a slice that ends where no event is known to be is made
+        sure of: a log that was restored may end before it.
+
+        Args:
+            after: Position before the slice.
+            upto: Last position of interest.
+            known: A position that the log has reached already, 0 when none is known.
+        """
+        if upto <= after:
+            return Slice(after, after)
+        everything = self.selection.everything and self.selection.types is None
+        end = upto if everything else min(upto, after + _WINDOW)
+        events = self._walk(after, end)
+        if not events and end < upto:
+            rare, end = self._rare(after, upto), upto
+            events = self._find(after, end, rare) if rare is not None else self._walk(after, end)
+        if len(events) == self.limit or (events and end < upto):
+            return Slice(after, events[-1].position, events)
+        if end <= known or (events and events[-1].position == end):
+            return Slice(after, end, events)
+        head = self._head()
+        return Slice(after, end, events) if end <= head else self.within(after, head, head)
+
     def _walk(self, after: int, upto: int | None) -> Sequence[Event]:
         conditions, mark = walking(self._kind, self.selection), mark_of(self._kind)
         bound, values = ("", ()) if upto is None else (f" AND position <= {mark}", (upto,))

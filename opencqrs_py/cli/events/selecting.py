@@ -67,9 +67,7 @@ def after_option(text: str) -> Callable[[F], F]:
 
 def slices_between(source: EventSource, after: int, upto: int, selection: Selection) -> Iterator[Slice]:
     """Read the selected events with positions ``after + 1..upto``, slice by slice."""
-    while after < upto and (part := source.read(after, _EVENTS_PER_SLICE, selection)).upto > after:
-        if part.upto > upto:
-            part = Slice(after, upto, tuple(event for event in part.events if event.position <= upto))
+    while after < upto and (part := source.read(after, _EVENTS_PER_SLICE, selection, upto)).upto > after:
         yield part
         after = part.upto
 

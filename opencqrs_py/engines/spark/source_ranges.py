@@ -55,15 +55,13 @@ def batches(source: EventSource, selection: Selection, span: Range) -> Iterator[
     """
     after, rows = span.after, _FIRST_ROWS
     while after < span.upto:
-        part = _following(source, after, min(rows, span.upto - after), selection)
-        events = [event for event in part.events if event.position <= span.upto]
+        part = _following(source, after, rows, selection, span.upto)
         rows = _MOST_ROWS
-        if events:
-            columns = [
-                pa.array(column, kind) for column, kind in zip(zip(*events, strict=True), _ARROW.types, strict=True)
-            ]
-            batch = pa.RecordBatch.from_arrays(columns, schema=_ARROW)
-            rows = max(1, min(_MOST_ROWS, _BATCH_BYTES * len(events) // batch.nbytes))
+        if part.events:
+            columns = zip(zip(*part.events, strict=True), _ARROW.types, strict=True)
+            arrays = [pa.array(column, kind) for column, kind in columns]
+            batch = pa.RecordBatch.from_arrays(arrays, schema=_ARROW)
+            rows = max(1, min(_MOST_ROWS, _BATCH_BYTES * len(part.events) // batch.nbytes))
             yield batch
         after = part.upto
 
@@ -76,8 +74,8 @@ def admitted(source: EventSource, selection: Selection, span: Range, most: int) 
     """
     after = span.after
     while most > 0 and after < span.upto and span.upto - after > most:
-        part = _following(source, after, min(most, _MOST_ROWS), selection)
-        most -= sum(event.position <= span.upto for event in part.events)
+        part = _following(source, after, min(most, _MOST_ROWS), selection, span.upto)
+        most -= len(part.events)
         after = part.upto
     return span.upto if most > 0 else after
 
@@ -89,8 +87,8 @@ def shorter(position: int, end: int) -> EngineError:
     return EngineError("OCQ-411", what, 'format("opencqrs")', fix)
 
 
-def _following(source: EventSource, after: int, limit: int, selection: Selection) -> Slice:
-    part = source.read(after, limit, selection)
+def _following(source: EventSource, after: int, limit: int, selection: Selection, upto: int) -> Slice:
+    part = source.read(after, limit, selection, upto)
     if part.upto <= after:
         raise shorter(after + 1, source.head())
     return part

@@ -63,6 +63,14 @@ ROOTS = (
     "/a",
     "/nothing/here",
 )
+SELECTIONS = (
+    ALL,
+    Selection("/books"),
+    Selection("/books/4", recursive=False),
+    Selection(types=frozenset({"lent", "sold"})),
+    Selection("/books", types=frozenset({"lent"})),
+    Selection("/elsewhere", types=frozenset()),
+)
 TYPES = ("book-lent.v1", "Book-Lent.v1", "o'type", "100%", "größe", "a_b", "axb")
 
 
@@ -71,10 +79,12 @@ def event(number: int, subject: str = "/books/1", event_type: str = "book-lent.v
     return Event(0, str(number), "contract", subject, event_type, time, "application/json", f'{{"n":{number}}}', None)
 
 
-def followed(source: EventSource, limit: int, selection: Selection = ALL, after: int = 0) -> Iterator[Slice]:
-    """Read until the source has nothing more."""
+def followed(
+    source: EventSource, limit: int, selection: Selection = ALL, after: int = 0, upto: int | None = None
+) -> Iterator[Slice]:
+    """Read until the source has nothing more, or up to a bound."""
     while True:
-        part = source.read(after, limit, selection)
+        part = source.read(after, limit, selection, upto)
         if part.upto <= after:
             return
         yield part
@@ -246,6 +256,39 @@ class EventSourceContract:
         append([event(1), event(2)])
         beyond = source.head() + 100
         assert source.read(beyond, 10, ALL) == Slice(beyond, beyond)
+
+    @pytest.mark.parametrize("count", [1, 5, 8, 12])
+    @pytest.mark.parametrize("limit", [1, 3, 100])
+    def test_nothing_is_read_from_behind_a_bound(
+        self, source: EventSource, append: Append, limit: int, count: int
+    ) -> None:
+        append(event(n, f"/{'cars' if n % 2 else 'books'}/{n}", "bought" if n % 3 else "lent") for n in range(12))
+        whole = source.read(0, 100, ALL).events
+        bound = whole[count - 1].position
+        for selection in SELECTIONS:
+            parts = list(followed(source, limit, selection, upto=bound))
+            read = [one for part in parts for one in part.events]
+            assert read == [one for one in whole[:count] if selection.matches(one)]
+            assert all(len(part.events) <= limit for part in parts)
+            assert [part.after for part in parts] == [0, *(part.upto for part in parts[:-1])]
+            assert parts[-1].upto == bound
+
+    def test_a_reader_at_its_bound_or_behind_it_stays_where_it_is(self, source: EventSource, append: Append) -> None:
+        append(event(n) for n in range(5))
+        second = source.read(0, 2, ALL).upto
+        for selection in SELECTIONS:
+            for bound in (second, second - 1, 0):
+                assert source.read(second, 10, selection, bound) == Slice(second, second)
+
+    def test_a_log_that_ends_before_the_bound_ends_the_slice(self, source: EventSource, append: Append) -> None:
+        assert source.read(0, 10, ALL, 100) == Slice(0, 0)
+        append(event(n) for n in range(5))
+        head = source.head()
+        for selection in SELECTIONS:
+            parts = list(followed(source, 3, selection, upto=head + 100))
+            read = [one.data["n"] for part in parts for one in part.events]
+            assert (read, parts[-1].upto) == (numbers(source, selection), head)
+            assert source.read(head, 3, selection, head + 100) == Slice(head, head)
 
     @pytest.mark.parametrize("recursive", [True, False])
     def test_subjects_are_compared_character_by_character(

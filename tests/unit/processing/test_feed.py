@@ -27,9 +27,9 @@ class CountingSource(InMemoryEventStore):
         super().__init__(event(n, f"/books/{n % 5}") for n in range(1, count + 1))
         self.reads: list[int] = []
 
-    def read(self, after: int, limit: int, selection: Selection) -> Slice:
+    def read(self, after: int, limit: int, selection: Selection, upto: int | None = None) -> Slice:
         self.reads.append(after)
-        return super().read(after, limit, selection)
+        return super().read(after, limit, selection, upto)
 
 
 def feed_of(source: InMemoryEventStore, limit: int = 10, memory: int = 4, **selection: Any) -> Feed:
@@ -126,7 +126,7 @@ def test_what_is_not_selected_is_passed_over_in_one_step() -> None:
 
 def test_a_source_that_goes_backwards_is_at_its_head() -> None:
     class Backwards(InMemoryEventStore):
-        def read(self, after: int, limit: int, selection: Selection) -> Slice:
+        def read(self, after: int, limit: int, selection: Selection, upto: int | None = None) -> Slice:
             return Slice(after, after - 1, (event(after - 1),))
 
     assert feed_of(Backwards()).read(5) is None
@@ -136,10 +136,10 @@ def test_a_failed_read_leaves_nothing_behind() -> None:
     class Failing(CountingSource):
         broken = True
 
-        def read(self, after: int, limit: int, selection: Selection) -> Slice:
+        def read(self, after: int, limit: int, selection: Selection, upto: int | None = None) -> Slice:
             if self.broken:
                 raise ConnectionError("away")
-            return super().read(after, limit, selection)
+            return super().read(after, limit, selection, upto)
 
     source = Failing(3)
     feed = feed_of(source)

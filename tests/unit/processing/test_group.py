@@ -70,9 +70,9 @@ def with_object_and_metadata(event: dict, metadata: Metadata) -> None: ...  # ty
 class Asked(InMemoryEventStore):
     """A store that notes which attributes are asked for."""
 
-    def read(self, after: int, limit: int, selection: Selection) -> Slice:
+    def read(self, after: int, limit: int, selection: Selection, upto: int | None = None) -> Slice:
         self.attributes = selection.attributes
-        return super().read(after, limit, selection)
+        return super().read(after, limit, selection, upto)
 
 
 @pytest.mark.parametrize(

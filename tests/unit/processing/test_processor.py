@@ -41,10 +41,10 @@ class Store(InMemoryEventStore):
 
     error: Exception | None = None
 
-    def read(self, after: int, limit: int, selection: Selection) -> Slice:
+    def read(self, after: int, limit: int, selection: Selection, upto: int | None = None) -> Slice:
         if self.error is not None:
             raise self.error
-        return super().read(after, limit, selection)
+        return super().read(after, limit, selection, upto)
 
     def is_outage(self, error: BaseException) -> bool:
         return isinstance(error, EOFError)

@@ -21,16 +21,17 @@ def made(number, payload=None):
 
 
 class Counting(InMemoryEventStore):
-    """Remembers the limits that were asked for, and counts the events that it gave."""
+    """Remembers what was asked for, and counts the events that it gave."""
 
     def __init__(self, events):
         super().__init__(events)
-        self.limits = []
+        self.limits, self.bounds = [], set()
         self.given = 0
 
-    def read(self, after, limit, selection):
-        part = super().read(after, limit, selection)
+    def read(self, after, limit, selection, upto=None):
+        part = super().read(after, limit, selection, upto)
         self.limits.append(limit)
+        self.bounds.add(upto)
         self.given += len(part.events)
         return part
 
@@ -44,10 +45,11 @@ class Holes:
     def head(self):
         return max(self.positions, default=0)
 
-    def read(self, after, limit, selection):
-        found = [made(p)._replace(position=p) for p in self.positions if p > after]
+    def read(self, after, limit, selection, upto=None):
+        end = self.head() if upto is None else min(self.head(), upto)
+        found = [made(p)._replace(position=p) for p in self.positions if after < p <= end]
         events = [event for event in found if selection.matches(event)][:limit]
-        return Slice(after, events[-1].position if len(events) == limit else max(self.head(), after), events)
+        return Slice(after, events[-1].position if len(events) == limit else max(end, after), events)
 
 
 def read(store, span, selection=Selection()):  # noqa: B008 frozen
@@ -93,6 +95,9 @@ def test_no_more_is_read_than_the_range_holds():
     store = Counting(map(made, range(1, 1_001)))
     assert read(store, Range(10, 20)) == list(range(11, 21))
     assert store.given == 10
+    assert admitted(store, ODD, Range(10, 30), 5) == 19
+    assert store.given == 15
+    assert store.bounds == {20, 30}
 
 
 def test_large_payloads_make_small_batches():
@@ -111,8 +116,8 @@ class Limited:
         self._store = store
         self._first = first
 
-    def read(self, after, limit, selection):
-        return self._store.read(after, min(limit, self._first) if after == 0 else limit, selection)
+    def read(self, after, limit, selection, upto=None):
+        return self._store.read(after, min(limit, self._first) if after == 0 else limit, selection, upto)
 
 
 @given(st.sets(st.integers(1, 300), min_size=1), st.integers(0, 100), st.integers(0, 200))

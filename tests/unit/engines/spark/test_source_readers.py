@@ -172,7 +172,7 @@ class Away(InMemoryEventStore):
     def head(self):
         raise ConnectionError("connection lost\nand much more")
 
-    def read(self, after, limit, selection):
+    def read(self, after, limit, selection, upto=None):
         raise ConnectionError("connection lost\nand much more")
 
     def is_outage(self, error):
