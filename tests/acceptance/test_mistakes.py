@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from sqlalchemy import make_url
 
 THREAD = ("--set", "event-handling.standard.processing.engine=thread")
 
@@ -77,6 +78,29 @@ def test_wrong_use_ends_with_code_2_and_says_why(project, arguments, says):
     assert says in run.err
     assert "Traceback" not in run.err
     assert "secret" not in run.err
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [
+        pytest.param("postgresql", 'FATAL:  role "ada" does not exist', marks=pytest.mark.postgresql),
+        pytest.param(
+            "mariadb", "Access denied for user 'ada'@'localhost' (using password: YES)", marks=pytest.mark.mariadb
+        ),
+    ],
+)
+def test_a_wrong_user_of_a_database_is_told_so_without_the_password(project, fresh_url, kind, reason):
+    url = make_url(fresh_url(kind)).set(username="ada", password="secret")
+    store = f"event-store.url={url.render_as_string(hide_password=False)}"
+    for arguments in (("events", "list"), ("events", "list", "--format", "json"), ("events", "tail"), ("status",)):
+        run = project.opencqrs(*arguments, "--set", store, "--set", f"database.url={store.partition('=')[2]}")
+        first, where, fix = run.err.splitlines()
+        assert (run.code, run.out) == (2, "")
+        assert first.startswith("[OCQ-304] the database cannot be used (")
+        assert first.endswith(f"{reason})")
+        assert where == f"  where: {url.render_as_string()}"
+        assert fix.startswith("  fix:   mend user, password or database in event-store.url or database.url")
+        assert "secret" not in run.err
 
 
 def test_a_folder_without_handlers_says_what_to_write(project):

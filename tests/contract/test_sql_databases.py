@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Event as Signal
 
 import pytest
-from sqlalchemy import Connection, text
+from sqlalchemy import URL, Connection, make_url, text
 from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
@@ -44,8 +45,8 @@ def transactions(database: Database) -> DatabaseTransactions:
     return DatabaseTransactions(database)
 
 
-def error_of(call: Callable[[], object]) -> DBAPIError | DatabaseAwayError:
-    with pytest.raises((DBAPIError, DatabaseAwayError)) as caught:
+def error_of(call: Callable[[], object]) -> DBAPIError | EventStoreError:
+    with pytest.raises((DBAPIError, EventStoreError)) as caught:
         call()
     return caught.value
 
@@ -361,8 +362,12 @@ def test_a_folder_that_is_away_is_an_outage(tmp_path: Path, kind: str) -> None:
 def test_a_file_that_is_no_database_is_no_outage(database: Database, tmp_path: Path) -> None:
     (tmp_path / "test.db").write_text("# Notes\n" * 1_000)
     error = error_of(lambda: execute(database, "SELECT 1"))
-    assert "not a database" in str(error)
     assert not database.is_outage(error)
+    assert str(error) == (
+        "[OCQ-304] the database cannot be used (file is not a database)\n"
+        f"  where: sqlite:///{tmp_path / 'test.db'}\n"
+        "  fix:   mend event-store.url or database.url: it must name an SQLite file, which this user may write"
+    )
 
 
 def process_of(connection: Connection) -> int:
@@ -432,6 +437,85 @@ def test_a_server_that_is_not_there_is_an_outage(tmp_path: Path, url: str, kind:
     error = error_of(lambda: execute(database, "SELECT 1"))
     assert "OCQ-304" in str(error)
     assert database.is_outage(error)
+
+
+@pytest.fixture
+def ada(database: Database) -> Iterator[URL]:
+    """The URL of the database for a user with a password, who is there for this test only."""
+    made = {
+        "postgresql": ("CREATE ROLE ada LOGIN PASSWORD 'her-secret'", "DROP ROLE ada"),
+        "mariadb": ("CREATE USER ada@localhost IDENTIFIED BY 'her-secret'", "DROP USER ada@localhost"),
+    }[database.kind]
+    execute(database, made[0])
+    yield make_url(database.engine.url).set(drivername=database.kind, username="ada", password="her-secret")
+    execute(database, made[1])
+
+
+def refused(url: URL) -> EventStoreError:
+    """Return what a store says that is opened there, and what a read says later, which must be the same."""
+    database = Database(url.render_as_string(hide_password=False))
+    first, second = error_of(SqlEventStore(database).head), error_of(lambda: database.fetch("SELECT 1"))
+    assert isinstance(first, EventStoreError)
+    assert not isinstance(first, DatabaseAwayError)
+    assert not database.is_outage(first)
+    assert str(second) == str(first)
+    assert "secret" not in str(first)
+    return first
+
+
+FIX = "mend user, password or database in event-store.url or database.url; the user must have a right to it"
+
+
+@MARIADB
+def test_whom_mariadb_does_not_let_in_is_told_why(ada: URL, url: str) -> None:
+    for wrong, reason in (
+        (ada.set(password="a-secret"), "Access denied for user 'ada'@'localhost' (using password: YES)"),
+        (ada.set(username="nobody"), "Access denied for user 'nobody'@'localhost' (using password: YES)"),
+        (ada, "Access denied for user 'ada'@'localhost' to database 'test'"),
+        (make_url(url).set(database="nothing"), "Unknown database 'nothing'"),
+    ):
+        assert str(refused(wrong)) == (
+            f"[OCQ-304] the database cannot be used ({reason})\n  where: {wrong.render_as_string()}\n  fix:   {FIX}"
+        )
+
+
+@POSTGRESQL
+def test_whom_postgresql_does_not_let_in_is_told_why(ada: URL, asks_for_password: None, database: Database) -> None:
+    host = ada.query["host"]
+    execute(database, "REVOKE CONNECT ON DATABASE postgres FROM PUBLIC")
+    for wrong, reason in (
+        (ada.set(password="a-secret"), 'FATAL:  password authentication failed for user "ada"'),
+        (ada.set(username="nobody"), 'FATAL:  role "nobody" does not exist'),
+        (ada, 'FATAL:  permission denied for database "postgres"\nDETAIL:  User does not have CONNECT privilege.'),
+        (ada.set(username="postgres", database="nothing"), 'FATAL:  database "nothing" does not exist'),
+    ):
+        said = f'connection failed: connection to server on socket "{host}/.s.PGSQL.5432" failed: {reason}'
+        assert str(refused(wrong)) == (
+            f"[OCQ-304] the database cannot be used ({said.splitlines()[0]})\n"
+            f"  where: {wrong.render_as_string()}\n"
+            f"  fix:   {FIX}"
+        )
+
+
+@pytest.fixture
+def asks_for_password(database: Database, ada: URL) -> Iterator[None]:
+    """Lets the server ask ``ada`` for her password, and nobody else."""
+    with database.reading() as connection:
+        rules = Path(connection.execute(text("SHOW hba_file")).scalar_one())
+    before = rules.read_text()
+    rules.write_text(f"local all ada scram-sha-256\n{before}")
+    wrong = Database(ada.set(password="wrong").render_as_string(hide_password=False))
+    execute(database, "SELECT pg_reload_conf()")
+    until = time.monotonic() + SECONDS
+    while time.monotonic() < until:  # the server reads its rules when it comes to it
+        try:
+            wrong.fetch("SELECT 1")
+        except EventStoreError:
+            break
+        wrong.close()
+    yield
+    rules.write_text(before)
+    execute(database, "SELECT pg_reload_conf()", "GRANT CONNECT ON DATABASE postgres TO PUBLIC")
 
 
 def test_a_closed_database_opens_again(database: Database) -> None:

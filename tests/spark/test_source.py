@@ -12,7 +12,7 @@ import pytest
 from pyspark.errors import AnalysisException, PythonException, StreamingQueryException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
-from sqlalchemy import text
+from sqlalchemy import make_url, text
 
 from opencqrs_py import register_data_source
 from opencqrs_py.adapters.eventsourcingdb import EventSourcingDbEventStore
@@ -579,6 +579,18 @@ def test_a_store_that_is_away_shows_when_the_query_is_planned(spark):
     with pytest.raises(AnalysisException) as caught:
         away.collect()
     assert "[OCQ-304] the database cannot be reached" in lines(caught)[0]
+    assert len(lines(caught)) <= 4
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", OTHERS)
+def test_a_user_whom_a_database_does_not_let_in_is_told_so_when_the_query_is_planned(spark, fresh_url, kind):
+    register_data_source(spark)
+    url = make_url(fresh_url(kind)).set(username="ada", password="secret")
+    with pytest.raises(AnalysisException) as caught:
+        load(spark, url.render_as_string(hide_password=False)).collect()
+    assert "[OCQ-304] the database cannot be used (" in lines(caught)[0]
+    assert "ada" in lines(caught)[0]
     assert len(lines(caught)) <= 4
     assert "secret" not in str(caught.value)
 

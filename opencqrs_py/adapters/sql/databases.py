@@ -28,6 +28,8 @@ T = TypeVar("T")
 _SQLITE_PATIENCE = 60.0  # seconds that a writer waits for the one before it
 _SQLITE_QUIET = 0.1  # seconds that a reader waits for a writer of the same process
 _SQLITE_PAUSE = 0.005  # seconds between two looks, where SQLite does not wait by itself
+_MEND_FILE = "mend event-store.url or database.url: it must name an SQLite file, which this user may write"
+_MEND_SERVER = "mend user, password or database in event-store.url or database.url; the user must have a right to it"
 _WAYS = "sqlite:///…, postgresql://… or mariadb://…"
 
 
@@ -97,6 +99,7 @@ class Database:
 
         Raises:
             DatabaseAwayError: OCQ-304, if the database cannot be reached.
+            EventStoreError: OCQ-304, if it does not let us in, or there is no such database.
         """
         with self._reached(self._reading_engine.connect) as connection:
             self._check_server(connection)
@@ -111,6 +114,7 @@ class Database:
 
         Raises:
             DatabaseAwayError: OCQ-304, if the database cannot be reached.
+            EventStoreError: OCQ-304, if it does not let us in, or there is no such database.
             DBAPIError: As SQLAlchemy raises it.
         """
         if self._fetching is not None:
@@ -139,6 +143,7 @@ class Database:
         Raises:
             DatabaseAwayError: OCQ-304, if the database cannot be reached; OCQ-305, if another process has held the
                 write lock of an SQLite file for too long.
+            EventStoreError: OCQ-304, if it does not let us in, or does not let us write.
             NonTransientError: On SQLite, if this very thread is in such a transaction already.
         """
         with self._turn(), self._reached(self._writing_engine.connect) as connection:
@@ -182,9 +187,10 @@ class Database:
         try:
             return reach()
         except DBAPIError as error:
-            if not self.is_outage(error):
-                raise
             reason = reason_of(error)
+            if not self.is_outage(error):
+                fix = _MEND_FILE if self.kind == "sqlite" else _MEND_SERVER
+                raise EventStoreError("OCQ-304", f"the database cannot be used ({reason})", self.label, fix) from None
             if getattr(error.orig, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY:
                 what = f"another process has been writing for {_SQLITE_PATIENCE:g} seconds ({reason})"
                 raise DatabaseAwayError("OCQ-305", what, self.label, "let it finish, or end it") from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 
 from sqlalchemy import exc
@@ -23,6 +24,12 @@ LOCK_WAIT_TIMEOUT = 1205
 # lock waits, deadlocks, a connection that was killed, too many of a user. From 2000 on, they are the client's own.
 _MARIADB_AWAY = {1021, 1037, 1038, 1040, 1041, 1053, 1079, 1152, 1158, 1159, 1160, 1161, 1203, LOCK_WAIT_TIMEOUT, 1206}
 _MARIADB_AWAY |= {1213, 1226, 1927, 2002, 2003, 2005, 2006, 2013, 2055, 0}
+# What PostgreSQL says to whom it does not let in. Before there is a connection libpq hands no SQLSTATE on, so these are
+# texts; in another language they count as an outage.
+_POSTGRESQL_REFUSES = re.compile(
+    r"authentication failed for user|no password supplied|pg_hba\.conf|is not permitted to log in|"
+    r"permission denied for database|(?:role|database) \".*\" does not exist"
+)
 _MARIADB_DRIVERS = ("pymysql", "MySQLdb")
 
 
@@ -37,9 +44,11 @@ def is_outage(error: BaseException) -> bool:
     """
     if isinstance(error, exc.TimeoutError | DatabaseAwayError):
         return True
+    driver_error = error.orig if isinstance(error, DBAPIError) else error
+    if _operational(driver_error) and _refuses(driver_error):
+        return False
     if isinstance(error, DBAPIError) and error.connection_invalidated:
         return True
-    driver_error = error.orig if isinstance(error, DBAPIError) else error
     if isinstance(driver_error, sqlite3.Error):
         return (getattr(driver_error, "sqlite_errorcode", 0) & 0xFF) in _SQLITE_AWAY
     if server_error(driver_error) is not None:
@@ -71,6 +80,11 @@ def reason_of(error: DBAPIError) -> str:
 def _operational(error: BaseException | None) -> bool:
     """Say whether it is psycopg's ``OperationalError``, which is not imported here."""
     return hasattr(error, "sqlstate") and any(kind.__name__ == "OperationalError" for kind in type(error).__mro__)
+
+
+def _refuses(error: BaseException | None) -> bool:
+    """Say whether PostgreSQL lets nobody of that name in, or not with that password, or has no such database."""
+    return sql_state(error) is None and _POSTGRESQL_REFUSES.search(str(error).partition("\n")[0]) is not None
 
 
 def _passes(error: BaseException | None) -> bool:

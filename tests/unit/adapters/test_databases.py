@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 
+import psycopg
 import pymysql
 import pytest
 from sqlalchemy import exc
@@ -108,6 +109,29 @@ def test_the_numbers_of_mariadb_tell_outages_from_mistakes(code: int, *, outage:
     error = pymysql.err.OperationalError(code, "said the server")
     assert is_outage(error) is outage
     assert is_outage(exc.OperationalError("SELECT 1", (), error)) is outage
+
+
+POSTGRESQL = {
+    'FATAL:  password authentication failed for user "ada"': False,
+    'FATAL:  role "ada" does not exist': False,
+    'FATAL:  role "ada" is not permitted to log in': False,
+    'FATAL:  database "log" does not exist': False,
+    'FATAL:  permission denied for database "log"': False,
+    'FATAL:  no pg_hba.conf entry for host "10.0.0.1", user "ada", database "log", no encryption': False,
+    "fe_sendauth: no password supplied": False,
+    "FATAL:  the database system is starting up": True,
+    "FATAL:  sorry, too many clients already": True,
+    "Connection refused": True,
+    'Connection refused\n- host: one: FATAL:  role "ada" does not exist': True,  # the last of several that were tried
+}
+
+
+@pytest.mark.parametrize(("said", "outage"), POSTGRESQL.items())
+def test_whom_postgresql_does_not_let_in_need_not_wait(said: str, *, outage: bool) -> None:
+    error = psycopg.OperationalError(f"connection failed: connection to server at host: {said}")
+    assert is_outage(error) is outage
+    assert is_outage(exc.OperationalError(None, None, error, connection_invalidated=True)) is outage
+    assert Database("postgresql://host/log").is_outage(exc.OperationalError(None, None, error)) is outage
 
 
 @pytest.mark.parametrize(
