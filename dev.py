@@ -103,10 +103,11 @@ class Request(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """How a program ended: its exit code (128 + n after signal n), and whether Ctrl-C was pressed."""
+    """How a program ended: its exit code (128 + n after signal n), whether Ctrl-C was pressed, and how long it ran."""
 
     code: int
     interrupted: bool
+    seconds: float
 
 
 def main(typed: "list[str]") -> int:
@@ -197,23 +198,21 @@ def lock_command(target: Path, options: "list[str]", arguments: "list[str]") -> 
 
 def run_all(steps: "dict[str, list[str]]") -> int:
     """Run each step under a headline, all of them even if one fails, and return 1 if one did."""
-    begin = time.monotonic()
-    failed = [name for name, command in steps.items() if not run_step(name, command)]
-    seconds = time.monotonic() - begin
-    print(f"\n{outcome(failed)} after {seconds:.0f} s", flush=True)
+    ended = {name: run_step(name, command) for name, command in steps.items()}
+    failed = [name for name, step in ended.items() if step.code]
+    times = ", ".join(f"{name} {step.seconds:.1f} s" for name, step in ended.items())
+    print(f"\n{times}\n{outcome(failed)} after {sum(step.seconds for step in ended.values()):.0f} s", flush=True)
     return 1 if failed else 0
 
 
-def run_step(name: str, command: "list[str]") -> bool:
-    """Run one step between its headline and its time; return whether it passed."""
+def run_step(name: str, command: "list[str]") -> Ended:
+    """Run one step between its headline and its time."""
     print(f"\n--- {name} {'-' * (70 - len(name))}", flush=True)
-    begin = time.monotonic()
     ended = run(command, cwd=ROOT)
     if ended.interrupted:
         raise KeyboardInterrupt
-    verdict = "failed" if ended.code else "passed"
-    print(f"--- {name}: {verdict} in {time.monotonic() - begin:.1f} s", flush=True)
-    return ended.code == 0
+    print(f"--- {name}: {'failed' if ended.code else 'passed'} in {ended.seconds:.1f} s", flush=True)
+    return ended
 
 
 def outcome(failed: "list[str]") -> str:
@@ -223,7 +222,7 @@ def outcome(failed: "list[str]") -> str:
 
 def run(command: "list[str]", cwd: "Path | None" = None) -> Ended:
     """Run a program in this terminal until it has ended by itself; what Ctrl-C means is its own business."""
-    interrupted = False
+    begin, interrupted = time.monotonic(), False
     process = subprocess.Popen(command, cwd=cwd, env=environment(dict(os.environ)))
     before = signal.signal(signal.SIGTERM, lambda _signal, _frame: process.terminate())
     while True:
@@ -233,7 +232,7 @@ def run(command: "list[str]", cwd: "Path | None" = None) -> Ended:
         except KeyboardInterrupt:
             interrupted = True
     signal.signal(signal.SIGTERM, before)
-    return Ended(128 - code if code < 0 else code, interrupted)
+    return Ended(128 - code if code < 0 else code, interrupted, time.monotonic() - begin)
 
 
 def environment(inherited: "dict[str, str]") -> "dict[str, str]":
