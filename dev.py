@@ -60,6 +60,8 @@ CHECKS = {
     "mypy": [str(PYTHON), "-m", "mypy"],
 }
 PYTEST = [str(PYTHON), "-m", "pytest"]
+PARALLEL = ["--numprocesses", "auto", "--maxprocesses", "4", "--dist", "loadfile", "--no-loadscope-reorder"]
+"""A process for each core, at most four, as each may start a Spark; the files in their order, the longest first."""
 
 LOCKS = {
     "dev": ["--all-extras", "--group", "dev"],
@@ -161,7 +163,7 @@ def test(request: Request) -> int:
     prepare("dev", verbose=request.verbose)
     if request.arguments:
         return run([*PYTEST, *request.arguments], cwd=ROOT).code
-    return run_all({**CHECKS, "pytest": [*PYTEST, "--cov"]})
+    return run_all({**CHECKS, "pytest": [*PYTEST, "--cov", *PARALLEL]})
 
 
 def check(request: Request) -> int:

