@@ -17,7 +17,7 @@ from opencqrs_py.engines.spark.java import find_java
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
-EVENTS = 30_000
+EVENTS = 6_000
 
 
 @pytest.fixture
@@ -63,8 +63,9 @@ def cluster(started, tmp_path) -> str:
 def test_a_cluster_gives_what_one_process_gives(project, cluster):
     project.write_events(EVENTS)
     assert project.opencqrs("events", "import", "events.ndjson").code == 0
-    settings = ("--set", f"spark.master={cluster}", "--set", "spark.conf.spark.driver.host=127.0.0.1")
-    run = project.opencqrs("run", "--until-caught-up", *settings)
+    quick = f"spark.conf.spark.executor.extraJavaOptions={os.environ['SPARK_SUBMIT_OPTS']}"
+    settings = (f"spark.master={cluster}", "spark.conf.spark.driver.host=127.0.0.1", quick)
+    run = project.opencqrs("run", "--until-caught-up", *(word for each in settings for word in ("--set", each)))
     assert run.code == 0, run.err
     with sqlite3.connect(project.folder / "read.db") as connection:
         expected = EVENTS - len(range(0, EVENTS, 3))

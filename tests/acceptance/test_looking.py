@@ -28,16 +28,19 @@ def test_doctor_finds_a_sound_machine_sound(project):
     assert "3 events" in seen.out
 
 
-@pytest.mark.spark
 def test_doctor_names_what_is_wrong_and_how_to_mend_it_and_looks_at_the_rest(project):
     project.write("handlers.py", 'from opencqrs_py import event_handling\n@event_handling("a")\ndef f(x): ...\n')
-    seen = project.opencqrs("doctor", "--format", "json", "--set", "database.url=sqlite:///away/read.db")
+    seen = project.opencqrs(
+        "doctor", "--format", "json", "--set", "database.url=sqlite:///away/read.db", SPARK_HOME="/away"
+    )
     assert seen.code == 1
     findings = {finding["subject"]: finding for finding in seen.json}
     assert [subject for subject, finding in findings.items() if not finding["fine"]] == [
+        "Spark workers",
         "read models' database",
         "handlers",
     ]
+    assert "Spark did not start" in findings["Spark workers"]["found"]
     assert "parameter 'x' has no annotation" in findings["handlers"]["found"]
     assert findings["handlers"]["fix"].startswith("annotate each parameter")
     assert "unable to open database file" in findings["read models' database"]["found"]
