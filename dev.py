@@ -60,8 +60,12 @@ CHECKS = {
     "mypy": [str(PYTHON), "-m", "mypy"],
 }
 PYTEST = [str(PYTHON), "-m", "pytest"]
-PARALLEL = ["--numprocesses", "auto", "--maxprocesses", "4", "--dist", "loadfile", "--no-loadscope-reorder"]
-"""A process for each core, at most four, as each may start a Spark; the files in their order, the longest first."""
+SPREAD = ["--numprocesses=auto", "--maxprocesses=4", "--dist=loadfile", "--no-loadscope-reorder"]
+TESTS = {
+    "pytest": [*PYTEST, "--cov", "--cov-report=", "--cov-fail-under=0", *SPREAD, "-m", "not alone"],
+    "pytest alone": [*PYTEST, "--cov", "--cov-append", "-m", "alone"],
+}
+"""At most four processes, as each may start a Spark; then what holds the clock, and the coverage of both."""
 
 LOCKS = {
     "dev": ["--all-extras", "--group", "dev"],
@@ -163,7 +167,7 @@ def test(request: Request) -> int:
     prepare("dev", verbose=request.verbose)
     if request.arguments:
         return run([*PYTEST, *request.arguments], cwd=ROOT).code
-    return run_all({**CHECKS, "pytest": [*PYTEST, "--cov", *PARALLEL]})
+    return run_all({**CHECKS, **TESTS})
 
 
 def check(request: Request) -> int:
@@ -203,7 +207,8 @@ def run_all(steps: "dict[str, list[str]]") -> int:
     ended = {name: run_step(name, command) for name, command in steps.items()}
     failed = [name for name, step in ended.items() if step.code]
     times = ", ".join(f"{name} {step.seconds:.1f} s" for name, step in ended.items())
-    print(f"\n{times}\n{outcome(failed)} after {sum(step.seconds for step in ended.values()):.0f} s", flush=True)
+    outcome = f"FAILED: {', '.join(failed)}" if failed else "all passed"
+    print(f"\n{times}\n{outcome} after {sum(step.seconds for step in ended.values()):.0f} s", flush=True)
     return 1 if failed else 0
 
 
@@ -215,11 +220,6 @@ def run_step(name: str, command: "list[str]") -> Ended:
         raise KeyboardInterrupt
     print(f"--- {name}: {'failed' if ended.code else 'passed'} in {ended.seconds:.1f} s", flush=True)
     return ended
-
-
-def outcome(failed: "list[str]") -> str:
-    """Return the last line's words."""
-    return f"FAILED: {', '.join(failed)}" if failed else "all passed"
 
 
 def run(command: "list[str]", cwd: "Path | None" = None) -> Ended:

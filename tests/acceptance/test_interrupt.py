@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
-import sqlite3
 import subprocess
 import time
-from contextlib import closing, suppress
 
 import pytest
+
+pytestmark = pytest.mark.alone  # five seconds are promised to somebody whose machine does nothing else
 
 SLOW_HANDLERS = """
 import time
@@ -36,7 +36,7 @@ def test_an_interrupt_stops_within_five_seconds_and_says_where_each_partition_st
         text=True,
         start_new_session=True,
     ) as process:
-        wait_for_progress(project, process)
+        wait_for_progress(project)
         began = time.monotonic()
         os.killpg(process.pid, sent)  # as a terminal does: everybody in the group gets it
         try:
@@ -51,16 +51,9 @@ def test_an_interrupt_stops_within_five_seconds_and_says_where_each_partition_st
     assert [line.split()[:2] for line in out.splitlines()[1:]] == [["catalog", f"{n}/4"] for n in range(4)]
 
 
-def wait_for_progress(project, process) -> None:
-    until = time.monotonic() + 180
-    while time.monotonic() < until:
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(timeout=0.05)
-            pytest.fail("the run ended by itself")
-        with (
-            closing(sqlite3.connect(project.folder / "read.db")) as database,
-            suppress(sqlite3.OperationalError),  # there are no tables yet
-        ):
-            if database.execute("SELECT max(position) FROM opencqrs_progress").fetchone()[0]:
-                return
+def wait_for_progress(project) -> None:
+    for _ in range(400):
+        answered = project.opencqrs("status", "--format", "json")
+        if answered.code == 0 and any(p["position"] for s in answered.json for p in s["partitions"]):
+            return
     pytest.fail("no progress was made")
