@@ -54,8 +54,10 @@ BEGIN
     IF current_setting('transaction_isolation') <> 'read committed' THEN
         RETURN -1;
     END IF;
-    PERFORM set_config('lock_timeout', patience, true), set_config('opencqrs.turn', '{APPENDS}', true);
-    PERFORM pg_advisory_xact_lock({APPENDS});
+    PERFORM set_config('opencqrs.turn', '{APPENDS}', true);
+    IF NOT pg_try_advisory_xact_lock({APPENDS}) THEN
+        PERFORM set_config('lock_timeout', patience, true), pg_advisory_xact_lock({APPENDS});
+    END IF;
     {_fresh("rows")} SELECT count(*), max(position) INTO added, newest FROM fresh;
     IF added > 0 THEN
         PERFORM pg_notify('{EVENTS_CHANNEL}', newest::text);
@@ -67,16 +69,15 @@ END $$
 _IN_TURN = f"""
 CREATE OR REPLACE FUNCTION {_TABLE}_in_turn() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-    IF current_setting('opencqrs.turn', true) IS DISTINCT FROM '{APPENDS}' THEN
-        PERFORM pg_advisory_xact_lock({APPENDS});
-        PERFORM pg_notify('{EVENTS_CHANNEL}', '');
-    END IF;
+    PERFORM pg_advisory_xact_lock({APPENDS});
+    PERFORM pg_notify('{EVENTS_CHANNEL}', '');
     RETURN NULL;
 END $$
 """
 
 _TRIGGER = f"""
-CREATE TRIGGER {_TABLE}_in_turn BEFORE INSERT ON {_TABLE} FOR EACH STATEMENT EXECUTE FUNCTION {_TABLE}_in_turn()
+CREATE TRIGGER {_TABLE}_in_turn BEFORE INSERT ON {_TABLE} FOR EACH STATEMENT
+WHEN (current_setting('opencqrs.turn', true) IS DISTINCT FROM '{APPENDS}') EXECUTE FUNCTION {_TABLE}_in_turn()
 """
 
 SERIALISED = (_IN_TURN, _TRIGGER, _APPEND)
