@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from typing import Any, overload
 
@@ -51,6 +51,19 @@ class EventRows(Sequence[Event]):
 
     def __iter__(self) -> Iterator[Event]:
         return map(partial(_Glimpse.of, self._whole), self.rows)
+
+    @property
+    def types(self) -> list[str]:
+        """The type of each event."""
+        return [row[_TYPE] for row in self.rows]
+
+    def decoded(self, decoders: Mapping[str, Callable[[str | None], Any]]) -> list[Any]:
+        """Return what the decoders of their types make of the events' data.
+
+        Raises:
+            KeyError: For a type that has none.
+        """
+        return [decoders[row[1]](row[2]) for row in self.rows]  # numbers, not names: this runs for each event
 
     def of_types(self, wanted: Callable[[str], bool]) -> EventRows:
         """Return the events whose types are wanted."""

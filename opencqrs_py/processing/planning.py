@@ -144,7 +144,7 @@ class Planner:
     def _decoded(self, events: Sequence[Event]) -> list[Any]:
         quick = self._quick
         if isinstance(events, EventRows):
-            return [quick[row[1]](row[2]) for row in events.rows]
+            return events.decoded(quick)
         return [quick[event.type](event.payload) for event in events]
 
     def calls_of_work(self, events: Sequence[Event], work: Work) -> Iterable[Callable[[Any], Any]]:
@@ -153,7 +153,7 @@ class Planner:
         calls = {event_type: call_of_work(work) for event_type, call_of_work in known}
         if len(calls) == 1:
             return repeat(*calls.values())
-        types = [row[1] for row in events.rows] if isinstance(events, EventRows) else [event.type for event in events]
+        types = events.types if isinstance(events, EventRows) else [event.type for event in events]
         return map(calls.__getitem__, types)
 
     def _learned(self, event_type: str) -> bool:
