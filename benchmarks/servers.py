@@ -100,11 +100,13 @@ def mariadb_server() -> Iterator[str]:
     with tempfile.TemporaryDirectory() as folder:  # not below another one: a socket's path must be short
         common = ["--no-defaults", f"--user={getpass.getuser()}", f"--datadir={folder}/data"]
         quick = ["--auth-root-authentication-method=normal", "--skip-test-db"]
-        subprocess.run([install, *common, *quick], check=True, capture_output=True)
+        # A server that starts deletes all temporary tables that it finds, in a shared folder those of another one.
+        own_temporary_files = os.environ | {"TMPDIR": folder}
+        subprocess.run([install, *common, *quick], check=True, capture_output=True, env=own_temporary_files)
         own = [f"--socket={folder}/socket", f"--pid-file={folder}/pid", "--skip-networking", "--skip-log-bin"]
         with (
             Path(folder, "log").open("wb") as log,
-            subprocess.Popen([server, *common, *own], stdout=log, stderr=log) as process,
+            subprocess.Popen([server, *common, *own], stdout=log, stderr=log, env=own_temporary_files) as process,
         ):
             try:
                 _create_database(f"{folder}/socket", "test")
