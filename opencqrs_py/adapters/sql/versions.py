@@ -20,7 +20,7 @@ __all__ = ["INDEXED_LENGTH", "prepare"]
 # PostgreSQL's advisory lock that is taken in turn by those who change tables.
 _CHANGES = 0x0C9127 << 32
 INDEXED_LENGTH = 500  # characters that a server's indexes hold of a subject or type; PostgreSQL takes up to 2,704 bytes
-_NO_TRIGGERS = (1142, 1227, 1419)  # MariaDB: no privilege, or with a binary log only for administrators
+_NOT_ALLOWED = (1142, 1227, 1419)  # MariaDB: no privilege, or, with a binary log, triggers for administrators only
 
 Step = Callable[[Connection], None]
 
@@ -31,8 +31,8 @@ def prepare(database: Database, table: Table) -> None:
     Who finds it so has sent one statement and waits for no writer.
 
     Raises:
-        EventStoreError: OCQ-311, if a newer package has changed the table; OCQ-312, if MariaDB does not let us create
-            the trigger that all who add events need.
+        EventStoreError: OCQ-311, if a newer package has changed the table; OCQ-312, if MariaDB does not let us
+            create the trigger that all who add events need, or alter the table.
     """
     version = _recorded(database, table)
     newest = 1 + len(_STEPS.get(table.name, ()))
@@ -92,9 +92,9 @@ def _take_step(database: Database, connection: Connection, step: Step) -> None:
     try:
         step(connection)
     except DBAPIError as error:
-        if server_error(error) not in _NO_TRIGGERS:
+        if server_error(error) not in _NOT_ALLOWED:
             raise
-        what = f"the trigger of the table {EVENTS.name} cannot be created ({reason_of(error)})"
+        what = f"the table {EVENTS.name} cannot be completed ({reason_of(error)})"
         fix = (
             "let an administrator run GRANT ALL ON the database, and with a binary log "
             "SET GLOBAL log_bin_trust_function_creators = 1"
@@ -120,4 +120,10 @@ def _serialise_events(connection: Connection) -> None:
         connection.exec_driver_sql(statement)
 
 
-_STEPS: dict[str, tuple[Step, ...]] = {EVENTS.name: (_search_events, _serialise_events)}
+def _order_identities(connection: Connection) -> None:
+    """Version 4 of the event store: on MariaDB ids in order are kept in order, as they are on the others."""
+    if kind_of(connection) == "mariadb" and not mariadb.is_ordered(connection):
+        connection.exec_driver_sql(mariadb.ORDERED)
+
+
+_STEPS: dict[str, tuple[Step, ...]] = {EVENTS.name: (_search_events, _serialise_events, _order_identities)}

@@ -66,4 +66,20 @@ def test_events_have_one_identity_if_source_and_id_are_the_same(one: tuple[str, 
 
 
 def test_an_identity_is_computed_as_the_server_does_it() -> None:
-    assert identity_of("s😀", "größe") == sha256("2:s😀größe".encode()).digest()
+    assert identity_of("s😀", "größe") == "größe".encode() + sha256("2:s😀größe".encode()).digest()[:16]
+
+
+NUMBER = st.integers(0, 10**12)
+
+
+@given(source=TEXT, one=NUMBER, other=NUMBER)
+def test_identities_come_in_the_order_of_the_ids(source: str, one: int, other: int) -> None:
+    assert (identity_of(source, f"{one:013}") < identity_of(source, f"{other:013}")) == (one < other)
+
+
+@given(names=st.lists(st.text(max_size=30), min_size=2, max_size=2, unique=True))
+def test_ids_that_begin_alike_are_told_apart(names: list[str]) -> None:
+    one, other = (identity_of("s", "x" * 20 + name) for name in names)
+    assert one != other
+    assert one[:20] == other[:20]
+    assert len(one) == len(other) == 36
