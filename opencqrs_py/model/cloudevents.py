@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -9,8 +10,9 @@ import orjson
 
 from opencqrs_py.errors import EventFormatError
 from opencqrs_py.model.event import Event
+from opencqrs_py.model.exact_numbers import exact_members, loses_digits
 
-__all__ = ["microseconds", "parse_event", "write_event"]
+__all__ = ["microseconds", "parse_event", "write_event", "written_extensions"]
 
 _REQUIRED = ("id", "source", "type")
 _TEXTS = (*_REQUIRED, "subject", "time", "datacontenttype")
@@ -21,7 +23,7 @@ def parse_event(line: bytes | str, position: int = 0) -> Event:
     """Read one CloudEvent from its JSON format.
 
     ``subject`` may be missing and is then ``/``. All attributes that are not named by the specification's core become
-    extensions.
+    extensions. Numbers are kept to the last digit.
 
     Args:
         line: The JSON object.
@@ -45,7 +47,7 @@ def parse_event(line: bytes | str, position: int = 0) -> Event:
     take = fields.pop
     take("specversion", None)
     data = take("data", None)
-    return Event(
+    event = Event(
         position,
         take("id"),
         take("source"),
@@ -56,11 +58,17 @@ def parse_event(line: bytes | str, position: int = 0) -> Event:
         None if data is None else _json(data, "attribute 'data'"),
         _json(fields, "the extensions") if fields else None,
     )
+    text = line if isinstance(line, bytes) else line.encode()
+    return _with_exact_numbers(event, text, tuple(fields)) if loses_digits(text) else event
 
 
 def write_event(event: Event) -> dict[str, Any]:
-    """Return an event as the object of the JSON format, with its extensions."""
-    optional = {"time": event.time, "data": event.data if event.payload is not None else None}
+    """Return an event as the object of the JSON format, with its extensions.
+
+    Returns:
+        An object for ``orjson``: data with numbers that Python's ``float`` does not hold are in it as their own text.
+    """
+    optional = {"time": event.time, "data": None if event.payload is None else _exact(event.payload, event.data)}
     return {
         "specversion": "1.0",
         "id": event.id,
@@ -69,8 +77,16 @@ def write_event(event: Event) -> dict[str, Any]:
         "type": event.type,
         "datacontenttype": event.content_type,
         **{name: value for name, value in optional.items() if value is not None},
-        **event.metadata,
+        **written_extensions(event),
     }
+
+
+def written_extensions(event: Event) -> Mapping[str, Any]:
+    """Return an event's extensions for ``orjson``; those with numbers that no ``float`` holds as their own text."""
+    text = (event.extensions or "").encode()
+    if not loses_digits(text):
+        return event.metadata
+    return {name: orjson.Fragment(value) for name, value in exact_members(text).items()}
 
 
 def microseconds(time: str | None) -> int | None:
@@ -87,6 +103,19 @@ def microseconds(time: str | None) -> int | None:
         raise ValueError(msg)
     since = moment - _EPOCH
     return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
+
+
+def _exact(text: str, value: Any) -> Any:
+    return orjson.Fragment(text) if loses_digits(text.encode()) else value
+
+
+def _with_exact_numbers(event: Event, text: bytes, extensions: tuple[str, ...]) -> Event:
+    exact = exact_members(text)
+    members = ",".join(f"{orjson.dumps(name).decode()}:{exact[name]}" for name in extensions)
+    return event._replace(
+        payload=None if event.payload is None else exact["data"],
+        extensions=f"{{{members}}}" if extensions else None,
+    )
 
 
 def _is_ordinary(fields: dict[str, Any]) -> bool:

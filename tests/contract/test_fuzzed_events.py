@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -114,7 +115,7 @@ def test_a_line_is_an_event_or_refused_with_the_reason(line: bytes) -> None:
     assert all((event.id, event.source, event.type, event.subject, event.content_type))
     microseconds(event.time)
     assert event.payload is None or event.data is not None
-    assert parse_event(json.dumps(write_event(event))) == event
+    assert parse_event(orjson.dumps(write_event(event))) == event
     assert parse_event(event_line(event)) == event
     assert event_line(event).count(b"\n") == 1
 

@@ -10,8 +10,9 @@ from typing import Any, BinaryIO, Protocol, cast
 import orjson
 
 from opencqrs_py.adapters.files.formats import Compression, FileFormat, Kind
-from opencqrs_py.model.cloudevents import microseconds
+from opencqrs_py.model.cloudevents import microseconds, written_extensions
 from opencqrs_py.model.event import Event
+from opencqrs_py.model.exact_numbers import without_space
 
 __all__ = ["EventWriter", "event_line", "writer_to"]
 
@@ -49,7 +50,7 @@ def writer_to(file: BinaryIO, form: FileFormat) -> Iterator[EventWriter]:
 def event_line(event: Event) -> bytes:
     """Return an event as a line in CloudEvents' JSON format, with its line end.
 
-    The data stand in it as they are stored; only line ends in them are written out.
+    The data stand in it as they are stored; if there are line ends in them, then without the space between their parts.
 
     Raises:
         EventFormatError: OCQ-210, if the event's data are not JSON.
@@ -65,11 +66,11 @@ def event_line(event: Event) -> bytes:
         fields["time"] = event.time
     fields["datacontenttype"] = event.content_type
     if event.payload is not None:
-        data = event.data  # refuses what is no JSON
+        _ = event.data  # refuses what is no JSON
         one_line = "\n" not in event.payload and "\r" not in event.payload
-        fields["data"] = orjson.Fragment(event.payload) if one_line else data
+        fields["data"] = orjson.Fragment(event.payload if one_line else without_space(event.payload))
     if event.extensions is not None:
-        fields = {**event.metadata, **fields}
+        fields = {**written_extensions(event), **fields}
     return orjson.dumps(fields, option=orjson.OPT_APPEND_NEWLINE)
 
 
