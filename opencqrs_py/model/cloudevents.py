@@ -12,10 +12,11 @@ from opencqrs_py.errors import EventFormatError
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.exact_numbers import exact_members, loses_digits
 
-__all__ = ["microseconds", "parse_event", "write_event", "written_extensions"]
+__all__ = ["extensions_of", "microseconds", "parse_event", "write_event"]
 
 _REQUIRED = ("id", "source", "type")
 _TEXTS = (*_REQUIRED, "subject", "time", "datacontenttype")
+_ATTRIBUTES = frozenset({*_TEXTS, "specversion", "data", "data_base64"})
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -77,16 +78,23 @@ def write_event(event: Event) -> dict[str, Any]:
         "type": event.type,
         "datacontenttype": event.content_type,
         **{name: value for name, value in optional.items() if value is not None},
-        **written_extensions(event),
+        **extensions_of(event),
     }
 
 
-def written_extensions(event: Event) -> Mapping[str, Any]:
-    """Return an event's extensions for ``orjson``; those with numbers that no ``float`` holds as their own text."""
-    text = (event.extensions or "").encode()
-    if not loses_digits(text):
-        return event.metadata
-    return {name: orjson.Fragment(value) for name, value in exact_members(text).items()}
+def extensions_of(event: Event) -> dict[str, Any]:
+    """Return what accompanies an event's data, but for names that are CloudEvents' own.
+
+    A log that other programs fill, such as a table with a column of metadata, may hold such names; the event's own
+    attributes are never replaced by them.
+
+    Returns:
+        An object for ``orjson``: values with numbers that Python's ``float`` does not hold are in it as their own text.
+    """
+    values: Mapping[str, Any] = event.metadata
+    if event.extensions is not None and loses_digits(text := event.extensions.encode()):
+        values = {name: orjson.Fragment(value) for name, value in exact_members(text).items()}
+    return {name: value for name, value in values.items() if name not in _ATTRIBUTES}
 
 
 def microseconds(time: str | None) -> int | None:

@@ -421,6 +421,16 @@ def test_tail_shows_one_line_an_event(tmp_path, events, monkeypatch) -> None:
     ]
 
 
+def test_a_position_is_the_events_own_whatever_its_extensions_say(tmp_path, events, stored, monkeypatch) -> None:
+    from opencqrs_py.cli.events import tailing  # noqa: PLC0415
+
+    monkeypatch.setattr(tailing.Follower, "run", lambda _self: None)
+    events("import", write_lines(tmp_path / "in.ndjson", [event(1, extensions='{"position":77,"user":"ada"}')]))
+    (listed,) = stored()
+    assert (listed["position"], listed["user"], next(iter(listed))) == (1, "ada", "position")
+    assert json.loads(events("tail", "--format", "json").out) == listed
+
+
 # ------------------------------------------------------------------------------------------------- read-only stores
 
 

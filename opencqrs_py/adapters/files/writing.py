@@ -10,7 +10,7 @@ from typing import Any, BinaryIO, Protocol, cast
 import orjson
 
 from opencqrs_py.adapters.files.formats import Compression, FileFormat, Kind
-from opencqrs_py.model.cloudevents import microseconds, written_extensions
+from opencqrs_py.model.cloudevents import extensions_of, microseconds
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.exact_numbers import without_space
 
@@ -70,7 +70,7 @@ def event_line(event: Event) -> bytes:
         one_line = "\n" not in event.payload and "\r" not in event.payload
         fields["data"] = orjson.Fragment(event.payload if one_line else without_space(event.payload))
     if event.extensions is not None:
-        fields = {**written_extensions(event), **fields}
+        fields = {**extensions_of(event), **fields}
     return orjson.dumps(fields, option=orjson.OPT_APPEND_NEWLINE)
 
 

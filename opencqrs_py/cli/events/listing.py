@@ -8,15 +8,13 @@ from itertools import islice
 import click
 
 from opencqrs_py.cli.events.selecting import after_option, events_after, selection_options
+from opencqrs_py.cli.events.showing import DATA_SHOWN, positioned
 from opencqrs_py.cli.options import ProjectOptions, format_option, project_options
 from opencqrs_py.cli.output import clean, print_json, stdout
-from opencqrs_py.model.cloudevents import write_event
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.selection import Selection
 
 __all__ = ["list_command"]
-
-_DATA_SHOWN = 60  # characters of an event's data in a table
 
 
 @click.command("list")
@@ -30,7 +28,7 @@ def list_command(options: ProjectOptions, after: int, limit: int, selection: Sel
     source = options.application().event_store
     events = list(islice(events_after(source, after, limit, selection), limit))
     if as_json:
-        print_json([{"position": event.position, **write_event(event)} for event in events])
+        print_json(list(map(positioned, events)))
     else:
         _print_table(events)
 
@@ -42,7 +40,7 @@ def _print_table(events: Iterable[Event]) -> None:
     table.add_column("position", justify="right")
     for title in ("time", "type", "subject"):
         table.add_column(title, no_wrap=True)
-    table.add_column("data", overflow="ellipsis", no_wrap=True, max_width=_DATA_SHOWN)
+    table.add_column("data", overflow="ellipsis", no_wrap=True, max_width=DATA_SHOWN)
     for e in events:
         cells = (f"{e.position:,}", e.time or "-", clean(e.type), clean(e.subject), clean(e.payload or "-"))
         table.add_row(*(cell.replace("[", r"\[") for cell in cells))

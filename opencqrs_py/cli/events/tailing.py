@@ -11,10 +11,10 @@ import click
 import orjson
 
 from opencqrs_py.cli.events.selecting import events_between, selection_options, slices_between
+from opencqrs_py.cli.events.showing import DATA_SHOWN, positioned
 from opencqrs_py.cli.notices import in_words
 from opencqrs_py.cli.options import ProjectOptions, format_option, project_options
 from opencqrs_py.cli.output import clean, stderr, stdout
-from opencqrs_py.model.cloudevents import write_event
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.selection import Selection
 from opencqrs_py.processing.ports import EventSource
@@ -24,7 +24,6 @@ __all__ = ["Follower", "last_events", "tail_command"]
 
 _WAIT_SECONDS = 1.0  # at most, until a watch is asked again
 _FIRST_WINDOW = 1_000  # positions that are looked at for the last events, and then twice as many before them, and so on
-_DATA_SHOWN = 60  # characters
 
 Show = Callable[[Sequence[Event]], None]
 
@@ -109,14 +108,13 @@ class Follower:
 
 def _show_json(events: Iterable[Event]) -> None:
     for event in events:
-        told = {"position": event.position, **write_event(event)}
-        sys.stdout.write(orjson.dumps(told, option=orjson.OPT_APPEND_NEWLINE).decode())
+        sys.stdout.write(orjson.dumps(positioned(event), option=orjson.OPT_APPEND_NEWLINE).decode())
     sys.stdout.flush()
 
 
 def _show_text(events: Iterable[Event]) -> None:
     for event in events:
         data = event.payload or "-"
-        shown = data if len(data) <= _DATA_SHOWN else data[: _DATA_SHOWN - 1] + "…"
+        shown = data if len(data) <= DATA_SHOWN else data[: DATA_SHOWN - 1] + "…"
         line = f"{event.position:>9,}  {event.time or '-'}  {event.type}  {event.subject}  {shown}"
         stdout().print(clean(line).replace("\n", "\\n"), markup=False, soft_wrap=True)

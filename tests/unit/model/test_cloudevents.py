@@ -122,6 +122,13 @@ def test_missing_attributes_are_left_out_when_written() -> None:
     }
 
 
+def test_extensions_never_take_the_place_of_an_attribute() -> None:
+    """A column of metadata of another system may have any name in it."""
+    others = b'{"specversion":"9","id":"x","subject":"/x","time":"never","data":1,"data_base64":"","user":"ada"}'
+    event = parse_event(line())._replace(extensions=others.decode())
+    assert write_event(event) == {**write_event(parse_event(line())), "user": "ada"}
+
+
 texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1)
 json_values = st.recursive(
     st.none()

@@ -66,8 +66,8 @@ def test_line_ends_within_data_break_no_line(payload: str) -> None:
 
 
 def test_extensions_never_take_the_place_of_an_attribute() -> None:
-    line = event_line(BARE._replace(extensions='{"id":"other","data":1,"x":2}'))
-    assert (json.loads(line)["id"], json.loads(line)["x"]) == ("2", 2)
+    line = event_line(BARE._replace(extensions='{"id":"other","time":"never","data":1,"x":2}'))
+    assert json.loads(line) == {**json.loads(event_line(BARE)), "x": 2}
 
 
 @pytest.mark.parametrize("kind", [Kind.LINES, Kind.ROWS])
