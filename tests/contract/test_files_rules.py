@@ -433,6 +433,17 @@ def test_a_bad_row_is_refused_where_it_stands(tmp_path, source, column: str, val
     assert ids(source, 2) == ["3"]
 
 
+@pytest.mark.parametrize("payload", ["nope", "", '"a\0b"', "NaN"])
+def test_data_of_a_row_that_are_no_json_are_refused_in_an_import(tmp_path, payload: str) -> None:
+    path = tmp_path / "a.parquet"
+    with path.open("wb") as file, writer_to(file, format_of(path.name)) as writer:
+        writer.write([event(1), event(2)._replace(payload=None), event(3)._replace(payload=payload)])
+    events = events_of_file(path)
+    assert [next(events).id, next(events).id] == ["1", "2"]
+    error = refusal(lambda: next(events), "OCQ-212")
+    assert (error.what, error.where) == ("the column 'payload' holds no JSON", f"{path}, row 3")
+
+
 def test_extensions_of_rows_are_kept(tmp_path, source) -> None:
     given = [event(1)._replace(extensions='{"x":1}'), event(2)]
     with written_whole(tmp_path / "a.parquet") as file, writer_to(file, format_of("a.parquet")) as writer:

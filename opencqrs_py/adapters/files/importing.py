@@ -22,13 +22,14 @@ def events_of_file(path: Path) -> Generator[Event, None, None]:
     A file whose suffix is unknown is taken for lines, uncompressed unless it ends with ``.gz`` or ``.zst``.
 
     Raises:
-        EventFormatError: OCQ-212, naming file and line of what is no event; OCQ-213, if the file is damaged.
+        EventFormatError: OCQ-212, naming file and line (or row) of what is no event, or whose data are no JSON;
+            OCQ-213, if the file is damaged.
         EventStoreError: OCQ-344, if the columns of a Parquet file are not those of events.
         OSError: If it cannot be opened.
     """
     known = format_of(path.name)
     if known is not None and known.kind is Kind.ROWS:
-        reader: RowReader | LineReader = RowReader(path, open_parquet(path))
+        reader: RowReader | LineReader = RowReader(path, open_parquet(path), with_data=True)
     else:
         compression = known.compression if known else _last_suffix(path)
         reader = LineReader(path, unpacked(path, compression), compressed=compression is not Compression.NONE)
