@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -31,8 +32,12 @@ def stderr() -> Console:
 
 
 def print_json(value: Any) -> None:
-    """Print a value as JSON, indented."""
-    sys.stdout.write(orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS).decode() + "\n")
+    """Print a value as JSON, indented; names of files that are not UTF-8 with escapes, as Python has them."""
+    try:
+        text = orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS).decode()
+    except orjson.JSONEncodeError:
+        text = json.dumps(value, indent=2)
+    sys.stdout.write(text + "\n")
 
 
 def explain(error: OpenCqrsError) -> None:

@@ -240,6 +240,14 @@ def test_the_json_of_an_import_tells_of_each_file(tmp_path, events) -> None:
     assert events("import", "empty", "--format", "json").json["files"] == []
 
 
+def test_the_json_names_files_whose_names_are_not_utf_8(tmp_path, events) -> None:
+    name, copy = (os.fsdecode(os.fsencode(tmp_path) + b"/" + name) for name in (b"in\xff.ndjson", b"copy\xff.ndjson"))
+    write_lines(Path(name), [event(1)])
+    assert events("import", name, "--format", "json").json["files"][0]["file"] == name
+    assert events("export", copy, "--format", "json").json["file"] == copy
+    assert Path(copy).read_bytes() == Path(name).read_bytes()
+
+
 @pytest.mark.parametrize(
     ("name", "place", "what"),
     [("bad.ndjson", "bad.ndjson:2", "mend the line and"), ("bad.parquet", "bad.parquet, row 2", "mend the file and")],
