@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from datetime import UTC, datetime
 from random import Random
 from threading import Event as Signal
 
@@ -120,6 +121,41 @@ def test_columns_of_other_types_are_read_as_texts(database: Database, kind: str)
     name = "6ecd8c99-4036-403d-bf84-cf8400f67836"
     assert read == Event(1, name, "shop.log", "/", "sold", found[1], "application/json", '{"ü": 1}', None)
     assert found == ["2026-01-01T11:00:00.500000Z", "2026-01-01T11:00:00.000000Z"]
+
+
+@BOTH
+def test_texts_of_times_without_a_zone_are_taken_for_utc(database: Database, kind: str) -> None:
+    """As SQLite's own functions write them, and many programs that keep times as texts."""
+    create(database)
+    given = [
+        "2026-01-01 10:00:00",
+        "2026-01-01T10:00:00.5",
+        "2026-01-02",
+        "2026-01-01 10:00:00+01:00",
+        "2026-01-03T00:00Z",
+    ]
+    with database.writing() as connection:
+        for number, moment in enumerate(given):
+            insert(connection, event(number, time=moment))
+    source = MappedEventSource(database, MAPPING)
+    read = source.read(0, 10, ALL).events
+    assert [one.time for one in read] == [
+        *("2026-01-01T10:00:00Z", "2026-01-01T10:00:00.500000Z", "2026-01-02T00:00:00Z"),
+        *("2026-01-01 10:00:00+01:00", "2026-01-03T00:00Z"),
+    ]
+    assert all(one.timestamp and one.timestamp.tzinfo for one in read)
+    assert source.position_before(datetime(2026, 1, 2, tzinfo=UTC)) == read[1].position
+
+
+@BOTH
+def test_a_start_at_a_time_is_refused_where_a_column_holds_other_things(database: Database, kind: str) -> None:
+    create(database)
+    with database.writing() as connection:
+        insert(connection, event(1, time="1767261600"))
+    source = MappedEventSource(database, MAPPING)
+    assert source.read(0, 10, ALL).events[0].time == "1767261600"
+    with pytest.raises(EventStoreError, match=r"OCQ-314.*'happened' of 'Stored Events' holds '1767261600'.*no time"):
+        source.position_before(datetime(2026, 1, 2, tzinfo=UTC))
 
 
 @BOTH

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Connection, inspect, types
@@ -13,7 +14,7 @@ from opencqrs_py.adapters.sql.kinds import kind_of
 from opencqrs_py.errors import EventStoreError
 from opencqrs_py.model.mapping import TableMapping
 
-__all__ = ["ForeignTable", "fitted"]
+__all__ = ["ForeignTable", "fitted", "in_utc"]
 
 _NAMED = 10  # most names in a message
 _RFC_3339 = 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'
@@ -53,6 +54,20 @@ def fitted(database: Database, connection: Connection, mapping: TableMapping) ->
         raise EventStoreError("OCQ-313", what, database.label, f"mend {mapping.said_in}")
     _check_types(database, mapping, found)
     return _named(connection, mapping, table, schema, found)
+
+
+def in_utc(moment: str | None) -> str | None:
+    """Return the text of a time; one without a zone, as SQLite's own functions write it, is taken for UTC.
+
+    What is no time at all comes back as it is.
+    """
+    if moment is None or moment.endswith("Z"):
+        return moment
+    try:
+        found = datetime.fromisoformat(moment)
+    except ValueError:
+        return moment
+    return f"{found.isoformat()}Z" if found.tzinfo is None else moment
 
 
 def _columns(database: Database, connection: Connection, mapping: TableMapping) -> dict[str, Any]:
@@ -104,7 +119,7 @@ def _named(
 
 
 def _as_text(connection: Connection, column: str, kind: Any) -> str:
-    """Return an expression for the text of a column; a time without a zone is taken for UTC."""
+    """Return an expression for the text of a column; a timestamp without a zone is taken for UTC."""
     if kind_of(connection) != "postgresql":
         return f"CAST({column} AS TEXT)"
     if isinstance(kind, types.DateTime):

@@ -14,7 +14,7 @@ from sqlalchemy import Connection
 
 from opencqrs_py.adapters.sql.at_work import AtWork
 from opencqrs_py.adapters.sql.databases import Database
-from opencqrs_py.adapters.sql.foreign import ForeignTable, fitted
+from opencqrs_py.adapters.sql.foreign import ForeignTable, fitted, in_utc
 from opencqrs_py.adapters.sql.horizon import Horizon
 from opencqrs_py.adapters.sql.kinds import mark_of
 from opencqrs_py.adapters.sql.outages import DatabaseAwayError
@@ -93,14 +93,18 @@ class MappedEventSource:
             return self._within(connection, after, min(upto, self._look(connection)), limit, selection)
 
     def position_before(self, moment: datetime) -> int:
-        """Return the position before the first event with ``time >= moment``; the head if there is none."""
+        """Return the position before the first event with ``time >= moment``; the head if there is none.
+
+        Raises:
+            EventStoreError: OCQ-314, if an event before it has something else for a time.
+        """
         wanted = microseconds(moment.isoformat())
         assert wanted is not None  # noqa: S101 for the type checker
         after, head = 0, self.head()
         while after < head:
             part = self.read(after, _STRETCH, Selection())
             for event in part.events:
-                happened = microseconds(event.time)
+                happened = self._time_of(event)
                 if happened is not None and happened >= wanted:
                     return event.position - 1
             after = part.upto
@@ -225,9 +229,21 @@ class MappedEventSource:
             values += (selection.subject, selection.prefix) if selection.recursive else (selection.subject,)
         return " AND ".join(texts), values
 
+    def _time_of(self, event: Event) -> int | None:
+        try:
+            return microseconds(event.time)
+        except ValueError:
+            what = (
+                f"the column '{self._mapping.time}' of '{self._mapping.table}' holds {event.time!r}, which is no time"
+            )
+            fix = (
+                f"name a column of timestamps or RFC 3339 texts in {self._mapping.said_in}.time, or start at a position"
+            )
+            raise EventStoreError("OCQ-314", what, event.label, fix) from None
+
     def _event(self, row: Any) -> Event:
         position, event_id, source, subject, kind, moment, data, metadata = row
         if source is None:
             source = self._mapping.source_value or self._mapping.table
         extensions = None if metadata == "null" else metadata
-        return Event(position, event_id, source, subject or "/", kind, moment, _JSON, data, extensions)
+        return Event(position, event_id, source, subject or "/", kind, in_utc(moment), _JSON, data, extensions)
