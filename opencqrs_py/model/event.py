@@ -67,8 +67,21 @@ class Event(_Columns):
 
     @cached_property
     def metadata(self) -> Metadata:
-        """The extension attributes; empty when there are none (K14)."""
-        return Metadata(orjson.loads(self.extensions)) if self.extensions else Metadata()
+        """The extension attributes; empty when there are none (K14).
+
+        Raises:
+            EventFormatError: OCQ-210, if they are no JSON object, as in a table that another program fills.
+        """
+        if not self.extensions:
+            return Metadata()
+        try:
+            found = orjson.loads(self.extensions)
+        except orjson.JSONDecodeError as error:
+            what = f"the event's metadata are not JSON ({error})"
+            raise EventFormatError("OCQ-210", what, self.label) from error
+        if not isinstance(found, dict):
+            raise EventFormatError("OCQ-210", "the event's metadata are no JSON object", self.label)
+        return Metadata(found)
 
     @property
     def timestamp(self) -> datetime | None:

@@ -54,6 +54,17 @@ def test_metadata_are_the_extensions() -> None:
     assert isinstance(event().metadata, Metadata)
 
 
+@pytest.mark.parametrize(
+    ("extensions", "what"), [("[1]", "are no JSON object"), ('"x"', "are no JSON object"), ("{", "are not JSON (")]
+)
+def test_metadata_that_are_no_object_are_an_error_that_names_the_event(extensions: str, what: str) -> None:
+    with pytest.raises(EventFormatError) as caught:
+        _ = event(extensions=extensions).metadata
+    assert caught.value.code == "OCQ-210"
+    assert caught.value.what.startswith(f"the event's metadata {what}")
+    assert caught.value.where == "event 4711 at position 12 (book-lent.v1, /books/1)"
+
+
 @pytest.mark.parametrize("extensions", [None, "", "{}"])
 def test_no_metadata_is_an_empty_mapping(extensions: str | None) -> None:
     metadata = event(extensions=extensions).metadata
