@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
 
 import pytest
 from sqlalchemy import create_engine, text
@@ -13,6 +14,7 @@ from sqlalchemy.pool import StaticPool
 from opencqrs_py.adapters.sql import Database, DatabaseTransactions, SqlEventStore, watching
 from opencqrs_py.engines.watching import HeadWatcher
 from opencqrs_py.model import Event
+from opencqrs_py.model.appending import SubjectIsPopulated
 
 SECONDS = 30  # longest wait for another thread
 POSTGRESQL = pytest.mark.parametrize("kind", [pytest.param("postgresql", marks=pytest.mark.postgresql)])
@@ -82,6 +84,41 @@ def test_work_on_other_tables_is_no_news(store: SqlEventStore, database: Databas
         with database.writing() as connection:
             connection.execute(text("CREATE TABLE other (n INTEGER)"))
         assert watch.wait(0, 0.05) == 0
+
+
+@POSTGRESQL
+def test_the_server_tells_of_events_before_anybody_asks(
+    store: SqlEventStore, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watching, "_LOOK_SECONDS", 3_600.0)
+    writer = SqlEventStore(database)
+    with store.watched() as watch:
+        assert watch.wait(0, 0) == 0
+        writer.append([event("1")])
+        assert watch.wait(0, SECONDS) == 1
+        writer.append(event(name) for name in ("2", "3"))
+        assert watch.wait(1, SECONDS) == 3
+        with database.writing() as connection:
+            connection.execute(FOREIGN, {"id": "4"})
+        assert watch.wait(3, SECONDS) == 4
+
+
+@POSTGRESQL
+def test_a_log_in_another_schema_of_the_database_is_no_news(url: str, database: Database) -> None:
+    with database.writing() as connection:
+        connection.execute(text("CREATE SCHEMA long; CREATE SCHEMA short"))
+    with ExitStack() as opened:
+        long, short = (
+            SqlEventStore(opened.enter_context(closing(Database(f"{url}&options=-csearch_path%3D{schema}"))))
+            for schema in ("long", "short")
+        )
+        with short.watched() as watch:
+            long.append([event("1"), event("2"), event("3")])
+            assert watch.wait(0, 0.05) == 0
+            long.append((event(name) for name in ("4", "5")), [SubjectIsPopulated("/books/1")])
+            assert watch.wait(0, 0.05) == 0
+            short.append([event("1")])
+            assert watch.wait(0, SECONDS) == 1
 
 
 def test_an_append_that_is_rolled_back_is_no_news(store: SqlEventStore, open_database: Callable[[], Database]) -> None:

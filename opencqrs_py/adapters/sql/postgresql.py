@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from opencqrs_py.adapters.sql.schema import EVENTS
 
-__all__ = ["APPENDS", "APPEND_AT_ONCE", "EVENTS_CHANNEL", "INSERT_ALL", "SERIALISED", "WRITTEN"]
+__all__ = ["APPENDS", "APPEND_AT_ONCE", "EVENTS_CHANNEL", "INSERT_ALL", "SERIALISED", "TABLE_NUMBER", "WRITTEN"]
 
 APPENDS = 0x0C9126 << 32
 """The advisory lock of those who add events."""
 
 EVENTS_CHANNEL = "opencqrs_events"
-"""Where those who listen are told that events are being added."""
+"""Where those who listen are told that events are being added.
+
+A channel is the whole database's, and each of its schemas may hold a log. So an append tells the newest position and,
+behind a space, the table's number (``TABLE_NUMBER``); the trigger tells nothing but that there is news.
+"""
 
 WRITTEN = ("id", "source", "subject", "type", "time", "content_type", "payload", "extensions", "time_us")
 """The columns that an append fills."""
@@ -18,6 +22,10 @@ WRITTEN = ("id", "source", "subject", "type", "time", "content_type", "payload",
 _TABLE = EVENTS.name
 _NAMES = ", ".join(WRITTEN)
 _COLUMNS = ", ".join(f"{name} {'bigint' if name == 'time_us' else 'text'}" for name in WRITTEN)
+
+
+TABLE_NUMBER = f"'{_TABLE}'::regclass::oid"
+"""The number that tells the table from those of the same name in other schemas."""
 
 
 def _fresh(rows: str) -> str:
@@ -35,7 +43,7 @@ WITH fresh AS (
 
 
 INSERT_ALL = f"""{_fresh("%s::json")}
-SELECT count(*), pg_notify('{EVENTS_CHANNEL}', max(position)::text) FROM fresh
+SELECT count(*), pg_notify('{EVENTS_CHANNEL}', max(position) || ' ' || {TABLE_NUMBER}) FROM fresh
 """  # noqa: S608 our own names
 """Adds rows and tells the newest position; within a turn."""
 
@@ -60,7 +68,7 @@ BEGIN
     END IF;
     {_fresh("rows")} SELECT count(*), max(position) INTO added, newest FROM fresh;
     IF added > 0 THEN
-        PERFORM pg_notify('{EVENTS_CHANNEL}', newest::text);
+        PERFORM pg_notify('{EVENTS_CHANNEL}', newest || ' ' || {TABLE_NUMBER});
     END IF;
     RETURN added;
 END $$

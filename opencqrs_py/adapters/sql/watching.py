@@ -13,7 +13,7 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
 from opencqrs_py.adapters.sql.databases import Database
-from opencqrs_py.adapters.sql.postgresql import EVENTS_CHANNEL
+from opencqrs_py.adapters.sql.postgresql import EVENTS_CHANNEL, TABLE_NUMBER
 from opencqrs_py.processing.ports import Watch
 
 __all__ = ["polling", "watching"]
@@ -68,6 +68,7 @@ class _Listener:
         )  # what comes in while a statement runs
         self._poll = select.poll()
         self._poll.register(self._driver.fileno(), select.POLLIN)
+        self._table = str(connection.exec_driver_sql(f"SELECT {TABLE_NUMBER}").scalar_one())
         self._head = 0
         self._must_look = True
         self._looked = 0.0
@@ -97,9 +98,10 @@ class _Listener:
             self._must_look = True  # which meets the error as well, and explains it
 
     def _hear(self, told: str) -> None:
-        if told.isdecimal():
-            self._head = max(self._head, int(told))
-        else:
+        position, _, table = told.partition(" ")
+        if table == self._table:
+            self._head = max(self._head, int(position))
+        elif not table:
             self._must_look = True
 
 
