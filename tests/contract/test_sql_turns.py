@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 from sqlalchemy import text
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import OperationalError, SQLAlchemyError
 
 from opencqrs_py.adapters.sql import Database, SqlEventStore, databases, turns, versions
 from opencqrs_py.adapters.sql.outages import DatabaseAwayError
 from opencqrs_py.errors import PreconditionFailedError
 from opencqrs_py.model import Event, Selection
-from opencqrs_py.model.appending import SubjectIsOnEventId, SubjectIsPristine
+from opencqrs_py.model.appending import Appended, SubjectIsOnEventId, SubjectIsPristine
 
 SECONDS = 60  # longest wait for another thread
 POSTGRESQL = pytest.mark.parametrize("kind", [pytest.param("postgresql", marks=pytest.mark.postgresql)])
@@ -45,6 +45,55 @@ class Dawdling:
         yield event("slow")
         self.taken_in.set()
         assert self.go_on.wait(SECONDS)
+
+
+OTHERS = {
+    "mariadb": "SELECT id FROM information_schema.processlist WHERE id <> CONNECTION_ID() AND user <> 'system user'",
+    "postgresql": "SELECT pid FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()",
+}
+CUT = {"mariadb": "KILL :process", "postgresql": "SELECT pg_terminate_backend(:process, 10000)"}
+
+
+def cut_others(database: Database) -> None:
+    """Let the server end the connections of everybody else, as a restart does."""
+    with database.reading() as connection:
+        for process in connection.execute(text(OTHERS[database.kind])).scalars().all():
+            connection.execute(text(CUT[database.kind]), {"process": process})
+
+
+@SERVERS
+def test_a_connection_that_is_cut_during_an_append_is_an_outage(
+    open_database: Callable[[], Database], database: Database
+) -> None:
+    store = SqlEventStore(open_database())
+
+    def cut_off() -> Iterator[Event]:
+        yield event("1")
+        cut_others(database)
+
+    with pytest.raises(SQLAlchemyError) as caught:
+        store.append(cut_off())
+    assert store.is_outage(caught.value)
+    assert store.append([event("1")]) == Appended(1, 1)
+
+
+@SERVERS
+def test_a_connection_that_is_cut_while_tables_are_made_is_an_outage(
+    open_database: Callable[[], Database], database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = SqlEventStore(open_database())
+    create = versions._create
+
+    def cut_off(connection: Any, table: Any) -> int:
+        cut_others(database)
+        return create(connection, table)
+
+    monkeypatch.setattr(versions, "_create", cut_off)
+    with pytest.raises(SQLAlchemyError) as caught:
+        store.head()
+    assert store.is_outage(caught.value)
+    monkeypatch.undo()
+    assert store.head() == 0
 
 
 def test_who_waits_too_long_for_another_writer_is_told_so(

@@ -7,7 +7,7 @@ from contextlib import contextmanager, suppress
 from math import ceil
 
 from sqlalchemy import Connection
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from opencqrs_py.adapters.sql.databases import Database
 from opencqrs_py.adapters.sql.mariadb import IN_TURN
@@ -89,7 +89,8 @@ def _on_mariadb(database: Database, lock: int) -> Iterator[Connection]:
             try:
                 yield connection
             finally:
-                connection.exec_driver_sql(f"DO RELEASE_LOCK({_NAMED})")
+                with suppress(SQLAlchemyError):  # as below; the lock ends with its connection
+                    connection.exec_driver_sql(f"DO RELEASE_LOCK({_NAMED})")
         return
     with database.writing() as connection:
         try:
@@ -102,7 +103,7 @@ def _on_mariadb(database: Database, lock: int) -> Iterator[Connection]:
         try:
             yield connection
         finally:
-            with suppress(DBAPIError):  # then the connection is gone, and what it knew with it
+            with suppress(SQLAlchemyError):  # then the connection is gone, and what it knew with it
                 connection.exec_driver_sql(f"SET {IN_TURN} = NULL")
 
 
