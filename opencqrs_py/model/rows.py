@@ -100,6 +100,24 @@ class _Glimpse(Event):
     def _read(self) -> Event:
         return self._whole(self.position)
 
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._read)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._read[index]
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or self._read == other
+
+    def __hash__(self) -> int:
+        return hash(self._read)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Event, tuple(self._read)
+
+    def _replace(self, **changes: Any) -> Event:  # type: ignore[override]
+        return self._read._replace(**changes)
+
     id = property(lambda self: self._read.id)
     source = property(lambda self: self._read.source)
     subject = property(lambda self: self._read.subject if self._subject is None else self._subject)

@@ -198,7 +198,7 @@ class EventSourceContract:
         part = source.read(0, 3, Selection(attributes=frozenset(attributes)))
         assert part.upto == whole[2].position
         seen = [[getattr(one, name) for name in ("label", *Event._fields)] for one in part.events]
-        assert seen == [[one.label, *one] for one in whole[:3]]
+        assert (seen, list(part.events)) == ([[one.label, *one] for one in whole[:3]], list(whole[:3]))
 
     def _kept(self, event: Event) -> Event:
         """Return an event as it can be compared with another one: without what the source does not keep."""

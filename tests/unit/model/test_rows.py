@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -54,6 +56,26 @@ def test_who_looks_at_an_event_sees_all_of_it(store: Store, *, subjects: bool) -
     found = rows(store, subjects=subjects)
     assert [seen(one) for one in found] == [seen(one) for one in EVENTS]
     assert [seen(found[n]) for n in (0, -1)] == [seen(EVENTS[n]) for n in (0, -1)]
+
+
+@pytest.mark.parametrize(
+    "taken",
+    [
+        tuple,
+        hash,
+        copy.copy,
+        Event._asdict,
+        lambda one: pickle.loads(pickle.dumps(one)),
+        lambda one: (one[1], one[-1], one[2:5]),
+        lambda one: one._replace(payload="2"),
+        lambda one: [*one],
+    ],
+    ids=["tuple", "hash", "copy", "dict", "pickle", "items", "replace", "unpacked"],
+)
+def test_who_takes_an_event_for_a_tuple_sees_all_of_it(store: Store, taken: Callable[[Event], Any]) -> None:
+    assert [taken(one) for one in rows(store)] == [taken(event) for event in EVENTS]
+    assert list(rows(store)) == EVENTS
+    assert rows(store)[0] != EVENTS[1]
 
 
 def test_position_type_and_data_are_there_without_another_read(store: Store) -> None:
