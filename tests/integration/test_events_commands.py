@@ -240,6 +240,14 @@ def test_the_json_of_an_import_tells_of_each_file(tmp_path, events) -> None:
     assert events("import", "empty", "--format", "json").json["files"] == []
 
 
+def test_a_named_pipe_is_read_to_its_end(tmp_path, events) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    lines = Path(write_lines(tmp_path / "in.ndjson", [event(1), event(2)]))
+    with subprocess.Popen(["sh", "-c", 'cat "$0" > "$1"', lines, tmp_path / "pipe"]) as writer:
+        assert events("import", str(tmp_path / "pipe")).out == "2 events imported\n"
+    assert writer.returncode == 0
+
+
 def test_the_json_names_files_whose_names_are_not_utf_8(tmp_path, events) -> None:
     name, copy = (os.fsdecode(os.fsencode(tmp_path) + b"/" + name) for name in (b"in\xff.ndjson", b"copy\xff.ndjson"))
     write_lines(Path(name), [event(1)])

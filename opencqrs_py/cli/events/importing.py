@@ -75,7 +75,7 @@ def _expanded(files: Sequence[str]) -> list[str]:
         try:
             is_folder = Path(file).is_dir()
             names += [str(path) for path in files_of(Path(file))] if is_folder else [file]
-            if not is_folder:
+            if not is_folder and not Path(file).is_fifo():  # to close a pipe would end the program that writes to it
                 Path(file).open("rb").close()
         except (OSError, ValueError) as error:
             raise click.UsageError(f"cannot read {file}: {getattr(error, 'strerror', error)}") from None
