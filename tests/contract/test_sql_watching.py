@@ -86,8 +86,8 @@ def test_work_on_other_tables_is_no_news(store: SqlEventStore, database: Databas
         assert watch.wait(0, 0.05) == 0
 
 
-@POSTGRESQL
-def test_the_server_tells_of_events_before_anybody_asks(
+@pytest.mark.parametrize("kind", ["sqlite", pytest.param("postgresql", marks=pytest.mark.postgresql)])
+def test_the_database_tells_of_events_before_anybody_asks_for_the_head(
     store: SqlEventStore, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(watching, "_LOOK_SECONDS", 3_600.0)
