@@ -96,6 +96,24 @@ def test_a_connection_that_is_cut_while_tables_are_made_is_an_outage(
     assert store.head() == 0
 
 
+@SERVERS
+def test_other_programs_wait_for_each_other_before_they_get_a_position(
+    open_database: Callable[[], Database], database: Database
+) -> None:
+    SqlEventStore(database).head()
+    impatient = {"mariadb": "SET innodb_lock_wait_timeout = 0", "postgresql": "SET lock_timeout = '1ms'"}
+    with open_database().engine.connect() as first, open_database().engine.connect() as second:
+        first.execute(FOREIGN, {"id": "1"})
+        second.execute(text(impatient[database.kind]))
+        with pytest.raises(OperationalError):
+            second.execute(FOREIGN, {"id": "2"})
+        second.rollback()
+        first.commit()
+        second.execute(FOREIGN, {"id": "2"})
+        second.commit()
+    assert [one.id for one in SqlEventStore(database).read(0, 10, Selection()).events] == ["1", "2"]
+
+
 def test_who_waits_too_long_for_another_writer_is_told_so(
     open_database: Callable[[], Database], monkeypatch: pytest.MonkeyPatch
 ) -> None:
