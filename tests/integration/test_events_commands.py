@@ -465,6 +465,9 @@ def test_files_refuse_to_be_added_to(tmp_path, events, files, command) -> None:
     refused = events(*command)
     assert refused.code == 2
     assert "[OCQ-343] events cannot be added to this event store\n  where: event-store.url" in refused.err
+    assert (
+        "set event-store.url to a SQL database, without event-store.mapping; to add to a folder of files" in refused.err
+    )
     assert [path.name for path in files.iterdir()] == ["1.ndjson"]
 
 

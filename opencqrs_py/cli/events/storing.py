@@ -18,8 +18,8 @@ def writable_store(application: Application) -> EventStore:
     store: EventStore = application.event_store
     if not hasattr(store, "append"):
         fix = (
-            "set event-store.url to a SQL database; to add to a folder of files, put a new file there whose name sorts "
-            "behind all others"
+            "set event-store.url to a SQL database, without event-store.mapping; to add to a folder of files, put a "
+            "new file there whose name sorts behind all others"
         )
         raise EventStoreError("OCQ-343", "events cannot be added to this event store", "event-store.url", fix)
     return store
