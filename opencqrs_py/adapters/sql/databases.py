@@ -10,8 +10,8 @@ from functools import cached_property
 from threading import Lock, get_ident
 from typing import Any, Self, TypeVar
 
-from sqlalchemy import Connection, Engine, create_engine, event, exc, make_url
-from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
+from sqlalchemy import Connection, Engine, create_engine, event, exc
+from sqlalchemy.exc import DBAPIError, NoSuchModuleError
 from sqlalchemy.pool import QueuePool
 
 from opencqrs_py.adapters.sql.driver import Fetching, Rows
@@ -19,6 +19,7 @@ from opencqrs_py.adapters.sql.kinds import DRIVERS, EXTRAS, kind_named
 from opencqrs_py.adapters.sql.mariadb_engine import begin_on_mariadb_engine_of_others, mariadb_engine
 from opencqrs_py.adapters.sql.outages import DatabaseAwayError, is_outage, reason_of
 from opencqrs_py.adapters.sql.pooling import WRITING, replace_cut_connections
+from opencqrs_py.adapters.sql.urls import label_of, parsed_url
 from opencqrs_py.errors import EventStoreError, NonTransientError
 
 __all__ = ["Database"]
@@ -44,22 +45,18 @@ class Database:
     """
 
     def __init__(self, url: str) -> None:
-        try:
-            parsed = make_url(url)
-        except (ArgumentError, ValueError):
-            fix = "write it as sqlite:///events.db, postgresql://user:password@host/database or mariadb://…"
-            raise EventStoreError("OCQ-301", "the database URL cannot be read", fix=fix) from None
+        parsed = parsed_url(url)
+        self.label = label_of(parsed)
         self.kind = kind_named(parsed.get_backend_name())
         if self.kind not in DRIVERS:
             what = f"databases of the kind '{self.kind}' are not supported"
-            raise EventStoreError("OCQ-302", what, parsed.render_as_string(), f"use {_WAYS}")
+            raise EventStoreError("OCQ-302", what, self.label, f"use {_WAYS}")
         turns = _Turns() if self.kind == "sqlite" else None
         self._turn: Callable[[], AbstractContextManager[None]] = nullcontext if turns is None else turns.take
         self._quiet: Callable[[], AbstractContextManager[None]] = nullcontext if turns is None else turns.between
         driver = parsed.drivername if "+" in parsed.drivername else DRIVERS[self.kind]
         self._url = parsed.set(drivername=driver.replace("mariadb+", "mysql+"))
         self._of_others = False
-        self.label = parsed.render_as_string(hide_password=True)
 
     @classmethod
     def of(cls, engine: Engine) -> Self:

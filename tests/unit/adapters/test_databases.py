@@ -23,6 +23,12 @@ from opencqrs_py.errors import EventStoreError
         ("postgresql+psycopg://me:secret@host/db", "postgresql", "postgresql+psycopg://me:***@host/db"),
         ("mariadb://me:secret@host/db", "mariadb", "mariadb://me:***@host/db"),
         ("mysql+pymysql://me:secret@host/db", "mariadb", "mysql+pymysql://me:***@host/db"),
+        ("postgresql://me@host/db?password=secret", "postgresql", "postgresql://me@host/db?password=***"),
+        (
+            "postgresql://me@host/db?sslmode=require&sslpassword=secret&connect_timeout=3",
+            "postgresql",
+            "postgresql://me@host/db?connect_timeout=3&sslmode=require&sslpassword=***",
+        ),
     ],
 )
 def test_a_database_is_named_without_its_password(url: str, kind: str, label: str) -> None:
@@ -41,6 +47,26 @@ def test_what_is_no_url_is_refused_without_repeating_it(url: str) -> None:
     assert str(caught.value) == (
         "[OCQ-301] the database URL cannot be read\n"
         "  fix:   write it as sqlite:///events.db, postgresql://user:password@host/database or mariadb://…"
+    )
+
+
+@pytest.mark.parametrize("url", ["postgresql://me:sec@ret@host/db", "mariadb://me:sec@ret@host:3306/db"])
+def test_a_password_with_an_at_sign_must_be_escaped_and_is_not_repeated(url: str) -> None:
+    with pytest.raises(EventStoreError) as caught:
+        Database(url)
+    assert str(caught.value) == (
+        "[OCQ-301] the database URL cannot be read: it has several '@'\n"
+        "  fix:   write %40 for every '@' in user and password, %2F for '/' and %3A for ':'"
+    )
+
+
+@pytest.mark.parametrize("url", ["sqlite://events.db", "sqlite://me:secret@host/events.db", "sqlite://host/events.db"])
+def test_a_file_behind_two_slashes_is_refused(url: str) -> None:
+    with pytest.raises(EventStoreError) as caught:
+        Database(url)
+    assert str(caught.value) == (
+        "[OCQ-301] the URL of SQLite names a machine, not a file\n"
+        "  fix:   write three slashes before a relative path, sqlite:///events.db, and four before an absolute one"
     )
 
 
