@@ -73,6 +73,7 @@ def append_events(
 
     Raises:
         DatabaseAwayError: OCQ-305, if another program has been appending for too long.
+        EventStoreError: OCQ-304, if the database's user may not add events.
         PreconditionFailedError: OCQ-320, naming the first precondition that does not hold.
     """
     given = added = 0
@@ -80,7 +81,7 @@ def append_events(
     at_once = database.kind == "postgresql" and not preconditions and _is_short(events)
     if at_once and (done := _append_at_once(database, list(map(_row, events)))) is not None:
         return done
-    with in_turn(database, APPENDS) as connection, ExitStack() as until_all_are_in:
+    with database.explained(), in_turn(database, APPENDS) as connection, ExitStack() as until_all_are_in:
         check(preconditions, lambda subject: _newest(connection, subject), database.label)
         for number, rows in enumerate(_chunks(map(_row, events))):
             if number == _CHUNKS_OF_ALL_DAYS:

@@ -17,7 +17,7 @@ from sqlalchemy.pool import QueuePool
 from opencqrs_py.adapters.sql.driver import Fetching, Rows
 from opencqrs_py.adapters.sql.kinds import DRIVERS, EXTRAS, kind_named
 from opencqrs_py.adapters.sql.mariadb_engine import begin_on_mariadb_engine_of_others, mariadb_engine
-from opencqrs_py.adapters.sql.outages import DatabaseAwayError, is_outage, reason_of
+from opencqrs_py.adapters.sql.outages import DatabaseAwayError, is_outage, lacks_right, reason_of
 from opencqrs_py.adapters.sql.pooling import WRITING, replace_cut_connections
 from opencqrs_py.adapters.sql.urls import label_of, parsed_url
 from opencqrs_py.errors import EventStoreError, NonTransientError
@@ -31,6 +31,7 @@ _SQLITE_QUIET = 0.1  # seconds that a reader waits for a writer of the same proc
 _SQLITE_PAUSE = 0.005  # seconds between two looks, where SQLite does not wait by itself
 _MEND_FILE = "mend event-store.url or database.url: it must name an SQLite file, which this user may write"
 _MEND_SERVER = "mend user, password or database in event-store.url or database.url; the user must have a right to it"
+_GRANT = "let an administrator grant the right, or name another user in event-store.url or database.url"
 _WAYS = "sqlite:///…, postgresql://… or mariadb://…"
 
 
@@ -96,9 +97,9 @@ class Database:
 
         Raises:
             DatabaseAwayError: OCQ-304, if the database cannot be reached.
-            EventStoreError: OCQ-304, if it does not let us in, or there is no such database.
+            EventStoreError: OCQ-304, if it does not let us in or lacks us a right, or there is no such database.
         """
-        with self._reached(self._reading_engine.connect) as connection:
+        with self._reached(self._reading_engine.connect) as connection, self.explained():
             self._check_server(connection)
             yield connection
 
@@ -115,10 +116,26 @@ class Database:
             DBAPIError: As SQLAlchemy raises it.
         """
         if self._fetching is not None:
-            return self._fetching.fetch(statement, values)
+            with self.explained():
+                return self._fetching.fetch(statement, values)
         with self.reading() as connection:  # where a connection's set-up is SQLAlchemy's matter
             result = connection.exec_driver_sql(statement, values)
             return result.cursor.fetchall() if result.cursor is not None else ()
+
+    @contextmanager
+    def explained(self) -> Iterator[None]:
+        """Tell plainly which right the database's user lacks; for statements of ours, not for those of handlers.
+
+        Raises:
+            EventStoreError: OCQ-304, instead of the driver's error.
+        """
+        try:
+            yield
+        except DBAPIError as error:
+            if not lacks_right(error):
+                raise
+            what = f"the database cannot be used ({reason_of(error)})"
+            raise EventStoreError("OCQ-304", what, self.label, _GRANT) from None
 
     def quiet(self) -> AbstractContextManager[None]:
         """Return a block for a long read, on SQLite one in which no thread of this process writes.

@@ -10,7 +10,15 @@ from sqlalchemy.exc import DBAPIError
 
 from opencqrs_py.errors import EventStoreError
 
-__all__ = ["LOCK_WAIT_TIMEOUT", "DatabaseAwayError", "is_outage", "reason_of", "server_error", "sql_state"]
+__all__ = [
+    "LOCK_WAIT_TIMEOUT",
+    "DatabaseAwayError",
+    "is_outage",
+    "lacks_right",
+    "reason_of",
+    "server_error",
+    "sql_state",
+]
 
 # SQLite result codes that pass by themselves: BUSY, LOCKED, IOERR, FULL, CANTOPEN, PROTOCOL.
 _SQLITE_AWAY = {5, 6, 10, 13, 14, 15}
@@ -30,6 +38,10 @@ _POSTGRESQL_REFUSES = re.compile(
     r"authentication failed for user|no password supplied|pg_hba\.conf|is not permitted to log in|"
     r"permission denied for database|(?:role|database) \".*\" does not exist"
 )
+# Rights that the user lacks: on PostgreSQL for an object, or for all schemas that are searched (or none is there); on
+# MariaDB for a database, table, column, privilege and routine.
+_POSTGRESQL_DENIES = {"42501", "3F000"}
+_MARIADB_DENIES = {1044, 1142, 1143, 1227, 1370}
 _MARIADB_DRIVERS = ("pymysql", "MySQLdb")
 
 
@@ -54,6 +66,11 @@ def is_outage(error: BaseException) -> bool:
     if server_error(driver_error) is not None:
         return server_error(driver_error) in _MARIADB_AWAY
     return _operational(driver_error) and _passes(driver_error)
+
+
+def lacks_right(error: DBAPIError) -> bool:
+    """Say whether the database's user may not do what a statement does."""
+    return sql_state(error) in _POSTGRESQL_DENIES or server_error(error) in _MARIADB_DENIES
 
 
 def sql_state(error: BaseException | None) -> str | None:

@@ -31,8 +31,9 @@ def prepare(database: Database, table: Table) -> None:
     Who finds it so has sent one statement and waits for no writer.
 
     Raises:
-        EventStoreError: OCQ-311, if a newer package has changed the table; OCQ-312, if MariaDB does not let us
-            create the trigger that all who add events need, or alter the table.
+        EventStoreError: OCQ-304, if the database's user may not read or create it; OCQ-311, if a newer package has
+            changed the table; OCQ-312, if MariaDB does not let us create the trigger that all who add events need, or
+            alter the table.
     """
     version = _recorded(database, table)
     newest = 1 + len(_STEPS.get(table.name, ()))
@@ -64,7 +65,7 @@ def _bring_forward(database: Database, table: Table) -> int:
     It is one transaction, but not on MariaDB: there each statement counts at once. What was broken off half-way is
     done again there, so every step leaves alone what it finds done.
     """
-    with in_turn(database, _CHANGES) as connection:
+    with database.explained(), in_turn(database, _CHANGES) as connection:
         SCHEMA.create(connection, checkfirst=True)
         recorded = _version(connection, table)
         version = recorded or _create(connection, table)
