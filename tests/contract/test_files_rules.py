@@ -451,6 +451,17 @@ def test_extensions_of_rows_are_kept(tmp_path, source) -> None:
     assert [one._replace(position=0) for one in source.read(0, 9, ALL).events] == given
 
 
+def test_a_time_that_is_none_stays_a_text_in_parquet(tmp_path) -> None:
+    """Tables of other systems hold such times, SQLite's own ``CURRENT_TIMESTAMP`` among them."""
+    texts = ["2026-01-05 09:00:00", "yesterday", None, "2026-01-05T09:00:00Z"]
+    path = tmp_path / "a.parquet"
+    with written_whole(path) as file, writer_to(file, format_of(path.name)) as writer:
+        writer.write([event(number)._replace(time=time) for number, time in enumerate(texts)])
+    table = pq.read_table(path)
+    assert table["time"].to_pylist() == texts
+    assert table["timestamp"].to_pylist() == [None, None, None, datetime(2026, 1, 5, 9, tzinfo=UTC)]
+
+
 # ------------------------------------------------------------------------------------------------------- outages
 
 

@@ -98,7 +98,7 @@ class _RowWriter:
         import pyarrow as pa  # noqa: PLC0415 as below
 
         group, self._waiting = self._waiting[:rows], self._waiting[rows:]
-        columns = [*zip(*group, strict=True), [microseconds(event.time) for event in group]]
+        columns = [*zip(*group, strict=True), list(map(_timestamp, group))]
         fields = zip(columns, self._schema, strict=True)
         arrays = [pa.array(column, field.type) for column, field in fields]
         self._file.write_batch(pa.record_batch(arrays, schema=self._schema))
@@ -107,6 +107,14 @@ class _RowWriter:
         """Write the rows that wait."""
         if self._waiting:
             self.flush(len(self._waiting))
+
+
+def _timestamp(event: Event) -> int | None:
+    """Return the event's time to calculate with, ``None`` if it is none: tables of other systems hold any text."""
+    try:
+        return microseconds(event.time)
+    except ValueError:
+        return None
 
 
 @contextmanager
