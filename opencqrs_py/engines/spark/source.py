@@ -6,7 +6,7 @@ Runs on the driver, in a Python worker that Spark starts for planning. The class
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import ClassVar
+from typing import ClassVar, NoReturn
 
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
@@ -79,6 +79,24 @@ class EventLogSource(DataSource):
             _refuse_other(schema)
             return StreamReader(self.open_source, self._scope())
 
+    def writer(self, schema: StructType, overwrite: bool) -> NoReturn:  # noqa: FBT001 Spark's signature
+        """Refuse ``df.write``: the data source only reads.
+
+        Raises:
+            EngineError: OCQ-413.
+        """
+        del schema, overwrite
+        _refuse_writing()
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> NoReturn:  # noqa: FBT001, N802 as above
+        """Refuse ``df.writeStream``: the data source only reads.
+
+        Raises:
+            EngineError: OCQ-413.
+        """
+        del schema, overwrite
+        _refuse_writing()
+
     def _scope(self) -> Scope:
         return scope_of(self.options, self.ranges)
 
@@ -88,3 +106,9 @@ def _refuse_other(schema: StructType) -> None:
         what = f"the columns are {SCHEMA}, got {schema.simpleString()}"
         fix = "leave .schema(…) out and select columns from what is loaded"
         raise EngineError("OCQ-410", what, 'format("opencqrs")', fix)
+
+
+def _refuse_writing() -> NoReturn:
+    with told_plainly():
+        fix = "write Parquet files with Spark, and add them with opencqrs events import"
+        raise EngineError("OCQ-413", "Spark cannot add events to an event store", 'format("opencqrs")', fix)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 from pyspark.sql.types import LongType, StringType, StructType
 
@@ -80,3 +82,15 @@ def test_the_number_of_ranges_is_the_sources_unless_an_option_says_it():
 def test_other_columns_are_refused(ask):
     with pytest.raises(EngineError, match=r"OCQ-410.* the columns are position bigint, id string"):
         ask(source(), StructType().add("id", StringType()))
+
+
+@pytest.mark.parametrize("ask", [MemorySource.writer, MemorySource.streamWriter])
+def test_writing_is_refused_without_a_stack_trace(ask):
+    with pytest.raises(EngineError) as caught:
+        ask(source(), COLUMNS, overwrite=False)
+    assert str(caught.value) == (
+        "[OCQ-413] Spark cannot add events to an event store\n"
+        '  where: format("opencqrs")\n'
+        "  fix:   write Parquet files with Spark, and add them with opencqrs events import"
+    )
+    assert os.environ["SPARK_HIDE_TRACEBACK"] == "1"
