@@ -39,8 +39,7 @@ def parse_event(line: bytes | str, position: int = 0) -> Event:
     try:
         fields = orjson.loads(line)
     except orjson.JSONDecodeError as error:
-        reason = f"{error.msg} at character {error.pos + 1} of the line"
-        raise EventFormatError("OCQ-212", f"not JSON ({reason})") from None
+        raise EventFormatError("OCQ-212", _unreadable(line, error)) from None
     if not isinstance(fields, dict):
         raise EventFormatError("OCQ-212", f"a CloudEvent is a JSON object, got {type(fields).__name__}")
     if not _is_ordinary(fields):
@@ -124,6 +123,16 @@ def _with_exact_numbers(event: Event, text: bytes, extensions: tuple[str, ...]) 
         payload=None if event.payload is None else exact["data"],
         extensions=f"{{{members}}}" if extensions else None,
     )
+
+
+def _unreadable(line: bytes | str, error: orjson.JSONDecodeError) -> str:
+    """Say why a line is not JSON; of bytes that are no UTF-8 the parser tells only that there are some."""
+    if isinstance(line, bytes):
+        try:
+            line.decode()
+        except UnicodeDecodeError as wrong:
+            return f"not UTF-8 (0x{line[wrong.start]:02x} at byte {wrong.start + 1} of the line)"
+    return f"not JSON ({error.msg} at character {error.pos + 1} of the line)"
 
 
 def _is_ordinary(fields: dict[str, Any]) -> bool:

@@ -313,6 +313,7 @@ def test_a_file_of_other_bytes_is_refused_and_nothing_else(suffix: str, content:
 @pytest.mark.parametrize("bad", ["high \ud800", "/low\udfff/b", "\udcff of a byte"], ids=ascii)
 def test_a_subject_that_is_no_text_is_refused_as_a_line(bad: str) -> None:
     fields = {"id": "1", "source": "s", "type": "t", "subject": bad}
-    for line in (json.dumps(fields), json.dumps(fields, ensure_ascii=False).encode("utf-8", "surrogatepass")):
-        with pytest.raises(EventFormatError, match="not JSON"):
+    as_bytes = json.dumps(fields, ensure_ascii=False).encode("utf-8", "surrogatepass")
+    for line, what in ((json.dumps(fields), "not JSON"), (as_bytes, "not UTF-8")):
+        with pytest.raises(EventFormatError, match=what):
             parse_event(line)
