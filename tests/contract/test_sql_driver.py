@@ -10,6 +10,7 @@ from sqlalchemy import Connection, create_engine, event, text
 from sqlalchemy.exc import DBAPIError
 
 from opencqrs_py.adapters.sql import Database, SqlEventStore, SqlProgressTracker
+from opencqrs_py.adapters.sql.outages import DatabaseAwayError
 from opencqrs_py.model import Event, Selection, layout
 from opencqrs_py.model.progress import Cursor
 from opencqrs_py.testing.contracts import ReadModel
@@ -155,7 +156,7 @@ def test_a_connection_that_is_cut_while_something_is_read_is_an_outage_and_repla
         "mariadb": "KILL CONNECTION_ID()",
         "postgresql": "SELECT pg_terminate_backend(pg_backend_pid())",
     }
-    with pytest.raises(DBAPIError) as caught:
+    with pytest.raises(DatabaseAwayError, match=r"OCQ-304.*does not answer any more") as caught:
         database.fetch(ending[database.kind])
     assert database.is_outage(caught.value)
     assert [tuple(row) for row in database.fetch("SELECT 7")] == [(7,)]

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import text
-from sqlalchemy.exc import OperationalError, SQLAlchemyError
+from sqlalchemy.exc import OperationalError
 
 from opencqrs_py.adapters.sql import Database, SqlEventStore, databases, turns, versions
 from opencqrs_py.adapters.sql.outages import DatabaseAwayError
@@ -71,7 +71,7 @@ def test_a_connection_that_is_cut_during_an_append_is_an_outage(
         yield event("1")
         cut_others(database)
 
-    with pytest.raises(SQLAlchemyError) as caught:
+    with pytest.raises(DatabaseAwayError, match=r"OCQ-304.*does not answer any more") as caught:
         store.append(cut_off())
     assert store.is_outage(caught.value)
     assert store.append([event("1")]) == Appended(1, 1)
@@ -89,7 +89,7 @@ def test_a_connection_that_is_cut_while_tables_are_made_is_an_outage(
         return create(connection, table)
 
     monkeypatch.setattr(versions, "_create", cut_off)
-    with pytest.raises(SQLAlchemyError) as caught:
+    with pytest.raises(DatabaseAwayError, match=r"OCQ-304.*does not answer any more") as caught:
         store.head()
     assert store.is_outage(caught.value)
     monkeypatch.undo()

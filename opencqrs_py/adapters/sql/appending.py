@@ -8,16 +8,18 @@ from typing import Any
 
 import orjson
 from sqlalchemy import Connection
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from opencqrs_py.adapters.sql.databases import Database
 from opencqrs_py.adapters.sql.kinds import kind_of
 from opencqrs_py.adapters.sql.mariadb import identity_of, insert_new, select_known
+from opencqrs_py.adapters.sql.outages import lacks_right, reason_of
 from opencqrs_py.adapters.sql.page_cache import large_cache
 from opencqrs_py.adapters.sql.postgresql import APPEND_AT_ONCE, APPENDS, INSERT_ALL, WRITTEN
 from opencqrs_py.adapters.sql.schema import EVENTS
 from opencqrs_py.adapters.sql.turns import bounded, in_turn
 from opencqrs_py.adapters.sql.versions import INDEXED_LENGTH
+from opencqrs_py.errors import EventStoreError
 from opencqrs_py.model.appending import Appended, Precondition, check
 from opencqrs_py.model.cloudevents import microseconds
 from opencqrs_py.model.event import Event
@@ -30,6 +32,10 @@ _ROWS_AT_ONCE = 100  # few enough to be sent together with the begin and the end
 _ROWS_UNFORESEEN = 10_000  # of one append, after which PostgreSQL is told to look at the table, as else it guesses
 _CHARACTERS_PER_STATEMENT = 8_000_000  # of payloads; what is taken in at once stays small, however large events are
 _CHARACTERS_ON_MARIADB = 1_000_000  # of everything: servers refuse statements of more than 16 MiB by default
+
+_ESCAPED_ON_MARIADB = "\0\n\r\x1a\"'\\"  # take two bytes in a statement
+_ROOM_ON_MARIADB = 10_000  # bytes, for the rest of the statement
+_SMALLER = "nothing was added; on PostgreSQL id and source may have about 2,700 bytes together"
 
 _Row = tuple[Any, ...]
 _PAYLOAD, _ID_AND_SOURCE = WRITTEN.index("payload"), slice(0, 2)
@@ -72,16 +78,34 @@ def append_events(
         How many were given and how many of them were added.
 
     Raises:
-        DatabaseAwayError: OCQ-305, if another program has been appending for too long.
-        EventStoreError: OCQ-304, if the database's user may not add events.
+        DatabaseAwayError: OCQ-304, if the database goes away meanwhile; OCQ-305, if another program has been appending
+            for too long.
+        EventStoreError: OCQ-304, if the database's user may not add events; OCQ-306, if the database cannot hold one of
+            them.
         PreconditionFailedError: OCQ-320, naming the first precondition that does not hold.
     """
+    with database.explained():
+        try:
+            return _append(database, events, preconditions, progress)
+        except DBAPIError as error:
+            if database.is_outage(error) or lacks_right(error):
+                raise
+            what = f"the database does not take the events in ({reason_of(error)})"
+            raise EventStoreError("OCQ-306", what, database.label, _SMALLER) from None
+
+
+def _append(
+    database: Database,
+    events: Iterable[Event],
+    preconditions: Sequence[Precondition],
+    progress: Callable[[int], None] | None,
+) -> Appended:
     given = added = 0
     insert = _INSERTS[database.kind]
     at_once = database.kind == "postgresql" and not preconditions and _is_short(events)
     if at_once and (done := _append_at_once(database, list(map(_row, events)))) is not None:
         return done
-    with database.explained(), in_turn(database, APPENDS) as connection, ExitStack() as until_all_are_in:
+    with in_turn(database, APPENDS) as connection, ExitStack() as until_all_are_in:
         check(preconditions, lambda subject: _newest(connection, subject), database.label)
         for number, rows in enumerate(_chunks(map(_row, events))):
             if number == _CHUNKS_OF_ALL_DAYS:
@@ -154,8 +178,21 @@ def _insert_mariadb(connection: Connection, rows: list[_Row]) -> int:
     known = frozenset(connection.exec_driver_sql(select_known(len(found)), tuple(found)).scalars())
     new = [row for identity, row in found.items() if identity not in known]
     for few in _chunks(iter(new), _CHARACTERS_ON_MARIADB, _length_of_all):
+        if _length_of_all(few[-1]) > _CHARACTERS_ON_MARIADB:
+            _check_size(connection, few[-1])
         connection.exec_driver_sql(insert_new(len(few)), tuple(value for row in few for value in row))
     return len(new)
+
+
+def _check_size(connection: Connection, row: _Row) -> None:
+    """Refuse what the server would cut the connection for, which would look like an outage."""
+    texts = [text for text in row[:_TIME] if text is not None]
+    size = sum(len(text.encode()) + sum(map(text.count, _ESCAPED_ON_MARIADB)) for text in texts) + _ROOM_ON_MARIADB
+    most: int = connection.exec_driver_sql("SELECT @@max_allowed_packet").scalar_one()
+    if size > most:
+        what = f"the event is too large: it takes a statement of {size:,} bytes, and the server takes {most:,}"
+        fix = "nothing was added; let an administrator raise max_allowed_packet"
+        raise EventStoreError("OCQ-306", what, f"event {row[_ID]!r} of {row[_SOURCE]!r}", fix)
 
 
 _INSERTS = {"mariadb": _insert_mariadb, "postgresql": _insert_postgresql, "sqlite": _insert_sqlite}

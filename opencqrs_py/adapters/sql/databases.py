@@ -17,7 +17,14 @@ from sqlalchemy.pool import QueuePool
 from opencqrs_py.adapters.sql.driver import Fetching, Rows
 from opencqrs_py.adapters.sql.kinds import DRIVERS, EXTRAS, kind_named
 from opencqrs_py.adapters.sql.mariadb_engine import begin_on_mariadb_engine_of_others, mariadb_engine
-from opencqrs_py.adapters.sql.outages import DatabaseAwayError, is_outage, lacks_right, reason_of
+from opencqrs_py.adapters.sql.outages import (
+    LOCK_NOT_AVAILABLE,
+    DatabaseAwayError,
+    is_outage,
+    lacks_right,
+    reason_of,
+    sql_state,
+)
 from opencqrs_py.adapters.sql.pooling import WRITING, replace_cut_connections
 from opencqrs_py.adapters.sql.urls import label_of, parsed_url
 from opencqrs_py.errors import EventStoreError, NonTransientError
@@ -32,6 +39,7 @@ _SQLITE_PAUSE = 0.005  # seconds between two looks, where SQLite does not wait b
 _MEND_FILE = "mend event-store.url or database.url: it must name an SQLite file, which this user may write"
 _MEND_SERVER = "mend user, password or database in event-store.url or database.url; the user must have a right to it"
 _GRANT = "let an administrator grant the right, or name another user in event-store.url or database.url"
+_AGAIN = "see to it that it answers, and do the same again"
 _WAYS = "sqlite:///…, postgresql://… or mariadb://…"
 
 
@@ -124,14 +132,21 @@ class Database:
 
     @contextmanager
     def explained(self) -> Iterator[None]:
-        """Tell plainly which right the database's user lacks; for statements of ours, not for those of handlers.
+        """Tell plainly that the database went away, or which right its user lacks.
+
+        It is for statements of ours: what a handler's statement meets stays the driver's error.
 
         Raises:
-            EventStoreError: OCQ-304, instead of the driver's error.
+            DatabaseAwayError: OCQ-304, if the database does not answer any more.
+            EventStoreError: OCQ-304, if the user lacks a right.
+            DBAPIError: As it came, if it is another one.
         """
         try:
             yield
         except DBAPIError as error:
+            if self.is_outage(error) and sql_state(error) != LOCK_NOT_AVAILABLE:  # who waits explains that better
+                what = f"the database does not answer any more ({reason_of(error)})"
+                raise DatabaseAwayError("OCQ-304", what, self.label, _AGAIN) from None
             if not lacks_right(error):
                 raise
             what = f"the database cannot be used ({reason_of(error)})"

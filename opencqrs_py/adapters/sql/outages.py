@@ -11,6 +11,7 @@ from sqlalchemy.exc import DBAPIError
 from opencqrs_py.errors import EventStoreError
 
 __all__ = [
+    "LOCK_NOT_AVAILABLE",
     "LOCK_WAIT_TIMEOUT",
     "DatabaseAwayError",
     "is_outage",
@@ -20,14 +21,17 @@ __all__ = [
     "sql_state",
 ]
 
+LOCK_NOT_AVAILABLE = "55P03"
+"""PostgreSQL's SQLSTATE for a lock that was waited for in vain."""
+
+LOCK_WAIT_TIMEOUT = 1205
+"""MariaDB's error for a lock that was waited for in vain."""
+
 # SQLite result codes that pass by themselves: BUSY, LOCKED, IOERR, FULL, CANTOPEN, PROTOCOL.
 _SQLITE_AWAY = {5, 6, 10, 13, 14, 15}
 # SQLSTATE classes that pass by themselves: connection, rolled back for others, resources, shutdown, lock not available.
 # Not among them: 57014, a statement that was cancelled or took too long, which is the handler's.
-_POSTGRESQL_AWAY = ("08", "40", "53", "57P", "55P03")
-LOCK_WAIT_TIMEOUT = 1205
-"""MariaDB's error for a lock that was waited for in vain."""
-
+_POSTGRESQL_AWAY = ("08", "40", "53", "57P", LOCK_NOT_AVAILABLE)
 # MariaDB's errors that pass by themselves: out of disk, memory, connections or locks, shutdown, broken connections,
 # lock waits, deadlocks, a connection that was killed, too many of a user. From 2000 on, they are the client's own.
 _MARIADB_AWAY = {1021, 1037, 1038, 1040, 1041, 1053, 1079, 1152, 1158, 1159, 1160, 1161, 1203, LOCK_WAIT_TIMEOUT, 1206}

@@ -11,14 +11,19 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from opencqrs_py.adapters.sql.databases import Database
 from opencqrs_py.adapters.sql.mariadb import IN_TURN
-from opencqrs_py.adapters.sql.outages import LOCK_WAIT_TIMEOUT, DatabaseAwayError, server_error, sql_state
+from opencqrs_py.adapters.sql.outages import (
+    LOCK_NOT_AVAILABLE,
+    LOCK_WAIT_TIMEOUT,
+    DatabaseAwayError,
+    server_error,
+    sql_state,
+)
 from opencqrs_py.adapters.sql.postgresql import APPENDS
 from opencqrs_py.adapters.sql.schema import EVENTS, SCHEMA
 
 __all__ = ["bounded", "in_turn", "take_row"]
 
 PATIENCE = 60.0  # seconds that one waits for the others
-_LOCK_NOT_AVAILABLE = "55P03"
 
 _TAKE = """
 SELECT pg_advisory_xact_lock(%s), current_setting('transaction_isolation')
@@ -70,7 +75,7 @@ def bounded(database: Database, lock: int) -> Iterator[str]:
     try:
         yield f"{PATIENCE * 1_000:.0f}ms"
     except DBAPIError as error:
-        if sql_state(error) != _LOCK_NOT_AVAILABLE:
+        if sql_state(error) != LOCK_NOT_AVAILABLE:
             raise
         raise _held(database, lock) from None
 

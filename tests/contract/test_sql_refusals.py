@@ -1,0 +1,72 @@
+"""What a database cannot hold: an explained error that is no outage, and nothing is added."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from opencqrs_py.adapters.sql import Database, SqlEventStore
+from opencqrs_py.errors import EventStoreError
+from opencqrs_py.model.appending import SubjectIsPristine
+from opencqrs_py.model.event import Event
+
+POSTGRESQL = pytest.mark.parametrize("kind", [pytest.param("postgresql", marks=pytest.mark.postgresql)])
+MARIADB = pytest.mark.parametrize("kind", [pytest.param("mariadb", marks=pytest.mark.mariadb)])
+PACKET = 16 * 1024 * 1024  # bytes that MariaDB takes at once by default
+
+Append = Callable[[SqlEventStore, list[Event]], object]
+WAYS = pytest.mark.parametrize(
+    "append",
+    [
+        SqlEventStore.append,
+        lambda store, events: store.append(iter(events)),
+        lambda store, events: store.append(events, [SubjectIsPristine("/never")]),
+    ],
+    ids=["a list", "a stream", "on condition"],
+)
+
+
+def event(name: str, payload: str = "1") -> Event:
+    return Event(0, name, "urn:test", "/books/1", "lent", None, "application/json", payload, None)
+
+
+def text_of(length: int, character: str = "x") -> str:
+    return '"' + character * length + '"'
+
+
+@POSTGRESQL
+@WAYS
+def test_an_id_that_no_index_holds_is_refused(database: Database, append: Append) -> None:
+    store = SqlEventStore(database)
+    store.append([event("1")])
+    long = "".join(map(chr, range(0x4E00, 0x4E00 + 5_000)))  # which cannot be compressed
+    with pytest.raises(EventStoreError, match=r"OCQ-306.*index row") as caught:
+        append(store, [event("2"), event(long)])
+    assert not store.is_outage(caught.value)
+    assert store.head() == 1
+    assert append(store, [event("2")]) == (1, 1)
+
+
+@MARIADB
+@WAYS
+@pytest.mark.parametrize(
+    "payload", [text_of(PACKET), text_of(PACKET // 2, '\\"'), text_of(PACKET // 3, "€")], ids=["x", "escaped", "bytes"]
+)
+def test_an_event_that_is_too_large_for_the_server_is_refused(database: Database, append: Append, payload: str) -> None:
+    store = SqlEventStore(database)
+    with pytest.raises(EventStoreError, match=r"OCQ-306.*too large") as caught:
+        append(store, [event("1"), event("large", payload)])
+    assert not store.is_outage(caught.value)
+    assert "'large' of 'urn:test'" in str(caught.value)
+    assert "max_allowed_packet" in str(caught.value)
+    assert store.head() == 0
+
+
+@MARIADB
+def test_an_event_that_is_not_too_large_is_taken(database: Database) -> None:
+    store = SqlEventStore(database)
+    assert store.append([event("1", text_of(PACKET - 20_000)), event("2", text_of(PACKET // 4 - 20_000, '\\"'))]) == (
+        2,
+        2,
+    )
