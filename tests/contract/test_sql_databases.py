@@ -351,7 +351,8 @@ def test_a_folder_that_is_away_is_an_outage(tmp_path: Path, kind: str) -> None:
     assert str(error) == (
         "[OCQ-304] the database cannot be reached (unable to open database file)\n"
         f"  where: sqlite:///{tmp_path / 'away' / 'test.db'}\n"
-        "  fix:   start it, or mend event-store.url or database.url; a folder named there must exist"
+        "  fix:   mend the URL (settings event-store.url and database.url, option url in Spark): "
+        "its folder must exist, and this user may read and write there"
     )
     (tmp_path / "away").mkdir()
     execute(database, "SELECT 1")
@@ -366,7 +367,8 @@ def test_a_file_that_is_no_database_is_no_outage(database: Database, tmp_path: P
     assert str(error) == (
         "[OCQ-304] the database cannot be used (file is not a database)\n"
         f"  where: sqlite:///{tmp_path / 'test.db'}\n"
-        "  fix:   mend event-store.url or database.url: it must name an SQLite file, which this user may write"
+        "  fix:   mend the URL (settings event-store.url and database.url, option url in Spark): "
+        "it must name an SQLite file, which this user may write"
     )
 
 
@@ -463,7 +465,10 @@ def refused(url: URL) -> EventStoreError:
     return first
 
 
-FIX = "mend user, password or database in event-store.url or database.url; the user must have a right to it"
+FIX = (
+    "mend user, password or database in the URL (settings event-store.url and database.url, option url in Spark); "
+    "the user must have a right to it"
+)
 
 
 @MARIADB

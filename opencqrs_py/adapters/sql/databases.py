@@ -36,9 +36,12 @@ T = TypeVar("T")
 _SQLITE_PATIENCE = 60.0  # seconds that a writer waits for the one before it
 _SQLITE_QUIET = 0.1  # seconds that a reader waits for a writer of the same process
 _SQLITE_PAUSE = 0.005  # seconds between two looks, where SQLite does not wait by itself
-_MEND_FILE = "mend event-store.url or database.url: it must name an SQLite file, which this user may write"
-_MEND_SERVER = "mend user, password or database in event-store.url or database.url; the user must have a right to it"
-_GRANT = "let an administrator grant the right, or name another user in event-store.url or database.url"
+_URL = "the URL (settings event-store.url and database.url, option url in Spark)"
+_MEND_FILE = f"mend {_URL}: it must name an SQLite file, which this user may write"
+_MEND_SERVER = f"mend user, password or database in {_URL}; the user must have a right to it"
+_GRANT = f"let an administrator grant the right, or name another user in {_URL}"
+_FIND_FILE = f"mend {_URL}: its folder must exist, and this user may read and write there"
+_START = f"start it, or mend {_URL}"
 _AGAIN = "see to it that it answers, and do the same again"
 _WAYS = "sqlite:///…, postgresql://… or mariadb://…"
 
@@ -224,8 +227,9 @@ class Database:
                 what = f"another process has been writing for {_SQLITE_PATIENCE:g} seconds ({reason})"
                 raise DatabaseAwayError("OCQ-305", what, self.label, "let it finish, or end it") from None
             what = f"the database cannot be reached ({reason})"
-            fix = "start it, or mend event-store.url or database.url; a folder named there must exist"
-            raise DatabaseAwayError("OCQ-304", what, self.label, fix) from None
+            raise DatabaseAwayError(
+                "OCQ-304", what, self.label, _FIND_FILE if self.kind == "sqlite" else _START
+            ) from None
 
     def is_outage(self, error: BaseException) -> bool:
         """Say whether ``error`` means that the database does not answer for now."""
