@@ -110,16 +110,6 @@ def test_what_passes_by_itself_is_an_outage_and_the_next_read_goes_on(
 
 
 @in_version_2
-def test_a_stream_of_a_subject_that_ends_early_is_noticed(
-    store: EventSourcingDbEventStore, server: EventSourcingDbStandIn
-) -> None:
-    """In version 1 nothing in the protocol would tell."""
-    server.misbehave(Fault(READ, 3, then=Then.END))
-    with pytest.raises(EventSourcingDbAwayError, match="closed the stream before it ended"):
-        store.read(0, 10, Selection("/books"))
-
-
-@in_version_2
 @pytest.mark.parametrize("code", ["server-shutting-down", "indexes-rebuilding", "restore-in-progress", "store-failed"])
 def test_a_server_that_is_not_ready_is_an_outage(
     store: EventSourcingDbEventStore, server: EventSourcingDbStandIn, code: str

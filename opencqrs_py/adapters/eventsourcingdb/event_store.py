@@ -23,7 +23,7 @@ from opencqrs_py.model.selection import Selection, Slice
 
 __all__ = ["EventSourcingDbEventStore"]
 
-_SIFTED = 50_000  # most events that one read takes from the server to find those of the types wanted
+_SIFTED = 50_000  # most events that one read takes from the server to find those that are wanted
 STALL_SECONDS = 30.0
 
 
@@ -68,13 +68,12 @@ class EventSourcingDbEventStore:
         if head <= after:
             return Slice(after, after)
         last = head if selection.types is None else min(head, after + max(limit, _SIFTED))
-        reading = Reading(selection, limit, self._address.label)
+        reading = Reading(selection, limit, _SIFTED, self._address.label)
         try:
-            events = self._connection.run(lambda client: reading.read(client, after, last))
+            return self._connection.run(lambda client: reading.read(client, after, last))
         except EventSourcingDbAwayError:
             self._known = 0  # a server that lost its disk comes back with fewer events
             raise
-        return Slice(after, events[-1].position if len(events) == limit else last, tuple(events))
 
     def position_before(self, moment: datetime) -> int:
         """Return the position before the first event with ``time >= moment``; the head if there is none.
@@ -140,8 +139,8 @@ class EventSourcingDbEventStore:
         return self._connection.run(lambda client: newest(client, subject, recursive=False))
 
     def _time_at(self, position: int) -> int:
-        reading = Reading(Selection(), 1, self._address.label)
-        (event,) = self._connection.run(lambda client: reading.read(client, position - 1, position))
+        reading = Reading(Selection(), 1, _SIFTED, self._address.label)
+        (event,) = self._connection.run(lambda client: reading.read(client, position - 1, position)).events
         return microseconds(event.time) or 0
 
 
