@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 
 from opencqrs_py.errors import PreconditionFailedError
 
@@ -41,16 +40,24 @@ Source:
 """
 
 
-class Appended(NamedTuple):
-    """What came of an append.
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """What came of an append. It unpacks into the two numbers, and is equal to another one with the same numbers.
 
     Attributes:
         given: Number of events given.
         added: How many of them were added; the others were known by source and id.
+        ids: The ids that the store gave the events, in their order, shape ``(given,)``; ``None`` when each event has
+            kept its own.
     """
 
     given: int
     added: int
+    ids: tuple[str, ...] | None = field(default=None, compare=False)
+
+    def __iter__(self) -> Iterator[int]:
+        """Yield ``given`` and ``added``."""
+        yield from (self.given, self.added)
 
 
 def check(preconditions: Iterable[Precondition], newest: Callable[[str], str | None], where: str = "") -> None:

@@ -98,7 +98,11 @@ class EventSource(Protocol):
 
 
 class EventStore(EventSource, Protocol):
-    """An event log that can be added to."""
+    """An event log that can be added to.
+
+    A store that gives events ids and times of its own, so that it knows none of them again, says so by an attribute
+    ``gives_ids`` that is true, and tells the ids with each append.
+    """
 
     def append(
         self,

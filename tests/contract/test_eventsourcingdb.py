@@ -150,7 +150,7 @@ def test_events_without_a_source_get_that_of_the_store(store: EventSourcingDbEve
 
 def test_an_event_that_is_appended_twice_is_there_twice(store: EventSourcingDbEventStore) -> None:
     assert store.append([event(1), event(1)]) == Appended(given=2, added=2)
-    assert store.append([event(1)]) == Appended(given=1, added=1)
+    assert store.append([event(1)]).ids == ("2",)
     assert [event.id for event in store.read(0, 10, ALL).events] == ["0", "1", "2"]
 
 

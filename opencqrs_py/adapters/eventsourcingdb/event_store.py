@@ -41,7 +41,12 @@ class EventSourcingDbEventStore:
 
     Raises:
         EventStoreError: OCQ-330, if the URL cannot be read.
+
+    Attributes:
+        gives_ids: True, since the server does.
     """
+
+    gives_ids = True
 
     def __init__(self, url: str, api_token: str, *, source: str = "", stall_seconds: float = STALL_SECONDS) -> None:
         self._address = Address.parse(url)
@@ -95,6 +100,9 @@ class EventSourcingDbEventStore:
             preconditions: Looked at by the server in the same step.
             progress: Called with the number of events added.
 
+        Returns:
+            How many were given, which all were added, and the ids that the server gave them.
+
         Raises:
             PreconditionFailedError: OCQ-320, if a precondition does not hold.
             EventStoreError: OCQ-336, if an event holds what the server has no place for; OCQ-335, if the answer was
@@ -104,7 +112,7 @@ class EventSourcingDbEventStore:
         conditions = [precondition_of(condition) for condition in preconditions]
         if not candidates:  # the server would refuse that
             check(preconditions, self._newest_of, self._address.label)
-            return Appended(0, 0)
+            return Appended(0, 0, ())
         try:
             written = self._connection.run(lambda client: client.write_events(candidates, conditions))
         except PreconditionFailedError:
@@ -113,7 +121,7 @@ class EventSourcingDbEventStore:
         self._hear_of(position_of(written[-1].event_id))
         if progress is not None:
             progress(len(written))
-        return Appended(len(candidates), len(written))
+        return Appended(len(candidates), len(written), tuple(str(event.event_id) for event in written))
 
     @contextmanager
     def watched(self) -> Iterator[ObservingWatch]:

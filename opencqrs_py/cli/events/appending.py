@@ -24,6 +24,7 @@ from opencqrs_py.model.event import Event
 __all__ = ["append_command"]
 
 _SOURCE = "urn:opencqrs:command-line"
+_NOT_KEPT = {"event_id": "--id", "time": "--time"}  # by a store that gives them itself
 
 
 @click.command("append")
@@ -53,17 +54,21 @@ def append_command(
 ) -> None:
     """Append events, all or none: each EVENT is a CloudEvent in JSON, - reads them from standard input, one a line.
 
-    Or one event is made up from --type and the options that go with it. Events whose source and id are known already
-    are left out. Nothing is appended unless all conditions (--if-…) hold.
+    Or one event is made up from --type and the options that go with it. Nothing is appended unless all conditions
+    (--if-…) hold. Events whose source and id are known already are left out. Not so in an EventSourcingDB: it gives ids
+    of its own, which the JSON tells, and knows no event again.
     """
     given = {name: value for name, value in attributes.items() if value is not None}
     if bool(events) == bool(given):
         raise click.UsageError("give events, or the options --type, --subject and so on for one event")
     wanted = list(_parsed(events)) if events else [_made_up(given)]
     preconditions = _preconditions(if_pristine, if_populated, if_on)
-    appended = writable_store(options.application()).append(wanted, preconditions)
+    store = writable_store(options.application())
+    for name in _NOT_KEPT.keys() & given.keys() if getattr(store, "gives_ids", False) else ():
+        raise click.UsageError(f"{_NOT_KEPT[name]} is of no use: this event store gives ids and times of its own")
+    appended = store.append(wanted, preconditions)
     if as_json:
-        ids = [event.id for event in wanted]
+        ids = [event.id for event in wanted] if appended.ids is None else appended.ids
         print_json({"events": appended.given, "added": appended.added, "ids": ids})
     else:
         stdout().print(counted(appended.added, appended.given, "appended"), markup=False)

@@ -16,7 +16,7 @@ from opencqrs_py.cli.events.progress import Progress, rate
 from opencqrs_py.cli.events.storing import counted, writable_store
 from opencqrs_py.cli.options import ProjectOptions, format_option, project_options
 from opencqrs_py.cli.output import clean, print_json, stdout
-from opencqrs_py.errors import EventFormatError
+from opencqrs_py.errors import EventFormatError, EventStoreError
 from opencqrs_py.model.event import Event
 from opencqrs_py.processing.ports import EventStore
 
@@ -42,20 +42,33 @@ class _Imported(NamedTuple):
 @click.argument("files", nargs=-1, required=True, metavar="FILE…")
 @project_options
 @format_option
-def import_command(files: tuple[str, ...], options: ProjectOptions, *, as_json: bool) -> None:
+@click.option("--new-ids", is_flag=True, help="Import also into a store that gives ids of its own.")
+def import_command(files: tuple[str, ...], options: ProjectOptions, *, new_ids: bool, as_json: bool) -> None:
     """Import CloudEvents from FILE: NDJSON (also .gz and .zst), Parquet, a folder of them, or - for standard input.
 
-    Order is kept. Events whose source and id are known already are left out, so importing twice adds nothing, and
-    after an interruption the same command goes on. One bad line, and nothing of its file is imported.
+    Order is kept. One bad line, and nothing of its file is imported. Events whose source and id are known already are
+    left out, so importing twice adds nothing, and after an interruption the same command goes on. Not so in an
+    EventSourcingDB: it gives ids of its own and knows no event again, so an import there needs --new-ids.
     """
     names = _expanded(files)
     store = writable_store(options.application())
+    if getattr(store, "gives_ids", False) and not new_ids:
+        raise _not_asked_for()
     done = []
     for name in names:
         done.append(_import(store, name, None if as_json else Progress("read")))
         if len(names) > 1 and not as_json:
             stdout().print(clean(f"{name}: {counted(done[-1].added, done[-1].events, 'imported')}"), markup=False)
     _print(done, as_json=as_json)
+
+
+def _not_asked_for() -> EventStoreError:
+    what = "this event store gives events ids of its own, so what is imported twice is there twice"
+    fix = (
+        "with --new-ids each event is added under a new id and time; after an interruption, import only the files that "
+        "are not in yet. Or set event-store.url to a SQL database, which keeps ids and times and knows events again"
+    )
+    return EventStoreError("OCQ-337", what, "event-store.url", fix)
 
 
 def _import(store: EventStore, name: str, progress: Progress | None) -> _Imported:

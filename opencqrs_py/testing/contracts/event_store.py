@@ -95,6 +95,13 @@ class EventStoreContract(EventSourceContract):
         assert source.append([event(1), event(2), event(1)]) == Appended(3, 2 if self.idempotent else 3)
         assert source.append(event(n) for n in range(2, 6)) == Appended(4, 3 if self.idempotent else 4)
 
+    def test_the_ids_that_events_have_are_known(self, source: EventStore) -> None:
+        """Told by a store that gives them, else those of the events."""
+        given = [event(1), event(2)]
+        ids = source.append(given).ids
+        assert (ids is not None) is getattr(source, "gives_ids", False)
+        assert identities(source) == ([one.id for one in given] if ids is None else list(ids))
+
     @pytest.mark.parametrize("count", [1, 4_999, 5_000, 5_001, 12_000])
     def test_a_batch_may_have_any_size(self, source: EventStore, count: int) -> None:
         given = [event(n) for n in range(count)]

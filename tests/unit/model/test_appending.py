@@ -58,3 +58,10 @@ def test_without_preconditions_nothing_is_looked_up() -> None:
 def test_what_came_of_an_append_can_be_unpacked() -> None:
     given, added = Appended(3, 2)
     assert (given, added) == (3, 2)
+
+
+def test_what_came_of_an_append_is_equal_whoever_gives_the_ids() -> None:
+    told = Appended(2, 2, ("17", "18"))
+    assert told == Appended(2, 2) != Appended(2, 1)
+    assert pickle.loads(pickle.dumps(told)).ids == ("17", "18")
+    assert Appended(2, 2).ids is None
