@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import NamedTuple, Self
 
 from opencqrs_py.errors import PreconditionFailedError
 
@@ -40,9 +41,13 @@ Source:
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Appended:
-    """What came of an append. It unpacks into the two numbers, and is equal to another one with the same numbers.
+class _Counts(NamedTuple):
+    given: int
+    added: int
+
+
+class Appended(_Counts):
+    """What came of an append: a tuple of two numbers, with the ids besides.
 
     Attributes:
         given: Number of events given.
@@ -51,13 +56,13 @@ class Appended:
             kept its own.
     """
 
-    given: int
-    added: int
-    ids: tuple[str, ...] | None = field(default=None, compare=False)
+    ids: tuple[str, ...] | None
 
-    def __iter__(self) -> Iterator[int]:
-        """Yield ``given`` and ``added``."""
-        yield from (self.given, self.added)
+    def __new__(cls, given: int, added: int, ids: tuple[str, ...] | None = None) -> Self:
+        """Make the tuple; ``ids`` is no part of it."""
+        made = super().__new__(cls, given, added)
+        made.ids = ids
+        return made
 
 
 def check(preconditions: Iterable[Precondition], newest: Callable[[str], str | None], where: str = "") -> None:
