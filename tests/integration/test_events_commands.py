@@ -437,6 +437,20 @@ def test_tail_shows_one_line_an_event(tmp_path, events, monkeypatch) -> None:
     ]
 
 
+def test_positions_can_be_pasted_into_after(tmp_path, events, monkeypatch) -> None:
+    from opencqrs_py.cli.events import tailing  # noqa: PLC0415
+
+    monkeypatch.setattr(tailing.Follower, "run", lambda _self: None)
+    events("import", write_lines(tmp_path / "in.ndjson", [event(n) for n in range(1_200)]))
+    assert events("list", "--after", "1199").out.splitlines()[1].split()[0] == "1200"
+    assert events("tail", "--lines", "1").out.split()[0] == "1200"
+    assert events("stats").out.splitlines()[:3] == [
+        "1,200 events",
+        "  first  position 1, no time",
+        "  last   position 1200, no time",
+    ]
+
+
 def test_a_position_is_the_events_own_whatever_its_extensions_say(tmp_path, events, stored, monkeypatch) -> None:
     from opencqrs_py.cli.events import tailing  # noqa: PLC0415
 

@@ -42,6 +42,6 @@ def _print_table(events: Iterable[Event]) -> None:
         table.add_column(title, no_wrap=True)
     table.add_column("data", overflow="ellipsis", no_wrap=True, max_width=DATA_SHOWN)
     for e in events:
-        cells = (f"{e.position:,}", e.time or "-", clean(e.type), clean(e.subject), clean(e.payload or "-"))
+        cells = (str(e.position), e.time or "-", clean(e.type), clean(e.subject), clean(e.payload or "-"))
         table.add_row(*(cell.replace("[", r"\[") for cell in cells))
     stdout().print(table)

@@ -123,7 +123,7 @@ def _print(tally: Tally, top: int) -> None:
     console.print(f"{tally.events:,} event{'' if tally.events == 1 else 's'}", style="bold", markup=False)
     for word, event in (("first", tally.first), ("last", tally.last)):
         if event is not None:
-            console.print(f"  {word:<5}  position {event.position:,}, {event.time or 'no time'}", markup=False)
+            console.print(f"  {word:<5}  position {event.position}, {event.time or 'no time'}", markup=False)
     if tally.events:
         mean = tally.characters / tally.events
         console.print(f"  data   {tally.characters:,} characters, {mean:,.0f} an event", markup=False)

@@ -116,5 +116,5 @@ def _show_text(events: Iterable[Event]) -> None:
     for event in events:
         data = event.payload or "-"
         shown = data if len(data) <= DATA_SHOWN else data[: DATA_SHOWN - 1] + "…"
-        line = f"{event.position:>9,}  {event.time or '-'}  {event.type}  {event.subject}  {shown}"
+        line = f"{event.position:>9}  {event.time or '-'}  {event.type}  {event.subject}  {shown}"
         stdout().print(clean(line).replace("\n", "\\n"), markup=False, soft_wrap=True)
