@@ -18,6 +18,7 @@ import pytest
 
 from opencqrs_py.adapters.files import FileEventSource, event_line
 from opencqrs_py.assembly.application import Application
+from opencqrs_py.cli.events import progress
 from opencqrs_py.cli.main import main
 from opencqrs_py.model.event import Event
 
@@ -435,6 +436,27 @@ def test_tail_shows_one_line_an_event(tmp_path, events, monkeypatch) -> None:
         "        1  -  t  /a\\x1b[31m[bold]\\nb  " + '"' + "x" * 58 + "…",
         "        2  -  t  /a/2  -",
     ]
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+@pytest.mark.parametrize(
+    ("command", "told"),
+    [
+        (("export", "out.ndjson", "--subject", "/a/1"), "12,000 of 12,000 events read ("),
+        (("export", "-", "--subject", "/a/1"), "12,000 of 12,000 events read ("),
+        (("stats",), "12,000 of 12,000 events read ("),
+        (("import", "in.ndjson"), "12,000 events read ("),
+    ],
+)
+def test_progress_of_long_work_goes_to_standard_error(tmp_path, events, monkeypatch, command, told, form) -> None:
+    events("import", write_lines(tmp_path / "in.ndjson", [event(n) for n in range(12_000)]))
+    monkeypatch.setattr(progress, "_TELL_EVERY", 0.0)
+    ran = events(*command, "--format", form)
+    assert ran.code == 0
+    assert any(line.startswith(told) and line.endswith("…") for line in ran.err.splitlines())
+    assert "…" not in ran.out
+    if form == "json" and "-" not in command:
+        assert "seconds" in ran.json
 
 
 def test_positions_can_be_pasted_into_after(tmp_path, events, monkeypatch) -> None:

@@ -56,14 +56,13 @@ def export_command(
     source = options.application().event_store
     head = source.head()
     upto = head if to is None else min(to, head)
-    progress = None if as_json else Progress("exported", max(0, upto - after))
+    progress = Progress("read", max(0, upto - after))
     events = 0
     with _opened(file) as target, writer_to(target, form) as writer:
         for part in slices_between(source, after, upto, selection):
             writer.write(part.events)
             events += len(part.events)
-            if progress is not None:
-                progress(part.upto - after)
+            progress(part.upto - after)
     seconds = time.monotonic() - began
     told = {"file": file, "events": events, "after": after, "upto": max(after, upto), "seconds": round(seconds, 3)}
     _print(told, as_json=as_json)

@@ -56,7 +56,7 @@ def import_command(files: tuple[str, ...], options: ProjectOptions, *, new_ids: 
         raise _not_asked_for()
     done = []
     for name in names:
-        done.append(_import(store, name, None if as_json else Progress("read")))
+        done.append(_import(store, name, Progress("read")))
         if len(names) > 1 and not as_json:
             stdout().print(clean(f"{name}: {counted(done[-1].added, done[-1].events, 'imported')}"), markup=False)
     _print(done, as_json=as_json)

@@ -92,11 +92,10 @@ def stats_command(options: ProjectOptions, top: int, selection: Selection, *, as
     began = time.monotonic()
     source = options.application().event_store
     head = source.head()
-    progress, tally = None if as_json else Progress("read", head), Tally()
+    progress, tally = Progress("read", head), Tally()
     for part in slices_between(source, 0, head, selection):
         tally.add(part.events)
-        if progress is not None:
-            progress(part.upto)
+        progress(part.upto)
     if as_json:
         print_json({**tally.rows(top), "seconds": round(time.monotonic() - began, 3)})
     else:
