@@ -12,9 +12,9 @@ import orjson
 
 from opencqrs_py.cli.events.selecting import events_between, selection_options, slices_between
 from opencqrs_py.cli.events.showing import DATA_SHOWN, positioned
-from opencqrs_py.cli.notices import in_words
 from opencqrs_py.cli.options import ProjectOptions, format_option, project_options
 from opencqrs_py.cli.output import clean, stderr, stdout
+from opencqrs_py.errors import ExplainedError
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.selection import Selection
 from opencqrs_py.processing.ports import EventSource
@@ -82,6 +82,7 @@ class Follower:
         self._show = show
         self._pause = pause
         self._waits: Iterator[float] = OUTAGE_BACK_OFF.waits()
+        self._away: str | None = None  # why the store does not answer, as it was told
 
     def run(self) -> None:
         """Go on until something raises, such as Ctrl-C. A store that does not answer is waited for."""
@@ -91,19 +92,38 @@ class Follower:
             except Exception as error:
                 if not self._source.is_outage(error):
                     raise
-                wait = next(self._waits)
-                told = f"the event store does not answer ({error}); next look in {in_words(wait)}"
-                stderr().print(clean(told), style="yellow", markup=False, soft_wrap=True)
-                self._pause(wait)
+                self._tell_away(_reason_of(error))
+                self._pause(next(self._waits))
 
     def _follow(self) -> None:
         with self._source.watched() as watch:
             while True:
                 head = watch.wait(self.after, _WAIT_SECONDS)
-                self._waits = OUTAGE_BACK_OFF.waits()
                 for part in slices_between(self._source, self.after, head, self._selection):
+                    self._tell_back()
                     self._show(part.events)
                     self.after = part.upto
+                self._tell_back()
+
+    def _tell_away(self, reason: str) -> None:
+        if reason != self._away:
+            told = f"the event store does not answer: {reason}; waiting for it"
+            stderr().print(clean(told), style="yellow", markup=False, soft_wrap=True)
+        self._away = reason
+
+    def _tell_back(self) -> None:
+        if self._away is not None:
+            stderr().print("the event store answers again", style="green")
+            self._away, self._waits = None, OUTAGE_BACK_OFF.waits()
+
+
+def _reason_of(error: Exception) -> str:
+    """Return in one line why a store does not answer; of an error around a driver's, what the driver says."""
+    if isinstance(error, ExplainedError):
+        return f"[{error.code}] {error.what}" + (f", {error.where}" if error.where else "")
+    cause = getattr(error, "orig", None) or error
+    said = str(cause.args[-1]).strip() if cause.args else ""  # MariaDB's driver has a number before it
+    return (said or type(cause).__name__).splitlines()[0]
 
 
 def _show_json(events: Iterable[Event]) -> None:

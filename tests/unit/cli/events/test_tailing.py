@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
+from types import SimpleNamespace
 
 import pytest
 
 from opencqrs_py.adapters.memory import InMemoryEventStore
 from opencqrs_py.cli.events import tailing
 from opencqrs_py.cli.events.tailing import Follower, last_events
+from opencqrs_py.errors import EventStoreError
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.selection import Selection
 
@@ -100,7 +102,84 @@ def test_a_store_that_does_not_answer_is_waited_for(capsys):
         Follower(store, 0, ALL, shown, pauses.append).run()
     assert shown == ["0", "1", "2", "3", "4"]
     assert pauses == [0.5, 0.5, 0.5]
-    assert "the event store does not answer (down\nfor now); next look in 0.5 s" in capsys.readouterr().err
+    assert capsys.readouterr().err.splitlines() == 3 * [
+        "the event store does not answer: down; waiting for it",
+        "the event store answers again",
+    ]
+
+
+def refused(port):
+    where = f"postgresql://u@db:{port}/events"
+    return EventStoreError("OCQ-304", "the database cannot be reached (refused)", where, "start it")
+
+
+class WrappedError(AwayError):
+    """As SQLAlchemy wraps an error of a driver."""
+
+    def __init__(self, cause):
+        super().__init__(f"(psycopg.OperationalError) {cause}\n[SQL: SELECT 1]\n(Background on this error at …)")
+        self.orig = AwayError(2013, cause)
+
+
+class Away(InMemoryEventStore):
+    """Raises these first."""
+
+    def __init__(self, events, *errors):
+        self.errors = list(errors)
+        super().__init__(events)
+
+    @contextmanager
+    def watched(self):
+        if self.errors:
+            raise self.errors.pop(0)
+        with super().watched() as watch:
+            yield watch
+
+    def is_outage(self, error):
+        return isinstance(error, AwayError | EventStoreError)
+
+
+def test_of_a_store_that_is_away_one_line_is_told_for_each_reason_and_one_when_it_is_back(capsys):
+    errors = [
+        WrappedError("server closed\nthe connection"),
+        *(refused(5432) for _ in range(3)),
+        refused(5433),
+        AwayError(),
+    ]
+    store, pauses = Away([event(1)], *errors), []
+    with pytest.raises(KeyboardInterrupt):
+        Follower(store, 0, ALL, Shown(store), pauses.append).run()
+    assert capsys.readouterr().err.splitlines() == [
+        "the event store does not answer: server closed; waiting for it",
+        "the event store does not answer: [OCQ-304] the database cannot be reached (refused), "
+        "postgresql://u@db:5432/events; waiting for it",
+        "the event store does not answer: [OCQ-304] the database cannot be reached (refused), "
+        "postgresql://u@db:5433/events; waiting for it",
+        "the event store does not answer: AwayError; waiting for it",
+        "the event store answers again",
+    ]
+    assert pauses == [0.5, 1, 2, 4, 8, 16]
+
+
+def test_a_store_that_is_back_and_has_nothing_new_is_told_of_too(capsys):
+    store, waits = Away([], refused(1)), []
+
+    @contextmanager
+    def watched():
+        if store.errors:
+            raise store.errors.pop(0)
+        yield SimpleNamespace(wait=lambda _after, _seconds: waits.append(1) or stop_after(waits, 3))
+
+    store.watched = watched
+    with pytest.raises(KeyboardInterrupt):
+        Follower(store, 0, ALL, Shown(store), lambda _: None).run()
+    assert capsys.readouterr().err.splitlines()[1:] == ["the event store answers again"]
+
+
+def stop_after(waits, most):
+    if len(waits) == most:
+        raise KeyboardInterrupt
+    return 0
 
 
 def test_other_errors_end_it():
