@@ -421,6 +421,23 @@ def test_tail_shows_the_last_events_and_new_ones_until_it_is_interrupted(tmp_pat
     assert (tail.returncode, told.strip()) == (130, "interrupted")
 
 
+def test_tail_ends_when_its_sqlite_file_was_replaced(tmp_path, events) -> None:
+    events("append", "--type", "old")
+    command = [sys.executable, "-m", "opencqrs_py", "events", "tail"]
+    with subprocess.Popen(
+        [*command, "--project", str(tmp_path / "project")], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as tail:
+        assert tail.stdout is not None
+        assert "  old  " in tail.stdout.readline()
+        for file in (tmp_path / "project").glob("opencqrs.db*"):
+            file.unlink()
+        events("append", "--type", "new")
+        out, told = tail.communicate(timeout=30)
+    file = tmp_path / "project" / "opencqrs.db"
+    assert f"[OCQ-342] another file is in the place of the one that was followed\n  where: {file}\n" in told
+    assert (tail.returncode, out) == (2, "")
+
+
 def test_tail_shows_one_line_an_event(tmp_path, events, monkeypatch) -> None:
     from opencqrs_py.cli.events import tailing  # noqa: PLC0415
 

@@ -7,6 +7,7 @@ import pytest
 
 from opencqrs_py.adapters.memory import InMemoryEventStore
 from opencqrs_py.cli.events import tailing
+from opencqrs_py.cli.events.store_file import FileGoneError
 from opencqrs_py.cli.events.tailing import Follower, last_events
 from opencqrs_py.errors import EventStoreError
 from opencqrs_py.model.event import Event
@@ -174,6 +175,42 @@ def test_a_store_that_is_back_and_has_nothing_new_is_told_of_too(capsys):
     with pytest.raises(KeyboardInterrupt):
         Follower(store, 0, ALL, Shown(store), lambda _: None).run()
     assert capsys.readouterr().err.splitlines()[1:] == ["the event store answers again"]
+
+
+class Places:
+    """The file of a store, of which each check says another thing."""
+
+    def __init__(self, *said):
+        self.said = list(said)
+
+    def check(self):
+        if self.said and (error := self.said.pop(0)) is not None:
+            raise error
+
+
+def test_a_store_whose_file_is_gone_is_not_opened_until_the_file_is_back(capsys):
+    gone = FileGoneError("/log/x.db")
+    store, opened = InMemoryEventStore([event(1)]), []
+    watched = store.watched
+    store.watched = lambda: opened.append(len(places.said)) or watched()
+    places = Places(None, gone, gone, None, None)
+    with pytest.raises(KeyboardInterrupt):
+        Follower(store, 0, ALL, Shown(store, event(2)), lambda _: None, places).run()
+    assert opened == [4, 1]
+    assert capsys.readouterr().err.splitlines() == [
+        "the event store does not answer: [OCQ-342] the file of the event store is gone, /log/x.db; waiting for it",
+        "the event store answers again",
+    ]
+
+
+def test_a_store_whose_file_was_replaced_ends_it(capsys):
+    replaced = EventStoreError("OCQ-342", "replaced")
+    store = InMemoryEventStore([event(1)])
+    shown = Shown(store, event(2))
+    with pytest.raises(EventStoreError, match="replaced"):
+        Follower(store, 0, ALL, shown, lambda _: None, Places(None, replaced)).run()
+    assert shown == ["1"]
+    assert capsys.readouterr().err == ""
 
 
 def stop_after(waits, most):
