@@ -18,7 +18,7 @@ import pytest
 
 from opencqrs_py.adapters.files import FileEventSource, event_line
 from opencqrs_py.assembly.application import Application
-from opencqrs_py.cli.events import progress
+from opencqrs_py.cli.events import progress, tailing
 from opencqrs_py.cli.main import main
 from opencqrs_py.model.event import Event
 
@@ -197,6 +197,11 @@ def test_an_export_that_breaks_off_leaves_nothing(tmp_path, events, monkeypatch)
     refused = events("export", "full/a.ndjson")
     assert "[OCQ-345] the file cannot be written (No space left on device)" in refused.err
     assert list((tmp_path / "full").iterdir()) == []
+
+
+def test_an_empty_list_says_so_to_people(events) -> None:
+    assert (events("list").err, events("list", "--after", "5").err) == ("no events\n", "no events after position 5\n")
+    assert events("list", "--format", "json").err == ""
 
 
 def test_a_long_export_reads_slice_by_slice(tmp_path, events, monkeypatch) -> None:
@@ -439,8 +444,6 @@ def test_tail_ends_when_its_sqlite_file_was_replaced(tmp_path, events) -> None:
 
 
 def test_tail_shows_one_line_an_event(tmp_path, events, monkeypatch) -> None:
-    from opencqrs_py.cli.events import tailing  # noqa: PLC0415
-
     def interrupted(_self: object) -> None:
         raise KeyboardInterrupt
 
@@ -476,9 +479,25 @@ def test_progress_of_long_work_goes_to_standard_error(tmp_path, events, monkeypa
         assert "seconds" in ran.json
 
 
-def test_positions_can_be_pasted_into_after(tmp_path, events, monkeypatch) -> None:
-    from opencqrs_py.cli.events import tailing  # noqa: PLC0415
+@pytest.mark.parametrize("form", ["text", "json"])
+@pytest.mark.parametrize("command", [("list",), ("stats",), ("tail",), ("export", "out.ndjson")])
+def test_who_finds_nothing_is_told_what_may_be_meant_otherwise(tmp_path, events, monkeypatch, command, form) -> None:
+    monkeypatch.setattr(tailing.Follower, "run", lambda _self: None)
+    odd = [event(1, subject="books", type="t*"), event(2)]
+    events("import", write_lines(tmp_path / "in.ndjson", odd))
+    nothing = events(*command, "--type", "*t", "--subject", "a/1\u001b", "--format", form)
+    assert nothing.code == 0
+    assert nothing.err.splitlines() == [
+        "nothing found: most subjects begin with a slash: did you mean --subject /a/1\\x1b?",
+        "nothing found: types are compared exactly: '*t' is no pattern here",
+    ]
+    if command[0] != "tail" and form == "json":
+        assert nothing.json is not None
+    Path("out.ndjson").unlink(missing_ok=True)
+    assert events(*command, "--type", "t*", "--subject", "books", "--format", form).err == ""
 
+
+def test_positions_can_be_pasted_into_after(tmp_path, events, monkeypatch) -> None:
     monkeypatch.setattr(tailing.Follower, "run", lambda _self: None)
     events("import", write_lines(tmp_path / "in.ndjson", [event(n) for n in range(1_200)]))
     assert events("list", "--after", "1199").out.splitlines()[1].split()[0] == "1200"
@@ -491,8 +510,6 @@ def test_positions_can_be_pasted_into_after(tmp_path, events, monkeypatch) -> No
 
 
 def test_a_position_is_the_events_own_whatever_its_extensions_say(tmp_path, events, stored, monkeypatch) -> None:
-    from opencqrs_py.cli.events import tailing  # noqa: PLC0415
-
     monkeypatch.setattr(tailing.Follower, "run", lambda _self: None)
     events("import", write_lines(tmp_path / "in.ndjson", [event(1, extensions='{"position":77,"user":"ada"}')]))
     (listed,) = stored()

@@ -12,6 +12,7 @@ from typing import BinaryIO
 import click
 
 from opencqrs_py.adapters.files import Compression, FileFormat, Kind, format_of, writer_to, written_whole
+from opencqrs_py.cli.events.nothing_found import tell_reasons
 from opencqrs_py.cli.events.progress import Progress, rate
 from opencqrs_py.cli.events.selecting import after_option, selection_options, slices_between
 from opencqrs_py.cli.options import ProjectOptions, format_option, project_options
@@ -64,6 +65,8 @@ def export_command(
             events += len(part.events)
             progress(part.upto - after)
     seconds = time.monotonic() - began
+    if not events:
+        tell_reasons(selection, after)
     told = {"file": file, "events": events, "after": after, "upto": max(after, upto), "seconds": round(seconds, 3)}
     _print(told, as_json=as_json)
 

@@ -7,10 +7,11 @@ from itertools import islice
 
 import click
 
+from opencqrs_py.cli.events.nothing_found import tell_reasons
 from opencqrs_py.cli.events.selecting import after_option, events_after, selection_options
 from opencqrs_py.cli.events.showing import DATA_SHOWN, positioned
 from opencqrs_py.cli.options import ProjectOptions, format_option, project_options
-from opencqrs_py.cli.output import clean, print_json, stdout
+from opencqrs_py.cli.output import clean, print_json, stderr, stdout
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.selection import Selection
 
@@ -27,10 +28,13 @@ def list_command(options: ProjectOptions, after: int, limit: int, selection: Sel
     """List events in the order of their positions."""
     source = options.application().event_store
     events = list(islice(events_after(source, after, limit, selection), limit))
+    is_explained = not events and tell_reasons(selection, after)
     if as_json:
         print_json(list(map(positioned, events)))
-    else:
+    elif events:
         _print_table(events)
+    elif not is_explained:
+        stderr().print("no events" + (f" after position {after}" if after else ""))
 
 
 def _print_table(events: Iterable[Event]) -> None:

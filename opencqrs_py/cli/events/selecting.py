@@ -52,7 +52,9 @@ def selection_options(command: F) -> F:
     wrapped.__dict__.update(command.__dict__)
     decorated: Any = wrapped
     for option in (
-        click.option("--type", "types", type=Text(), multiple=True, help="Event type; may be repeated."),
+        click.option(
+            "--type", "types", type=Text(), multiple=True, help="Event type, compared exactly; may be repeated."
+        ),
         click.option("--subject", type=Text(), default="/", show_default=True, help="Subject, with its children."),
     ):
         decorated = option(decorated)

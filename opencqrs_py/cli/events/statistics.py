@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from opencqrs_py.cli.events.nothing_found import tell_reasons
 from opencqrs_py.cli.events.progress import Progress
 from opencqrs_py.cli.events.selecting import selection_options, slices_between
 from opencqrs_py.cli.options import ProjectOptions, format_option, project_options
@@ -96,6 +97,8 @@ def stats_command(options: ProjectOptions, top: int, selection: Selection, *, as
     for part in slices_between(source, 0, head, selection):
         tally.add(part.events)
         progress(part.upto)
+    if not tally.events:
+        tell_reasons(selection)
     if as_json:
         print_json({**tally.rows(top), "seconds": round(time.monotonic() - began, 3)})
     else:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import click
 import orjson
 
+from opencqrs_py.cli.events.nothing_found import tell_reasons
 from opencqrs_py.cli.events.selecting import events_between, selection_options, slices_between
 from opencqrs_py.cli.events.showing import DATA_SHOWN, positioned
 from opencqrs_py.cli.events.store_file import FileGoneError, StoreFile
@@ -41,7 +42,10 @@ def tail_command(options: ProjectOptions, lines: int, selection: Selection, *, a
     show = _show_json if as_json else _show_text
     head = source.head()
     file = StoreFile(application.blueprint.event_store_url)
-    show(last_events(source, head, lines, selection))
+    last = last_events(source, head, lines, selection)
+    if lines and not last:
+        tell_reasons(selection)
+    show(last)
     Follower(source, head, selection, show, file=file).run()
 
 

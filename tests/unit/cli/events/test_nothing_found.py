@@ -1,0 +1,45 @@
+from __future__ import annotations
+
+import pytest
+
+from opencqrs_py.cli.events.nothing_found import reasons
+from opencqrs_py.model.selection import Selection
+
+EXACT = "types are compared exactly"
+SHOWN = f"{EXACT}; 'opencqrs events stats' shows those that there are"
+
+
+def selection(*types, subject="/"):
+    return Selection(subject, recursive=True, types=frozenset(types) or None)
+
+
+@pytest.mark.parametrize(
+    ("selected", "why"),
+    [
+        (selection(), []),
+        (selection(subject="/books"), []),
+        (selection("library.*"), [f"{EXACT}: 'library.*' is no pattern here"]),
+        (selection("b?", "a*", "c"), [f"{EXACT}: 'a*' is no pattern here", f"{EXACT}: 'b?' is no pattern here"]),
+        (selection("a,b"), [f"{EXACT}: 'a,b' is one type; for several repeat --type"]),
+        (selection("Library.Lent"), [SHOWN]),
+        (selection(subject="books"), ["most subjects begin with a slash: did you mean --subject /books?"]),
+        (selection(subject=""), ["most subjects begin with a slash: did you mean --subject /?"]),
+        (
+            selection(subject="/books/*"),
+            ["children of a subject are found without '*': did you mean --subject /books?"],
+        ),
+        (selection(subject="books/**"), ["most subjects begin with a slash: did you mean --subject /books?"]),
+        (selection(subject="/*"), ["children of a subject are found without '*': did you mean --subject /?"]),
+        (
+            selection("t", subject="books"),
+            ["most subjects begin with a slash: did you mean --subject /books?", SHOWN],
+        ),
+    ],
+)
+def test_what_may_be_meant_otherwise(selected, why):
+    assert reasons(selected, after=0) == why
+
+
+def test_at_the_end_of_the_log_a_type_is_nothing_to_wonder_about():
+    assert reasons(selection("t"), after=9) == []
+    assert reasons(selection("t*"), after=9) == [f"{EXACT}: 't*' is no pattern here"]
