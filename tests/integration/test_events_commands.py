@@ -402,6 +402,8 @@ def test_stats_tell_of_the_whole_log_or_of_a_part(tmp_path, events) -> None:
     assert shown[0] == "30 events"
     assert shown[-6:] == ["types", "  15  a", "  15  b", "", "subjects, first level", "  30  /a"]
     assert "types (the 1 most frequent of 2)" in events("stats", "--top", "1").out
+    events("append", "--type", "z\nz", "--subject", "/z\nz")
+    assert [line for line in events("stats").out.splitlines() if "z" in line] == ["   1  z\\nz", "   1  /z\\nz"]
 
 
 def test_stats_of_an_empty_log_are_short(events) -> None:

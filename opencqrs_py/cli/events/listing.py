@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from itertools import islice
 
 import click
 
 from opencqrs_py.cli.events.nothing_found import tell_reasons
 from opencqrs_py.cli.events.selecting import after_option, events_after, selection_options
-from opencqrs_py.cli.events.showing import DATA_SHOWN, positioned
+from opencqrs_py.cli.events.showing import DATA_SHOWN, on_one_line, positioned
 from opencqrs_py.cli.options import ProjectOptions, format_option, project_options
-from opencqrs_py.cli.output import clean, print_json, stderr, stdout
+from opencqrs_py.cli.output import print_json, stderr, stdout
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.selection import Selection
 
-__all__ = ["list_command"]
+__all__ = ["list_command", "print_table"]
+
+_TITLES = ("position", "time", "type", "subject", "data")
+_GAP = "  "  # between two cells
+_NARROWEST = 7  # columns that are left of a cell in the narrowest terminal
 
 
 @click.command("list")
@@ -32,20 +36,43 @@ def list_command(options: ProjectOptions, after: int, limit: int, selection: Sel
     if as_json:
         print_json(list(map(positioned, events)))
     elif events:
-        _print_table(events)
+        print_table(events)
     elif not is_explained:
         stderr().print("no events" + (f" after position {after}" if after else ""))
 
 
-def _print_table(events: Iterable[Event]) -> None:
-    from rich.table import Table  # noqa: PLC0415 only when a table is printed
+def print_table(events: Sequence[Event]) -> None:
+    """Print one line an event. What is too long for the terminal is cut, the longest first, but no position or time."""
+    from rich.cells import cell_len  # noqa: PLC0415 only when a table is printed
 
-    table = Table(box=None, pad_edge=False)
-    table.add_column("position", justify="right")
-    for title in ("time", "type", "subject"):
-        table.add_column(title, no_wrap=True)
-    table.add_column("data", overflow="ellipsis", no_wrap=True, max_width=DATA_SHOWN)
-    for e in events:
-        cells = (str(e.position), e.time or "-", clean(e.type), clean(e.subject), clean(e.payload or "-"))
-        table.add_row(*(cell.replace("[", r"\[") for cell in cells))
-    stdout().print(table)
+    console, rows = stdout(), [_cells(event) for event in events]
+    wanted = [max(map(cell_len, column)) for column in zip(_TITLES, *rows, strict=True)]
+    room = console.width - sum(wanted[:2]) - len(_GAP) * (len(_TITLES) - 1)
+    widths = wanted[:2] + _fitted([*wanted[2:4], min(wanted[4], DATA_SHOWN)], room)
+    console.print(_line(_TITLES, widths), style="bold", markup=False, soft_wrap=True)
+    for row in rows:
+        console.print(_line(row, widths), markup=False, soft_wrap=True)
+
+
+def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
+    from rich.cells import cell_len, set_cell_size  # noqa: PLC0415 as above
+
+    position, *others = cells
+    fitting = [
+        set_cell_size(cell, width) if cell_len(cell) <= width else set_cell_size(cell, width - 1) + "…"
+        for cell, width in zip(others, widths[1:], strict=True)
+    ]
+    return _GAP.join((position.rjust(widths[0]), *fitting)).rstrip()
+
+
+def _cells(event: Event) -> tuple[str, ...]:
+    shown = (event.time or "-", event.type, event.subject, event.payload or "-")
+    return str(event.position), *(on_one_line(cell) for cell in shown)
+
+
+def _fitted(wanted: Sequence[int], room: int) -> list[int]:
+    """Return the widths of columns that have so much room together: the widest are cut."""
+    widths = [min(width, max(room, _NARROWEST)) for width in wanted]
+    while sum(widths) > room and max(widths) > _NARROWEST:
+        widths[widths.index(max(widths))] -= 1
+    return widths

@@ -12,8 +12,9 @@ import click
 from opencqrs_py.cli.events.nothing_found import tell_reasons
 from opencqrs_py.cli.events.progress import Progress
 from opencqrs_py.cli.events.selecting import selection_options, slices_between
+from opencqrs_py.cli.events.showing import on_one_line
 from opencqrs_py.cli.options import ProjectOptions, format_option, project_options
-from opencqrs_py.cli.output import clean, print_json, stdout
+from opencqrs_py.cli.output import print_json, stdout
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.selection import Selection
 
@@ -141,6 +142,6 @@ def _print_names(title: str, names: _Names, top: int) -> None:
     console, width = stdout(), len(f"{shown[0][1]:,}")
     console.print(f"\n{title}" + (f" (the {len(shown)} most frequent of {len(names):,})" if left else ""), markup=False)
     for name, count in shown:
-        console.print(f"  {count:>{width},}  {clean(name)}", markup=False, soft_wrap=True)
+        console.print(f"  {count:>{width},}  {on_one_line(name)}", markup=False, soft_wrap=True)
     if names.others:
         console.print(f"  {names.others:>{width},}  others, not told apart", markup=False)

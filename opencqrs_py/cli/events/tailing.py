@@ -12,7 +12,7 @@ import orjson
 
 from opencqrs_py.cli.events.nothing_found import tell_reasons
 from opencqrs_py.cli.events.selecting import events_between, selection_options, slices_between
-from opencqrs_py.cli.events.showing import DATA_SHOWN, positioned
+from opencqrs_py.cli.events.showing import DATA_SHOWN, on_one_line, positioned
 from opencqrs_py.cli.events.store_file import FileGoneError, StoreFile
 from opencqrs_py.cli.options import ProjectOptions, format_option, project_options
 from opencqrs_py.cli.output import clean, stderr, stdout
@@ -149,4 +149,4 @@ def _show_text(events: Iterable[Event]) -> None:
         data = event.payload or "-"
         shown = data if len(data) <= DATA_SHOWN else data[: DATA_SHOWN - 1] + "…"
         line = f"{event.position:>9}  {event.time or '-'}  {event.type}  {event.subject}  {shown}"
-        stdout().print(clean(line).replace("\n", "\\n"), markup=False, soft_wrap=True)
+        stdout().print(on_one_line(line), markup=False, soft_wrap=True)

@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.cells import cell_len
+from rich.console import Console
+
+from opencqrs_py.cli.events import listing
+from opencqrs_py.cli.events.listing import print_table
+from opencqrs_py.model.event import Event
+
+
+def event(position=1, subject="/a", event_type="t", payload="{}", time="2026-01-05T09:00:00Z"):
+    return Event(position, str(position), "s", subject, event_type, time, "application/json", payload, None)
+
+
+@pytest.fixture
+def lines(monkeypatch):
+    def printed(width, *events):
+        out = io.StringIO()
+        monkeypatch.setattr(listing, "stdout", lambda: Console(file=out, width=width))
+        print_table(events)
+        return out.getvalue().splitlines()
+
+    return printed
+
+
+@pytest.mark.parametrize("width", [60, 80, 200])
+@pytest.mark.parametrize("odd", [{"subject": "/" + "x" * 5_000}, {"event_type": "日" * 300}, {"payload": "y" * 300}])
+def test_what_is_too_long_is_cut_and_leaves_the_other_columns(lines, width, odd):
+    head, first, second = lines(width, event(299_998), event(299_999, **odd))
+    assert head.split() == ["position", "time", "type", "subject", "data"]
+    assert first.split() == ["299998", "2026-01-05T09:00:00Z", "t", "/a", "{}"]
+    assert second.split()[:2] == ["299999", "2026-01-05T09:00:00Z"]
+    assert "…" in second
+    assert max(map(cell_len, (head, first, second))) <= width
+
+
+def test_what_fits_is_whole_however_wide_the_others_are(lines):
+    subject, name = "/books/978-0008471286", "library.book-lent.v1"
+    row = lines(100, event(subject=subject, event_type=name, payload="y" * 60))[1]
+    assert row.split()[2:4] == [name, subject]
+
+
+def test_an_event_is_one_line(lines):
+    odd = event(subject="/a\nb\x1b[31m", event_type="[bold]t\n", payload="{\n}", time=None)
+    assert lines(200, odd)[1].split() == ["1", "-", "[bold]t\\n", "/a\\nb\\x1b[31m", "{\\n}"]
