@@ -85,7 +85,7 @@ def _rows(status: GroupStatus, handled: Mapping[tuple[str, str], int]) -> list[l
         [
             clean(status.group),
             str(p.partition),
-            f"{p.position:,}",
+            str(p.position),
             f"{status.head - p.position:,}",
             f"[{_STYLES.get(p.state.value, 'default')}]{p.state.value}[/]",
             *([f"{handled.get((status.group, str(p.partition)), 0):,}"] if handled else []),
