@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from threading import Event as Signal
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -247,6 +248,46 @@ def test_a_stricter_isolation_by_default_changes_nothing(
             with pytest.raises(PreconditionFailedError):
                 refused.result(SECONDS)
             assert known.result(SECONDS) == (2, 1)
+    finally:
+        with database.writing() as connection:
+            connection.execute(text("ALTER DATABASE postgres RESET default_transaction_isolation"))
+
+
+WAITING = text("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted")
+
+
+def when_somebody_waits(database: Database) -> None:
+    """Come back as soon as somebody waits for a turn."""
+    until = monotonic() + SECONDS
+    with database.reading() as connection:
+        while not connection.execute(WAITING).scalar():
+            assert monotonic() < until
+
+
+@POSTGRESQL
+@pytest.mark.parametrize("isolation", ["serializable", "repeatable read"])
+def test_a_few_known_events_are_left_out_under_a_stricter_isolation_too(
+    open_database: Callable[[], Database], database: Database, isolation: str
+) -> None:
+    """Without preconditions, they are appended by one statement; it would not see what was added while it waited."""
+    with database.writing() as connection:
+        connection.execute(text(f"ALTER DATABASE postgres SET default_transaction_isolation = '{isolation}'"))
+    try:
+        hanging, other = SqlEventStore(open_database()), SqlEventStore(open_database())
+        assert (hanging.head(), other.head()) == (0, 0)
+        events = Dawdling()
+        with ThreadPoolExecutor(2) as threads:
+            late = threads.submit(hanging.append, events)
+            assert events.taken_in.wait(SECONDS)
+            known = threads.submit(other.append, [event("slow"), event("2")])
+            try:
+                when_somebody_waits(database)
+            finally:
+                events.go_on.set()
+            assert late.result(SECONDS) == (1, 1)
+            assert known.result(SECONDS) == (2, 1)
+        assert other.append([event("2"), event("3")]) == (2, 1)
+        assert [one.id for one in other.read(0, 10, Selection()).events] == ["slow", "2", "3"]
     finally:
         with database.writing() as connection:
             connection.execute(text("ALTER DATABASE postgres RESET default_transaction_isolation"))
