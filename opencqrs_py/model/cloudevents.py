@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from datetime import UTC, datetime
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import orjson
@@ -11,16 +10,16 @@ import orjson
 from opencqrs_py.errors import EventFormatError
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.exact_numbers import exact_members, loses_digits
+from opencqrs_py.model.times import check_time, is_time, microseconds, surely_a_time
 
 __all__ = ["extensions_of", "microseconds", "parse_event", "write_event"]
 
 _REQUIRED = ("id", "source", "type")
 _TEXTS = (*_REQUIRED, "subject", "time", "datacontenttype")
 _ATTRIBUTES = frozenset({*_TEXTS, "specversion", "data", "data_base64"})
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-def parse_event(line: bytes | str, position: int = 0) -> Event:
+def parse_event(line: bytes | str, position: int = 0, *, stored: bool = False) -> Event:
     """Read one CloudEvent from its JSON format.
 
     ``subject`` may be missing and is then ``/``. All attributes that are not named by the specification's core become
@@ -29,6 +28,8 @@ def parse_event(line: bytes | str, position: int = 0) -> Event:
     Args:
         line: The JSON object.
         position: Position of the event; 0 until a store gives one.
+        stored: Whether the line is part of a log already. Then a time passes that was accepted before the rule was
+            RFC 3339 to the letter.
 
     Raises:
         EventFormatError: OCQ-212, saying which attribute is wrong and what it should be.
@@ -43,7 +44,7 @@ def parse_event(line: bytes | str, position: int = 0) -> Event:
     if not isinstance(fields, dict):
         raise EventFormatError("OCQ-212", f"a CloudEvent is a JSON object, got {type(fields).__name__}")
     if not _is_ordinary(fields):
-        _check(fields)
+        _check(fields, microseconds if stored else check_time)
     take = fields.pop
     take("specversion", None)
     data = take("data", None)
@@ -96,22 +97,6 @@ def extensions_of(event: Event) -> dict[str, Any]:
     return {name: value for name, value in values.items() if name not in _ATTRIBUTES}
 
 
-def microseconds(time: str | None) -> int | None:
-    """Return an RFC 3339 time as microseconds since 1970, or ``None`` for ``None``.
-
-    Raises:
-        ValueError: If it is not a time with an offset.
-    """
-    if time is None:
-        return None
-    moment = datetime.fromisoformat(time)
-    if moment.tzinfo is None:
-        msg = "a time needs an offset, such as Z or +01:00"
-        raise ValueError(msg)
-    since = moment - _EPOCH
-    return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
-
-
 def _exact(text: str, value: Any) -> Any:
     return orjson.Fragment(text) if loses_digits(text.encode()) else value
 
@@ -140,19 +125,18 @@ def _is_ordinary(fields: dict[str, Any]) -> bool:
     get = fields.get
     try:
         needed = fields["id"], fields["source"], fields["type"]
-        time = get("time", "1970-01-01T00:00Z")
         return (
-            all(needed)
-            and "\0" not in "".join((*needed, time, get("subject", ""), get("datacontenttype", "")))
-            and datetime.fromisoformat(time).tzinfo is not None
+            "" not in needed
+            and "\0" not in "".join((*needed, get("subject", ""), get("datacontenttype", "")))
+            and ("time" not in fields or surely_a_time(fields["time"]) or is_time(fields["time"]))
             and get("specversion", "1.0") == "1.0"
             and "data_base64" not in fields
         )
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError):
         return False
 
 
-def _check(fields: dict[str, Any]) -> None:
+def _check(fields: dict[str, Any], check_the_time: Callable[[str | None], object]) -> None:
     for name in _REQUIRED:
         value = fields.get(name)
         if not isinstance(value, str) or not value:
@@ -170,7 +154,7 @@ def _check(fields: dict[str, Any]) -> None:
     if "data_base64" in fields:
         raise EventFormatError("OCQ-212", "binary data (data_base64) are not supported; data must be JSON")
     try:
-        microseconds(fields.get("time"))
+        check_the_time(fields.get("time"))
     except ValueError as error:
         raise EventFormatError("OCQ-212", f"attribute 'time' is no RFC 3339 time: {error}") from None
 

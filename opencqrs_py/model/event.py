@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from opencqrs_py.errors import EventFormatError
+from opencqrs_py.model.times import moment_of
 
 __all__ = ["Event", "Metadata"]
 
@@ -85,8 +86,14 @@ class Event(_Columns):
 
     @property
     def timestamp(self) -> datetime | None:
-        """``time`` as an aware datetime (to the microsecond), or ``None``."""
-        return datetime.fromisoformat(self.time) if self.time else None
+        """``time`` as an aware datetime (to the microsecond), or ``None``.
+
+        A leap second is the first moment of the next second.
+
+        Raises:
+            ValueError: If it is no time, as in a table that another program fills, or is in the year 0 or 10,000.
+        """
+        return moment_of(self.time) if self.time else None
 
     @property
     def label(self) -> str:

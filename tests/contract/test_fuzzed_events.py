@@ -7,17 +7,20 @@ finds in every store what ``Selection.matches`` says.
 from __future__ import annotations
 
 import json
+import re
 import tempfile
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
 import orjson
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from opencqrs_py.adapters.files import FileEventSource, event_line, format_of, writer_to
+from opencqrs_py.adapters.files import FileEventSource, event_line, events_of_file, format_of, writer_to
 from opencqrs_py.adapters.memory import InMemoryEventStore
 from opencqrs_py.adapters.sql import Database, MappedEventSource, SqlEventStore
 from opencqrs_py.errors import EventFormatError
@@ -30,7 +33,9 @@ from opencqrs_py.testing.contracts.event_source import followed, identities
 
 Stored = Callable[[list[Event]], Iterator[EventSource]]
 
-MAPPING = TableMapping("opencqrs_events", "position", "id", "type", "payload", source="source", subject="subject")
+MAPPING = TableMapping(
+    "opencqrs_events", "position", "id", "type", "payload", source="source", subject="subject", time="time"
+)
 
 few = settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 some = settings(max_examples=60, deadline=None)
@@ -59,12 +64,73 @@ JSON = st.recursive(
 NAMES = st.sampled_from(
     ["id", "source", "subject", "type", "time", "datacontenttype", "data", "specversion", "data_base64", "x", ""]
 )
+
+
+def two_digits(least: int, most: int, *others: str) -> st.SearchStrategy[str]:
+    return st.integers(least, most).map("{:02}".format) | st.sampled_from([f"{least:02}", f"{most:02}", *others])
+
+
+def written(*, wrong: bool) -> st.SearchStrategy[str]:
+    """Times, part by part; with ``wrong`` one or the other part may be as RFC 3339 does not have it."""
+
+    def also(*others: str) -> list[str]:
+        return list(others) if wrong else []
+
+    year = st.integers(0, 9999).map("{:04}".format) | st.sampled_from(["0000", "1900", "2000", "2024", "9999"])
+    month = two_digits(1, 12, *also("00", "13", "1", "W01"))
+    day = two_digits(1, 28, "29", "30", "31", *also("00", "32", "1", "1T00"))
+    hour = two_digits(0, 23, *also("24", "3", "-1"))
+    minute = two_digits(0, 59, *also("60", "9", ""))
+    second = two_digits(0, 59, "60", *also("61", "5", "05,5", "05:05"))
+    fraction = (
+        st.just("") | st.from_regex(r"\A\.[0-9]{1,12}\Z") | st.sampled_from([".0", *also(".", ",5", ".5.5", ".x")])
+    )
+    offsets = st.tuples(st.sampled_from("+-"), two_digits(0, 23, *also("24")), two_digits(0, 59, *also("60", "")))
+    offset = st.sampled_from("Zz") | offsets.map(lambda o: f"{o[0]}{o[1]}:{o[2]}")
+    if wrong:
+        offset |= st.sampled_from(
+            ["", "+01", "+0100", "+01:00:00", "+01:00:00.5", " Z", "ZZ", "Z\n", "\N{MINUS SIGN}01:00"]
+        )
+    hyphen = st.sampled_from(["-", "-", *also("", "/")])
+    colon = st.sampled_from([":", ":", *also("", ".")])
+    between = st.sampled_from(["T", "T", "t", " ", *also("", "_", "  ", "W", "x")])
+    parts = (year, hyphen, month, hyphen, day, between, hour, colon, minute, colon, second, fraction, offset)
+    return st.tuples(*parts).map("".join)
+
+
+def near(text: str) -> st.SearchStrategy[str]:
+    """The text with one character put in, left out or changed."""
+    change = st.tuples(
+        st.integers(0, len(text)), st.integers(0, 1), st.sampled_from([*"0159TtZzW+-:., ", "\n", "٣", ""])
+    )
+    return change.map(lambda c: text[: c[0]] + c[2] + text[c[0] + c[1] :])
+
+
+def leap_second(year: int, month: int, east: int, early: int) -> str:
+    """Return the last minute before a month, or one that is some minutes too early, with a second 60."""
+    minute = datetime(year, month, 1, tzinfo=UTC) - timedelta(minutes=1 + early)
+    text = minute.astimezone(timezone(timedelta(minutes=east))).isoformat()
+    return f"{text[:17]}60{text[19:]}"
+
+
+LEAP_SECONDS = st.builds(
+    leap_second, st.integers(2, 9999), st.integers(1, 12), st.integers(-1439, 1439), st.sampled_from([0, 0, 1, 1440])
+)
+OTHERWISE_ISO = st.builds(
+    lambda moment, form: moment.strftime(form),
+    st.datetimes(datetime(1000, 1, 1)),  # noqa: DTZ001 the offset stands in the form
+    st.sampled_from(["%Y%m%dT%H%M%SZ", "%G-W%V-%uT%H:%M:%SZ", "%GW%V%uT%H%M%SZ", "%Y-%jT%H:%M:%SZ", "%Y-%m-%dT%H:%MZ"]),
+)
 TIMES = st.one_of(
+    OTHERWISE_ISO,
+    written(wrong=False),
+    written(wrong=True),
+    written(wrong=False).flatmap(near),
+    LEAP_SECONDS,
+    LEAP_SECONDS.flatmap(near),
     st.datetimes(timezones=st.timezones() | st.none()).map(lambda moment: moment.isoformat()),
-    st.from_regex(r"\A[0-9]{4}-[01][0-9]-[0-3][0-9][T ][0-2][0-9]:[0-5][0-9](:[0-9]{2}(\.[0-9]{1,12})?)?"
-                  r"(Z|z|[+-][0-9]{2}:?[0-9]{2})?\Z"),
-    st.sampled_from(["0001-01-01T00:00:00+23:59", "9999-12-31T23:59:59-23:59", "2026-01-01T24:00:00Z", "", "now"]),
-)  # fmt: skip
+    st.sampled_from(["0001-01-01T00:00:00+23:59", "9999-12-31T23:59:59-23:59", "9999-12-31T23:59:60Z", "", "now"]),
+)
 ALMOST = st.fixed_dictionaries(
     {"id": JSON | TEXT, "source": TEXT, "type": TEXT},
     optional={
@@ -142,12 +208,52 @@ def test_an_almost_right_event_is_taken_as_the_rules_say(fields: dict[str, Any])
     assert (event is not None) == right
 
 
-def is_time(text: str | None) -> bool:
-    try:
-        microseconds(text)
+@many
+@given(TIMES)
+def test_a_time_is_what_rfc_3339_says(text: str) -> None:
+    """Also that all who calculate with it get the same moment."""
+    moment = moment_by_the_rules(text)
+    event = event_or_none(json.dumps({"id": "1", "source": "s", "type": "t", "time": text}).encode())
+    assert (event is not None) == (moment is not None)
+    if event is None or moment is None:
+        return
+    assert event.time == text
+    assert microseconds(text) == moment
+    if text[:4] > "0000" and not text.startswith("9999-12-31"):
+        assert event.timestamp is not None
+        assert (event.timestamp - EPOCH) // MICROSECOND == moment
+
+
+# RFC 3339, section 5.6; what stands there as a comment is in the function
+PARTIAL_TIME = "([0-9]{2}):([0-9]{2}):([0-9]{2})(?:[.]([0-9]+))?"
+DATE_TIME = re.compile(
+    f"([0-9]{{4}})-([0-9]{{2}})-([0-9]{{2}})[Tt ]{PARTIAL_TIME}(?:[Zz]|([+-])([0-9]{{2}}):([0-9]{{2}}))"
+)
+EPOCH, MICROSECOND, FOUR_CENTURIES = datetime(1970, 1, 1, tzinfo=UTC), timedelta(microseconds=1), timedelta(146_097)
+
+
+def moment_by_the_rules(text: str) -> int | None:
+    """Return the microseconds since 1970 of an RFC 3339 time, ``None`` if it is none."""
+    found = DATE_TIME.fullmatch(text)
+    if found is None:
+        return None
+    year, month, day, hour, minute, second, hours, minutes = (int(found[n] or 0) for n in (1, 2, 3, 4, 5, 6, 9, 10))
+    east = timedelta(hours=hours, minutes=minutes) * (-1 if found[8] == "-" else 1)
+    try:  # in centuries that Python has, with the same calendar
+        begun = datetime(2000 + year % 400, month, day, hour, minute, tzinfo=timezone(east)).astimezone(UTC)
     except ValueError:
-        return False
-    return True
+        return None
+    next_minute = begun + timedelta(minutes=1)
+    ends_a_month = (next_minute.day, next_minute.hour, next_minute.minute) == (1, 0, 0)
+    if minutes > 59 or second > 60 or (second == 60 and not ends_a_month):
+        return None
+    micros = int(f"{found[7] or ''}000000"[:6]) if second < 60 else 0
+    moved = FOUR_CENTURIES * (year // 400 - 5)
+    return (begun - EPOCH + moved + timedelta(seconds=second)) // MICROSECOND + micros
+
+
+def is_time(text: str | None) -> bool:
+    return text is None or moment_by_the_rules(text) is not None
 
 
 def has_surrogates(fields: dict[str, Any]) -> bool:
@@ -159,6 +265,12 @@ def has_surrogates(fields: dict[str, Any]) -> bool:
 
 
 # ----------------------------------------------------------------------------------------------------- behind a store
+
+ORDERED = (
+    *("1969-12-31t23:59:59.9999999z", "1970-01-01 00:00:00+00:00", "2016-12-31T23:59:59Z", "2016-12-31T23:59:60Z"),
+    *("2017-01-01T00:00:00.000001Z", "2017-01-01T09:00:01+09:00", "9999-12-31T23:59:59z"),
+)
+FORMER = ("20170101T000000Z", "2016-W52-7T00:00:00Z", "2017-01-01_00:00Z", "2017-01-01T05:30:00,5+0530")
 
 
 def event(number: int, subject: str, event_type: str = "t") -> Event:
@@ -242,6 +354,57 @@ def test_every_store_gives_back_the_event_of_a_line(store: str, lines: list[byte
     events = list(known.values())
     for source in STORES[store](events):
         assert [one._replace(position=0) for one in source.read(0, 100, Selection()).events] == events
+
+
+def timed(times: tuple[str, ...]) -> list[Event]:
+    return [event(number, "/a")._replace(time=time) for number, time in enumerate(times)]
+
+
+@pytest.mark.parametrize("store", [*STORES.values(), in_a_mapped_table], ids=[*STORES, "mapped"])
+def test_every_store_finds_the_same_moments(store: Stored) -> None:
+    for source in store(timed(ORDERED)):
+        moments = [EPOCH + timedelta(microseconds=moment_by_the_rules(time) or 0) for time in ORDERED]
+        found = [source.position_before(moment) for moment in moments]
+        assert found == sorted(found)
+        assert [source.read(position, 1, Selection()).events[0].time for position in found] == list(ORDERED)
+        assert source.position_before(datetime(2017, 1, 1, 0, 53, 28, tzinfo=timezone(timedelta(seconds=3208)))) == 3
+
+
+@pytest.mark.parametrize("store", [*STORES.values(), in_a_mapped_table], ids=[*STORES, "mapped"])
+def test_a_log_that_holds_times_that_were_accepted_once_is_read_on(store: Stored) -> None:
+    for source in store(timed(FORMER)):
+        events = source.read(0, 100, Selection()).events
+        assert [one.time for one in events] == list(FORMER)
+        assert [(one.timestamp or EPOCH).replace(microsecond=0) for one in events] == [
+            datetime(2017, 1, 1, tzinfo=UTC)
+        ] * 4
+        assert source.position_before(datetime(2017, 1, 1, tzinfo=UTC)) == 0
+        assert source.position_before(datetime(2017, 1, 1, 0, 0, 0, 500_000, tzinfo=UTC)) == 3
+
+
+@pytest.mark.parametrize("suffix", ["ndjson", "ndjson.gz", "parquet"])
+@pytest.mark.parametrize("time", FORMER)
+def test_such_times_are_not_imported(tmp_path: Path, suffix: str, time: str) -> None:
+    path = tmp_path / f"a.{suffix}"
+    form = format_of(path.name)
+    assert form is not None
+    with path.open("wb") as file, writer_to(file, form) as writer:
+        writer.write(timed((ORDERED[0], time)))
+    imported = events_of_file(path)
+    assert next(imported).time == ORDERED[0]
+    with pytest.raises(EventFormatError, match="no RFC 3339 time: ") as caught:
+        next(imported)
+    assert caught.value.code == "OCQ-212"
+    assert caught.value.where == f"{path}{', row ' if suffix == 'parquet' else ':'}2"
+
+
+def test_leap_seconds_have_a_timestamp_in_parquet(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    form = format_of(path.name)
+    assert form is not None
+    with path.open("wb") as file, writer_to(file, form) as writer:
+        writer.write(timed(("2016-12-31T23:59:60.5Z", "2017-01-01t00:00:00z", *FORMER[:2])))
+    assert pq.read_table(path)["timestamp"].to_pylist() == [datetime(2017, 1, 1, tzinfo=UTC)] * 4
 
 
 @pytest.mark.parametrize(

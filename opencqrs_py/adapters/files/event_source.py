@@ -14,6 +14,7 @@ from opencqrs_py.adapters.files.watch import FileWatch
 from opencqrs_py.errors import EventFormatError, EventStoreError
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.selection import Selection, Slice
+from opencqrs_py.model.times import microseconds
 from opencqrs_py.processing.clocks import SystemClock
 from opencqrs_py.processing.ports import Clock, Watch
 
@@ -90,10 +91,11 @@ class FileEventSource:
 
         All events before it are read.
         """
-        after = 0
+        wanted, after = microseconds(moment.isoformat()) or 0, 0
         while (part := self.read(after, _MOST_AT_ONCE, _EVERYTHING)).upto > after:
             for event in part.events:
-                if event.timestamp is not None and event.timestamp >= moment:
+                happened = microseconds(event.time)
+                if happened is not None and happened >= wanted:
                     return event.position - 1
             after = part.upto
         return after

@@ -29,7 +29,7 @@ def events_of_file(path: Path) -> Generator[Event, None, None]:
     """
     known = format_of(path.name)
     if known is not None and known.kind is Kind.ROWS:
-        reader: RowReader | LineReader = RowReader(path, open_parquet(path), with_data=True)
+        reader: RowReader | LineReader = RowReader(path, open_parquet(path), imported=True)
     else:
         compression = known.compression if known else _last_suffix(path)
         reader = LineReader(path, unpacked(path, compression), compressed=compression is not Compression.NONE)

@@ -23,7 +23,8 @@ class LineReader:
         path: Name of the file in messages.
         file: The file, opened (and unpacked), at the mark.
         mark: Where it stands.
-        before: Number of events in the files before this one; the first event here has the position behind it.
+        before: Number of events in the log's files before this one; the first event here has the position behind it.
+            ``None`` if the lines are no part of a log yet: then the rules for times are the strict ones of imports.
         size: Bytes to be read at most; ``None`` for all.
         unfinished: Whether a last line without its end may still be written, and is no event yet.
         compressed: Whether errors of reading mean that the content is damaged.
@@ -37,7 +38,7 @@ class LineReader:
         file: BinaryIO,
         mark: Mark = Mark(),  # noqa: B008 frozen
         *,
-        before: int = 0,
+        before: int | None = None,
         size: int | None = None,
         unfinished: bool = False,
         compressed: bool = False,
@@ -47,7 +48,8 @@ class LineReader:
         self.path = path
         self.number = mark.event
         self.ended = False
-        self._before = before
+        self._before = before or 0
+        self._stored = before is not None
         self._line = mark.line
         self._size = size
         self._left = None if size is None else size - mark.offset
@@ -69,7 +71,7 @@ class LineReader:
         """
         line = next(self._lines)
         try:
-            return parse_event(line, self._before + self.number)
+            return parse_event(line, self._before + self.number, stored=self._stored)
         except EventFormatError as error:
             raise EventFormatError(error.code, error.what, f"{self.path}:{self._line}", MEND) from None
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from datetime import datetime
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +10,8 @@ import orjson
 
 from opencqrs_py.adapters.files.damage import MEND, damaged
 from opencqrs_py.errors import EventFormatError
-from opencqrs_py.model.cloudevents import microseconds
 from opencqrs_py.model.event import Event
+from opencqrs_py.model.times import check_time, is_time, microseconds, surely_a_time
 
 __all__ = ["COLUMNS", "REQUIRED", "RowReader"]
 
@@ -36,7 +35,8 @@ class RowReader:
         group: Number of the row group, from 0.
         number: Number of rows before it.
         before: Number of events in the files before this one.
-        with_data: Whether data are looked into as well, which takes as long as all else.
+        imported: Whether the events are no part of a log yet. Then data are looked into as well, which takes as long
+            as all else, and the rules for times are the strict ones of imports.
     """
 
     def __init__(
@@ -47,15 +47,15 @@ class RowReader:
         number: int = 0,
         before: int = 0,
         *,
-        with_data: bool = False,
+        imported: bool = False,
     ) -> None:
         self.path = path
         self.number = number
         self.ended = False
         self._before = before
-        self._with_data = with_data
+        self._imported = imported
         self._file = file
-        self._rows = _rows(file, group)
+        self._rows = _rows(file, group, check_time if imported else microseconds)
 
     def __iter__(self) -> RowReader:
         return self
@@ -71,7 +71,7 @@ class RowReader:
             self.ended = True
             raise StopIteration
         self.number += 1
-        if self._with_data and not isinstance(row, str) and not _is_json(row[_PAYLOAD]):
+        if self._imported and not isinstance(row, str) and not _is_json(row[_PAYLOAD]):
             row = "the column 'payload' holds no JSON"
         if isinstance(row, str):
             raise EventFormatError("OCQ-212", row, f"{self.path}, row {self.number}", MEND)
@@ -93,14 +93,14 @@ class RowReader:
             raise damaged(error, f"{self.path}, behind row {self.number}") from error
 
 
-def _rows(file: Any, group: int) -> Iterator[Row | str]:
+def _rows(file: Any, group: int, check_the_time: Callable[[str | None], object]) -> Iterator[Row | str]:
     """Yield each row, or what is wrong with it."""
     groups = range(group, file.metadata.num_row_groups)
     there = [name for name in COLUMNS if name in file.schema_arrow.names]
     for batch in file.iter_batches(_ROWS, row_groups=groups, columns=there, use_threads=False) if groups else ():
         columns = [_values(batch, name) for name in COLUMNS]
         rows = zip(*columns, strict=True)
-        yield from rows if _are_ordinary(columns) else map(_looked_at, rows)
+        yield from rows if _are_ordinary(columns) else (_looked_at(row, check_the_time) for row in rows)
 
 
 def _values(batch: Any, name: str) -> list[Any]:
@@ -112,18 +112,15 @@ def _values(batch: Any, name: str) -> list[Any]:
 def _are_ordinary(columns: list[list[Any]]) -> bool:
     """Say at little cost whether all rows are surely right; they are in nearly every file."""
     ids, sources, _, types, times, _, _, extensions = columns
-    try:
-        return (
-            all(map(all, (ids, sources, types)))
-            and not any("\0" in "".join(filter(None, column)) for column in columns[:_TEXTS])
-            and all(datetime.fromisoformat(time).tzinfo for time in times if time is not None)
-            and not any(extensions)
-        )
-    except ValueError:
-        return False
+    return (
+        all(map(all, (ids, sources, types)))
+        and not any("\0" in "".join(filter(None, column)) for column in columns[:_TEXTS])
+        and all(surely_a_time(time) or is_time(time) for time in times if time is not None)
+        and not any(extensions)
+    )
 
 
-def _looked_at(row: Row) -> Row | str:
+def _looked_at(row: Row, check_the_time: Callable[[str | None], object]) -> Row | str:
     """Return the row, or what is wrong with it."""
     named = dict(zip(COLUMNS, row, strict=True))
     for name in REQUIRED:
@@ -133,7 +130,7 @@ def _looked_at(row: Row) -> Row | str:
         if "\0" in (named[name] or ""):
             return f"the column '{name}' contains the character U+0000"
     try:
-        microseconds(named["time"])
+        check_the_time(named["time"])
     except ValueError as error:
         return f"the column 'time' holds no RFC 3339 time: {error}"
     return row if _is_object(named["extensions"]) else "the column 'extensions' holds no JSON object"

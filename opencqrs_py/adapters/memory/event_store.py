@@ -11,6 +11,7 @@ from threading import Condition
 from opencqrs_py.model.appending import Appended, Precondition, check
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.selection import Selection, Slice
+from opencqrs_py.model.times import microseconds
 from opencqrs_py.processing.ports import Watch
 
 __all__ = ["InMemoryEventStore"]
@@ -65,8 +66,10 @@ class InMemoryEventStore:
 
     def position_before(self, moment: datetime) -> int:
         """Return the position before the first event with ``time >= moment``; the head if there is none."""
+        wanted = microseconds(moment.isoformat()) or 0
         for event in self._events:
-            if event.timestamp is not None and event.timestamp >= moment:
+            happened = microseconds(event.time)
+            if happened is not None and happened >= wanted:
                 return event.position - 1
         return self.head()
 
