@@ -537,14 +537,63 @@ def test_a_view_is_refused(database: Database, kind: str) -> None:
         MappedEventSource(database, mapping).head()
 
 
-@pytest.mark.parametrize("how", ["CACHE 20", "CYCLE"])
+MENDED = 'ALTER SEQUENCE "Stored Events_nr_seq" INCREMENT 1 CACHE 1 NO CYCLE'
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ("CACHE 20", 'connections draw 20 at once from "Stored Events_nr_seq"'),
+        ("INCREMENT -1", '"Stored Events_nr_seq" counts down'),
+        ("CYCLE", '"Stored Events_nr_seq" begins anew at its end'),
+        ("INCREMENT 50", '"Stored Events_nr_seq" counts in steps of 50, so numbers between them can come later'),
+    ],
+)
 @POSTGRESQL
-def test_positions_that_are_drawn_several_at_once_are_refused(database: Database, kind: str, how: str) -> None:
+def test_positions_that_do_not_grow_one_by_one_are_refused(database: Database, kind: str, how: str, said: str) -> None:
     create(database)
     execute(database, f'ALTER SEQUENCE "Stored Events_nr_seq" {how}')
-    with pytest.raises(EventStoreError, match=r"OCQ-314.*do not grow") as caught:
+    for read in (lambda source: source.head(), lambda source: source.read(0, 1, ALL, 1)):
+        with pytest.raises(EventStoreError) as caught:
+            read(MappedEventSource(database, MAPPING))
+        assert caught.value.code == "OCQ-314"
+        assert caught.value.what == f"the positions of 'Stored Events' need not grow: {said}"
+        assert MENDED in caught.value.fix
+    assert ("allocationSize=1" in caught.value.fix) == ("steps" in said)
+
+
+@POSTGRESQL
+def test_a_sequence_by_which_a_column_could_be_filled_in_blocks_is_spoken_of_once(
+    database: Database, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As Hibernate makes them: no column knows them, and an application gives the numbers of a block away later."""
+    create(database, key="BIGINT PRIMARY KEY")
+    execute(
+        database,
+        "CREATE SEQUENCE shop_seq INCREMENT 50",
+        "CREATE SEQUENCE events_seq CACHE 20",
+        "CREATE SEQUENCE plain",
+        "CREATE TABLE other (n INTEGER, m INTEGER)",
+        "CREATE SEQUENCE of_other INCREMENT 50 OWNED BY other.n",
+        "CREATE SEQUENCE for_other INCREMENT 50",
+        "ALTER TABLE other ALTER m SET DEFAULT nextval('for_other')",
+    )
+    source = MappedEventSource(database, MAPPING)
+    source.read(0, 1, ALL, 1)
+    source.head()
+    source.head()
+    (said,) = [record.getMessage() for record in caplog.records]
+    assert said == (
+        "if the positions of 'Stored Events' are drawn from events_seq, shop_seq, which do not count one by one, "
+        'events can be missed; name the sequence they are drawn from: ALTER SEQUENCE … OWNED BY "Stored Events"."nr"'
+    )
+    caplog.clear()
+    execute(database, 'ALTER SEQUENCE plain OWNED BY "Stored Events".nr')
+    assert MappedEventSource(database, MAPPING).head() == 0
+    assert not caplog.records
+    execute(database, "ALTER SEQUENCE plain OWNED BY NONE", 'ALTER SEQUENCE shop_seq OWNED BY "Stored Events".nr')
+    with pytest.raises(EventStoreError, match=r"OCQ-314.*shop_seq counts in steps of 50"):
         MappedEventSource(database, MAPPING).head()
-    assert caught.value.fix == 'let their owner run ALTER SEQUENCE "Stored Events_nr_seq" CACHE 1 NO CYCLE'
 
 
 @POSTGRESQL

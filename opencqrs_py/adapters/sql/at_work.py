@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from sqlalchemy import Connection
 
 from opencqrs_py.adapters.sql.databases import Database
-from opencqrs_py.adapters.sql.foreign import ForeignTable
+from opencqrs_py.adapters.sql.foreign import ForeignTable, listed
 from opencqrs_py.errors import EventStoreError
 from opencqrs_py.model.mapping import TableMapping
 
@@ -20,13 +20,20 @@ __all__ = ["AtWork", "Seen"]
 
 _RELATION = "SELECT relkind FROM pg_class WHERE oid = %s::regclass"
 _SEQUENCES = """
-SELECT DISTINCT sequence.seqrelid::regclass::text, sequence.seqcache, sequence.seqincrement < 0 OR sequence.seqcycle
+SELECT DISTINCT seqrelid::regclass::text, seqincrement, seqcache, seqcycle
 FROM pg_attribute holder
 JOIN pg_depend ON refclassid = 'pg_class'::regclass AND refobjid = holder.attrelid AND refobjsubid = holder.attnum
 LEFT JOIN pg_depend used ON pg_depend.classid = 'pg_attrdef'::regclass AND used.classid = pg_depend.classid
     AND used.objid = pg_depend.objid AND used.refclassid = 'pg_class'::regclass
 JOIN pg_sequence sequence ON sequence.seqrelid IN (pg_depend.objid, used.refobjid)
 WHERE holder.attrelid = %s::regclass AND holder.attname = %s
+"""
+_NOT_ONE_BY_ONE = """
+SELECT seqrelid::regclass::text FROM pg_sequence
+WHERE (seqincrement <> 1 OR seqcache > 1 OR seqcycle) AND NOT EXISTS (
+    SELECT FROM pg_depend WHERE classid = 'pg_class'::regclass AND objid = seqrelid AND refobjsubid > 0
+    OR classid = 'pg_attrdef'::regclass AND refclassid = 'pg_class'::regclass AND refobjid = seqrelid
+)
 """
 _SEEN = """
 WITH RECURSIVE family AS (
@@ -68,11 +75,13 @@ class AtWork:
         database: Where the table is.
         table: The table, quoted.
         statement: What shows it.
+        doubt: Why events can be missed all the same, empty when nothing speaks for it.
     """
 
     database: Database
     table: str
     statement: str
+    doubt: str = ""
 
     @classmethod
     def on(cls, database: Database, connection: Connection, mapping: TableMapping, table: ForeignTable) -> AtWork:
@@ -88,14 +97,12 @@ class AtWork:
             fix = "name the table itself in event-store.mapping.table"
             raise EventStoreError("OCQ-314", what, database.label, fix)
         sequences = connection.exec_driver_sql(_SEQUENCES, (_plain(table.name), mapping.position)).all()
-        for name, cached, odd in sequences:
-            if cached > 1 or odd:
-                what = f"the positions of '{mapping.table}' do not grow: connections draw {cached} at once from {name}"
-                fix = f"let their owner run ALTER SEQUENCE {name} CACHE 1 NO CYCLE"
-                raise EventStoreError("OCQ-314", what, database.label, fix)
+        for sequence in sequences:
+            _check(database, mapping, *sequence)
         own = ", ".join("'{}'::regclass".format(name.replace("'", "''").replace("%", "%%")) for name, *_ in sequences)
         drawn = f"relation IN ({own})" if own else "locked.relkind = 'S'"
-        return cls(database, table.name, _SEEN.format(position=table.position, table=table.name, sequences=drawn))
+        statement = _SEEN.format(position=table.position, table=table.name, sequences=drawn)
+        return cls(database, table.name, statement, "" if own else _doubt(connection, mapping, table))
 
     def look(self, connection: Connection) -> Seen:
         """Look now; what is found at work may have begun after the highest position was seen, but none is left out.
@@ -117,6 +124,36 @@ class AtWork:
             return "a prepared transaction" if at_work and not processes else "a transaction"
         name = f" of '{row[1]}'" if row[1] else ""
         return f"the server process {row[0]}{name}, in a transaction that began at {row[2]},"
+
+
+def _check(database: Database, mapping: TableMapping, name: str, step: int, cached: int, cycles: bool) -> None:  # noqa: FBT001 a row
+    """Refuse a sequence by which a lower position can come without a sign of who will bring it."""
+    fix = f"let their owner run ALTER SEQUENCE {name} INCREMENT 1 CACHE 1 NO CYCLE"
+    if cached > 1:
+        why = f"connections draw {cached} at once from {name}"
+    elif step < 0:
+        why = f"{name} counts down"
+    elif cycles:
+        why = f"{name} begins anew at its end"
+    elif step > 1:
+        why = f"{name} counts in steps of {step}, so numbers between them can come later"
+        fix = f"draw a number for each row when it is inserted (with Hibernate: allocationSize=1), and {fix}"
+    else:
+        return
+    what = f"the positions of '{mapping.table}' need not grow: {why}"
+    raise EventStoreError("OCQ-314", what, database.label, fix)
+
+
+def _doubt(connection: Connection, mapping: TableMapping, table: ForeignTable) -> str:
+    """Name the sequences by which the column could be filled in blocks; a column need not know its sequence."""
+    found = connection.exec_driver_sql(_NOT_ONE_BY_ONE).scalars().all()
+    if not found:
+        return ""
+    return (
+        f"if the positions of '{mapping.table}' are drawn from {listed(found)}, which do not count one by one, events "
+        f"can be missed; name the sequence they are drawn from: "
+        f"ALTER SEQUENCE … OWNED BY {_plain(table.name)}.{_plain(table.position)}"
+    )
 
 
 def _plain(quoted: str) -> str:

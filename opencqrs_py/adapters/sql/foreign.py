@@ -14,7 +14,7 @@ from opencqrs_py.adapters.sql.kinds import kind_of
 from opencqrs_py.errors import EventStoreError
 from opencqrs_py.model.mapping import TableMapping
 
-__all__ = ["ForeignTable", "fitted", "in_utc"]
+__all__ = ["ForeignTable", "fitted", "in_utc", "listed"]
 
 _NAMED = 10  # most names in a message
 _RFC_3339 = 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'
@@ -50,7 +50,7 @@ def fitted(database: Database, connection: Connection, mapping: TableMapping) ->
     found = _columns(database, connection, mapping)
     missing = [f"{part} ({column})" for part, column in mapping.columns.items() if column not in found]
     if missing:
-        what = f"the table '{mapping.table}' has no column for {', '.join(missing)}; it has {_listed(found)}"
+        what = f"the table '{mapping.table}' has no column for {', '.join(missing)}; it has {listed(found)}"
         raise EventStoreError("OCQ-313", what, database.label, f"mend {mapping.said_in}")
     _check_types(database, mapping, found)
     return _named(connection, mapping, table, schema, found)
@@ -77,7 +77,7 @@ def _columns(database: Database, connection: Connection, mapping: TableMapping) 
         return {column["name"]: column["type"] for column in inspector.get_columns(table, schema or None)}
     except NoSuchTableError:
         there = [*inspector.get_table_names(schema or None), *inspector.get_view_names(schema or None)]
-        what = f"there is no table '{table}'; there is {_listed(there)}"
+        what = f"there is no table '{table}'; there is {listed(there)}"
         raise EventStoreError("OCQ-313", what, database.label, f"mend {mapping.said_in}.table") from None
 
 
@@ -130,7 +130,7 @@ def _as_text(connection: Connection, column: str, kind: Any) -> str:
     return f"{column}::text"
 
 
-def _listed(names: Any) -> str:
+def listed(names: Any) -> str:
     """Return the first few names, sorted."""
     ordered = sorted(names)
     more = [f"and {len(ordered) - _NAMED} more"] if len(ordered) > _NAMED else []

@@ -141,6 +141,8 @@ class MappedEventSource:
         if self._at_work is None:
             self._horizon.look(self._highest(connection), frozenset())
             return
+        if before is None and self._at_work.doubt:
+            _log.warning("%s", self._at_work.doubt)
         seen = self._at_work.look(connection)
         self._horizon.look(seen.highest, seen.at_work)
         if self._horizon.mark != before or seen.highest == self._horizon.upto:
