@@ -423,6 +423,52 @@ def test_a_checkpoint_of_another_log_is_refused(log):
         log.follow()
 
 
+# ----------------------------------------------------------------------------------------------- files replaced
+
+
+@pytest.fixture
+def export(tmp_path):
+    """Writes a folder of files anew."""
+
+    def write(*numbers):
+        (tmp_path / "log").mkdir(exist_ok=True)
+        lines = [json.dumps(write_event(made_up(number))) for number in numbers]
+        (tmp_path / "log" / "1.ndjson").write_text("".join(line + "\n" for line in lines))
+        return f"file://{tmp_path}/log"
+
+    return write
+
+
+def numbers(frame):
+    return sorted(int(row.id) for row in frame.collect())
+
+
+def test_a_query_reads_the_files_that_are_there_whatever_workers_have_seen(spark, export):
+    register_data_source(spark)
+    for given in ([1, 2, 3], [7, 8], [4, 5, 6, 7, 8], [1]):
+        assert [numbers(load(spark, export(*given))) for _ in range(3)] == [given] * 3
+
+
+def test_files_that_were_replaced_after_a_query_was_planned_are_refused(spark, export):
+    register_data_source(spark)
+    frame = load(spark, export(1, 2, 3))
+    assert numbers(frame) == [1, 2, 3]
+    other = load(spark, export(7, 8, 9))
+    assert numbers(other) == [7, 8, 9]
+    with pytest.raises(PythonException, match=r"OCQ-342.*changed after a query was planned"):
+        numbers(frame)
+    assert numbers(other) == [7, 8, 9]
+
+
+def test_a_stream_refuses_files_that_are_replaced_while_it_runs_and_a_new_one_reads_them(log, export, tmp_path):
+    log.url = export(1, 2, 3, 4)
+    with pytest.raises(StreamingQueryException, match="OCQ-342"):
+        log.follow(lambda _number, _seen: export(7, 8, 9), maxEventsPerTrigger="2")
+    (log.folder / "checkpoint").rename(log.folder / "old")
+    log.follow(maxEventsPerTrigger="2")
+    assert log.batches() == [[1, 2], [3]]
+
+
 # --------------------------------------------------------------------------------------- tables of other systems
 
 MAPPING = {

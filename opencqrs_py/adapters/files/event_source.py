@@ -10,6 +10,7 @@ from threading import RLock
 
 from opencqrs_py.adapters.files.log import FileLog
 from opencqrs_py.adapters.files.readers import EventReader, Readers
+from opencqrs_py.adapters.files.state import LogState, holds, state_of
 from opencqrs_py.adapters.files.watch import FileWatch
 from opencqrs_py.errors import EventFormatError, EventStoreError
 from opencqrs_py.model.event import Event
@@ -109,6 +110,41 @@ class FileEventSource:
         """Say whether the files cannot be read for now: the folder is away, or not ours to read."""
         return isinstance(error, EventStoreError) and error.code == "OCQ-340"
 
+    def renew(self) -> None:
+        """Look at all files; if they were changed since the last look, begin anew, as a new object would.
+
+        Raises:
+            EventStoreError: As ``head``, but for OCQ-341 and OCQ-342.
+        """
+        with self._held():
+            if not self._is_unchanged():
+                self._begin_anew()
+                self._log.look_at_all()
+
+    def state(self) -> LogState:
+        """Return the state of the files as they were looked at last."""
+        with self._held():
+            return state_of(self._log.files)
+
+    def expect(self, state: LogState) -> None:
+        """See that the files are those of a state, or those and more; begin anew if this object has seen others.
+
+        Args:
+            state: Of this object, or of one in another process.
+
+        Raises:
+            EventStoreError: OCQ-342, if the files were changed since; else as ``head``.
+        """
+        with self._held():
+            if self._is_unchanged() and holds(self._log.files, state):
+                return
+            self._begin_anew()
+            self._log.look_at_all()
+            if not holds(self._log.files, state):
+                what = "files of the log were changed after a query was planned, so positions in it would change"
+                fix = "put them back as they were, or begin the query anew"
+                raise EventStoreError("OCQ-342", what, str(self.path), fix)
+
     def close(self) -> None:
         """Close the files that are open. The source can be used again."""
         with self._lock:
@@ -124,6 +160,17 @@ class FileEventSource:
                 fix = "check that it exists, that this user may read it, and event-store.url"
                 what = f"the files of events cannot be read ({error.strerror or error})"
                 raise EventStoreError("OCQ-340", what, where, fix) from error
+
+    def _is_unchanged(self) -> bool:
+        try:
+            self._log.look_at_all()
+        except EventStoreError:
+            return False
+        return True
+
+    def _begin_anew(self) -> None:
+        self._readers.close()
+        self._log = FileLog(self.path, self._clock)
 
     def _read_file(self, index: int, reading: _Reading) -> None:
         """Read in one file, and stop the reading before what is no event."""

@@ -18,13 +18,17 @@ class KnownFile:
 
     Args:
         path: The file.
+
+    Attributes:
+        size: In bytes.
+        print: Of its first and last bytes.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.size = 0
         self._seen: tuple[int, int, int] | None = None
-        self._print = b""
+        self.print = b""
 
     def look(self, *, may_grow: bool) -> None:
         """Take in how large the file is by now; a file that was changed is refused.
@@ -49,9 +53,9 @@ class KnownFile:
         if self._seen is not None and found.st_size > self.size and not may_grow:
             raise self._refused(f"has grown from {self.size:,} to {found.st_size:,} bytes and was complete before")
         with self.path.open("rb") as file:
-            if self._seen is not None and fingerprint(file, self.size) != self._print:
+            if self._seen is not None and fingerprint(file, self.size) != self.print:
                 raise self._refused("has changed")
-            self._print = fingerprint(file, found.st_size)
+            self.print = fingerprint(file, found.st_size)
         self.size, self._seen = found.st_size, now
 
     def _refused(self, what: str) -> EventStoreError:

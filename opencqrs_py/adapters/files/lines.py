@@ -25,7 +25,7 @@ class PlainLines:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._known = KnownFile(path)
+        self.known = KnownFile(path)
         self._index = LineIndex()
         self._stops: dict[int, Mark] = {}  # where readers stopped lately, by the number of the next event
         self._closed = False
@@ -33,24 +33,24 @@ class PlainLines:
 
     def look(self, *, newest: bool) -> None:
         """Take in what has been added; the file is closed as soon as it is not the newest one."""
-        self._known.look(may_grow=not self._closed)
+        self.known.look(may_grow=not self._closed)
         self._closed = not newest
 
     def count(self) -> int:
         """Return how many events there are by now."""
-        if self._index.end.offset < self._known.size and self._tail is None:
+        if self._index.end.offset < self.known.size and self._tail is None:
             with self.path.open("rb") as file:
-                self._index.advance(file, self._known.size)
+                self._index.advance(file, self.known.size)
                 if self._closed:
                     file.seek(self._index.end.offset)
-                    tail = file.read(self._known.size - self._index.end.offset)
+                    tail = file.read(self.known.size - self._index.end.offset)
                     self._tail = int(bool(tail.strip()))
         return self._index.end.event + (self._tail or 0)
 
     def reader(self, first: int, before: int) -> LineReader:
         """Open a reader at the event of that number or somewhat before it."""
         mark = self._stops.get(first) or self._index.mark_before(first)
-        self._known.look(may_grow=not self._closed)
+        self.known.look(may_grow=not self._closed)
         file = self.path.open("rb")
         file.seek(mark.offset)
         return LineReader(
@@ -58,7 +58,7 @@ class PlainLines:
             file,
             mark,
             before=before,
-            size=self._known.size,
+            size=self.known.size,
             unfinished=not self._closed,
             at_stop=self._remember,
         )
@@ -77,13 +77,13 @@ class CompressedLines:
     def __init__(self, path: Path, compression: Compression) -> None:
         self.path = path
         self._compression = compression
-        self._known = KnownFile(path)
+        self.known = KnownFile(path)
         self._count: int | None = None
 
     def look(self, *, newest: bool) -> None:
         """Take in how large the file is; it may grow until it was read to its end."""
         del newest
-        self._known.look(may_grow=self._count is None)
+        self.known.look(may_grow=self._count is None)
 
     def count(self) -> int:
         """Return how many events there are; the first time, the file is unpacked for it.

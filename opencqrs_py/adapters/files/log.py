@@ -54,14 +54,29 @@ class FileLog:
         """
         now = self._clock.monotonic()
         if now >= self._due:
-            self._look_at_all()
-            self._due = now + _THOROUGH_EVERY
+            self.look_at_all()
         elif position is not None and self._is_behind(position):
             return
         elif self._may_have_changed():
-            self._look_at_all()
+            self.look_at_all()
         elif self.files:
             self.files[-1].look(newest=True)
+
+    def look_at_all(self) -> None:
+        """Take in what was added, and look at every file; raises as ``look``."""
+        changed, now = self.path.stat().st_mtime_ns, self._clock.now()
+        found = files_of(self.path)
+        known = {file.path for file in self.files}
+        new = [path for path in found if path not in known]
+        if self.files:
+            _check_order(self.files[-1].path, new)
+        files = [*self.files, *map(_event_file, new)]
+        for file in files:
+            file.look(newest=file is files[-1])
+        self.files = files
+        age = now - datetime.fromtimestamp(changed / 1e9, UTC)
+        self._folder_time = changed if age.total_seconds() > _SETTLED else None
+        self._due = self._clock.monotonic() + _THOROUGH_EVERY
 
     def before(self, index: int) -> int:
         """Return the number of events in the files before the one with that index, ``0..len(files) - 1``.
@@ -93,20 +108,6 @@ class FileLog:
 
     def _may_have_changed(self) -> bool:
         return self._folder_time is None or self.path.stat().st_mtime_ns != self._folder_time
-
-    def _look_at_all(self) -> None:
-        changed, now = self.path.stat().st_mtime_ns, self._clock.now()
-        found = files_of(self.path)
-        known = {file.path for file in self.files}
-        new = [path for path in found if path not in known]
-        if self.files:
-            _check_order(self.files[-1].path, new)
-        files = [*self.files, *map(_event_file, new)]
-        for file in files:
-            file.look(newest=file is files[-1])
-        self.files = files
-        age = now - datetime.fromtimestamp(changed / 1e9, UTC)
-        self._folder_time = changed if age.total_seconds() > _SETTLED else None
 
 
 def _check_order(newest: Path, new: Sequence[Path]) -> None:

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
+from opencqrs_py.adapters.files.identity import KnownFile
 from opencqrs_py.model.event import Event
 
 __all__ = ["EventFile", "EventReader", "Readers"]
@@ -45,11 +46,13 @@ class EventFile(Protocol):
 
     Attributes:
         path: The file.
+        known: The file as it was looked at last.
         skip_limit: Most events that a reader that was kept passes over; for more, opening one anew is quicker. 0 when
             readers need not be kept at all.
     """
 
     path: Path
+    known: KnownFile
     skip_limit: int
 
     def look(self, *, newest: bool) -> None:

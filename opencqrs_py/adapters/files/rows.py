@@ -22,13 +22,13 @@ class ParquetRows:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._known = KnownFile(path)
+        self.known = KnownFile(path)
         self._ends: list[int] | None = None  # number of rows up to the end of each row group
 
     def look(self, *, newest: bool) -> None:
         """Take in how large the file is; it may grow until it could be read."""
         del newest
-        self._known.look(may_grow=self._ends is None)
+        self.known.look(may_grow=self._ends is None)
 
     def count(self) -> int:
         """Return how many events there are, from the file's footer.

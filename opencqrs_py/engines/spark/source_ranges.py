@@ -28,20 +28,27 @@ _BATCH_BYTES = 16_000_000  # what a batch is to take in memory, about
 
 @dataclass
 class Range(InputPartition):
-    """Positions that one task reads: ``after + 1 .. upto``."""
+    """Positions that one task reads: ``after + 1 .. upto``.
+
+    Attributes:
+        after: Position before the first one.
+        upto: Last position.
+        state: Of the log in which they were planned, if its source is ``Renewable``.
+    """
 
     after: int
     upto: int
+    state: object = None
 
 
-def cut(after: int, upto: int, most: int) -> list[Range]:
-    """Cut ``after + 1 .. upto`` into at most ``most`` ranges of the same length.
+def cut(after: int, upto: int, most: int, state: object = None) -> list[Range]:
+    """Cut ``after + 1 .. upto`` of a log in some state into at most ``most`` ranges of the same length.
 
     Positions are what is shared out, since no store can say how many selected events lie between two of them. A range
     in a gap, or without a selected event, costs its task a look.
     """
     size = max(_LEAST_PER_RANGE, -(-(upto - after) // most))
-    return [Range(first, min(first + size, upto)) for first in range(after, upto, size)]
+    return [Range(first, min(first + size, upto), state) for first in range(after, upto, size)]
 
 
 def batches(source: EventSource, selection: Selection, span: Range) -> Iterator[pa.RecordBatch]:

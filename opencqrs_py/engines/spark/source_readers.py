@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any, TypeAlias
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, Filter, InputPartition
@@ -30,6 +30,27 @@ Opener: TypeAlias = Callable[[str, TableMapping | None], EventSource]
 
 Called on the driver and on executors, once for each thing that is asked of the store.
 """
+
+
+@runtime_checkable
+class Renewable(Protocol):
+    """What event sources also have whose log can be replaced by another one at the same place, as files can.
+
+    They refuse what was changed. Python workers of Spark live on from query to query, and keep sources open.
+    """
+
+    def renew(self) -> None:
+        """Begin anew, at the start of a query, if the log was replaced."""
+        ...
+
+    def state(self) -> object:
+        """Return what tells the log, as it was looked at last, from others; it is pickled."""
+        ...
+
+    def expect(self, state: Any) -> None:
+        """See that the log is the one of a state, which may have grown, or raise an ``ExplainedError``."""
+        ...
+
 
 _HIDE_TRACEBACK = "SPARK_HIDE_TRACEBACK"  # PySpark looks at it when it sends an error to the JVM; the worker ends then
 
@@ -70,10 +91,10 @@ class BatchReader(DataSourceReader):
 
     def partitions(self) -> Sequence[Range]:
         """Return the ranges, at least one."""
-        with _opened(self._open, self._scope) as source:
+        with _opened(self._open, self._scope, renewed=True) as source:
             end = self._scope.end(source, source.head())
             start = self._scope.start(source) if end > 0 else 0
-        return cut(start, end, self._scope.ranges) or [Range(0, 0)]
+            return cut(start, end, self._scope.ranges, _state(source)) or [Range(0, 0)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one range. Runs on an executor."""
@@ -116,10 +137,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._scope = scope
         self._head = 0  # as it was seen last
         self._target: int | None = None  # where a query with Trigger.AvailableNow ends
+        self._begun = False
 
     def initialOffset(self) -> dict[str, int]:  # noqa: N802 Spark's name
         """Return where a new query starts."""
-        with _opened(self._open, self._scope) as source:
+        with self._log() as source:
             return {"position": self._scope.start(source)}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 Spark's name
@@ -129,7 +151,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 Spark's name
         """Fix where the query ends."""
-        with _opened(self._open, self._scope) as source:
+        with self._log() as source:
             self._target = source.head()
 
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802 Spark's name
@@ -139,7 +161,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             EngineError: OCQ-411, if the log ends before ``start``.
         """
         position = start["position"]
-        with _opened(self._open, self._scope) as source:
+        with self._log() as source:
             self._head = head = source.head()
             if head < position and position > self._scope.start(source):
                 raise shorter(position, head)
@@ -154,21 +176,34 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[Range]:
         """Return the ranges between two offsets."""
-        return cut(start["position"], end["position"], self._scope.ranges)
+        with self._log() as source:
+            return cut(start["position"], end["position"], self._scope.ranges, _state(source))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one range. Runs on an executor."""
         return _read(self._open, self._scope, partition)
 
+    def _log(self) -> AbstractContextManager[EventSource]:
+        renewed, self._begun = not self._begun, True
+        return _opened(self._open, self._scope, renewed=renewed)
+
 
 def _read(open_source: Opener, scope: Scope, partition: Any) -> Iterator[pa.RecordBatch]:
     with _opened(open_source, scope) as source:
+        if isinstance(source, Renewable) and partition.state is not None:
+            source.expect(partition.state)
         yield from batches(source, scope.selection, partition)
 
 
+def _state(source: EventSource) -> object:
+    return source.state() if isinstance(source, Renewable) else None
+
+
 @contextmanager
-def _opened(open_source: Opener, scope: Scope) -> Iterator[EventSource]:
+def _opened(open_source: Opener, scope: Scope, *, renewed: bool = False) -> Iterator[EventSource]:
     with told_plainly():
         source = open_source(scope.url, scope.mapping)
         with told_plainly(source):
+            if renewed and isinstance(source, Renewable):
+                source.renew()
             yield source

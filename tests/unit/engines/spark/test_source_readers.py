@@ -163,6 +163,50 @@ def test_a_checkpoint_of_another_log_is_refused():
         stream_reader().latestOffset({"position": 50_007}, ALL)
 
 
+# --------------------------------------------------------------------------------------- logs that are replaced
+
+
+class Replaced(InMemoryEventStore):
+    """Notes what it is asked about its state."""
+
+    def __init__(self):
+        super().__init__(made(n) for n in range(1, 6))
+        self.noted = []
+
+    def renew(self):
+        self.noted.append("renew")
+
+    def state(self):
+        return "a state"
+
+    def expect(self, state):
+        self.noted.append(state)
+
+
+def test_a_query_begins_with_the_log_that_is_there_and_each_task_expects_it():
+    store = Replaced()
+    reader = batch_reader(lambda _url, _mapping: store)
+    assert positions(reader, reader.partitions()) == [1, 2, 3, 4, 5]
+    assert store.noted == ["renew", "a state"]
+
+
+def test_a_stream_keeps_to_the_log_with_which_it_began():
+    store = Replaced()
+    reader = stream_reader(lambda _url, _mapping: store)
+    reader.prepareForTriggerAvailableNow()
+    end = reader.latestOffset(reader.initialOffset(), ALL)
+    assert positions(reader, reader.partitions({"position": 0}, end)) == [1, 2, 3, 4, 5]
+    assert store.noted == ["renew", "a state"]
+
+
+def test_a_stream_that_goes_on_from_its_checkpoint_begins_with_the_log_that_is_there():
+    store = Replaced()
+    assert stream_reader(lambda _url, _mapping: store).partitions({"position": 0}, {"position": 3}) == [
+        Range(0, 3, "a state")
+    ]
+    assert store.noted == ["renew"]
+
+
 # ---------------------------------------------------------------------------------------------------------- errors
 
 
