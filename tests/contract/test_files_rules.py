@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import json
 import os
 import pickle
 import shutil
+import stat
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
@@ -658,6 +660,49 @@ def test_what_was_there_stays_when_writing_breaks_off(tmp_path) -> None:
     with pytest.raises(KeyboardInterrupt):
         break_off()
     assert path.read_bytes() == b"before"
+    assert [each.name for each in tmp_path.iterdir()] == ["a.ndjson"]
+
+
+@pytest.fixture
+def synced(tmp_path, monkeypatch) -> list[tuple[str, int, list[str]]]:
+    """Notes what is brought to the disk: file or folder, the file's size, and what names there are then."""
+    noted = []
+
+    def note(opened: int) -> None:
+        found = os.fstat(opened)
+        folder = stat.S_ISDIR(found.st_mode)
+        assert not folder or os.path.samestat(found, tmp_path.stat())
+        names = [each.name for each in tmp_path.iterdir()]
+        noted.append(("folder", 0, names) if folder else ("file", found.st_size, names))
+
+    monkeypatch.setattr(os, "fsync", note)
+    return noted
+
+
+def test_content_is_on_the_disk_before_the_name_and_the_name_at_the_end(tmp_path, synced) -> None:
+    with written_whole(tmp_path / "a.ndjson") as file:
+        file.write(b"content")
+        hidden = [each.name for each in tmp_path.iterdir()]
+        assert synced == []
+    assert synced == [("file", 7, hidden), ("folder", 0, ["a.ndjson"])]
+
+
+def test_a_folder_that_cannot_be_synced_is_no_error_but_a_broken_disk_is(tmp_path, monkeypatch) -> None:
+    def break_down(number: int) -> Callable[..., None]:
+        def raise_for_folders(place: object, *_rest: object) -> None:
+            if isinstance(place, Path) or stat.S_ISDIR(os.fstat(place).st_mode):
+                raise OSError(number, os.strerror(number))
+
+        return raise_for_folders
+
+    for name, number in (("open", errno.EACCES), ("fsync", errno.EINVAL), ("fsync", errno.ENOTSUP)):
+        with monkeypatch.context() as patch:
+            patch.setattr(os, name, break_down(number))
+            put(tmp_path / "a.ndjson", number)
+        assert ids(FileEventSource(tmp_path)) == [str(number)]
+    monkeypatch.setattr(os, "fsync", break_down(errno.EIO))
+    with pytest.raises(OSError, match=os.strerror(errno.EIO)):
+        put(tmp_path / "a.ndjson", 1)
     assert [each.name for each in tmp_path.iterdir()] == ["a.ndjson"]
 
 
