@@ -91,9 +91,15 @@ class Event(_Columns):
         A leap second is the first moment of the next second.
 
         Raises:
-            ValueError: If it is no time, as in a table that another program fills, or is in the year 0 or 10,000.
+            EventFormatError: OCQ-210, if it is no time, as a column of a table that another program fills can hold, or
+                is in the year 0 or 10,000.
         """
-        return moment_of(self.time) if self.time else None
+        try:
+            return moment_of(self.time) if self.time else None
+        except ValueError:
+            what = f"the event's time is {self.time!r}, which is no RFC 3339 time of the years 1 to 9999"
+            fix = "mend it where it is kept, or handle the text that was sent: Event.time"
+            raise EventFormatError("OCQ-210", what, self.label, fix) from None
 
     @property
     def label(self) -> str:

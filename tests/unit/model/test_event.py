@@ -87,6 +87,16 @@ def test_the_timestamp_is_aware_and_exact_to_the_microsecond(time: str | None, e
     assert event(time=time).timestamp == expected
 
 
+@pytest.mark.parametrize("time", ["1767261600", "yesterday", "2026-01-02T25:00:00Z", "2026-02-30T00:00:00Z"])
+def test_a_time_that_is_none_is_an_error_that_names_the_event_and_the_value(time: str) -> None:
+    with pytest.raises(EventFormatError) as caught:
+        _ = event(time=time).timestamp
+    assert caught.value.code == "OCQ-210"
+    assert caught.value.what == f"the event's time is '{time}', which is no RFC 3339 time of the years 1 to 9999"
+    assert caught.value.where == "event 4711 at position 12 (book-lent.v1, /books/1)"
+    assert "Event.time" in caught.value.fix
+
+
 def test_an_event_pickles_whether_decoded_or_not() -> None:
     fresh, decoded = event(), event()
     assert decoded.data
