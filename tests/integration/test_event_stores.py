@@ -5,7 +5,8 @@ from __future__ import annotations
 import pickle
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from types import ModuleType
 
@@ -16,6 +17,8 @@ from sqlalchemy import create_engine, text
 
 from opencqrs_py import Application, Event
 from opencqrs_py.adapters.eventsourcingdb import EventSourcingDbEventStore
+from opencqrs_py.adapters.files import format_of, writer_to, written_whole
+from opencqrs_py.adapters.sql import Database, MappedEventSource
 from opencqrs_py.errors import AssemblyError, EventStoreError
 from opencqrs_py.model.cloudevents import write_event
 from opencqrs_py.testing.eventsourcingdb import EventSourcingDbStandIn
@@ -75,31 +78,88 @@ def eventsourcingdb() -> Iterator[dict[str, str]]:
         yield {"event-store.url": url, "event-store.api-token": TOKEN}
 
 
+def exported(folder: Path, suffix: str) -> dict[str, str]:
+    """Two files of a kind, as an export writes them."""
+    folder.mkdir()
+    everything = list(events())
+    for name, part in (("1", everything[:100]), ("2", everything[100:])):
+        path = folder / f"{name}{suffix}"
+        form = format_of(path.name)
+        assert form is not None
+        with written_whole(path) as file, writer_to(file, form) as writer:
+            writer.write(part)
+    return {"event-store.url": f"file:{folder.name}"}
+
+
 @pytest.fixture
-def mapped(tmp_path: Path) -> dict[str, str]:
-    """A table of another system, as the how-to describes it."""
+def gzipped(tmp_path: Path) -> dict[str, str]:
+    return exported(tmp_path / "log", ".ndjson.gz")
+
+
+@pytest.fixture
+def zstandard(tmp_path: Path) -> dict[str, str]:
+    return exported(tmp_path / "log", ".ndjson.zst")
+
+
+@pytest.fixture
+def parquet(tmp_path: Path) -> dict[str, str]:
+    return exported(tmp_path / "log", ".parquet")
+
+
+def table_of_others(url: str, key: str, moment: str, json: str) -> dict[str, str]:
+    """Fill a table of another system, as the how-to describes it, and return its mapping."""
     page = (Path(__file__).parents[2] / "docs" / "how-to" / "event-store.md").read_text("utf-8")
     section = page.partition("## A table of another system")[2]
     settings = yaml.safe_load(re.findall(r"^```yaml[^\n]*\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)[0])
     store = settings["opencqrs"]["event-store"]
     assert store["url"].startswith("postgresql:")
-    with create_engine(f"sqlite:///{tmp_path / 'shop.db'}").begin() as connection:
-        connection.execute(
-            text(
-                "CREATE TABLE domain_events (global_index INTEGER PRIMARY KEY, event_id TEXT, stream TEXT, "
-                "event_name TEXT, recorded_at TEXT, body TEXT, headers TEXT)"
-            )
-        )
-        insert = "INSERT INTO domain_events VALUES (:at, :id, :subject, :type, NULL, :payload, '{}')"
-        connection.execute(text(insert), [{**one._asdict(), "at": n} for n, one in enumerate(events(), 1)])
-    mapping = {f"event-store.mapping.{part}": column for part, column in store["mapping"].items()}
+    database = Database(url)
+    with database.writing() as connection:
+        columns = f"event_id TEXT, stream TEXT, event_name TEXT, recorded_at {moment}, body {json}, headers {json}"
+        connection.execute(text(f"CREATE TABLE domain_events (global_index {key} PRIMARY KEY, {columns})"))
+        names = "event_id, stream, event_name, body, headers"
+        insert = f"INSERT INTO domain_events ({names}) VALUES (:id, :subject, :type, :payload, '{{}}')"
+        connection.execute(text(insert), [one._asdict() for one in events()])
+    database.close()
+    return {f"event-store.mapping.{part}": column for part, column in store["mapping"].items()}
+
+
+@pytest.fixture
+def mapped(tmp_path: Path) -> dict[str, str]:
+    mapping = table_of_others(f"sqlite:///{tmp_path / 'shop.db'}", "INTEGER", "TEXT", "TEXT")
     return {"event-store.url": "sqlite:///shop.db", **mapping}
 
 
+@pytest.fixture
+def mapped_postgresql(postgresql_url: str) -> dict[str, str]:
+    mapping = table_of_others(postgresql_url, "BIGINT GENERATED ALWAYS AS IDENTITY", "TIMESTAMPTZ", "JSON")
+    return {"event-store.url": postgresql_url, **mapping}
+
+
+Make = Callable[[dict[str, str], ModuleType], Application]
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Iterator[Make]:
+    """Makes applications; the database of a table of others is closed at the end."""
+    with ExitStack() as opened:
+
+        def make(settings: dict[str, str], handlers: ModuleType) -> Application:
+            application = Application(settings, [handlers], tmp_path)
+            if isinstance(application.event_store, MappedEventSource):
+                opened.callback(application.event_store._database.close)
+            return application
+
+        yield make
+
+
+POSTGRESQL = pytest.param("mapped_postgresql", marks=pytest.mark.postgresql)
+
+
 @pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("kind", ["files", "eventsourcingdb", "mapped"])
+@pytest.mark.parametrize("kind", ["files", "gzipped", "zstandard", "parquet", "eventsourcingdb", "mapped", POSTGRESQL])
 def test_each_event_is_handled_once_and_a_second_run_has_nothing_to_do(
-    kind: str, engine: str, handlers: ModuleType, tmp_path: Path, request: pytest.FixtureRequest
+    kind: str, engine: str, handlers: ModuleType, make: Make, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     settings = {
         **request.getfixturevalue(kind),
@@ -109,7 +169,7 @@ def test_each_event_is_handled_once_and_a_second_run_has_nothing_to_do(
         "event-handling.standard.life-cycle.partitions": 2,
     }
     for handled in (200, 0):
-        application = Application(settings, [handlers], tmp_path)
+        application = make(settings, handlers)
         result = application.run(until_caught_up=True)
         assert not result.failed
         assert sum(result.handled.values()) == handled
