@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -11,6 +11,7 @@ import pytest
 from sqlalchemy import text
 
 from opencqrs_py.adapters.sql import Database, SqlEventStore
+from opencqrs_py.adapters.sql.postgresql import INSERT_ALL
 from opencqrs_py.model import Event, Selection
 from opencqrs_py.model.appending import SubjectIsOnEventId
 
@@ -128,6 +129,26 @@ def test_a_precondition_is_looked_up_by_an_index(
     (looked_up,) = [one for one in sent if one[0].startswith("SELECT id FROM")]
     found = plan(database, *looked_up)
     assert searches(found, "subject"), found
+
+
+@pytest.mark.parametrize("kind", [pytest.param("postgresql", marks=pytest.mark.postgresql)])
+def test_positions_are_drawn_after_the_events_were_put_in_order(database: Database) -> None:
+    """The server reads JSON in its order anyway, so what it adds never shows whether it was asked to."""
+    SqlEventStore(database).head()
+    statement = INSERT_ALL.replace("%s", "'[]'")
+    with database.reading() as connection:
+        (found,) = connection.exec_driver_sql(f"EXPLAIN (VERBOSE, FORMAT JSON) {statement}").scalar_one()
+    (drawing,) = [node for node in nodes(found["Plan"]) if any("nextval(" in one for one in node["Output"])]
+    (ordered,) = drawing["Plans"]
+    assert "added.place" in ordered["Output"]
+
+
+def nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield the nodes of a plan that put something out."""
+    if "Output" in plan:
+        yield plan
+    for below in plan.get("Plans", ()):
+        yield from nodes(below)
 
 
 @pytest.mark.parametrize("limit", [1, 3, 1_000])
