@@ -29,6 +29,7 @@ def import_days(first: int, last: int) -> None:
     """Import some days of the made-up log, as a person would by hand."""
     write_log(data / "events.ndjson", first, last)
     command = [sys.executable, "-m", "opencqrs_py", "events", "import", str(data / "events.ndjson")]
+    sys.stdout.flush()  # what was printed so far comes before what the command prints
     subprocess.run(command, check=True, env={**os.environ, "OPENCQRS__EVENT_STORE__URL": url})
 
 

@@ -30,6 +30,7 @@ def example(tmp_path: Path) -> Path:
 
 def explore(example: Path, *arguments: str) -> str:
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    environment.pop("PYTHONUNBUFFERED", None)  # as a person has it
     command = [sys.executable, "explore.py", *arguments]
     done = subprocess.run(
         command, cwd=example, env=environment, check=False, capture_output=True, text=True, timeout=300

@@ -515,8 +515,9 @@ def asks_for_password(database: Database, ada: URL) -> Iterator[None]:
     while time.monotonic() < until:  # the server reads its rules when it comes to it
         try:
             wrong.fetch("SELECT 1")
-        except EventStoreError:
-            break
+        except EventStoreError as error:
+            if not wrong.is_outage(error):  # such as too many connections that are being closed
+                break
         wrong.close()
     yield
     rules.write_text(before)
