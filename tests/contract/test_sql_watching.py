@@ -6,9 +6,11 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
+from typing import Any
 
 import pytest
-from sqlalchemy import create_engine, text
+from sqlalchemy import Engine, create_engine, text
+from sqlalchemy.event import listen, remove
 from sqlalchemy.pool import StaticPool
 
 from opencqrs_py.adapters.sql import Database, DatabaseTransactions, SqlEventStore, watching
@@ -101,6 +103,28 @@ def test_the_database_tells_of_events_before_anybody_asks_for_the_head(
         with database.writing() as connection:
             connection.execute(FOREIGN, {"id": "4"})
         assert watch.wait(3, SECONDS) == 4
+
+
+@POSTGRESQL
+def test_what_is_told_while_a_watch_is_opened_is_heard_or_looked_for(
+    store: SqlEventStore, open_database: Callable[[], Database]
+) -> None:
+    other = SqlEventStore(open_database())
+    assert store.head() == other.head() == 0
+    told: list[str] = []
+
+    def tell(_connection: Any, _cursor: Any, statement: str, *_rest: Any) -> None:
+        if statement.startswith("SELECT 'opencqrs_events'::regclass") and not told:
+            told.append(statement)
+            other.append([event("1")])
+
+    listen(Engine, "before_cursor_execute", tell)
+    try:
+        with store.watched() as watch:
+            assert watch.wait(0, SECONDS) == 1
+    finally:
+        remove(Engine, "before_cursor_execute", tell)
+    assert told
 
 
 @POSTGRESQL

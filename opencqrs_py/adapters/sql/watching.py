@@ -63,15 +63,13 @@ class _Listener:
         self._head_of = look
         driver: Any = connection.connection.dbapi_connection
         self._driver = driver
-        self._driver.add_notify_handler(
-            lambda notice: self._hear(notice.payload)
-        )  # what comes in while a statement runs
+        self._table = str(connection.exec_driver_sql(f"SELECT {TABLE_NUMBER}").scalar_one())
         self._poll = select.poll()
         self._poll.register(self._driver.fileno(), select.POLLIN)
-        self._table = str(connection.exec_driver_sql(f"SELECT {TABLE_NUMBER}").scalar_one())
         self._head = 0
         self._must_look = True
         self._looked = 0.0
+        self._driver.add_notify_handler(lambda notice: self._hear(notice.payload))  # what comes in with other answers
 
     def wait(self, after: int, seconds: float) -> int:
         """Return the head as soon as it is beyond ``after``, or, unchanged, when the time is over."""
