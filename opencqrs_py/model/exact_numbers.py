@@ -12,7 +12,7 @@ __all__ = ["exact_members", "loses_digits", "without_space"]
 _MANY = 17  # characters of a number, with its point; what is shorter is kept
 _DIGITS = bytes(ord("0") if chr(byte) in "0123456789." else ord(" ") for byte in range(256))
 _MANY_DIGITS = b"0" * _MANY
-_NUMBER = re.compile(rb"(?<=[\s:,\[])-?[0-9][0-9.]{%d,}(?:[eE][+-]?[0-9]+)?" % (_MANY - 1))
+_NUMBER = re.compile(rb"(?<![^\s:,\[])-?[0-9][0-9.]{%d,}(?:[eE][+-]?[0-9]+)?" % (_MANY - 1))
 _BETWEEN = re.compile(r"[\s,:]*")
 _SPACE = re.compile(r'("(?:[^"\\]|\\.)*")|\s+')
 _decode_at = json.JSONDecoder(parse_int=str, parse_float=str).raw_decode

@@ -67,6 +67,12 @@ def test_what_is_written_out_is_what_was_read(number: str, space: str) -> None:
     assert parse_event(orjson.dumps(write_event(kept))) == event
 
 
+@pytest.mark.parametrize("number", LOST)
+def test_data_that_are_a_number_are_written_out_as_they_were_read(number: str) -> None:
+    event = parse_event(line(number))
+    assert parse_event(orjson.dumps(write_event(event))) == parse_event(event_line(event)) == event
+
+
 def test_the_last_of_members_with_the_same_name_counts() -> None:
     assert parse_event(
         line("1", data2="1").replace(b"data2", b"data").replace(b": 1}", b": 0.12345678901234567890}")
