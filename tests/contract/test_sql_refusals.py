@@ -10,6 +10,7 @@ from opencqrs_py.adapters.sql import Database, SqlEventStore
 from opencqrs_py.errors import EventStoreError
 from opencqrs_py.model.appending import SubjectIsPristine
 from opencqrs_py.model.event import Event
+from opencqrs_py.model.selection import Selection
 
 POSTGRESQL = pytest.mark.parametrize("kind", [pytest.param("postgresql", marks=pytest.mark.postgresql)])
 MARIADB = pytest.mark.parametrize("kind", [pytest.param("mariadb", marks=pytest.mark.mariadb)])
@@ -66,7 +67,7 @@ def test_an_event_that_is_too_large_for_the_server_is_refused(database: Database
 @MARIADB
 def test_an_event_that_is_not_too_large_is_taken(database: Database) -> None:
     store = SqlEventStore(database)
-    assert store.append([event("1", text_of(PACKET - 20_000)), event("2", text_of(PACKET // 4 - 20_000, '\\"'))]) == (
-        2,
-        2,
-    )
+    large = [text_of(PACKET - 20_000), text_of(900_000), text_of(PACKET - 20_000), text_of(PACKET // 4 - 20_000, '\\"')]
+    assert store.append([event(str(number), payload) for number, payload in enumerate(large)]) == (4, 4)
+    read = store.read(0, 10, Selection()).events
+    assert [one.id for one in read] == ["0", "1", "2", "3"]

@@ -13,7 +13,7 @@ from sqlalchemy.exc import DBAPIError, IntegrityError
 from opencqrs_py.adapters.sql.databases import Database
 from opencqrs_py.adapters.sql.kinds import kind_of
 from opencqrs_py.adapters.sql.mariadb import identity_of, insert_new, select_known
-from opencqrs_py.adapters.sql.outages import lacks_right, reason_of
+from opencqrs_py.adapters.sql.outages import reason_of
 from opencqrs_py.adapters.sql.page_cache import large_cache
 from opencqrs_py.adapters.sql.postgresql import APPEND_AT_ONCE, APPENDS, INSERT_ALL, WRITTEN
 from opencqrs_py.adapters.sql.schema import EVENTS
@@ -84,14 +84,14 @@ def append_events(
             them.
         PreconditionFailedError: OCQ-320, naming the first precondition that does not hold.
     """
-    with database.explained():
-        try:
+    try:
+        with database.explained():
             return _append(database, events, preconditions, progress)
-        except DBAPIError as error:
-            if database.is_outage(error) or lacks_right(error):
-                raise
-            what = f"the database does not take the events in ({reason_of(error)})"
-            raise EventStoreError("OCQ-306", what, database.label, _SMALLER) from None
+    except DBAPIError as error:
+        if database.is_outage(error):
+            raise
+        what = f"the database does not take the events in ({reason_of(error)})"
+        raise EventStoreError("OCQ-306", what, database.label, _SMALLER) from None
 
 
 def _append(
@@ -178,10 +178,19 @@ def _insert_mariadb(connection: Connection, rows: list[_Row]) -> int:
     known = frozenset(connection.exec_driver_sql(select_known(len(found)), tuple(found)).scalars())
     new = [row for identity, row in found.items() if identity not in known]
     for few in _chunks(iter(new), _CHARACTERS_ON_MARIADB, _length_of_all):
-        if _length_of_all(few[-1]) > _CHARACTERS_ON_MARIADB:
-            _check_size(connection, few[-1])
-        connection.exec_driver_sql(insert_new(len(few)), tuple(value for row in few for value in row))
+        *others, last = few
+        if _length_of_all(last) <= _CHARACTERS_ON_MARIADB:
+            _send_to_mariadb(connection, few)
+            continue
+        _check_size(connection, last)
+        _send_to_mariadb(connection, others)
+        _send_to_mariadb(connection, [last])  # alone it fits, as was seen; with the others it need not
     return len(new)
+
+
+def _send_to_mariadb(connection: Connection, rows: list[_Row]) -> None:
+    if rows:
+        connection.exec_driver_sql(insert_new(len(rows)), tuple(value for row in rows for value in row))
 
 
 def _check_size(connection: Connection, row: _Row) -> None:
