@@ -34,7 +34,7 @@ from servers import KINDS, OTHERS, FreshUrl, kinds, machine, served
 
 from opencqrs_py.adapters.sql import Database, SqlEventStore
 from opencqrs_py.model import Event
-from opencqrs_py.model.cloudevents import microseconds
+from opencqrs_py.model.times import microseconds
 
 COLUMNS = ("id", "source", "subject", "type", "time", "content_type", "payload", "extensions", "time_us")
 CREATE = (

@@ -12,7 +12,7 @@ from opencqrs_py.model.event import Event
 from opencqrs_py.model.exact_numbers import exact_members, loses_digits
 from opencqrs_py.model.times import check_time, is_time, microseconds, surely_a_time
 
-__all__ = ["extensions_of", "microseconds", "parse_event", "write_event"]
+__all__ = ["extensions_of", "parse_event", "write_event"]
 
 _REQUIRED = ("id", "source", "type")
 _TEXTS = (*_REQUIRED, "subject", "time", "datacontenttype")

@@ -24,10 +24,11 @@ from opencqrs_py.adapters.files import FileEventSource, event_line, events_of_fi
 from opencqrs_py.adapters.memory import InMemoryEventStore
 from opencqrs_py.adapters.sql import Database, MappedEventSource, SqlEventStore
 from opencqrs_py.errors import EventFormatError
-from opencqrs_py.model.cloudevents import microseconds, parse_event, write_event
+from opencqrs_py.model.cloudevents import parse_event, write_event
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.mapping import TableMapping
 from opencqrs_py.model.selection import Selection
+from opencqrs_py.model.times import microseconds
 from opencqrs_py.processing.ports import EventSource
 from opencqrs_py.testing.contracts.event_source import followed, identities
 

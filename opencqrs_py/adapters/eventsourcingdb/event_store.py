@@ -17,9 +17,9 @@ from opencqrs_py.adapters.eventsourcingdb.translation import candidate_of, posit
 from opencqrs_py.adapters.eventsourcingdb.watch import ObservingWatch
 from opencqrs_py.errors import PreconditionFailedError
 from opencqrs_py.model.appending import Appended, Precondition, check
-from opencqrs_py.model.cloudevents import microseconds
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.selection import Selection, Slice
+from opencqrs_py.model.times import microseconds
 
 __all__ = ["EventSourcingDbEventStore"]
 

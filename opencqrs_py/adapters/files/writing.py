@@ -10,9 +10,10 @@ from typing import Any, BinaryIO, Protocol, cast
 import orjson
 
 from opencqrs_py.adapters.files.formats import Compression, FileFormat, Kind
-from opencqrs_py.model.cloudevents import extensions_of, microseconds
+from opencqrs_py.model.cloudevents import extensions_of
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.exact_numbers import without_space
+from opencqrs_py.model.times import microseconds
 
 __all__ = ["EventWriter", "event_line", "writer_to"]
 

@@ -21,8 +21,8 @@ from opencqrs_py.adapters.sql.turns import bounded, in_turn
 from opencqrs_py.adapters.sql.versions import INDEXED_LENGTH
 from opencqrs_py.errors import EventStoreError
 from opencqrs_py.model.appending import Appended, Precondition, check
-from opencqrs_py.model.cloudevents import microseconds
 from opencqrs_py.model.event import Event
+from opencqrs_py.model.times import microseconds
 
 __all__ = ["append_events"]
 

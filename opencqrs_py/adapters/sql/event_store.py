@@ -15,9 +15,9 @@ from opencqrs_py.adapters.sql.schema import EVENTS
 from opencqrs_py.adapters.sql.versions import prepare
 from opencqrs_py.adapters.sql.watching import watching
 from opencqrs_py.model.appending import Appended, Precondition
-from opencqrs_py.model.cloudevents import microseconds
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.selection import Selection, Slice
+from opencqrs_py.model.times import microseconds
 from opencqrs_py.processing.ports import Watch
 
 __all__ = ["SqlEventStore"]

@@ -20,10 +20,10 @@ from opencqrs_py.adapters.sql.kinds import mark_of
 from opencqrs_py.adapters.sql.outages import DatabaseAwayError
 from opencqrs_py.adapters.sql.watching import polling
 from opencqrs_py.errors import EventStoreError
-from opencqrs_py.model.cloudevents import microseconds
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.mapping import TableMapping
 from opencqrs_py.model.selection import Selection, Slice
+from opencqrs_py.model.times import microseconds
 from opencqrs_py.processing.ports import Watch
 
 __all__ = ["MappedEventSource"]
