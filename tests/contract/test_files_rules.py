@@ -258,7 +258,8 @@ def test_a_file_that_would_stand_before_known_ones_is_refused_and_never_read(tmp
         error = refusal(act, "OCQ-341")
     assert error.what.startswith(f"c.{suffix} has come after d.ndjson was read")
     assert error.where == str(tmp_path / f"c.{suffix}")
-    assert "sorts behind" in error.fix
+    assert "sorts after" in error.fix
+    assert "OCQ-316" in error.fix
     assert not source.is_outage(error)
     (tmp_path / f"c.{suffix}").rename(tmp_path / f"e.{suffix}")
     assert ids(source) == ["1", "2", "9"]
@@ -287,6 +288,8 @@ def test_a_file_that_was_read_must_not_change(tmp_path, source, clock, suffix: s
     error = refusal(source.head, "OCQ-342")
     assert f"a.{suffix} {what}" in error.what
     assert error.where == str(path)
+    assert "rebuild the groups" in error.fix
+    assert "OCQ-316" in error.fix
     refusal(lambda: source.read(0, 10, ALL), "OCQ-342")
 
 

@@ -8,6 +8,7 @@ from datetime import datetime
 from pathlib import Path
 from threading import RLock
 
+from opencqrs_py.adapters.files.history import History
 from opencqrs_py.adapters.files.log import FileLog
 from opencqrs_py.adapters.files.readers import EventReader, Readers
 from opencqrs_py.adapters.files.state import LogState, holds, state_of
@@ -43,6 +44,7 @@ class FileEventSource:
         self.path = Path(path)
         self._clock = clock or SystemClock()
         self._log = FileLog(self.path, self._clock)
+        self._history = History(self._log)
         self._readers = Readers()
         self._lock = RLock()
 
@@ -105,6 +107,44 @@ class FileEventSource:
     def watched(self) -> Iterator[Watch]:
         """Look for new files and lines every so often; see ``FileWatch``."""
         yield FileWatch(self.head, self._clock)
+
+    def fingerprint(self, position: int, event: Event | None = None) -> str:
+        """Return a text that identifies the log up to ``position``: all files before it, and what of its file was read.
+
+        What is added after the position changes nothing in it, nor do other times, folders and inodes. A compressed or
+        Parquet file counts as a whole, so the same events, packed again, are another file. Names do not count.
+
+        Not seen is a change between the samples of a file of more than 32 KiB that keeps its size and, in files
+        before the position, its number of events.
+
+        Args:
+            position: At least 0.
+            event: Not needed.
+
+        Raises:
+            EventStoreError: OCQ-316, if the log ends before the position; else as ``head``.
+        """
+        del event
+        with self._held():
+            if position > 0:
+                self._log.look(position - 1)
+            return self._history.fingerprint(position)
+
+    def verify(self, position: int, fingerprint: str) -> None:
+        """Check that the log still holds up to ``position`` what ``fingerprint`` says.
+
+        Args:
+            position: At least 0.
+            fingerprint: What ``fingerprint`` returned, in any process; empty to check only that there is a position.
+
+        Raises:
+            EventStoreError: OCQ-316, naming the file that was deleted, inserted, cut off or replaced; else as ``head``.
+        """
+        if position <= 0:
+            return
+        with self._held():
+            self._log.look()
+            self._history.verify(position, fingerprint)
 
     def is_outage(self, error: BaseException) -> bool:
         """Say whether the files cannot be read for now: the folder is away, or not ours to read."""
@@ -171,6 +211,7 @@ class FileEventSource:
     def _begin_anew(self) -> None:
         self._readers.close()
         self._log = FileLog(self.path, self._clock)
+        self._history = History(self._log)
 
     def _read_file(self, index: int, reading: _Reading) -> None:
         """Read in one file, and stop the reading before what is no event."""

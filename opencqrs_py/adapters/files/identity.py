@@ -1,4 +1,4 @@
-"""How a file is known again: by its size, and by its first and last bytes."""
+"""How a file is known again: by its size, and by samples of its bytes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,12 @@ from opencqrs_py.errors import EventStoreError
 
 __all__ = ["KnownFile", "fingerprint"]
 
-_LOOKED_AT = 4096  # bytes at the beginning, and as many at the end
+_SAMPLE = 4096  # bytes
+_SAMPLES = 8  # at equal distances, the first at the beginning and the last at the end; less is taken whole
+_FIX = (
+    "put the file back as it was; or, if the change is meant, rebuild the groups that have read it (delete their read "
+    "models and their progress), since a restart refuses the changed file, too (OCQ-316)"
+)
 
 
 class KnownFile:
@@ -21,7 +26,7 @@ class KnownFile:
 
     Attributes:
         size: In bytes.
-        print: Of its first and last bytes.
+        print: Digest of samples of its bytes.
     """
 
     def __init__(self, path: Path) -> None:
@@ -60,15 +65,21 @@ class KnownFile:
 
     def _refused(self, what: str) -> EventStoreError:
         said = f"{self.path.name} {what}, so positions of events that were read would change"
-        fix = "put the file back as it was; or, if nobody depends on the positions, start anew"
-        return EventStoreError("OCQ-342", said, str(self.path), fix)
+        return EventStoreError("OCQ-342", said, str(self.path), _FIX)
 
 
 def fingerprint(file: BinaryIO, size: int) -> bytes:
-    """Return a digest of the first and the last bytes of a file's first ``size`` bytes. Moves in the file."""
-    file.seek(0)
-    digest = blake2b(file.read(min(size, _LOOKED_AT)), digest_size=16)
-    file.seek(max(size - _LOOKED_AT, 0))
-    digest.update(file.read(min(size, _LOOKED_AT)))
+    """Return a digest of a file's first ``size`` bytes: of all up to 32 KiB, of eight samples of a longer file.
+
+    A longer file that was changed between the samples and kept its size has the same digest. Moves in the file.
+    """
+    digest = blake2b(digest_size=16)
+    if size <= _SAMPLE * _SAMPLES:
+        starts, length = [0], size
+    else:
+        starts, length = [(size - _SAMPLE) * number // (_SAMPLES - 1) for number in range(_SAMPLES)], _SAMPLE
+    for start in starts:
+        file.seek(start)
+        digest.update(file.read(length))
     file.seek(0)
     return digest.digest()

@@ -5,16 +5,18 @@ from __future__ import annotations
 import sys
 from contextlib import closing
 from pathlib import Path
+from typing import BinaryIO
 
 from opencqrs_py.adapters.files.damage import DAMAGE, damaged
 from opencqrs_py.adapters.files.formats import Compression
-from opencqrs_py.adapters.files.identity import KnownFile
+from opencqrs_py.adapters.files.identity import KnownFile, fingerprint
 from opencqrs_py.adapters.files.line_index import LineIndex, Mark
 from opencqrs_py.adapters.files.line_reader import LineReader
 from opencqrs_py.adapters.files.opening import unpacked
 
 __all__ = ["CompressedLines", "PlainLines"]
 
+_SPACE_READ = 4096  # bytes read at once while the end of an event is looked for
 _STOPS = 64  # that are remembered; groups beyond that many begin at a mark of the index, which costs little
 
 
@@ -28,6 +30,7 @@ class PlainLines:
         self.known = KnownFile(path)
         self._index = LineIndex()
         self._stops: dict[int, Mark] = {}  # where readers stopped lately, by the number of the next event
+        self._ends: dict[int, Mark] = {}  # where events end that were asked for lately, likewise
         self._closed = False
         self._tail: int | None = None  # events behind the last line end, once the file is closed
 
@@ -47,6 +50,25 @@ class PlainLines:
                     self._tail = int(bool(tail.strip()))
         return self._index.end.event + (self._tail or 0)
 
+    def extent(self, number: int) -> tuple[int, bytes]:
+        """Return the size in bytes of the first ``number`` events (at least 1), and its digest.
+
+        Space and line ends after the last of them do not count, so neither changes when that line gets its end.
+        """
+        count = self.count()
+        with self.path.open("rb") as file:
+            if number < count:
+                end = self._end_of(file, number)
+            else:
+                end = self.known.size if self._tail else self._index.end.offset
+            size = _without_space(file, end)
+            return size, fingerprint(file, size)
+
+    def has_grown_from(self, size: int, digest: bytes) -> bool:
+        """Return ``False``: the extent of lines does not depend on what follows them."""
+        del size, digest
+        return False
+
     def reader(self, first: int, before: int) -> LineReader:
         """Open a reader at the event of that number or somewhat before it."""
         mark = self._stops.get(first) or self._index.mark_before(first)
@@ -63,10 +85,41 @@ class PlainLines:
             at_stop=self._remember,
         )
 
+    def _end_of(self, file: BinaryIO, number: int) -> int:
+        """Return the byte after the line that holds the event of that number, from 1."""
+        known = self._stops.get(number) or self._ends.get(number)
+        if known is not None:
+            return known.offset
+        near = [marks[event] for marks in (self._stops, self._ends) for event in marks if event < number]
+        event, line, offset = max([*near, self._index.mark_before(number - 1)])
+        file.seek(offset)
+        while event < number:
+            text = file.readline()
+            event, line, offset = event + (not text.isspace()), line + 1, offset + len(text)
+        _keep(self._ends, Mark(event, line, offset))
+        return offset
+
     def _remember(self, stop: Mark) -> None:
-        self._stops[stop.event] = stop
-        if len(self._stops) > _STOPS:
-            del self._stops[next(iter(self._stops))]
+        _keep(self._stops, stop)
+
+
+def _keep(marks: dict[int, Mark], mark: Mark) -> None:
+    marks.pop(mark.event, None)
+    marks[mark.event] = mark
+    if len(marks) > _STOPS:
+        del marks[next(iter(marks))]
+
+
+def _without_space(file: BinaryIO, end: int) -> int:
+    """Return where the last byte before ``end`` that is no space ends."""
+    while end > 0:
+        start = max(end - _SPACE_READ, 0)
+        file.seek(start)
+        kept = len(file.read(end - start).rstrip())
+        if kept:
+            return start + kept
+        end = start
+    return 0
 
 
 class CompressedLines:
@@ -98,6 +151,16 @@ class CompressedLines:
                 except DAMAGE as error:
                     raise damaged(error, str(self.path)) from error
         return self._count
+
+    def extent(self, number: int) -> tuple[int, bytes]:
+        """Return the file's size in bytes, and its digest."""
+        del number
+        return self.known.size, self.known.print
+
+    def has_grown_from(self, size: int, digest: bytes) -> bool:
+        """Return whether the file was read while it was being written."""
+        with self.path.open("rb") as file:
+            return self.known.size > size and fingerprint(file, size) == digest
 
     def reader(self, first: int, before: int) -> LineReader:
         """Open a reader at the beginning."""

@@ -92,6 +92,16 @@ class FileLog:
         """Return the index of a file that begins at or before that position, as near as is known without counting."""
         return max(bisect_right(self._before, position) - 1, 0)
 
+    def holding(self, position: int) -> int | None:
+        """Return the index of the file that holds the event at that position, from 1; ``None`` if the log ends before.
+
+        Files are counted as far as needed.
+        """
+        for index in range(self.place_of(position - 1), len(self.files)):
+            if position <= self.before(index) + self.files[index].count():
+                return index
+        return None
+
     def count_another(self) -> bool:
         """Count the events of one file; return whether there is a file left after it."""
         if self.files:
@@ -114,7 +124,10 @@ def _check_order(newest: Path, new: Sequence[Path]) -> None:
     early = [path for path in new if path.name < newest.name]
     if early:
         what = f"{early[0].name} has come after {newest.name} was read and would stand before it, by its name"
-        fix = "positions of events that were read would change: give it a name that sorts behind all other files"
+        fix = (
+            "give it a name that sorts after all other files; as it stands, positions of events that were read would "
+            "change, so a restart refuses it, too (OCQ-316)"
+        )
         raise EventStoreError("OCQ-341", what, str(early[0]), fix)
 
 

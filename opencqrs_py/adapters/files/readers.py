@@ -67,6 +67,17 @@ class EventFile(Protocol):
         """Return how many events there are by now."""
         ...
 
+    def extent(self, number: int) -> tuple[int, bytes]:
+        """Return the size in bytes of what holds the file's first ``number`` events (at least 1), and its digest.
+
+        A file that is written once is looked at as a whole.
+        """
+        ...
+
+    def has_grown_from(self, size: int, digest: bytes) -> bool:
+        """Return whether the file was shorter, as ``extent`` said then, and has since been written to its end."""
+        ...
+
     def reader(self, first: int, before: int) -> EventReader:
         """Open a reader at the event of that number, or before it.
 

@@ -18,10 +18,10 @@ class LogState:
 
     Attributes:
         closed: Number of files before the newest one.
-        digest: Of their names, sizes, first and last bytes.
+        digest: Of their names, sizes and samples of their bytes.
         newest: Name of the newest file, empty when there is none.
         size: Its size in bytes; it may have grown since.
-        print: Of its first and last bytes.
+        print: Digest of samples of its bytes.
     """
 
     closed: int = 0
