@@ -14,6 +14,8 @@ from opencqrs_py.engines.runs import Engine, GroupRun
 from opencqrs_py.errors import AssemblyError, ExplainedError
 from opencqrs_py.model.partition import Partition, layout
 from opencqrs_py.processing.binding import run_on_start
+from opencqrs_py.processing.error_text import message_of, type_name
+from opencqrs_py.processing.interrupts import raise_interrupt
 from opencqrs_py.processing.ports import EventSource
 from opencqrs_py.processing.recovery import OnExhausted
 from opencqrs_py.processing.supervision import Observer
@@ -96,8 +98,9 @@ def _preparation(blueprint: Blueprint, group: str, container: Any) -> Callable[[
                     run_on_start(start.call, start.place, discovered.injector, Work(group, Partition(1, 0), unit))
                 except ExplainedError:
                     raise
-                except Exception as error:
-                    what = f"@on_start of group '{group}' raised {type(error).__name__}: {error}"
+                except BaseException as error:
+                    raise_interrupt(error)
+                    what = f"@on_start of group '{group}' raised {type_name(error)}: {message_of(error)}"
                     raise AssemblyError("OCQ-507", what, start.place) from error
 
     return prepare

@@ -13,6 +13,7 @@ import click
 from opencqrs_py.cli.options import ProjectOptions, format_option, project_options
 from opencqrs_py.cli.output import clean, print_json, stdout
 from opencqrs_py.errors import ExplainedError, OpenCqrsError
+from opencqrs_py.processing.error_text import one_line
 
 __all__ = ["doctor_command"]
 
@@ -61,8 +62,7 @@ def _checked(subject: str, look: Callable[[], str]) -> Iterator[Finding]:
         where = f", {explained.where}" if explained.where else ""
         yield Finding(subject, fine=False, found=f"{explained.what}{where}", fix=explained.fix)
     except Exception as error:  # a check must not end the examination
-        reason = str(error).strip().splitlines()
-        yield Finding(subject, fine=False, found=f"{type(error).__name__}: {reason[0] if reason else ''}")
+        yield Finding(subject, fine=False, found=one_line(error))
 
 
 def _java() -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from asyncio import CancelledError
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from operator import length_hint
@@ -14,14 +13,12 @@ from opencqrs_py.processing.awaiting import finish
 from opencqrs_py.processing.binding import BoundHandler
 from opencqrs_py.processing.event_types import EventTypes
 from opencqrs_py.processing.interception import Interceptors
+from opencqrs_py.processing.interrupts import raise_interrupt
 from opencqrs_py.processing.planning import Gathered, Plan, Planner, Run
 from opencqrs_py.processing.reading import Reading
 from opencqrs_py.processing.work import Work
 
 __all__ = ["ChunkFailedError", "Dispatcher"]
-
-# What a handler may raise and that is then the event's trouble; only a real interrupt ends the process (K6).
-_HANDLER_ERRORS = (Exception, SystemExit, CancelledError)
 
 
 class ChunkFailedError(Exception):
@@ -119,7 +116,8 @@ class Dispatcher:
             for index, event in enumerate(events):  # noqa: B007 told when it fails
                 run = runs.get(event.type) or self._run_for(event.type)
                 handled += run(event, event, work, gathered)
-        except _HANDLER_ERRORS as error:
+        except BaseException as error:  # only a real interrupt ends the process (K6)
+            raise_interrupt(error)
             raise ChunkFailedError(index, error) from error
         self._call_lists(gathered, work, len(events))
         return handled
@@ -135,7 +133,8 @@ class Dispatcher:
                 result = call(one)
                 if result is not None:
                     finish(result)
-        except _HANDLER_ERRORS as error:
+        except BaseException as error:  # only a real interrupt ends the process (K6)
+            raise_interrupt(error)
             in_hand = max(0, len(decoded) - length_hint(objects) - 1)
             raise ChunkFailedError(in_hand, error) from error
         return len(events)
@@ -145,7 +144,8 @@ class Dispatcher:
             for call, of_chunk in zip(self._lists, gathered, strict=True):
                 if of_chunk.decoded:
                     finish(call(of_chunk.decoded, of_chunk.events, of_chunk.raws, work))
-        except _HANDLER_ERRORS as error:
+        except BaseException as error:  # only a real interrupt ends the process (K6)
+            raise_interrupt(error)
             raise ChunkFailedError(0 if size == 1 else None, error) from error
 
     def _run_for(self, event_type: str) -> Run:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from threading import Lock
 from typing import NamedTuple
 
@@ -13,6 +12,7 @@ from opencqrs_py.model.event import Event
 from opencqrs_py.model.partition import Partition
 from opencqrs_py.model.rows import EventRows
 from opencqrs_py.model.selection import Selection, Slice
+from opencqrs_py.processing.interrupts import raise_interrupt
 from opencqrs_py.processing.ports import EventSource
 from opencqrs_py.processing.sequencing import Sequencing
 
@@ -25,7 +25,7 @@ Residues = Callable[[Event, int], Sequence[int]]
 class UnsequencedError(Exception):
     """It cannot be said to which sequence ``event`` belongs, because of ``error``."""
 
-    def __init__(self, event: Event, error: Exception) -> None:
+    def __init__(self, event: Event, error: BaseException) -> None:
         super().__init__(event, error)
         self.event = event
         self.error = error
@@ -80,15 +80,18 @@ class Stretch:
 
     def _deal(self, modulus: int) -> _Dealt:
         if self._sequencing.by_subject and isinstance(self._events, EventRows):
-            with suppress(Exception):  # asking for one event after the other finds the one
+            try:
                 return _Dealt(self._events.dealt(lambda one: self._sequencing.residues(one, modulus)), self.upto, None)
+            except BaseException as error:  # asking for one event after the other finds the one
+                raise_interrupt(error)
         shares: dict[int, list[Event]] = defaultdict(list)
         asked = self._sequencing.residues
         residues = _asked_once_a_subject(asked) if self._sequencing.by_subject else asked
         for event in self._events:
             try:
                 found = residues(event, modulus)
-            except Exception as error:  # a resolver's; what comes before the event can be handled
+            except BaseException as error:  # a resolver's; what comes before the event can be handled
+                raise_interrupt(error)
                 return _Dealt(shares, event.position - 1, UnsequencedError(event, error))
             for residue in found:
                 shares[residue].append(event)

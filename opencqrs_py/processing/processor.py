@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 
-from opencqrs_py.errors import AssemblyError, EventFormatError, ExplainedError, FencedError, NonTransientError
+from opencqrs_py.errors import AssemblyError, EventFormatError, FencedError, NonTransientError
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.outcome import Origin, Outcome, Trouble
 from opencqrs_py.model.partition import Partition
 from opencqrs_py.model.progress import Cursor
 from opencqrs_py.processing.dispatch import ChunkFailedError, Dispatcher
+from opencqrs_py.processing.error_text import error_text, label_text
 from opencqrs_py.processing.feed import Feed, UnsequencedError
+from opencqrs_py.processing.interrupts import raise_interrupt
 from opencqrs_py.processing.ports import ProgressTracker, UnitOfWork
 from opencqrs_py.processing.tracebacks import own_frames
 from opencqrs_py.processing.work import Work
@@ -23,7 +25,7 @@ __all__ = ["PartitionProcessor"]
 class _NotOpenedError(Exception):
     """The tracker did not open the unit of work; no handler was called."""
 
-    def __init__(self, error: Exception) -> None:
+    def __init__(self, error: BaseException) -> None:
         super().__init__(error)
         self.error = error
 
@@ -62,7 +64,7 @@ class PartitionProcessor:
         """Handle the next chunk of events and store the progress with what the handlers wrote.
 
         When event k of a chunk fails, the chunk is rolled back, the events before k are committed, and the outcome
-        names k. Errors come back in the outcome; only ``KeyboardInterrupt`` passes through.
+        names k. Errors come back in the outcome, whatever their class; only a real interrupt passes through.
 
         Progress that was moved under the cursor's own claim, by a task that Spark ran before this one, is taken over.
 
@@ -74,7 +76,8 @@ class PartitionProcessor:
             return outcome
         try:
             renewed = self._tracker.renewed(self.group, cursor)
-        except Exception as error:
+        except BaseException as error:
+            raise_interrupt(error)
             return Outcome(cursor, trouble=self._trouble(error, Origin.FRAMEWORK))
         if renewed is None or renewed.stored == cursor.stored:  # the same place again would be a loop without end
             return outcome
@@ -87,9 +90,10 @@ class PartitionProcessor:
                 return self.flush(cursor)
             events, upto = stretch.share(self.partition, cursor.position)
         except UnsequencedError as failure:
-            trouble = self._trouble(failure.error, Origin.FRAMEWORK)
-            return Outcome(cursor, trouble=replace(trouble, event=failure.event.label))
-        except Exception as error:  # whatever a store raises is an outcome
+            trouble, event = self._trouble(failure.error, Origin.FRAMEWORK), failure.event
+            return Outcome(cursor, trouble=replace(trouble, event=label_text(lambda: event.label)))
+        except BaseException as error:  # whatever a store raises is an outcome
+            raise_interrupt(error)
             return Outcome(cursor, trouble=self._trouble(error, Origin.FRAMEWORK))
         if not events:
             return Outcome(cursor.moved_to(upto, stored=False))
@@ -104,7 +108,8 @@ class PartitionProcessor:
             return Outcome(cursor, idle=True)
         try:
             self._commit(cursor, (), cursor.position)
-        except Exception as error:
+        except BaseException as error:
+            raise_interrupt(error)
             return Outcome(cursor, trouble=self._trouble(error, Origin.FRAMEWORK))
         return Outcome(replace(cursor, stored=cursor.position), idle=True)
 
@@ -119,7 +124,8 @@ class PartitionProcessor:
     def _give_up(self, cursor: Cursor, upto: int) -> Outcome:
         try:
             self._commit(cursor, (), upto)
-        except Exception as error:
+        except BaseException as error:
+            raise_interrupt(error)
             return Outcome(cursor, trouble=self._trouble(error, Origin.FRAMEWORK))
         return Outcome(cursor.moved_to(upto, stored=True), skipped=1)
 
@@ -128,7 +134,8 @@ class PartitionProcessor:
             return self._commit(cursor, chunk, upto)
         except ChunkFailedError as failure:
             return self._narrow(cursor, chunk, upto, failure)
-        except Exception as error:  # the commit itself: an outage, a lost claim, or a constraint checked at its end
+        except BaseException as error:  # the commit: an outage, a lost claim, or a constraint checked at its end
+            raise_interrupt(error)
             trouble = self._trouble(error, Origin.HANDLER, chunk[0])
             if len(chunk) == 1 or trouble.origin is not Origin.HANDLER:
                 return Outcome(cursor, trouble=trouble)
@@ -169,34 +176,40 @@ class PartitionProcessor:
     def _opened(self, stack: ExitStack, cursor: Cursor, upto: int) -> UnitOfWork:
         try:
             return stack.enter_context(self._tracker.unit(self.group, cursor, upto))
-        except Exception as error:
+        except BaseException as error:
+            raise_interrupt(error)
             raise _NotOpenedError(error) from error
 
     def _trouble(self, error: BaseException, otherwise: Origin, event: Event | None = None) -> Trouble:
-        if isinstance(error, _NotOpenedError):  # the tracker's error, not the event's: it uses no attempt (K1)
+        if type(error) is _NotOpenedError:  # the tracker's error, not the event's: it uses no attempt (K1)
             return self._trouble(error.error, Origin.FRAMEWORK)
         origin = self._origin(error, otherwise)
         in_hand = None if origin in (Origin.OUTAGE, Origin.FENCED) else event
+        name, message = error_text(error)
         return Trouble(
             origin=origin,
-            permanent=isinstance(error, NonTransientError | SystemExit),
-            error=type(error).__name__,
-            message=error.what if isinstance(error, ExplainedError) else str(error),
+            permanent=issubclass(type(error), NonTransientError | SystemExit),
+            error=name,
+            message=message,
             traceback=own_frames(error) if origin in (Origin.HANDLER, Origin.FRAMEWORK) else "",
             position=in_hand.position if in_hand else None,
-            event=in_hand.label if in_hand else "",
+            event=label_text(lambda: in_hand.label) if in_hand else "",
         )
 
     def _origin(self, error: BaseException, otherwise: Origin) -> Origin:
-        away: tuple[Callable[[BaseException], bool], ...] = (
-            self._tracker.is_outage,
-            self._feed.source.is_outage,
-        )
-        if isinstance(error, FencedError):
+        kind = type(error)  # not isinstance, which asks the error itself for its class
+        if issubclass(kind, FencedError):
             return Origin.FENCED
-        behind = error.__cause__ if isinstance(error, EventFormatError) else None  # what an upcaster raised
-        if any(is_outage(each) for is_outage in away for each in (error, behind) if each is not None):
+        behind = error.__cause__ if issubclass(kind, EventFormatError) else None  # what an upcaster raised
+        if any(self._is_outage(each) for each in (error, behind) if each is not None):
             return Origin.OUTAGE
-        if isinstance(error, AssemblyError):  # the container could not provide an argument (K3)
+        if issubclass(kind, AssemblyError):  # the container could not provide an argument (K3)
             return Origin.FRAMEWORK
-        return Origin.EVENT if isinstance(error, EventFormatError) else otherwise
+        return Origin.EVENT if issubclass(kind, EventFormatError) else otherwise
+
+    def _is_outage(self, error: BaseException) -> bool:
+        try:
+            return self._tracker.is_outage(error) or self._feed.source.is_outage(error)
+        except BaseException as failure:  # an error that cannot be looked at comes from no store
+            raise_interrupt(failure)
+            return False

@@ -14,7 +14,9 @@ from opencqrs_py.model.upcast import Upcast
 from opencqrs_py.processing.awaiting import finish
 from opencqrs_py.processing.binding import Call, with_arguments
 from opencqrs_py.processing.decoding import Decoder, decoder_for
+from opencqrs_py.processing.error_text import message_of, type_name
 from opencqrs_py.processing.event_types import plain
+from opencqrs_py.processing.interrupts import raise_interrupt
 from opencqrs_py.processing.ports import Injector
 from opencqrs_py.processing.roles import UPCASTER
 from opencqrs_py.processing.signatures import read_signature
@@ -98,8 +100,9 @@ class _Bound:
         decoded = self._decode(event) if self._decode is not None else None
         try:
             results = list(_several(finish(self._call(decoded, event, event, None))))
-        except Exception as error:
-            what = f"upcaster {self.place} raised {type(error).__name__}: {error}"
+        except BaseException as error:
+            raise_interrupt(error)
+            what = f"upcaster {self.place} raised {type_name(error)}: {message_of(error)}"
             raise EventFormatError("OCQ-223", what, event.label, "mend the upcaster") from error
         return [self._changed(event, result) for result in results]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from asyncio import CancelledError
 from collections.abc import Callable
 from functools import cached_property
 from typing import Any
@@ -11,6 +10,7 @@ from opencqrs_py.model.context import ProcessingContext
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.partition import Partition
 from opencqrs_py.processing.awaiting import finish
+from opencqrs_py.processing.interrupts import raise_interrupt
 from opencqrs_py.processing.ports import UnitOfWork
 
 __all__ = ["AfterCommit", "Work"]
@@ -37,7 +37,8 @@ class AfterCommit:
         for call in self._calls:
             try:
                 finish(call())
-            except (Exception, SystemExit, CancelledError) as error:  # committed is committed; the others are owed
+            except BaseException as error:  # committed is committed; the others are owed
+                raise_interrupt(error)
                 errors.append(error)
         return errors
 

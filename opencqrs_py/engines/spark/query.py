@@ -22,6 +22,8 @@ from opencqrs_py.model.outcome import Origin, Trouble
 
 __all__ = ["GroupQuery"]
 
+_TRACEBACK = "Traceback (most recent call last):"
+
 
 class GroupQuery:
     """The streaming query of a group.
@@ -106,7 +108,15 @@ def spark_trouble(error: Exception) -> Trouble:
 def _first_line(error: Exception) -> str:
     """Return the reason without the JVM's stack."""
     text = error.getMessage() if isinstance(error, PySparkException) else str(error)
+    if isinstance(error, PythonException) and (raised := _raised_last(text or "")):
+        return raised[:300]
     lines = [line.strip(" :") for line in (text or type(error).__name__).splitlines() if line.strip()]
     said = [line for line in lines if not line.startswith("at ")] or lines
     telling = [line for line in said if "Error" in line or "exited" in line or "lost" in line]
     return (telling or said)[0][:300]
+
+
+def _raised_last(text: str) -> str:
+    """Return the line of a Python traceback that says what was raised last; its other lines are source code."""
+    _, _, last = text.rpartition(_TRACEBACK)
+    return next((line.strip() for line in last.splitlines() if line.strip() and not line.startswith(" ")), "")

@@ -18,7 +18,9 @@ from pyspark.sql import SparkSession
 from opencqrs_py.engines.runs import Recipe
 from opencqrs_py.engines.spark.orders import Order, Report, read_order, write_report
 from opencqrs_py.model.outcome import Origin, Outcome, Trouble
+from opencqrs_py.processing.error_text import error_text
 from opencqrs_py.processing.group import GroupProcessing
+from opencqrs_py.processing.interrupts import raise_interrupt
 from opencqrs_py.processing.tracebacks import own_frames
 
 __all__ = ["REPORT_SCHEMA", "OrderHandler", "carry_out", "python_of_workers"]
@@ -48,9 +50,11 @@ class OrderHandler:
     def _carried_out(self, order: Order) -> Report:
         try:
             processing = self._processing()
-        except Exception as error:  # the user's modules, or a database, on this machine
-            name, frames = type(error).__name__, own_frames(error)
-            trouble = Trouble(Origin.FRAMEWORK, permanent=True, error=name, message=str(error), traceback=frames)
+        except BaseException as error:  # the user's modules, or a database, on this machine
+            raise_interrupt(error)
+            name, message = error_text(error)
+            frames = own_frames(error)
+            trouble = Trouble(Origin.FRAMEWORK, permanent=True, error=name, message=message, traceback=frames)
             return Report(tuple(Outcome(cursor, trouble=trouble) for cursor in order.cursors))
         return carry_out(processing, order)
 

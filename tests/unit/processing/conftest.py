@@ -43,7 +43,7 @@ class FakeDatabase:
         self.opened = 0
         self.committed = 0
         self.away: Exception | None = None
-        self.fails_on_commit: Exception | None = None
+        self.fails_on_commit: BaseException | None = None
 
     @contextmanager
     def begin(self) -> Iterator[FakeUnit]:

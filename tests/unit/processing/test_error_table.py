@@ -119,6 +119,20 @@ def world(database: Any, injector: Any) -> World:
     return World(database, injector)
 
 
+class PanicException(BaseException):
+    """What a panic of a Rust extension becomes."""
+
+
+class SilentError(Exception):
+    def __str__(self) -> str:
+        raise ValueError("no text")
+
+
+class ClosedError(Exception):
+    def __getattribute__(self, name: str) -> Any:
+        raise ValueError(name)
+
+
 # What is arranged for a row, and what is done then
 
 
@@ -137,6 +151,13 @@ def async_handler_raises(error: BaseException) -> Callable[[World], None]:
         world.handler = handle
 
     return arrange
+
+
+def handler_recurses(world: World) -> None:
+    def handle(event: Lent) -> None:
+        handle(event)
+
+    world.handler = handle
 
 
 def own_pool_is_closed(world: World) -> None:
@@ -177,6 +198,10 @@ def raising_resolver(event: Event) -> str:
     raise LookupError(event.subject)
 
 
+def panicking_resolver(event: Event) -> str:
+    raise PanicException(event.subject)
+
+
 def resolver_without_answer(event: Event) -> Any:
     return None
 
@@ -196,6 +221,10 @@ def raising_upcaster(raw: Event) -> Upcast:
     raise LookupError(raw.subject)
 
 
+def panicking_upcaster(raw: Event) -> Upcast:
+    raise PanicException(raw.subject)
+
+
 def upcaster_in_a_circle(raw: Event) -> Upcast:
     return Upcast("lent", raw.data)
 
@@ -204,7 +233,7 @@ def upcaster_without_database(raw: Event) -> Upcast:
     raise ConnectionError("away")
 
 
-def commit_raises(error: Exception) -> Callable[[World], None]:
+def commit_raises(error: BaseException) -> Callable[[World], None]:
     def arrange(world: World) -> None:
         world.database.fails_on_commit = error
 
@@ -252,6 +281,14 @@ TABLE: list[tuple[str, Callable[[World], None], Action]] = [
     ("handler: a cancelled future (K6)", handler_raises(CancelledError("mine")), RETRY),
     ("handler: a cancelled task (K6)", async_handler_raises(CancelledError("mine")), RETRY),
     ("handler: wants to end the process (K6)", handler_raises(SystemExit(3)), STOP),
+    ("handler: a panic of a Rust extension", handler_raises(PanicException("out of bounds")), RETRY),
+    ("handler, wrapped there: a panic", async_handler_raises(PanicException("out of bounds")), RETRY),
+    ("handler: a group with a panic", handler_raises(BaseExceptionGroup("two", [PanicException()])), RETRY),
+    ("handler: the end of a generator", handler_raises(GeneratorExit()), RETRY),
+    ("handler: an error without a text", handler_raises(SilentError()), RETRY),
+    ("handler: an error that cannot be looked at", handler_raises(ClosedError()), RETRY),
+    ("handler: recursion without end", handler_recurses, RETRY),
+    ("handler: a lone surrogate", handler_raises(ValueError("\ud800")), RETRY),
     ("handler: the database is away (K4)", handler_raises(ConnectionError("away")), WAIT),
     ("handler: the event store is away (K1)", handler_raises(EOFError("away")), WAIT),
     ("inside, non-transient: upcasters in a circle", upcaster_is(upcaster_in_a_circle), STOP),
@@ -260,8 +297,10 @@ TABLE: list[tuple[str, Callable[[World], None], Action]] = [
     ("inside, non-transient: no payload (K14)", payload_is(None), STOP),
     ("inside, non-transient: an argument that cannot be injected", argument_cannot_be_made, STOP),
     ("inside, other: a sequence resolver that raises (K3)", resolver_is(raising_resolver), STOP),
+    ("inside, other: a sequence resolver that panics", resolver_is(panicking_resolver), STOP),
     ("inside, other: no sequence id (K3)", resolver_is(resolver_without_answer), STOP),
     ("inside, other: an upcaster that raises (K3)", upcaster_is(raising_upcaster), STOP),
+    ("inside, other: an upcaster that panics", upcaster_is(panicking_upcaster), STOP),
     ("inside, other: an upcaster whose database is away (K4)", upcaster_is(upcaster_without_database), WAIT),
     ("inside, other: an object that the resolver does not take (K3)", resolver_is(resolver_of_another_class), STOP),
     ("inside, progress: the database is away (K4)", commit_raises(ConnectionError("away")), WAIT),
@@ -271,6 +310,8 @@ TABLE: list[tuple[str, Callable[[World], None], Action]] = [
     ("outside: non-transient from the store", store_raises(EventStoreError("OCQ-303", "no driver")), STOP),
     ("outside: anything else from the store", store_raises(OpenCqrsError("odd")), STOP),
     ("outside: an error from the store that nobody knows", store_raises(LookupError("odd")), STOP),
+    ("inside, progress: a panic at the commit", commit_raises(PanicException("constraint")), RETRY),
+    ("outside: a panic of the store", store_raises(PanicException("odd")), STOP),
     ("outside: progress cannot be read, the database is away (K4)", transaction_does_not_open(ConnectionError()), WAIT),
     ("outside: progress cannot be read, for another reason", transaction_does_not_open(LookupError("odd")), STOP),
 ]

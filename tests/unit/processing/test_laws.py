@@ -35,7 +35,7 @@ SUBJECTS = [f"/books/{n}" for n in range(7)]
 FAULTS = ["", "", "", "", "error", "error", "permanent", "outage", "crash", "take over"]  # of calls of the handler
 
 
-class CrashError(BaseException):
+class CrashError(KeyboardInterrupt):
     """The end of a process."""
 
 

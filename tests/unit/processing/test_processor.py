@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 ONE = Partition(1, 0)
 
 
-class CrashError(BaseException):
+class CrashError(KeyboardInterrupt):
     """The end of the process."""
 
 

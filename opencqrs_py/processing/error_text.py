@@ -1,0 +1,95 @@
+"""Error text: what an exception says, as plain text of bounded length.
+
+Every function here is total: whatever an exception does when it is looked at, something can be shown of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from opencqrs_py.errors import ExplainedError
+from opencqrs_py.processing.interrupts import raise_interrupt
+
+__all__ = ["ErrorText", "error_text", "label_text", "message_of", "one_line", "plain_text", "type_name"]
+
+MOST_NAME = 200
+MOST_MESSAGE = 4_000
+MOST_LABEL = 1_000
+
+# Control characters but tab and line end: databases refuse NUL, terminals act on others.
+_CONTROLS = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\t\n"}
+
+
+class ErrorText(NamedTuple):
+    """What can be shown of an exception.
+
+    Attributes:
+        name: Name of its class, without the module; at most about 200 characters.
+        message: Its text, of an explained error what is wrong; at most about 4,000 characters.
+    """
+
+    name: str
+    message: str
+
+
+def error_text(error: BaseException) -> ErrorText:
+    """Return what can be shown of an exception; never raises, except for an interrupt."""
+    return ErrorText(type_name(error), message_of(error))
+
+
+def one_line(error: BaseException) -> str:
+    """Return the name of an exception's class and the first line of its text."""
+    name, message = error_text(error)
+    first_line = next((line.strip() for line in message.splitlines() if line.strip()), "")
+    return f"{name}: {first_line}" if first_line else name
+
+
+def type_name(error: BaseException) -> str:
+    """Return the name of an exception's class, whatever its metaclass says."""
+    # the attribute of ``type`` itself: a metaclass may have a property of that name
+    return plain_text(type.__dict__["__name__"].__get__(type(error)), MOST_NAME)
+
+
+def message_of(error: BaseException) -> str:
+    """Return the text of an exception; of an explained error, what is wrong."""
+    explained = issubclass(type(error), ExplainedError)
+    text = _read(lambda: getattr(error, "what") if explained else str(error))  # noqa: B009 known by its class only
+    if explained and not isinstance(text, str):  # half made: a child that has not called our constructor
+        text = _read(lambda: str(error))
+    if isinstance(text, str):
+        return plain_text(text, MOST_MESSAGE)
+    return f"its text cannot be shown: str() raised {text.name}"
+
+
+def label_text(label: Callable[[], str]) -> str:
+    """Return how messages name an event, from a function that may fail."""
+    text = _read(label)
+    return plain_text(text, MOST_LABEL) if isinstance(text, str) else f"an event whose label raised {text.name}"
+
+
+def plain_text(text: str, most: int) -> str:
+    """Return a text that every database, terminal and JSON writer takes.
+
+    Lone surrogates and control characters become visible. Of a text with more than ``most`` characters the middle is
+    left out.
+    """
+    exact = str.__str__(text)  # of a child of ``str``, no method of its own is called
+    if len(exact) > most:
+        tail = most // 3
+        exact = f"{exact[: most - tail]} … ({len(exact):,} characters in all) … {exact[-tail:]}"
+    whole = exact.replace("\r\n", "\n").encode("utf-8", "backslashreplace").decode("utf-8")
+    return whole.translate(_CONTROLS)
+
+
+class _Unreadable(NamedTuple):
+    name: str
+
+
+def _read(read: Callable[[], str]) -> str | _Unreadable:
+    try:
+        text = read()
+    except BaseException as error:
+        raise_interrupt(error)
+        return _Unreadable(type_name(error))
+    return text if isinstance(text, str) else _Unreadable("TypeError")

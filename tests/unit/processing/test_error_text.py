@@ -1,0 +1,272 @@
+"""Reporting is total: whatever is raised, and whatever it does when it is looked at, something can be shown of it."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from pydantic import TypeAdapter
+
+from opencqrs_py.errors import AssemblyError, EventFormatError
+from opencqrs_py.model import Origin, Trouble
+from opencqrs_py.processing.error_text import error_text, label_text, one_line, plain_text
+from opencqrs_py.processing.interrupts import raise_interrupt
+from opencqrs_py.processing.tracebacks import own_frames
+
+NOTHING: Any = None
+
+
+class SilentError(Exception):
+    def __str__(self) -> str:
+        raise ValueError("no text")
+
+    __repr__ = __str__
+
+
+class PanickingTextError(Exception):
+    def __str__(self) -> str:
+        raise PanicException("in the text")
+
+
+class EndlessTextError(Exception):
+    def __str__(self) -> str:
+        return str(self)
+
+
+class TextOfNothingError(Exception):
+    def __str__(self) -> str:
+        return NOTHING  # type: ignore[no-any-return]
+
+
+class OddText(str):
+    __slots__ = ()
+
+    def encode(self, *_: Any, **__: Any) -> bytes:
+        raise ValueError("not me")
+
+    def splitlines(self, *_: Any) -> list[str]:
+        raise ValueError("not me")
+
+
+class OddTextError(Exception):
+    def __str__(self) -> str:
+        return OddText("odd")
+
+
+class PanicException(BaseException):
+    """What a panic of a Rust extension becomes."""
+
+
+class NamelessMeta(type):
+    @property
+    def __name__(cls) -> str:
+        raise ValueError("no name")
+
+    @property
+    def __module__(cls) -> str:  # type: ignore[override]
+        raise ValueError("no module")
+
+
+class NamelessError(Exception, metaclass=NamelessMeta):
+    pass
+
+
+class ClosedError(Exception):
+    def __getattribute__(self, name: str) -> Any:
+        raise ValueError(name)
+
+
+class HalfMadeError(AssemblyError):
+    def __init__(self) -> None: ...
+
+
+class UnpicklableError(Exception):
+    def __init__(self, *, lock: Any) -> None:
+        super().__init__("cannot travel")
+        self.lock = lock
+
+
+def strange_name() -> BaseException:
+    return type("a\x1b\n b" + "n" * 1_000, (Exception,), {})("x")
+
+
+def circle() -> BaseException:
+    first, second = ValueError("first"), ValueError("second")
+    first.__cause__, second.__cause__ = second, first
+    return first
+
+
+def long_chain() -> BaseException:
+    error = ValueError("0")
+    for number in range(1, 2_000):
+        error, before = ValueError(str(number)), error
+        error.__context__ = before
+    return error
+
+
+def deep_recursion() -> BaseException:
+    def descend() -> None:
+        descend()
+
+    try:
+        descend()
+    except RecursionError as error:
+        return error
+    pytest.fail("there is no end")
+
+
+def deep_groups() -> BaseException:
+    error: BaseException = PanicException("inner")
+    for _ in range(500):
+        error = BaseExceptionGroup("outer", [error])
+    return error
+
+
+def odd_notes() -> BaseException:
+    error = ValueError("x")
+    error.__notes__ = 7  # type: ignore[assignment]
+    return error
+
+
+ERRORS: dict[str, Callable[[], BaseException]] = {
+    "no text": SilentError,
+    "a text that panics": PanickingTextError,
+    "a text without end": EndlessTextError,
+    "a text that is none": TextOfNothingError,
+    "a text with methods of its own": OddTextError,
+    "a panic": lambda: PanicException("index out of bounds"),
+    "a group": lambda: BaseExceptionGroup("two", [PanicException("a"), SilentError()]),
+    "groups in groups": deep_groups,
+    "a generator's end": GeneratorExit,
+    "a cancelled task": asyncio.CancelledError,
+    "the end of the process": lambda: SystemExit(3),
+    "a lone surrogate": lambda: ValueError("a\ud800b"),
+    "a NUL": lambda: ValueError("a\x00b"),
+    "megabytes": lambda: ValueError("long " * 1_000_000),
+    "a circle of causes": circle,
+    "a long chain": long_chain,
+    "deep recursion": deep_recursion,
+    "no name": lambda: NamelessError("x"),
+    "a strange name": strange_name,
+    "closed to all who look": lambda: ClosedError("x"),
+    "explained, but half made": HalfMadeError,
+    "odd notes": odd_notes,
+    "one that does not pickle": lambda: UnpicklableError(lock=threading.Lock()),
+}
+
+
+def raised(error: BaseException) -> BaseException:
+    with suppress(BaseException):
+        raise error
+    return error
+
+
+@pytest.mark.parametrize("make", ERRORS.values(), ids=ERRORS.keys())
+def test_every_exception_can_be_shown_and_travels_as_plain_text(make: Callable[[], BaseException]) -> None:
+    error = raised(make())
+    name, message = error_text(error)
+    trouble = Trouble(Origin.HANDLER, permanent=False, error=name, message=message, traceback=own_frames(error))
+    assert trouble.error
+    assert len(trouble.error) < 300
+    assert len(trouble.message) < 5_000
+    assert len(trouble.traceback) < 25_000
+    for text in (name, message, trouble.traceback, one_line(error), str(trouble)):
+        assert type(text) is str
+        assert "\x00" not in text
+        text.encode()  # no lone surrogate
+    travels = TypeAdapter(Trouble)
+    assert travels.validate_json(travels.dump_json(trouble)) == trouble
+    assert pickle.loads(pickle.dumps(trouble)) == trouble
+
+
+@pytest.mark.parametrize(
+    ("error", "name", "message"),
+    [
+        (ValueError("mine"), "ValueError", "mine"),
+        (KeyError("isbn"), "KeyError", "'isbn'"),
+        (ValueError(), "ValueError", ""),
+        (
+            AssemblyError("OCQ-503", "2 providers make Mailer", "here", "do this"),
+            "AssemblyError",
+            "2 providers make Mailer",
+        ),
+        (SilentError(), "SilentError", "its text cannot be shown: str() raised ValueError"),
+        (TextOfNothingError(), "TextOfNothingError", "its text cannot be shown: str() raised TypeError"),
+        (NamelessError("x"), "NamelessError", "x"),
+        (ValueError("a\ud800b\x00c\x1b[31md\te\nf\r\ng"), "ValueError", "a\\ud800b\\x00c\\x1b[31md\te\nf\ng"),
+    ],
+)
+def test_the_text_of_an_exception(error: BaseException, name: str, message: str) -> None:
+    assert error_text(error) == (name, message)
+
+
+@pytest.mark.parametrize(
+    ("error", "shown"),
+    [
+        (ValueError("first\nsecond"), "ValueError: first"),
+        (ValueError("\n\n  third"), "ValueError: third"),
+        (ValueError(), "ValueError"),
+    ],
+)
+def test_one_line_of_an_exception(error: BaseException, shown: str) -> None:
+    assert one_line(error) == shown
+
+
+def test_of_a_long_text_the_middle_is_left_out() -> None:
+    shown = plain_text("a" * 500 + "b" * 500, 300)
+    assert shown == "a" * 200 + " … (1,000 characters in all) … " + "b" * 100
+
+
+def test_the_label_of_an_event_that_cannot_be_read_says_so() -> None:
+    def label() -> str:
+        raise ConnectionError("away")
+
+    assert label_text(label) == "an event whose label raised ConnectionError"
+    assert label_text(lambda: "event 4711\x00") == "event 4711\\x00"
+
+
+def test_a_deep_recursion_and_a_long_chain_are_shown_by_their_last_parts() -> None:
+    assert "descend" in own_frames(deep_recursion())
+    shown = own_frames(raised(long_chain()))
+    assert "ValueError: 1999" in shown
+    assert "ValueError: 1000\n" not in shown
+
+
+def test_the_members_of_a_group_are_shown_with_their_frames() -> None:
+    members = [raised(ValueError("first")), raised(KeyError("second"))]
+    shown = own_frames(raised(ExceptionGroup("both", members)))
+    assert "exception 1 of 2:" in shown
+    assert "    ValueError: first" in shown
+    assert "    KeyError: 'second'" in shown
+
+
+def test_notes_are_shown() -> None:
+    error = EventFormatError("OCQ-210", "no data")
+    error.add_note("while looking at the annex")
+    assert own_frames(raised(error)).endswith("no data\nwhile looking at the annex")
+
+
+INTERRUPTS = [
+    KeyboardInterrupt(),
+    BaseExceptionGroup("several", [ValueError(), KeyboardInterrupt()]),
+    BaseExceptionGroup("outer", [BaseExceptionGroup("inner", [KeyboardInterrupt()])]),
+]
+
+
+@pytest.mark.parametrize("error", INTERRUPTS, ids=["alone", "in a group", "in a group of a group"])
+def test_an_interrupt_passes_on_the_main_thread_only(error: BaseException) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        raise_interrupt(error)
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(raise_interrupt, error).result()  # signals go to the main thread: somebody has raised this one
+
+
+@pytest.mark.parametrize("make", ERRORS.values(), ids=ERRORS.keys())
+def test_nothing_else_passes_for_an_interrupt(make: Callable[[], BaseException]) -> None:
+    raise_interrupt(make())
