@@ -8,6 +8,7 @@ from typing import Any
 import orjson
 
 from opencqrs_py.errors import EventFormatError
+from opencqrs_py.model.duplicate_keys import duplicate_key, escapes_a_colon
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.exact_numbers import exact_members, loses_digits
 from opencqrs_py.model.times import check_time, is_time, microseconds, surely_a_time
@@ -23,7 +24,7 @@ def parse_event(line: bytes | str, position: int = 0, *, stored: bool = False) -
     """Read one CloudEvent from its JSON format.
 
     ``subject`` may be missing and is then ``/``. All attributes that are not named by the specification's core become
-    extensions. Numbers are kept to the last digit.
+    extensions. Numbers are kept to the last digit. A key that stands twice in an object is refused, in ``data``, too.
 
     Args:
         line: The JSON object.
@@ -43,11 +44,15 @@ def parse_event(line: bytes | str, position: int = 0, *, stored: bool = False) -
         raise EventFormatError("OCQ-212", _unreadable(line, error)) from None
     if not isinstance(fields, dict):
         raise EventFormatError("OCQ-212", f"a CloudEvent is a JSON object, got {type(fields).__name__}")
-    if not _is_ordinary(fields):
+    colons = _ordinary_colons(fields)
+    if colons is None:
         _check(fields, microseconds if stored else check_time)
+        colons = sum((fields.get(name) or "").count(":") for name in _TEXTS)
+    colons += len(fields)
     take = fields.pop
     take("specversion", None)
     data = take("data", None)
+    payload = None if data is None else _json(data, "attribute 'data'")
     event = Event(
         position,
         take("id"),
@@ -56,10 +61,16 @@ def parse_event(line: bytes | str, position: int = 0, *, stored: bool = False) -
         take("type"),
         take("time", None),
         take("datacontenttype", None) or "application/json",
-        None if data is None else _json(data, "attribute 'data'"),
-        _json(fields, "the extensions") if fields else None,
+        payload,
+        extensions := _json(fields, "the extensions") if fields else None,
     )
+    if payload is not None:
+        colons += payload.count(":")
+    if extensions is not None:
+        colons += extensions.count(":") - len(fields)
     text = line if isinstance(line, bytes) else line.encode()
+    if text.count(b":") != colons or escapes_a_colon(text):
+        _check_keys(text)
     return _with_exact_numbers(event, text, tuple(fields)) if loses_digits(text) else event
 
 
@@ -97,6 +108,12 @@ def extensions_of(event: Event) -> dict[str, Any]:
     return {name: value for name, value in values.items() if name not in _ATTRIBUTES}
 
 
+def _check_keys(text: bytes) -> None:
+    duplicate = duplicate_key(text)
+    if duplicate is not None:
+        raise EventFormatError("OCQ-212", f"{duplicate}; JSON parsers would keep one and drop the other")
+
+
 def _exact(text: str, value: Any) -> Any:
     return orjson.Fragment(text) if loses_digits(text.encode()) else value
 
@@ -120,43 +137,54 @@ def _unreadable(line: bytes | str, error: orjson.JSONDecodeError) -> str:
     return f"not JSON ({error.msg} at character {error.pos + 1} of the line)"
 
 
-def _is_ordinary(fields: dict[str, Any]) -> bool:
-    """Say at little cost whether everything is surely right; it is in nearly every event."""
+def _ordinary_colons(fields: dict[str, Any]) -> int | None:
+    """Return how many colons the attributes hold if all of them are surely right, as in nearly every event.
+
+    Returns:
+        ``None`` if they must be looked at one by one.
+    """
     get = fields.get
     try:
         needed = fields["id"], fields["source"], fields["type"]
-        return (
+        texts = "".join((*needed, get("subject", ""), get("datacontenttype", ""), get("time", "")))
+        if (
             "" not in needed
-            and "\0" not in "".join((*needed, get("subject", ""), get("datacontenttype", "")))
+            and "\0" not in texts
             and ("time" not in fields or surely_a_time(fields["time"]) or is_time(fields["time"]))
             and get("specversion", "1.0") == "1.0"
             and "data_base64" not in fields
-        )
+        ):
+            return texts.count(":")
     except (KeyError, TypeError):
-        return False
+        pass
+    return None
 
 
 def _check(fields: dict[str, Any], check_the_time: Callable[[str | None], object]) -> None:
     for name in _REQUIRED:
         value = fields.get(name)
         if not isinstance(value, str) or not value:
-            found = "is missing" if value is None else f"is {value!r}"
+            found = f"is {_shown(value)}" if name in fields else "is missing"
             what = f"attribute '{name}' {found}; it must be a text with at least one character"
             raise EventFormatError("OCQ-212", what)
     for name in ("subject", "time", "datacontenttype"):
         if not isinstance(fields.get(name), str | None):
-            raise EventFormatError("OCQ-212", f"attribute '{name}' must be a text, got {fields[name]!r}")
+            raise EventFormatError("OCQ-212", f"attribute '{name}' must be a text, got {_shown(fields[name])}")
     for name in _TEXTS:
         if "\0" in (fields.get(name) or ""):
             raise EventFormatError("OCQ-212", f"attribute '{name}' must not contain the character U+0000")
     if fields.get("specversion", "1.0") != "1.0":
-        raise EventFormatError("OCQ-212", f"specversion must be 1.0, got {fields['specversion']!r}")
+        raise EventFormatError("OCQ-212", f"specversion must be '1.0', got {_shown(fields['specversion'])}")
     if "data_base64" in fields:
         raise EventFormatError("OCQ-212", "binary data (data_base64) are not supported; data must be JSON")
     try:
         check_the_time(fields.get("time"))
     except ValueError as error:
         raise EventFormatError("OCQ-212", f"attribute 'time' is no RFC 3339 time: {error}") from None
+
+
+def _shown(value: Any) -> str:
+    return "null" if value is None else repr(value)
 
 
 def _json(value: Any, name: str) -> str:

@@ -342,6 +342,15 @@ def test_a_read_stops_before_a_bad_line_and_raises_at_it(tmp_path, source) -> No
     assert ids(source, 3) == ["3"]
 
 
+def test_a_line_with_a_key_that_stands_twice_is_refused_with_its_place(tmp_path, source) -> None:
+    path = put(tmp_path / "a.ndjson", 1)
+    with path.open("ab") as file:
+        file.write(b'{"id":"2","source":"s","type":"t","data":{"copies":1,"copies":2}}\n')
+    assert source.read(0, 10, ALL).upto == 1
+    error = refusal(lambda: source.read(1, 10, ALL), "OCQ-212")
+    assert (error.what.partition(";")[0], error.where) == ("the key 'copies' stands twice in data", f"{path}:2")
+
+
 @pytest.mark.parametrize("suffix", ["gz", "zst"])
 def test_a_bad_line_of_a_compressed_file_is_named_too(tmp_path, source, suffix: str) -> None:
     path = put(tmp_path / f"a.ndjson.{suffix}", 1, 2)
@@ -422,6 +431,7 @@ def test_columns_that_are_not_of_events_are_refused(tmp_path, source, columns, w
         ("time", "2026-01-01T00:00:00", "an offset is missing"),
         ("extensions", "[]", "the column 'extensions' holds no JSON object"),
         ("extensions", "{", "the column 'extensions' holds no JSON object"),
+        ("extensions", '{"a":1,"a":1}', "the column 'extensions': the key 'a' stands twice"),
     ],
 )
 def test_a_bad_row_is_refused_where_it_stands(tmp_path, source, column: str, value: str | None, what: str) -> None:
@@ -447,6 +457,14 @@ def test_data_of_a_row_that_are_no_json_are_refused_in_an_import(tmp_path, paylo
     assert [next(events).id, next(events).id] == ["1", "2"]
     error = refusal(lambda: next(events), "OCQ-212")
     assert (error.what, error.where) == ("the column 'payload' holds no JSON", f"{path}, row 3")
+
+
+def test_data_of_a_row_with_a_key_that_stands_twice_are_refused_in_an_import(tmp_path) -> None:
+    path = tmp_path / "a.parquet"
+    with path.open("wb") as file, writer_to(file, format_of(path.name)) as writer:
+        writer.write([event(1)._replace(payload='{"a":{"b":1,"b":1}}')])
+    error = refusal(lambda: next(events_of_file(path)), "OCQ-212")
+    assert (error.what, error.where) == ("the column 'payload': the key 'b' stands twice in a", f"{path}, row 1")
 
 
 def test_extensions_of_rows_are_kept(tmp_path, source) -> None:

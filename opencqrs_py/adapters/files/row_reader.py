@@ -10,6 +10,7 @@ import orjson
 
 from opencqrs_py.adapters.files.damage import MEND, damaged
 from opencqrs_py.errors import EventFormatError
+from opencqrs_py.model.duplicate_keys import first_duplicate
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.times import check_time, is_time, microseconds, surely_a_time
 
@@ -71,8 +72,8 @@ class RowReader:
             self.ended = True
             raise StopIteration
         self.number += 1
-        if self._imported and not isinstance(row, str) and not _is_json(row[_PAYLOAD]):
-            row = "the column 'payload' holds no JSON"
+        if self._imported and not isinstance(row, str):
+            row = _wrong_json(row[_PAYLOAD], "payload") or row
         if isinstance(row, str):
             raise EventFormatError("OCQ-212", row, f"{self.path}, row {self.number}", MEND)
         return Event(self._before + self.number, *row)
@@ -133,20 +134,17 @@ def _looked_at(row: Row, check_the_time: Callable[[str | None], object]) -> Row 
         check_the_time(named["time"])
     except ValueError as error:
         return f"the column 'time' holds no RFC 3339 time: {error}"
-    return row if _is_object(named["extensions"]) else "the column 'extensions' holds no JSON object"
+    return _wrong_json(named["extensions"], "extensions", "JSON object", dict) or row
 
 
-def _is_json(text: str | None) -> bool:
+def _wrong_json(text: str | None, column: str, what: str = "JSON", kind: type = object) -> str | None:
+    """Return what is wrong with the JSON of a column, ``None`` if nothing is."""
+    if text is None:
+        return None
     try:
-        if text is not None:
-            orjson.loads(text)
+        fits, duplicate = isinstance(orjson.loads(text), kind), first_duplicate(text)
     except orjson.JSONDecodeError:
-        return False
-    return True
-
-
-def _is_object(text: str | None) -> bool:
-    try:
-        return text is None or isinstance(orjson.loads(text), dict)
-    except orjson.JSONDecodeError:
-        return False
+        fits, duplicate = False, None
+    if not fits:
+        return f"the column '{column}' holds no {what}"
+    return None if duplicate is None else f"the column '{column}': {duplicate}"

@@ -73,12 +73,6 @@ def test_data_that_are_a_number_are_written_out_as_they_were_read(number: str) -
     assert parse_event(orjson.dumps(write_event(event))) == parse_event(event_line(event)) == event
 
 
-def test_the_last_of_members_with_the_same_name_counts() -> None:
-    assert parse_event(
-        line("1", data2="1").replace(b"data2", b"data").replace(b": 1}", b": 0.12345678901234567890}")
-    ) == (parse_event(line("0.12345678901234567890")))
-
-
 def test_the_core_is_no_extension_and_null_are_no_data() -> None:
     event = parse_event(line("null", specversion='"1.0"', subject='"/a"', x="12345678901234567890123"))
     assert (event.subject, event.payload, event.extensions) == ("/a", None, '{"x":12345678901234567890123}')
