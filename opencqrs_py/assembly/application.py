@@ -358,6 +358,7 @@ class Application:
             name=self.project.name,
             sources=self.blueprint.modules.shipped(),
             verbose=verbose,
+            allow_unauthenticated=spark.allow_unauthenticated,
         )
         return Sessions(settings)
 

@@ -254,6 +254,10 @@ class SparkSettings(Section):
 
     master: str = Field("local[*]", description="Where Spark runs.", min_length=1)
     conf: dict[str, str] = Field({}, description="Spark's own settings, by their full name.")
+    allow_unauthenticated: bool = Field(
+        default=False,
+        description="Whether a Spark may be used that does not authenticate the programs that connect to it.",
+    )
 
 
 class ActivateSettings(Section):

@@ -73,7 +73,13 @@ def test_every_variable_on_the_page_sets_its_setting(project, column):
     every = [path for path, _ in leaves(tree_of(Settings)) if path[-1] != "on_profile" and path[1] != "groups"]
     of_groups = [path for path in every if path[:2] == ("event_handling", "standard")]
     assert len(rows) == len(every) + len(of_groups)
-    values = {"url": "sqlite:///x", "import": "optional:x", "unknown": "warn", "format": "envelope"}
+    values = {
+        "url": "sqlite:///x",
+        "import": "optional:x",
+        "unknown": "warn",
+        "format": "envelope",
+        "allow-unauthenticated": "true",
+    }
     for row in rows:
         leaf = row[0].rpartition(".")[2]
         value = values.get(leaf, LEAVES.get(leaf, "x"))

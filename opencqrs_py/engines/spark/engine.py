@@ -100,6 +100,7 @@ class SparkEngine:
 
         The session is opened here if there is something to do already, else with the first new event.
         """
+        self._sessions.require_authentication()
         for run in self._runs:
             watcher = self._watchers[id(run.processing.source)]
             self._groups.append(_Group(run, claim(run, self._owner, self._clock, self._observer), watcher))

@@ -17,9 +17,13 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from py4j.protocol import Py4JError
+from pyspark import SparkContext
+from pyspark.find_spark_home import _find_spark_home
 from pyspark.sql import SparkSession
 
+from opencqrs_py.engines.spark.authentication import SECURE_CLUSTER, SECURE_LOCAL, is_local, refuse_unauthenticated
 from opencqrs_py.engines.spark.java import find_java
+from opencqrs_py.engines.spark.launch_settings import settings_by_file, value_before_launch
 from opencqrs_py.engines.spark.launching import QuietErrors, interrupts_deferred, own_process_group
 from opencqrs_py.errors import EngineError
 
@@ -39,6 +43,7 @@ class SessionSettings:
         name: Application name.
         sources: The user's Python files, which travel to a cluster's executors, each with its place there.
         verbose: Whether Spark's own log is shown.
+        allow_unauthenticated: Whether a Spark may be used that does not authenticate the programs that connect to it.
     """
 
     master: str = "local[*]"
@@ -46,6 +51,7 @@ class SessionSettings:
     name: str = "opencqrs"
     sources: Sequence[tuple[Path, str]] = ()
     verbose: bool = False
+    allow_unauthenticated: bool = False
 
 
 class Sessions:
@@ -61,16 +67,37 @@ class Sessions:
         self._owned = False
         self._folder: TemporaryDirectory[str] | None = None
 
+    def require_authentication(self) -> None:
+        """See that the session, which may be opened much later, will authenticate the programs that connect to it.
+
+        Nothing is launched for that. ``open`` looks again, at the session itself.
+
+        Raises:
+            EngineError: OCQ-404, if it will not.
+        """
+        existing = SparkSession.getActiveSession()
+        if existing is not None:
+            self._require_authentication_of(existing, existing=True)
+        elif SparkContext._gateway is None and "PYSPARK_GATEWAY_PORT" not in os.environ:  # noqa: SLF001 the only way
+            said = value_before_launch("spark.authenticate", self._conf(), os.environ, _find_spark_home())
+            if not self._settings.allow_unauthenticated:
+                refuse_unauthenticated(self._master, said)
+
     def open(self) -> SparkSession:
         """Return the session that is active in this process, else a new one.
 
         Raises:
-            EngineError: OCQ-401 without a Java, OCQ-402 if Spark does not start.
+            EngineError: OCQ-401 without a Java, OCQ-402 if Spark does not start, OCQ-404 if it has no authentication.
         """
         if self._session is None:
             existing = SparkSession.getActiveSession()
             self._owned = existing is None
             self._session = existing or self._start()
+            try:
+                self._require_authentication_of(self._session, existing=existing is not None)
+            except EngineError:
+                self.close()
+                raise
             self._ship_sources(self._session)
         return self._session
 
@@ -97,24 +124,40 @@ class Sessions:
         java = find_java(os.environ)
         os.environ["JAVA_HOME"] = str(java.home)
         os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-        if self._local:
+        if self._on_this_machine:
             os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-        builder = SparkSession.builder.master(self._settings.master).appName(self._settings.name)
-        for key, value in {**self._defaults(), **self._settings.conf}.items():
+        conf = self._conf()
+        builder = SparkSession.builder
+        for key, value in conf.items():
             builder = builder.config(key, value)
         with interrupts_deferred(), own_process_group(), QuietErrors(active=not self._settings.verbose):
             try:
+                with settings_by_file(conf):  # the context would pass them to a JVM that it launches as arguments
+                    SparkContext._ensure_initialized()  # noqa: SLF001 the only way
                 self._session = session = builder.getOrCreate()
             except Exception as error:
-                raise _not_started(error, self._settings.master, str(java.home)) from error
+                raise _not_started(error, self._master, str(java.home)) from error
         if not self._settings.verbose:
             session.sparkContext.setLogLevel("OFF")
             _hush(session)
         return session
 
+    def _require_authentication_of(self, session: SparkSession, *, existing: bool) -> None:
+        if not self._settings.allow_unauthenticated:
+            context = session.sparkContext
+            refuse_unauthenticated(str(context.master), context.getConf().get("spark.authenticate"), existing=existing)
+
     @property
-    def _local(self) -> bool:
-        return self._settings.master.startswith("local")
+    def _master(self) -> str:
+        return self._settings.conf.get("spark.master", self._settings.master)
+
+    @property
+    def _on_this_machine(self) -> bool:
+        return self._master.startswith("local")
+
+    def _conf(self) -> dict[str, str]:
+        named = {"spark.master": self._settings.master, "spark.app.name": self._settings.name}
+        return {**named, **self._defaults(), **self._settings.conf}
 
     def _defaults(self) -> dict[str, str]:
         conf = {
@@ -128,7 +171,8 @@ class Sessions:
             "spark.sql.streaming.stopTimeout": "2s",
             "spark.sql.shuffle.partitions": "1",
         }
-        if self._local:
+        conf |= SECURE_LOCAL if is_local(self._master) else SECURE_CLUSTER
+        if self._on_this_machine:
             conf |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
         if not self._settings.verbose:
             logs = f"-Dlog4j2.configurationFile={_QUIET_LOGS.as_uri()}"

@@ -1,0 +1,126 @@
+"""How Spark's settings reach a JVM that is launched."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import stat
+from pathlib import Path
+
+import pytest
+
+from opencqrs_py.engines.spark.launch_settings import (
+    SubmitArguments,
+    properties_text,
+    settings_by_file,
+    value_before_launch,
+)
+
+ARGUMENTS = "PYSPARK_SUBMIT_ARGS"
+
+
+@pytest.fixture(autouse=True)
+def no_arguments(monkeypatch):
+    monkeypatch.delenv(ARGUMENTS, raising=False)
+
+
+def launched_with() -> tuple[Path, list[str]]:
+    """Return the properties file of the arguments, and the other arguments."""
+    option, file, *others = shlex.split(os.environ[ARGUMENTS])
+    assert option == "--properties-file"
+    return Path(file), others
+
+
+def test_settings_are_in_a_file_for_its_owner_alone_that_is_gone_after_the_launch():
+    with settings_by_file({"spark.hadoop.fs.s3a.secret.key": "s3cret"}):
+        file, others = launched_with()
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600
+        assert file.read_text() == "spark.hadoop.fs.s3a.secret.key=s3cret\n"
+        assert others == ["--load-spark-defaults", "pyspark-shell"]
+        assert "s3cret" not in os.environ[ARGUMENTS]
+    assert not file.exists()
+    assert ARGUMENTS not in os.environ
+
+
+@pytest.mark.parametrize("raised", [RuntimeError, KeyboardInterrupt])
+def test_a_launch_that_fails_or_is_interrupted_leaves_no_file_and_restores_the_arguments(monkeypatch, raised):
+    monkeypatch.setenv(ARGUMENTS, "--name x pyspark-shell")
+
+    def launch() -> None:
+        with settings_by_file({"spark.a": "1"}):
+            files.append(launched_with()[0])
+            raise raised
+
+    files: list[Path] = []
+    with pytest.raises(raised):
+        launch()
+    assert [file.exists() for file in files] == [False]
+    assert os.environ[ARGUMENTS] == "--name x pyspark-shell"
+
+
+@pytest.mark.parametrize("option", ["--conf spark.a=theirs=1", "-c spark.a=theirs=1", "--conf=spark.a=theirs=1"])
+def test_settings_among_the_users_arguments_move_into_the_file_and_win(monkeypatch, option):
+    monkeypatch.setenv(ARGUMENTS, f"--packages g:a:1 {option} pyspark-shell")
+    with settings_by_file({"spark.a": "ours", "spark.b": "ours"}):
+        file, others = launched_with()
+        assert file.read_text() == "spark.a=theirs\\=1\nspark.b=ours\n"
+        assert others == ["--load-spark-defaults", "--packages", "g:a:1", "pyspark-shell"]
+
+
+@pytest.mark.parametrize("joint", [" ", "="])
+def test_a_properties_file_of_the_user_is_the_beginning_of_ours_and_replaces_the_defaults(monkeypatch, tmp_path, joint):
+    theirs = tmp_path / "theirs.conf"
+    theirs.write_text("spark.a theirs\\")
+    monkeypatch.setenv(ARGUMENTS, f"--properties-file{joint}{theirs} pyspark-shell")
+    with settings_by_file({"spark.b": "ours"}):
+        file, others = launched_with()
+        assert file.read_text() == "spark.a theirs\\\n\nspark.b=ours\n"
+        assert others == ["pyspark-shell"]
+    assert theirs.exists()
+
+
+@pytest.mark.parametrize(
+    ("value", "written"),
+    [
+        ("plain", "plain"),
+        ("a b", "a\\ b"),
+        ("#!=:", "\\#\\!\\=\\:"),
+        ("C:\\x", "C\\:\\\\x"),
+        ("a\nb\rc\td", "a\\nb\\rc\\td"),
+        ("ü€", "\\u00fc\\u20ac"),
+        ("\N{GRINNING FACE}", "\\ud83d\\ude00"),
+    ],
+)
+def test_values_are_escaped_as_java_reads_properties(value, written):
+    assert properties_text({"spark.a": value}) == f"spark.a={written}\n"
+
+
+def test_arguments_that_are_missing_mean_the_shell():
+    assert SubmitArguments.of({}) == SubmitArguments({}, "", ("pyspark-shell",))
+
+
+DEFAULTS = "# spark.a  commented\nspark.aa no\nspark.a   in-defaults\n  spark.b=2\nspark.c: 3\n"
+
+
+@pytest.mark.parametrize(
+    ("key", "settings", "arguments", "value"),
+    [
+        ("spark.a", {"spark.a": "ours"}, "--conf spark.a=submitted", "ours"),
+        ("spark.a", {}, "--conf spark.a=submitted", "submitted"),
+        ("spark.a", {}, "", "in-defaults"),
+        ("spark.b", {}, "", "2"),
+        ("spark.c", {}, "", "3"),
+        ("spark.d", {}, "", None),
+        ("spark.a", {}, "--properties-file /nowhere", None),
+    ],
+)
+def test_a_value_is_known_before_the_launch(tmp_path, key, settings, arguments, value):
+    (tmp_path / "spark-defaults.conf").write_text(DEFAULTS)
+    environ = {"SPARK_CONF_DIR": str(tmp_path), ARGUMENTS: f"{arguments} pyspark-shell"}
+    assert value_before_launch(key, settings, environ, "/nowhere") == value
+
+
+def test_without_a_folder_of_settings_those_of_spark_itself_apply(tmp_path):
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "conf" / "spark-defaults.conf").write_text(DEFAULTS)
+    assert value_before_launch("spark.b", {}, {}, str(tmp_path)) == "2"
