@@ -302,11 +302,22 @@ def requested(server: EventSourcingDbStandIn) -> list[tuple[str, bool, str]]:
 
 
 def test_the_server_selects_the_subject(store: EventSourcingDbEventStore, server: EventSourcingDbStandIn) -> None:
-    store.append(event(n, f"/{n % 2}/{n}", f"t{n % 3}") for n in range(31))
-    part = store.read(0, 10, Selection("/0", types=frozenset({"t0"})))
-    assert [event.id for event in part.events] == ["0", "6", "12", "18", "24", "30"]
-    assert part.upto == 31
+    store.append(event(n, f"/{n % 2}/{n}", f"t{n % 3}") for n in range(301))
+    part = store.read(0, 100, Selection("/0", types=frozenset({"t0"})))
+    assert [event.id for event in part.events] == [str(n) for n in range(0, 301, 6)]
+    assert part.upto == 301
     assert {request[:2] for request in requested(server)} == {("/0", True)}
+
+
+def test_a_short_stretch_is_read_with_all_subjects_in_one_request(
+    store: EventSourcingDbEventStore, server: EventSourcingDbStandIn
+) -> None:
+    store.append(event(n, f"/{n % 2}/{n}") for n in range(100))
+    part = store.read(0, 1, Selection("/1"))
+    assert ([event.id for event in part.events], part.upto) == (["1"], 2)
+    part = store.read(2, 1_000, Selection("/1"))
+    assert ([event.id for event in part.events], part.upto) == ([str(n) for n in range(3, 100, 2)], 100)
+    assert requested(server) == [("/", True, "0"), ("/", True, "2")]
 
 
 CHARACTERS = st.sampled_from("ab/%_'\"\\ \0é書😀ÀA") | st.characters(codec="utf-8")

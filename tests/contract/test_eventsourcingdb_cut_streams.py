@@ -113,10 +113,10 @@ def test_an_event_that_was_missed_in_one_stretch_is_found_in_the_next(
     ("rare", "after", "requests", "told"),
     [
         ((1, 2, 3, COUNT), 0, 1, "the last event is the evidence"),
-        ((5, 250), 0, 2, "the newest one is asked for, down to the last that was seen"),
-        ((5,), 100, 2, "the newest one is older than the stretch"),
+        ((5, 250), 0, 3, "the newest one is asked for, down to the last that was seen, and the last of all"),
+        ((5,), 100, 3, "the newest one is older than the stretch, and the last of all is asked for"),
         ((5, 350), 0, 2, "what is left is read as it is"),
-        ((), 300, 2, "what is left is read as it is"),
+        ((), 300, 1, "a short stretch is read with all subjects"),
         ((), 0, 3, "there is none, so all is read"),
     ],
 )
@@ -142,10 +142,12 @@ def test_who_has_enough_asks_no_more(open_store: Open, server: EventSourcingDbSt
 
 
 @pytest.mark.parametrize("server", [2], indirect=True)
-def test_version_2_is_asked_once(open_store: Open, server: EventSourcingDbStandIn) -> None:
+def test_version_2_is_asked_once_and_for_the_last_event_of_all(
+    open_store: Open, server: EventSourcingDbStandIn
+) -> None:
     store = open_store(*rare_at(5))
     assert store.read(0, 1_000, RARE).upto == COUNT
-    assert server.counts()[READ] == 1
+    assert server.counts()[READ] == 2
 
 
 def test_a_client_that_does_not_tell_its_version_is_not_trusted(
@@ -154,7 +156,7 @@ def test_a_client_that_does_not_tell_its_version_is_not_trusted(
     monkeypatch.delattr(Client, "_get_api_version")
     store = open_store(*rare_at(5))
     assert store.read(0, 1_000, RARE).upto == COUNT
-    assert server.counts()[READ] == 2
+    assert server.counts()[READ] == 3
 
 
 @in_version_1

@@ -148,16 +148,6 @@ def test_a_server_that_comes_back_is_read_on(store: EventSourcingDbEventStore, s
     assert [event.id for event in store.read(4, 4, ALL).events] == ["4", "5", "6", "7"]
 
 
-def test_a_server_that_has_lost_its_events_makes_nobody_go_on(
-    store: EventSourcingDbEventStore, server: EventSourcingDbStandIn
-) -> None:
-    assert store.read(0, 5, ALL).upto == 5
-    server.log.forget()
-    with pytest.raises(EventSourcingDbAwayError, match="ended after event 5 although there are 10"):
-        store.read(5, 5, ALL)
-    assert store.read(5, 5, ALL).upto == 5
-
-
 def test_a_name_without_a_host_is_an_outage() -> None:
     store = EventSourcingDbEventStore("eventsourcingdb://nowhere.invalid", "secret")
     with pytest.raises(EventSourcingDbAwayError, match="OCQ-331"):

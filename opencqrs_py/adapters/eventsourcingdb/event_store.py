@@ -6,13 +6,15 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
+from typing import TypeVar
 
 from eventsourcingdb import Client
 
 from opencqrs_py.adapters.eventsourcingdb.address import Address
-from opencqrs_py.adapters.eventsourcingdb.connection import Connection
-from opencqrs_py.adapters.eventsourcingdb.failures import EventSourcingDbAwayError
-from opencqrs_py.adapters.eventsourcingdb.reading import Reading, newest
+from opencqrs_py.adapters.eventsourcingdb.chain import EMPTY, Link, SeenChain
+from opencqrs_py.adapters.eventsourcingdb.connection import Connection, Use
+from opencqrs_py.adapters.eventsourcingdb.failures import EventSourcingDbAwayError, not_the_log, other_store
+from opencqrs_py.adapters.eventsourcingdb.reading import Reading, head_of, newest, newest_upto, prove
 from opencqrs_py.adapters.eventsourcingdb.translation import candidate_of, position_of, precondition_of
 from opencqrs_py.adapters.eventsourcingdb.watch import ObservingWatch
 from opencqrs_py.errors import PreconditionFailedError
@@ -25,6 +27,8 @@ __all__ = ["EventSourcingDbEventStore"]
 
 _SIFTED = 50_000  # most events that one read takes from the server to find those that are wanted
 STALL_SECONDS = 30.0
+
+T = TypeVar("T")
 
 
 class EventSourcingDbEventStore:
@@ -53,10 +57,15 @@ class EventSourcingDbEventStore:
         self._source = source
         self._connection = Connection(self._address, api_token, stall_seconds)
         self._known = 0  # where the newest event was when we last heard of one
+        self._chain = SeenChain(self._address.label)
 
     def head(self) -> int:
-        """Return the position of the newest event, 0 when there is none."""
-        self._known = self._connection.run(_head)
+        """Return the position of the newest event, 0 when there is none.
+
+        Raises:
+            EventStoreError: OCQ-316, if the log does not reach what this store has read, or holds something else there.
+        """
+        self._known = self._run(lambda client: head_of(client, self._chain, self._address.label))
         return self._known
 
     def read(self, after: int, limit: int, selection: Selection, upto: int | None = None) -> Slice:
@@ -64,6 +73,10 @@ class EventSourcingDbEventStore:
 
         The server selects by subject, this method by type. Reads up to the newest event that is known of; only when
         there is none behind ``after``, the server is asked for a newer one.
+
+        Raises:
+            EventStoreError: OCQ-316, if the log is not the one that this store has read before: the server has lost its
+                disk, or was restored. No event of the other log is returned, until the first one is back.
         """
         if upto is not None and upto <= after:
             return Slice(after, after)
@@ -73,12 +86,54 @@ class EventSourcingDbEventStore:
         if head <= after:
             return Slice(after, after)
         last = head if selection.types is None else min(head, after + max(limit, _SIFTED))
-        reading = Reading(selection, limit, _SIFTED, self._address.label)
-        try:
-            return self._connection.run(lambda client: reading.read(client, after, last))
-        except EventSourcingDbAwayError:
-            self._known = 0  # a server that lost its disk comes back with fewer events
-            raise
+        reading = Reading(selection, limit, _SIFTED, self._chain, self._address.label)
+        return self._run(lambda client: reading.read(client, after, last))
+
+    def fingerprint(self, position: int, event: Event | None = None) -> str:
+        """Return a text that identifies the log up to ``position``: id and hash of its newest event at or below it.
+
+        Asks the server only for an event that reads have not shown: at the first claim of a partition, mostly.
+
+        Args:
+            position: Where the log is cut.
+            event: The event at ``position``, if it is at hand.
+
+        Raises:
+            EventStoreError: OCQ-316, if the log is not the one that this store has read before.
+        """
+        if position <= 0:
+            return EMPTY
+        link = Link.of(event) if event is not None and event.position == position else None
+        if link is not None:
+            self._chain.keep([link])
+            return link.fingerprint
+        found = self._chain.at(position) or self._run(lambda client: self._looked_up(client, position))
+        return EMPTY if found is None else found.fingerprint
+
+    def verify(self, position: int, fingerprint: str) -> None:
+        """See that the log still holds what ``fingerprint`` says.
+
+        Args:
+            position: Where the progress is. At 0, nothing of the log was handled, and any log will do.
+            fingerprint: What ``fingerprint()`` returned there; empty to see only that the log reaches ``position``.
+
+        Raises:
+            EventStoreError: OCQ-316, if it does not.
+        """
+        if position <= 0 or fingerprint == EMPTY:
+            return
+        label = self._address.label
+        expected = Link.parse(fingerprint)
+        if fingerprint and expected is None:
+            raise other_store(position, f"of a log with the fingerprint '{fingerprint[:80]}'", label)
+        at = position if expected is None else expected.position
+        found = self._connection.run(lambda client: newest_upto(client, at, label))
+        if expected is None and (found is None or found.position < position):
+            raise other_store(position, f"and the log ends at {found.position if found else 0}", label)
+        if expected is not None and found != expected:
+            raise not_the_log(expected, found, label)
+        if found is not None:
+            self._chain.keep([found])
 
     def position_before(self, moment: datetime) -> int:
         """Return the position before the first event with ``time >= moment``; the head if there is none.
@@ -143,15 +198,33 @@ class EventSourcingDbEventStore:
     def _hear_of(self, position: int) -> None:
         self._known = max(self._known, position)
 
+    def _run(self, use: Use[T]) -> T:
+        """Use the client on the log that was read before: once there is doubt about it, that is looked at first."""
+        doubted = self._chain.doubted
+        try:
+            if doubted is not None:
+                self._known = 0
+                self._connection.run(lambda client: prove(client, self._chain, doubted, self._address.label))
+                self._chain.doubted = None
+            return self._connection.run(use)
+        except EventSourcingDbAwayError:
+            self._known = 0  # a server that lost its disk comes back with fewer events
+            raise
+
+    async def _looked_up(self, client: Client, position: int) -> Link | None:
+        """Return the newest link at or below a position, of the log that was read before."""
+        found, seen = await newest_upto(client, position, self._address.label), self._chain.newest
+        if seen is not None:
+            await prove(client, self._chain, seen, self._address.label)
+        if found is not None:
+            self._chain.keep([found])
+        return found
+
     def _newest_of(self, subject: str) -> str | None:
-        return self._connection.run(lambda client: newest(client, subject, recursive=False))
+        found = self._connection.run(lambda client: newest(client, subject, recursive=False))
+        return None if found is None else str(found.position - 1)
 
     def _time_at(self, position: int) -> int:
-        reading = Reading(Selection(), 1, _SIFTED, self._address.label)
-        (event,) = self._connection.run(lambda client: reading.read(client, position - 1, position)).events
+        reading = Reading(Selection(), 1, _SIFTED, self._chain, self._address.label)
+        (event,) = self._run(lambda client: reading.read(client, position - 1, position)).events
         return microseconds(event.time) or 0
-
-
-async def _head(client: Client) -> int:
-    newest_id = await newest(client)
-    return 0 if newest_id is None else position_of(newest_id)

@@ -8,6 +8,7 @@ Source:
 from __future__ import annotations
 
 from http import HTTPStatus
+from typing import Protocol
 
 import aiohttp
 from eventsourcingdb import (
@@ -21,7 +22,7 @@ from eventsourcingdb import (
 
 from opencqrs_py.errors import EventStoreError, PreconditionFailedError
 
-__all__ = ["EventSourcingDbAwayError", "explained"]
+__all__ = ["EventSourcingDbAwayError", "away", "explained", "not_the_log", "other_store"]
 
 _PASSING_STATUSES = {HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS}
 _LASTING_STATUSES = {HTTPStatus.NOT_IMPLEMENTED, HTTPStatus.INSUFFICIENT_STORAGE}  # the latter for the license, too
@@ -36,6 +37,10 @@ _PASSING_CODES = {
 # middle, and an answer without the server's header, which is what a proxy gives while the server is away.
 _PASSING_TEXTS = ("closed the stream before it ended", "must be EventSourcingDB")
 
+_REPLACED = (
+    "restore the event store that the progress belongs to; or rebuild the group: delete its read model and its "
+    "progress rows; or, to continue from here all the same, clear log_fingerprint in its progress rows, and start again"
+)
 _START = "start it, or mend event-store.url"
 _TOKEN = "set event-store.api-token to the token that the server was started with"  # noqa: S105 no token, its name
 
@@ -73,6 +78,47 @@ def explained(error: Exception, label: str) -> Exception:
 def away(reason: str, label: str) -> EventSourcingDbAwayError:
     """Return the error for a server that does not answer as it should for now."""
     return EventSourcingDbAwayError("OCQ-331", f"EventSourcingDB cannot be reached ({reason})", label, _START)
+
+
+class _Link(Protocol):
+    """An event's position and hash."""
+
+    @property
+    def position(self) -> int: ...
+
+    @property
+    def hash(self) -> str: ...
+
+
+def not_the_log(expected: _Link, found: _Link | None, label: str) -> EventStoreError:
+    """Return the error for a log that does not hold what was read before.
+
+    Args:
+        expected: An event that was read.
+        found: The newest event at or below its position; ``None`` if the log is empty.
+        label: How messages name the server.
+    """
+    if found is None:
+        there = "the log is empty"
+    elif found.position < expected.position:
+        there = f"the log ends at event {found.position - 1}"
+    else:
+        there = f"it has {_short(found.hash)}"
+    what = (
+        "the event store is not the one that the progress belongs to: "
+        f"event {expected.position - 1} had the hash {_short(expected.hash)}, and now {there}"
+    )
+    return EventStoreError("OCQ-316", what, label, _REPLACED)
+
+
+def other_store(position: int, found: str, label: str) -> EventStoreError:
+    """Return the error for progress at a position that this log cannot have made."""
+    what = f"the event store is not the one that the progress belongs to: the progress is at {position}, {found}"
+    return EventStoreError("OCQ-316", what, label, _REPLACED)
+
+
+def _short(text: str) -> str:
+    return f"…{text[-12:]}"
 
 
 def _refused(error: DbApiError, label: str) -> EventStoreError:

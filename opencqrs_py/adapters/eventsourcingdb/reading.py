@@ -4,24 +4,26 @@ from __future__ import annotations
 
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from itertools import starmap
 
 from eventsourcingdb import Bound, BoundType, Client, Order, ReadEventsOptions
 
+from opencqrs_py.adapters.eventsourcingdb.chain import Link, SeenChain
 from opencqrs_py.adapters.eventsourcingdb.failures import away
 from opencqrs_py.adapters.eventsourcingdb.translation import event_of, position_of
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.selection import Selection, Slice
 
-__all__ = ["Reading", "newest"]
+__all__ = ["Reading", "head_of", "newest", "newest_upto", "prove"]
 
-_FEW = 100  # events of all subjects that are had sooner than a second opinion about one subject
+_FEW = 100  # events of all subjects that are had sooner than a second opinion, or a new connection
 _EVERYTHING = Selection()
 
 
 async def newest(
     client: Client, subject: str = "/", *, recursive: bool = True, after: int = 0, upto: int | None = None
-) -> str | None:
-    """Return the id of a subject's newest event in ``after + 1..upto``, ``None`` when the server sends none.
+) -> Link | None:
+    """Return a subject's newest event in ``after + 1..upto``, ``None`` when the server sends none.
 
     Begins to read backwards, and stops.
     """
@@ -29,8 +31,51 @@ async def newest(
     options = ReadEventsOptions(recursive, lower_bound=lower, upper_bound=upper, order=Order.ANTICHRONOLOGICAL)
     async with aclosing(client.read_events(subject, options)) as stream:
         async for event in stream:
-            return str(event.event_id)
+            return Link(position_of(event.event_id), event.hash)
     return None
+
+
+async def newest_upto(client: Client, position: int, label: str) -> Link | None:
+    """Return the newest event of all subjects at or below a position, ``None`` in an empty log.
+
+    One request if there is an event at the position, else two.
+
+    Raises:
+        EventSourcingDbAwayError: OCQ-331, if version 1 sends nothing, which is no evidence of an empty log.
+    """
+    found = await newest(client, after=position - 1, upto=position) or await newest(client, upto=position)
+    if found is None and not await _ends_are_marked(client):
+        raise _sent_nothing(position, label)
+    return found
+
+
+async def head_of(client: Client, chain: SeenChain, label: str) -> int:
+    """Return the position of the newest event, 0 in an empty log.
+
+    Raises:
+        EventStoreError: OCQ-316, if the log does not hold the newest event that was seen.
+        EventSourcingDbAwayError: OCQ-331, if version 1 sends nothing although there was an event.
+    """
+    found, seen = await newest(client), chain.newest
+    if seen is None:
+        return 0 if found is None else found.position
+    if found is None and not await _ends_are_marked(client):
+        raise _sent_nothing(seen.position, label)
+    if found is None or found.position < seen.position or (found.position == seen.position and found != seen):
+        raise chain.broken(seen, found)
+    return found.position
+
+
+async def prove(client: Client, chain: SeenChain, expected: Link, label: str) -> None:
+    """See that the log holds a link that was read before.
+
+    Raises:
+        EventStoreError: OCQ-316, if it does not.
+        EventSourcingDbAwayError: OCQ-331, if version 1 sends nothing.
+    """
+    found = await newest_upto(client, expected.position, label)
+    if found != expected:
+        raise chain.broken(expected, found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,36 +90,51 @@ class Reading:
     seen. That nothing comes behind it is believed only on the evidence of an event: the last id of the stretch where
     all subjects are read, else the subject's newest event.
 
+    The log may have been replaced since it was read last, by a server that has lost its disk. The first event names the
+    hash of the one before it, which shows that it has not, at no further request. That event is of any subject, so a
+    short part is read with all subjects; a long one of a narrow subject costs up to two small requests more.
+
     Attributes:
         selection: Which events; the server looks at the subject, we at the rest.
         limit: Most events wanted.
         most: Most events of all subjects that are read, where nothing else tells that there is none of the subject.
+        chain: What was seen of the log before; what is seen now is added at the end.
         label: How messages name the server.
         found: The events found so far, in the order of their positions.
+        shown: The hashes of all events that the server has sent, by position.
     """
 
     selection: Selection
     limit: int
     most: int
+    chain: SeenChain
     label: str
     found: list[Event] = field(default_factory=list)
+    shown: dict[int, str] = field(default_factory=dict)
 
     async def read(self, client: Client, after: int, upto: int) -> Slice:
         """Return the first selected events of ``after + 1..upto``; all of that must be there already.
 
         Raises:
             EventSourcingDbAwayError: OCQ-331, if a stream has ended before its last event.
+            EventStoreError: OCQ-316, if the log is not the one that was read before.
         """
+        is_short = upto - after <= _FEW and self.selection.subject.startswith("/")  # what is malformed, the server says
+        asked = _EVERYTHING if is_short else self.selection
         seen = end = after
-        length = self.limit
+        length = max(self.limit, _FEW) if is_short else self.limit
         while end < upto and not self._is_enough:
             end, length = min(upto, end + length), 2 * length
-            seen = await self._take(client, self.selection, seen, end)
+            seen = await self._take(client, asked, seen, end)
             if await _ends_are_marked(client):
                 seen = end
         if seen < upto and not self._is_enough:
             upto = await self._make_sure(client, after, seen, upto)
-        return Slice(after, self.found[-1].position if self._is_enough else upto, tuple(self.found))
+        if self._is_enough:
+            upto = self.found[-1].position
+        await self._prove(client, after, upto)
+        self.chain.keep(starmap(Link, self.shown.items()))
+        return Slice(after, upto, tuple(self.found))
 
     @property
     def _is_enough(self) -> bool:
@@ -86,7 +146,7 @@ class Reading:
             older = seen - 1 if seen > after else 0  # an event that was seen must be there again
             subject, recursive = self.selection.subject, self.selection.recursive
             told = await newest(client, subject, recursive=recursive, after=older, upto=upto)
-            position = position_of(told) if told is not None else None
+            position = told.position if told is not None else None
             if position is not None and seen < position <= upto:
                 raise _ended_early(seen, position, self.label)
             if position is not None and position <= seen:
@@ -103,13 +163,36 @@ class Reading:
             async for read in stream:
                 event = event_of(read)
                 seen = event.position
-                if self.selection.matches(event):
+                self._follow(seen, read.hash, read.predecessor_hash)
+                if not self._is_enough and self.selection.matches(event):
                     self.found.append(event)
-                if self._is_enough and seen < end:
+                if self._is_enough and end - seen > _FEW:
                     return seen
         if seen < end and asked.everything:
             raise _ended_early(seen, end, self.label)
         return seen
+
+    def _follow(self, position: int, own: str, predecessor: str) -> None:
+        """See that an event follows the one before it, if that one was seen."""
+        before = position - 1
+        known = self.shown.get(before) or ((link := self.chain.at(before)) and link.hash)
+        if known is not None and known != predecessor:
+            raise self.chain.broken(Link(before, known), Link(before, predecessor))
+        self.shown[position] = own
+
+    async def _prove(self, client: Client, after: int, upto: int) -> None:
+        """See that what was read follows what was read before, and learn the hash at ``upto`` for the next read.
+
+        What was read before is looked at last: a log that is replaced in between does not hold it.
+        """
+        if upto not in self.shown:
+            last = await newest_upto(client, upto, self.label)
+            if last is None or last.position < upto:
+                raise _ended_early(last.position if last else 0, upto, self.label)
+            self.shown[upto] = last.hash
+        before = self.chain.at(after)
+        if before is not None and after + 1 not in self.shown:
+            await prove(client, self.chain, before, self.label)
 
 
 async def _ends_are_marked(client: Client) -> bool:
@@ -127,3 +210,8 @@ def _bound(position: int) -> Bound:
 
 def _ended_early(seen: int, there: int, label: str) -> Exception:
     return away(f"its answer ended after event {seen} although there are {there}", label)
+
+
+def _sent_nothing(position: int, label: str) -> Exception:
+    reason = f"it sends no event although event {position - 1} was there: the answer was cut, or the server has lost it"
+    return away(reason, label)

@@ -63,10 +63,14 @@ class EventLog:
             self._changed.notify_all()
         return written
 
-    def forget(self) -> None:
-        """Begin anew with no events, as a server that has lost its disk."""
+    def forget(self, keep: int = 0) -> None:
+        """Lose all events but the first ones, as a server that has lost its disk, or was restored from a backup.
+
+        Args:
+            keep: How many are left.
+        """
         with self._changed:
-            self._events = []
+            self._events = self._events[:keep]
 
     def read(self, subject: str, options: Json) -> list[Json]:
         """Return events as ``read-events`` does.

@@ -1,0 +1,116 @@
+"""The chain of hashes: what shows that a log is still the one that was read.
+
+Each event names the hash of the event before it, so equal hashes at one position mean equal logs up to there.
+
+Source:
+    EventSourcingDB's auditing specification, section 3.2: the first event has the id 0, each further one the id of the
+    one before plus one, and ``predecessorhash`` is the ``hash`` of the one before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from threading import Lock
+from typing import NamedTuple
+
+import orjson
+
+from opencqrs_py.adapters.eventsourcingdb.failures import not_the_log
+from opencqrs_py.errors import EventStoreError
+from opencqrs_py.model.event import Event
+
+__all__ = ["EMPTY", "Link", "SeenChain"]
+
+EMPTY = "eventsourcingdb:empty"
+"""The fingerprint of a log without events."""
+
+_PREFIX = "eventsourcingdb:"
+_MOST = 20_000  # links that are remembered, beside the newest one
+
+
+class Link(NamedTuple):
+    """An event's place in the chain: its position and its hash, as the server writes it."""
+
+    position: int
+    hash: str
+
+    @classmethod
+    def of(cls, event: Event) -> Link | None:
+        """Return the link of an event that was read, ``None`` if it has no hash.
+
+        Looks at the stored text: handlers may have changed the event's metadata.
+        """
+        found = orjson.loads(event.extensions) if event.extensions else {}
+        text = found.get("hash") if isinstance(found, dict) else None
+        return cls(event.position, text) if isinstance(text, str) and text else None
+
+    @classmethod
+    def parse(cls, fingerprint: str) -> Link | None:
+        """Return the link that a fingerprint names, ``None`` if it is not one of this event store."""
+        event_id, _, text = fingerprint.removeprefix(_PREFIX).partition(":")
+        if not fingerprint.startswith(_PREFIX) or not (event_id.isascii() and event_id.isdigit()) or not text:
+            return None
+        return cls(int(event_id) + 1, text)
+
+    @property
+    def fingerprint(self) -> str:
+        """The link as text: ``eventsourcingdb:``, the event's id, a colon and its hash."""
+        return f"{_PREFIX}{self.position - 1}:{self.hash}"
+
+
+class SeenChain:
+    """The links that this process has seen: the last 20,000 and the newest. Safe for several threads.
+
+    Args:
+        label: How messages name the server.
+
+    Attributes:
+        doubted: The link that the log was found not to hold; nothing is delivered until it does.
+    """
+
+    def __init__(self, label: str) -> None:
+        self.doubted: Link | None = None
+        self._label = label
+        self._hashes: dict[int, str] = {}
+        self._newest: Link | None = None
+        self._lock = Lock()
+
+    @property
+    def newest(self) -> Link | None:
+        """The link with the highest position, ``None`` before anything was read."""
+        return self._newest
+
+    def at(self, position: int) -> Link | None:
+        """Return the link at a position, ``None`` if it is unknown."""
+        newest = self._newest
+        if newest is not None and newest.position == position:
+            return newest
+        found = self._hashes.get(position)
+        return None if found is None else Link(position, found)
+
+    def keep(self, links: Iterable[Link]) -> None:
+        """Remember links, given in the order of their positions.
+
+        Raises:
+            EventStoreError: OCQ-316, if another hash is known at one of the positions.
+        """
+        with self._lock:
+            for link in links:
+                known = self.at(link.position)
+                if known is not None and known != link:
+                    raise self.broken(known, link)
+                self._hashes[link.position] = link.hash
+                if self._newest is None or link.position >= self._newest.position:
+                    self._newest = link
+            while len(self._hashes) > _MOST:
+                del self._hashes[next(iter(self._hashes))]
+
+    def broken(self, expected: Link, found: Link | None) -> EventStoreError:
+        """Return the error for a log that does not hold ``expected``, and doubt the log from now on.
+
+        Args:
+            expected: What was read before.
+            found: The newest link at or below its position; ``None`` if the log is empty.
+        """
+        self.doubted = expected
+        return not_the_log(expected, found, self._label)
