@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from opencqrs_py.assembly.conditions import Decision, checked, undecided
@@ -23,13 +23,13 @@ class Said:
     """What a setting says.
 
     Attributes:
-        value: A URL with its path made absolute, or the name of a provider.
+        value: A URL with its path made absolute, or the name of a provider. Not shown: it may hold a password.
         shown: The same as it may be printed.
         origin: Where the setting stands.
         is_default: Whether nobody chose it.
     """
 
-    value: str
+    value: str = field(repr=False)
     shown: str
     origin: str
     is_default: bool = False

@@ -10,6 +10,7 @@ MASK = "***"
 """What is shown in place of a secret."""
 
 _USER_PASSWORD = re.compile(r"(://[^:/@\s]*:).*(?=@)", re.DOTALL)
+_USER_TOKEN = re.compile(r"\b((?:eventsourcingdb(?:\+https?)?|esdb|https?):/?/?)[^\s]*(?=@)", re.IGNORECASE)
 _PARAMETER = re.compile(
     r"\b([a-z_.-]*(?:password|passwd|pwd|passphrase|token|secret|api[-_]?key|access[-_]?key)[a-z_.-]*=)[^&;\s]*",
     re.IGNORECASE,
@@ -22,10 +23,13 @@ _SECRET_KEY = re.compile(
 def mask_url(url: str) -> str:
     """Return ``url`` with its password, and any parameter that speaks of a secret, shown as ``***``.
 
-    Everything up to the last ``@`` counts as password, since passwords are not always escaped as they should be:
-    rather too much is hidden than too little.
+    In a URL of HTTP or EventSourcingDB the user is hidden, too, since a token often stands there. Everything up to the
+    last ``@`` counts as password, since passwords are not always escaped as they should be: rather too much is hidden
+    than too little.
     """
-    return _PARAMETER.sub(rf"\1{MASK}", _USER_PASSWORD.sub(rf"\1{MASK}", url))
+    for secret in (_USER_TOKEN, _USER_PASSWORD, _PARAMETER):
+        url = secret.sub(rf"\1{MASK}", url)
+    return url
 
 
 def holds_secret(key: str) -> bool:

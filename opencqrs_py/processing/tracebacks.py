@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from opencqrs_py.errors import EventStoreError
 from opencqrs_py.processing.error_text import message_of, plain_text, type_name
 from opencqrs_py.processing.interrupts import raise_interrupt
 
@@ -33,10 +34,13 @@ class _Link(NamedTuple):
 def own_frames(error: BaseException) -> str:
     """Format an exception with its causes, leaving out the frames of this package.
 
-    Empty when no frame is left: then the error arose in this package or below it. Never raises, except for an
+    Empty when no frame is left: then the error arose in this package or below it. Empty, too, for an event store's
+    error that reached no frame but this package's, whatever the library beneath raised. Never raises, except for an
     interrupt; at most about 20,000 characters.
     """
     try:
+        if issubclass(type(error), EventStoreError) and not _frames(error):
+            return ""
         shown, frames = _shown(error, members=True)
     except BaseException as failure:  # what an exception does when it is looked at is not ours to know
         raise_interrupt(failure)
@@ -70,8 +74,7 @@ def _chain(error: BaseException) -> Iterator[_Link]:
 
 
 def _alone(error: BaseException, *, members: bool) -> tuple[str, int]:
-    stack = traceback.extract_tb(error.__traceback__, limit=-_MOST_FRAMES)
-    frames = [frame for frame in stack if not frame.filename.startswith(_PACKAGE)]
+    frames = _frames(error)
     head = "Traceback (most recent call last):\n" if frames else ""
     text = head + "".join(traceback.StackSummary.from_list(frames).format()) + _last_lines(error)
     count = len(frames)
@@ -81,6 +84,11 @@ def _alone(error: BaseException, *, members: bool) -> tuple[str, int]:
             text += f"  exception {number} of {len(error.exceptions)}:\n" + _indented(shown)
             count += more
     return text, count
+
+
+def _frames(error: BaseException) -> list[traceback.FrameSummary]:
+    stack = traceback.extract_tb(error.__traceback__, limit=-_MOST_FRAMES)
+    return [frame for frame in stack if not frame.filename.startswith(_PACKAGE)]
 
 
 def _last_lines(error: BaseException) -> str:

@@ -229,9 +229,25 @@ def test_the_token_is_shown_nowhere(eventsourcingdb: dict[str, str], handlers: M
     assert not [text for text in shown if TOKEN in text]
 
 
+@pytest.mark.parametrize("url", ["eventsourcingdb://{}@host", "http://{}@host:3000", "eventsourcingdb://h?token={}"])
+def test_a_token_in_the_url_is_shown_nowhere(url: str, handlers: ModuleType, tmp_path: Path) -> None:
+    application = Application({"event-store.url": url.format(TOKEN)}, [handlers], tmp_path)
+    shown = [repr(application.blueprint), repr(application.configuration.settings), repr(application.configuration)]
+    shown += [repr(application.configuration.value("event-store.url")), repr(application)]
+    with pytest.raises(EventStoreError) as caught:
+        _ = application.event_store
+    shown += [str(caught.value), repr(caught.value)]
+    assert not [text for text in shown if TOKEN in text]
+
+
 @pytest.mark.parametrize(
     ("url", "code"),
-    [("file://elsewhere/log", "OCQ-344"), ("mongodb://host/db", "OCQ-302"), ("eventsourcingdb://u:p@host", "OCQ-330")],
+    [
+        ("http://localhost:3000", "OCQ-330"),
+        ("file://elsewhere/log", "OCQ-344"),
+        ("mongodb://host/db", "OCQ-302"),
+        ("eventsourcingdb://u:p@host", "OCQ-330"),
+    ],
 )
 def test_a_url_that_names_no_event_store_is_refused(url: str, code: str, handlers: ModuleType, tmp_path: Path) -> None:
     with pytest.raises(EventStoreError) as caught:

@@ -11,6 +11,7 @@ from opencqrs_py.errors import EventStoreError
 __all__ = ["Address"]
 
 _SCHEMES = {"eventsourcingdb": "http", "eventsourcingdb+http": "http", "eventsourcingdb+https": "https"}
+_MISTAKEN = {"http": "eventsourcingdb", "esdb": "eventsourcingdb", "https": "eventsourcingdb+https"}
 _PORT = 3000
 _FIX = "write it as eventsourcingdb://host:3000 or eventsourcingdb+https://host:3000"
 
@@ -29,8 +30,8 @@ class Address:
 
     @staticmethod
     def is_meant(url: str) -> bool:
-        """Say whether a URL of an event store is one of EventSourcingDB."""
-        return url.partition(":")[0].lower() in _SCHEMES
+        """Return whether an event store's URL is one of EventSourcingDB, or one of HTTP, which ``parse`` explains."""
+        return url.partition(":")[0].lower() in _SCHEMES.keys() | _MISTAKEN.keys()
 
     @classmethod
     def parse(cls, url: str) -> Self:
@@ -47,6 +48,10 @@ class Address:
         if parts.username is not None or parts.password is not None:
             what = "the URL of EventSourcingDB must not hold a user or a password"
             raise EventStoreError("OCQ-330", what, fix="the token belongs into event-store.api-token")
+        if parts.scheme in _MISTAKEN and host:
+            what = f"an event store is not named by '{parts.scheme}:'"
+            right = f"{_MISTAKEN[parts.scheme]}://{parts.netloc}{parts.path.rstrip('/')}"
+            raise EventStoreError("OCQ-330", what, fix=f"if an EventSourcingDB is there, write it as {right}")
         if not host or parts.query or parts.fragment or parts.scheme not in _SCHEMES:
             shown = url.partition("?")[0].partition("#")[0]
             raise EventStoreError("OCQ-330", "the URL of EventSourcingDB cannot be read", shown, _FIX)

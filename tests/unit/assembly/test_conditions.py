@@ -374,3 +374,12 @@ def test_several_errors_are_raised_together():
         raise_together([error("a"), other, error("b")])
     assert [str(each) for each in caught.value.errors] == [str(error("a, b")), str(other)]
     assert caught.value.code == "OCQ-599"
+
+
+def test_what_a_setting_says_is_shown_as_it_may_be_printed() -> None:
+    rule = DatabaseRule(
+        Said("eventsourcingdb://token@h", "eventsourcingdb://***@h", "here"), Said("p://u:pass@h", "", "")
+    )
+    assert "eventsourcingdb://***@h" in repr(rule)
+    assert "token" not in repr(rule)
+    assert "pass" not in repr(rule)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from opencqrs_py.errors import EventStoreError
 from opencqrs_py.model import Cursor, Partition
 from opencqrs_py.processing import tracebacks
 from opencqrs_py.processing.tracebacks import own_frames
@@ -49,6 +50,26 @@ def test_nothing_is_left_of_an_error_of_the_package_itself() -> None:
 
 def test_an_error_that_was_never_raised_has_no_frames() -> None:
     assert own_frames(ValueError("made, not raised")) == ""
+
+
+def explained(cause: Exception) -> EventStoreError:
+    """Return what a store raises, as if all its frames were the package's."""
+    error = EventStoreError("OCQ-332", "the token is wrong")
+    error.__cause__ = cause
+    return error
+
+
+def test_what_caused_an_event_store_s_error_is_a_library_s_business() -> None:
+    assert own_frames(explained(failure_in_a_handler())) == ""
+
+
+def test_an_event_store_s_error_in_a_handler_is_shown_with_the_handler() -> None:
+    try:
+        raise explained(failure_in_a_handler())
+    except EventStoreError as error:
+        shown = own_frames(error)
+    assert shown.count("Traceback (most recent call last):") == 2
+    assert "test_an_event_store_s_error_in_a_handler" in shown
 
 
 def test_causes_are_shown_with_their_frames() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from opencqrs_py.adapters.eventsourcingdb import Address
@@ -24,7 +26,7 @@ def test_an_address_is_read_from_its_url(url: str, base_url: str) -> None:
     assert Address.parse(url) == Address(base_url, url)
 
 
-@pytest.mark.parametrize("url", ["sqlite:///x.db", "postgresql://h/d", "http://localhost:3000", "", "events.ndjson"])
+@pytest.mark.parametrize("url", ["sqlite:///x.db", "postgresql://h/d", "file:///x", "", "events.ndjson"])
 def test_other_stores_are_not_meant(url: str) -> None:
     assert not Address.is_meant(url)
 
@@ -32,7 +34,7 @@ def test_other_stores_are_not_meant(url: str) -> None:
 @pytest.mark.parametrize(
     "url",
     [
-        "http://localhost:3000",
+        "http:",
         "eventsourcingdb:",
         "eventsourcingdb://",
         "eventsourcingdb://:3000",
@@ -49,7 +51,25 @@ def test_what_is_no_address_is_refused_with_an_example(url: str) -> None:
     assert "hidden" not in str(raised.value)
 
 
-@pytest.mark.parametrize("url", ["eventsourcingdb://:hidden@host", "eventsourcingdb://hidden@host:3000"])
+@pytest.mark.parametrize(
+    ("url", "right"),
+    [
+        ("http://localhost:3000", "eventsourcingdb://localhost:3000"),
+        ("HTTP://localhost/", "eventsourcingdb://localhost"),
+        ("https://db.example:443/esdb/", "eventsourcingdb+https://db.example:443/esdb"),
+        ("esdb://db:2113?tls=false", "eventsourcingdb://db:2113"),
+    ],
+)
+def test_an_address_of_http_is_refused_with_the_right_form(url: str, right: str) -> None:
+    assert Address.is_meant(url)
+    with pytest.raises(EventStoreError, match=rf"OCQ-330\][\s\S]*write it as {re.escape(right)}$"):
+        Address.parse(url)
+    Address.parse(right)
+
+
+@pytest.mark.parametrize(
+    "url", ["eventsourcingdb://:hidden@host", "eventsourcingdb://hidden@host:3000", "http://hidden@host:3000"]
+)
 def test_a_token_in_the_url_is_refused_and_not_shown(url: str) -> None:
     with pytest.raises(EventStoreError, match=r"event-store\.api-token") as raised:
         Address.parse(url)
