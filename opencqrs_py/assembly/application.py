@@ -26,10 +26,12 @@ from opencqrs_py.assembly.conditions import (
     unsupported,
 )
 from opencqrs_py.assembly.databases import database_rule
+from opencqrs_py.assembly.members import EVERYTHING, home_of, reference_of
 from opencqrs_py.assembly.reading import events_rule
 from opencqrs_py.assembly.sources import all_modules, find_modules, literal_groups
 from opencqrs_py.assembly.stores import mapping_of
 from opencqrs_py.config import Configuration, EffectiveGroup, load
+from opencqrs_py.config.names import canonical
 from opencqrs_py.engines.runs import Engine
 from opencqrs_py.errors import AssemblyError, ExplainedError
 from opencqrs_py.model.partition import Partition
@@ -159,8 +161,13 @@ class Application:
 
     @cached_property
     def groups(self) -> tuple[EffectiveGroup, ...]:
-        """The effective settings of every group that has a handler."""
-        return tuple(self.configuration.group(name) for name in self.blueprint.discover().groups)
+        """The effective settings of every group that has a handler, under the name that its handlers give it.
+
+        Now that the names are known, so is which group a setting means in any spelling.
+        """
+        found = self.blueprint.discover().places
+        self.configuration = self.configuration.for_groups(found)
+        return tuple(replace(self.configuration.group(name), name=name) for name in found)
 
     @property
     def event_store(self) -> Any:
@@ -315,12 +322,16 @@ class Application:
         if not self.groups:
             fix = 'decorate a function with @event_handling("…") in a module of the project'
             raise AssemblyError("OCQ-508", "no handlers were found", str(self.project), fix)
-        known = {settings.name: settings for settings in self.groups}
+        known = {canonical(settings.name): settings for settings in self.groups}
         for name in names:
-            if name not in known:
-                fix = f"use one of {', '.join(known)}"
+            if canonical(name) not in known:
+                fix = f"use one of {', '.join(settings.name for settings in self.groups)}"
                 raise AssemblyError("OCQ-509", f"no handler belongs to a group '{name}'", fix=fix)
-        chosen = [known[n] for n in names] if names else [s for s in self.groups if s.life_cycle.auto_start]
+        chosen = (
+            [known[key] for key in dict.fromkeys(map(canonical, names))]
+            if names
+            else [s for s in self.groups if s.life_cycle.auto_start]
+        )
         if not chosen:
             fix = "name groups to start, or set life-cycle.auto-start: true"
             raise AssemblyError("OCQ-508", "no group starts by itself: auto-start is off for all", fix=fix)
@@ -364,15 +375,20 @@ class Application:
 
 
 def _modules_of(handlers: Sequence[Any]) -> UserModules:
-    modules = list(dict.fromkeys(h.__name__ if isinstance(h, ModuleType) else h.__module__ for h in handlers))
-    if "__main__" in modules:
+    homes = [each.__name__ if isinstance(each, ModuleType) else home_of(each) for each in handlers]
+    if "__main__" in homes:
         what = "handlers of the program's main module cannot be found by other processes, such as Spark's workers"
         fix = "put them into a module of their own and import it"
         raise AssemblyError("OCQ-513", what, str(getattr(sys.modules["__main__"], "__file__", "__main__")), fix)
-    names = [f"{h.__module__}:{h.__qualname__}" for h in handlers if not isinstance(h, ModuleType)]
+    references = frozenset(
+        f"{home}:{EVERYTHING}" if isinstance(each, ModuleType) else reference_of(each, sys.modules[home])
+        for each, home in zip(handlers, homes, strict=True)
+    )
+    modules = tuple(dict.fromkeys(homes))
     roots = tuple(dict.fromkeys(_root_of(sys.modules[name]) for name in modules))
     files = tuple(str(sys.modules[name].__file__) for name in modules)
-    return UserModules(tuple(modules), roots, files, frozenset(names) if names else None)
+    whole = all(isinstance(each, ModuleType) for each in handlers)
+    return UserModules(modules, roots, files, None if whole else references)
 
 
 def _root_of(module: ModuleType) -> str:

@@ -7,9 +7,12 @@ from functools import cache
 from pathlib import Path
 
 from opencqrs_py.assembly.databases import DatabaseRule
-from opencqrs_py.assembly.discovery import Discovered, discover, import_modules
+from opencqrs_py.assembly.discovery import Discovered, discover
+from opencqrs_py.assembly.importing import import_modules
 from opencqrs_py.assembly.reading import PLAIN, EventsRule
 from opencqrs_py.config import EffectiveGroup
+from opencqrs_py.config.names import listed
+from opencqrs_py.errors import AssemblyError
 from opencqrs_py.model.mapping import TableMapping
 from opencqrs_py.processing.group import GroupProcessing
 
@@ -24,7 +27,9 @@ class UserModules:
         names: Names of the user's modules.
         roots: Folders that must be on ``sys.path`` to import them; those that a machine lacks are left out there.
         files: Their files, which travel to the executors of a cluster.
-        only: ``module:name`` of the handlers to take, ``None`` for all.
+        only: References of the handlers to take: ``module:name``, from the second of that name on ``module:name#2``,
+            and ``module:*`` for all of a module; ``None`` for all. They name the same in every process, since a
+            module registers what is decorated in the order in which its lines run.
     """
 
     names: tuple[str, ...]
@@ -74,22 +79,40 @@ class GroupRecipe:
     Attributes:
         blueprint: What the application is made from.
         settings: The group's effective settings.
+        handlers: Fingerprint of the group's handlers, as the process that made the recipe has found them.
     """
 
     blueprint: Blueprint
     settings: EffectiveGroup
+    handlers: tuple[str, ...] = ()
 
     def __call__(self) -> GroupProcessing:
-        """Assemble the parts. Called once per Spark worker and group."""
+        """Assemble the parts. Called once per Spark worker and group.
+
+        Raises:
+            AssemblyError: OCQ-526, if this process finds other handlers than the one that made the recipe.
+        """
         from opencqrs_py.assembly.container import (  # noqa: PLC0415 the container's module imports this one
             add_groups,
             assemble,
         )
 
+        self._check_handlers()
         container = assemble(self.blueprint)
         add_groups(container, [self.settings])
         processing: GroupProcessing = container.groups()[self.settings.name].processing()
         return processing
+
+    def _check_handlers(self) -> None:
+        found = self.blueprint.discover().fingerprint(self.settings.name)
+        if found == self.handlers:
+            return
+        there, here = set(self.handlers) - set(found), set(found) - set(self.handlers)
+        differences = [f"not here: {listed(sorted(there))}"] if there else []
+        differences += [f"only here: {listed(sorted(here))}"] if here else []
+        what = f"a worker finds other handlers of group '{self.settings.name}' than the process that started it"
+        fix = "let modules decorate the same in every process: by no variable, time or file that differs between them"
+        raise AssemblyError("OCQ-526", what, "; ".join(differences) or "in another order", fix)
 
 
 @cache

@@ -38,10 +38,9 @@ __all__ = ["ApplicationContainer", "GroupContainer", "add_groups", "assemble"]
 def _bound(discovered: Discovered, settings: EffectiveGroup, database: DatabaseChoice) -> list[BoundHandler]:
     has_transactions = bool(database.decision.choice != "none" or settings.progress.tracker_ref)
     bound = []
-    for handler in discovered.handlers:
-        if handler.mark.group == settings.name:
-            bound.append(bind(handler, discovered.injector))
-            check_transaction(bound[-1].signature, handler.place, there=has_transactions, url=database.url)
+    for handler in discovered.of_group(settings.name):
+        bound.append(bind(handler, discovered.injector))
+        check_transaction(bound[-1].signature, handler.place, there=has_transactions, url=database.url)
     return bound
 
 

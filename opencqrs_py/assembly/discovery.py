@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any, cast
 
 from dependency_injector.containers import Container, DeclarativeContainer
 
+from opencqrs_py.assembly.conditions import raise_together
+from opencqrs_py.assembly.copies import check_copies
+from opencqrs_py.assembly.handler_classes import decorated_in, methods_of
 from opencqrs_py.assembly.injection import ContainerInjector
-from opencqrs_py.errors import AssemblyError, HandlerSignatureError
+from opencqrs_py.assembly.members import EVERYTHING, Member, marks_of, members_of
+from opencqrs_py.config.names import alike_groups, canonical, listed, nearest
+from opencqrs_py.errors import AssemblyError, ExplainedError, HandlerSignatureError
 from opencqrs_py.model.handler import (
     AROUND_ATTRIBUTE,
     HANDLER_ATTRIBUTE,
@@ -28,7 +30,7 @@ from opencqrs_py.model.handler import (
 )
 from opencqrs_py.processing.definitions import interceptors_on, order_of, place_of, upcaster_on
 
-__all__ = ["Discovered", "StartFunction", "discover", "import_modules"]
+__all__ = ["Discovered", "StartFunction", "discover", "discover_members"]
 
 _FUNCTIONS_ONLY = {
     UPCASTER_ATTRIBUTE: "@upcaster",
@@ -68,25 +70,24 @@ class Discovered:
 
     @property
     def groups(self) -> tuple[str, ...]:
-        """The processing groups, in the order of their first handler in the source."""
-        return tuple(dict.fromkeys(handler.mark.group for handler in self.handlers))
+        """The processing groups as handlers spell them, in the order of their first handler in the source."""
+        return tuple(self.places)
 
+    @property
+    def places(self) -> Mapping[str, str]:
+        """The place of the first handler of each group, in the order of ``groups``."""
+        places: dict[str, str] = {}
+        for handler in self.handlers:
+            places.setdefault(handler.mark.group, handler.place)
+        return places
 
-def import_modules(names: Sequence[str], roots: Iterable[Path]) -> list[ModuleType]:
-    """Import the user's modules.
+    def of_group(self, group: str) -> tuple[Handler, ...]:
+        """Return the handlers of a group, in the order in which they run."""
+        return tuple(handler for handler in self.handlers if handler.mark.group == group)
 
-    Raises:
-        AssemblyError: OCQ-501, if one cannot be imported; names the file and line that raised. OCQ-512, if another
-            module of the same name stands in its way.
-    """
-    unique = list(dict.fromkeys(str(root) for root in roots))
-    for root in unique:
-        if root not in sys.path:
-            sys.path.insert(0, root)
-    modules = [_imported(name) for name in names]
-    for module in modules:
-        _check_place(module, unique)
-    return modules
+    def fingerprint(self, group: str) -> tuple[str, ...]:
+        """Return what every process that has found the same handlers of a group has found."""
+        return tuple(f"{h.reference} {','.join(h.mark.types)}".rstrip() for h in self.of_group(group))
 
 
 def discover(
@@ -98,114 +99,152 @@ def discover(
 
     Args:
         modules: Where to look; what they import from elsewhere does not count.
-        only: ``module:name`` of the handlers to take, ``None`` for all.
+        only: References of the handlers to take, ``module:*`` for all of a module; ``None`` for all.
         provided: Objects that stand in for what containers provide, by the type that is asked for.
 
     Raises:
-        HandlerSignatureError: OCQ-207, if a marked class or method cannot serve.
+        HandlerSignatureError: OCQ-207, if a marked class or method cannot serve; OCQ-209, if something is decorated in
+            a way that would leave it out, or call it twice.
+        AssemblyError: OCQ-116, if handlers spell a group in two ways; OCQ-517, if ``@on_start`` or an interceptor
+            names a group without handlers; OCQ-519, if a file is there twice.
     """
-    members = [member for module in modules for member in _members(module)]
-    containers = [m for m in members if isinstance(m, type) and issubclass(m, DeclarativeContainer)]
-    for cls in (member for member in members if isinstance(member, type)):
+    members = [member for module in modules for member in members_of(module)]
+    check_copies(members)
+    found = discover_members(members, only, provided)
+    raise_together(_spelled_in_two_ways(found))
+    return _with_groups_as_spelled(found, complete=only is None)
+
+
+def discover_members(
+    members: Sequence[Member],
+    only: frozenset[str] | None = None,
+    provided: Mapping[type, object] | None = None,
+) -> Discovered:
+    """Find what decorators have marked, as ``discover`` does, without looking at how it fits together."""
+    values = [member.value for member in members]
+    classes = [value for value in values if isinstance(value, type)]
+    for cls in classes:
         _check_methods(cls)
+    containers = [cls for cls in classes if issubclass(cls, DeclarativeContainer)]
     injector = ContainerInjector([cast("Container", container()) for container in containers], provided)
-    chosen = [m for m in members if only is None or _reference(m) in only]
-    handlers = [handler for member in chosen for handler in _handlers(member, injector)]
+    chosen = [m for m in members if only is None or {m.reference, f"{m.module}:{EVERYTHING}"} & only]
+    handlers = list(_handlers(chosen, injector))
     return Discovered(
         handlers=tuple(sorted(handlers, key=order_of)),
-        starts=tuple(start for member in members for start in _starts(member)),
-        event_classes=tuple(m for m in members if isinstance(m, type) and event_type_of(m)),
+        starts=tuple(start for value in values for start in _starts(value)),
+        event_classes=tuple(cls for cls in classes if event_type_of(cls)),
         injector=injector,
-        upcasters=tuple(filter(None, map(upcaster_on, members))),
-        interceptors=tuple(sorted((one for member in members for one in interceptors_on(member)), key=order_of)),
+        upcasters=tuple(filter(None, map(upcaster_on, values))),
+        interceptors=tuple(sorted((one for value in values for one in interceptors_on(value)), key=order_of)),
     )
 
 
-def _check_place(module: ModuleType, roots: Sequence[str]) -> None:
-    """Refuse a module that another of the same name hides, such as ``calendar``."""
-    file = getattr(module, "__file__", None)
-    if roots and not any(Path(file or "/").resolve().is_relative_to(Path(root).resolve()) for root in roots):
-        what = f"module '{module.__name__}' of the project is hidden by another one of that name"
-        raise AssemblyError("OCQ-512", what, file or "built in", "give the project's file another name")
+def _handlers(members: Iterable[Member], injector: ContainerInjector) -> Iterator[Handler]:
+    counted: set[int] = set()  # a copy of a function has the same marks, and counts once with it
+    for member in members:
+        if isinstance(member.value, type):
+            yield from _methods(member, injector, counted)
+        elif callable(member.value):
+            marks = [mark for mark in marks_of(member.value, HANDLER_ATTRIBUTE) if id(mark) not in counted]
+            counted.update(map(id, marks))
+            yield from _of_function(member, marks)
 
 
-def _imported(name: str) -> ModuleType:
-    try:
-        return importlib.import_module(name)
-    except Exception as error:
-        what = f"module '{name}' cannot be imported ({type(error).__name__}: {error})"
-        fix = "mend the line named, or install what it imports"
-        raise AssemblyError("OCQ-501", what, _raised_at(error), fix) from error
+def _of_function(member: Member, marks: Sequence[HandlerMark]) -> Iterator[Handler]:
+    place = place_of(member.value)
+    _check_twice(marks, place)
+    for mark in marks:
+        if not mark.group:
+            raise HandlerSignatureError("OCQ-207", _NO_GROUP, place, 'write @event_handling("catalog")')
+        yield Handler(mark, member.value, place, member.reference)
 
 
-def _raised_at(error: Exception) -> str:
-    if isinstance(error, SyntaxError):
-        return f"{error.filename}:{error.lineno}"
-    trace = error.__traceback__
-    frames = [frame for frame in inspect.getinnerframes(trace) if "importlib" not in frame.filename] if trace else []
-    return f"{frames[-1].filename}:{frames[-1].lineno}" if len(frames) > 1 else ""
+_NO_GROUP = "the handler names no processing group"
 
 
-def _members(module: ModuleType) -> Iterator[Any]:
-    seen: set[int] = set()
-    for member in vars(module).values():
-        if getattr(member, "__module__", None) == module.__name__ and id(member) not in seen:
-            seen.add(id(member))
-            yield member
-
-
-def _reference(member: Any) -> str:
-    return f"{member.__module__}:{getattr(member, '__qualname__', '')}"
-
-
-def _marks(member: Any) -> tuple[HandlerMark, ...]:
-    return tuple(getattr(member, "__dict__", {}).get(HANDLER_ATTRIBUTE, ()))
-
-
-def _handlers(member: Any, injector: ContainerInjector) -> Iterator[Handler]:
-    if isinstance(member, type):
-        yield from _methods(member, injector)
-    elif callable(member):
-        for mark in _marks(member):
-            if not mark.group:
-                what = "the handler names no processing group"
-                fix = 'write @event_handling("catalog")'
-                raise HandlerSignatureError("OCQ-207", what, place_of(member), fix)
-            yield Handler(mark, member, place_of(member))
-
-
-def _methods(cls: type, injector: ContainerInjector) -> Iterator[Handler]:
-    own_marks = _marks(cls)
-    functions = [f for c in reversed(cls.__mro__) for f in vars(c).values() if inspect.isfunction(f)]
-    methods = [(function, mark) for function in functions for mark in _marks(function)]
+def _methods(member: Member, injector: ContainerInjector, counted: set[int]) -> Iterator[Handler]:
+    cls = member.value
+    own_marks = marks_of(cls, HANDLER_ATTRIBUTE)
+    _check_twice(own_marks, place_of(cls))
+    methods = [method for method in methods_of(cls) if not counted & {id(mark) for mark in method.marks}]
     if not methods:
         if own_marks:
             fix = "put @event_handling above each method that handles events"
             raise HandlerSignatureError("OCQ-207", f"class {cls.__name__} has no handler method", place_of(cls), fix)
         return
+    if inspect.isabstract(cls):
+        return
     groups = [mark.group for mark in own_marks] or [""]
     instance = injector.create(cls, place_of(cls))
-    for function, mark in methods:
-        for group in [mark.group] if mark.group else groups:
-            if not group:
-                fix = 'write @event_handling("catalog") above the class or the method'
-                what = "the handler names no processing group"
-                raise HandlerSignatureError("OCQ-207", what, place_of(function), fix)
-            bound = getattr(instance, function.__name__)
-            yield Handler(HandlerMark(group, mark.types, mark.order), bound, place_of(function))
+    for number, method in enumerate(methods):
+        _check_twice(method.marks, method.place)
+        for mark in method.marks:
+            for group in [mark.group] if mark.group else groups:
+                if not group:
+                    fix = 'write @event_handling("catalog") above the class or the method'
+                    raise HandlerSignatureError("OCQ-207", _NO_GROUP, method.place, fix)
+                reference = f"{member.reference}.{method.name}#{number}"
+                yield Handler(HandlerMark(group, mark.types, mark.order), method.of(instance), method.place, reference)
+
+
+def _check_twice(marks: Sequence[HandlerMark], place: str) -> None:
+    """Refuse two decorations that say the same: each event would be handled twice."""
+    seen: set[tuple[str, tuple[str, ...]]] = set()
+    for mark in marks:
+        if (said := (canonical(mark.group), mark.types)) in seen:
+            group = f" for group '{mark.group}'" if mark.group else ""
+            what = f"the handler is decorated twice{group}: it would handle each event twice"
+            raise HandlerSignatureError("OCQ-209", what, place, "remove one @event_handling")
+        seen.add(said)
 
 
 def _check_methods(cls: type) -> None:
     """Refuse on methods, and on a class, what would silently do nothing there."""
-    for member in (cls, *vars(cls).values()):
-        marked = member.__func__ if isinstance(member, staticmethod | classmethod) else member
+    for marked in (cls, *decorated_in(cls)):
         for attribute, decorator in _FUNCTIONS_ONLY.items():
-            if attribute in getattr(marked, "__dict__", {}):
-                what = f"{decorator} marks a {'class' if marked is cls else 'method'}"
+            if marks_of(marked, attribute):
+                what = f"{decorator} marks a {'class' if isinstance(marked, type) else 'method'}"
                 fix = f"put {decorator} above a function of the module; it gets what containers provide by annotation"
                 raise HandlerSignatureError("OCQ-207", what, place_of(marked), fix)
 
 
 def _starts(member: Any) -> Iterator[StartFunction]:
-    for group in getattr(member, "__dict__", {}).get(ON_START_ATTRIBUTE, ()):
-        yield StartFunction(group, member, place_of(member))
+    for mark in () if isinstance(member, type) else marks_of(member, ON_START_ATTRIBUTE):
+        yield StartFunction(mark.group, member, place_of(member))
+
+
+def _spelled_in_two_ways(found: Discovered) -> Iterator[ExplainedError]:
+    """Yield an error for each group that handlers spell in two ways."""
+    first: dict[str, str] = {}
+    for group, place in found.places.items():
+        known = first.setdefault(canonical(group), group)
+        if known != group:
+            yield AssemblyError("OCQ-116", *alike_groups(known, group, f"{found.places[known]} and {place}"))
+
+
+def _with_groups_as_spelled(found: Discovered, *, complete: bool) -> Discovered:
+    """Return the same with the groups of ``@on_start`` functions and interceptors in the handlers' spelling.
+
+    Args:
+        found: What was found.
+        complete: Whether every handler was looked at, so that a group without any is a mistake.
+    """
+    spelled = {canonical(group): group for group in found.groups}
+    if complete:
+        raise_together(_without_handlers(found, spelled))
+    starts = (replace(start, group=spelled.get(canonical(start.group), start.group)) for start in found.starts)
+    around = (
+        replace(one, mark=replace(one.mark, group=spelled.get(canonical(one.mark.group), one.mark.group)))
+        for one in found.interceptors
+    )
+    return replace(found, starts=tuple(starts), interceptors=tuple(around))
+
+
+def _without_handlers(found: Discovered, spelled: Mapping[str, str]) -> Iterator[ExplainedError]:
+    started = [("@on_start", start.group, start.place) for start in found.starts]
+    around = [(f"@around_{o.mark.surrounded.value}", o.mark.group, o.place) for o in found.interceptors if o.mark.group]
+    for decorator, group, place in (*started, *around):
+        if canonical(group) not in spelled:
+            close = nearest(group, spelled.values())
+            fix = f"did you mean {close}?" if close else f"groups with handlers: {listed(spelled.values()) or 'none'}"
+            yield AssemblyError("OCQ-517", f"{decorator} names group '{group}', which has no handler", place, fix)

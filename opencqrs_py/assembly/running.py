@@ -10,13 +10,14 @@ from opencqrs_py.assembly.blueprint import Blueprint, GroupRecipe
 from opencqrs_py.config import EffectiveGroup
 from opencqrs_py.config import Engine as EngineName
 from opencqrs_py.config import OnExhausted as OnExhaustedSetting
+from opencqrs_py.config.names import canonical
 from opencqrs_py.engines.runs import Engine, GroupRun
 from opencqrs_py.errors import AssemblyError, ExplainedError
 from opencqrs_py.model.partition import Partition, layout
 from opencqrs_py.processing.binding import run_on_start
 from opencqrs_py.processing.error_text import message_of, type_name
 from opencqrs_py.processing.interrupts import raise_interrupt
-from opencqrs_py.processing.ports import EventSource
+from opencqrs_py.processing.ports import EventSource, ProgressTracker
 from opencqrs_py.processing.recovery import OnExhausted
 from opencqrs_py.processing.supervision import Observer
 from opencqrs_py.processing.work import Work
@@ -36,9 +37,9 @@ def group_run(blueprint: Blueprint, settings: EffectiveGroup, group: Any, contai
     source: EventSource = container.event_store()
     return GroupRun(
         processing=group.processing(),
-        recipe=GroupRecipe(blueprint, settings),
+        recipe=GroupRecipe(blueprint, settings, blueprint.discover().fingerprint(settings.name)),
         partitions=layout(settings.life_cycle.partitions),
-        initial=lambda: initial_position(settings.fetch.initial_position, source),
+        initial=lambda: _initial(settings, source, group.tracker()),
         prepare=_preparation(blueprint, settings.name, container),
         back_off=group.back_off(),
         on_exhausted=OnExhausted.STOP if settings.retry.on_exhausted is OnExhaustedSetting.STOP else OnExhausted.SKIP,
@@ -83,6 +84,22 @@ def initial_position(setting: str, source: EventSource) -> int:
             return int(digits)
         case _:
             return source.position_before(datetime.fromisoformat(setting))
+
+
+def _initial(settings: EffectiveGroup, source: EventSource, tracker: ProgressTracker) -> int:
+    """Return where partitions without progress start.
+
+    Raises:
+        AssemblyError: OCQ-528, if the group has no progress, but another spelling of its name has: it would handle
+            everything again.
+    """
+    known = dict.fromkeys(status.group for status in tracker.statuses())
+    alike = [name for name in known if canonical(name) == canonical(settings.name)]
+    if alike and settings.name not in alike:
+        what = f"group '{settings.name}' has no progress, but '{alike[0]}' has: the same name in another spelling"
+        fix = f"write '{alike[0]}' in the handlers; or rename its progress rows, or delete them to start again"
+        raise AssemblyError("OCQ-528", what, f"group {settings.name}", fix)
+    return initial_position(settings.fetch.initial_position, source)
 
 
 def _preparation(blueprint: Blueprint, group: str, container: Any) -> Callable[[], None]:

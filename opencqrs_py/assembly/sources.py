@@ -11,7 +11,7 @@ __all__ = ["SourceModule", "all_modules", "find_modules", "literal_groups"]
 
 _SKIPPED = {"__pycache__", "build", "dist", "node_modules", "tests"}
 _MARKS_OF_USE = ("opencqrs_py", "dependency_injector")  # handlers, and containers for them
-_DECORATORS = {"event_handling", "on_start"}
+_DECORATORS = {"event_handling"}  # what @on_start names needs handlers to run
 
 
 @dataclass(frozen=True, slots=True)

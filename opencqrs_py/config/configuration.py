@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path as FilePath
 
@@ -65,6 +65,7 @@ class Configuration:
     _merged: Merged = field(default_factory=Merged, repr=False)
     _names: FreeNamesInUse = field(default_factory=FreeNamesInUse, repr=False)
     _secrets: frozenset[Path] = field(default=frozenset(), repr=False)
+    _bound_for: Callable[[Mapping[str, str]], Configuration] | None = field(default=None, repr=False, compare=False)
 
     @classmethod
     def from_settings(cls, settings: Settings) -> Configuration:
@@ -81,6 +82,19 @@ class Configuration:
             name: A group in any spelling, configured or not.
         """
         return effective_group(self.settings, self._spelled(name))
+
+    def for_groups(self, groups: Mapping[str, str]) -> Configuration:
+        """Return the same configuration, bound for handlers of these groups: what ``load`` returns with ``groups``.
+
+        No source is read again.
+
+        Args:
+            groups: Names of the groups as handlers spell them, with the place of each for messages.
+
+        Raises:
+            ConfigurationErrors: If a key can only be read wrongly now that the names are known, such as OCQ-105.
+        """
+        return self if self._bound_for is None else self._bound_for(groups)
 
     def origin(self, key: str) -> Origin:
         """Return where the value of a setting comes from.

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from opencqrs_py.config.binding import Binder, BoundLayer
@@ -14,16 +15,16 @@ from opencqrs_py.config.entries import Layer, LayerKind
 from opencqrs_py.config.free_names import FreeNamesInUse
 from opencqrs_py.config.lookup import Lookup, OwnKeys
 from opencqrs_py.config.merging import Merged, merged
-from opencqrs_py.config.names import canonical, listed, nearest
+from opencqrs_py.config.names import alike_groups, canonical, listed, nearest
 from opencqrs_py.config.problems import Code, Findings
-from opencqrs_py.config.ranking import Given, ranked_layers
+from opencqrs_py.config.ranking import Given, Ranking, ranked_layers
 from opencqrs_py.config.resolution import Resolved, resolved_values
 from opencqrs_py.config.settings import Settings
 from opencqrs_py.config.tree import ListLeaf, Section, display, leaves, tree_of
 from opencqrs_py.config.validation import validated
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Sequence
     from pathlib import Path
 
 __all__ = ["load"]
@@ -37,7 +38,7 @@ def load(
     profiles: Sequence[str] = (),
     overrides: Sequence[str] = (),
     environ: Mapping[str, str] | None = None,
-    groups: Collection[str] = (),
+    groups: Collection[str] | Mapping[str, str] = (),
     defaults: Mapping[str, object] | None = None,
     settings_class: type[Settings] = Settings,
     package: Path | None = None,
@@ -53,7 +54,7 @@ def load(
         profiles: Active profiles, the last one wins; without any, those that a source chooses.
         overrides: ``key=value`` texts, the last one wins.
         environ: Environment variables; ``None``: those of the process.
-        groups: Names of the groups that handlers declare.
+        groups: Names of the groups that handlers declare; or these with the place of each, for messages.
         defaults: Values given in code, nested or with dotted keys.
         settings_class: Class of the settings, for users who add sections or sources.
         package: Folder of a package whose ``application`` files are defaults of the project.
@@ -63,70 +64,90 @@ def load(
     """
     variables = os.environ if environ is None else environ
     given = Given(project, dict(variables), profiles, overrides, defaults or {}, package)
-    return _Load(given, settings_class, tuple(groups)).configuration()
+    return _read(given, settings_class).configuration(groups)
+
+
+def _read(given: Given, settings_class: type[Settings]) -> _Sources:
+    """Read all sources."""
+    findings = Findings()
+    if not given.project.is_dir():
+        fix = "create it, or name another one with --project"
+        findings.error(Code.FILE_MISSING, "the project folder does not exist", given.project, fix)
+        raise findings.failure()
+    reader = DocumentReader(given.project, findings)
+    ranking = ranked_layers(given, tree_of(settings_class), reader, findings)
+    return _Sources(given, settings_class, reader, ranking, findings)
 
 
 @dataclass(frozen=True, slots=True)
-class _Load:
+class _Sources:
+    """What all sources say; which setting a key means depends on the names of the groups."""
+
     given: Given
     settings_class: type[Settings]
-    groups: tuple[str, ...]
+    reader: DocumentReader
+    ranking: Ranking
+    found: Findings = field(repr=False)
 
-    def configuration(self) -> Configuration:
-        """Return the configuration, or raise everything that is wrong with it."""
-        findings = Findings()
-        if not self.given.project.is_dir():
-            fix = "create it, or name another one with --project"
-            findings.error(Code.FILE_MISSING, "the project folder does not exist", self.given.project, fix)
-            raise findings.failure()
+    def configuration(self, groups: Collection[str] | Mapping[str, str]) -> Configuration:
+        """Return the configuration for handlers of these groups, or raise everything that is wrong with it."""
+        findings = self.found.copy()
         root = tree_of(self.settings_class)
-        reader = DocumentReader(self.given.project, findings)
-        ranking = ranked_layers(self.given, root, reader, findings)
-        names = self._names(findings)
-        combined, own = _combined(ranking.layers, Binder(root, names, findings))
+        names = _names(groups, findings)
+        combined, own = _combined(self.ranking.layers, Binder(root, names, findings))
         lookup = Lookup(self.given.environ, own, root, names, combined)
         result = resolved_values(combined, lookup, root, findings)
         findings.settle_unknown(_on_unknown(result))
-        settings = validated(self.settings_class, result.values, combined, self._searched(reader), findings)
+        settings = validated(self.settings_class, result.values, combined, self._searched(), findings)
         if settings is None or findings.errors:
             raise findings.failure()
         configured = tuple(settings.event_handling.groups)
-        self._warn_of_groups(configured, combined, root, findings)
+        _warn_of_groups(configured, tuple(groups), combined, root, findings)
         known = {canonical(name) for name in configured}
-        every = (*configured, *(name for name in self.groups if canonical(name) not in known))
-        warnings = tuple(findings.warnings)
-        secrets = frozenset(result.secrets)
-        return Configuration(settings, ranking.profiles, reader.files, warnings, every, combined, names, secrets)
+        return Configuration(
+            settings,
+            self.ranking.profiles,
+            self.reader.files,
+            tuple(findings.warnings),
+            (*configured, *(name for name in groups if canonical(name) not in known)),
+            combined,
+            names,
+            frozenset(result.secrets),
+            self.configuration,
+        )
 
-    def _searched(self, reader: DocumentReader) -> str:
+    def _searched(self) -> str:
         """Return where a value could have stood."""
-        files = [reader.shown(file) for file in reader.files]
+        files = [self.reader.shown(file) for file in self.reader.files]
         missing = [] if files else [f"{self.given.project / 'application.yaml'} (does not exist)"]
         return "looked in " + ", ".join([*files, *missing, "environment variables", "arguments"])
 
-    def _names(self, findings: Findings) -> FreeNamesInUse:
-        """Return the names of the handlers' groups; note two that no setting could tell apart."""
-        names = FreeNamesInUse()
-        for group in self.groups:
-            known = names.add(GROUPS, group)
-            if known != group:
-                what = f"the groups {known} and {group} cannot be told apart in settings"
-                fix = "rename one: case, - and _ make no difference"
-                findings.error(Code.ALIKE_GROUPS, what, "handlers", fix)
-        return names
 
-    def _warn_of_groups(self, configured: tuple[str, ...], combined: Merged, root: Section, findings: Findings) -> None:
-        """Note configured groups that no handler declares; without any handler nothing can be said."""
-        handled = {canonical(group) for group in self.groups}
-        for name in configured:
-            if not handled or canonical(name) in handled:
-                continue
-            path = (*GROUPS, name)
-            places = (bound.origin for bound in combined.winners() if bound.path[: len(path)] == path)
-            close = nearest(name, self.groups)
-            fix = f"did you mean {close}?" if close else f"groups with handlers: {listed(self.groups)}"
-            what = f"{display(root, path)} is configured, but no handler belongs to that group"
-            findings.warning(Code.GROUP_WITHOUT_HANDLER, what, next(places, ""), fix)
+def _names(groups: Collection[str] | Mapping[str, str], findings: Findings) -> FreeNamesInUse:
+    """Return the names of the handlers' groups; note two that no setting could tell apart."""
+    names = FreeNamesInUse()
+    for group in groups:
+        known = names.add(GROUPS, group)
+        if known != group:
+            where = f"{groups[known]} and {groups[group]}" if isinstance(groups, Mapping) else "handlers"
+            findings.error(Code.ALIKE_GROUPS, *alike_groups(known, group, where))
+    return names
+
+
+def _warn_of_groups(
+    configured: Sequence[str], groups: Sequence[str], combined: Merged, root: Section, findings: Findings
+) -> None:
+    """Note configured groups that no handler declares; without any handler nothing can be said."""
+    handled = {canonical(group) for group in groups}
+    for name in configured:
+        if not handled or canonical(name) in handled:
+            continue
+        path = (*GROUPS, name)
+        places = (bound.origin for bound in combined.winners() if bound.path[: len(path)] == path)
+        close = nearest(name, groups)
+        fix = f"did you mean {close}?" if close else f"groups with handlers: {listed(groups)}"
+        what = f"{display(root, path)} is configured, but no handler belongs to that group"
+        findings.warning(Code.GROUP_WITHOUT_HANDLER, what, next(places, ""), fix)
 
 
 def _combined(layers: tuple[Layer, ...], binder: Binder) -> tuple[Merged, OwnKeys]:

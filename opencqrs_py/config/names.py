@@ -4,13 +4,24 @@ from __future__ import annotations
 
 import re
 from difflib import SequenceMatcher, get_close_matches
-from functools import lru_cache
 from typing import TYPE_CHECKING
+
+from opencqrs_py.model.naming import canonical, composed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["PREFIX", "alike", "canonical", "kebab", "letters_and_digits", "listed", "nearest", "split_key"]
+__all__ = [
+    "PREFIX",
+    "alike",
+    "alike_groups",
+    "canonical",
+    "kebab",
+    "letters_and_digits",
+    "listed",
+    "nearest",
+    "split_key",
+]
 
 PREFIX = "opencqrs"
 """The section below which all settings stand."""
@@ -19,19 +30,9 @@ _LIST_ENDS_AT = 10
 _KEY_PART = re.compile(r"\[([^\]]*)\]|([^.\[]+)")
 
 
-@lru_cache(maxsize=4096)
-def canonical(name: str) -> str:
-    """Return the form in which two spellings of one name are equal: no case, no ``-``, no ``_``.
-
-    Source:
-        Spring Boot reference, "Relaxed Binding".
-    """
-    return name.replace("-", "").replace("_", "").casefold()
-
-
 def letters_and_digits(name: str) -> str:
     """Return what an environment variable can express of ``name``: its letters and digits, without case."""
-    return "".join(filter(str.isalnum, name.casefold()))
+    return "".join(filter(str.isalnum, composed(name).casefold()))
 
 
 def kebab(field: str) -> str:
@@ -57,6 +58,12 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
     spellings = {canonical(each): each for each in known}
     matches = get_close_matches(canonical(name), spellings, n=1)
     return spellings[matches[0]] if matches else None
+
+
+def alike_groups(one: str, other: str, where: str) -> tuple[str, str, str]:
+    """Return what is wrong, where, and the fix, when handlers spell one group's name in two ways."""
+    what = f"the groups {one} and {other} cannot be told apart in settings"
+    return what, where, "write the same name in both places, or rename one: case, - and _ make no difference"
 
 
 def listed(names: Iterable[str]) -> str:

@@ -63,6 +63,10 @@ class Findings:
     warnings: list[ConfigurationWarning] = field(default_factory=list)
     unknown: dict[str, ConfigurationError] = field(default_factory=dict)
 
+    def copy(self) -> Findings:
+        """Return the same findings, to which more can be added without changing these."""
+        return Findings(list(self.errors), list(self.warnings), dict(self.unknown))
+
     def error(self, code: Code, what: str, where: object = "", fix: str = "") -> None:
         """Note something that must be mended before anything can start."""
         self.errors.append(ConfigurationError(code.value, what, str(where), fix))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
@@ -21,6 +21,7 @@ __all__ = [
     "HandlerMark",
     "Interceptor",
     "Invocation",
+    "StartMark",
     "Surrounded",
     "Upcaster",
     "event_type_of",
@@ -41,11 +42,13 @@ class HandlerMark:
         group: Processing group; empty on a method whose class names it.
         types: Patterns of event types (``*`` and ``?``); empty when the event class decides.
         order: Handlers of a group run in ascending order; ``None`` comes last.
+        home: Module whose import made the decoration; empty when none was under way.
     """
 
     group: str
     types: tuple[str, ...] = ()
     order: int | None = None
+    home: str = field(default="", compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +59,20 @@ class Handler:
         mark: Group, types and order.
         call: The function or bound method.
         place: ``file:line (name)`` for messages.
+        reference: The same in every process that imports the same modules; empty when made by hand.
     """
 
     mark: HandlerMark
     call: Callable[..., Any]
     place: str
+    reference: str = field(default="", compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class StartMark:
+    """What ``@on_start`` leaves on a function."""
+
+    group: str
 
 
 @dataclass(frozen=True, slots=True)

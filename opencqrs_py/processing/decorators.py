@@ -1,8 +1,14 @@
-"""The decorators that mark event classes and handlers. They leave a note on what they decorate and change nothing."""
+"""The decorators that mark event classes and handlers. They leave a mark on what they decorate and change nothing.
+
+While a module is imported they also register it there, so that a later function of the same name takes nothing away.
+"""
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from enum import Enum
 from typing import Any, TypeVar, overload
 
 from opencqrs_py.errors import HandlerSignatureError
@@ -14,8 +20,10 @@ from opencqrs_py.model.handler import (
     UPCASTER_ATTRIBUTE,
     AroundMark,
     HandlerMark,
+    StartMark,
     Surrounded,
 )
+from opencqrs_py.processing.registration import register
 
 __all__ = ["around_event", "around_handler", "event_handling", "event_type", "on_start", "upcaster"]
 
@@ -38,6 +46,7 @@ def event_type(name: str) -> Callable[[C], C]:
 
     def mark(event_class: C) -> C:
         setattr(event_class, EVENT_TYPE_ATTRIBUTE, name)
+        register(event_class)
         return event_class
 
     return mark
@@ -46,14 +55,19 @@ def event_type(name: str) -> Callable[[C], C]:
 @overload
 def event_handling(group: T) -> T: ...
 @overload
-def event_handling(group: str = "", *, types: Sequence[str] = (), order: int | None = None) -> Callable[[T], T]: ...
-def event_handling(group: str | Callable[..., Any] = "", *, types: Sequence[str] = (), order: int | None = None) -> Any:
+def event_handling(
+    group: str | Enum = "", *, types: Sequence[str] = (), order: int | None = None
+) -> Callable[[T], T]: ...
+def event_handling(
+    group: str | Enum | Callable[..., Any] = "", *, types: Sequence[str] = (), order: int | None = None
+) -> Any:
     """Mark a function, method or class as handler of a processing group.
 
     A decorator made once carries its group to every use: ``statistics = event_handling("statistics")``.
 
     Args:
-        group: Name of the processing group. On a method it may be left out: the class names it.
+        group: Name of the processing group, or a member of an enum whose value is the name. On a method it may be left
+            out: the class names it.
         types: Patterns of event types (``*`` any text, ``?`` any character), when no event class decides.
         order: Handlers of a group run in ascending order, those without one last, in the order of definition.
 
@@ -65,6 +79,7 @@ def event_handling(group: str | Callable[..., Any] = "", *, types: Sequence[str]
     """
     if callable(group):
         return _marked(group, HandlerMark(""))
+    group = _text(group)
     fix = """write @event_handling("catalog"), with types=["library.*"] if need be"""
     if not isinstance(group, str):
         raise HandlerSignatureError("OCQ-200", f"a processing group's name is a text, got {group!r}", fix=fix)
@@ -74,24 +89,19 @@ def event_handling(group: str | Callable[..., Any] = "", *, types: Sequence[str]
     return lambda handler: _marked(handler, mark)
 
 
-def on_start(group: str) -> Callable[[T], T]:
+def on_start(group: str | Enum) -> Callable[[T], T]:
     """Mark a function that runs once at each start of a group, in one transaction, before its first event.
 
     The place to create a read model's tables. Arguments are found by annotation, without an event.
 
     Args:
-        group: Name of the processing group.
+        group: Name of the processing group, or a member of an enum whose value is the name.
     """
-    if not isinstance(group, str) or not group.strip():
+    name = _text(group)
+    if not isinstance(name, str) or not name.strip():
         fix = 'write @on_start("catalog")'
         raise HandlerSignatureError("OCQ-200", "@on_start needs the name of a processing group", fix=fix)
-
-    def mark(function: T) -> T:
-        earlier = function.__dict__.get(ON_START_ATTRIBUTE, ())
-        setattr(function, ON_START_ATTRIBUTE, (*earlier, group.strip()))
-        return function
-
-    return mark
+    return lambda function: _noted(function, ON_START_ATTRIBUTE, StartMark(name.strip()))
 
 
 def upcaster(*types: str) -> Callable[[T], T]:
@@ -114,8 +124,9 @@ def upcaster(*types: str) -> Callable[[T], T]:
         raise HandlerSignatureError("OCQ-200", f"@upcaster needs the types that it takes, got {types!r}", fix=fix)
 
     def mark(function: T) -> T:
-        earlier = function.__dict__.get(UPCASTER_ATTRIBUTE, ())
+        earlier = _marks_on(function, UPCASTER_ATTRIBUTE)
         setattr(function, UPCASTER_ATTRIBUTE, tuple(dict.fromkeys((*types, *earlier))))
+        register(function)
         return function
 
     return mark
@@ -124,8 +135,8 @@ def upcaster(*types: str) -> Callable[[T], T]:
 @overload
 def around_event(group: T) -> T: ...
 @overload
-def around_event(group: str = "", *, order: int | None = None) -> Callable[[T], T]: ...
-def around_event(group: str | Callable[..., Any] = "", *, order: int | None = None) -> Any:
+def around_event(group: str | Enum = "", *, order: int | None = None) -> Callable[[T], T]: ...
+def around_event(group: str | Enum | Callable[..., Any] = "", *, order: int | None = None) -> Any:
     """Mark a generator function that surrounds all handlers of one event.
 
     It yields once; the handlers run there, and an error of theirs is raised there. Arguments are found by annotation:
@@ -133,7 +144,7 @@ def around_event(group: str | Callable[..., Any] = "", *, order: int | None = No
     that take lists run later, outside of it.
 
     Args:
-        group: Name of the processing group; left out, of every group.
+        group: Name of the processing group, or a member of an enum whose value is the name; left out, of every group.
         order: Lower ones surround higher ones; those without are innermost.
     """
     return _around(Surrounded.EVENT, group, order)
@@ -142,15 +153,15 @@ def around_event(group: str | Callable[..., Any] = "", *, order: int | None = No
 @overload
 def around_handler(group: T) -> T: ...
 @overload
-def around_handler(group: str = "", *, order: int | None = None) -> Callable[[T], T]: ...
-def around_handler(group: str | Callable[..., Any] = "", *, order: int | None = None) -> Any:
+def around_handler(group: str | Enum = "", *, order: int | None = None) -> Callable[[T], T]: ...
+def around_handler(group: str | Enum | Callable[..., Any] = "", *, order: int | None = None) -> Any:
     """Mark a generator function that surrounds each call of a handler.
 
     It yields once; the handler runs there, and an error of its is raised there. Arguments are found by annotation:
     ``Invocation``, the connection or session, and what containers provide.
 
     Args:
-        group: Name of the processing group; left out, of every group.
+        group: Name of the processing group, or a member of an enum whose value is the name; left out, of every group.
         order: Lower ones surround higher ones; those without are innermost.
     """
     return _around(Surrounded.HANDLER, group, order)
@@ -159,20 +170,36 @@ def around_handler(group: str | Callable[..., Any] = "", *, order: int | None = 
 def _around(surrounded: Surrounded, group: Any, order: int | None) -> Any:
     if callable(group):
         return _around(surrounded, "", order)(group)
+    group = _text(group)
     if not isinstance(group, str):
         fix = f'write @around_{surrounded.value}("catalog"), or @around_{surrounded.value} for every group'
         raise HandlerSignatureError("OCQ-200", f"a processing group's name is a text, got {group!r}", fix=fix)
-    mark = AroundMark(surrounded, group.strip(), order)
+    name = group.strip()
+    return lambda function: _noted(function, AROUND_ATTRIBUTE, AroundMark(surrounded, name, order))
 
-    def marked(function: T) -> T:
-        earlier = function.__dict__.get(AROUND_ATTRIBUTE, ())
-        setattr(function, AROUND_ATTRIBUTE, (*earlier, mark))
-        return function
 
-    return marked
+def _text(group: Any) -> Any:
+    """Return the value of an enum's member, anything else as it is."""
+    return group.value if isinstance(group, Enum) else group
 
 
 def _marked(handler: T, mark: HandlerMark) -> T:
-    earlier = handler.__dict__.get(HANDLER_ATTRIBUTE, ())
-    setattr(handler, HANDLER_ATTRIBUTE, (*earlier, mark))
-    return handler
+    """Mark a handler. Each decoration has a mark of its own: a copy of the function has the same one."""
+    _marks_on(handler, HANDLER_ATTRIBUTE)
+    return _noted(handler, HANDLER_ATTRIBUTE, replace(mark, home=register(handler)))
+
+
+def _noted(member: T, attribute: str, mark: object) -> T:
+    setattr(member, attribute, (*_marks_on(member, attribute), mark))
+    register(member)
+    return member
+
+
+def _marks_on(member: Any, attribute: str) -> tuple[Any, ...]:
+    """Return the marks that ``member`` has already; refuse what cannot take one."""
+    if inspect.ismethod(member) or not hasattr(member, "__dict__"):
+        what = f"a {type(member).__name__} cannot be decorated"
+        fix = "decorate a function, a method where it is written, or a class"
+        raise HandlerSignatureError("OCQ-200", what, repr(member), fix)
+    marks: tuple[Any, ...] = member.__dict__.get(attribute, ())
+    return marks

@@ -17,6 +17,7 @@ from opencqrs_py.model.handler import (
     Interceptor,
     Upcaster,
 )
+from opencqrs_py.model.naming import canonical
 
 __all__ = [
     "Definition",
@@ -87,7 +88,8 @@ def interceptors_in_order(functions: Iterable[Interceptor | Callable[..., Any]],
         HandlerSignatureError: OCQ-207, if a function is not decorated.
     """
     found = [one for given in functions for one in _interceptors(given)]
-    return sorted((one for one in found if one.mark.group in ("", group)), key=order_of)
+    here = {"", canonical(group)}
+    return sorted((one for one in found if canonical(one.mark.group) in here), key=order_of)
 
 
 def place_of(member: Any) -> str:

@@ -7,16 +7,18 @@ from collections.abc import Iterator, Sequence
 from types import ModuleType
 from typing import Any
 
+from opencqrs_py.assembly.handler_classes import methods_of
+from opencqrs_py.assembly.members import Member, marks_of, members_of
+from opencqrs_py.config.names import canonical
 from opencqrs_py.model.handler import HANDLER_ATTRIBUTE
 
 __all__ = ["choose"]
 
 
-def choose(given: Sequence[Any], wanted: str) -> tuple[str, list[ModuleType]]:
-    """Return the group of a test, and modules with what it needs.
+def choose(given: Sequence[Any], wanted: str) -> tuple[str, list[Member]]:
+    """Return the group of a test, and what belongs to it.
 
-    Functions and classes come in a module that has nothing else. Handler classes of other groups are left out: nobody
-    has to provide what they ask for.
+    Handler classes of other groups are left out: nobody has to provide what they ask for.
 
     Args:
         given: Modules, functions and classes.
@@ -25,23 +27,19 @@ def choose(given: Sequence[Any], wanted: str) -> tuple[str, list[ModuleType]]:
     Raises:
         TypeError: If something else is given.
         ValueError: If there are no handlers, or handlers of several groups and none is named.
+        HandlerSignatureError: OCQ-209, if something in a module is decorated in a way that would leave it out.
     """
     members = [member for each in given for member in _members(each)]
-    group = _only(list(dict.fromkeys(name for member in members for name in _groups(member))), wanted)
-    modules: dict[str, ModuleType] = {}
-    for number, member in enumerate(members):
-        groups = _groups(member)
-        if group in groups or not groups:
-            module = modules.setdefault(member.__module__, ModuleType(member.__module__))
-            setattr(module, f"member_{number}", member)
-    return group, list(modules.values())
+    group = _only(list(dict.fromkeys(name for member in members for name in _groups(member.value))), wanted)
+    groups = [(member, {canonical(name) for name in _groups(member.value)}) for member in members]
+    return group, [member for member, its in groups if canonical(group) in its or not its]
 
 
-def _members(given: Any) -> Iterator[Any]:
+def _members(given: Any) -> Iterator[Member]:
     if isinstance(given, ModuleType):
-        yield from (one for one in vars(given).values() if getattr(one, "__module__", None) == given.__name__)
+        yield from members_of(given)
     elif isinstance(given, type) or (hasattr(given, "__qualname__") and not inspect.ismethod(given)):
-        yield given
+        yield Member(given, given.__module__, f"{given.__module__}:{given.__qualname__}")
     else:
         msg = f"a HandlerTest takes modules, functions and classes, got {given!r}"
         raise TypeError(msg)
@@ -49,14 +47,14 @@ def _members(given: Any) -> Iterator[Any]:
 
 def _groups(member: Any) -> list[str]:
     """Return the groups that a function or class handles events for."""
-    functions = [f for c in member.__mro__ for f in vars(c).values()] if isinstance(member, type) else []
-    marked = [getattr(each, "__dict__", {}).get(HANDLER_ATTRIBUTE, ()) for each in (member, *functions)]
-    return [mark.group for marks in marked for mark in marks if mark.group]
+    methods = methods_of(member) if isinstance(member, type) else []
+    marks = [*marks_of(member, HANDLER_ATTRIBUTE), *(mark for method in methods for mark in method.marks)]
+    return [mark.group for mark in marks if mark.group]
 
 
 def _only(groups: list[str], wanted: str) -> str:
-    if wanted in groups:
-        return wanted
+    if wanted and (spelled := [group for group in groups if canonical(group) == canonical(wanted)]):
+        return spelled[0]
     shown = ", ".join(groups)
     if wanted:
         msg = f"no handler belongs to a group '{wanted}'; there is {shown or 'no handler at all'}"

@@ -16,7 +16,8 @@ from typing import Any, Self
 
 from opencqrs_py.adapters.memory import InMemoryEventStore
 from opencqrs_py.adapters.sql import Database, DatabaseTransactions, Engine
-from opencqrs_py.assembly.discovery import discover
+from opencqrs_py.assembly.discovery import discover_members
+from opencqrs_py.config.names import canonical
 from opencqrs_py.engines.parts import ProcessorOptions
 from opencqrs_py.engines.processor import EventHandlingProcessor
 from opencqrs_py.model.event import Event
@@ -87,12 +88,12 @@ class HandlerTest:
         event_types: Mapping[str, type] | None = None,
         enveloped: bool = False,
     ) -> None:
-        self.group, modules = choose(handlers, group)
-        found = discover(modules, provided=provide)
+        self.group, members = choose(handlers, group)
+        found = discover_members(members, provided=provide)
         self.clock = FakeClock()
         self.database = _database(database)
         self._closing = weakref.finalize(self, self.database.close if isinstance(database, str) else _nothing)
-        self._starts = [start for start in found.starts if start.group == self.group]
+        self._starts = [start for start in found.starts if canonical(start.group) == canonical(self.group)]
         self._injector = found.injector
         self._transactions = DatabaseTransactions(self.database)
         self._store = InMemoryEventStore()
@@ -121,7 +122,7 @@ class HandlerTest:
             self._tracker,
             PerSubject(),
             PartitionKeyResolver(1),
-            [handler for handler in found.handlers if handler.mark.group == self.group],
+            found.of_group(self.group),
             retry or FixedBackOff(0),
             options=options,
         )

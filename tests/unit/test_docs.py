@@ -157,7 +157,9 @@ def test_the_handlers_of_the_how_to_are_a_project(tmp_path: Path) -> None:
     decided = opencqrs(tmp_path, "conditions", "--format", "json")
     sizes = {d["group"]: d["choice"] for d in json.loads(decided) if d["subject"] == "processing.batch-size"}
     in_chunks = dict.fromkeys(("catalog", "lending", "fast"), "1000")
-    assert sizes == in_chunks | dict.fromkeys(("audit", "figures", "reminders", "notices"), "1")
+    assert sizes == in_chunks | dict.fromkeys(
+        ("audit", "figures", "reminders", "notices", "desk", "north-desk", "south-desk"), "1"
+    )
 
 
 def test_the_handlers_of_the_how_to_handle_events(tmp_path: Path) -> None:

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from opencqrs_py.assembly.discovery import discover, import_modules
+from opencqrs_py.assembly.discovery import discover
+from opencqrs_py.assembly.importing import import_modules
 from opencqrs_py.errors import AssemblyError, HandlerSignatureError
 
 HEAD = """
@@ -161,6 +162,9 @@ class NotOne(X): ...
 
 @on_start("a")
 def prepare() -> None: ...
+
+@event_handling("a")
+def handle(event: X) -> None: ...
 """
             )
         ]
@@ -188,6 +192,10 @@ def inner() -> Iterator[None]: yield
 @around_event("a", order=2)
 @around_handler("b", order=1)
 def both() -> Iterator[None]: yield
+
+@event_handling("a")
+@event_handling("b")
+def handle(event: dict) -> None: ...
 """
             )
         ]

@@ -1,0 +1,59 @@
+"""Copies: a file that lies in a project twice would handle each event twice."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from opencqrs_py.assembly.conditions import raise_together
+from opencqrs_py.assembly.handler_classes import methods_of
+from opencqrs_py.assembly.members import Member, marks_of
+from opencqrs_py.errors import AssemblyError
+from opencqrs_py.model.handler import HANDLER_ATTRIBUTE, event_type_of
+from opencqrs_py.processing.definitions import place_of
+
+__all__ = ["check_copies"]
+
+
+def check_copies(members: Sequence[Member]) -> None:
+    """Refuse what was most likely copied from one file to another.
+
+    Raises:
+        AssemblyError: OCQ-519, naming both places: for two classes of one name in two files that declare one event
+            type, and for two files with handlers and the same content.
+        AssemblyErrors: All of these, if there are several.
+    """
+    raise_together((*_copied_classes(members), *_copied_files(members)))
+
+
+def _copied_classes(members: Sequence[Member]) -> Iterator[AssemblyError]:
+    first: dict[tuple[str, str], type] = {}
+    for cls in (member.value for member in members if isinstance(member.value, type)):
+        if (name := event_type_of(cls)) is None:
+            continue
+        known = first.setdefault((name, cls.__qualname__), cls)
+        if known.__module__ != cls.__module__:
+            what = f"event type '{name}' is declared by a class {cls.__qualname__} in two files"
+            fix = "delete the copy and import the class from the other file; or rename one, if both are meant"
+            yield AssemblyError("OCQ-519", what, f"{place_of(known)} and {place_of(cls)}", fix)
+
+
+def _copied_files(members: Sequence[Member]) -> Iterator[AssemblyError]:
+    """Yield an error for each module with handlers whose file is the same as another's, but for white space."""
+    first: dict[bytes, str] = {}
+    for module in dict.fromkeys(member.module for member in members if _handles(member)):
+        file = getattr(sys.modules.get(module), "__file__", None)
+        if not file or not Path(file).is_file():
+            continue
+        known = first.setdefault(b" ".join(Path(file).read_bytes().split()), file)
+        if known != file:
+            what = "two files with handlers have the same content: each event would be handled twice"
+            yield AssemblyError("OCQ-519", what, f"{known} and {file}", "delete one of them")
+
+
+def _handles(member: Member) -> bool:
+    if isinstance(member.value, type):
+        return not inspect.isabstract(member.value) and bool(methods_of(member.value))
+    return bool(marks_of(member.value, HANDLER_ATTRIBUTE))

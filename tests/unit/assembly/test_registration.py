@@ -1,0 +1,490 @@
+"""Everything that is decorated counts, once, whatever names and copies Python leaves behind."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from textwrap import dedent
+
+import pytest
+
+from opencqrs_py.assembly.discovery import discover
+from opencqrs_py.assembly.members import members_of, reference_of
+from opencqrs_py.errors import AssemblyError, HandlerSignatureError
+
+HEAD = """
+import functools
+from enum import Enum, StrEnum
+from opencqrs_py import Event, around_event, event_handling, event_type, on_start, upcaster
+CALLED = []
+def logged(function):
+    @functools.wraps(function)
+    def wrapper(*args, **kwargs):
+        CALLED.append("logged")
+        return function(*args, **kwargs)
+    return wrapper
+"""
+
+
+@pytest.fixture
+def found_in(make_module):
+    return lambda source: discover([make_module(HEAD + dedent(source))])
+
+
+def called(found):
+    """Call each handler with no more than the event, and return what the calls have noted."""
+    for handler in found.handlers:
+        handler.call({})
+    return sys.modules[found.handlers[0].mark.home or found.handlers[0].call.__module__].CALLED
+
+
+@pytest.mark.parametrize(
+    ("source", "calls"),
+    [
+        pytest.param(
+            """
+            @event_handling("a")
+            def on(event: dict): CALLED.append(1)
+            @event_handling("a")
+            def on(event: dict): CALLED.append(2)
+            """,
+            [1, 2],
+            id="two functions of one name",
+        ),
+        pytest.param(
+            """
+            for number in (1, 2, 3):
+                @event_handling(f"group-{number}")
+                def on(event: dict, number: int = number): CALLED.append(number)
+            """,
+            [1, 2, 3],
+            id="functions made in a loop",
+        ),
+        pytest.param(
+            """
+            def make(number):
+                @event_handling("a")
+                def on(event: dict): CALLED.append(number)
+            make(1)
+            make(2)
+            """,
+            [1, 2],
+            id="functions made by a factory and kept nowhere",
+        ),
+        pytest.param(
+            """
+            class Handlers:
+                @event_handling("a")
+                def on(self, event: dict): CALLED.append(1)
+                @event_handling("a")
+                def on(self, event: dict): CALLED.append(2)
+            """,
+            [1, 2],
+            id="two methods of one name",
+        ),
+        pytest.param(
+            """
+            class Outer:
+                class Inner:
+                    @event_handling("a")
+                    def on(self, event: dict): CALLED.append(1)
+            """,
+            [1],
+            id="a class in a class",
+        ),
+        pytest.param(
+            """
+            def make(number):
+                @event_handling("a")
+                class Handlers:
+                    @event_handling
+                    def on(self, event: dict): CALLED.append(number)
+            make(1)
+            make(2)
+            """,
+            [1, 2],
+            id="classes made by a factory",
+        ),
+        pytest.param(
+            """
+            @event_handling("a")
+            class Handlers:
+                @event_handling
+                def on(self, event: dict): CALLED.append(1)
+            @event_handling("a")
+            class Handlers:
+                @event_handling
+                def on(self, event: dict): CALLED.append(2)
+            """,
+            [1, 2],
+            id="two classes of one name",
+        ),
+        pytest.param(
+            """
+            class Handlers:
+                @staticmethod
+                @event_handling("a")
+                def one(event: dict): CALLED.append(1)
+                @event_handling("a")
+                @staticmethod
+                def two(event: dict): CALLED.append(2)
+                @classmethod
+                @event_handling("a")
+                def three(cls, event: dict): CALLED.append(cls.__name__)
+            """,
+            [1, 2, "Handlers"],
+            id="static and class methods",
+        ),
+        pytest.param(
+            """
+            class Handlers:
+                @staticmethod
+                @event_handling("a")
+                def on(event: dict): CALLED.append(1)
+                @staticmethod
+                @event_handling("a")
+                def on(event: dict): CALLED.append(2)
+            """,
+            [1, 2],
+            id="two static methods of one name",
+        ),
+        pytest.param(
+            """
+            @logged
+            @event_handling("a")
+            def on(event: dict): CALLED.append(1)
+            """,
+            ["logged", 1],
+            id="a wrapper that takes the function's name is called",
+        ),
+        pytest.param(
+            """
+            @event_handling("a")
+            def on(event: dict): CALLED.append(1)
+            other = logged(on)
+            """,
+            [1],
+            id="a copy under another name does not count again",
+        ),
+        pytest.param(
+            """
+            @event_handling("b")
+            @logged
+            @event_handling("a")
+            def on(event: dict): CALLED.append(1)
+            """,
+            ["logged", 1, "logged", 1],
+            id="decorated below and above a wrapper",
+        ),
+        pytest.param(
+            """
+            @event_handling("a")
+            def on(event: dict): CALLED.append(1)
+            other = event_handling("b")(logged(on))
+            """,
+            [1, "logged", 1],
+            id="a copy that is decorated itself counts for its own group only",
+        ),
+        pytest.param(
+            """
+            def on(event: dict): CALLED.append(1)
+            for group in ("a", "b"):
+                event_handling(group)(on)
+            """,
+            [1, 1],
+            id="one function decorated for several groups in a loop",
+        ),
+        pytest.param(
+            """
+            event_handling("a")(functools.partial(lambda event, number: CALLED.append(number), number=1))
+            """,
+            [1],
+            id="a partial",
+        ),
+        pytest.param(
+            """
+            @event_handling("a")
+            def on(event: dict): CALLED.append(1)
+            del on
+            """,
+            [1],
+            id="a name that was deleted",
+        ),
+        pytest.param(
+            """
+            class Parent:
+                @event_handling("a")
+                def on(self, event: dict): CALLED.append("parent")
+            class Child(Parent):
+                @event_handling("a")
+                def on(self, event: dict): CALLED.append("child")
+            """,
+            ["parent", "child"],
+            id="an override takes the place of its parent's method",
+        ),
+        pytest.param(
+            """
+            class Parent:
+                @event_handling("a")
+                def on(self, event: dict): CALLED.append("parent")
+            class Child(Parent):
+                def on(self, event: dict): CALLED.append("child")
+            """,
+            ["parent", "child"],
+            id="an override that is not decorated is called for the same events",
+        ),
+        pytest.param(
+            """
+            from abc import ABC, abstractmethod
+            class Parent(ABC):
+                @event_handling("a")
+                def on(self, event: dict): CALLED.append(self.name())
+                @abstractmethod
+                def name(self): ...
+            class One(Parent):
+                def name(self): return 1
+            class Two(Parent):
+                def name(self): return 2
+            """,
+            [1, 2],
+            id="an abstract parent serves its children only",
+        ),
+        pytest.param(
+            """
+            class Parent:
+                @event_handling("a")
+                def on(self, event: dict): CALLED.append("parent")
+            class Child(Parent):
+                on = None
+            """,
+            ["parent"],
+            id="a child can take a handler away",
+        ),
+        pytest.param(
+            """
+            class Handlers:
+                @event_handling("a")
+                def on(self, event: dict): CALLED.append(1)
+                other = on
+            """,
+            [1],
+            id="a second name for a method",
+        ),
+        pytest.param(
+            """
+            from dataclasses import dataclass
+            @dataclass(slots=True)
+            @event_handling("a")
+            class Handlers:
+                number: int = 1
+                @event_handling
+                def on(self, event: dict): CALLED.append(self.number)
+            """,
+            [1],
+            id="a class that is made again by a decorator",
+        ),
+    ],
+)
+def test_each_decoration_is_called_once(found_in, source, calls):
+    assert called(found_in(source)) == calls
+
+
+@pytest.mark.parametrize(
+    ("group", "name"),
+    [
+        ("NAME", "books"),
+        ("f'boo{KS}'", "books"),
+        ("Names.BOOKS", "books"),
+        ("TextNames.BOOKS", "books"),
+        ("StrNames.BOOKS", "books"),
+        ("'  books '", "books"),
+    ],
+)
+def test_a_group_may_be_a_constant_a_formatted_text_or_a_member_of_an_enum(found_in, group, name):
+    found = found_in(f"""
+NAME, KS = "books", "ks"
+class Names(Enum):
+    BOOKS = "books"
+class TextNames(str, Enum):
+    BOOKS = "books"
+class StrNames(StrEnum):
+    BOOKS = "books"
+@event_handling({group})
+def on(event: dict): ...
+@on_start({group})
+def prepare(): ...
+@around_event({group})
+def around(): yield
+""")
+    assert (found.groups, type(found.groups[0])) == ((name,), str)
+    assert [start.group for start in found.starts] == [one.mark.group for one in found.interceptors] == [name]
+
+
+@pytest.mark.parametrize(
+    ("source", "says"),
+    [
+        ("@event_handling('a')\n@event_handling('a')\ndef on(event: dict): ...", "decorated twice for group 'a'"),
+        ("@event_handling('a')\n@event_handling('A')\ndef on(event: dict): ...", "decorated twice for group"),
+        (
+            "def plain(f):\n    return lambda event: f(event)\n@plain\n@event_handling('a')\ndef on(event: dict): ...",
+            "on is wrapped by a decorator above @event_handling",
+        ),
+        (
+            "@logged\n@event_handling('a')\ndef on(event: dict): ...\n" * 2,
+            "on is wrapped by a decorator above @event_handling",
+        ),
+        (
+            "def make():\n    class Lost:\n        @event_handling('a')\n        def on(self, e: dict): ...\nmake()",
+            "class make.<locals>.Lost has handlers, but no name of the module holds it",
+        ),
+        (
+            "class Twice:\n    @event_handling('a')\n    def one(self, event: dict): ...\n"
+            "class Twice:\n    @event_handling('a')\n    def two(self, event: dict): ...",
+            "class Twice has handlers, but no name of the module holds it",
+        ),
+        (
+            "class Parent:\n    @event_handling('a')\n    def on(self, event: dict): ...\n"
+            "    @event_handling('a')\n    def on(self, event: dict): ...\n"
+            "class Child(Parent):\n    def on(self, event: dict): ...",
+            "Child.on overrides 2 handlers of one name",
+        ),
+    ],
+)
+def test_what_would_be_left_out_or_called_twice_is_refused_with_its_place(found_in, source, says):
+    with pytest.raises(HandlerSignatureError) as caught:
+        found_in(source)
+    assert caught.value.code == "OCQ-209"
+    assert says in caught.value.what
+    assert ".py:" in caught.value.where
+    assert caught.value.fix
+
+
+def test_what_cannot_take_a_mark_is_refused(make_module):
+    with pytest.raises(HandlerSignatureError, match="a method cannot be decorated"):
+        make_module(HEAD + "class C:\n    def f(self): ...\nevent_handling('a')(C().f)")
+
+
+def test_start_functions_upcasters_and_event_classes_made_in_a_loop_all_count(found_in):
+    found = found_in("""
+for number in (1, 2):
+    @event_handling(f"group-{number}")
+    def on(event: dict): ...
+    @on_start(f"group-{number}")
+    def prepare(): ...
+    @upcaster(f"old.v{number}")
+    def up(data: dict): ...
+    @around_event(f"group-{number}")
+    def around(): yield
+    @event_type(f"new.v{number}")
+    class E: ...
+""")
+    assert [start.group for start in found.starts] == ["group-1", "group-2"]
+    assert [up.types for up in found.upcasters] == [("old.v1",), ("old.v2",)]
+    assert [one.mark.group for one in found.interceptors] == ["group-1", "group-2"]
+    assert len(found.event_classes) == 2
+
+
+def test_a_module_that_is_loaded_again_begins_with_an_empty_register(make_module):
+    module = make_module(HEAD + '@event_handling("a")\ndef on(event: dict): ...\n')
+    assert len(discover([module]).handlers) == 1
+    assert len(discover([importlib.reload(module)]).handlers) == 1
+
+
+def test_what_is_made_after_the_import_does_not_count(make_module):
+    module = make_module(HEAD + 'def make():\n    @event_handling("a")\n    def on(event: dict): ...\n    return on\n')
+    made = module.make()
+    assert discover([module]).handlers == ()
+    assert made.__opencqrs_handlers__[0].group == "a"
+
+
+def test_what_another_modules_function_makes_counts_where_it_is_called(make_module):
+    library = make_module(HEAD + "def make(g):\n    @event_handling(g)\n    def on(event: dict): ...\n    return on\n")
+    source = f"from {library.__name__} import make\none, two = make('a'), make('b')\n"
+    module = make_module(source)
+    assert discover([module]).groups == ("a", "b")
+    assert discover([library]).handlers == ()
+    assert reference_of(module.two, module) == f"{module.__name__}:make.<locals>.on#2"
+    assert discover([module], frozenset({reference_of(module.two, module)})).groups == ("b",)
+
+
+def test_references_of_one_name_are_numbered_in_the_order_of_decoration(make_module):
+    module = make_module(HEAD + '@event_handling("a")\ndef on(event: dict): ...\n' * 3)
+    names = [member.reference.partition(":")[2] for member in members_of(module)]
+    assert names == ["on", "on#2", "on#3"]
+
+
+def test_handlers_and_classes_keep_the_order_in_which_they_are_written(found_in):
+    found = found_in("""
+@event_handling("a")
+def first(event: dict): ...
+class Parent:
+    @event_handling("a")
+    def second(self, event: dict): ...
+class Child(Parent): ...
+@event_handling("a")
+def last(event: dict): ...
+""")
+    assert [handler.call.__name__ for handler in found.handlers] == ["first", "second", "second", "last"]
+    assert len(set(found.fingerprint("a"))) == 4
+
+
+def test_two_spellings_of_a_group_are_refused_with_both_places(found_in):
+    with pytest.raises(AssemblyError) as caught:
+        found_in(
+            '@event_handling("book-catalog")\ndef one(event: dict): ...\n'
+            '@event_handling("bookCatalog")\ndef two(event: dict): ...\n'
+        )
+    assert caught.value.code == "OCQ-116"
+    assert "(one)" in caught.value.where
+    assert "(two)" in caught.value.where
+
+
+def test_start_functions_and_interceptors_are_matched_in_every_spelling(found_in):
+    found = found_in(
+        '@event_handling("book-catalog")\ndef on(event: dict): ...\n'
+        '@on_start("bookCatalog")\ndef prepare(): ...\n'
+        '@around_event("BOOK_CATALOG")\ndef around(): yield\n'
+    )
+    assert [start.group for start in found.starts] == ["book-catalog"]
+    assert [one.mark.group for one in found.interceptors] == ["book-catalog"]
+
+
+@pytest.mark.parametrize(
+    ("source", "what"),
+    [
+        ('@on_start("boks")\ndef f(): ...', "@on_start names group 'boks', which has no handler"),
+        ('@around_event("boks")\ndef f(): yield', "@around_event names group 'boks', which has no handler"),
+        ('@around_handler("boks")\ndef f(): yield', "@around_handler names group 'boks', which has no handler"),
+    ],
+)
+def test_a_group_without_handlers_is_refused_with_the_nearest_one(make_module, source, what):
+    head = "from opencqrs_py import around_handler" + HEAD + '@event_handling("books")\ndef on(event: dict): ...\n'
+    with pytest.raises(AssemblyError) as caught:
+        discover([make_module(head + source)])
+    assert (caught.value.code, caught.value.what, caught.value.fix) == ("OCQ-517", what, "did you mean books?")
+
+
+EVENT = '@event_type("library.lent.v1")\nclass Lent: ...\n'
+
+
+def test_an_event_class_that_two_files_declare_is_refused_with_both_places(make_module):
+    one, two = make_module(HEAD + EVENT), make_module(HEAD + EVENT + "# edited since")
+    with pytest.raises(AssemblyError) as caught:
+        discover([one, two])
+    assert caught.value.code == "OCQ-519"
+    assert "event type 'library.lent.v1' is declared by a class Lent in two files" in caught.value.what
+    assert f"{one.__name__}.py:" in caught.value.where
+    assert f"{two.__name__}.py:" in caught.value.where
+
+
+def test_two_classes_of_different_names_may_stand_for_one_type(make_module):
+    one, two = make_module(HEAD + EVENT), make_module(HEAD + EVENT.replace("class Lent", "class BookLent"))
+    assert len(discover([one, two]).event_classes) == 2
+
+
+def test_a_copied_file_with_handlers_is_refused_though_it_has_no_event_class(make_module):
+    source = HEAD + '@event_handling("a", types=["x.*"])\ndef on(raw: Event): ...\n'
+    one, two = make_module(source), make_module(source + "\n")
+    with pytest.raises(AssemblyError, match="two files with handlers have the same content") as caught:
+        discover([one, two])
+    assert caught.value.where == f"{one.__file__} and {two.__file__}"
