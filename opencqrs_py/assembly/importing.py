@@ -11,6 +11,8 @@ from types import ModuleType
 
 from opencqrs_py.assembly.conditions import raise_together
 from opencqrs_py.errors import AssemblyError
+from opencqrs_py.processing.error_text import message_of, one_line, type_name
+from opencqrs_py.processing.interrupts import raise_interrupt
 
 __all__ = ["import_modules"]
 
@@ -43,7 +45,7 @@ def import_modules(
             modules.append(_imported(name, unique))
             _check_place(modules[-1], unique, (expected or {}).get(name, ""))
         except AssemblyError as error:
-            cause = f"{type(error.__cause__).__name__}: {error.__cause__}" if error.__cause__ else error.what
+            cause = one_line(error.__cause__) if error.__cause__ else error.what
             errors.setdefault((cause, error.where), error)  # who imports a broken module fails like it
     raise_together(errors.values())
     return modules
@@ -52,14 +54,13 @@ def import_modules(
 def _imported(name: str, roots: Sequence[str]) -> ModuleType:
     try:
         return importlib.import_module(name)
-    except KeyboardInterrupt:
-        raise
     except SystemExit as error:
-        what = f"module '{name}' ends the program when it is imported (SystemExit: {error})"
+        what = f"module '{name}' ends the program when it is imported (SystemExit: {message_of(error)})"
         fix = 'put what is to run below if __name__ == "__main__":, or name the module in discovery.exclude'
         raise AssemblyError("OCQ-501", what, _raised_at(error, roots), fix) from error
     except BaseException as error:  # an import runs the user's code; everything but Ctrl-C is that module's error
-        what = f"module '{name}' cannot be imported ({type(error).__name__}: {error})"
+        raise_interrupt(error)
+        what = f"module '{name}' cannot be imported ({type_name(error)}: {message_of(error)})"
         fix = "fix the line named, install what it imports, or name the module in discovery.exclude"
         raise AssemblyError("OCQ-501", what, _raised_at(error, roots), fix) from error
 
