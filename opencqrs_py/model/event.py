@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import datetime
-from functools import cached_property
 from typing import Any, NamedTuple
 
 import orjson
@@ -15,7 +14,10 @@ __all__ = ["Event", "Metadata"]
 
 
 class Metadata(dict[str, Any]):
-    """What accompanies an event's data: the CloudEvent's extension attributes. Empty when there is none."""
+    """What accompanies an event's data: the CloudEvent's extension attributes. Empty when there is none.
+
+    A dictionary of its own for each handler and each look at ``Event.metadata``: a change is seen by nobody else.
+    """
 
 
 class _Columns(NamedTuple):
@@ -34,7 +36,8 @@ class Event(_Columns):
     """One stored CloudEvent, undecoded until somebody asks.
 
     A named tuple rather than a dataclass: a store makes one per row, and ``Event._make(row)`` costs a fifth of a
-    frozen dataclass.
+    frozen dataclass. It holds nothing that can be changed, as partitions, groups and attempts share it: ``data`` and
+    ``metadata`` are decoded at each look, and no attribute can be set.
 
     Attributes:
         position: Place in the store's global order, from 1.
@@ -48,9 +51,11 @@ class Event(_Columns):
         extensions: All other attributes as one JSON object, or ``None``.
     """
 
-    @cached_property
+    __slots__ = ()
+
+    @property
     def data(self) -> Any:
-        """The data decoded from JSON; the same object at each call, so treat it as read-only.
+        """The data decoded from JSON, each time again: the object is the caller's own, to keep and to change.
 
         Raises:
             EventFormatError: OCQ-210, if the event has no data or they are not JSON.
@@ -66,9 +71,9 @@ class Event(_Columns):
             what = f"the event's data are not JSON ({error})"
             raise EventFormatError("OCQ-210", what, self.label) from error
 
-    @cached_property
+    @property
     def metadata(self) -> Metadata:
-        """The extension attributes; empty when there are none (K14).
+        """The extension attributes, decoded each time again; empty when there are none (K14).
 
         Raises:
             EventFormatError: OCQ-210, if they are no JSON object, as in a table that another program fills.

@@ -92,9 +92,14 @@ class _Glimpse(Event):
     @classmethod
     def of(cls, whole: Whole, row: Row) -> _Glimpse:
         glimpse = cls(row[0], "", "", "", row[_TYPE], None, "", row[2], None)
-        glimpse._whole = whole
-        glimpse._subject = row[_SUBJECT] if len(row) > _SUBJECT else None
+        own = glimpse.__dict__
+        own["_whole"] = whole
+        own["_subject"] = row[_SUBJECT] if len(row) > _SUBJECT else None
         return glimpse
+
+    def __setattr__(self, name: str, value: object) -> None:
+        msg = f"an event cannot be changed: no attribute '{name}' can be set"
+        raise AttributeError(msg)
 
     @cached_property
     def _read(self) -> Event:
@@ -125,7 +130,7 @@ class _Glimpse(Event):
     content_type = property(lambda self: self._read.content_type)
     extensions = property(lambda self: self._read.extensions)
 
-    @cached_property
+    @property
     def metadata(self) -> Metadata:
         return self._read.metadata
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from itertools import repeat
@@ -17,11 +17,10 @@ from opencqrs_py.processing.decoding import NO_OBJECTS, Decoder, QuickDecoder, d
 from opencqrs_py.processing.event_types import ANYTHING, EventTypes, is_a, plain
 from opencqrs_py.processing.interception import Interceptors
 from opencqrs_py.processing.roles import Kind
+from opencqrs_py.processing.sharing import immutable
 from opencqrs_py.processing.work import Work
 
 __all__ = ["Gathered", "Plan", "Planner", "Run"]
-
-_MUTABLE = (dict, Mapping)  # decoded for each handler anew, so that none sees what another one changed
 
 
 @dataclass(slots=True)
@@ -60,11 +59,12 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """One handler of a plan: to which class the data are decoded, how, and whom to call."""
+    """One handler of a plan: to which class data are decoded, how, whether the object may be shared, and the call."""
 
     decoded_as: Any
     decode: Decoder | None
     call: Call
+    shares: bool = False
 
     @property
     def quick(self) -> QuickDecoder | None:
@@ -195,7 +195,7 @@ class Planner:
         if not wanted:
             return _Step(None, None, call)
         decoded_as = self._types.class_for(wanted, event_type) or (plain(wanted[0]) if patterns else None)
-        return None if decoded_as is None else _Step(decoded_as, decoder_for(decoded_as), call)
+        return None if decoded_as is None else _Step(decoded_as, decoder_for(decoded_as), call, immutable(decoded_as))
 
     def _check(self, bound: BoundHandler) -> None:
         known = self._types.all_classes()
@@ -225,7 +225,7 @@ def _calling(steps: Sequence[_Step]) -> Run:
     def run(event: Event, raw: Event, work: Work, _gathered: Sequence[Gathered]) -> bool:
         decoded: dict[Any, Any] = {None: None}
         for step in steps:
-            if step.decode is not None and (step.decoded_as not in decoded or step.decoded_as in _MUTABLE):
+            if step.decode is not None and not (step.shares and step.decoded_as in decoded):
                 decoded[step.decoded_as] = step.decode(event)
             finish(step.call(decoded[step.decoded_as], event, raw, work))
         return True

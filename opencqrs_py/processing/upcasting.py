@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -23,6 +23,7 @@ from opencqrs_py.processing.signatures import read_signature
 
 __all__ = ["Upcasters"]
 
+_END = object()
 _FIX = 'return Upcast("library.book-lent.v2", data), a list of them, or None to drop the event'
 
 
@@ -97,14 +98,21 @@ class _Bound:
         self._decode: Decoder | None = decoder_for(wanted[0]) if wanted else None
 
     def upcast(self, event: Event) -> list[Event]:
+        """Return what becomes of an event; each result is taken over before the upcaster makes the next one."""
         decoded = self._decode(event) if self._decode is not None else None
+        results = self._guarded(event, lambda: iter(_several(finish(self._call(decoded, event, event, None)))))
+        changed = []
+        while (result := self._guarded(event, lambda: next(results, _END))) is not _END:
+            changed.append(self._changed(event, result))
+        return changed
+
+    def _guarded(self, event: Event, step: Callable[[], Any]) -> Any:
         try:
-            results = list(_several(finish(self._call(decoded, event, event, None))))
+            return step()
         except BaseException as error:
             raise_interrupt(error)
             what = f"upcaster {self.place} raised {type_name(error)}: {message_of(error)}"
-            raise EventFormatError("OCQ-223", what, event.label, "mend the upcaster") from error
-        return [self._changed(event, result) for result in results]
+            raise EventFormatError("OCQ-223", what, event.label, "fix the upcaster") from error
 
     def _changed(self, event: Event, result: Any) -> Event:
         if not isinstance(result, Upcast) or not isinstance(result.type, str):

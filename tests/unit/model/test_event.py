@@ -27,10 +27,25 @@ def event(**fields: object) -> Event:
     return Event(**(usual | fields))  # type: ignore[arg-type]
 
 
-def test_data_are_decoded_once() -> None:
+def test_data_and_metadata_belong_to_whoever_looks_at_them() -> None:
+    read = event()
+    read.data["isbn"] = "2"
+    read.metadata.clear()
+    assert read.data == {"isbn": "1"}
+    assert read.metadata == {"traceparent": "00-1"}
+
+
+@pytest.mark.parametrize("name", ["data", "metadata", "subject", "note"])
+def test_no_attribute_of_an_event_can_be_set(name: str) -> None:
+    with pytest.raises(AttributeError):
+        setattr(event(), name, "mine")
+    assert not hasattr(event(), "__dict__")
+
+
+def test_a_replaced_event_has_data_of_its_own() -> None:
     read = event()
     assert read.data == {"isbn": "1"}
-    assert read.data is read.data
+    assert read._replace(payload='{"isbn": "2"}').data == {"isbn": "2"}
 
 
 def test_no_data_is_an_error_that_names_the_event() -> None:

@@ -138,3 +138,16 @@ def test_dealing_out_asks_once_a_subject_and_keeps_the_order(
         expected = [n for n, subject in enumerate(subjects) if number in place(subject)]
         assert [one.position for one in dealt.get(number, ())] == expected
     assert asked == list(dict.fromkeys(subjects))
+
+
+@pytest.mark.parametrize("name", ["data", "metadata", "subject", "note", "_whole"])
+def test_no_attribute_of_an_event_that_was_seen_as_a_row_can_be_set(store: Store, name: str) -> None:
+    with pytest.raises(AttributeError):
+        setattr(rows(store)[0], name, "mine")
+
+
+def test_data_and_metadata_of_a_row_belong_to_whoever_looks_at_them(store: Store) -> None:
+    (one, *_) = rows(store)
+    one.data.clear()
+    one.metadata.clear()
+    assert (one.data, one.metadata) == ([1], {"by": "ada"})

@@ -67,6 +67,12 @@ class BookLent(BookEvent):
     reader: str = ""
 
 
+@event_type("book-lent")
+@dataclass(frozen=True)
+class BookLentFrozen:
+    isbn: str
+
+
 @event_type("book-returned")
 @dataclass
 class BookReturned(BookEvent):
@@ -370,7 +376,7 @@ def test_what_the_container_provides_is_asked_for_at_each_call(recorder: Recorde
     assert [seen for _, seen in recorder.calls] == [0, 1, 2]
 
 
-def test_an_event_is_decoded_once_for_all_handlers_of_a_class_and_anew_for_each_dict(
+def test_only_what_nobody_can_change_is_decoded_once_for_several_handlers(
     recorder: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     decoded: list[type] = []
@@ -385,13 +391,14 @@ def test_an_event_is_decoded_once_for_all_handlers_of_a_class_and_anew_for_each_
         return counted
 
     monkeypatch.setattr(planning, "decoder_for", counting)
-    for annotation in (BookLent, BookEvent, dict, Event, BookLent, dict[str, Any], Mapping):
+    frozen = BookLentFrozen
+    for annotation in (BookLent, frozen, BookEvent, dict, Event, BookLent, frozen, dict[str, Any], frozen, Mapping):
         recorder.handles(annotation)
     dispatcher = recorder.dispatcher()
     for _ in range(2):
         del decoded[:]
         dispatch(dispatcher, event(), recorder.unit, CONTEXT)
-        assert decoded == [BookLent, dict, dict, Mapping]
+        assert decoded == [BookLent, frozen, BookLent, dict, BookLent, dict, Mapping]
 
 
 def test_what_a_handler_changes_in_its_dict_the_next_one_does_not_see(recorder: Recorder) -> None:

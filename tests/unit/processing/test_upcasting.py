@@ -79,6 +79,12 @@ def generated(raw: Event) -> Iterator[Upcast]:
     yield Upcast("b", raw.subject)
 
 
+def generated_from_one_dict(data: dict[str, Any]) -> Iterator[Upcast]:
+    for number in (1, 2):
+        data["number"] = number
+        yield Upcast("a", data)
+
+
 def nothing(raw: Event) -> None:
     return None
 
@@ -110,6 +116,7 @@ async def asynchronous(data: dict[str, Any]) -> Upcast:
         (one, [("lent.v2", {"isbn": "1", "due": "soon"})]),
         (several, [("b", 1), ("a", 2), ("b", 3)]),
         (generated, [("a", 7), ("b", "/books/1")]),
+        (generated_from_one_dict, [("a", {"isbn": "1", "number": 1}), ("a", {"isbn": "1", "number": 2})]),
         (nothing, []),
         (none_of_several, []),
         (without_data, [("lent.v2", None)]),
