@@ -7,6 +7,7 @@ import re
 import signal
 import sqlite3
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -47,23 +48,39 @@ def line_with(process: subprocess.Popen[str], pattern: str) -> str:
     return pytest.fail(f"the process ended without saying {pattern!r}")
 
 
+class Cluster:
+    """A standalone cluster on loopback, of a master and as many workers as are started."""
+
+    def __init__(self, started: list[subprocess.Popen[str]], folder: Path) -> None:
+        self._started = started
+        self._work = folder / "work"
+        settings = folder / "cluster.conf"
+        settings.write_text(
+            f"spark.authenticate true\nspark.authenticate.secret {SECRET}\nspark.network.crypto.enabled true\n"
+        )
+        self._shared = ("--properties-file", str(settings), "--host", "127.0.0.1", "--webui-port", "0")
+        master = spark_class("org.apache.spark.deploy.master.Master", "--port", "0", *self._shared)
+        started.append(master)
+        self.url = line_with(master, r"spark://127\.0\.0\.1:\d+")
+
+    def add_worker(self) -> None:
+        """Start a worker with two cores, and wait until the master knows it."""
+        size = ("--cores", "2", "--memory", "1g", "--work-dir", str(self._work))
+        worker = spark_class("org.apache.spark.deploy.worker.Worker", *size, *self._shared, self.url)
+        self._started.append(worker)
+        line_with(worker, "Successfully registered with master")
+
+
 @pytest.fixture
-def cluster(started, tmp_path) -> str:
-    """A master and a worker with two cores; returns the master's URL."""
-    package = "org.apache.spark.deploy"
-    settings = tmp_path / "cluster.conf"
-    settings.write_text(
-        f"spark.authenticate true\nspark.authenticate.secret {SECRET}\nspark.network.crypto.enabled true\n"
-    )
-    shared = ("--properties-file", str(settings), "--host", "127.0.0.1", "--webui-port", "0")
-    master = spark_class(f"{package}.master.Master", "--port", "0", *shared)
-    started.append(master)
-    url = line_with(master, r"spark://127\.0\.0\.1:\d+")
-    place = ("--work-dir", str(tmp_path / "work"), *shared)
-    worker = spark_class(f"{package}.worker.Worker", "--cores", "2", "--memory", "1g", *place, url)
-    started.append(worker)
-    line_with(worker, "Successfully registered with master")
-    return url
+def empty_cluster(started, tmp_path) -> Cluster:
+    return Cluster(started, tmp_path)
+
+
+@pytest.fixture
+def cluster(empty_cluster) -> str:
+    """A master and a worker; returns the master's URL."""
+    empty_cluster.add_worker()
+    return empty_cluster.url
 
 
 AUTHENTICATED = {
@@ -97,3 +114,38 @@ def test_a_wrong_secret_is_refused_by_the_cluster(project, cluster):
     assert run.code == 2, run.err
     assert "[OCQ-402] Spark did not start" in run.err
     assert SECRET not in run.out + run.err
+
+
+IMPATIENT = """
+from opencqrs_py.cli.main import main
+from opencqrs_py.engines.spark import engine
+
+if __name__ == "__main__":
+    engine.STILL_SECONDS = 3.0
+    main()
+"""
+
+
+def test_a_master_without_workers_is_reported_and_the_run_continues_when_it_has_one(project, empty_cluster):
+    project.write("impatient.py", IMPATIENT)
+    project.write_events(EVENTS)
+    assert project.opencqrs("events", "import", "events.ndjson").code == 0
+    arguments = ["run", "--until-caught-up", *settings_for(empty_cluster.url)]
+    run = subprocess.Popen(
+        [sys.executable, "impatient.py", *arguments],
+        cwd=project.folder,
+        env={**os.environ, **AUTHENTICATED},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        line_with(run, r"Spark did not start a round: no task was running on Spark for 3 s")
+        empty_cluster.add_worker()
+        _, err = run.communicate(timeout=180)
+        assert run.returncode == 0, err
+    finally:
+        run.kill()
+    with sqlite3.connect(project.folder / "read.db") as connection:
+        assert connection.execute("SELECT count(*) FROM audit").fetchone() == (EVENTS,)

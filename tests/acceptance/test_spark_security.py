@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,8 @@ pytestmark = [
 ]
 
 SECRET = "marker-3f9c1e"
+ATTACK = Path(__file__).with_name("spark_attack.py")
+LISTENING = "0A"
 
 HOLDING_HANDLERS = """
 from pathlib import Path
@@ -34,7 +37,7 @@ def lend(event: Event, connection: Connection) -> None:
 """
 
 
-def held_run(project) -> subprocess.Popen[str]:
+def held_run(project, **environment: str) -> subprocess.Popen[str]:
     """Start a run whose handlers wait until the file ``go`` exists; return it when the first of them waits."""
     project.write("handlers.py", HOLDING_HANDLERS)
     project.write_events(20)
@@ -42,7 +45,7 @@ def held_run(project) -> subprocess.Popen[str]:
     return subprocess.Popen(
         project.command("run", "--until-caught-up"),
         cwd=project.folder,
-        env={**os.environ, "OPENCQRS__SPARK__CONF__SPARK_HADOOP_FS_S3A_SECRET_KEY": SECRET},
+        env={**os.environ, "OPENCQRS__SPARK__CONF__SPARK_HADOOP_FS_S3A_SECRET_KEY": SECRET, **environment},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -51,13 +54,13 @@ def held_run(project) -> subprocess.Popen[str]:
 
 
 @contextmanager
-def held(project) -> Iterator[subprocess.Popen[str]]:
+def held(project, **environment: str) -> Iterator[subprocess.Popen[str]]:
     """A run that waits in its handlers; it ends when the test has let it go."""
-    process = held_run(project)
+    process = held_run(project, **environment)
     try:
         while not (project.folder / "begun").exists():
-            if process.poll() is not None:
-                pytest.fail(process.communicate()[1])
+            with suppress(subprocess.TimeoutExpired):
+                pytest.fail(f"the run ended with {process.wait(timeout=0.05)}: {process.communicate()[1]}")
         yield process
     finally:
         process.send_signal(signal.SIGKILL)
@@ -85,9 +88,61 @@ def test_no_setting_of_spark_stands_in_the_arguments_of_a_process(project):
         assert any("org.apache.spark.deploy.SparkSubmit" in arguments for arguments in said.values())
         assert any("pyspark" in arguments and "daemon" in arguments for arguments in said.values())
         assert [arguments for arguments in said.values() if SECRET in arguments or "--conf" in arguments] == []
-        (project.folder / "go").touch()
-        out, err = process.communicate(timeout=60)
-        assert (process.returncode, err) == (0, ""), out
+        let_go(project, process)
+
+
+def let_go(project, process: subprocess.Popen[str]) -> None:
+    """Let a held run end, and see that nothing has disturbed it."""
+    (project.folder / "go").touch()
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (0, ""), out
+
+
+def listening_ports(pids: set[int]) -> set[str]:
+    """Return the TCP ports on which these processes listen."""
+    sockets = set()
+    for entry in (entry for pid in pids for entry in Path(f"/proc/{pid}/fd").glob("*")):
+        try:
+            sockets.add(str(entry.readlink()))
+        except OSError:
+            continue
+    files = (Path("/proc/net", name).read_text() for name in ("tcp", "tcp6"))
+    fields = [line.split() for file in files for line in file.splitlines()[1:]]
+    mine = [words[1] for words in fields if words[3] == LISTENING and f"socket:[{words[9]}]" in sockets]
+    return {str(int(address.rpartition(":")[2], 16)) for address in mine}
+
+
+def attacked(process: subprocess.Popen[str]) -> list[tuple[str, str]]:
+    """Let another user ask each port of a run for the block of its first round; return the answers."""
+    ports = listening_ports(processes_below(process.pid))
+    assert len(ports) >= 2  # for messages and for blocks
+    command = [sys.executable, str(ATTACK), "broadcast_0_piece0", *ports]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    return [(kind, body) for kind, body in json.loads(done.stdout).values()]
+
+
+def test_another_user_gets_nothing_from_a_run_and_does_not_disturb_it(project):
+    with held(project) as process:
+        answers = attacked(process)
+        assert "block" not in {kind for kind, _ in answers}
+        assert sum("Sasl" in body for _, body in answers) >= 2, answers
+        let_go(project, process)
+
+
+def test_without_authentication_another_user_gets_blocks_but_they_hold_no_settings(project):
+    place = project.folder / f"{SECRET}.db"
+    unprotected = {
+        "OPENCQRS__DATABASE__URL": f"sqlite:///{place}",
+        "OPENCQRS__SPARK__ALLOW_UNAUTHENTICATED": "true",
+        "OPENCQRS__SPARK__CONF__SPARK_AUTHENTICATE": "false",
+        "OPENCQRS__SPARK__CONF__SPARK_BROADCAST_COMPRESS": "false",
+    }
+    with held(project, **unprotected) as process:
+        (block,) = [body for kind, body in attacked(process) if kind == "block"]
+        assert "OrderHandler" in block
+        assert SECRET not in block
+        let_go(project, process)
+        assert place.exists()
 
 
 OWN_SESSION = """

@@ -10,7 +10,8 @@ from opencqrs_py.engines.spark.session import Sessions, SessionSettings
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    sessions = Sessions(SessionSettings(master="local[2]", name="tests"))
+    quick = {"spark.sql.shuffle.partitions": "1", "spark.sql.streaming.forceDeleteTempCheckpointLocation": "true"}
+    sessions = Sessions(SessionSettings(master="local[2]", conf=quick, name="tests"))
     yield sessions.open()
     sessions.close()
 

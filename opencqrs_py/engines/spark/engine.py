@@ -1,6 +1,6 @@
-"""The Spark engine: gives orders to the groups' queries and takes in their reports.
+"""The Spark engine: starts the groups' rounds and takes in their reports.
 
-Runs on the driver. One coordinator thread decides; Spark's threads only bring reports.
+Runs on the driver. One coordinator thread decides; the threads of rounds only bring reports.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 from opencqrs_py.engines.runs import GroupRun, claim, release, settle
+from opencqrs_py.engines.spark.jobs import GroupJobs, running_tasks, spark_trouble
 from opencqrs_py.engines.spark.orders import Order, Report
-from opencqrs_py.engines.spark.query import GroupQuery, spark_trouble
 from opencqrs_py.engines.spark.session import Sessions
+from opencqrs_py.engines.spark.stillness import Stillness
 from opencqrs_py.engines.spark.worker import OrderHandler
 from opencqrs_py.engines.watching import HeadWatcher
 from opencqrs_py.errors import EngineLostError
@@ -29,12 +30,13 @@ __all__ = ["SparkEngine"]
 
 ORDER_SECONDS = 2.0  # a round's length: short enough to stop within, long enough to make Spark's own cost small
 _IDLE_SECONDS = 1.0
+STILL_SECONDS = 60.0  # how long a round may wait while nothing at all runs on Spark
 
 
 class _Group:
-    """A group, its partitions and its query.
+    """A group, its partitions and its jobs.
 
-    ``busy`` are the partitions of the round under way; ``waiting`` is true once its orders were sent.
+    ``busy`` are the partitions of the round under way; ``since`` is the time at which its job was started.
     """
 
     def __init__(self, run: GroupRun, partitions: list[SupervisedPartition], watcher: HeadWatcher) -> None:
@@ -42,8 +44,8 @@ class _Group:
         self.partitions = partitions
         self.watcher = watcher
         self.busy: tuple[SupervisedPartition, ...] = ()
-        self.waiting = False
-        self.query: GroupQuery | None = None
+        self.since: float | None = None
+        self.jobs: GroupJobs | None = None
 
     def ready(self) -> list[SupervisedPartition]:
         """Return the partitions that have something to do now."""
@@ -57,12 +59,13 @@ class _Group:
         return min(waits, default=_IDLE_SECONDS)
 
     def _has_work(self, partition: SupervisedPartition) -> bool:
-        behind = partition.cursor.position < self.watcher.head
-        return behind or partition.cursor.position != partition.cursor.stored
+        cursor = partition.cursor
+        # A partition whose task was lost after it had handled everything recovers by a step that finds nothing.
+        return cursor.position < self.watcher.head or cursor.position != cursor.stored or partition.trouble is not None
 
 
 class SparkEngine:
-    """Runs each group as one Structured Streaming query.
+    """Runs each group as one Spark job after the other.
 
     Args:
         runs: The groups.
@@ -93,6 +96,7 @@ class SparkEngine:
         self._stopping = False
         self._failure: Exception | None = None
         self._spark: SparkSession | None = None
+        self._stillness = Stillness(self._running_tasks, self._clock, STILL_SECONDS)
         self._thread = Thread(target=self._coordinate, name="opencqrs-coordinator", daemon=True)
 
     def start(self) -> None:
@@ -126,8 +130,8 @@ class SparkEngine:
             watcher.stop()
         self._await_rounds(patience)
         for group in self._groups:
-            if group.query is not None:
-                group.query.stop()
+            if group.jobs is not None:
+                group.jobs.stop()
             for partition in group.partitions:
                 release(partition, group.run.processing.tracker, self._observer)
         self._sessions.close()
@@ -146,27 +150,33 @@ class SparkEngine:
         spark = self._sessions.open()
         self._spark = spark
         for group in self._groups:
-            group.query = GroupQuery(
+            group.jobs = GroupJobs(
                 spark,
                 group.run.group,
-                OrderHandler(group.run.recipe),
+                OrderHandler(self._sessions.handed_over(group.run.recipe)),
                 partial(self._reported, group),
-                partial(self._broken, group),
+                partial(self._lost, group),
             )
 
     def _coordinate(self) -> None:
         try:
             self._give_orders_until_stopped()
         except (Py4JError, OSError) as error:
-            fix = "start again: progress is safe in the database"
-            self._failure = EngineLostError("OCQ-403", f"Spark's JVM has gone ({type(error).__name__})", fix=fix)
-        except Exception as error:  # seen by check()
-            self._failure = error
+            self._fail(_jvm_gone(error))
+        except Exception as error:
+            self._fail(error)
+
+    def _fail(self, error: Exception) -> None:
+        """End the coordinator; ``check`` raises the error. Nothing waits for rounds that were not started."""
+        self._failure = self._failure or error
+        for group in self._groups:
+            if group.since is None:
+                self._free(group)
 
     def _give_orders_until_stopped(self) -> None:
         while True:
             with self._changed:
-                if self._stopping:
+                if self._stopping or self._failure is not None:
                     return
                 rounds = [(group, ready) for group in self._groups if (ready := group.ready())]
                 for group, ready in rounds:
@@ -175,57 +185,69 @@ class SparkEngine:
                     self._changed.wait(min(group.next_due() for group in self._groups))
             if rounds and self._spark is None:
                 self._open()
-            self._look_after_queries()
+            self._look_after_rounds()
             for group, ready in rounds:
                 self._give_orders(group, ready)
 
-    def _look_after_queries(self) -> None:
-        """A query that Spark has ended brings no report any more."""
-        for group in self._groups:
-            if group.waiting and group.query is not None and not group.query.alive:
-                self._broken(group, Trouble(Origin.OUTAGE, permanent=False, error="Spark ended the query", message=""))
+    def _look_after_rounds(self) -> None:
+        """Abandon the rounds that wait while nothing runs, so that the partitions are claimed again.
+
+        A round of which a task runs is left alone: a handler may take as long as it likes, and of an executor that does
+        not answer Spark itself says so.
+        """
+        waiting = [(group, group.since) for group in self._groups if group.since is not None]
+        if not self._stillness.lasts([since for _, since in waiting]):
+            return
+        for group, _ in waiting:
+            if group.jobs is not None and group.jobs.abandon_round():
+                self._broken(group, _still(STILL_SECONDS))
+                self._free(group)
+
+    def _running_tasks(self) -> int:
+        return 0 if self._spark is None else running_tasks(self._spark.sparkContext)
 
     def _give_orders(self, group: _Group, ready: list[SupervisedPartition]) -> None:
         """Deal the partitions out to as many tasks as can run at once; each task reads the log once."""
+        if group.jobs is None:
+            return
+        group.since = self._clock.monotonic()
         try:
-            if group.query is not None:
-                tasks = min(len(ready), self._slots())
-                dealt = (tuple(p.cursor for p in ready[task::tasks]) for task in range(tasks))
-                orders = [Order(cursors, ORDER_SECONDS) for cursors in dealt]
-                group.waiting = True
-                group.query.send(orders)
+            tasks = min(len(ready), self._slots())
+            dealt = (tuple(p.cursor for p in ready[task::tasks]) for task in range(tasks))
+            group.jobs.start_round([Order(cursors, ORDER_SECONDS) for cursors in dealt])
         except Exception as error:
-            self._sessions.check()
-            self._broken(group, spark_trouble(error))
+            self._lost(group, error)
 
     def _slots(self) -> int:
         """Return how many tasks can run at once; executors of a cluster come and go."""
         return max(1, self._spark.sparkContext.defaultParallelism) if self._spark is not None else 1
 
     def _reported(self, group: _Group, reports: Sequence[Report]) -> None:
-        """Take reports in. Called by Spark, which must not see an error of ours."""
+        """Take reports in. Called on the thread of a round."""
         try:
-            self._take_in(group, reports)
-        except Exception as error:  # seen by check()
-            self._failure = error
+            outcomes = {outcome.cursor.partition: outcome for report in reports for outcome in report.outcomes}
+            for partition in group.busy:
+                settle(partition, outcomes[partition.partition], group.run.processing.tracker, self._observer)
+        except Exception as error:
+            self._fail(error)
+        finally:
+            self._free(group)
 
-    def _take_in(self, group: _Group, reports: Sequence[Report]) -> None:
-        outcomes = {outcome.cursor.partition: outcome for report in reports for outcome in report.outcomes}
-        tracker = group.run.processing.tracker
-        left = []
-        for partition in group.busy:
-            outcome = outcomes.get(partition.partition)
-            if outcome is None:
-                left.append(partition)
-            else:
-                settle(partition, outcome, tracker, self._observer)
-        self._free(group, left)
+    def _lost(self, group: _Group, error: Exception) -> None:
+        """Take in that Spark could not finish a round. Called on the thread of the round."""
+        try:
+            if not self._stopping:
+                self._sessions.check()
+                self._broken(group, spark_trouble(error))
+        except (Py4JError, OSError) as gone:
+            self._fail(_jvm_gone(gone))
+        except Exception as failed:
+            self._fail(failed)
+        finally:
+            self._free(group)
 
     def _broken(self, group: _Group, trouble: Trouble) -> None:
-        """Take the partitions over anew: what the lost tasks have committed is only in the database."""
-        if self._stopping:  # we cancelled it ourselves
-            self._free(group, [])
-            return
+        """Claim the partitions again: what the lost tasks have committed is only in the database."""
         tracker = group.run.processing.tracker
         try:
             cursors = tracker.claim(group.run.group, group.run.partitions, 0, self._owner)
@@ -237,14 +259,23 @@ class SparkEngine:
             partition.claimed_again(cursor)
         for partition in group.busy:
             settle(partition, Outcome(partition.cursor, trouble=trouble), tracker, self._observer)
-        self._free(group, [])
 
-    def _free(self, group: _Group, left: list[SupervisedPartition]) -> None:
+    def _free(self, group: _Group) -> None:
         with self._changed:
-            group.busy = tuple(left)
-            group.waiting = bool(left)
+            group.busy = ()
+            group.since = None
             self._changed.notify_all()
 
     def _wake(self) -> None:
         with self._changed:
             self._changed.notify_all()
+
+
+def _jvm_gone(error: Exception) -> EngineLostError:
+    fix = "start again: progress is safe in the database"
+    return EngineLostError("OCQ-403", f"Spark's JVM has gone ({type(error).__name__})", fix=fix)
+
+
+def _still(seconds: float) -> Trouble:
+    message = f"no task was running on Spark for {seconds:g} s while this one waited: there is no executor for it"
+    return Trouble(Origin.OUTAGE, permanent=False, error="Spark did not start a round", message=message)

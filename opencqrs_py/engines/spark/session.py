@@ -21,8 +21,10 @@ from pyspark import SparkContext
 from pyspark.find_spark_home import _find_spark_home
 from pyspark.sql import SparkSession
 
+from opencqrs_py.engines.runs import Recipe
 from opencqrs_py.engines.spark.authentication import SECURE_CLUSTER, SECURE_LOCAL, is_local, refuse_unauthenticated
 from opencqrs_py.engines.spark.java import find_java
+from opencqrs_py.engines.spark.kept_recipes import KeptRecipe, keep
 from opencqrs_py.engines.spark.launch_settings import settings_by_file, value_before_launch
 from opencqrs_py.engines.spark.launching import QuietErrors, interrupts_deferred, own_process_group
 from opencqrs_py.errors import EngineError
@@ -66,6 +68,7 @@ class Sessions:
         self._session: SparkSession | None = None
         self._owned = False
         self._folder: TemporaryDirectory[str] | None = None
+        self._kept: list[KeptRecipe] = []
 
     def require_authentication(self) -> None:
         """See that the session, which may be opened much later, will authenticate the programs that connect to it.
@@ -111,8 +114,24 @@ class Sessions:
             msg = "the Spark context was stopped"
             raise Py4JError(msg)
 
+    def handed_over(self, recipe: Recipe) -> Recipe | KeptRecipe:
+        """Return what tasks are sent in the place of a recipe. The session must be open.
+
+        With a local master that is the name of a file, and no secret. Executors of a cluster can read no file of this
+        machine: they are sent the recipe, encrypted unless Spark is set otherwise.
+        """
+        context = self.open().sparkContext
+        if not is_local(str(context.master)):
+            return recipe
+        kept = keep(recipe, Path(context._temp_dir))  # noqa: SLF001 which the JVM deletes, even if this process is killed
+        self._kept.append(kept)
+        return kept
+
     def close(self) -> None:
         """Stop the session if it was started here."""
+        for kept in self._kept:
+            Path(kept.file).unlink(missing_ok=True)
+        self._kept = []
         if self._session is not None and self._owned:
             with suppress(Py4JError, OSError):  # the JVM may be gone already
                 self._session.stop()
@@ -166,10 +185,6 @@ class Sessions:
             "spark.task.maxFailures": "1",  # a failed round is ours to repeat, from the progress in the database
             "spark.ui.enabled": "false",
             "spark.ui.showConsoleProgress": "false",
-            "spark.sql.streaming.forceDeleteTempCheckpointLocation": "true",
-            "spark.sql.streaming.numRecentProgressUpdates": "1",
-            "spark.sql.streaming.stopTimeout": "2s",
-            "spark.sql.shuffle.partitions": "1",
         }
         conf |= SECURE_LOCAL if is_local(self._master) else SECURE_CLUSTER
         if self._on_this_machine:

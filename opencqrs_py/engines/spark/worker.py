@@ -1,7 +1,8 @@
 """The executor side: carries out orders.
 
-Runs on executors, once per order. ``OrderHandler`` travels there pickled with every micro-batch, so it holds nothing
-but the recipe; what the recipe builds stays in the Python worker and serves all later orders of the group.
+Runs on executors, once per order. ``OrderHandler`` travels there pickled with every round, so it holds nothing but the
+recipe, or where the recipe is; what the recipe builds stays in the Python worker and serves all later orders of the
+group.
 """
 
 from __future__ import annotations
@@ -9,13 +10,12 @@ from __future__ import annotations
 import gc
 import platform
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from opencqrs_py.engines.runs import Recipe
+from opencqrs_py.engines.spark.kept_recipes import KeptRecipe
 from opencqrs_py.engines.spark.orders import Order, Report, read_order, write_report
 from opencqrs_py.model.outcome import Origin, Outcome, Trouble
 from opencqrs_py.processing.error_text import error_text
@@ -23,29 +23,24 @@ from opencqrs_py.processing.group import GroupProcessing
 from opencqrs_py.processing.interrupts import raise_interrupt
 from opencqrs_py.processing.tracebacks import own_frames
 
-__all__ = ["REPORT_SCHEMA", "OrderHandler", "carry_out", "python_of_workers"]
-
-REPORT_SCHEMA = "report string"
+__all__ = ["OrderHandler", "carry_out", "python_of_workers"]
 
 _built: dict[Recipe, GroupProcessing] = {}
 
 
 @dataclass(frozen=True)
 class OrderHandler:
-    """The function that Spark maps over a micro-batch: a line with an order in, a line with its report out.
+    """The function that Spark maps over a round: a line with an order in, a line with its report out.
 
     Attributes:
-        recipe: Builds the group's parts. Must pickle, hash and compare by value.
+        recipe: Builds the group's parts, or says where the recipe is that does. Must pickle, hash and compare by value.
     """
 
-    recipe: Recipe
+    recipe: Recipe | KeptRecipe
 
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Carry out the orders of one task. Called by Spark once per task, with zero or more batches."""
-        for batch in batches:
-            for line in batch.column(0).to_pylist():
-                report = self._carried_out(read_order(line))
-                yield pa.RecordBatch.from_pydict({"report": [write_report(report)]})
+    def __call__(self, line: str) -> str:
+        """Carry out an order. Called by Spark once per task."""
+        return write_report(self._carried_out(read_order(line)))
 
     def _carried_out(self, order: Order) -> Report:
         try:
@@ -59,10 +54,11 @@ class OrderHandler:
         return carry_out(processing, order)
 
     def _processing(self) -> GroupProcessing:
-        if self.recipe not in _built:
-            _built[self.recipe] = self.recipe()
+        recipe = self.recipe.fetch() if isinstance(self.recipe, KeptRecipe) else self.recipe
+        if recipe not in _built:
+            _built[recipe] = recipe()
             gc.freeze()  # the collector need not look at it again and again; this process does nothing else
-        return _built[self.recipe]
+        return _built[recipe]
 
 
 def carry_out(processing: GroupProcessing, order: Order) -> Report:
@@ -96,9 +92,4 @@ def _both(first: Outcome, then: Outcome) -> Outcome:
 
 def python_of_workers(spark: SparkSession) -> str:
     """Ask one Python worker for its version. Called on the driver; the inner function runs on an executor."""
-
-    def answer(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for _ in batches:
-            yield pa.RecordBatch.from_pydict({"report": [platform.python_version()]})
-
-    return str(spark.range(1, numPartitions=1).mapInArrow(answer, REPORT_SCHEMA).collect()[0][0])
+    return str(spark.sparkContext.parallelize([0], 1).map(lambda _: platform.python_version()).collect()[0])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from pyspark.errors import PythonException
 
-from opencqrs_py.engines.spark.query import spark_trouble
+from opencqrs_py.engines.spark.jobs import spark_trouble
 from opencqrs_py.model.outcome import Origin
 
 OF_A_WORKER = """

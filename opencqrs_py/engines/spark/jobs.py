@@ -1,0 +1,141 @@
+"""The rounds of one group as plain Spark jobs.
+
+Runs on the driver. A round is one job with one task for each order; a thread of its own waits for it. Nothing listens
+for orders, and nothing is kept between two rounds: the driver knows where each partition continues, or the database.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from threading import Lock, Thread
+
+from py4j.protocol import Py4JError
+from pyspark import SparkContext
+from pyspark.errors import PySparkException, PythonException
+from pyspark.sql import SparkSession
+
+from opencqrs_py.engines.spark.orders import Order, Report, read_report, write_order
+from opencqrs_py.engines.spark.worker import OrderHandler
+from opencqrs_py.model.outcome import Origin, Trouble
+
+__all__ = ["GroupJobs", "running_tasks", "spark_trouble"]
+
+_TRACEBACK = "Traceback (most recent call last):"
+_CANCEL_SECONDS = 2.0  # how long a cancelled job may take to end; Spark then kills its Python workers
+
+
+class GroupJobs:
+    """Runs the rounds of a group, one at a time.
+
+    Args:
+        spark: The session.
+        group: The group's name; also that of the jobs' group in Spark.
+        handler: What the executors do.
+        done: Called with the reports of a round, on the thread of the round.
+        broken: Called, likewise, with the error when Spark could not finish a round.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        group: str,
+        handler: OrderHandler,
+        done: Callable[[Sequence[Report]], None],
+        broken: Callable[[Exception], None],
+    ) -> None:
+        self._context: SparkContext = spark.sparkContext
+        self._group = group
+        self._handler = handler
+        self._done = done
+        self._broken = broken
+        self._lock = Lock()
+        self._tag = ""  # of the round under way
+        self._thread: Thread | None = None
+
+    def start_round(self, orders: Sequence[Order]) -> None:
+        """Start a job that carries out these orders. The round before must be over or abandoned."""
+        tag = f"opencqrs-{uuid.uuid4().hex}"
+        with self._lock:
+            self._tag = tag
+        self._thread = Thread(target=self._run, args=(tag, orders), name=f"opencqrs-{self._group}", daemon=True)
+        self._thread.start()
+
+    def abandon_round(self) -> bool:
+        """Cancel the round under way; neither ``done`` nor ``broken`` is called for it any more.
+
+        Returns:
+            Whether there was one.
+        """
+        with self._lock:
+            tag, self._tag = self._tag, ""
+        if tag:
+            with suppress(Py4JError, PySparkException, OSError):  # the JVM may be gone already
+                self._context.cancelJobsWithTag(tag)
+        return bool(tag)
+
+    def stop(self) -> None:
+        """Cancel the round under way, and wait a little for its end."""
+        if self.abandon_round() and self._thread is not None:
+            self._thread.join(_CANCEL_SECONDS)
+
+    def _run(self, tag: str, orders: Sequence[Order]) -> None:
+        try:
+            reports = self._carried_out(tag, orders)
+        except Exception as error:  # Spark's failures are reported; the coordinator continues
+            if self._finished(tag):
+                self._broken(error)
+        else:
+            if self._finished(tag):
+                self._done(reports)
+
+    def _carried_out(self, tag: str, orders: Sequence[Order]) -> list[Report]:
+        partitions = sum(len(order.cursors) for order in orders)
+        self._context.setJobGroup(self._group, f"{self._group}: {partitions} partitions", interruptOnCancel=True)
+        self._context.addJobTag(tag)  # the program may have jobs of its own in a group of this name
+        lines = [write_order(order) for order in orders]
+        return [read_report(line) for line in self._context.parallelize(lines, len(lines)).map(self._handler).collect()]
+
+    def _finished(self, tag: str) -> bool:
+        """Take in that a round has ended; return whether it was the one under way."""
+        with self._lock:
+            current = self._tag == tag
+            if current:
+                self._tag = ""
+        return current
+
+
+def running_tasks(context: SparkContext) -> int:
+    """Return how many tasks run on Spark now, of all jobs of the program."""
+    tracker = context.statusTracker()
+    stages = (tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds())
+    return sum(stage.numActiveTasks for stage in stages if stage is not None)
+
+
+def spark_trouble(error: Exception) -> Trouble:
+    """Return what a failed round comes to.
+
+    A Python error that reached Spark was raised outside every handler and would be raised again; all else, such as a
+    worker or an executor that died, may pass.
+    """
+    lasting = isinstance(error, PythonException)
+    origin = Origin.FRAMEWORK if lasting else Origin.OUTAGE
+    return Trouble(origin, permanent=lasting, error="Spark could not finish a round", message=_first_line(error))
+
+
+def _first_line(error: Exception) -> str:
+    """Return the reason without the JVM's stack."""
+    text = error.getMessage() if isinstance(error, PySparkException) else str(error)
+    if isinstance(error, PythonException) and (raised := _raised_last(text or "")):
+        return raised[:300]
+    lines = [line.strip(" :") for line in (text or type(error).__name__).splitlines() if line.strip()]
+    said = [line for line in lines if not line.startswith("at ")] or lines
+    telling = [line for line in said if "Error" in line or "exited" in line or "lost" in line]
+    return (telling or said)[0][:300]
+
+
+def _raised_last(text: str) -> str:
+    """Return the line of a Python traceback that says what was raised last; its other lines are source code."""
+    _, _, last = text.rpartition(_TRACEBACK)
+    return next((line.strip() for line in last.splitlines() if line.strip() and not line.startswith(" ")), "")

@@ -1,0 +1,114 @@
+"""Rounds of Spark that never come back, or not in the way that was meant."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+import subprocess
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="reads /proc"),
+]
+
+EVENTS = 40
+
+KILLING_HANDLERS = """
+import os, signal
+from pathlib import Path
+from opencqrs_py import Event, event_handling, on_start
+from sqlalchemy import Connection, text
+
+@on_start("catalog")
+def tables(connection: Connection) -> None:
+    connection.execute(text("CREATE TABLE IF NOT EXISTS seen (id VARCHAR(20) NOT NULL)"))
+
+@event_handling("catalog", types=["library.*"])
+def see(event: Event, connection: Connection) -> None:
+    connection.execute(text("INSERT INTO seen VALUES (:id)"), {"id": event.id})
+    if event.id == "20" and not Path("killed").exists():
+        Path("killed").touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+WAITING_HANDLERS = """
+from pathlib import Path
+import threading
+from opencqrs_py import Event, event_handling
+from sqlalchemy import Connection
+
+@event_handling("catalog", types=["library.*"])
+def wait(event: Event, connection: Connection) -> None:
+    Path("begun").touch()
+    threading.Event().wait()
+"""
+
+
+def test_a_worker_that_dies_costs_a_round_and_no_event(project):
+    project.write("handlers.py", KILLING_HANDLERS)
+    project.write_events(EVENTS)
+    assert project.opencqrs("events", "import", "events.ndjson").code == 0
+    run = project.opencqrs("run", "--until-caught-up")
+    assert run.code == 0, run.err
+    assert "Spark could not finish a round" in run.err
+    assert (project.folder / "killed").exists()
+    with sqlite3.connect(project.folder / "read.db") as connection:
+        assert connection.execute("SELECT count(*), count(DISTINCT id) FROM seen").fetchone() == (EVENTS, EVENTS)
+
+
+def running(project) -> subprocess.Popen[str]:
+    """Start a run whose handlers never return; return it when the first of them was called."""
+    project.write("handlers.py", WAITING_HANDLERS)
+    project.write_events(EVENTS)
+    assert project.opencqrs("events", "import", "events.ndjson").code == 0
+    process = subprocess.Popen(
+        project.command("run"),
+        cwd=project.folder,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    while not (project.folder / "begun").exists():
+        with suppress(subprocess.TimeoutExpired):
+            pytest.fail(f"the run ended with {process.wait(timeout=0.05)}: {process.communicate()[1]}")
+    return process
+
+
+def test_a_jvm_that_is_killed_ends_the_run_with_exit_code_1_and_says_so(project):
+    process = running(project)
+    try:
+        os.kill(java_below(process.pid), signal.SIGKILL)
+        _, err = process.communicate(timeout=60)
+        assert process.returncode == 1
+        assert err.startswith("[OCQ-403] Spark's JVM has gone"), err
+        assert "Traceback" not in err
+    finally:
+        process.kill()
+
+
+def test_a_round_whose_handler_never_returns_is_cancelled_when_the_patience_of_a_stop_ends(project):
+    process = running(project)
+    try:
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+        assert process.returncode == 130, err
+        assert "stopped; each partition" in err
+        assert "Traceback" not in err
+    finally:
+        process.kill()
+
+
+def java_below(parent: int) -> int:
+    """Return the id of the JVM that a process has started."""
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            its_parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+            if its_parent == parent and b"SparkSubmit" in (folder / "cmdline").read_bytes():
+                return int(folder.name)
+    return pytest.fail("no JVM was started")

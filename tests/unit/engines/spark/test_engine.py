@@ -1,0 +1,230 @@
+"""The engine's coordinator, with a Spark that is not there: its jobs run in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from queue import Queue
+from threading import Event as Signal
+from types import SimpleNamespace
+
+import pytest
+from py4j.protocol import Py4JNetworkError
+
+from opencqrs_py.adapters.sql import Database, SqlEventStore, SqlProgressTracker
+from opencqrs_py.assembly.injection import ContainerInjector
+from opencqrs_py.engines.runs import GroupRun
+from opencqrs_py.engines.spark.engine import STILL_SECONDS, SparkEngine
+from opencqrs_py.errors import EngineLostError
+from opencqrs_py.model.event import Event
+from opencqrs_py.model.handler import Handler, HandlerMark
+from opencqrs_py.model.partition import layout
+from opencqrs_py.processing.backoff import ExponentialBackOff
+from opencqrs_py.processing.binding import bind
+from opencqrs_py.processing.dispatch import Dispatcher
+from opencqrs_py.processing.group import GroupProcessing
+from opencqrs_py.processing.recovery import OnExhausted
+from opencqrs_py.processing.sequencing import PerSubject, SequencingByEvent
+from opencqrs_py.processing.supervision import Observer
+from opencqrs_py.testing import FakeClock
+
+EVENTS = 60
+PARTITIONS = 3
+SECONDS = 30  # to wait at most; nothing here takes long
+
+
+class Context:
+    """A Spark context whose jobs run on the thread that collects them."""
+
+    defaultParallelism = 2  # noqa: N815 Spark's name
+
+    def __init__(self) -> None:
+        self.groups: list[str] = []
+        self.cancelled: list[str] = []
+        self.tags: list[str] = []
+        self.before: list[Callable[[], None]] = []  # what happens to the next jobs before their tasks run
+        self.after: list[Callable[[], None]] = []  # and after them
+        self.active = 0
+
+    def setJobGroup(self, group: str, _description: str, *, interruptOnCancel: bool) -> None:  # noqa: N802, N803 Spark's
+        assert interruptOnCancel
+        self.groups.append(group)
+
+    def addJobTag(self, tag: str) -> None:  # noqa: N802 Spark's name
+        self.tags.append(tag)
+
+    def cancelJobsWithTag(self, tag: str) -> None:  # noqa: N802 Spark's name
+        self.cancelled.append(tag)
+
+    def parallelize(self, lines: list[str], slices: int) -> SimpleNamespace:
+        assert len(lines) == slices
+
+        def collect(handler: Callable[[str], str]) -> list[str]:
+            if self.before:
+                self.before.pop(0)()
+            reports = [handler(line) for line in lines]
+            if self.after:
+                self.after.pop(0)()
+            return reports
+
+        return SimpleNamespace(map=lambda handler: SimpleNamespace(collect=lambda: collect(handler)))
+
+    def statusTracker(self) -> SimpleNamespace:  # noqa: N802 Spark's name
+        stage = SimpleNamespace(numActiveTasks=self.active)
+        return SimpleNamespace(getActiveStageIds=lambda: [1], getStageInfo=lambda _: stage)
+
+
+class Sessions:
+    """Sessions with that context."""
+
+    def __init__(self, context: Context) -> None:
+        self.context = context
+        self.gone = False
+
+    def require_authentication(self) -> None: ...
+
+    def open(self) -> SimpleNamespace:
+        return SimpleNamespace(sparkContext=self.context)
+
+    def handed_over(self, recipe: object) -> object:
+        return recipe
+
+    def check(self) -> None:
+        if self.gone:
+            raise Py4JNetworkError
+
+    def close(self) -> None: ...
+
+
+class Seen(Observer):
+    """Notes what happens; ``done`` is set when the last partition is at the head."""
+
+    def __init__(self) -> None:
+        self.notices: Queue = Queue()
+        self.positions: dict[object, int] = {}
+        self.done = Signal()
+
+    def noticed(self, notice) -> None:
+        self.notices.put(notice)
+
+    def reasons(self) -> list[str]:
+        """Wait until each partition has a notice; return what is the trouble."""
+        return [str(self.notices.get(timeout=SECONDS).trouble) for _ in range(PARTITIONS)]
+
+    def advanced(self, _group, partition, outcome) -> None:
+        if outcome.trouble is None:
+            self.positions[partition] = outcome.cursor.position
+        if sorted(self.positions.values()) == [EVENTS] * PARTITIONS:
+            self.done.set()
+
+
+class Engine:
+    """An engine with one group, and all that is around it."""
+
+    def __init__(self, folder) -> None:
+        self.handled: list[int] = []
+        database = Database(f"sqlite:///{folder}/all.db")
+        store = SqlEventStore(database)
+        store.append(
+            Event(0, str(n), "s", f"/x/{n % 20}", "t", None, "application/json", "{}", None) for n in range(EVENTS)
+        )
+
+        def handle(event: Event) -> None:
+            self.handled.append(event.position)
+
+        dispatcher = Dispatcher([bind(Handler(HandlerMark("g", ("t",)), handle, "here"), ContainerInjector())], ())
+        self.tracker = SqlProgressTracker(database)
+        processing = GroupProcessing(
+            "g",
+            store,
+            self.tracker,
+            dispatcher,
+            subject="/",
+            recursive=True,
+            sequencing=SequencingByEvent(PerSubject()),
+            partitions=PARTITIONS,
+            batch_size=10,
+        )
+        run = GroupRun(
+            processing,
+            lambda: processing,
+            layout(PARTITIONS),
+            lambda: 0,
+            lambda: None,
+            ExponentialBackOff(),
+            OnExhausted.SKIP,
+        )
+        self.context = Context()
+        self.sessions = Sessions(self.context)
+        self.clock = FakeClock()
+        self.seen = Seen()
+        self.engine = SparkEngine([run], "me", self.sessions, self.seen, self.clock)
+
+    def states(self) -> list[tuple[str, int]]:
+        return [(p.status().state.value, p.status().position) for p in self.engine.partitions()]
+
+
+@pytest.fixture
+def engine(tmp_path):
+    made = Engine(tmp_path)
+    yield made
+    made.engine.stop(patience=0)
+
+
+def test_each_round_is_a_job_in_the_group_of_the_groups_name(engine):
+    engine.engine.start()
+    assert engine.seen.done.wait(SECONDS)
+    assert sorted(engine.handled) == list(range(1, EVENTS + 1))
+    assert set(engine.context.groups) == {"g"}
+    assert len(set(engine.context.tags)) == len(engine.context.tags)
+    assert engine.context.cancelled == []
+
+
+def fail() -> None:
+    msg = "executor lost"
+    raise RuntimeError(msg)
+
+
+def test_partitions_whose_tasks_had_handled_everything_when_their_round_was_lost_recover(engine):
+    engine.context.after.append(fail)
+    engine.engine.start()
+    assert engine.seen.reasons() == ["Spark could not finish a round: executor lost"] * PARTITIONS
+    engine.clock.advance(5)
+    assert engine.seen.done.wait(SECONDS)
+    assert sorted(engine.handled) == list(range(1, EVENTS + 1))
+    engine.engine.stop(patience=SECONDS)
+    assert [position for _, position in engine.states()] == [EVENTS] * PARTITIONS
+    assert all(status.trouble is None for status in engine.engine.partitions())
+
+
+def test_a_round_for_which_no_task_starts_is_cancelled_reported_and_given_again(engine):
+    begun, go = Signal(), Signal()
+
+    def hang() -> None:
+        begun.set()
+        assert go.wait(SECONDS)
+
+    engine.context.before.append(hang)
+    engine.engine.start()
+    assert begun.wait(SECONDS)
+    engine.clock.advance(STILL_SECONDS + 1)
+    assert all("no task was running on Spark for 60 s" in reason for reason in engine.seen.reasons())
+    assert engine.context.cancelled == engine.context.tags[:1]
+    engine.clock.advance(5)
+    assert engine.seen.done.wait(SECONDS)
+    go.set()  # the lost round comes back when nobody waits for it: its claims are old, it handles nothing
+    engine.engine.stop(patience=SECONDS)
+    assert sorted(engine.handled) == list(range(1, EVENTS + 1))
+
+
+def test_a_jvm_that_has_gone_ends_the_engine(engine):
+    def die() -> None:
+        engine.sessions.gone = True
+        raise Py4JNetworkError
+
+    ended = Signal()
+    engine.context.before.append(lambda: (ended.set(), die()))
+    engine.engine.start()
+    assert ended.wait(SECONDS)
+    engine.engine.stop(patience=SECONDS)  # which waits until the round is over
+    with pytest.raises(EngineLostError, match="OCQ-403"):
+        engine.engine.check()
