@@ -24,6 +24,7 @@ __all__ = [
     "NonTransientError",
     "OpenCqrsError",
     "PreconditionFailedError",
+    "ProjectCodeError",
     "SeveralErrors",
     "TransientError",
 ]
@@ -102,6 +103,13 @@ class ConfigurationErrors(SeveralErrors, ConfigurationError):  # noqa: N818 as a
 
 class HandlerSignatureError(ExplainedError):
     """A handler, as written, cannot be called (OCQ-20x)."""
+
+
+class ProjectCodeError(ExplainedError):
+    """A sequence resolver, a provider or an interceptor of the project fails or breaks its contract (OCQ-21x, 22x).
+
+    No event is to blame: none is skipped for it, and none uses an attempt.
+    """
 
 
 class EventFormatError(ExplainedError, NonTransientError):

@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from opencqrs_py.errors import AssemblyError
+from opencqrs_py.errors import AssemblyError, ExplainedError, ProjectCodeError
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.partition import Partition, residue_of
 from opencqrs_py.model.selection import ATTRIBUTES
 from opencqrs_py.processing.binding import with_arguments
 from opencqrs_py.processing.decoding import decoder_for
+from opencqrs_py.processing.error_text import message_of, type_name
 from opencqrs_py.processing.event_types import EventTypes
 from opencqrs_py.processing.injectors import NothingProvided
+from opencqrs_py.processing.interrupts import raise_interrupt
 from opencqrs_py.processing.reading import Reading
 from opencqrs_py.processing.roles import RESOLVER, Kind
+from opencqrs_py.processing.sequence_ids import SequenceIds, check_plain
 from opencqrs_py.processing.sequencing import PartitionOf, Sequencing, SequencingByEvent
 from opencqrs_py.processing.signatures import Signature, read_signature
 
@@ -46,9 +49,10 @@ def sequencing_for(
     Source:
         OpenCQRS sequence resolvers for raw events and for objects.
     """
+    check_plain(resolver, place)
     signature = _signature(resolver, place)
     if signature is None:
-        return SequencingByEvent(resolver, partition_of)
+        return SequencingByEvent(resolver, partition_of, place=place)
     return SequencingByObject(resolver, signature, types, reading, place, partition_of)
 
 
@@ -86,6 +90,7 @@ class SequencingByObject:
         partition_of: PartitionOf = residue_of,
     ) -> None:
         self._call = with_arguments(resolver, signature, NothingProvided())
+        self._sequence_id = SequenceIds(self._asked, place)
         self._wanted = signature.event_classes
         self.attributes = ATTRIBUTES if signature.sees_attributes or not reading.plain else frozenset[str]()
         self.by_subject = False
@@ -120,11 +125,25 @@ class SequencingByObject:
             self._class_for(name)
 
     def belongs(self, event: Event, partition: Partition) -> bool:
-        """Say whether an event, as read, is for a partition."""
-        return self._residue(event, partition.modulus) == partition.residue
+        """Say whether an event, as read, is for a partition.
+
+        Raises:
+            ProjectCodeError: OCQ-216, if the resolver raises; it is asked while handlers run, and is none of them.
+        """
+        try:
+            return self._residue(event, partition.modulus) == partition.residue
+        except ExplainedError:
+            raise
+        except BaseException as error:
+            raise_interrupt(error)
+            what = f"the sequence resolver raised {type_name(error)}: {message_of(error)}"
+            raise ProjectCodeError("OCQ-216", what, self._place) from error
 
     def _residue(self, event: Event, modulus: int) -> int:
-        return self._partition_of(self._call(self._decoded(event), event, event, None), modulus)
+        return self._partition_of(self._sequence_id(event), modulus)
+
+    def _asked(self, event: Event) -> Any:
+        return self._call(self._decoded(event), event, event, None)
 
     def _decoded(self, event: Event) -> Any:
         found = self._class_for(event.type)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 
-from opencqrs_py.errors import AssemblyError, EventFormatError, FencedError, NonTransientError
+from opencqrs_py.errors import AssemblyError, EventFormatError, FencedError, NonTransientError, ProjectCodeError
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.outcome import Origin, Outcome, Trouble
 from opencqrs_py.model.partition import Partition
@@ -200,10 +200,11 @@ class PartitionProcessor:
         kind = type(error)  # not isinstance, which asks the error itself for its class
         if issubclass(kind, FencedError):
             return Origin.FENCED
-        behind = error.__cause__ if issubclass(kind, EventFormatError) else None  # what an upcaster raised
+        wrapped = issubclass(kind, EventFormatError | ProjectCodeError)
+        behind = error.__cause__ if wrapped else None  # what an upcaster, a provider or a resolver raised
         if any(self._is_outage(each) for each in (error, behind) if each is not None):
             return Origin.OUTAGE
-        if issubclass(kind, AssemblyError):  # the container could not provide an argument (K3)
+        if issubclass(kind, AssemblyError | ProjectCodeError):  # what the project has besides handlers (K3)
             return Origin.FRAMEWORK
         return Origin.EVENT if issubclass(kind, EventFormatError) else otherwise
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import orjson
 
 from opencqrs_py.errors import EventFormatError
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.partition import residue_of
-from opencqrs_py.model.selection import ATTRIBUTES
 from opencqrs_py.processing.ports import SequenceResolver
+from opencqrs_py.processing.sequence_ids import SequenceIds, fields_looked_at
 
 __all__ = [
     "NoSequence",
@@ -49,6 +49,8 @@ def cut_subject(subject: str, level: int) -> str:
 class NoSequence:
     """Every event is a sequence of its own: all are spread, none are ordered."""
 
+    looks_at: ClassVar[frozenset[str]] = frozenset({"id"})
+
     def __call__(self, event: Event, /) -> str:
         """Return the event's id."""
         return event.id
@@ -57,6 +59,8 @@ class NoSequence:
 @dataclass(frozen=True, slots=True)
 class PerSubject:
     """Events of one subject stay in order."""
+
+    looks_at: ClassVar[frozenset[str]] = frozenset({"subject"})
 
     def __call__(self, event: Event, /) -> str:
         """Return the whole subject."""
@@ -72,6 +76,8 @@ class PerSubjectLevel:
     """
 
     level: int = 2
+
+    looks_at: ClassVar[frozenset[str]] = frozenset({"subject"})
 
     def __post_init__(self) -> None:
         if self.level < 1:
@@ -92,6 +98,8 @@ class PerDataField:
     """
 
     path: tuple[str, ...]
+
+    looks_at: ClassVar[frozenset[str]] = frozenset({"data"})
 
     def __call__(self, event: Event, /) -> str:
         """Return the field's value: a text as it is, anything else as JSON would write it.
@@ -114,6 +122,8 @@ class PerMetadataKey:
     """
 
     key: str
+
+    looks_at: ClassVar[frozenset[str]] = frozenset({"metadata"})
 
     def __call__(self, event: Event, /) -> str:
         """Return the value of the key: a text as it is, anything else as JSON would write it.
@@ -172,47 +182,55 @@ class PartitionKeyResolver:
 class Sequencing(Protocol):
     """Says which partitions an event goes to."""
 
-    @property
-    def by_subject(self) -> bool:
-        """Whether events of one subject go to the same partition."""
-        ...
+    by_subject: bool
+    """Whether events of one subject go to the same partition, so that the first one tells for all."""
 
-    @property
-    def attributes(self) -> frozenset[str]:
-        """What it looks at besides an event's type and data."""
-        ...
+    attributes: frozenset[str]
+    """What it looks at besides an event's type and data."""
 
     def residues(self, event: Event, modulus: int) -> Sequence[int]:
         """Return the residues of the partitions to which a stored event goes: one, or several that differ."""
         ...
 
 
-@dataclass(frozen=True, slots=True)
 class SequencingByEvent:
     """Sequences by what can be seen of an event before it is decoded.
 
-    Attributes:
+    Args:
         resolver: Sequence resolver of the group.
         partition_of: Partition resolver.
         opened: Takes an event out of its envelope, where there is one.
+        place: How messages name the resolver.
+
+    Raises:
+        HandlerSignatureError: OCQ-224, if what the resolver says that it looks at is nothing that an event has.
     """
 
-    resolver: SequenceResolver
-    partition_of: PartitionOf = residue_of
-    opened: Callable[[Event], Event] | None = None
-
-    @property
-    def by_subject(self) -> bool:
-        """Whether events of one subject go to the same partition, so that the first one tells for all."""
-        return isinstance(self.resolver, PerSubject | PerSubjectLevel)
-
-    @property
-    def attributes(self) -> frozenset[str]:
-        """What the resolver looks at besides an event's type and data; whatever there is, if it is the user's."""
-        if self.by_subject:
-            return frozenset({"subject"})
-        return frozenset() if isinstance(self.resolver, PerDataField) else ATTRIBUTES
+    def __init__(
+        self,
+        resolver: SequenceResolver,
+        partition_of: PartitionOf = residue_of,
+        opened: Callable[[Event], Event] | None = None,
+        place: str = "sequence_resolver",
+    ) -> None:
+        self.resolver = resolver
+        self.partition_of = partition_of
+        self.opened = opened
+        looked_at = fields_looked_at(resolver, place)
+        self.by_subject = looked_at <= {"subject"} and opened is None
+        self.attributes = frozenset({"subject"}) if self.by_subject else looked_at - {"position", "type", "payload"}
+        if type(resolver).__call__ in _OWN_CALLS:  # it does what it says
+            self._sequence_id = resolver.__call__
+        else:
+            self._sequence_id = SequenceIds(resolver, place, only_subject=self.by_subject)
 
     def residues(self, event: Event, modulus: int) -> Sequence[int]:
-        """Return the residue of the event's only partition."""
-        return (self.partition_of(self.resolver(self.opened(event) if self.opened else event), modulus),)
+        """Return the residue of the event's only partition.
+
+        Raises:
+            ProjectCodeError: OCQ-216 or OCQ-224, if a resolver of the project breaks its contract.
+        """
+        return (self.partition_of(self._sequence_id(self.opened(event) if self.opened else event), modulus),)
+
+
+_OWN_CALLS = {cls.__call__ for cls in (NoSequence, PerSubject, PerSubjectLevel, PerDataField, PerMetadataKey)}

@@ -253,7 +253,7 @@ def generator(event: Lent) -> str:  # type: ignore[misc]
         (with_list, "OCQ-205", "a sequence resolver sees one event at a time, but events asks for a list"),
         (half_annotated, "OCQ-201", "parameter 'other' has no annotation"),
         (unknown, "OCQ-202", "the annotations cannot be read (name 'Fraction' is not defined)"),
-        (generator, "OCQ-204", "a sequence resolver must not yield: nobody would run it"),
+        (generator, "OCQ-204", "a sequence resolver must be a plain function that returns a text"),
     ],
 )
 def test_a_wrong_signature_is_refused_at_the_start(resolver: Any, code: str, what: str) -> None:

@@ -231,11 +231,11 @@ def test_the_partition_resolver_that_is_made_by_hand_is_the_usual_rule(sequence_
 @pytest.mark.parametrize(
     ("resolver", "attributes"),
     [
-        (NoSequence(), ATTRIBUTES),
+        (NoSequence(), {"id"}),
         (PerSubject(), {"subject"}),
         (PerSubjectLevel(3), {"subject"}),
         (PerDataField(("reader",)), set()),
-        (PerMetadataKey("by"), ATTRIBUTES),
+        (PerMetadataKey("by"), {"extensions"}),
         (lambda event: event.source, ATTRIBUTES),
     ],
 )

@@ -1,0 +1,142 @@
+"""Sequence ids: what a resolver looks at, and whether its answers can be relied on."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable
+from typing import Any, NoReturn
+
+from opencqrs_py.errors import HandlerSignatureError, ProjectCodeError
+from opencqrs_py.model.event import Event
+
+__all__ = ["SequenceIds", "check_plain", "fields_looked_at"]
+
+_FIELDS = {name: name for name in Event._fields} | {"data": "payload", "metadata": "extensions", "timestamp": "time"}
+_EVERYTHING = frozenset(Event._fields)
+_FIRST, _EVERY = 8, 1_024  # asks that are made twice: the first ones, then each so many
+_STABLE = "return a text that depends on the event alone: no clock, no random number, no counter, no hash()"
+
+
+def fields_looked_at(resolver: Any, place: str) -> frozenset[str]:
+    """Return the fields of an event that a resolver looks at.
+
+    It says so by ``looks_at``: names of attributes of ``Event``, on the function, the object or its class. Whatever
+    says nothing is taken to look at everything. A class that overrides ``__call__`` inherits nothing: what its parent
+    looks at says nothing about it.
+
+    Raises:
+        HandlerSignatureError: OCQ-224, if ``looks_at`` is not a set of names that an event has.
+    """
+    declared = _declared(resolver)
+    if declared is None:
+        return _EVERYTHING
+    names = list(declared) if isinstance(declared, Iterable) and not isinstance(declared, str) else [declared]
+    if isinstance(declared, str) or not all(isinstance(name, str) and name in _FIELDS for name in names):
+        what = f"looks_at of the sequence resolver is {declared!r}"
+        fix = f'write a set of some of {", ".join(sorted(_FIELDS))}: looks_at = frozenset({{"subject"}})'
+        raise HandlerSignatureError("OCQ-224", what, place, fix)
+    return frozenset(_FIELDS[name] for name in names)
+
+
+def _declared(resolver: Any) -> Any:
+    if inspect.isroutine(resolver) or "looks_at" in getattr(resolver, "__dict__", {}):
+        return getattr(resolver, "looks_at", None)
+    for cls in type(resolver).__mro__:
+        if "looks_at" in vars(cls):
+            return resolver.looks_at
+        if "__call__" in vars(cls):
+            break
+    return None
+
+
+def check_plain(resolver: Callable[..., Any], place: str) -> None:
+    """Refuse a resolver that cannot return a text: an ``async`` or a generator function.
+
+    Raises:
+        HandlerSignatureError: OCQ-204.
+    """
+    function = inspect.unwrap(resolver if inspect.isroutine(resolver) else type(resolver).__call__)
+    kinds = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
+    if any(is_kind(function) for is_kind in kinds):
+        what = "a sequence resolver must be a plain function that returns a text"
+        raise HandlerSignatureError("OCQ-204", what, place, "def by_reader(event: BookLent) -> str")
+
+
+class SequenceIds:
+    """Asks a resolver of the project, and checks its answers.
+
+    An event whose sequence differs from one ask to the next would be handled by no partition, or by two. So the first
+    asks are made twice, and later every 1,024th.
+
+    Args:
+        ask: The resolver.
+        place: How messages name it.
+        only_subject: Whether it has said that it looks at nothing but the subject. It is then asked once for a subject,
+            and sees nothing else.
+    """
+
+    def __init__(self, ask: Callable[[Event], Any], place: str, *, only_subject: bool = False) -> None:
+        self._ask = ask
+        self._place = place
+        self._only_subject = only_subject
+        self._asks = 0
+
+    def __call__(self, event: Event) -> str:
+        """Return the sequence id of an event.
+
+        Raises:
+            ProjectCodeError: OCQ-216, if the answer is no text, or another one the second time; OCQ-224, if the
+                resolver looks at more than it has said.
+        """
+        if self._only_subject:
+            event = _SubjectOnly.of(event, self._place)
+        found = self._ask(event)
+        if type(found) is not str:
+            found = self._text(found)
+        self._asks += 1
+        if (self._asks <= _FIRST or not self._asks % _EVERY) and (again := self._ask(event)) != found:
+            self._refuse(f"returned {_shown(found)}, and {_shown(again)} when it was asked again for the same event")
+        return str(found)
+
+    def _text(self, found: Any) -> str:
+        if not isinstance(found, str):
+            if inspect.iscoroutine(found):
+                found.close()
+            self._refuse(f"returned {_shown(found)}, which is no text")
+        return str.__str__(found)
+
+    def _refuse(self, what: str) -> NoReturn:
+        raise ProjectCodeError("OCQ-216", f"the sequence resolver {what}", self._place, _STABLE)
+
+
+def _shown(answer: Any) -> str:
+    return repr(answer)[:100] if isinstance(answer, str | bytes | int | float | None) else f"a {type(answer).__name__}"
+
+
+class _SubjectOnly(Event):
+    """An event of which only the subject can be seen."""
+
+    @classmethod
+    def of(cls, event: Event, place: str) -> _SubjectOnly:
+        seen = cls(0, "", "", event.subject, "", None, "", None, None)
+        seen.__dict__["_place"] = place
+        return seen
+
+    def _hidden(self, what: str) -> NoReturn:
+        fix = "add it to looks_at of the resolver, or leave looks_at out: then it is asked for each event"
+        what = f"the sequence resolver says that it looks at the subject alone, but looks at {what}"
+        raise ProjectCodeError("OCQ-224", what, self.__dict__["_place"], fix)
+
+    def __iter__(self) -> Any:
+        self._hidden("all of the event")
+
+    def __getitem__(self, index: Any) -> Any:
+        self._hidden("all of the event")
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in _HIDDEN:
+            self._hidden(f"'{name}'")
+        return super().__getattribute__(name)
+
+
+_HIDDEN = (frozenset(_FIELDS) | {"label"}) - {"subject"}

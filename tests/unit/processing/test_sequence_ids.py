@@ -1,0 +1,266 @@
+"""Resolvers of a project: what they look at is what they say, and their answers are checked."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar
+
+import pytest
+
+from opencqrs_py import Event
+from opencqrs_py.errors import HandlerSignatureError, ProjectCodeError
+from opencqrs_py.model.partition import residue_of
+from opencqrs_py.model.selection import ATTRIBUTES
+from opencqrs_py.processing.event_types import EventTypes
+from opencqrs_py.processing.object_sequencing import sequencing_for
+from opencqrs_py.processing.reading import Reading
+from opencqrs_py.processing.sequencing import (
+    NoSequence,
+    PerDataField,
+    PerSubject,
+    PerSubjectLevel,
+    SequencingByEvent,
+)
+
+SUBJECT = frozenset({"subject"})
+
+
+def event(subject: str = "/books/1", position: int = 1, payload: str = '{"reader": "Ada"}') -> Event:
+    return Event(position, str(position), "s", subject, "lent", None, "application/json", payload, '{"tenant": "a"}')
+
+
+@dataclass(frozen=True, slots=True)
+class AndReader(PerSubjectLevel):
+    """Looks at more than its parent, and says nothing about it."""
+
+    def __call__(self, event: Event, /) -> str:
+        return f"{PerSubjectLevel.__call__(self, event)}/{event.data['reader']}"
+
+
+class AndReaderSaid(PerSubject):
+    looks_at: ClassVar[frozenset[str]] = frozenset({"subject", "data"})
+
+    def __call__(self, event: Event, /) -> str:
+        return f"{event.subject}/{event.data['reader']}"
+
+
+class BelowAndReaderSaid(AndReaderSaid):
+    def __call__(self, event: Event, /) -> str:
+        return event.source
+
+
+class Renamed(PerSubjectLevel):
+    """Overrides nothing that matters."""
+
+
+class FieldOfReader(PerDataField):
+    """Overrides nothing that matters."""
+
+
+class OtherField(PerDataField):
+    def __call__(self, event: Event, /) -> str:
+        return str(event.metadata["tenant"])
+
+
+class OwnSubject:
+    looks_at = SUBJECT
+
+    def __call__(self, event):  # type: ignore[no-untyped-def]
+        return event.subject[:2]
+
+
+class SaysInConstructor:
+    def __init__(self, *names: str) -> None:
+        self.looks_at = set(names)
+
+    def __call__(self, event: Event) -> str:
+        return event.subject
+
+
+def by_source(event: Event) -> str:
+    return event.source
+
+
+def by_first_letter(event: Event) -> str:
+    return event.subject[:2]
+
+
+by_first_letter.looks_at = SUBJECT  # type: ignore[attr-defined]
+
+
+def constant(event: Event) -> str:
+    return "all"
+
+
+constant.looks_at = ()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("resolver", "by_subject", "attributes"),
+    [
+        (AndReader(1), False, ATTRIBUTES),
+        (AndReaderSaid(), False, SUBJECT),
+        (BelowAndReaderSaid(), False, ATTRIBUTES),
+        (Renamed(1), True, SUBJECT),
+        (FieldOfReader(("reader",)), False, frozenset()),
+        (OtherField(("reader",)), False, ATTRIBUTES),
+        (OwnSubject(), True, SUBJECT),
+        (SaysInConstructor("subject"), True, SUBJECT),
+        (SaysInConstructor("metadata", "timestamp", "type"), False, {"extensions", "time"}),
+        (by_source, False, ATTRIBUTES),
+        (by_first_letter, True, SUBJECT),
+        (constant, True, SUBJECT),
+    ],
+)
+def test_a_resolver_looks_at_what_it_says_and_at_everything_if_it_says_nothing(
+    resolver: Any, *, by_subject: bool, attributes: frozenset[str]
+) -> None:
+    sequencing = SequencingByEvent(resolver)
+    assert (sequencing.by_subject, sequencing.attributes) == (by_subject, attributes)
+    assert len(sequencing.residues(event(), 7)) == 1
+
+
+@pytest.mark.parametrize("said", ["subject", ["subject", "reader"], 7, {"subject": 1, None: 2}])
+def test_what_no_event_has_cannot_be_looked_at(said: Any) -> None:
+    resolver = SaysInConstructor()
+    resolver.looks_at = said
+    with pytest.raises(HandlerSignatureError) as caught:
+        SequencingByEvent(resolver, place="provider by_reader")
+    assert (caught.value.code, caught.value.where) == ("OCQ-224", "provider by_reader")
+    assert caught.value.what == f"looks_at of the sequence resolver is {said!r}"
+
+
+LOOKS: list[Callable[[Event], Any]] = [
+    lambda event: event.data["reader"],
+    lambda event: event.metadata["tenant"],
+    lambda event: event.id,
+    lambda event: event.label,
+    lambda event: event.timestamp,
+    lambda event: str(event.position),
+    lambda event: event[4],
+    lambda event: "".join(map(str, event)),
+    lambda event: event._asdict()["type"],
+    lambda event: event._replace(type="x").type,
+]
+
+
+@pytest.mark.parametrize("look", LOOKS)
+def test_who_says_that_it_looks_at_the_subject_alone_sees_nothing_else(look: Callable[[Event], Any]) -> None:
+    look.looks_at = SUBJECT  # type: ignore[attr-defined]
+    with pytest.raises(ProjectCodeError) as caught:
+        SequencingByEvent(look, place="provider by_reader").residues(event(), 7)
+    assert (caught.value.code, caught.value.where) == ("OCQ-224", "provider by_reader")
+    assert caught.value.what.startswith("the sequence resolver says that it looks at the subject alone, but looks at ")
+
+
+async def asynchronous(event: Event) -> str:
+    return "a"
+
+
+class Text(str):
+    __slots__ = ()
+
+
+def numbered() -> Callable[[Event], str]:
+    numbers = itertools.count()
+    return lambda event: str(next(numbers) % 4)
+
+
+def in_turn() -> Callable[[Event], str]:
+    turns = itertools.cycle("ab")
+    return lambda event: next(turns)
+
+
+@pytest.mark.parametrize(
+    ("answer", "shown"),
+    [
+        (None, "None, which is no text"),
+        (7, "7, which is no text"),
+        (7.5, "7.5, which is no text"),
+        (b"a", "b'a', which is no text"),
+        (["a"], "a list, which is no text"),
+    ],
+)
+def test_an_answer_that_is_no_text_is_refused(answer: Any, shown: str) -> None:
+    with pytest.raises(ProjectCodeError) as caught:
+        SequencingByEvent(lambda _: answer, place="provider by_reader").residues(event(), 7)
+    assert caught.value.code == "OCQ-216"
+    assert caught.value.what == f"the sequence resolver returned {shown}"
+    assert caught.value.where == "provider by_reader"
+
+
+def test_a_coroutine_that_slipped_through_is_refused_and_closed() -> None:
+    with pytest.raises(ProjectCodeError, match="returned a coroutine, which is no text"):
+        SequencingByEvent(partial(asynchronous)).residues(event(), 7)
+
+
+def test_a_child_of_text_is_a_text() -> None:
+    assert SequencingByEvent(lambda _: Text("a")).residues(event(), 97) == (residue_of("a", 97),)
+
+
+@pytest.mark.parametrize("make", [numbered, in_turn, lambda: lambda _: str(random.random())])
+def test_an_answer_that_changes_is_refused_with_the_first_event(make: Callable[[], Any]) -> None:
+    with pytest.raises(ProjectCodeError, match="when it was asked again for the same event"):
+        SequencingByEvent(make()).residues(event(), 7)
+
+
+def test_an_answer_that_begins_to_change_later_is_found_in_a_long_log() -> None:
+    asks = itertools.count()
+
+    def resolver(event: Event) -> str:
+        return event.id if next(asks) < 500 else str(random.random())
+
+    sequencing = SequencingByEvent(resolver)
+    events = [event(position=position) for position in range(3_000)]
+    with pytest.raises(ProjectCodeError, match="asked again"):
+        [sequencing.residues(one, 7) for one in events]
+
+
+def test_most_events_are_asked_for_once() -> None:
+    asked = itertools.count()
+
+    def resolver(event: Event) -> str:
+        next(asked)
+        return event.id
+
+    sequencing = SequencingByEvent(resolver)
+    for position in range(10_000):
+        sequencing.residues(event(position=position), 7)
+    assert next(asked) < 10_030
+
+
+def test_our_own_resolvers_are_asked_without_a_detour() -> None:
+    for resolver in (NoSequence(), PerSubject(), PerSubjectLevel(), PerDataField(("reader",)), FieldOfReader(("a",))):
+        assert SequencingByEvent(resolver)._sequence_id == resolver.__call__
+
+
+async def async_generator(event: Event) -> AsyncIterator[str]:
+    yield "a"
+
+
+def generator(event: Event) -> Iterator[str]:
+    yield "a"
+
+
+class AsyncCall:
+    async def __call__(self, event: Event) -> str:
+        return "a"
+
+
+@pytest.mark.parametrize("resolver", [asynchronous, async_generator, generator, AsyncCall()])
+def test_a_resolver_that_cannot_return_a_text_is_refused_at_the_start(resolver: Any) -> None:
+    with pytest.raises(HandlerSignatureError) as caught:
+        sequencing_for(resolver, EventTypes(), Reading(), "provider by_reader")
+    assert (caught.value.code, caught.value.where) == ("OCQ-204", "provider by_reader")
+
+
+def test_a_resolver_of_objects_is_given_a_new_one_at_each_ask() -> None:
+    def resolver(data: dict[str, Any]) -> str:
+        return str(data.pop("reader"))
+
+    sequencing = sequencing_for(resolver, EventTypes(), Reading(), "here")
+    assert sequencing.residues(event(), 97) == (residue_of("Ada", 97),)
