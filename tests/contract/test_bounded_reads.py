@@ -59,7 +59,10 @@ def in_files(suffix: str) -> Log:
 
 @contextmanager
 def on_eventsourcingdb(events: list[Event], _holes: set[int]) -> Iterator[Open]:
-    with EventSourcingDbStandIn() as server, closing(EventSourcingDbEventStore(server.url, server.api_token)) as store:
+    with (
+        EventSourcingDbStandIn(names=False) as server,
+        closing(EventSourcingDbEventStore(server.url, server.api_token)) as store,
+    ):
         store.append(events)
         yield lambda: store
 

@@ -28,7 +28,7 @@ def ended(after: int) -> Fault:
 
 @pytest.fixture(params=[1, 2], ids=["v1", "v2"])
 def server(request: pytest.FixtureRequest) -> Iterator[EventSourcingDbStandIn]:
-    with EventSourcingDbStandIn(version=request.param) as server:
+    with EventSourcingDbStandIn(version=request.param, names=False) as server:
         yield server
 
 
@@ -187,7 +187,7 @@ def test_wherever_streams_end_each_event_is_seen_once(
     subjects: list[str], ends: list[int], limit: int, *, recursive: bool, types: frozenset[str] | None
 ) -> None:
     selection = Selection("/rare", recursive, types)
-    with EventSourcingDbStandIn(version=1) as server, pytest.MonkeyPatch.context() as patch:
+    with EventSourcingDbStandIn(version=1, names=False) as server, pytest.MonkeyPatch.context() as patch:
         patch.setattr("opencqrs_py.adapters.eventsourcingdb.reading._FEW", 2)
         store = EventSourcingDbEventStore(server.url, server.api_token)
         log = [event(n, subject, f"t{n % 2}") for n, subject in enumerate(subjects)]

@@ -29,7 +29,7 @@ Open = Callable[..., EventSourcingDbEventStore]
 
 @pytest.fixture(params=[1, 2], ids=["v1", "v2"])
 def server(request: pytest.FixtureRequest) -> Iterator[EventSourcingDbStandIn]:
-    with EventSourcingDbStandIn(version=request.param, heartbeat=HEARTBEAT) as server:
+    with EventSourcingDbStandIn(version=request.param, heartbeat=HEARTBEAT, names=False) as server:
         yield server
 
 
@@ -120,6 +120,52 @@ def test_a_server_that_is_not_ready_is_an_outage(
         store.read(0, 10, ALL)
 
 
+def test_retry_after_is_obeyed(
+    store: EventSourcingDbEventStore, server: EventSourcingDbStandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr(store._connection, "_monotonic", lambda: now[0])
+    server.misbehave(Fault(READ, status=429, line="too many requests", retry_after=3))
+    said = r"OCQ-331\] EventSourcingDB limits requests, and asks for none in the next {} s"
+    with pytest.raises(EventSourcingDbAwayError, match=said.format(3)) as raised:
+        store.read(0, 10, ALL)
+    assert store.is_outage(raised.value)
+    requests = server.counts()
+    now[0] += 2.5
+    for use in (store.head, lambda: store.read(0, 10, ALL), lambda: store.append([event(10)])):
+        with pytest.raises(EventSourcingDbAwayError, match=said.format(1)):
+            use()
+    assert server.counts() == requests, "nothing is sent meanwhile"
+    now[0] += 0.5
+    assert len(store.read(0, 10, ALL).events) == 10
+
+
+def test_a_pause_that_is_no_number_or_far_too_long_is_bounded(
+    store: EventSourcingDbEventStore, server: EventSourcingDbStandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr(store._connection, "_monotonic", lambda: now[0])
+    server.misbehave(Fault(READ, status=429, line="busy"), Fault(READ, status=429, retry_after=10**9))
+    with pytest.raises(EventSourcingDbAwayError, match="busy"):
+        store.read(0, 10, ALL)
+    with pytest.raises(EventSourcingDbAwayError, match="limits requests"):
+        store.read(0, 10, ALL)
+    now[0] += 300
+    assert len(store.read(0, 10, ALL).events) == 10
+
+
+def test_a_server_that_shuts_down_is_an_outage_for_those_who_watch(
+    store: EventSourcingDbEventStore, server: EventSourcingDbStandIn
+) -> None:
+    with store.watched() as watch:
+        while not server.counts()[OBSERVE]:
+            watch.wait(10, HEARTBEAT)
+        server.stop(graceful=True)
+        with pytest.raises(EventSourcingDbAwayError, match="shutting down") as raised:
+            watch.wait(10, SECONDS)
+        assert store.is_outage(raised.value)
+
+
 def test_a_slow_stream_is_not_a_stall(hasty: EventSourcingDbEventStore, server: EventSourcingDbStandIn) -> None:
     server.misbehave(Fault(READ, 100, pause=STALL / 6))
     assert len(hasty.read(0, 10, ALL).events) == 10
@@ -156,7 +202,7 @@ def test_a_name_without_a_host_is_an_outage() -> None:
 
 
 def test_something_else_that_answers_may_be_a_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
-    with EventSourcingDbStandIn() as server:
+    with EventSourcingDbStandIn(names=False) as server:
         monkeypatch.setattr("opencqrs_py.testing.eventsourcingdb.server._Handler.version_string", lambda _: "nginx")
         store = EventSourcingDbEventStore(server.url, server.api_token)
         with pytest.raises(EventSourcingDbAwayError, match="Server must be EventSourcingDB"):

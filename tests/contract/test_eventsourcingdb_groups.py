@@ -66,7 +66,7 @@ class NothingProvided:
 
 @pytest.fixture(params=[1, 2], ids=["v1", "v2"])
 def server(request: pytest.FixtureRequest) -> Iterator[EventSourcingDbStandIn]:
-    with EventSourcingDbStandIn(version=request.param, heartbeat=0.05) as server:
+    with EventSourcingDbStandIn(version=request.param, heartbeat=0.05, names=False) as server:
         yield server
 
 

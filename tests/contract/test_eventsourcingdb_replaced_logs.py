@@ -26,7 +26,7 @@ Open = Callable[[], EventSourcingDbEventStore]
 
 @pytest.fixture(params=[1, 2], ids=["v1", "v2"])
 def server(request: pytest.FixtureRequest) -> Iterator[EventSourcingDbStandIn]:
-    with EventSourcingDbStandIn(version=request.param, heartbeat=0.02) as server:
+    with EventSourcingDbStandIn(version=request.param, heartbeat=0.02, names=False) as server:
         yield server
 
 
@@ -207,7 +207,7 @@ def test_a_narrow_read_looks_at_what_was_read_before_last(
 def test_whatever_a_restored_log_holds_only_events_that_follow_are_delivered(
     first: int, kept: int, more: int, limit: int, *, narrow: bool, version: int
 ) -> None:
-    with EventSourcingDbStandIn(version=version) as server:
+    with EventSourcingDbStandIn(version=version, names=False) as server:
         store = EventSourcingDbEventStore(server.url, server.api_token)
         write(server, *range(first))
         after = 0

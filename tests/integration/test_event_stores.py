@@ -72,7 +72,7 @@ def files(tmp_path: Path) -> dict[str, str]:
 @pytest.fixture
 def eventsourcingdb() -> Iterator[dict[str, str]]:
     """A server that speaks EventSourcingDB's protocol."""
-    with EventSourcingDbStandIn(TOKEN) as server:
+    with EventSourcingDbStandIn(TOKEN, names=False) as server:
         url = server.url
         EventSourcingDbEventStore(url, TOKEN).append(events())
         yield {"event-store.url": url, "event-store.api-token": TOKEN}

@@ -24,7 +24,7 @@ def lines(*numbers: int) -> list[str]:
 
 @pytest.fixture
 def server() -> Iterator[EventSourcingDbStandIn]:
-    with EventSourcingDbStandIn() as server:
+    with EventSourcingDbStandIn(names=False) as server:
         yield server
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import math
+import time
 import weakref
 from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError, Future
@@ -10,15 +12,16 @@ from functools import partial
 from threading import Lock, Thread, current_thread
 from typing import Any, TypeVar
 
-from eventsourcingdb import Client
+from eventsourcingdb import Client, DbApiError
 
 from opencqrs_py.adapters.eventsourcingdb.address import Address
-from opencqrs_py.adapters.eventsourcingdb.failures import away, explained
+from opencqrs_py.adapters.eventsourcingdb.failures import away, explained, limited
 
 __all__ = ["Connection"]
 
 T = TypeVar("T")
 
+_LONGEST_PAUSE = 300  # seconds; what a server asks for beyond that is taken for a mistake
 _CLOSING_SECONDS = 5.0  # longest wait for the loop's thread to end
 
 Use = Callable[[Client], Coroutine[Any, Any, T]]
@@ -33,10 +36,15 @@ class Connection:
         address: Where the server is.
         api_token: The server's token.
         stall_seconds: After so long without a sign of life, a heartbeat included, the server counts as away.
+        monotonic: The clock that ``Retry-After`` is kept by, in seconds.
     """
 
-    def __init__(self, address: Address, api_token: str, stall_seconds: float) -> None:
+    def __init__(
+        self, address: Address, api_token: str, stall_seconds: float, monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
         self._address = address
+        self._monotonic = monotonic
+        self._not_before = -math.inf
         self._new_client = partial(Client, address.base_url, api_token, stall_timeout=stall_seconds)
         self._lock = Lock()
         self._loop: _Loop | None = None
@@ -62,7 +70,24 @@ class Connection:
             if self._loop is None:
                 self._loop = _Loop(self._new_client())
                 weakref.finalize(self, self._loop.close)
-            return self._loop.start(use)
+            return self._loop.start(partial(self._when_allowed, use))
+
+    async def _when_allowed(self, use: Use[T], client: Client) -> T:
+        """Use the client, unless the server has asked for no request before a time.
+
+        Source:
+            EventSourcingDB's page on rate limiting: the status 429, and ``Retry-After`` as the authoritative answer to
+            when a request may be sent again.
+        """
+        left = self._not_before - self._monotonic()
+        if left > 0:
+            raise limited(left, self._address.label)
+        try:
+            return await use(client)
+        except DbApiError as error:
+            if error.retry_after is not None:
+                self._not_before = self._monotonic() + min(error.retry_after, _LONGEST_PAUSE)
+            raise
 
     def explained(self, error: BaseException) -> BaseException:
         """Return what to raise instead of an error of the client."""

@@ -7,6 +7,7 @@ Source:
 
 from __future__ import annotations
 
+import math
 from http import HTTPStatus
 from typing import Protocol
 
@@ -22,7 +23,7 @@ from eventsourcingdb import (
 
 from opencqrs_py.errors import EventStoreError, PreconditionFailedError
 
-__all__ = ["EventSourcingDbAwayError", "away", "explained", "not_the_log", "other_store"]
+__all__ = ["EventSourcingDbAwayError", "away", "explained", "limited", "not_the_log", "other_store"]
 
 _PASSING_STATUSES = {HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS}
 _LASTING_STATUSES = {HTTPStatus.NOT_IMPLEMENTED, HTTPStatus.INSUFFICIENT_STORAGE}  # the latter for the license, too
@@ -36,6 +37,7 @@ _PASSING_CODES = {
 # Of what the client raises as a bare ServerError, only the text tells these two: a stream that was closed in the
 # middle, and an answer without the server's header, which is what a proxy gives while the server is away.
 _PASSING_TEXTS = ("closed the stream before it ended", "must be EventSourcingDB")
+_SHUTTING_DOWN = "shutting down"  # in version 1 errors have no code; its words are not documented
 
 _REPLACED = (
     "restore the event store that the progress belongs to; or rebuild the group: delete its read model and its "
@@ -121,6 +123,13 @@ def _short(text: str) -> str:
     return f"…{text[-12:]}"
 
 
+def limited(seconds: float, label: str) -> EventSourcingDbAwayError:
+    """Return the error for a request that the server has asked not to send yet."""
+    what = f"EventSourcingDB limits requests, and asks for none in the next {math.ceil(seconds)} s"
+    fix = "wait; if it happens often, send fewer requests, or raise the limit of the server"
+    return EventSourcingDbAwayError("OCQ-331", what, label, fix)
+
+
 def _refused(error: DbApiError, label: str) -> EventStoreError:
     conflict = error.status == HTTPStatus.CONFLICT and error.code is None
     text = error.description or f"status {error.status}"
@@ -129,6 +138,8 @@ def _refused(error: DbApiError, label: str) -> EventStoreError:
         return PreconditionFailedError("OCQ-320", f"a precondition does not hold ({text})", label, fix)
     if error.status == HTTPStatus.UNAUTHORIZED:
         return EventStoreError("OCQ-332", f"EventSourcingDB does not accept the API token ({text})", label, _TOKEN)
+    if error.retry_after:
+        return limited(error.retry_after, label)
     if _passes(error):
         return away(text, label)
     return EventStoreError("OCQ-333", f"EventSourcingDB reports an error: {text}", label)
@@ -142,6 +153,8 @@ def _is_outage(error: Exception) -> bool:
 
 def _passes(error: DbApiError) -> bool:
     if error.code in _PASSING_CODES or error.status in _PASSING_STATUSES:
+        return True
+    if error.code is None and error.status == HTTPStatus.OK and _SHUTTING_DOWN in error.description:
         return True
     if error.code in _LASTING_CODES or error.status in _LASTING_STATUSES:
         return False

@@ -34,6 +34,7 @@ class Fault:
             answer goes on, else half a one.
         then: What happens next.
         status: Unless 0: the answer has this status, and ``line`` as its text; nothing else is done.
+        retry_after: Seconds that the header ``Retry-After`` of such an answer names; ``None`` for no header.
         pause: Seconds before each line.
         stored: For ``write-events`` that are cut or stall: whether the events are stored nevertheless.
     """
@@ -43,5 +44,6 @@ class Fault:
     line: str = ""
     then: Then = Then.GO_ON
     status: int = 0
+    retry_after: int | None = None
     pause: float = 0.0
     stored: bool = False

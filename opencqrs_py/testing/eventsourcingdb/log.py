@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from hashlib import sha256
@@ -10,28 +9,16 @@ from http import HTTPStatus
 from threading import Condition
 from typing import Any
 
-__all__ = ["EventLog", "Json", "RefusedError", "check_subject", "compact"]
+from opencqrs_py.testing.eventsourcingdb.requests import Json, RefusedError, check_candidate, check_subject, compact
 
-Json = dict[str, Any]
+__all__ = ["EventLog"]
 
 _NO_HASH = "0" * 64
+_HASH_V2 = "esdb:hash:v2:"
 _OPTIONAL = ("traceparent", "tracestate")
+_HASHED = ("specversion", "id", "predecessorhash", "time", "source", "subject", "type", "datacontenttype")
 
-
-class RefusedError(Exception):
-    """A request that the server refuses.
-
-    Args:
-        status: Status of the answer, in version 1 of the API.
-        text: What is said about it.
-        code: Last part of the error's code, in version 2.
-    """
-
-    def __init__(self, status: int, text: str, code: str) -> None:
-        super().__init__(status, text, code)
-        self.status = status
-        self.text = text
-        self.code = code
+_VIOLATED = RefusedError(HTTPStatus.CONFLICT, "state conflict: precondition failed", "precondition-violated")
 
 
 class EventLog:
@@ -39,9 +26,21 @@ class EventLog:
 
     Args:
         now: The clock that gives events their time: nanoseconds since 1970.
+        eventql: Evaluates an EventQL query, given its text and all events, for the precondition ``isEventQlQueryTrue``.
+            Without it such queries are refused.
+
+    Attributes:
+        hash_version: Of the hashes of events that are written from now on, 1 or 2; the server sets it when it starts.
+            Events that are there keep theirs.
     """
 
-    def __init__(self, now: Callable[[], int] = time.time_ns) -> None:
+    def __init__(
+        self,
+        now: Callable[[], int] = time.time_ns,
+        eventql: Callable[[str, Sequence[Json]], object] | None = None,
+    ) -> None:
+        self.hash_version = 2
+        self._eventql = eventql
         self._now = now
         self._events: list[Json] = []
         self._changed = Condition()
@@ -55,7 +54,7 @@ class EventLog:
         if not candidates:
             raise RefusedError(HTTPStatus.BAD_REQUEST, "events must not be empty", "events-missing")
         for candidate in candidates:
-            _check(candidate)
+            check_candidate(candidate)
         with self._changed:
             for precondition in preconditions:
                 self._check_precondition(precondition)
@@ -76,11 +75,19 @@ class EventLog:
         """Return events as ``read-events`` does.
 
         Raises:
-            RefusedError: If the subject does not start with a slash.
+            RefusedError: If the subject does not start with a slash, or the latest event comes after the upper bound.
         """
         check_subject(subject)
-        first, beyond = _bounds(options, len(self._events))
-        fitting = [event for event in self._events[first:beyond] if _fits(event, subject, options)]
+        events = self._events
+        first, beyond = _bounds(options, len(events))
+        if latest := options.get("fromLatestEvent"):
+            found = _latest(events, latest)
+            if found is not None and "upperBound" in options and found >= beyond:
+                text = "state conflict: fromLatestEvent results in an event ID greater than upperBound ID"
+                raise RefusedError(HTTPStatus.CONFLICT, text, "range-unsatisfiable")
+            reads_all = latest["ifEventIsMissing"] == "read-everything"
+            first = (0 if reads_all else beyond) if found is None else found
+        fitting = [event for event in events[first:beyond] if _fits(event, subject, options)]
         return fitting[::-1] if options.get("order") == "antichronological" else fitting
 
     def observe(
@@ -88,6 +95,14 @@ class EventLog:
     ) -> Iterator[Json | None]:
         """Yield events as ``observe-events`` does, and ``None`` after every ``heartbeat`` seconds without one."""
         at, _ = _bounds(options, 0)
+        if latest := options.get("fromLatestEvent"):
+            found = _latest(self._events, latest)
+            while found is None and latest["ifEventIsMissing"] == "wait-for-event" and not ended():
+                at += len(self._new(at, heartbeat, ended))
+                found = _latest(self._events, latest)
+                if found is None:
+                    yield None
+            at = found or 0
         while True:
             new = self._new(at, heartbeat, ended)
             if ended():
@@ -110,6 +125,20 @@ class EventLog:
         check_subject(base)
         return sorted({event["subject"] for event in self._events if _fits(event, base, options)})
 
+    def is_true(self, query: str) -> bool:
+        """Return the value of an EventQL query, as ``isEventQlQueryTrue`` looks at it.
+
+        Raises:
+            RefusedError: If nobody evaluates queries here, or the value is no boolean.
+        """
+        if self._eventql is None:
+            text = "this stand-in evaluates no EventQL: give its log a function that does"
+            raise RefusedError(HTTPStatus.BAD_REQUEST, text, "query-unevaluable")
+        value = self._eventql(query, tuple(self._events))
+        if not isinstance(value, bool):
+            raise RefusedError(HTTPStatus.BAD_REQUEST, "the query must return a boolean", "query-not-boolean")
+        return value
+
     def _store(self, candidate: Mapping[str, Any]) -> Json:
         nanoseconds = self._now()
         seconds = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(nanoseconds // 10**9))
@@ -126,14 +155,16 @@ class EventLog:
             "signature": None,
             **{name: candidate[name] for name in _OPTIONAL if name in candidate},
         }
-        event["hash"] = _hash(event)
+        event["hash"] = _hash_v1(event) if self.hash_version == 1 else _hash_v2(event)
         self._events.append(event)
         return event
 
     def _check_precondition(self, precondition: Json) -> None:
         kind, payload = precondition["type"], precondition["payload"]
         if kind == "isEventQlQueryTrue":
-            raise RefusedError(HTTPStatus.BAD_REQUEST, "this stand-in knows no EventQL", "query-unevaluable")
+            if not self.is_true(payload["query"]):
+                raise _VIOLATED
+            return
         options = payload.get("options", {"recursive": False})
         ids = [event["id"] for event in self._events if _fits(event, payload["subject"], options)]
         holds = {
@@ -144,22 +175,7 @@ class EventLog:
         if kind not in holds:
             raise RefusedError(HTTPStatus.BAD_REQUEST, f"unknown precondition {kind!r}", "precondition-unknown")
         if not holds[kind]:
-            raise RefusedError(HTTPStatus.CONFLICT, "state conflict: precondition failed", "precondition-violated")
-
-
-def _check(candidate: Mapping[str, Any]) -> None:
-    for name in ("source", "subject", "type"):
-        if not isinstance(candidate.get(name), str) or not candidate[name]:
-            raise RefusedError(HTTPStatus.BAD_REQUEST, f"{name} must not be empty", f"{name}-missing")
-    if not isinstance(candidate.get("data"), dict):
-        raise RefusedError(HTTPStatus.BAD_REQUEST, "data must be an object", "data-missing")
-    check_subject(candidate["subject"])
-
-
-def check_subject(subject: object) -> None:
-    """Refuse a subject that does not start with a slash."""
-    if not isinstance(subject, str) or not subject.startswith("/"):
-        raise RefusedError(HTTPStatus.BAD_REQUEST, "subject must start with a slash", "subject-malformed")
+            raise _VIOLATED
 
 
 def _bounds(options: Json, length: int) -> tuple[int, int]:
@@ -175,18 +191,30 @@ def _fits(event: Json, subject: str, options: Json) -> bool:
     return bool(options.get("recursive")) and event["subject"].startswith(subject.rstrip("/") + "/")
 
 
-def _hash(event: Json) -> str:
-    """Return the hash of an event.
+def _latest(events: Sequence[Json], latest: Json) -> int | None:
+    """Return the index of the latest event of a type on a subject itself, ``None`` if there is none."""
+    found = (
+        n for n in range(len(events) - 1, -1, -1) if all(events[n][at] == latest[at] for at in ("subject", "type"))
+    )
+    return next(found, None)
+
+
+def _hash_v1(event: Json) -> str:
+    """Return the hash of an event, as servers before 1.3 write it.
 
     Source:
         EventSourcingDB's hash of version 1: SHA-256 over the hashes of the attributes and of the data.
     """
-    names = ("specversion", "id", "predecessorhash", "time", "source", "subject", "type", "datacontenttype")
-    attributes = sha256("|".join(event[name] for name in names).encode()).hexdigest()
+    attributes = sha256("|".join(event[name] for name in _HASHED).encode()).hexdigest()
     data = sha256(compact(event["data"]).encode()).hexdigest()
     return sha256((attributes + data).encode()).hexdigest()
 
 
-def compact(value: object) -> str:
-    """Return JSON without spaces, in the order in which things came: the form that hashes are made of."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+def _hash_v2(event: Json) -> str:
+    """Return the hash of an event, as servers from 1.3 on write it.
+
+    Source:
+        The official client: the prefix, each attribute and the data on a line of its own, ``-`` for a missing trace.
+    """
+    lines = [_HASH_V2, *(event[name] for name in _HASHED), *(event.get(name, "-") for name in _OPTIONAL)]
+    return _HASH_V2 + sha256("\n".join([*lines, compact(event["data"])]).encode()).hexdigest()

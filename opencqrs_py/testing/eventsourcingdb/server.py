@@ -1,13 +1,11 @@
 """The server of the stand-in: EventSourcingDB's HTTP API on threads of this process.
 
 Both versions are spoken, as the official client chooses between them: version 1 (POST, streams that just end) and
-version 2 (QUERY, an end line, errors as lines). There is no EventQL.
+version 2 (QUERY, an end line, errors as lines).
 """
 
 from __future__ import annotations
 
-import json
-import re
 import socket
 import time
 from collections import Counter
@@ -17,15 +15,34 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import chain
-from threading import Event, Thread
+from threading import Condition, Event, Thread
 from typing import Any, NamedTuple, Self
 
 from opencqrs_py.testing.eventsourcingdb.faults import Fault, Then
-from opencqrs_py.testing.eventsourcingdb.log import EventLog, Json, RefusedError, check_subject, compact
+from opencqrs_py.testing.eventsourcingdb.log import EventLog
+from opencqrs_py.testing.eventsourcingdb.requests import Json, RefusedError, Rules, compact
 
 __all__ = ["EventSourcingDbStandIn"]
 
-_PATH = re.compile(r"/api/v(?P<version>[12])/(?:system/|data/)?(?P<what>[a-z-]+)")
+_WRITING = ("write-events", "register-event-schema")
+_READING = (
+    "read-events",
+    "observe-events",
+    "read-subjects",
+    "run-eventql-query",
+    "read-event-type",
+    "read-event-types",
+)
+_ROUTES = {
+    "/api/v1/ping": ("GET", 1, "ping"),
+    "/api/v1/verify-api-token": ("POST", 1, "verify-api-token"),
+    **{f"/api/v1/{what}": ("POST", 1, what) for what in _WRITING + _READING},
+    "/api/v2/system/ping": ("GET", 2, "ping"),
+    "/api/v2/system/verify-token": ("POST", 2, "verify-api-token"),
+    **{f"/api/v2/data/{what}": ("POST", 2, what) for what in _WRITING},
+    **{f"/api/v2/data/{what}": ("QUERY", 2, what) for what in _READING},
+}
+_LONGEST_GOODBYE = 5.0  # seconds
 _API = "io.eventsourcingdb.api"
 _ERRORS = "https://docs.eventsourcingdb.io/errors"
 
@@ -38,6 +55,9 @@ class EventSourcingDbStandIn:
         version: Newest version of the API that is spoken, 1 or 2.
         heartbeat: Seconds between two heartbeats while nothing happens.
         log: The events.
+        names: Whether sources, subjects and types must be as the real server wants them: a URI, segments of letters,
+            digits, hyphens and underscores, a reversed domain name. False for tests of other names.
+        largest_event: Most bytes of an event, as JSON.
 
     Attributes:
         bodies: What each request asked for, and its body, in the order of arrival.
@@ -50,11 +70,15 @@ class EventSourcingDbStandIn:
         version: int = 2,
         heartbeat: float = 1.0,
         log: EventLog | None = None,
+        names: bool = True,
+        largest_event: int = 65_536,
     ) -> None:
         self.api_token = api_token
         self.version = version
         self.heartbeat = heartbeat
         self.log = log or EventLog()
+        self.names = names
+        self.largest_event = largest_event
         self.bodies: list[tuple[str, Json]] = []
         self._faults: list[Fault] = []
         self._port = 0
@@ -79,16 +103,25 @@ class EventSourcingDbStandIn:
 
     def start(self) -> None:
         """Begin to answer."""
+        self.log.hash_version = self.version
         self._server = _Server(self, self._port)
         self._port = self._server.server_port
         Thread(target=self._server.serve_forever, args=(0.01,), name="eventsourcingdb", daemon=True).start()
 
-    def stop(self) -> None:
-        """Break all connections and answer no more; the second time does nothing."""
+    def stop(self, *, graceful: bool = False) -> None:
+        """Break all connections and answer no more; the second time does nothing.
+
+        Args:
+            graceful: Whether observations end with the error that the server shuts down, before that.
+        """
         server, self._server = self._server, None
         if server is not None:
             server.shutdown()
+            server.is_graceful = graceful
             server.stopped.set()
+            if graceful:
+                self.log.wake()
+                server.observations.wait()
             self.log.wake()
             server.break_connections()
             server.server_close()
@@ -117,6 +150,8 @@ class _Server(ThreadingHTTPServer):
     def __init__(self, stand_in: EventSourcingDbStandIn, port: int) -> None:
         self.stand_in = stand_in
         self.stopped = Event()
+        self.is_graceful = False
+        self.observations = _Running()
         self.open: set[socket.socket] = set()
         super().__init__(("127.0.0.1", port), _Handler)
 
@@ -135,6 +170,30 @@ class _Server(ThreadingHTTPServer):
         for connection in list(self.open):
             with suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
+
+
+class _Running:
+    """Counts what is under way, so that its end can be waited for."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._changed = Condition()
+
+    def __enter__(self) -> None:
+        self._add(1)
+
+    def __exit__(self, *_: object) -> None:
+        self._add(-1)
+
+    def wait(self) -> None:
+        """Wait until nothing is under way, at most a few seconds."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._count == 0, _LONGEST_GOODBYE)
+
+    def _add(self, number: int) -> None:
+        with self._changed:
+            self._count += number
+            self._changed.notify_all()
 
 
 class _Dialect(NamedTuple):
@@ -175,39 +234,56 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         self._answer()
 
-    def do_POST(self) -> None:
-        self._answer()
-
-    def do_QUERY(self) -> None:
-        self._answer()
+    do_DELETE = do_HEAD = do_OPTIONS = do_PATCH = do_POST = do_PUT = do_QUERY = do_GET  # noqa: N815 the base's names
 
     def _answer(self) -> None:
         stand_in = self.server.stand_in
-        text = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        path = _PATH.fullmatch(self.path)
-        if path is None or int(path["version"]) > stand_in.version:
+        try:
+            text = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        except ValueError:
+            return self._say(HTTPStatus.BAD_REQUEST, "the length of the request must be a number")
+        method, version, what = _ROUTES.get(self.path, ("", 0, ""))
+        if not method or version > stand_in.version:
             return self._say(HTTPStatus.NOT_FOUND, "not found")
-        what = path["what"].replace("verify-token", "verify-api-token")
+        if self.command != method:
+            return self._say(HTTPStatus.METHOD_NOT_ALLOWED, "method not allowed", Allow=method)
         if what != "ping" and self.headers.get("Authorization") != f"Bearer {stand_in.api_token}":
             return self._say(HTTPStatus.UNAUTHORIZED, "unauthorized")
-        body: Json = json.loads(text) if text else {}
-        stand_in.bodies.append((what, body))
-        fault = stand_in.fault(what)
-        if fault.status:
-            return self._say(fault.status, fault.line)
-        answers = _Answers(stand_in, self.server, int(path["version"]))
-        lost = what == "write-events" and fault.then is not Then.GO_ON and not fault.stored
+        rules = Rules(version, stand_in.names, stand_in.largest_event)
         try:
-            lines = () if lost else answers.to(what, body)
+            body = rules.parsed(text)
+            stand_in.bodies.append((what, body))
+            return self._obey(_Answers(stand_in, self.server, rules), what, body, stand_in.fault(what))
         except RefusedError as refused:
-            if answers.version == 1:
-                return self._say(refused.status, refused.text)
-            lines = (answers.dialect.line("error", answers.dialect.error(refused)),)
-        return self._stream(lines, fault, answers.heartbeat)
+            return self._say(refused.status, refused.text)
 
-    def _say(self, status: int, text: str) -> None:
+    def _obey(self, answers: _Answers, what: str, body: Json, fault: Fault) -> None:
+        """Answer a request as the fault says.
+
+        Raises:
+            RefusedError: If the refusal is the status of the answer, not a line in it.
+        """
+        if fault.status:
+            headers = {} if fault.retry_after is None else {"Retry-After": str(fault.retry_after)}
+            return self._say(fault.status, fault.line, **headers)
+        lost = what == "write-events" and fault.then is not Then.GO_ON and not fault.stored
+        lines: Iterable[object]
+        try:
+            lines = () if lost else answers.to(what, answers.rules.checked(what, body))
+        except RefusedError as refused:
+            if answers.rules.version == 1 or not refused.code:
+                raise
+            lines = (answers.dialect.line("error", answers.dialect.error(refused)),)
+        if what != "observe-events":
+            return self._stream(lines, fault, answers.heartbeat)
+        with self.server.observations:
+            return self._stream(lines, fault, answers.heartbeat)
+
+    def _say(self, status: int, text: str, **headers: str) -> None:
         content = text.encode()
         self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name.replace("_", "-"), value)
         self.send_header("Content-Length", str(len(content)))
         self.end_headers()
         self.wfile.write(content)
@@ -252,11 +328,11 @@ class _Answers:
 
     stand_in: EventSourcingDbStandIn
     server: _Server
-    version: int
+    rules: Rules
 
     @property
     def dialect(self) -> _Dialect:
-        return _DIALECTS[self.version]
+        return _DIALECTS[self.rules.version]
 
     @property
     def heartbeat(self) -> Json:
@@ -268,32 +344,28 @@ class _Answers:
         Raises:
             RefusedError: If the request is none that can be answered.
         """
-        log, options = self.stand_in.log, body.get("options", {})
+        log, version = self.stand_in.log, self.rules.version
         match what:
             case "ping":
                 return [self._own("ping-received")]
             case "verify-api-token":
-                return [self._own("api-token-verified" if self.version == 1 else "token-verified")]
+                return [self._own("api-token-verified" if version == 1 else "token-verified")]
             case "write-events":
-                written = log.write(body["events"], body.get("preconditions", ()))
-                return [written] if self.version == 1 else self._ended("event", written)
+                written = log.write(body["events"], body["preconditions"])
+                return [written] if version == 1 else self._ended("event", written)
             case "read-events":
-                return self._ended("event", log.read(body["subject"], options))
+                return self._ended("event", log.read(body["subject"], body["options"]))
             case "observe-events":
-                check_subject(body["subject"])
-                return self._observed(body["subject"], options)
+                return self._observed(body["subject"], body["options"])
             case "read-subjects":
-                base = body["baseSubject"] if self.version == 1 else body["subject"]
-                found = log.subjects(base, options or {"recursive": True})
+                found = log.subjects(body["subject"], body["options"])
                 return self._ended("subject", [{"subject": subject} for subject in found])
             case _:
-                raise RefusedError(
-                    HTTPStatus.NOT_IMPLEMENTED, f"this stand-in does not know {what}", "query-unevaluable"
-                )
+                raise RefusedError(HTTPStatus.NOT_IMPLEMENTED, f"this stand-in does not know {what}")
 
     def _own(self, kind: str) -> Json:
         event = {"specversion": "1.0", "type": f"{_API}.{kind}"}
-        return event if self.version == 1 else self.dialect.line("event", event)
+        return event if self.rules.version == 1 else self.dialect.line("event", event)
 
     def _ended(self, kind: str, contents: Iterable[Json]) -> list[Json]:
         return [*(self.dialect.line(kind, content) for content in contents), *self.dialect.end]
@@ -303,3 +375,8 @@ class _Answers:
         events = self.stand_in.log.observe(subject, options, self.stand_in.heartbeat, self.server.stopped.is_set)
         for event in events:
             yield heartbeat if event is None else self.dialect.line("event", event)
+        if self.server.is_graceful:
+            refused = RefusedError(
+                HTTPStatus.SERVICE_UNAVAILABLE, "the server is shutting down", "server-shutting-down"
+            )
+            yield self.dialect.line("error", self.dialect.error(refused))

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from opencqrs_py.testing.eventsourcingdb import EventLog
-from opencqrs_py.testing.eventsourcingdb.log import RefusedError
+from opencqrs_py.testing.eventsourcingdb.requests import RefusedError
 
 WELL_FORMED: dict[str, Any] = {"source": "s", "subject": "/a", "type": "t", "data": {}}
 ALL = {"recursive": True}
@@ -18,8 +18,9 @@ ALL = {"recursive": True}
     [
         ({"source": ""}, "source-missing"),
         ({"subject": None}, "subject-missing"),
-        ({"type": 1}, "type-missing"),
-        ({"data": []}, "data-missing"),
+        ({"type": 1}, "event-type-missing"),
+        ({"data": []}, "data-malformed"),
+        ({"data": None}, "data-missing"),
         ({"subject": "a"}, "subject-malformed"),
     ],
     ids=str,
