@@ -537,6 +537,28 @@ def test_a_read_goes_on_where_the_one_before_it_ended(tmp_path, source, opened, 
     assert source._readers._kept == []  # nothing stays open behind the end
 
 
+@pytest.mark.parametrize("suffix", ["ndjson.gz", "jsonl.zst"])
+def test_a_compressed_file_that_is_read_from_its_beginning_is_unpacked_once(
+    tmp_path, source, opened, suffix: str
+) -> None:
+    for number in range(3):
+        put(tmp_path / f"{number}.{suffix}", *range(number * 100, number * 100 + 100))
+    assert len(ids(source, limit=7)) == 300
+    assert source.head() == 300
+    assert [path.name for path in opened] == [f"{number}.{suffix}" for number in range(3)]
+
+
+def test_lines_that_were_read_are_not_counted_again(tmp_path, source, monkeypatch) -> None:
+    put(tmp_path / "a.ndjson", *range(1_000))
+    counted: list[int] = []
+    advance = line_index.LineIndex.advance
+    noted = lambda index, file, size: counted.append(size - index.end.offset) or advance(index, file, size)  # noqa: E731
+    monkeypatch.setattr(line_index.LineIndex, "advance", noted)
+    assert len(ids(source, limit=100)) == 1_000
+    assert source.head() == 1_000
+    assert sum(counted) < (tmp_path / "a.ndjson").stat().st_size / 5
+
+
 @pytest.mark.parametrize("suffix", ONCE_WRITTEN)
 def test_readers_at_different_places_do_not_disturb_each_other(tmp_path, source, opened, suffix: str) -> None:
     put(tmp_path / f"a.{suffix}", *range(60))
@@ -558,7 +580,9 @@ def test_only_so_many_readers_are_kept(tmp_path) -> None:
     file.look(newest=True)
     for first in (10, 9, 8, 7, 6):
         with readers.at(file, first, 0) as reader:
-            assert next(reader).id == str(first)
+            taken: list[Event] = []
+            reader.take(1, taken)
+            assert [one.id for one in taken] == [str(first)]
     assert len(readers._kept) == 3
     readers.close()
     assert readers._kept == []

@@ -219,9 +219,9 @@ class FileEventSource:
         try:
             before = self._log.before(index)
             first = reading.upto - before
-            if first == 0 or first < file.count():
+            if self._readers.is_kept_at(file, first) or file.may_hold(first):
                 with self._readers.at(file, first, before) as reader:
-                    reading.take_from(reader)
+                    reading.take_from(reader, before)
         except EventFormatError:
             if reading.upto == reading.after:
                 raise
@@ -237,16 +237,24 @@ class _Reading:
         self.full = False
         self._limit = limit
         self._last = after + _MOST_AT_ONCE if last is None else min(after + _MOST_AT_ONCE, last)
-        everything = selection.everything and selection.types is None
-        self._wanted = None if everything else selection.matches
+        self._types = selection.types
+        self._wanted = None if selection.everything else selection.matches
 
-    def take_from(self, reader: EventReader) -> None:
-        """Look at events until there are enough, or no more."""
-        last, wanted, events = self._last, self._wanted, self.events
-        for event in reader:
-            self.upto = event.position
-            if wanted is None or wanted(event):
-                events.append(event)
-            if len(events) >= self._limit or self.upto >= last:
-                self.full = True
-                return
+    def take_from(self, reader: EventReader, before: int) -> None:
+        """Look at events until there are enough, or no more.
+
+        Args:
+            reader: Of the file, at the event after ``upto``.
+            before: Number of events in the files before.
+        """
+        while not self.full and not reader.ended:
+            self._take(reader, before, min(self._limit - len(self.events), self._last - self.upto))
+            self.full = len(self.events) >= self._limit or self.upto >= self._last
+
+    def _take(self, reader: EventReader, before: int, most: int) -> None:
+        found: list[Event] = []
+        try:
+            reader.take(most, found, self._types)
+        finally:
+            self.upto = before + reader.number
+            self.events += found if self._wanted is None else filter(self._wanted, found)

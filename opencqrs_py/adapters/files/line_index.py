@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from array import array
 from bisect import bisect_right
 from typing import BinaryIO, NamedTuple
 
-__all__ = ["LineIndex", "Mark", "events_in"]
+__all__ = ["LineIndex", "Mark"]
 
 _BLOCK = 256 * 1024  # bytes between two marks, about: half of them are gone through in vain before a read
-_BLANK = re.compile(rb"\n(?=[ \t\r\v\f]*\n)")  # begins with a letter, so that the search goes at memchr's speed
 
 
 class Mark(NamedTuple):
@@ -40,29 +38,29 @@ class LineIndex:
     def advance(self, file: BinaryIO, size: int) -> None:
         """Go on through the file, up to its last line end before the byte ``size``. Moves in the file."""
         file.seek(self.end.offset)
-        block, wanted = b"", _BLOCK
-        while more := file.read(min(wanted, size - self.end.offset - len(block))):
-            block += more
-            end = block.rfind(b"\n") + 1
-            if end:
-                self._take(block[:end])
-                block, wanted = block[end:], _BLOCK
-            else:
-                wanted = len(block)  # a line longer than a block: look at twice as much
+        rest, wanted = b"", _BLOCK
+        while more := file.read(min(wanted, size - self.end.offset - len(rest))):
+            block = rest + more if rest else more
+            *lines, rest = block.split(b"\n")
+            if lines:
+                event, line, offset = self.end
+                passed = Mark(event + _events_in(lines), line + len(lines), offset + len(block) - len(rest))
+                self.pass_to(passed)
+            wanted = _BLOCK if lines else len(rest)  # a line longer than a block: look at twice as much
+
+    def pass_to(self, mark: Mark) -> None:
+        """Take over what somebody has counted who has gone through the file from a mark of this index."""
+        if mark.offset > self.end.offset:
+            self.end = mark
+            for column, value in zip(self._marks, mark, strict=True):
+                column.append(value)
 
     def mark_before(self, event: int) -> Mark:
         """Return the last mark that is not behind the event of that number, from 0."""
         at = bisect_right(self._marks[0], event) - 1
         return Mark(*(column[at] for column in self._marks))
 
-    def _take(self, lines: bytes) -> None:
-        end = self.end
-        self.end = Mark(end.event + events_in(lines), end.line + lines.count(b"\n"), end.offset + len(lines))
-        for column, value in zip(self._marks, self.end, strict=True):
-            column.append(value)
 
-
-def events_in(lines: bytes) -> int:
-    """Return how many of the lines have something in them; each of them ends with its line end."""
-    blank = sum(1 for _ in _BLANK.finditer(b"\n" + lines))
-    return lines.count(b"\n") - blank
+def _events_in(lines: list[bytes]) -> int:
+    """Return how many lines have something in them."""
+    return len(lines) - lines.count(b"") - sum(map(bytes.isspace, lines))

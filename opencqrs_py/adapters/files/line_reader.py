@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import BinaryIO
@@ -12,8 +12,12 @@ from opencqrs_py.adapters.files.line_index import Mark
 from opencqrs_py.errors import EventFormatError
 from opencqrs_py.model.cloudevents import parse_event
 from opencqrs_py.model.event import Event
+from opencqrs_py.model.event_lines import surely_events
 
 __all__ = ["LineReader"]
+
+_SKIPPED_AT_ONCE = 1_000  # lines
+_AT_ONCE = 64  # lines that are parsed together; of more of them the parts would not stay in the processor's caches
 
 
 class LineReader:
@@ -51,60 +55,105 @@ class LineReader:
         self._before = before or 0
         self._stored = before is not None
         self._line = mark.line
+        self._offset = mark.offset  # of what was taken
         self._size = size
-        self._left = None if size is None else size - mark.offset
+        self._read_to = mark.offset
         self._file = file
         self._unfinished = unfinished
         self._damage = DAMAGE if compressed else ()
+        self._damaged: BaseException | None = None
         self._at_end = at_end
         self._at_stop = at_stop
-        self._lines = self._go_through()
 
-    def __iter__(self) -> LineReader:
-        return self
+    def __iter__(self) -> Iterator[Event]:
+        """Yield one event after the other; raises as ``take``."""
+        taken: list[Event] = []
+        while not self.ended:
+            self.take(1, taken)
+            yield from taken
+            taken.clear()
 
-    def __next__(self) -> Event:
-        """Return the next event.
+    def take(self, most: int, into: list[Event], types: frozenset[str] | None = None) -> None:
+        """Look at the next events and collect them; ``number`` is how many have been passed.
+
+        Args:
+            most: Number of events to look at.
+            into: What was found before an error is in it, too.
+            types: Types of the events to be collected; ``None`` for all.
 
         Raises:
             EventFormatError: OCQ-212 for a line that is no event, OCQ-213 if the file is damaged.
         """
-        line = next(self._lines)
-        try:
-            return parse_event(line, self._before + self.number, stored=self._stored)
-        except EventFormatError as error:
-            raise EventFormatError(error.code, error.what, f"{self.path}:{self._line}", MEND) from None
+        while most > 0 and (lines := self._read(min(most, _AT_ONCE))):
+            before = self.number
+            if not self._take_together(lines, into, types):
+                self._take_each(lines, into, types)
+            most -= self.number - before
 
     def skip_to(self, number: int) -> None:
         """Pass over events, unread, up to the one of that number, from 0, or to the end."""
-        for _ in islice(self._lines, max(number - self.number, 0)):
-            pass
+        while self.number < number and (lines := self._read(min(number - self.number, _SKIPPED_AT_ONCE))):
+            self._pass(lines, len(lines) - sum(map(bytes.isspace, lines)))
 
     def close(self) -> None:
         """Close the file."""
-        if self._at_stop is not None and self._size is not None and self._left is not None and not self.ended:
-            self._at_stop(Mark(self.number, self._line, self._size - self._left))
+        if self._at_stop is not None and self._size is not None and not self.ended:
+            self._at_stop(Mark(self.number, self._line, self._offset))
         self._file.close()
 
-    def _go_through(self) -> Iterator[bytes]:
-        """Yield the lines that have something in them."""
-        try:
-            for line in self._file:
-                if self._is_beyond(line):
-                    break
-                self._line += 1
-                if not line.isspace():
-                    self.number += 1
-                    yield line
-        except self._damage as error:
-            raise damaged(error, f"{self.path}, behind line {self._line}") from error
-        self.ended = True
-        if self._at_end is not None:
-            self._at_end(self.number)
+    def _take_together(self, lines: list[bytes], into: list[Event], types: frozenset[str] | None) -> bool:
+        full = [line for line in lines if not line.isspace()] if any(map(bytes.isspace, lines)) else lines
+        events = surely_events(full, self._before + self.number + 1, types) if self._stored else None
+        if events is None:
+            return False
+        into += events
+        self._pass(lines, len(full))
+        return True
 
-    def _is_beyond(self, line: bytes) -> bool:
-        if self._left is not None:
-            self._left -= len(line)
-            if self._left < 0:
-                return True
-        return self._unfinished and not line.endswith(b"\n")
+    def _take_each(self, lines: list[bytes], into: list[Event], types: frozenset[str] | None) -> None:
+        for line in lines:
+            is_event = not line.isspace()
+            if is_event:
+                event = self._parsed(line)
+                if types is None or event.type in types:
+                    into.append(event)
+            self._pass((line,), int(is_event))
+
+    def _parsed(self, line: bytes) -> Event:
+        try:
+            return parse_event(line, self._before + self.number + 1, stored=self._stored)
+        except EventFormatError as error:
+            raise EventFormatError(error.code, error.what, f"{self.path}:{self._line + 1}", MEND) from None
+
+    def _pass(self, lines: Sequence[bytes], events: int) -> None:
+        self.number += events
+        self._line += len(lines)
+        self._offset += sum(map(len, lines))
+
+    def _read(self, most: int) -> list[bytes]:
+        """Return the next lines, also empty ones; none at the end."""
+        lines: list[bytes] = []
+        if self._damaged is None and not self.ended:
+            try:
+                lines.extend(islice(self._file, most))
+            except self._damage as error:
+                self._damaged = error  # the lines before it come first
+        self._leave_out(lines)
+        if lines:
+            return lines
+        if self._damaged is not None:
+            raise damaged(self._damaged, f"{self.path}, behind line {self._line}") from self._damaged
+        if not self.ended:
+            self.ended = True
+            if self._at_end is not None:
+                self._at_end(self.number)
+        return lines
+
+    def _leave_out(self, lines: list[bytes]) -> None:
+        """Take away what is beyond the bytes to be read, and a last line that may still be written."""
+        if self._size is not None:
+            self._read_to += sum(map(len, lines))
+            while lines and self._read_to > self._size:
+                self._read_to -= len(lines.pop())
+        if self._unfinished and lines and not lines[-1].endswith(b"\n"):
+            lines.pop()

@@ -16,6 +16,7 @@ from opencqrs_py.adapters.files.opening import unpacked
 
 __all__ = ["CompressedLines", "PlainLines"]
 
+_BUFFER = 128 * 1024  # bytes
 _SPACE_READ = 4096  # bytes read at once while the end of an event is looked for
 _STOPS = 64  # that are remembered; groups beyond that many begin at a mark of the index, which costs little
 
@@ -38,6 +39,13 @@ class PlainLines:
         """Take in what has been added; the file is closed as soon as it is not the newest one."""
         self.known.look(may_grow=not self._closed)
         self._closed = not newest
+
+    def may_hold(self, number: int) -> bool:
+        """Return whether there may be an event of that number, from 0. Counts nothing where it was last read."""
+        stop = self._stops.get(number)
+        if number == 0 or (stop is not None and stop.offset < self.known.size):
+            return True
+        return number < self.count()
 
     def count(self) -> int:
         """Return how many events there are by now."""
@@ -73,7 +81,7 @@ class PlainLines:
         """Open a reader at the event of that number or somewhat before it."""
         mark = self._stops.get(first) or self._index.mark_before(first)
         self.known.look(may_grow=not self._closed)
-        file = self.path.open("rb")
+        file = self.path.open("rb", buffering=_BUFFER)
         file.seek(mark.offset)
         return LineReader(
             self.path,
@@ -101,6 +109,8 @@ class PlainLines:
 
     def _remember(self, stop: Mark) -> None:
         _keep(self._stops, stop)
+        if stop.offset < self.known.size:  # a last line without its end may still get it
+            self._index.pass_to(stop)
 
 
 def _keep(marks: dict[int, Mark], mark: Mark) -> None:
@@ -151,6 +161,10 @@ class CompressedLines:
                 except DAMAGE as error:
                     raise damaged(error, str(self.path)) from error
         return self._count
+
+    def may_hold(self, number: int) -> bool:
+        """Return whether there may be an event of that number, from 0. The first one is not counted for."""
+        return number == 0 or number < self.count()
 
     def extent(self, number: int) -> tuple[int, bytes]:
         """Return the file's size in bytes, and its digest."""

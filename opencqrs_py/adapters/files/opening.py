@@ -27,7 +27,7 @@ def unpacked(path: Path, compression: Compression) -> BinaryIO:
     if path.stat().st_size == 0:
         raise damaged("it is empty", str(path))
     if compression is Compression.GZIP:
-        return cast("BinaryIO", gzip.open(path, "rb"))
+        return cast("BinaryIO", io.BufferedReader(cast("io.RawIOBase", gzip.open(path, "rb")), _BUFFER))
     return cast("BinaryIO", io.BufferedReader(_zstd(path), _BUFFER))
 
 

@@ -18,7 +18,7 @@ class EventReader(Protocol):
 
     Attributes:
         path: The file.
-        number: Number of the next event, from 0.
+        number: Number of the next event, from 0; after an error, of what is no event.
         ended: Whether there was no next event.
     """
 
@@ -26,11 +26,9 @@ class EventReader(Protocol):
     number: int
     ended: bool
 
-    def __next__(self) -> Event:
-        """Return the next event."""
+    def take(self, most: int, into: list[Event], types: frozenset[str] | None = None) -> None:
+        """Look at the next ``most`` events, and collect those of the types; what comes before an error, too."""
         ...
-
-    def __iter__(self) -> Iterator[Event]: ...
 
     def skip_to(self, number: int) -> None:
         """Pass over events up to the one of that number."""
@@ -65,6 +63,10 @@ class EventFile(Protocol):
 
     def count(self) -> int:
         """Return how many events there are by now."""
+        ...
+
+    def may_hold(self, number: int) -> bool:
+        """Return whether there may be an event of that number, from 0; events are counted only if need be."""
         ...
 
     def extent(self, number: int) -> tuple[int, bytes]:
@@ -113,6 +115,10 @@ class Readers:
             self._keep(reader)
         else:
             reader.close()
+
+    def is_kept_at(self, file: EventFile, first: int) -> bool:
+        """Return whether a reader of the file is kept that is at the event of that number."""
+        return any(reader.number == first and reader.path == file.path for reader in self._kept)
 
     def close(self) -> None:
         """Close all that are kept."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -71,12 +72,25 @@ class RowReader:
         if row is None:
             self.ended = True
             raise StopIteration
-        self.number += 1
         if self._imported and not isinstance(row, str):
             row = _wrong_json(row[_PAYLOAD], "payload") or row
         if isinstance(row, str):
-            raise EventFormatError("OCQ-212", row, f"{self.path}, row {self.number}", MEND)
+            raise EventFormatError("OCQ-212", row, f"{self.path}, row {self.number + 1}", MEND)
+        self.number += 1
         return Event(self._before + self.number, *row)
+
+    def take(self, most: int, into: list[Event], types: frozenset[str] | None = None) -> None:
+        """Look at the next events and collect them; ``number`` is how many have been passed.
+
+        Args:
+            most: Number of events to look at.
+            into: What was found before an error is in it, too.
+            types: Types of the events to be collected; ``None`` for all.
+
+        Raises:
+            EventFormatError: As ``__next__``.
+        """
+        into.extend(event for event in islice(self, most) if types is None or event.type in types)
 
     def skip_to(self, number: int) -> None:
         """Pass over rows, unread, up to the one of that number, from 0, or to the end."""

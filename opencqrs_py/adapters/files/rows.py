@@ -40,6 +40,10 @@ class ParquetRows:
         ends = self._row_groups()
         return ends[-1] if ends else 0
 
+    def may_hold(self, number: int) -> bool:
+        """Return whether there is an event of that number, from 0."""
+        return number < self.count()
+
     def extent(self, number: int) -> tuple[int, bytes]:
         """Return the file's size in bytes, and its digest."""
         del number

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from opencqrs_py.adapters.files import line_index
-from opencqrs_py.adapters.files.line_index import LineIndex, Mark, events_in
+from opencqrs_py.adapters.files.line_index import LineIndex, Mark
 
 PIECES = st.sampled_from([b"\n", b"\r\n", b" \n", b"\t\n", b"a\n", b"a b\n", b"\n\n", b"x" * 40 + b"\n", b"a", b" "])
 TEXTS = st.lists(PIECES, max_size=40).map(b"".join)
@@ -24,12 +24,6 @@ def complete(text: bytes) -> list[bytes]:
 def block(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
     monkeypatch.setattr(line_index, "_BLOCK", request.param)
     return int(request.param)
-
-
-@given(TEXTS)
-def test_empty_lines_hold_no_event(text: bytes) -> None:
-    lines = complete(text)
-    assert events_in(b"".join(lines)) == sum(1 for line in lines if not line.isspace())
 
 
 @given(text=TEXTS, block=st.sampled_from([1, 7, 64]), cuts=st.lists(st.integers(0, 400), max_size=4))

@@ -1,0 +1,182 @@
+"""Many lines at once: the same events as one by one, or none at all."""
+
+from __future__ import annotations
+
+import json
+
+import orjson
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from opencqrs_py.errors import EventFormatError
+from opencqrs_py.model import event_lines
+from opencqrs_py.model.cloudevents import parse_event
+from opencqrs_py.model.event import Event
+from opencqrs_py.model.event_lines import surely_events
+
+TEXT = st.text(max_size=6) | st.sampled_from(["", "a b", "ü", "\0", "data", '"data":', "}\n", ":", "\\", "/", "😀"])
+NUMBERS = (
+    st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.sampled_from([2**64, -(2**63), 1e22, -0.0])
+)
+JSON = st.recursive(
+    st.none() | st.booleans() | NUMBERS | TEXT,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3),
+    max_leaves=6,
+)
+TIMES = st.sampled_from(
+    [
+        *("2026-01-05T09:00:00Z", "2026-01-05 09:00:00.123456789+05:30", "20260105T090000Z", "2026-01-05T09:00:60Z"),
+        *(
+            "2026-01-05T09:00:00",
+            "yesterday",
+            "",
+            "2016-12-31T23:59:60Z",
+            "0001-01-01T00:00:00+23:59",
+            "0000-01-01T00:00:00Z",
+        ),
+    ]
+)
+FIELDS = st.fixed_dictionaries(
+    {"id": TEXT | NUMBERS, "source": TEXT, "type": st.sampled_from(["a", "b"])},
+    optional={
+        "specversion": st.sampled_from(["1.0", "1.0", "1.0", "0.3", 1.0, None]),
+        "subject": TEXT | st.none(),
+        "time": TIMES | st.none(),
+        "datacontenttype": st.sampled_from(["application/json", "", None, 7]),
+        "data": JSON,
+        "traceparent": JSON,
+        "x": JSON,
+        "data_base64": st.just("AA=="),
+    },
+)
+USUAL = st.fixed_dictionaries(
+    {
+        "specversion": st.just("1.0"),
+        "id": st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1, max_size=5),
+        "source": st.just("urn:x"),
+        "subject": TEXT,
+        "type": st.sampled_from(["a", "b"]),
+        "time": st.just("2026-01-05T09:00:00Z"),
+        "data": JSON,
+    },
+)
+RAW = st.sampled_from(
+    [
+        *(
+            b"",
+            b" ",
+            b"{}",
+            b"[]",
+            b"7",
+            b'"x"',
+            b"null",
+            b'{"id":"1"',
+            b'"}',
+            b"\xff",
+            b"\xef\xbb\xbf{}",
+            b"nope",
+            b"{},{}",
+        ),
+        b'{"id":"1","source":"s","type":"t","id":"2"}',
+        b'{"id":"1","source":"s","type":"t","data":{"a":1,"a":1}}',
+        b'{"id":"1","source":"s","type":"t","data":0.12345678901234567890}',
+        b'{"id":"1","source":"s","type":"t","data":18446744073709551616}',
+        b'{"id":"1","source":"s","type":"t","data":1E2}',
+        b'{"id":"1","source":"s","type":"t","data":"\\u00e4"}',
+        b'{"id":"1","source":"s","type":"t"},{"id":"2","source":"s","type":"t"}',
+        b'{"id":"1","source":"s","type":"t","data":[{"x":1}',
+        b'{"x":2}]}',
+    ]
+)
+LAYOUTS = st.sampled_from(
+    [
+        orjson.dumps,
+        lambda fields: json.dumps(fields).encode(),
+        lambda fields: json.dumps(fields, ensure_ascii=False).encode(),
+        lambda fields: json.dumps(fields, ensure_ascii=False, separators=(" , ", ":\t")).encode() + b" \r",
+        lambda fields: json.dumps(fields, sort_keys=True, separators=(",", ":")).encode(),
+    ]
+)
+
+
+@st.composite
+def written(draw: st.DrawFn, fields: st.SearchStrategy[dict[str, object]]) -> bytes:
+    try:
+        return draw(LAYOUTS)(draw(fields))
+    except (TypeError, UnicodeEncodeError):  # what orjson does not write
+        return b"nope"
+
+
+def one_by_one(lines: list[bytes], position: int) -> list[Event] | str:
+    try:
+        return [parse_event(line, position + number, stored=True) for number, line in enumerate(lines)]
+    except EventFormatError as error:
+        return error.what
+
+
+@settings(max_examples=500, deadline=None)
+@given(
+    st.lists(written(USUAL), min_size=1, max_size=4)
+    | st.lists(written(FIELDS), min_size=1, max_size=3)
+    | st.lists(written(USUAL) | written(FIELDS) | RAW, min_size=1, max_size=4),
+    st.sampled_from([None, frozenset({"a"}), frozenset({"x"})]),
+    st.sampled_from([b"", b"\n"]),
+)
+def test_together_lines_are_the_same_events_as_one_by_one(
+    lines: list[bytes], types: frozenset[str] | None, end: bytes
+) -> None:
+    ends = [line + b"\n" for line in lines[:-1]] + [lines[-1] + end]
+    together, each = surely_events(ends, 7, types), one_by_one(ends, 7)
+    if together is not None:
+        assert not isinstance(each, str)
+        assert together == [event for event in each if types is None or event.type in types]
+        assert {type(event) for event in together} <= {Event}
+
+
+def line(**fields: object) -> bytes:
+    return orjson.dumps({"id": "1", "source": "s", "type": "t", **fields}) + b"\n"
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        [line()],
+        [line(data=None), line(data={"a": [1.5, "ü", None]})],
+        [line(subject="", datacontenttype="", time="2026-01-05T09:00:00Z", specversion="1.0")] * 3,
+        [line(x=1, y={"a": "b"}), line(x=None, y=2)],
+        [line(data={"a": 1}).replace(b":", b": ").replace(b",", b", ").replace(b"\n", b"\r\n")] * 2,
+        [line(id=str(number), data={"n": number}) for number in range(100)],
+    ],
+)
+def test_usual_lines_are_taken_together(lines: list[bytes]) -> None:
+    assert surely_events(lines, 1) == one_by_one(lines, 1)
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        [line(), line(data=1)],
+        [line(x=1, y=1), line(y=1, x=1)],
+        [line(id="")],
+        [line(id=7)],
+        [line(data="\0")],
+        [line(data=1).replace(b"1}", b"1.0E5}")],
+        [line(time="2026-01-05T09:00:00Z"), line(time="2026-01-05T09:00:00")],
+        [line(specversion="0.3")],
+        [line(data_base64="AA==")],
+        [b'{"id":"1","id":"1","source":"s","type":"t"}\n'],
+        [b'{"id":"1","source":"s","type":"t","data":{"a":[1\n', b'2]}},{"id":"1","source":"s","type":"t","data":1}\n'],
+        [b"[]\n"],
+        [b"{}\n"],
+    ],
+)
+def test_lines_that_need_a_closer_look_are_left_to_it(lines: list[bytes]) -> None:
+    assert surely_events(lines, 1) is None
+
+
+def test_lines_cannot_reach_into_each_other_as_long_as_the_mark_is_not_known() -> None:
+    mark = event_lines._MARK.encode()
+    assert len(mark) == 32
+    lines = [b'{"a":[1', b'2]},"%s",7' % mark, line()]
+    assert surely_events([each + b"\n" for each in lines], 1) is None
