@@ -26,6 +26,7 @@ __all__ = [
     "PreconditionFailedError",
     "ProjectCodeError",
     "SeveralErrors",
+    "TransactionEndedError",
     "TransientError",
 ]
 
@@ -40,6 +41,10 @@ class TransientError(OpenCqrsError):
 
 class NonTransientError(OpenCqrsError):
     """Something that no second attempt can mend: the partition stops and reports ``failed``."""
+
+
+class TransactionEndedError(NonTransientError):
+    """A handler has ended the transaction that it shares with the progress. No progress was written."""
 
 
 class FencedError(OpenCqrsError):

@@ -109,7 +109,7 @@ def _preparation(blueprint: Blueprint, group: str, container: Any) -> Callable[[
     def prepare() -> None:
         if not starts:
             return
-        with container.transactions().begin() as unit:
+        with container.transactions().begin(guarded=False) as unit:
             for start in starts:
                 try:
                     run_on_start(start.call, start.place, discovered.injector, Work(group, Partition(1, 0), unit))

@@ -11,7 +11,7 @@ from threading import Event as Signal
 from threading import Lock, Thread, current_thread, get_ident
 
 from opencqrs_py.engines.parts import ProcessorOptions, make_processing
-from opencqrs_py.engines.runs import begin, release, settle
+from opencqrs_py.engines.runs import begin, check_log, release, settle
 from opencqrs_py.errors import OpenCqrsError
 from opencqrs_py.model.handler import Handler
 from opencqrs_py.model.outcome import Origin, Outcome, Trouble
@@ -87,7 +87,7 @@ class EventHandlingProcessor:
             subject=subject,
             recursive=recursive,
         )
-        self._processor = self._processing.processor(self.partition)
+        self._processor = self._processing.processor(self.partition, self._options.clock)
         self._back_off = backoff
         self._driving = Lock()  # held by the thread that steps, and by whoever lets go of the partition
         self._driver: int | None = None  # that thread
@@ -201,7 +201,11 @@ class EventHandlingProcessor:
             owner = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
             tracker, options = self._processing.tracker, self._options
             whole = layout(self.partition.modulus)
-            (cursor,) = tracker.claim(self.group, [self.partition], options.initial_position, owner, layout=whole)
+            source, initial = self._processing.source, options.initial_position
+            (cursor,) = tracker.claim(
+                self.group, [self.partition], initial, owner, layout=whole, fingerprint=source.fingerprint(initial)
+            )
+            check_log(self.group, source, cursor)
             self._supervised = SupervisedPartition(
                 self.group, cursor, self._back_off, options.on_exhausted, options.clock
             )

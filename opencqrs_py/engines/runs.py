@@ -6,14 +6,16 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from opencqrs_py.errors import EventStoreError
 from opencqrs_py.model.outcome import Outcome
 from opencqrs_py.model.partition import Partition
+from opencqrs_py.model.progress import Cursor
 from opencqrs_py.processing.group import GroupProcessing
-from opencqrs_py.processing.ports import BackOff, Clock, ProgressTracker
+from opencqrs_py.processing.ports import BackOff, Clock, EventSource, ProgressTracker
 from opencqrs_py.processing.recovery import OnExhausted
 from opencqrs_py.processing.supervision import NO_OBSERVER, Notice, Observer, SupervisedPartition
 
-__all__ = ["Engine", "GroupRun", "Recipe", "begin", "claim", "publish", "release", "settle"]
+__all__ = ["Engine", "GroupRun", "Recipe", "begin", "check_log", "claim", "publish", "release", "settle"]
 
 
 class Recipe(Hashable, Protocol):
@@ -78,14 +80,37 @@ class Engine(Protocol):
 
 
 def claim(run: GroupRun, owner: str, clock: Clock, observer: Observer = NO_OBSERVER) -> list[SupervisedPartition]:
-    """Prepare the group, take its partitions over and return them ready to go on."""
+    """Prepare the group, take its partitions over and return them ready to go on.
+
+    Raises:
+        EventStoreError: OCQ-310 for another layout of partitions; OCQ-316, if the log is not the one that the progress
+            belongs to.
+    """
     run.prepare()
-    tracker = run.processing.tracker
-    cursors = tracker.claim(run.group, run.partitions, run.initial(), owner)
+    tracker, source = run.processing.tracker, run.processing.source
+    initial = run.initial()
+    cursors = tracker.claim(run.group, run.partitions, initial, owner, fingerprint=source.fingerprint(initial))
+    for cursor in cursors:
+        check_log(run.group, source, cursor)
     supervised = [SupervisedPartition(run.group, c, run.back_off, run.on_exhausted, clock) for c in cursors]
     for partition in supervised:
         begin(partition, tracker, observer)
     return supervised
+
+
+def check_log(group: str, source: EventSource, cursor: Cursor) -> None:
+    """See to it that the log is the one that the progress of a partition belongs to.
+
+    Raises:
+        EventStoreError: OCQ-316, naming the partition.
+    """
+    try:
+        source.verify(cursor.stored, cursor.fingerprint)
+    except EventStoreError as error:
+        if error.code != "OCQ-316":
+            raise
+        what = f"group '{group}' partition {cursor.partition}: {error.what}"
+        raise EventStoreError(error.code, what, error.where, error.fix) from error
 
 
 def begin(partition: SupervisedPartition, tracker: ProgressTracker, observer: Observer) -> None:

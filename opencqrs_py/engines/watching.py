@@ -32,6 +32,7 @@ class HeadWatcher:
         self._source = source
         self._on_change = changed
         self._head = 0
+        self._interruptions = 0
         self._changed = Condition()
         self._stopping = Event()
         self._is_watched = False
@@ -43,6 +44,11 @@ class HeadWatcher:
     def head(self) -> int:
         """Position of the newest event seen."""
         return self._head
+
+    @property
+    def interruptions(self) -> int:
+        """How often the watch has broken, or the head has gone back: after that the log may be another one."""
+        return self._interruptions
 
     def start(self) -> None:
         """Begin to look out."""
@@ -93,6 +99,7 @@ class HeadWatcher:
                 self._watch = self._opened.enter_context(self._source.watched())
             self._see(self._watch.wait(self._head, seconds))
         except Exception:  # the processors meet the same error and report it
+            self._interrupted()
             self._close()
             self._stopping.wait(_AFTER_ERROR_SECONDS)
 
@@ -103,7 +110,13 @@ class HeadWatcher:
         except Exception:  # of a connection that is gone; there is nothing left to release
             self._opened = ExitStack()
 
+    def _interrupted(self) -> None:
+        with self._changed:
+            self._interruptions += 1
+
     def _see(self, head: int) -> None:
+        if head < self._head:
+            self._interrupted()
         if head > self._head:
             with self._changed:
                 self._head = head

@@ -14,7 +14,7 @@ from opencqrs_py.model.handler import (
 )
 from opencqrs_py.model.outcome import Origin, Outcome, Trouble
 from opencqrs_py.model.partition import Partition, hash_of, layout, residue_of
-from opencqrs_py.model.progress import Cursor, PartitionStatus, ProcessorState
+from opencqrs_py.model.progress import Cursor, Failure, PartitionStatus, ProcessorState, Skip
 from opencqrs_py.model.selection import Selection, Slice
 from opencqrs_py.model.upcast import Upcast
 
@@ -22,6 +22,7 @@ __all__ = [
     "AroundMark",
     "Cursor",
     "Event",
+    "Failure",
     "Handler",
     "HandlerMark",
     "Interceptor",
@@ -34,6 +35,7 @@ __all__ = [
     "ProcessingContext",
     "ProcessorState",
     "Selection",
+    "Skip",
     "Slice",
     "Surrounded",
     "Trouble",

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from opencqrs_py.model.progress import Cursor
+from opencqrs_py.model.progress import Cursor, Skip
 
 __all__ = ["Origin", "Outcome", "Trouble"]
 
@@ -32,6 +32,8 @@ class Trouble:
         traceback: The user's own frames, formatted; empty when there are none.
         position: Position of the event in hand, or ``None`` when no event was in hand.
         event: The event's label; empty when no event was in hand.
+        event_id: CloudEvents ``id`` of the event in hand.
+        event_type: CloudEvents ``type`` of the event in hand.
     """
 
     origin: Origin
@@ -41,6 +43,8 @@ class Trouble:
     traceback: str = ""
     position: int | None = None
     event: str = ""
+    event_id: str = ""
+    event_type: str = ""
 
     @property
     def summary(self) -> str:
@@ -59,7 +63,7 @@ class Outcome:
     Attributes:
         cursor: Where to go on.
         handled: Events that were handed to at least one handler and are done.
-        skipped: Events that were given up.
+        skips: Events that were given up, as they were recorded.
         idle: Nothing was left to read.
         trouble: Why the step ended early, or ``None``.
         missed: What calls after the commit raised; nothing is repeated.
@@ -67,7 +71,17 @@ class Outcome:
 
     cursor: Cursor
     handled: int = 0
-    skipped: int = 0
+    skips: tuple[Skip, ...] = ()
     idle: bool = False
     trouble: Trouble | None = None
     missed: tuple[Trouble, ...] = ()
+
+    @property
+    def skipped(self) -> int:
+        """How many events were given up."""
+        return len(self.skips)
+
+    def followed_by(self, then: Outcome) -> Outcome:
+        """Return what this step and the one after it came to together."""
+        handled = self.handled + then.handled
+        return replace(then, handled=handled, skips=self.skips + then.skips, missed=self.missed + then.missed)

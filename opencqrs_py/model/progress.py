@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from opencqrs_py.model.partition import Partition
 
-__all__ = ["Cursor", "PartitionStatus", "ProcessorState"]
+__all__ = ["Cursor", "Failure", "PartitionStatus", "ProcessorState", "Skip"]
 
 
 class ProcessorState(StrEnum):
@@ -22,8 +22,66 @@ class ProcessorState(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Failure:
+    """The one failure that holds up a partition, as it is stored beside the progress.
+
+    It outlives the process, so that a service that restarts often exhausts an event's attempts all the same.
+
+    Attributes:
+        position: Position of the event that failed.
+        event_id: CloudEvents ``id`` of the event.
+        event_type: CloudEvents ``type`` of the event.
+        attempts: Attempts made, at least 1.
+        retries: Waits taken from the back-off, at least 0; fewer than the attempts after errors that are not retried.
+        first_error: The first attempt's error, one line.
+        last_error: The last attempt's error, one line.
+        first_failed_at: ISO 8601 time of the first failure.
+        next_attempt_at: ISO 8601 time before which the event is not tried again; ``None``: at the next start.
+    """
+
+    position: int
+    event_id: str
+    event_type: str
+    attempts: int
+    retries: int
+    first_error: str
+    last_error: str
+    first_failed_at: str
+    next_attempt_at: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Skip:
+    """An event that was given up: recorded in the transaction that moves the progress past it.
+
+    Attributes:
+        group: Processing group.
+        partition: Partition of the group.
+        position: Position of the event.
+        event_id: CloudEvents ``id``.
+        event_source: CloudEvents ``source``.
+        subject: CloudEvents ``subject``.
+        event_type: CloudEvents ``type``.
+        attempts: Attempts made, at least 1.
+        reason: The last attempt's error, one line.
+        skipped_at: ISO 8601 time.
+    """
+
+    group: str
+    partition: Partition
+    position: int
+    event_id: str
+    event_source: str
+    subject: str
+    event_type: str
+    attempts: int
+    reason: str
+    skipped_at: str
+
+
+@dataclass(frozen=True, slots=True)
 class Cursor:
-    """Where a partition goes on.
+    """Where a partition continues. Two cursors are equal when they are at the same place of the same claim.
 
     Attributes:
         partition: Whose cursor it is.
@@ -33,6 +91,11 @@ class Cursor:
         attempt: Number of the coming attempt of the next event, from 1.
         troubled: Position of the event that failed before, or ``None``.
         skip: Whether the troubled event is to be given up instead of being tried.
+        shared: Whether another task may move the progress under the same claim, as when Spark runs a task twice.
+        doubtful: Whether an outage came between: a commit whose answer was lost may have moved the progress, and the
+            log may be another one.
+        fingerprint: What identifies the log up to ``stored``; empty when it is not known.
+        failure: What is recorded of the troubled event.
     """
 
     partition: Partition
@@ -42,6 +105,10 @@ class Cursor:
     attempt: int = 1
     troubled: int | None = None
     skip: bool = False
+    shared: bool = field(default=False, compare=False)
+    doubtful: bool = field(default=False, compare=False)
+    fingerprint: str = field(default="", compare=False)
+    failure: Failure | None = field(default=None, compare=False)
 
     def check_forward(self, to: int) -> None:
         """Refuse to store a position before the one that is stored.
@@ -53,15 +120,27 @@ class Cursor:
             msg = f"progress of partition {self.partition} must not go back from {self.stored} to {to}"
             raise ValueError(msg)
 
-    def moved_to(self, position: int, *, stored: bool) -> Cursor:
-        """Return the cursor after all up to ``position`` is done; trouble is over."""
-        durable = position if stored else self.stored
-        return replace(self, position=position, stored=durable, attempt=1, troubled=None, skip=False)
+    def moved_to(self, position: int, *, stored: bool, fingerprint: str = "") -> Cursor:
+        """Return the cursor after all up to ``position`` is done; a failure there or before is over."""
+        moved = replace(self, position=position)
+        if stored:
+            moved = replace(moved, stored=position, fingerprint=fingerprint)
+        if self.holds_back(position):
+            return moved
+        return replace(moved, attempt=1, troubled=None, skip=False, failure=None)
 
-    def retrying(self, troubled: int, *, skip: bool = False) -> Cursor:
+    def holds_back(self, position: int) -> bool:
+        """Return whether the event that failed comes after ``position``."""
+        return self.troubled is not None and self.troubled > position
+
+    def retrying(self, troubled: int, *, skip: bool = False, failure: Failure | None = None) -> Cursor:
         """Return the cursor for the next attempt of (or, with ``skip``, for giving up) the event at ``troubled``."""
         again = self.attempt + 1 if self.troubled == troubled else 2
-        return replace(self, attempt=again, troubled=troubled, skip=skip)
+        return replace(self, attempt=again, troubled=troubled, skip=skip, failure=failure)
+
+    def resuming(self, failure: Failure) -> Cursor:
+        """Return the cursor of a new claim that finds ``failure`` recorded."""
+        return replace(self, attempt=failure.retries + 1, troubled=failure.position, failure=failure)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +156,8 @@ class PartitionStatus:
         error: Last error, one line; empty when there is none.
         next_attempt_at: ISO 8601 time of the next attempt, or ``None``.
         updated_at: ISO 8601 time of the last write, or ``None`` if there was none.
+        failure: The failure that holds the partition up, or ``None``.
+        skipped: Events that were given up, since the group began.
     """
 
     group: str
@@ -87,3 +168,5 @@ class PartitionStatus:
     error: str = ""
     next_attempt_at: str | None = None
     updated_at: str | None = None
+    failure: Failure | None = None
+    skipped: int = 0

@@ -16,6 +16,7 @@ from opencqrs_py.processing.interception import Interceptors
 from opencqrs_py.processing.interrupts import raise_interrupt
 from opencqrs_py.processing.planning import Gathered, Plan, Planner, Run
 from opencqrs_py.processing.reading import Reading
+from opencqrs_py.processing.roles import Kind
 from opencqrs_py.processing.work import Work
 
 __all__ = ["ChunkFailedError", "Dispatcher"]
@@ -69,6 +70,8 @@ class Dispatcher:
         known = types if isinstance(types, EventTypes) else EventTypes(types)
         self._planner = Planner(handlers, known, self._interceptors)
         self._lists = self._planner.list_calls
+        surrounded = self._interceptors.of_events or self._interceptors.of_handlers  # which may ask for the session
+        self._flushes = surrounded or any(signature.asks_for(Kind.SESSION) for signature in self._signatures)
         self._runs: dict[str, Run] = {}
 
     @cached_property
@@ -111,11 +114,13 @@ class Dispatcher:
             return self._handle_decoded(events, decoded, work)
         gathered = [Gathered() for _ in self._lists]
         handled = index = 0
-        runs = self._runs
+        runs, flushes = self._runs, self._flushes
         try:
             for index, event in enumerate(events):  # noqa: B007 told when it fails
                 run = runs.get(event.type) or self._run_for(event.type)
                 handled += run(event, event, work, gathered)
+                if flushes:
+                    work.flush()
         except BaseException as error:  # only a real interrupt ends the process (K6)
             raise_interrupt(error)
             raise ChunkFailedError(index, error) from error
@@ -127,12 +132,14 @@ class Dispatcher:
         if self._lists:
             self._call_lists([Gathered(decoded)], work, len(events))
             return len(events)
-        objects = iter(decoded)
+        objects, flushes = iter(decoded), self._flushes
         try:
             for call, one in zip(self._planner.calls_of_work(events, work), objects, strict=False):
                 result = call(one)
                 if result is not None:
                     finish(result)
+                if flushes:
+                    work.flush()
         except BaseException as error:  # only a real interrupt ends the process (K6)
             raise_interrupt(error)
             in_hand = max(0, len(decoded) - length_hint(objects) - 1)
@@ -144,6 +151,8 @@ class Dispatcher:
             for call, of_chunk in zip(self._lists, gathered, strict=True):
                 if of_chunk.decoded:
                     finish(call(of_chunk.decoded, of_chunk.events, of_chunk.raws, work))
+                    if self._flushes:
+                        work.flush()
         except BaseException as error:  # only a real interrupt ends the process (K6)
             raise_interrupt(error)
             raise ChunkFailedError(0 if size == 1 else None, error) from error

@@ -8,7 +8,7 @@ from opencqrs_py.model.partition import Partition
 from opencqrs_py.model.selection import ATTRIBUTES, Selection
 from opencqrs_py.processing.dispatch import Dispatcher
 from opencqrs_py.processing.feed import Feed
-from opencqrs_py.processing.ports import EventSource, ProgressTracker
+from opencqrs_py.processing.ports import Clock, EventSource, ProgressTracker
 from opencqrs_py.processing.processor import PartitionProcessor
 from opencqrs_py.processing.sequencing import Sequencing
 
@@ -55,15 +55,18 @@ class GroupProcessing:
         self.batch_size = batch_size or (CHUNK if dispatcher.takes_chunks else 1)
         self._dispatcher = dispatcher
         of_sequences = sequencing.attributes if partitions > 1 else frozenset[str]()
-        attributes = ATTRIBUTES if dispatcher.sees_attributes else of_sequences
+        whole = dispatcher.sees_attributes or self.batch_size == 1  # each commit stores the identity of its event
+        attributes = ATTRIBUTES if whole else of_sequences
         selection = Selection(subject, recursive, dispatcher.wanted_types, attributes)
         wanted = dispatcher.wants if selection.types is None else None
         size, memory = read_size(self.batch_size, partitions), 1 if partitions == 1 else _STRETCHES_KEPT
         self.feed = Feed(source, selection, sequencing, size, memory, wanted)
 
-    def processor(self, partition: Partition) -> PartitionProcessor:
-        """Return the processor of one partition."""
-        return PartitionProcessor(self.group, partition, self.feed, self.tracker, self._dispatcher, self.batch_size)
+    def processor(self, partition: Partition, clock: Clock | None = None) -> PartitionProcessor:
+        """Return the processor of one partition; the clock is for what it records."""
+        return PartitionProcessor(
+            self.group, partition, self.feed, self.tracker, self._dispatcher, self.batch_size, clock
+        )
 
 
 def read_size(batch_size: int, partitions: int) -> int:

@@ -7,10 +7,11 @@ from contextlib import AbstractContextManager
 from datetime import datetime
 from typing import Any, Protocol, runtime_checkable
 
+from opencqrs_py.errors import TransactionEndedError
 from opencqrs_py.model.appending import Appended, Precondition
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.partition import Partition
-from opencqrs_py.model.progress import Cursor, PartitionStatus
+from opencqrs_py.model.progress import Cursor, PartitionStatus, Skip
 from opencqrs_py.model.selection import Selection, Slice
 
 __all__ = [
@@ -92,6 +93,28 @@ class EventSource(Protocol):
         """Open a watch, with what it needs of its own (a connection, a thread); released at the end of the block."""
         ...
 
+    def fingerprint(self, position: int, event: Event | None = None) -> str:
+        """Return a text that identifies the log up to ``position``: what its newest event at or below it is.
+
+        Progress is stored with it. An empty log has a fingerprint, too; 1 to 1,000 characters.
+
+        Args:
+            position: The last position that counts.
+            event: The whole event at ``position``, if the caller has it at hand, so that the store need not read it.
+        """
+        ...
+
+    def verify(self, position: int, fingerprint: str) -> None:
+        """Check that the log still holds at or below ``position`` what ``fingerprint`` says.
+
+        Called at each claim of a partition, and again after an outage. An empty fingerprint, which progress of an older
+        version has, asks only whether the log reaches ``position``.
+
+        Raises:
+            EventStoreError: OCQ-316, if this is another log, a shorter one, or one that was restored.
+        """
+        ...
+
     def is_outage(self, error: BaseException) -> bool:
         """Say whether ``error`` means that the store does not answer for now."""
         ...
@@ -131,12 +154,30 @@ class UnitOfWork(Protocol):
         """An object-relational session bound to ``connection``."""
         ...
 
+    def flush(self) -> None:
+        """Send what the session holds, if it was asked for, so that nothing of an event waits for the next one."""
+        ...
+
+    def ended_early(self, error: BaseException) -> TransactionEndedError | None:
+        """Return the error to report if the transaction was ended before its time, ``None`` if it is open.
+
+        Asked after a handler raised ``error``; what the transaction holds is lost with the answer.
+        """
+        ...
+
 
 class Transactions(Protocol):
     """Opens transactions on the read models' database."""
 
-    def begin(self) -> AbstractContextManager[UnitOfWork]:
-        """Open a transaction: committed at the end of the block, rolled back when the block raises."""
+    def begin(self, *, guarded: bool = True) -> AbstractContextManager[UnitOfWork]:
+        """Open a transaction: committed at the end of the block, rolled back when the block raises.
+
+        ``guarded``: it is an error if the block ends the transaction by itself. Definitions of tables end it on some
+        databases, so they run in one that is not.
+
+        Raises:
+            TransactionEndedError: On leaving, if the block ended a guarded transaction.
+        """
         ...
 
     def is_outage(self, error: BaseException) -> bool:
@@ -154,22 +195,45 @@ class ProgressTracker(Protocol):
         initial: int,
         owner: str,
         layout: Sequence[Partition] | None = None,
+        *,
+        fingerprint: str = "",
     ) -> tuple[Cursor, ...]:
         """Take the partitions over from whoever had them; those without progress start at ``initial``.
 
-        ``layout`` is all partitions of the group when only some of them are taken over.
+        The cursors carry what is recorded: the fingerprint of the log, and the failure that holds a partition up.
+
+        Args:
+            group: Processing group.
+            partitions: What to take over.
+            initial: Position after which partitions without progress start, at least 0.
+            owner: Name of the claiming process, for messages.
+            layout: All partitions of the group when only some of them are taken over.
+            fingerprint: What identifies the log up to ``initial``.
 
         Raises:
-            EventStoreError: OCQ-310, if the group's progress belongs to another layout of partitions.
+            EventStoreError: OCQ-310, if the group's progress belongs to another layout of partitions; OCQ-305, if
+                the open transaction of the process before cannot be ended.
         """
         ...
 
-    def unit(self, group: str, cursor: Cursor, to: int) -> AbstractContextManager[UnitOfWork]:
+    def unit(
+        self, group: str, cursor: Cursor, to: int, *, fingerprint: str = "", skip: Skip | None = None
+    ) -> AbstractContextManager[UnitOfWork]:
         """Open the unit of work that moves progress from ``cursor.stored`` to ``to`` if the block succeeds.
+
+        Moving the progress is its last step, so a transaction that a handler ends early repeats events but loses none.
+
+        Args:
+            group: Processing group.
+            cursor: Where the partition stands.
+            to: The new position, at least ``cursor.stored``.
+            fingerprint: What identifies the log up to ``to``.
+            skip: The event that is given up, recorded with the progress.
 
         Raises:
             FencedError: On entering, if the progress or the epoch is not the cursor's any more; a tracker that cannot
                 hold off later claims looks again before it commits.
+            TransactionEndedError: On leaving, if the block ended the transaction.
             ValueError: On entering, if ``to`` is before ``cursor.stored``.
         """
         ...
@@ -179,15 +243,22 @@ class ProgressTracker(Protocol):
         ...
 
     def report(self, status: PartitionStatus, epoch: int) -> None:
-        """Publish what a processor does; ignored when ``epoch`` is not the current one. Does not touch progress."""
+        """Publish what a processor does, and record the failure that holds it up, or that there is none.
+
+        Ignored when ``epoch`` is not the current one. Does not touch progress.
+        """
         ...
 
     def statuses(self) -> list[PartitionStatus]:
         """Return what is known of every partition of every group, by group, modulus and residue."""
         ...
 
+    def skipped(self) -> list[Skip]:
+        """Return the events that were given up, by group and position."""
+        ...
+
     def is_outage(self, error: BaseException) -> bool:
-        """Say whether ``error`` means that the tracker's database does not answer for now."""
+        """Return whether ``error`` means that the tracker's database is temporarily unavailable."""
         ...
 
 

@@ -6,16 +6,24 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 
-from opencqrs_py.errors import AssemblyError, EventFormatError, FencedError, NonTransientError, ProjectCodeError
+from opencqrs_py.errors import (
+    AssemblyError,
+    EventFormatError,
+    FencedError,
+    NonTransientError,
+    ProjectCodeError,
+    TransactionEndedError,
+)
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.outcome import Origin, Outcome, Trouble
 from opencqrs_py.model.partition import Partition
-from opencqrs_py.model.progress import Cursor
+from opencqrs_py.model.progress import Cursor, Skip
+from opencqrs_py.processing.clocks import SystemClock
 from opencqrs_py.processing.dispatch import ChunkFailedError, Dispatcher
 from opencqrs_py.processing.error_text import error_text, label_text
 from opencqrs_py.processing.feed import Feed, UnsequencedError
 from opencqrs_py.processing.interrupts import raise_interrupt
-from opencqrs_py.processing.ports import ProgressTracker, UnitOfWork
+from opencqrs_py.processing.ports import Clock, ProgressTracker, UnitOfWork
 from opencqrs_py.processing.tracebacks import own_frames
 from opencqrs_py.processing.work import Work
 
@@ -42,6 +50,7 @@ class PartitionProcessor:
         tracker: Where progress goes.
         dispatcher: Calls the handlers.
         batch_size: Most events in one transaction, at least 1.
+        clock: Time, for what is recorded.
     """
 
     def __init__(
@@ -52,6 +61,7 @@ class PartitionProcessor:
         tracker: ProgressTracker,
         dispatcher: Dispatcher,
         batch_size: int,
+        clock: Clock | None = None,
     ) -> None:
         self.group = group
         self.partition = partition
@@ -59,6 +69,7 @@ class PartitionProcessor:
         self._tracker = tracker
         self._dispatcher = dispatcher
         self._batch_size = batch_size
+        self._clock = clock or SystemClock()
 
     def step(self, cursor: Cursor) -> Outcome:
         """Handle the next chunk of events and store the progress with what the handlers wrote.
@@ -66,22 +77,50 @@ class PartitionProcessor:
         When event k of a chunk fails, the chunk is rolled back, the events before k are committed, and the outcome
         names k. Errors come back in the outcome, whatever their class; only a real interrupt passes through.
 
-        Progress that was moved under the cursor's own claim, by a task that Spark ran before this one, is taken over.
+        After an outage it is first seen to that the progress and the log are what they were. Progress that another
+        task has moved under the same claim is taken over where the cursor is shared, and only there.
 
         Source:
             PRODUCT section 4, "Exactly once"; OpenCQRS event handling loop.
         """
-        outcome = self._step(cursor)
-        if outcome.trouble is None or outcome.trouble.origin is not Origin.FENCED:
-            return outcome
         try:
-            renewed = self._tracker.renewed(self.group, cursor)
+            sure = self._confirmed(cursor) if cursor.doubtful else cursor
+        except BaseException as error:
+            raise_interrupt(error)
+            return self._doubtful(Outcome(cursor, trouble=self._trouble(error, Origin.FRAMEWORK)))
+        outcome = self._step(sure)
+        fenced = outcome.trouble is not None and outcome.trouble.origin is Origin.FENCED
+        return self._doubtful(self._taken_over(sure, outcome) if fenced and cursor.shared else outcome)
+
+    def _confirmed(self, cursor: Cursor) -> Cursor:
+        """Return the cursor as it is stored: an answer to a commit may have been lost, and the log replaced."""
+        found = self._tracker.renewed(self.group, cursor)
+        if found is None:
+            msg = f"progress of group '{self.group}' partition {self.partition} was taken over by another processor"
+            raise FencedError(msg)
+        if found.stored > cursor.stored:
+            cursor = cursor.moved_to(found.stored, stored=True, fingerprint=found.fingerprint)
+        elif found.stored < cursor.stored:  # the database was restored, and the read model with it
+            cursor = found
+        self._feed.source.verify(cursor.stored, cursor.fingerprint)
+        return replace(cursor, doubtful=False)
+
+    def _taken_over(self, cursor: Cursor, outcome: Outcome) -> Outcome:
+        """Continue from where another run of the same task has moved the progress."""
+        try:
+            found = self._tracker.renewed(self.group, cursor)
         except BaseException as error:
             raise_interrupt(error)
             return Outcome(cursor, trouble=self._trouble(error, Origin.FRAMEWORK))
-        if renewed is None or renewed.stored == cursor.stored:  # the same place again would be a loop without end
+        if found is None or found.stored == cursor.stored:  # the same place again would be a loop without end
             return outcome
-        return Outcome(renewed, handled=outcome.handled, missed=outcome.missed)
+        return Outcome(replace(found, shared=True), handled=outcome.handled, missed=outcome.missed)
+
+    @staticmethod
+    def _doubtful(outcome: Outcome) -> Outcome:
+        if outcome.trouble is None or outcome.trouble.origin is not Origin.OUTAGE:
+            return outcome
+        return replace(outcome, cursor=replace(outcome.cursor, doubtful=True))
 
     def _step(self, cursor: Cursor) -> Outcome:
         try:
@@ -99,7 +138,7 @@ class PartitionProcessor:
             return Outcome(cursor.moved_to(upto, stored=False))
         chunk, upto = self._chunk(cursor, events, upto)
         if cursor.skip and cursor.troubled == chunk[0].position:
-            return self._give_up(cursor, upto)
+            return self._give_up(cursor, chunk[0], upto)
         return self._handle(cursor, chunk, upto)
 
     def flush(self, cursor: Cursor) -> Outcome:
@@ -107,11 +146,11 @@ class PartitionProcessor:
         if cursor.position == cursor.stored:
             return Outcome(cursor, idle=True)
         try:
-            self._commit(cursor, (), cursor.position)
+            flushed = self._commit(cursor, (), cursor.position)
         except BaseException as error:
             raise_interrupt(error)
-            return Outcome(cursor, trouble=self._trouble(error, Origin.FRAMEWORK))
-        return Outcome(replace(cursor, stored=cursor.position), idle=True)
+            return self._doubtful(Outcome(cursor, trouble=self._trouble(error, Origin.FRAMEWORK)))
+        return replace(flushed, idle=True)
 
     def _chunk(self, cursor: Cursor, events: Sequence[Event], upto: int) -> tuple[Sequence[Event], int]:
         alone = cursor.troubled == events[0].position
@@ -121,13 +160,20 @@ class PartitionProcessor:
         chunk = events[:size]
         return chunk, chunk[-1].position
 
-    def _give_up(self, cursor: Cursor, upto: int) -> Outcome:
+    def _give_up(self, cursor: Cursor, event: Event, upto: int) -> Outcome:
         try:
-            self._commit(cursor, (), upto)
+            skip = self._skip(cursor, event)
+            return self._commit(cursor, (), upto, skip)
         except BaseException as error:
             raise_interrupt(error)
             return Outcome(cursor, trouble=self._trouble(error, Origin.FRAMEWORK))
-        return Outcome(cursor.moved_to(upto, stored=True), skipped=1)
+
+    def _skip(self, cursor: Cursor, event: Event) -> Skip:
+        failure, now = cursor.failure, self._clock.now().isoformat(timespec="milliseconds")
+        reason = failure.last_error if failure is not None else ""
+        attempts = failure.attempts if failure is not None else max(1, cursor.attempt - 1)
+        known = (event.position, event.id, event.source, event.subject, event.type)
+        return Skip(self.group, self.partition, *known, attempts, reason, now)
 
     def _handle(self, cursor: Cursor, chunk: Sequence[Event], upto: int) -> Outcome:
         try:
@@ -139,7 +185,9 @@ class PartitionProcessor:
             trouble = self._trouble(error, Origin.HANDLER, chunk[0])
             if len(chunk) == 1 or trouble.origin is not Origin.HANDLER:
                 return Outcome(cursor, trouble=trouble)
-            return self._by_halves(cursor, chunk, upto, trouble)
+            if isinstance(error, TransactionEndedError):
+                return self._one_by_one(cursor, chunk, upto)
+            return self._by_halves(cursor, chunk, upto)
 
     def _narrow(self, cursor: Cursor, chunk: Sequence[Event], upto: int, failure: ChunkFailedError) -> Outcome:
         """Commit what comes before the event that failed; look for it if it is not known."""
@@ -148,34 +196,65 @@ class PartitionProcessor:
         if index == 0 or trouble.origin is Origin.OUTAGE:
             return Outcome(cursor, trouble=trouble)
         if index is None:
-            return self._by_halves(cursor, chunk, upto, trouble)
+            ended = isinstance(failure.error, TransactionEndedError)
+            return (self._one_by_one if ended else self._by_halves)(cursor, chunk, upto)
         before = self._handle(cursor, chunk[:index], chunk[index - 1].position)
         return before if before.trouble is not None else replace(before, trouble=trouble)
 
-    def _by_halves(self, cursor: Cursor, chunk: Sequence[Event], upto: int, trouble: Trouble) -> Outcome:
+    def _by_halves(self, cursor: Cursor, chunk: Sequence[Event], upto: int) -> Outcome:
         """Find the event by which a chunk fails: what comes before it is committed, in ever smaller chunks."""
         middle = len(chunk) // 2
         first = self._handle(cursor, chunk[:middle], chunk[middle - 1].position)
         if first.trouble is not None:
-            moved = first.trouble.origin is Origin.FENCED and trouble.permanent  # a handler has committed by itself
-            return replace(first, trouble=replace(trouble, position=None, event="")) if moved else first
-        second = self._handle(first.cursor, chunk[middle:], upto)
-        return replace(second, handled=first.handled + second.handled, missed=first.missed + second.missed)
+            return first
+        return first.followed_by(self._handle(first.cursor, chunk[middle:], upto))
 
-    def _commit(self, cursor: Cursor, events: Sequence[Event], upto: int) -> Outcome:
+    def _one_by_one(self, cursor: Cursor, chunk: Sequence[Event], upto: int) -> Outcome:
+        """Find the event whose handler ended the transaction: each further call of it repeats what it has committed."""
+        done = Outcome(cursor)
+        for event in chunk:
+            last = event is chunk[-1]
+            done = done.followed_by(self._handle(done.cursor, (event,), upto if last else event.position))
+            if done.trouble is not None:
+                break
+        return done
+
+    def _commit(self, cursor: Cursor, events: Sequence[Event], upto: int, skip: Skip | None = None) -> Outcome:
         """Handle events in one transaction with the progress; then make the calls that waited for its commit."""
         handled = 0
+        fingerprint = self._fingerprint(events, upto)
         with ExitStack() as stack:
-            unit = self._opened(stack, cursor, upto)
+            unit = self._opened(stack, cursor, upto, fingerprint, skip)
             work = Work(self.group, self.partition, unit, cursor.troubled, cursor.attempt)
             if events:
-                handled = self._dispatcher.handle(events, work)
+                handled = self._handled(events, work, unit)
         missed = tuple(self._trouble(error, Origin.HANDLER) for error in work.committed())
-        return Outcome(cursor.moved_to(upto, stored=True), handled=handled, missed=missed)
+        moved = cursor.moved_to(upto, stored=True, fingerprint=fingerprint)
+        return Outcome(moved, handled=handled, skips=(skip,) if skip is not None else (), missed=missed)
 
-    def _opened(self, stack: ExitStack, cursor: Cursor, upto: int) -> UnitOfWork:
+    def _handled(self, events: Sequence[Event], work: Work, unit: UnitOfWork) -> int:
         try:
-            return stack.enter_context(self._tracker.unit(self.group, cursor, upto))
+            return self._dispatcher.handle(events, work)
+        except ChunkFailedError as failure:
+            ended = unit.ended_early(failure.error)
+            if ended is None:
+                raise
+            raise ChunkFailedError(failure.index, ended) from failure.error
+
+    def _fingerprint(self, events: Sequence[Event], upto: int) -> str:
+        """Ask before the transaction is opened: a log that is unavailable must not keep it open."""
+        last = events[-1] if events else None
+        whole = last if last is not None and last.position == upto and type(last) is Event else None
+        try:
+            return self._feed.source.fingerprint(upto, whole)
+        except BaseException as error:
+            raise_interrupt(error)
+            raise _NotOpenedError(error) from error
+
+    def _opened(self, stack: ExitStack, cursor: Cursor, upto: int, fingerprint: str, skip: Skip | None) -> UnitOfWork:
+        try:
+            unit = self._tracker.unit(self.group, cursor, upto, fingerprint=fingerprint, skip=skip)
+            return stack.enter_context(unit)
         except BaseException as error:
             raise_interrupt(error)
             raise _NotOpenedError(error) from error
@@ -194,6 +273,8 @@ class PartitionProcessor:
             traceback=own_frames(error) if origin in (Origin.HANDLER, Origin.FRAMEWORK) else "",
             position=in_hand.position if in_hand else None,
             event=label_text(lambda: in_hand.label) if in_hand else "",
+            event_id=_id_of(in_hand) if in_hand else "",
+            event_type=in_hand.type if in_hand else "",
         )
 
     def _origin(self, error: BaseException, otherwise: Origin) -> Origin:
@@ -214,3 +295,10 @@ class PartitionProcessor:
         except BaseException as failure:  # an error that cannot be looked at comes from no store
             raise_interrupt(failure)
             return False
+
+
+def _id_of(event: Event) -> str:
+    try:
+        return event.id
+    except Exception:  # a store that is unavailable must not hide what is reported of the event
+        return ""

@@ -96,6 +96,10 @@ class Signature:
         """Whether the function can look at an event's attributes, such as its time."""
         return any(argument.kind in (Kind.RAW, Kind.METADATA, Kind.INVOCATION) for argument in self.arguments)
 
+    def asks_for(self, kind: Kind) -> bool:
+        """Return whether the function has an argument of that kind."""
+        return any(argument.kind is kind for argument in self.arguments)
+
     @property
     def many(self) -> bool:
         """Whether it takes the events of a chunk as lists."""

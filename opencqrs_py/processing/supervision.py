@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
+from itertools import islice
 
 from opencqrs_py.model.outcome import Origin, Outcome, Trouble
 from opencqrs_py.model.partition import Partition
-from opencqrs_py.model.progress import Cursor, PartitionStatus, ProcessorState
+from opencqrs_py.model.progress import Cursor, Failure, PartitionStatus, ProcessorState
 from opencqrs_py.processing.backoff import ExponentialBackOff
 from opencqrs_py.processing.ports import BackOff, Clock
 from opencqrs_py.processing.recovery import Action, OnExhausted, action_for
@@ -108,14 +109,24 @@ class SupervisedPartition:
         self.state = ProcessorState.STARTING
         self.trouble: Trouble | None = None
         self.handled = 0
+        self.skipped = 0
         self._back_off = back_off
         self._on_exhausted = on_exhausted
         self._clock = clock
         self._due = 0.0
         self._attempt = 0
+        self._retries = 0  # waits taken of the event's back-off
         self._event_waits: Iterator[float] | None = None
         self._outage_waits: Iterator[float] | None = None
         self._failure_waits: Iterator[float] | None = None
+        self._failure = cursor.failure
+        if self._failure is not None:
+            self._resume(self._failure)
+
+    @property
+    def failure(self) -> Failure | None:
+        """The failure that holds the partition up, as it is recorded."""
+        return self._failure
 
     @property
     def partition(self) -> Partition:
@@ -144,21 +155,26 @@ class SupervisedPartition:
         moved = outcome.cursor.position > self.cursor.position
         self.cursor = outcome.cursor
         self.handled += outcome.handled
+        self.skipped += outcome.skipped
         if outcome.trouble is None:
             return self._well(told=outcome.skipped > 0)
-        if moved:
-            self._event_waits = self._outage_waits = self._failure_waits = None
+        if moved and not self.cursor.holds_back(self.cursor.position):
+            self._forget()
         if outcome.trouble.origin is not Origin.OUTAGE:
             self._outage_waits = None
         return self._act(outcome.trouble)
 
     def claimed_again(self, cursor: Cursor) -> None:
-        """Go on from a new claim; what is known of a troubled event is kept if progress has not moved."""
+        """Continue from a new claim; what is known of a failed event is kept if progress has not moved."""
         if cursor.stored == self.cursor.stored:
             self.cursor = replace(self.cursor, epoch=cursor.epoch)
         else:
             self.cursor = cursor
-            self._event_waits = None
+            self._forget()
+
+    def doubt(self) -> None:
+        """Have the next step see to it that progress and log are what they were: an outage came between."""
+        self.cursor = replace(self.cursor, doubtful=True)
 
     def stop(self) -> None:
         """Record that the partition was stopped on request."""
@@ -174,45 +190,90 @@ class SupervisedPartition:
             position=self.cursor.stored,
             state=self.state,
             attempt=self._attempt,
-            error=self.trouble.summary if self.trouble else "",
+            error=self.trouble.summary if self.trouble else self._failure.last_error if self._failure else "",
             next_attempt_at=due.isoformat(timespec="milliseconds") if due else None,
+            failure=self._failure,
         )
 
+    def _resume(self, failure: Failure) -> None:
+        """Continue an event's attempts where an earlier claim has left them."""
+        self._attempt = failure.attempts
+        self._retries = failure.retries
+        self._event_waits = islice(self._back_off.waits(), failure.retries, None)
+        if failure.next_attempt_at is not None:
+            left = (datetime.fromisoformat(failure.next_attempt_at) - self._clock.now()).total_seconds()
+            if left > 0:
+                self.state = ProcessorState.BACKING_OFF
+                self._due = self._clock.monotonic() + left
+
+    def _forget(self) -> None:
+        """Forget the event that failed: it is handled, or given up."""
+        self._event_waits = self._outage_waits = self._failure_waits = None
+        self._failure = None
+        self._retries = 0
+
     def _well(self, *, told: bool) -> Notice | None:
-        recovered = self.trouble is not None and not told
+        over = not self.cursor.holds_back(self.cursor.position)
+        recovered = over and not told and (self.trouble is not None or self._failure is not None)
         self.state = ProcessorState.RUNNING
         self.trouble = None
         self._due = 0.0
-        self._attempt = 0
-        self._event_waits = self._outage_waits = self._failure_waits = None
+        if over:
+            self._attempt = 0
+            self._forget()
         return Notice(self.group, self.partition, None) if recovered else None
 
     def _act(self, trouble: Trouble) -> Notice:
         self.trouble = trouble
         wait = self._next_wait(trouble)
         action = action_for(trouble, exhausted=wait is None, on_exhausted=self._on_exhausted)
-        self._attempt = self.cursor.attempt if trouble.position is not None else 0
+        again = trouble.position is not None and self.cursor.troubled == trouble.position
+        self._attempt = (self.cursor.attempt if again else 1) if trouble.position is not None else 0
         notice_wait = self._enter(action, trouble, wait or 0.0)
         self._due = self._clock.monotonic() + notice_wait
         return Notice(self.group, self.partition, action, trouble, self._attempt, notice_wait)
+
+    def _recorded(self, trouble: Trouble, wait: float | None) -> Failure | None:
+        """Return what is to be recorded of an error, ``None`` if no event was in hand."""
+        if trouble.position is None:
+            return self._failure
+        now = self._clock.now()
+        before = self._failure if self._failure is not None and self._failure.position == trouble.position else None
+        return Failure(
+            position=trouble.position,
+            event_id=trouble.event_id,
+            event_type=trouble.event_type,
+            attempts=before.attempts + 1 if before else 1,
+            retries=self._retries,
+            first_error=before.first_error if before else str(trouble),
+            last_error=str(trouble),
+            first_failed_at=before.first_failed_at if before else now.isoformat(timespec="milliseconds"),
+            next_attempt_at=None
+            if wait is None
+            else (now + timedelta(seconds=wait)).isoformat(timespec="milliseconds"),
+        )
 
     def _next_wait(self, trouble: Trouble) -> float | None:
         if action_for(trouble, exhausted=False, on_exhausted=self._on_exhausted) is not Action.RETRY:
             return None
         if self._event_waits is None:
             self._event_waits = self._back_off.waits()
-        return next(self._event_waits, None)
+        wait = next(self._event_waits, None)
+        self._retries += wait is not None
+        return wait
 
     def _enter(self, action: Action, trouble: Trouble, wait: float) -> float:
         """Change the state as ``action`` says; return the seconds to wait."""
         match action:
             case Action.RETRY:
                 self.state = ProcessorState.BACKING_OFF
-                self.cursor = self.cursor.retrying(_position(trouble))
+                self._failure = self._recorded(trouble, wait)
+                self.cursor = self.cursor.retrying(_position(trouble), failure=self._failure)
                 return wait
             case Action.SKIP:
                 self.state = ProcessorState.RUNNING
-                self.cursor = self.cursor.retrying(_position(trouble), skip=True)
+                self._failure = self._recorded(trouble, None)
+                self.cursor = self.cursor.retrying(_position(trouble), skip=True, failure=self._failure)
                 return 0.0
             case Action.WAIT:
                 self.state = ProcessorState.WAITING
@@ -220,6 +281,10 @@ class SupervisedPartition:
                 return next(self._outage_waits)
             case Action.STOP:
                 self.state = ProcessorState.FAILED
+                self._failure = self._recorded(trouble, None)
+                if trouble.position is not None:
+                    attempt, position = max(1, self._attempt), trouble.position
+                    self.cursor = replace(self.cursor, troubled=position, attempt=attempt, failure=self._failure)
                 self._failure_waits = self._failure_waits or FAILURE_BACK_OFF.waits()
                 return next(self._failure_waits)
             case Action.LEAVE:  # pragma: no branch there is no other action

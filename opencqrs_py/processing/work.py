@@ -83,6 +83,11 @@ class Work:
         """Takes what is to be called after the commit."""
         return AfterCommit()
 
+    def flush(self) -> None:
+        """Send what the session holds, if one was asked for: what one event adds does not wait for the next."""
+        if "session" in self.__dict__:
+            self._unit.flush()
+
     def committed(self) -> list[BaseException]:
         """Make the calls that wait for the commit; return what they raised."""
         return self.after_commit.run() if "after_commit" in self.__dict__ else []

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, contextmanager
 
 from opencqrs_py.adapters.memory import InMemoryProgressTracker
 from opencqrs_py.model.handler import AroundMark, Interceptor, Invocation, Surrounded
-from opencqrs_py.model.progress import Cursor
+from opencqrs_py.model.progress import Cursor, Skip
 from opencqrs_py.processing.dispatch import ChunkFailedError
 from opencqrs_py.processing.ports import UnitOfWork
 from opencqrs_py.processing.recovery import Action
@@ -69,9 +69,11 @@ class RecordingTracker(InMemoryProgressTracker):
 
     error: BaseException | None = None
 
-    def unit(self, group: str, cursor: Cursor, to: int) -> AbstractContextManager[UnitOfWork]:
+    def unit(
+        self, group: str, cursor: Cursor, to: int, *, fingerprint: str = "", skip: Skip | None = None
+    ) -> AbstractContextManager[UnitOfWork]:
         """Open a transaction, and remember why it failed."""
-        return self._recorded(super().unit(group, cursor, to))
+        return self._recorded(super().unit(group, cursor, to, fingerprint=fingerprint, skip=skip))
 
     @contextmanager
     def _recorded(self, unit: AbstractContextManager[UnitOfWork]) -> Iterator[UnitOfWork]:

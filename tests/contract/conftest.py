@@ -85,9 +85,8 @@ class NotedStatements:
         event.listen(Engine, "before_cursor_execute", hear)
         with self._monkeypatch.context() as patch:
             patch.setattr(driver.Fetching, "fetch", _noting(driver.Fetching.fetch, note))
-            patch.setattr(
-                driver, "sent_first", _noting(driver.sent_first, lambda sent, values: note(sent.text, values))
-            )
+            for name in ("opened", "closed"):  # of a unit: each takes a statement of ours, and its values
+                patch.setattr(driver, name, _noting_prepared(getattr(driver, name), note))
             yield
         event.remove(Engine, "before_cursor_execute", hear)
 
@@ -96,6 +95,14 @@ def _noting(send: Callable[..., Any], note: Note) -> Callable[..., Any]:
     def noting(*arguments: Any) -> Any:
         note(*arguments[-2:])
         return send(*arguments)
+
+    return noting
+
+
+def _noting_prepared(send: Callable[..., Any], note: Note) -> Callable[..., Any]:
+    def noting(connection: Any, savepoint: str, statement: driver.Prepared, *rest: Any) -> Any:
+        note(statement.text, rest[-1])
+        return send(connection, savepoint, statement, *rest)
 
     return noting
 

@@ -206,10 +206,10 @@ def test_what_follows_a_statement_that_commits_is_a_transaction_again(
         msg = "after all"
         raise ValueError(msg)
 
-    with pytest.raises(ValueError, match="after all"), transactions.begin() as unit:
+    with pytest.raises(ValueError, match="after all"), transactions.begin(guarded=False) as unit:
         start(unit)
     assert written.values() == []
-    with transactions.begin() as unit:
+    with transactions.begin(guarded=False) as unit:
         unit.connection.execute(text("CREATE TABLE IF NOT EXISTS t (a INTEGER)"))
         written.write(unit, "kept")
     assert written.values() == ["kept"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -103,8 +104,11 @@ def test_a_prepared_statement_that_is_lost_is_done_without(database: Database) -
     assert [status.position for status in tracker.statuses()] == [8]
 
 
+OURS = [f"opencqrs_progress_{name}" for name in ("advance", "advance_towards", "lock")]
+
+
 @POSTGRESQL
-@pytest.mark.parametrize(("threshold", "prepared"), [(5, ["opencqrs_progress_advance"]), (None, [])])
+@pytest.mark.parametrize(("threshold", "prepared"), [(5, OURS), (None, [])])
 def test_nothing_is_prepared_where_a_pooler_forbids_it(
     database: Database, threshold: int | None, prepared: list[str]
 ) -> None:
@@ -122,7 +126,7 @@ def test_nothing_is_prepared_where_a_pooler_forbids_it(
 
 
 @POSTGRESQL
-def test_the_transaction_begins_in_one_message_with_the_progress(database: Database) -> None:
+def test_the_transaction_begins_in_one_message_and_ends_in_one_with_the_progress(database: Database) -> None:
     tracker = SqlProgressTracker(database)
     cursor = claimed(tracker)
     for position in (1, 2, 3):
@@ -130,7 +134,11 @@ def test_the_transaction_begins_in_one_message_with_the_progress(database: Datab
             process = unit.connection.connection.driver_connection.info.backend_pid
             ((sent,),) = database.fetch("SELECT query FROM pg_stat_activity WHERE pid = %s", (process,))
         cursor = cursor.moved_to(position, stored=True)
-    assert sent.startswith("BEGIN; EXECUTE opencqrs_progress_advance(3, ")
+        ((last,),) = database.fetch("SELECT query FROM pg_stat_activity WHERE pid = %s", (process,))
+    assert re.fullmatch(
+        r"BEGIN; SAVEPOINT opencqrs_\w{16}; EXECUTE opencqrs_progress_lock\(E'group', 1, 0, 1, 2\)", sent
+    )
+    assert re.match(r"RELEASE SAVEPOINT opencqrs_\w{16}; EXECUTE opencqrs_progress_advance\(3, .*; COMMIT$", last)
 
 
 def test_an_error_in_what_is_read_is_explained_and_no_outage(database: Database) -> None:

@@ -50,7 +50,7 @@ def test_the_first_use_creates_a_table_in_its_newest_version(database: Database)
     SqlEventStore(database).head()
     assert versions(database) == {"opencqrs_events": 4}
     SqlProgressTracker(database).statuses()
-    assert versions(database) == {"opencqrs_events": 4, "opencqrs_progress": 1}
+    assert versions(database) == {"opencqrs_events": 4, "opencqrs_progress": 2, "opencqrs_skipped": 1}
 
 
 def test_tables_of_an_older_package_are_brought_forward_and_keep_what_they_hold(
@@ -64,6 +64,26 @@ def test_tables_of_an_older_package_are_brought_forward_and_keep_what_they_hold(
     assert indexes(database) >= {"opencqrs_events_subject", "opencqrs_events_type"}
     assert new.append([event("2"), event("3")]) == (2, 1)
     assert [one.position for one in store.read(0, 10, Selection()).events] == [1, 2, 3]
+
+
+ADDED_LATER = ("log_fingerprint", "failure", "connection_id")
+
+
+def test_progress_of_an_older_package_is_kept_and_fenced_as_before(
+    database: Database, open_database: Callable[[], Database]
+) -> None:
+    with database.writing() as connection:
+        _create(connection, PROGRESS)
+        for name in ADDED_LATER:
+            connection.execute(text(f"ALTER TABLE opencqrs_progress DROP COLUMN {name}"))
+        row = {"group_name": "group", "modulus": 1, "residue": 0, "position": 7, "epoch": 3, "owner": "old"}
+        names, marks = ", ".join(row), ", ".join(f":{name}" for name in row)
+        rest = "'stopped', 0, '', '2026-01-01T00:00:00+00:00'"
+        insert = f"INSERT INTO opencqrs_progress ({names}, state, attempt, error, updated_at) VALUES ({marks}, {rest})"
+        connection.execute(text(insert), row)
+    (cursor,) = SqlProgressTracker(open_database()).claim("group", layout(1), 0, "new")
+    assert (cursor.stored, cursor.epoch, cursor.fingerprint, cursor.failure) == (7, 4, "", None)
+    assert versions(database)["opencqrs_progress"] == 2
 
 
 @MARIADB
@@ -160,7 +180,7 @@ def test_a_table_of_a_newer_package_is_refused(
     with database.writing() as connection:
         connection.execute(update(SCHEMA).where(SCHEMA.c.table_name == table).values(version=99))
     other = open_database()
-    known = {"opencqrs_events": 4, "opencqrs_progress": 1}[table]
+    known = {"opencqrs_events": 4, "opencqrs_progress": 2}[table]
     with pytest.raises(EventStoreError, match="OCQ-311") as caught:
         SqlEventStore(other).head() if "events" in table else SqlProgressTracker(other).statuses()
     assert str(caught.value) == (

@@ -314,19 +314,18 @@ def test_a_stop_waits_no_longer_than_its_patience(world: World) -> None:
     assert world.rows() == [0]
 
 
-def test_what_ends_a_thread_is_raised_by_the_next_check(world: World) -> None:
-    class Interrupted(KeyboardInterrupt): ...
-
-    def interrupt(_: ProcessingContext) -> None:
-        raise Interrupted
+def test_what_ends_a_thread_is_raised_by_the_next_check(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(_observer: Watching, *_step: Any) -> None:
+        msg = "an observer's error"
+        raise LookupError(msg)
 
     world.append(FIRST)
-    world.before["0"] = interrupt
+    monkeypatch.setattr(Watching, "advanced", broken)
     engine, _ = world.started(world.run(partitions=1))
     engine.stop(SECONDS)
-    with pytest.raises(Interrupted):
+    with pytest.raises(LookupError, match="an observer's error"):
         engine.check()
-    assert world.rows() == []
+    assert world.rows() == [0]
 
 
 def test_a_second_engine_takes_over_and_the_first_writes_nothing_more(world: World) -> None:

@@ -10,6 +10,7 @@ from threading import Condition
 
 from opencqrs_py.model.appending import Appended, Precondition, check
 from opencqrs_py.model.event import Event
+from opencqrs_py.model.fingerprint import LogMark, check_mark
 from opencqrs_py.model.selection import Selection, Slice
 from opencqrs_py.model.times import microseconds
 from opencqrs_py.processing.ports import Watch
@@ -77,10 +78,30 @@ class InMemoryEventStore:
         """Open a watch; it is told of each append."""
         return nullcontext(_Listener(self, self._changed))
 
+    def fingerprint(self, position: int, event: Event | None = None) -> str:
+        """Return a text that identifies the log up to ``position``."""
+        return LogMark.of(event or self._at(min(position, self.head()))).text
+
+    def verify(self, position: int, fingerprint: str) -> None:
+        """Check that the log still holds what ``fingerprint`` says.
+
+        Raises:
+            EventStoreError: OCQ-316, if it does not.
+        """
+
+        def find(marked: int) -> LogMark | None:
+            event = self._at(marked)
+            return None if event is None else LogMark.of(event)
+
+        check_mark(position, fingerprint, self.head, find, "this process")
+
     def is_outage(self, error: BaseException) -> bool:
         """Memory is never away."""
         del error
         return False
+
+    def _at(self, position: int) -> Event | None:
+        return self._events[position - 1] if 0 < position <= len(self._events) else None
 
     def _add(self, event: Event) -> None:
         key = (event.source, event.id)

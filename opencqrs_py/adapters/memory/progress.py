@@ -4,18 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from threading import Lock
 
 from opencqrs_py.adapters.memory.transactions import NoTransactions
 from opencqrs_py.errors import EventStoreError, FencedError
 from opencqrs_py.model.partition import Partition
-from opencqrs_py.model.progress import Cursor, PartitionStatus, ProcessorState
+from opencqrs_py.model.progress import Cursor, Failure, PartitionStatus, ProcessorState, Skip
 from opencqrs_py.processing.ports import Transactions, UnitOfWork
 
 __all__ = ["InMemoryProgressTracker"]
 
 _Key = tuple[str, Partition]
+
+
+@dataclass
+class _Row:
+    """What is kept of a partition."""
+
+    position: int
+    fingerprint: str = ""
+    epoch: int = 0
+    failure: Failure | None = None
+    skips: list[Skip] = field(default_factory=list)
 
 
 class InMemoryProgressTracker:
@@ -33,7 +44,7 @@ class InMemoryProgressTracker:
 
     def __init__(self, transactions: Transactions | None = None) -> None:
         self._transactions = transactions or NoTransactions()
-        self._progress: dict[_Key, tuple[int, int]] = {}
+        self._progress: dict[_Key, _Row] = {}
         self._statuses: dict[_Key, PartitionStatus] = {}
         self._lock = Lock()  # held for moments, around what is above
         self._gates: dict[_Key, Lock] = {}  # of one partition; held while it commits or is claimed
@@ -45,6 +56,8 @@ class InMemoryProgressTracker:
         initial: int,
         owner: str,
         layout: Sequence[Partition] | None = None,
+        *,
+        fingerprint: str = "",
     ) -> tuple[Cursor, ...]:
         """Take the partitions over; those without progress start at ``initial``.
 
@@ -62,51 +75,66 @@ class InMemoryProgressTracker:
                 what = f"group '{group}' has progress for {len(held)} partition(s), but {len(whole)} are asked for"
                 raise EventStoreError("OCQ-310", what, "this process", "start it anew to change the partitions")
             for partition in whole - held:
-                self._progress[group, partition] = (initial, 0)
-            return tuple(self._claimed(group, partition, initial) for partition in partitions)
+                self._progress[group, partition] = _Row(initial, fingerprint)
+            return tuple(self._claimed(self._progress[group, partition], partition) for partition in partitions)
 
-    def unit(self, group: str, cursor: Cursor, to: int) -> AbstractContextManager[UnitOfWork]:
+    def unit(
+        self, group: str, cursor: Cursor, to: int, *, fingerprint: str = "", skip: Skip | None = None
+    ) -> AbstractContextManager[UnitOfWork]:
         """Open a transaction; when it is committed, progress is ``to``.
 
         Raises:
             FencedError: On entering and before the commit, if the progress or the epoch is not the cursor's any more.
             ValueError: On entering, if ``to`` is before ``cursor.stored``.
         """
-        return self._unit((group, cursor.partition), cursor, to)
+        return self._unit((group, cursor.partition), cursor, to, fingerprint, skip)
 
     def renewed(self, group: str, cursor: Cursor) -> Cursor | None:
         """Return where the partition goes on if the claim is still the cursor's, ``None`` if somebody else has it."""
         with self._lock:
-            position, epoch = self._progress.get((group, cursor.partition), (0, 0))
-        return Cursor(cursor.partition, epoch, position, position) if epoch == cursor.epoch else None
+            row = self._progress.get((group, cursor.partition))
+        if row is None or row.epoch != cursor.epoch:
+            return None
+        return _cursor(row, cursor.partition)
 
     def report(self, status: PartitionStatus, epoch: int) -> None:
         """Keep what a processor says of itself."""
         key = (status.group, status.partition)
         with self._lock:
-            if self._progress.get(key, (0, epoch))[1] == epoch:
+            row = self._progress.get(key)
+            if row is None or row.epoch == epoch:
                 self._statuses[key] = status
+            if row is not None and row.epoch == epoch:
+                row.failure = status.failure
 
     def statuses(self) -> list[PartitionStatus]:
         """Return what is known of every partition claimed in this process."""
         with self._lock:
             keys = sorted(self._progress)
-            return [replace(self._status(key), position=self._progress[key][0]) for key in keys]
+            return [self._seen(key, self._progress[key]) for key in keys]
+
+    def skipped(self) -> list[Skip]:
+        """Return the events that were given up in this process, by group and position."""
+        with self._lock:
+            skips = [skip for row in self._progress.values() for skip in row.skips]
+        return sorted(skips, key=lambda skip: (skip.group, skip.position, skip.partition))
 
     def is_outage(self, error: BaseException) -> bool:
         """Say whether the handlers' database does not answer for now."""
         return self._transactions.is_outage(error)
 
-    def _status(self, key: _Key) -> PartitionStatus:
-        return self._statuses.get(key) or PartitionStatus(*key, 0, ProcessorState.STARTING)
+    def _seen(self, key: _Key, row: _Row) -> PartitionStatus:
+        status = self._statuses.get(key) or PartitionStatus(*key, 0, ProcessorState.STARTING)
+        return replace(status, position=row.position, failure=row.failure, skipped=len(row.skips))
 
-    def _claimed(self, group: str, partition: Partition, initial: int) -> Cursor:
-        position, epoch = self._progress.get((group, partition), (initial, 0))
-        self._progress[group, partition] = (position, epoch + 1)
-        return Cursor(partition, epoch + 1, position, position)
+    @staticmethod
+    def _claimed(row: _Row, partition: Partition) -> Cursor:
+        row.epoch += 1
+        cursor = _cursor(row, partition)
+        return cursor if row.failure is None else cursor.resuming(row.failure)
 
     @contextmanager
-    def _unit(self, key: _Key, cursor: Cursor, to: int) -> Iterator[UnitOfWork]:
+    def _unit(self, key: _Key, cursor: Cursor, to: int, fingerprint: str, skip: Skip | None) -> Iterator[UnitOfWork]:
         cursor.check_forward(to)
         self._check(key, cursor)
         with ExitStack() as until_stored:
@@ -115,14 +143,21 @@ class InMemoryProgressTracker:
                 until_stored.enter_context(self._gate(key))  # no claim comes between this look and the commit
                 self._check(key, cursor)
             with self._lock:
-                if key in self._progress:
-                    self._progress[key] = (to, cursor.epoch)
+                if (row := self._progress.get(key)) is not None:
+                    row.position, row.fingerprint = to, fingerprint
+                    row.failure = row.failure if cursor.holds_back(to) else None
+                    row.skips += [skip] if skip is not None else []
 
     def _gate(self, key: _Key) -> Lock:
         return self._gates.setdefault(key, Lock())
 
     def _check(self, key: _Key, cursor: Cursor) -> None:
         with self._lock:
-            if self._progress.get(key, (cursor.stored, cursor.epoch)) != (cursor.stored, cursor.epoch):
+            row = self._progress.get(key)
+            if row is not None and (row.position, row.epoch) != (cursor.stored, cursor.epoch):
                 msg = f"progress of group '{key[0]}' partition {key[1]} was taken over by another processor"
                 raise FencedError(msg)
+
+
+def _cursor(row: _Row, partition: Partition) -> Cursor:
+    return Cursor(partition, row.epoch, row.position, row.position, fingerprint=row.fingerprint)

@@ -16,8 +16,9 @@ class NoTransactions:
     """Opens units of work in which nothing is held together: there is no database."""
 
     @contextmanager
-    def begin(self) -> Iterator[UnitOfWork]:
+    def begin(self, *, guarded: bool = True) -> Iterator[UnitOfWork]:
         """Open a unit of work that has neither connection nor session."""
+        del guarded
         yield _Unit()
 
     def is_outage(self, error: BaseException) -> bool:
@@ -40,6 +41,13 @@ class _Unit:
     def session(self) -> NoReturn:
         """Refused."""
         raise NonTransientError(_REFUSAL)
+
+    def flush(self) -> None:
+        """Do nothing: nothing is held."""
+
+    def ended_early(self, error: BaseException) -> None:
+        """Return ``None``: there is nothing that could end."""
+        del error
 
 
 _REFUSAL = "there is no database, so no connection and no session"

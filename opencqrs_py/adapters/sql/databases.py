@@ -164,13 +164,14 @@ class Database:
         return self._quiet()
 
     @contextmanager
-    def writing(self, **options: Any) -> Iterator[Connection]:
+    def writing(self, *, patience: float | None = None, isolation: str | None = None) -> Iterator[Connection]:
         """Open a transaction that may write; on SQLite it holds the write lock from its beginning.
 
         Threads of one process take turns on a lock of ours first: SQLite's own waiting is a sleep that grows.
 
         Args:
-            options: Execution options of SQLAlchemy that the connection gets besides.
+            patience: Seconds to wait for the write lock of an SQLite file; ``None``: 60.
+            isolation: The transaction's isolation level, as SQLAlchemy calls it; ``None``: the server's default.
 
         Raises:
             DatabaseAwayError: OCQ-304, if the database cannot be reached; OCQ-305, if another process has held the
@@ -180,9 +181,10 @@ class Database:
         """
         with self._turn(), self._reached(self._writing_engine.connect) as connection:
             self._check_server(connection)
-            if options:
-                connection.execution_options(**options)
-            connection.info[WRITING] = True  # no execution option, which would cost 4 us at each statement
+            if isolation is not None:
+                connection.execution_options(isolation_level=isolation)
+            # No execution option, which would cost 4 us at each statement.
+            connection.info[WRITING] = _SQLITE_PATIENCE if patience is None else patience
             with self._reached(connection.begin):
                 yield connection
 
@@ -224,7 +226,7 @@ class Database:
                 fix = _MEND_FILE if self.kind == "sqlite" else _MEND_SERVER
                 raise EventStoreError("OCQ-304", f"the database cannot be used ({reason})", self.label, fix) from None
             if getattr(error.orig, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY:
-                what = f"another process has been writing for {_SQLITE_PATIENCE:g} seconds ({reason})"
+                what = f"another process has been writing for too long ({reason})"
                 raise DatabaseAwayError("OCQ-305", what, self.label, "let it finish, or end it") from None
             what = f"the database cannot be reached ({reason})"
             raise DatabaseAwayError(
@@ -310,9 +312,17 @@ def _begin_on_engine_of_others(connection: Connection) -> None:
 
 
 def _begin(connection: Connection) -> None:
-    writing = connection.info.pop(WRITING, False)
-    if not connection.get_execution_options().get("opencqrs_reading", False):
-        connection.exec_driver_sql("BEGIN IMMEDIATE" if writing else "BEGIN")
+    patience = connection.info.pop(WRITING, None)
+    if connection.get_execution_options().get("opencqrs_reading", False):
+        return
+    if patience in (None, _SQLITE_PATIENCE):
+        connection.exec_driver_sql("BEGIN" if patience is None else "BEGIN IMMEDIATE")
+        return
+    connection.exec_driver_sql(f"PRAGMA busy_timeout={patience * 1000:.0f}")
+    try:
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
+    finally:
+        connection.exec_driver_sql(f"PRAGMA busy_timeout={_SQLITE_PATIENCE * 1000:.0f}")
 
 
 def _sqlite_engine(url: Any) -> Engine:

@@ -16,11 +16,18 @@ from typing import Any, NamedTuple, cast
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 
+from opencqrs_py.adapters.sql.guard import ended, release, set_savepoint
 from opencqrs_py.adapters.sql.pooling import TRUSTED_SECONDS, is_quiet
 
-__all__ = ["Fetching", "Prepared", "Rows", "sent_first"]
+__all__ = ["NOT_FOUND", "Fetching", "Prepared", "Rows", "closed", "opened"]
 
 Rows = Sequence[tuple[Any, ...]]
+Values = tuple[str | int, ...]
+
+NOT_FOUND = "opencqrs: no row"
+"""What the error of a prepared statement that has found no row contains."""
+
+_NO_SAVEPOINT = ("3B001", "25P01")  # PostgreSQL: there is no such savepoint, or no transaction at all
 
 _MOST_KEPT = 5  # connections, as many as SQLAlchemy's pool keeps
 
@@ -126,51 +133,118 @@ def _close(connection: Any) -> None:
         connection.close()
 
 
-def sent_first(connection: Connection, statement: Prepared, values: tuple[str | int, ...]) -> int:
-    """Send the first statement of a transaction.
+@dataclass(frozen=True)
+class Prepared:
+    """A short statement of ours, which is prepared on PostgreSQL, once a connection.
 
-    psycopg sends BEGIN by itself and waits for its answer. Where a transaction is to be a usual one, both are sent
-    here as one message. If that fails, the statement is sent in the usual way, which raises what is wrong.
+    Attributes:
+        name: Its name there.
+        text: With ``{}`` for each value.
+        prepared: Another text for PostgreSQL, which raises if there is no row; empty: the same.
+    """
+
+    name: str
+    text: str
+    prepared: str = ""
+
+    @lru_cache  # noqa: B019 there are as many as statements in this package
+    def text_of(self, mark: str) -> str:
+        """Return the text with marks."""
+        return self.text.format(*[mark] * self.text.count("{}"))
+
+    @property
+    def preparation(self) -> str:
+        """What prepares it."""
+        text = self.prepared or self.text
+        return f"PREPARE {self.name} AS {text.format(*(f'${n}' for n in range(1, text.count('{}') + 1)))}"
+
+    def execution(self, values: Values) -> str:
+        """Return what executes it."""
+        return f"EXECUTE {self.name}({', '.join(map(_literal, values))})"
+
+
+def opened(connection: Connection, savepoint: str, lock: Prepared, later: Sequence[Prepared], values: Values) -> bool:
+    """Set a savepoint at the beginning of a transaction, and lock the row of a partition.
+
+    psycopg sends BEGIN by itself and waits for its answer. Where a transaction is to be a usual one, all three are sent
+    here as one message. If that fails, they are sent in the usual way, which raises what is wrong.
+
+    Args:
+        connection: The connection, in a transaction that has sent nothing yet.
+        savepoint: Its name.
+        lock: The statement that finds and locks the row.
+        later: The statements that may end the transaction, so that they can be prepared.
+        values: Of the lock.
 
     Returns:
-        How many rows it changed.
+        Whether the row was found.
 
     Raises:
         Exception: The driver's own.
     """
     driver: Any = connection.connection.dbapi_connection
     if connection.dialect.driver == "psycopg" and _begins_as_usual(driver):
-        known = connection.info.get(statement.name)
-        if known and (changed := _sent_with_begin(driver, statement, values)) is not None:
-            return changed
-        if known is None:
-            driver.execute(f"PREPARE {statement.name} AS {statement.text_of('${}')}")
-        connection.info[statement.name] = known is None  # after an error, it is left at the usual way
-    cursor = driver.cursor()
-    cursor.execute(statement.text_of("?" if connection.dialect.name == "sqlite" else "%s"), values)
-    return int(cursor.rowcount)
+        known = connection.info.get(lock.name)
+        if known:
+            found = _sent(driver, f"BEGIN; SAVEPOINT {savepoint}; {lock.execution(values)}")
+            if not found.error_message:
+                return int(found.ntuples) == 1
+            driver.pgconn.exec_(b"ROLLBACK")  # not by rollback(), which is watched: it is no handler's doing
+        for statement in (lock, *later):
+            if known is None:
+                driver.execute(statement.preparation)
+            connection.info[statement.name] = known is None  # after an error, it is left at the usual way
+    set_savepoint(connection, savepoint)
+    cursor = _executed(connection, lock, values)
+    return cursor.fetchone() is not None if cursor.description else int(cursor.rowcount) == 1
 
 
-@dataclass(frozen=True)
-class Prepared:
-    """A statement that is prepared on PostgreSQL, once a connection.
+def closed(connection: Connection, savepoint: str, move: Prepared, values: Values) -> bool:
+    """Release the savepoint and send the last statement of a transaction; on PostgreSQL its commit goes with them.
 
-    Attributes:
-        name: Its name there.
-        text: With ``{}`` for each value.
+    Nothing is committed unless the statement has found its row: prepared, it raises then.
+
+    Returns:
+        Whether the statement has found its row.
+
+    Raises:
+        TransactionEndedError: If the transaction was ended before.
+        DBAPIError: As SQLAlchemy raises it.
+        Exception: The driver's own.
     """
+    driver: Any = connection.connection.dbapi_connection
+    if connection.dialect.driver == "psycopg" and connection.info.get(move.name):
+        result = _sent(driver, f"RELEASE SAVEPOINT {savepoint}; {move.execution(values)}; COMMIT")
+        return not result.error_message or _found_nothing(connection, result)
+    release(connection, savepoint)
+    return int(_executed(connection, move, values).rowcount) == 1
 
-    name: str
-    text: str
 
-    @lru_cache  # noqa: B019 there are as many as statements in this package
-    def text_of(self, mark: str) -> str:
-        """Return the text with marks; ``{}`` in a mark is the number of the value, from 1."""
-        return self.text.format(*(mark.format(number) for number in range(1, self.text.count("{}") + 1)))
+def _found_nothing(connection: Connection, result: Any) -> bool:
+    """Return false if the last statement has found no row; raise any other error of its message."""
+    from psycopg.errors import error_from_result  # noqa: PLC0415 of an extra
+
+    driver: Any = connection.connection.dbapi_connection
+    error = error_from_result(result, encoding=driver.info.encoding)
+    if NOT_FOUND in str(error):
+        return False
+    if error.sqlstate in _NO_SAVEPOINT:
+        raise ended(error) from error
+    dialect = connection.dialect
+    base: Any = dialect.loaded_dbapi.Error
+    raised: Any = error
+    cut = dialect.is_disconnect(raised, driver, None)
+    raise DBAPIError.instance("COMMIT", None, raised, base, connection_invalidated=cut, dialect=dialect) from error
+
+
+def _executed(connection: Connection, statement: Prepared, values: Values) -> Any:
+    cursor: Any = connection.connection.dbapi_connection.cursor()  # type: ignore[union-attr]
+    cursor.execute(statement.text_of("?" if connection.dialect.name == "sqlite" else "%s"), values)
+    return cursor
 
 
 def _begins_as_usual(driver: Any) -> bool:
-    """Say whether a transaction of psycopg begins with a plain BEGIN, and statements may be prepared.
+    """Return whether a transaction of psycopg begins with a plain BEGIN, and statements may be prepared.
 
     The latter is forbidden (``prepare_threshold=None``) where connections lead through a pooler.
     """
@@ -178,13 +252,8 @@ def _begins_as_usual(driver: Any) -> bool:
     return not driver.autocommit and special == (None, None, None) and driver.prepare_threshold is not None
 
 
-def _sent_with_begin(driver: Any, statement: Prepared, values: tuple[str | int, ...]) -> int | None:
-    text = f"BEGIN; EXECUTE {statement.name}({', '.join(map(_literal, values))})"
-    result = driver.pgconn.exec_(text.encode(driver.info.encoding))
-    if not result.error_message:
-        return int(result.command_tuples or 0)
-    driver.pgconn.exec_(b"ROLLBACK")  # not by rollback(), which is watched: it is no handler's doing
-    return None
+def _sent(driver: Any, text: str) -> Any:
+    return driver.pgconn.exec_(text.encode(driver.info.encoding))
 
 
 def _literal(value: str | int) -> str:

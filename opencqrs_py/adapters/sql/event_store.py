@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime
+from threading import Lock
 
 from sqlalchemy import Connection, func, select
 
 from opencqrs_py.adapters.sql.appending import append_events
 from opencqrs_py.adapters.sql.databases import Database
-from opencqrs_py.adapters.sql.reading import Reading, head_of
+from opencqrs_py.adapters.sql.reading import Reading, head_of, newest_mark
 from opencqrs_py.adapters.sql.schema import EVENTS
 from opencqrs_py.adapters.sql.versions import prepare
 from opencqrs_py.adapters.sql.watching import watching
 from opencqrs_py.model.appending import Appended, Precondition
 from opencqrs_py.model.event import Event
+from opencqrs_py.model.fingerprint import LogMark, check_mark
 from opencqrs_py.model.selection import Selection, Slice
 from opencqrs_py.model.times import microseconds
 from opencqrs_py.processing.ports import Watch
@@ -38,6 +40,8 @@ class SqlEventStore:
         self._database = database
         self._ready = False
         self._known = 0  # a position that the log has reached
+        self._lock = Lock()
+        self._fingerprint: tuple[int, str] | None = None  # the last one, which partitions ask for in turn
 
     def append(
         self,
@@ -98,6 +102,35 @@ class SqlEventStore:
     def watched(self) -> AbstractContextManager[Watch]:
         """Open a watch, on a connection of its own that is closed at the end of the block."""
         return self._watched()
+
+    def fingerprint(self, position: int, event: Event | None = None) -> str:
+        """Return a text that identifies the log up to ``position``: its newest event at or below it."""
+        if event is None:
+            self._prepare()
+            with self._lock:
+                known = self._fingerprint
+            if known is not None and known[0] == position:
+                return known[1]
+        text = LogMark.of(event).text if event is not None else newest_mark(self._database, position).text
+        with self._lock:
+            self._fingerprint = (position, text)
+        return text
+
+    def verify(self, position: int, fingerprint: str) -> None:
+        """Check that the log still holds what ``fingerprint`` says.
+
+        Raises:
+            EventStoreError: OCQ-316, if it does not.
+        """
+        self._prepare()
+
+        def find(marked: int) -> LogMark | None:
+            found = newest_mark(self._database, marked)
+            return found if found.position == marked else None
+
+        with self._lock:
+            self._fingerprint = None
+        check_mark(position, fingerprint, self.head, find, self._database.label)
 
     def is_outage(self, error: BaseException) -> bool:
         """Say whether the store's database does not answer for now."""

@@ -21,6 +21,7 @@ from opencqrs_py.adapters.sql.outages import DatabaseAwayError
 from opencqrs_py.adapters.sql.watching import polling
 from opencqrs_py.errors import EventStoreError
 from opencqrs_py.model.event import Event
+from opencqrs_py.model.fingerprint import LogMark, check_mark
 from opencqrs_py.model.mapping import TableMapping
 from opencqrs_py.model.selection import Selection, Slice
 from opencqrs_py.model.times import microseconds
@@ -114,6 +115,23 @@ class MappedEventSource:
         """Open a watch, on a connection of its own that is closed at the end of the block."""
         return self._watched()
 
+    def fingerprint(self, position: int, event: Event | None = None) -> str:
+        """Return a text that identifies the log up to ``position``: its newest row at or below it."""
+        return LogMark.of(event if event is not None else self._newest(position)).text
+
+    def verify(self, position: int, fingerprint: str) -> None:
+        """Check that the table still holds what ``fingerprint`` says.
+
+        Raises:
+            EventStoreError: OCQ-316, if it does not.
+        """
+
+        def find(marked: int) -> LogMark | None:
+            found = LogMark.of(self._newest(marked))
+            return found if found.position == marked else None
+
+        check_mark(position, fingerprint, self.head, find, f"{self._database.label} table '{self._mapping.table}'")
+
     def is_outage(self, error: BaseException) -> bool:
         """Say whether the database does not answer for now, or a transaction has to end first."""
         return self._database.is_outage(error)
@@ -171,6 +189,13 @@ class MappedEventSource:
     def _highest(self, connection: Connection) -> int:
         table = self._fitted(connection)
         return connection.exec_driver_sql(f"SELECT max({table.position}) FROM {table.name}").scalar() or 0  # noqa: S608
+
+    def _newest(self, position: int) -> Event | None:
+        with self._database.reading() as connection:
+            table = self._fitted(connection)
+            where = f"{table.name} WHERE {table.position} <= {self._mark} ORDER BY {table.position} DESC LIMIT 1"
+            row = connection.exec_driver_sql(f"SELECT {table.selected} FROM {where}", (position,)).first()  # noqa: S608
+        return None if row is None else self._event(row)
 
     def _there(self, connection: Connection, part: Slice, upto: int) -> bool:
         """Say whether the table reaches as far as the slice: it may have been restored since ``upto`` was seen."""

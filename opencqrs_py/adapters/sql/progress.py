@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
@@ -11,20 +13,24 @@ from sqlalchemy import Connection, and_, bindparam, func, select, update
 
 from opencqrs_py.adapters.sql import driver
 from opencqrs_py.adapters.sql.databases import Database
-from opencqrs_py.adapters.sql.kinds import kind_of
-from opencqrs_py.adapters.sql.schema import PROGRESS
-from opencqrs_py.adapters.sql.turns import take_row
+from opencqrs_py.adapters.sql.schema import PROGRESS, SKIPPED
+from opencqrs_py.adapters.sql.takeover import (
+    TAKE_OVER_SECONDS,
+    end_holders,
+    held_too_long,
+    lock_claim,
+    waited_in_vain,
+)
 from opencqrs_py.adapters.sql.units import DatabaseTransactions
 from opencqrs_py.adapters.sql.versions import prepare
 from opencqrs_py.errors import EventStoreError, FencedError
-from opencqrs_py.model.partition import Partition, hash_of
-from opencqrs_py.model.progress import Cursor, PartitionStatus, ProcessorState
+from opencqrs_py.model.partition import Partition
+from opencqrs_py.model.progress import Cursor, Failure, PartitionStatus, ProcessorState, Skip
 from opencqrs_py.processing.ports import UnitOfWork
 
 __all__ = ["SqlProgressTracker"]
 
 _ERROR_LENGTH = 1_000  # characters of an error's text that are kept
-_CLAIMS = 0x0C9125 << 32  # our advisory locks on PostgreSQL, one for each hash of a group; any number would do
 
 _columns = PROGRESS.c
 _one = and_(
@@ -33,13 +39,28 @@ _one = and_(
     _columns.residue == bindparam("of_residue"),
     _columns.epoch == bindparam("of_epoch"),
 )
-# As text, since it is part of each chunk: SQLAlchemy needs half the time to send it.
-_ADVANCE = driver.Prepared(
-    f"{PROGRESS.name}_advance",
-    f"UPDATE {PROGRESS.name} SET position = {{}}, updated_at = {{}} WHERE group_name = {{}} "  # noqa: S608 our names
-    "AND modulus = {} AND residue = {} AND epoch = {} AND position = {}",
-)
 _REPORT = update(PROGRESS).where(_one)
+
+# As text, since they are part of each chunk: SQLAlchemy needs half the time to send it.
+_HERE = "WHERE group_name = {} AND modulus = {} AND residue = {} AND epoch = {} AND position = {}"
+_LOCK = f"{PROGRESS.name}_lock"
+_LOCKS = {
+    "sqlite": driver.Prepared(_LOCK, f"SELECT 1 FROM {PROGRESS.name} {_HERE}"),  # noqa: S608 our own names
+    "postgresql": driver.Prepared(_LOCK, f"SELECT 1 FROM {PROGRESS.name} {_HERE} FOR UPDATE"),  # noqa: S608
+    "mariadb": driver.Prepared(_LOCK, f"UPDATE {PROGRESS.name} SET connection_id = CONNECTION_ID() {_HERE}"),  # noqa: S608
+}
+_MOVED = "position = {}, updated_at = {}, log_fingerprint = {}, connection_id = NULL"
+
+
+def _move(name: str, values: str) -> driver.Prepared:
+    text = f"UPDATE {PROGRESS.name} SET {values} {_HERE}"  # noqa: S608 our own names
+    counted = f"CAST('{driver.NOT_FOUND} ' || count(*) AS integer)"  # no constant, which would be cast at once
+    checked = f"SELECT CASE WHEN count(*) = 1 THEN 1 ELSE {counted} END FROM moved"  # noqa: S608
+    return driver.Prepared(f"{PROGRESS.name}_{name}", text, f"WITH moved AS ({text} RETURNING 1) {checked}")
+
+
+_ADVANCE = _move("advance", f"{_MOVED}, failure = NULL")
+_ADVANCE_TOWARDS = _move("advance_towards", _MOVED)  # to a place before the event that failed
 
 
 class SqlProgressTracker:
@@ -65,57 +86,63 @@ class SqlProgressTracker:
         initial: int,
         owner: str,
         layout: Sequence[Partition] | None = None,
+        *,
+        fingerprint: str = "",
     ) -> tuple[Cursor, ...]:
         """Take the partitions over; those without progress start at ``initial``.
 
         Progress of the whole layout is written at the first claim, so that another layout is noticed at once.
 
+        A transaction of the owner before is waited for, but not for long; then its session is ended.
+
         Raises:
             EventStoreError: OCQ-310, if the group's progress belongs to another layout of partitions.
+            DatabaseAwayError: OCQ-305, if the owner's transaction cannot be ended, as on SQLite.
         """
         self._prepare()
-        with self._database.writing() as connection:
-            _serialise(connection, group)
-            held = self._held(connection, group)
-            _check_layout(group, held, layout or partitions)
-            for partition in layout or partitions:
-                mine = partition in partitions
-                row = {"group_name": group, "modulus": partition.modulus, "residue": partition.residue}
-                state = ProcessorState.STARTING if mine else ProcessorState.STOPPED
-                changed = {"owner": owner if mine else "", "updated_at": _now(), "state": state.value}
-                if partition not in held:
-                    fresh = {"position": initial, "epoch": int(mine), "attempt": 0, "error": ""}
-                    connection.execute(PROGRESS.insert().values(**row, **changed, **fresh))
-                elif mine:
-                    this = and_(*(_columns[name] == value for name, value in row.items()))
-                    connection.execute(update(PROGRESS).where(this).values(epoch=_columns.epoch + 1, **changed))
-            now_held = self._held(connection, group)
-        return tuple(Cursor(p, now_held[p][1], now_held[p][0], now_held[p][0]) for p in partitions)
+        whole = layout or partitions
+        try:
+            try:
+                return self._claimed(group, partitions, whole, initial, owner, fingerprint)
+            except Exception as error:
+                if not waited_in_vain(error) or not end_holders(self._database, group, partitions):
+                    raise
+            return self._claimed(group, partitions, whole, initial, owner, fingerprint)
+        except Exception as error:
+            if not waited_in_vain(error):
+                raise
+            raise held_too_long(self._database, group, partitions) from error
 
-    def unit(self, group: str, cursor: Cursor, to: int) -> AbstractContextManager[UnitOfWork]:
-        """Open a transaction that moves progress from ``cursor.stored`` to ``to``.
+    def unit(
+        self, group: str, cursor: Cursor, to: int, *, fingerprint: str = "", skip: Skip | None = None
+    ) -> AbstractContextManager[UnitOfWork]:
+        """Open a transaction that moves progress from ``cursor.stored`` to ``to``, as its last step.
 
         Raises:
             FencedError: On entering, if the progress or the epoch is not the cursor's any more.
+            TransactionEndedError: On leaving, if the block ended the transaction. The progress has not moved.
             ValueError: On entering, if ``to`` is before ``cursor.stored``.
         """
-        return self._unit(group, cursor, to)
+        return self._unit(group, cursor, to, fingerprint, skip)
 
     def renewed(self, group: str, cursor: Cursor) -> Cursor | None:
         """Return where the partition goes on if the claim is still the cursor's, ``None`` if somebody else has it."""
+        asked = select(_columns.position, _columns.log_fingerprint).where(_one)
         with self._database.reading() as connection:
-            key = _key(group, cursor.partition, cursor.epoch)
-            position = connection.execute(select(_columns.position).where(_one), key).scalar()
-        return None if position is None else Cursor(cursor.partition, cursor.epoch, position, position)
+            row = connection.execute(asked, _key(group, cursor.partition, cursor.epoch)).first()
+        if row is None:
+            return None
+        return Cursor(cursor.partition, cursor.epoch, row[0], row[0], fingerprint=row[1] or "")
 
     def report(self, status: PartitionStatus, epoch: int) -> None:
-        """Publish what a processor does; ignored when ``epoch`` is not the current one."""
+        """Publish what a processor does, and the failure that holds it up; ignored when ``epoch`` is an old one."""
         values = {
             "state": status.state.value,
             "attempt": status.attempt,
             "error": _storable(status.error),
             "next_attempt_at": status.next_attempt_at,
             "updated_at": _now(),
+            "failure": _written(status.failure),
         }
         self._prepare()
         with self._database.writing() as connection:
@@ -125,34 +152,92 @@ class SqlProgressTracker:
         """Return what is known of every partition of every group."""
         self._prepare()
         ordered = select(PROGRESS).order_by(_columns.group_name, _columns.modulus, _columns.residue)
+        of_partition = (SKIPPED.c.group_name, SKIPPED.c.modulus, SKIPPED.c.residue)
+        counted = select(*of_partition, func.count()).group_by(*of_partition)
         with self._database.reading() as connection:
-            return [_status(row) for row in connection.execute(ordered).mappings()]
+            skipped = {tuple(row[:3]): row[3] for row in connection.execute(counted)}
+            return [_status(row, skipped) for row in connection.execute(ordered).mappings()]
+
+    def skipped(self) -> list[Skip]:
+        """Return the events that were given up, by group and position."""
+        self._prepare()
+        ordered = select(SKIPPED).order_by(
+            SKIPPED.c.group_name, SKIPPED.c.position, SKIPPED.c.modulus, SKIPPED.c.residue
+        )
+        with self._database.reading() as connection:
+            return [_skip(row) for row in connection.execute(ordered).mappings()]
 
     def is_outage(self, error: BaseException) -> bool:
-        """Say whether the database does not answer for now."""
+        """Return whether the database is temporarily unavailable."""
         return self._database.is_outage(error)
 
     def _prepare(self) -> None:
         if not self._ready:
             prepare(self._database, PROGRESS)
+            prepare(self._database, SKIPPED)
             self._ready = True
 
+    def _claimed(
+        self,
+        group: str,
+        partitions: Sequence[Partition],
+        whole: Sequence[Partition],
+        initial: int,
+        owner: str,
+        fingerprint: str,
+    ) -> tuple[Cursor, ...]:
+        """Claim in one transaction; progress of the whole layout is written, so that another one is noticed at once."""
+        with self._database.writing(patience=TAKE_OVER_SECONDS) as connection:
+            lock_claim(connection, group, partitions)
+            held = self._held(connection, group)
+            _check_layout(group, held, whole)
+            for partition in whole:
+                mine = partition in partitions
+                row = {"group_name": group, "modulus": partition.modulus, "residue": partition.residue}
+                state = ProcessorState.STARTING if mine else ProcessorState.STOPPED
+                changed = {"owner": owner if mine else "", "updated_at": _now(), "state": state.value}
+                if partition not in held:
+                    fresh = {"position": initial, "epoch": int(mine), "attempt": 0, "error": ""}
+                    values = {**row, **changed, **fresh, "log_fingerprint": fingerprint or None}
+                    connection.execute(PROGRESS.insert().values(**values))
+                elif mine:
+                    this = and_(*(_columns[name] == value for name, value in row.items()))
+                    connection.execute(update(PROGRESS).where(this).values(epoch=_columns.epoch + 1, **changed))
+            now_held = self._held(connection, group)
+        return tuple(now_held[partition] for partition in partitions)
+
     @contextmanager
-    def _unit(self, group: str, cursor: Cursor, to: int) -> Iterator[UnitOfWork]:
+    def _unit(self, group: str, cursor: Cursor, to: int, fingerprint: str, skip: Skip | None) -> Iterator[UnitOfWork]:
         cursor.check_forward(to)
         self._prepare()
-        share = cursor.partition
-        values = (to, _now(), group, share.modulus, share.residue, cursor.epoch, cursor.stored)
-        with self._transactions.begin() as unit:
-            if driver.sent_first(unit.connection, _ADVANCE, values) != 1:
-                msg = f"progress of group '{group}' partition {cursor.partition} was taken over by another processor"
-                raise FencedError(msg)
-            unit.begun()
-            yield unit
+        here = (group, cursor.partition.modulus, cursor.partition.residue, cursor.epoch, cursor.stored)
+        lock, move = _LOCKS[self._database.kind], _ADVANCE_TOWARDS if cursor.holds_back(to) else _ADVANCE
+        with self._transactions.opened(guarded=True) as unit:
+            connection = unit.connection
+            if not driver.opened(connection, unit.savepoint, lock, (_ADVANCE, _ADVANCE_TOWARDS), here):
+                raise _fenced(group, cursor.partition)
+            with unit.kept_open():
+                yield unit
+                unit.finish()
+            if skip is not None:
+                connection.execute(SKIPPED.insert().values(**_row_of(skip)))
+            if not driver.closed(connection, unit.savepoint, move, (to, _now(), fingerprint, *here)):
+                raise _fenced(group, cursor.partition)
 
-    def _held(self, connection: Connection, group: str) -> dict[Partition, tuple[int, int]]:
-        rows = connection.execute(select(PROGRESS).where(_columns.group_name == group))
-        return {Partition(row.modulus, row.residue): (row.position, row.epoch) for row in rows}
+    def _held(self, connection: Connection, group: str) -> dict[Partition, Cursor]:
+        rows = connection.execute(select(PROGRESS).where(_columns.group_name == group)).mappings()
+        return {(cursor := _cursor(row)).partition: cursor for row in rows}
+
+
+def _cursor(row: Any) -> Cursor:
+    partition, position = Partition(row["modulus"], row["residue"]), row["position"]
+    cursor = Cursor(partition, row["epoch"], position, position, fingerprint=row["log_fingerprint"] or "")
+    failure = _read(row["failure"])
+    return cursor if failure is None else cursor.resuming(failure)
+
+
+def _fenced(group: str, partition: Partition) -> FencedError:
+    return FencedError(f"progress of group '{group}' partition {partition} was taken over by another processor")
 
 
 def _key(group: str, partition: Partition, epoch: int) -> dict[str, Any]:
@@ -164,25 +249,50 @@ def _key(group: str, partition: Partition, epoch: int) -> dict[str, Any]:
     }
 
 
-def _serialise(connection: Connection, group: str) -> None:
-    """Let claims of a group follow each other, also while it has no row to lock."""
-    match kind_of(connection):
-        case "postgresql":
-            connection.execute(select(func.pg_advisory_xact_lock(_CLAIMS + hash_of(group))))
-        case "mariadb":
-            take_row(connection, PROGRESS.name)
-
-
-def _storable(error: str) -> str:
+def _storable(text: str, length: int | None = _ERROR_LENGTH) -> str:
     """Return the text without what a database refuses: U+0000 and halves of surrogate pairs."""
-    return error[:_ERROR_LENGTH].encode(errors="replace").decode().replace("\0", "?")
+    return text[:length].encode(errors="replace").decode().replace("\0", "?")
 
 
 def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
-def _status(row: Any) -> PartitionStatus:
+def _written(failure: Failure | None) -> str | None:
+    """Return a failure as JSON in ASCII, which every database takes, whatever an error or an id contains."""
+    if failure is None:
+        return None
+    bounded = {k: v[:_ERROR_LENGTH] if isinstance(v, str) else v for k, v in asdict(failure).items()}
+    return json.dumps(bounded)
+
+
+def _read(text: str | None) -> Failure | None:
+    return None if text is None else Failure(**json.loads(text))
+
+
+def _row_of(skip: Skip) -> dict[str, Any]:
+    texts = {
+        name: _storable(getattr(skip, name), None) for name in ("event_id", "event_source", "subject", "event_type")
+    }
+    return {
+        "group_name": skip.group,
+        "position": skip.position,
+        "modulus": skip.partition.modulus,
+        "residue": skip.partition.residue,
+        **texts,
+        "attempts": skip.attempts,
+        "reason": _storable(skip.reason),
+        "skipped_at": skip.skipped_at,
+    }
+
+
+def _skip(row: Any) -> Skip:
+    names = ("position", "event_id", "event_source", "subject", "event_type", "attempts", "reason", "skipped_at")
+    return Skip(row["group_name"], Partition(row["modulus"], row["residue"]), *(row[name] for name in names))
+
+
+def _status(row: Any, skipped: dict[tuple[Any, ...], int]) -> PartitionStatus:
+    key = (row["group_name"], row["modulus"], row["residue"])
     return PartitionStatus(
         group=row["group_name"],
         partition=Partition(row["modulus"], row["residue"]),
@@ -192,6 +302,8 @@ def _status(row: Any) -> PartitionStatus:
         error=row["error"],
         next_attempt_at=row["next_attempt_at"],
         updated_at=row["updated_at"],
+        failure=_read(row["failure"]),
+        skipped=skipped.get(key, 0),
     )
 
 

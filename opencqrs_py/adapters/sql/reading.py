@@ -14,16 +14,18 @@ from opencqrs_py.adapters.sql.databases import Database
 from opencqrs_py.adapters.sql.kinds import mark_of
 from opencqrs_py.adapters.sql.schema import EVENTS
 from opencqrs_py.model.event import Event
+from opencqrs_py.model.fingerprint import LogMark
 from opencqrs_py.model.rows import EventRows
 from opencqrs_py.model.selection import Selection, Slice
 
-__all__ = ["Reading", "head_of"]
+__all__ = ["Reading", "head_of", "newest_mark"]
 
 _WINDOW = 10_000  # positions that are walked along before an index is asked where the next selected event is
 _FEW = 10_000  # events that an index may find and that are then sorted to get at the first ones
 
 _HEAD = f"SELECT max(position) FROM {EVENTS.name}"  # noqa: S608 our own names
 _AS_EVENT = partial(tuple.__new__, Event)  # what Event._make does, without its check: rows have the columns asked for
+_SELECT_MARK = f"SELECT position, source, id FROM {EVENTS.name}"  # noqa: S608 our own names
 _SELECT = f"SELECT {', '.join(Event._fields)} FROM"
 _SELECT_ROWS = "SELECT position, type, payload FROM"
 _SELECT_ROWS_AND_SUBJECTS = "SELECT position, type, payload, subject FROM"
@@ -32,6 +34,13 @@ _SELECT_ROWS_AND_SUBJECTS = "SELECT position, type, payload, subject FROM"
 def head_of(connection: Connection) -> int:
     """Return the position of the newest event, 0 when there is none."""
     return connection.exec_driver_sql(_HEAD).scalar() or 0
+
+
+def newest_mark(database: Database, position: int) -> LogMark:
+    """Return the mark of the newest event at or below a position."""
+    text = f"{_SELECT_MARK} WHERE position <= {mark_of(database.kind)} ORDER BY position DESC LIMIT 1"
+    rows = database.fetch(text, (position,))
+    return LogMark(*rows[0]) if rows else LogMark()
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The tables of this package, each as its first version made it; what came later stands in ``versions``."""
+"""The tables of this package. How an older version's table becomes today's stands in ``versions``."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 from sqlalchemy import BigInteger, Column, Integer, MetaData, String, Table, Text, UniqueConstraint
 
-__all__ = ["EVENTS", "ON_MARIADB", "PROGRESS", "SCHEMA"]
+__all__ = ["EVENTS", "ON_MARIADB", "PROGRESS", "SCHEMA", "SKIPPED"]
 
 _metadata = MetaData()
 
@@ -63,5 +63,25 @@ PROGRESS = Table(
     Column("error", Text, nullable=False),
     Column("next_attempt_at", Text),
     Column("updated_at", Text, nullable=False),
+    Column("log_fingerprint", Text),  # the newest event at or below the position; NULL: not known, and not checked
+    Column("failure", Text),  # of the event that holds the partition up, as JSON
+    Column("connection_id", BigInteger),  # MariaDB: of the transaction that is open, for who takes over
+    **ON_MARIADB,
+)
+
+SKIPPED = Table(
+    "opencqrs_skipped",
+    _metadata,
+    Column("group_name", _Group, primary_key=True),
+    Column("position", BigInteger, primary_key=True, autoincrement=False),
+    Column("modulus", BigInteger, primary_key=True, autoincrement=False),
+    Column("residue", BigInteger, primary_key=True, autoincrement=False),
+    Column("event_id", Text, nullable=False),
+    Column("event_source", Text, nullable=False),
+    Column("subject", Text, nullable=False),
+    Column("event_type", Text, nullable=False),
+    Column("attempts", Integer, nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("skipped_at", Text, nullable=False),
     **ON_MARIADB,
 )

@@ -58,8 +58,8 @@ def in_turn(database: Database, lock: int) -> Iterator[Connection]:
             yield connection
         return
     # Under a stricter isolation, which a server may have by default, statements go on seeing what was before the wait.
-    for options in ({}, {"isolation_level": "READ COMMITTED"}):
-        with database.writing(**options) as connection:
+    for isolation in (None, "READ COMMITTED"):
+        with database.writing(isolation=isolation) as connection:
             if _take(database, connection, lock) == "read committed":
                 yield connection
                 return

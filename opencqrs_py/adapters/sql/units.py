@@ -1,105 +1,163 @@
-"""Units of work: the transactions that handlers write in, which nobody but their owner may end."""
+"""Units of work: the transactions that handlers write in, which only their owner may end."""
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from types import TracebackType
+from typing import Any, NoReturn
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, event
 from sqlalchemy.orm import Session
 
+from opencqrs_py.adapters.sql import guard
 from opencqrs_py.adapters.sql.databases import Database
+from opencqrs_py.adapters.sql.guard import refuse
 from opencqrs_py.adapters.sql.mariadb_engine import commits_by_itself, in_transaction
-from opencqrs_py.errors import NonTransientError, OpenCqrsError
+from opencqrs_py.errors import OpenCqrsError, TransactionEndedError
+from opencqrs_py.processing.error_text import one_line
 
 __all__ = ["DatabaseTransactions", "Unit"]
 
-_PSYCOPG_IDLE = 0  # psycopg.pq.TransactionStatus.IDLE
+_UNIT = "opencqrs_unit"  # in the ``info`` of a connection: the unit that it serves
 _PSYCOPG_IN_ERROR = 3  # psycopg.pq.TransactionStatus.INERROR
+
+_OF_CONNECTION = ("commit", "rollback", "close", "detach")
+_OF_DRIVER = ("commit", "rollback", "close")
 
 
 class Unit:
     """A transaction that handlers write in.
 
+    What would end it is refused where the driver lets us. Where it does not, the end is noticed by a savepoint with a
+    random name, which is set at the beginning and released at the end: it does not survive the transaction.
+
     Args:
         connection: The connection, in a transaction.
+        guarded: Whether the unit must stay one transaction.
     """
 
-    __slots__ = ("_begun", "_erred", "_rolled_back", "_session", "connection")
+    __slots__ = (
+        "_closed",
+        "_erred",
+        "_flush_failed",
+        "_guarded",
+        "_rolled_back",
+        "_session",
+        "connection",
+        "savepoint",
+    )
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, *, guarded: bool) -> None:
         self.connection = connection
-        self.connection.commit = self.connection.rollback = _refuse  # type: ignore[method-assign]
-        self._session: Session | None = None
+        self.savepoint = guard.new_savepoint() if guarded else ""
+        self._session: _HandlerSession | None = None
+        self._guarded = guarded
         self._rolled_back = False
-        self._begun = False
+        self._flush_failed = False
+        self._closed = False
         self._erred = False
-
-    def begun(self) -> None:
-        """Take note that the progress was written: from here on the transaction must stay as it is.
-
-        Before its first statement psycopg looks as if the transaction had ended.
-        """
-        self._begun = True
 
     @property
     def session(self) -> Session:
         """The unit's session, made at first use."""
         if self._session is None:
-            self._session = Session(self.connection)
+            self._session = _HandlerSession(self.connection)
         return self._session
+
+    def flush(self) -> None:
+        """Send what the session holds: nothing of one event waits for the next one, which might drop it."""
+        if self._session is not None:
+            self._session.flush()
+
+    def ended_early(self, error: BaseException) -> TransactionEndedError | None:
+        """Return the error to report if the transaction has ended, ``None`` if it is open or the database is away.
+
+        Rolls back to the savepoint, so nothing of the unit can be kept after that.
+        """
+        if not self._guarded or isinstance(error, TransactionEndedError):
+            return None
+        if not self._was_closed and guard.is_outage(error):
+            return None
+        if self._flush_failed and not self._rolled_back:  # SQLAlchemy has rolled back, and the error was not caught
+            return None
+        if not self._rolled_back and not self._was_closed and guard.rolled_back_to(self.connection, self.savepoint):
+            return None
+        return TransactionEndedError(_ended(f"then it raised {one_line(error)}"))
 
     @contextmanager
     def kept_open(self) -> Iterator[None]:
-        """Refuse ``commit()`` of the driver's own connection and notice its ``rollback()``, if the driver lets us."""
+        """Refuse what ends the transaction, and notice the driver's ``rollback()``, if the driver lets us."""
         driver: Any = self.connection.connection.dbapi_connection
-        if isinstance(driver, sqlite3.Connection):  # its methods cannot be replaced; the end is seen when it is there
+        connection: Any = self.connection
+        with ExitStack() as undone:
+            undone.callback(self.connection.info.pop, _UNIT, None)
+            self.connection.info[_UNIT] = self
+            for name in _OF_CONNECTION:
+                setattr(connection, name, refuse)
+                undone.callback(delattr, connection, name)
+            if not isinstance(driver, sqlite3.Connection):  # its methods cannot be replaced
+                self._watch_driver(driver, undone)
             yield
-            return
-        roll_back = driver.rollback
-
-        def rollback() -> None:  # SQLAlchemy's, too, as when a session cannot be flushed
-            self._rolled_back = True
-            roll_back()
-
-        driver.commit, driver.rollback = _refuse, rollback
-        replaced = ["commit", "rollback"]
-        if in_transaction(driver) is not None:
-            self._look_at_statements(driver)
-            replaced.append("query")
-        try:
-            yield
-        finally:
-            for name in replaced:
-                delattr(driver, name)
 
     def finish(self) -> None:
-        """Write out what the session still holds, and see that what was written can still be committed."""
-        if self._session is not None:
-            self._session.flush()
-        if self._rolled_back or not self.connection.in_transaction():
-            _refuse()
+        """Send what the session still holds, and see that what was written can still be committed."""
+        if self._flush_failed:
+            msg = "a flush failed and its error was caught: run what may fail within session.begin_nested()"
+            raise OpenCqrsError(msg)
+        self.flush()
+        if self._rolled_back or self._was_closed or not self.connection.in_transaction():
+            refuse()
         if self._failed():
             msg = "a statement failed and its error was caught: run such statements within connection.begin_nested()"
             raise OpenCqrsError(msg)
-        if self._ended():
-            _refuse()
+        if not self._guarded and self._ended():
+            refuse()
+
+    def note_rollback(self) -> None:
+        """Take note that the transaction was rolled back: by SQLAlchemy, when a flush fails, or by a handler."""
+        if self._session is not None and self._session.is_flushing:
+            self._flush_failed = True
+        else:
+            self._rolled_back = True
+
+    @property
+    def _was_closed(self) -> bool:
+        """Whether a handler has closed the driver's connection; SQLAlchemy does so with one that was cut."""
+        return self._closed and not self.connection.invalidated
+
+    def _watch_driver(self, driver: Any, undone: ExitStack) -> None:
+        roll_back, close = driver.rollback, driver.close
+
+        def rollback() -> None:  # SQLAlchemy's, too, as when a session cannot be flushed
+            self.note_rollback()
+            roll_back()
+
+        def note_close() -> None:  # SQLAlchemy's, too, of a connection that was cut
+            self._closed = True
+            close()
+
+        driver.commit, driver.rollback, driver.close = refuse, rollback, note_close
+        for name in _OF_DRIVER:
+            undone.callback(delattr, driver, name)
+        if in_transaction(driver) is not None:
+            self._look_at_statements(driver)
+            undone.callback(delattr, driver, "query")
 
     def _look_at_statements(self, driver: Any) -> None:
         """Watch over what is sent to MariaDB, where some statements commit by themselves, and some errors roll back.
 
-        With the progress, such a statement would mark events done that nobody has handled. Elsewhere, as where tables
-        are created at the start, a new transaction is begun behind it.
+        In a guarded unit they are refused. Elsewhere, as where tables are created at the start, a new transaction is
+        begun after it.
         """
         send = driver.query
 
         def query(statement: str | bytes, *arguments: Any) -> Any:
             text = statement if isinstance(statement, str) else bytes(statement[:200]).decode(errors="replace")
             ends = commits_by_itself(text)
-            if ends and self._begun:
-                _refuse(f"'{' '.join(text.split()[:2])}' commits by itself on MariaDB: run it in @on_start")
+            if ends and self._guarded:
+                refuse(f"'{' '.join(text.split()[:2])}' commits by itself on MariaDB: run it in @on_start")
             try:
                 answer = send(statement, *arguments)
             except Exception:
@@ -112,18 +170,57 @@ class Unit:
         driver.query = query
 
     def _ended(self) -> bool:
-        """Say whether the transaction was ended on the driver's own connection."""
+        """Return whether the transaction was ended on the driver's own connection, as far as it shows."""
         driver = self.connection.connection.dbapi_connection
-        status = getattr(getattr(driver, "info", None), "transaction_status", None)
-        over = getattr(driver, "in_transaction", None) is False or in_transaction(driver) is False
-        return over or (self._begun and status == _PSYCOPG_IDLE)
+        return getattr(driver, "in_transaction", None) is False or in_transaction(driver) is False
 
     def _failed(self) -> bool:
-        """Say whether the server would answer a commit by rolling back, or has rolled back, without any error."""
+        """Return whether the server would answer a commit by rolling back, or has rolled back, without any error."""
         driver = self.connection.connection.dbapi_connection
         if in_transaction(driver) is not None:  # after a deadlock there is none; to be sure, the server is asked
             return self._erred and not self.connection.exec_driver_sql("SELECT @@in_transaction").scalar()
         return getattr(getattr(driver, "info", None), "transaction_status", None) == _PSYCOPG_IN_ERROR
+
+
+class _HandlerSession(Session):
+    """A session on the connection of a unit: what ends the transaction, or empties the session, is refused.
+
+    Its ``commit()`` ends nothing here: it sends what the session holds.
+    """
+
+    is_flushing = False
+
+    def flush(self, objects: Sequence[Any] | None = None) -> None:
+        """Send what is held; SQLAlchemy rolls the transaction back when that fails."""
+        self.is_flushing = True
+        super().flush(objects)
+        self.is_flushing = False  # it stays after an error: what is rolled back later is rolled back already
+
+    def rollback(self) -> NoReturn:
+        """Refused."""
+        refuse()
+
+    def close(self) -> NoReturn:
+        """Refused: it would drop what was added."""
+        refuse("leave close() and 'with session:' out; it is closed after the transaction")
+
+    def reset(self) -> NoReturn:
+        """Refused."""
+        self.close()
+
+    def invalidate(self) -> NoReturn:
+        """Refused."""
+        refuse("leave invalidate() out")
+
+    def expunge_all(self) -> NoReturn:
+        """Refused."""
+        refuse("leave expunge_all() out: it drops what was added")
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.close()
 
 
 class DatabaseTransactions:
@@ -135,27 +232,59 @@ class DatabaseTransactions:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self._watched = False
 
     @contextmanager
-    def begin(self) -> Iterator[Unit]:
+    def begin(self, *, guarded: bool = True) -> Iterator[Unit]:
         """Open a transaction: committed at the end of the block, rolled back when the block raises.
 
+        Args:
+            guarded: Whether a block that ends the transaction is an error.
+
         Raises:
-            NonTransientError: If the block ended the transaction, or tried to.
-            OpenCqrsError: If a statement failed in the block, and with it the transaction, and nobody said so.
+            TransactionEndedError: If the block ended a guarded transaction, or tried to.
+            OpenCqrsError: If a statement failed in the block, and with it the transaction, and its error was caught.
         """
-        with self._database.writing() as connection:
-            unit = Unit(connection)
+        with self.opened(guarded=guarded) as unit:
+            if guarded:
+                guard.set_savepoint(unit.connection, unit.savepoint)
             with unit.kept_open():
                 yield unit
                 unit.finish()
+            if guarded:
+                guard.release(unit.connection, unit.savepoint)
+
+    @contextmanager
+    def opened(self, *, guarded: bool) -> Iterator[Unit]:
+        """Open a transaction; savepoint and refusals are the caller's matter."""
+        if not self._watched:
+            _watch_ends(self._database)
+            self._watched = True
+        with self._database.writing() as connection:
+            yield Unit(connection, guarded=guarded)
 
     def is_outage(self, error: BaseException) -> bool:
-        """Say whether the database does not answer for now."""
+        """Return whether the database is temporarily unavailable."""
         return self._database.is_outage(error)
 
 
-def _refuse(reason: str = "leave commit() and rollback() out") -> None:
-    """Progress is written first in a unit, so a commit inside it would mark events done that nobody has handled."""
-    msg = f"a handler must not end the transaction that it shares with the progress: {reason}"
-    raise NonTransientError(msg)
+def _watch_ends(database: Database) -> None:
+    """See SQLAlchemy's own commits and rollbacks on SQLite, whose driver's methods cannot be replaced."""
+    if database.kind == "sqlite" and not event.contains(database.engine, "commit", _on_commit):
+        event.listen(database.engine, "commit", _on_commit)
+        event.listen(database.engine, "rollback", _on_rollback)
+
+
+def _on_commit(connection: Connection) -> None:
+    if connection.info.get(_UNIT) is not None:
+        refuse()
+
+
+def _on_rollback(connection: Connection) -> None:
+    unit: Unit | None = connection.info.get(_UNIT)
+    if unit is not None:
+        unit.note_rollback()
+
+
+def _ended(how: str) -> str:
+    return f"the handler ended the transaction that it shares with the progress; {how}"

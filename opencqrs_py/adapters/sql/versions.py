@@ -11,7 +11,7 @@ from opencqrs_py.adapters.sql import mariadb, postgresql
 from opencqrs_py.adapters.sql.databases import Database
 from opencqrs_py.adapters.sql.kinds import kind_of
 from opencqrs_py.adapters.sql.outages import reason_of, server_error
-from opencqrs_py.adapters.sql.schema import EVENTS, SCHEMA
+from opencqrs_py.adapters.sql.schema import EVENTS, PROGRESS, SCHEMA
 from opencqrs_py.adapters.sql.turns import in_turn
 from opencqrs_py.errors import EventStoreError
 
@@ -81,7 +81,7 @@ def _bring_forward(database: Database, table: Table) -> int:
 
 
 def _create(connection: Connection, table: Table) -> int:
-    """Create the table as its first version made it, unless it is there from a time before versions were recorded."""
+    """Create the table, unless it is there from a time before versions were recorded."""
     if kind_of(connection) == "mariadb" and table is EVENTS:
         connection.exec_driver_sql(mariadb.CREATE_EVENTS)
     elif not inspect(connection).has_table(table.name):
@@ -127,4 +127,15 @@ def _order_identities(connection: Connection) -> None:
         connection.exec_driver_sql(mariadb.ORDERED)
 
 
-_STEPS: dict[str, tuple[Step, ...]] = {EVENTS.name: (_search_events, _serialise_events, _order_identities)}
+def _record_failures(connection: Connection) -> None:
+    """Version 2 of the progress: it holds the log's fingerprint, the failure in hand, and the open transaction."""
+    there = {column["name"] for column in inspect(connection).get_columns(PROGRESS.name)}
+    for name, kind in (("log_fingerprint", "TEXT"), ("failure", "TEXT"), ("connection_id", "BIGINT")):
+        if name not in there:
+            connection.exec_driver_sql(f"ALTER TABLE {PROGRESS.name} ADD COLUMN {name} {kind}")
+
+
+_STEPS: dict[str, tuple[Step, ...]] = {
+    EVENTS.name: (_search_events, _serialise_events, _order_identities),
+    PROGRESS.name: (_record_failures,),
+}

@@ -62,32 +62,26 @@ class OrderHandler:
 
 
 def carry_out(processing: GroupProcessing, order: Order) -> Report:
-    """Step the partitions of an order in turn until each is done, in trouble, or the time is over."""
+    """Step the partitions of an order in turn until each is done, has failed, or the time is over.
+
+    The cursors are shared: Spark may run a task twice, and the second run continues where the first has come to.
+    """
     until = time.monotonic() + order.seconds
-    outcomes = {cursor.partition: Outcome(cursor) for cursor in order.cursors}
+    outcomes = {cursor.partition: Outcome(replace(cursor, shared=True)) for cursor in order.cursors}
     open_partitions = [cursor.partition for cursor in order.cursors]
     while open_partitions:
         for partition in tuple(open_partitions):
             so_far = outcomes[partition]
             step = processing.processor(partition).step(so_far.cursor)
-            outcomes[partition] = _both(so_far, step)
+            outcomes[partition] = so_far.followed_by(step)
             if step.idle or step.trouble is not None:
                 open_partitions.remove(partition)
         if time.monotonic() >= until:
             break
     for partition in open_partitions:
         flushed = processing.processor(partition).flush(outcomes[partition].cursor)
-        outcomes[partition] = replace(_both(outcomes[partition], flushed), idle=False)
+        outcomes[partition] = replace(outcomes[partition].followed_by(flushed), idle=False)
     return Report(tuple(outcomes[cursor.partition] for cursor in order.cursors))
-
-
-def _both(first: Outcome, then: Outcome) -> Outcome:
-    return replace(
-        then,
-        handled=first.handled + then.handled,
-        skipped=first.skipped + then.skipped,
-        missed=first.missed + then.missed,
-    )
 
 
 def python_of_workers(spark: SparkSession) -> str:

@@ -90,13 +90,18 @@ class ThreadEngine:
         processor = run.processing.processor(partition.partition)
         tracker = run.processing.tracker
         flushing = _Flushing(watcher)
+        interruptions = watcher.interruptions
         while not self._stopping.is_set() and not partition.over:
             wait = partition.wait()
             if wait > 0:
                 self._stopping.wait(wait)
                 continue
+            if watcher.interruptions != interruptions:
+                interruptions = watcher.interruptions
+                partition.doubt()
             seen = watcher.head
-            outcome = (processor.flush if flushing.due(partition, seen) else processor.step)(partition.cursor)
+            flushes = flushing.due(partition, seen) and not partition.cursor.doubtful
+            outcome = (processor.flush if flushes else processor.step)(partition.cursor)
             settle(partition, outcome, tracker, self._observer)
             if outcome.idle or _is_done(partition, watcher.head):
                 # Beyond what was seen before the step, too: it has found nothing there, and would find nothing again.

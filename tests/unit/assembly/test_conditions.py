@@ -32,7 +32,7 @@ class OtherLocks(LockRegistry): ...
 
 
 class Tracker:
-    claim = unit = renewed = report = statuses = is_outage = None
+    claim = unit = renewed = report = statuses = skipped = is_outage = None
 
 
 class Mailer: ...

@@ -147,10 +147,10 @@ class Tracker(InMemoryProgressTracker):
             raise self.away
         return super().claim(*arguments, **named)
 
-    def unit(self, *arguments: Any) -> Any:
+    def unit(self, *arguments: Any, **recorded: Any) -> Any:
         if self.away is not None:
             raise self.away
-        return super().unit(*arguments)
+        return super().unit(*arguments, **recorded)
 
     def report(self, status: PartitionStatus, epoch: int) -> None:
         if self.deaf is not None:

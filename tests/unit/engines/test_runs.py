@@ -11,7 +11,17 @@ import pytest
 
 from opencqrs_py.adapters.memory import InMemoryEventStore
 from opencqrs_py.engines.runs import GroupRun, claim, publish, release, settle
-from opencqrs_py.model import Cursor, Origin, Outcome, Partition, PartitionStatus, ProcessorState, Trouble, layout
+from opencqrs_py.model import (
+    Cursor,
+    Event,
+    Origin,
+    Outcome,
+    Partition,
+    PartitionStatus,
+    ProcessorState,
+    Trouble,
+    layout,
+)
 from opencqrs_py.processing.backoff import FixedBackOff
 from opencqrs_py.processing.dispatch import Dispatcher
 from opencqrs_py.processing.group import GroupProcessing
@@ -29,11 +39,13 @@ class Tracker:
         self.log: list[Any] = []
         self.error: Exception | None = None
 
-    def claim(self, group: str, partitions: Sequence[Partition], initial: int, owner: str) -> tuple[Cursor, ...]:
+    def claim(
+        self, group: str, partitions: Sequence[Partition], initial: int, owner: str, **recorded: Any
+    ) -> tuple[Cursor, ...]:
         self.log.append(("claim", group, initial, owner))
         return tuple(Cursor(partition, 1, initial, initial) for partition in partitions)
 
-    def unit(self, group: str, cursor: Cursor, to: int) -> AbstractContextManager[UnitOfWork]:
+    def unit(self, group: str, cursor: Cursor, to: int, **recorded: Any) -> AbstractContextManager[UnitOfWork]:
         return nullcontext(SimpleNamespace(connection=None, session=None))
 
     def renewed(self, group: str, cursor: Cursor) -> Cursor | None:
@@ -45,6 +57,9 @@ class Tracker:
         self.log.append((status.state, status.position, epoch))
 
     def statuses(self) -> list[PartitionStatus]:
+        return []
+
+    def skipped(self) -> list[Any]:
         return []
 
     def is_outage(self, error: BaseException) -> bool:
@@ -80,7 +95,7 @@ def tracker() -> Tracker:
 def run_of(tracker: Tracker, prepare: Callable[[], None], initial: Callable[[], int], partitions: int = 2) -> GroupRun:
     processing = GroupProcessing(
         "books",
-        InMemoryEventStore(),
+        InMemoryEventStore(Event(0, str(n), "s", "/", "lent", None, "application/json", "{}", None) for n in range(5)),
         tracker,
         Dispatcher([], []),
         subject="/",

@@ -31,6 +31,12 @@ class FakeUnit:
         self.connection: list[Any] = []
         self.session = self.connection
 
+    def flush(self) -> None:
+        pass
+
+    def ended_early(self, error: BaseException) -> None:
+        return None
+
 
 class FakeDatabase:
     """A database of one list; transactions are all or nothing.

@@ -146,6 +146,9 @@ def handled(
     class Unit:
         connection, session = "the connection", "the session"
 
+        def flush(self) -> None:
+            pass
+
     work = Work("g", Partition(1, 0), Unit())
     result = outcome(lambda: dispatcher.handle(events, work), log)
     return (*log, result, [str(error) for error in work.committed()], len(log))

@@ -257,7 +257,7 @@ def store_raises(error: BaseException) -> Callable[[World], None]:
 def tracker_cannot_tell(error: Exception) -> Callable[[World], None]:
     def arrange(world: World) -> None:
         @contextmanager
-        def unit(group: str, cursor: Cursor, to: int) -> Iterator[Any]:
+        def unit(group: str, cursor: Cursor, to: int, **recorded: Any) -> Iterator[Any]:
             raise error
             yield
 

@@ -106,9 +106,28 @@ def test_a_store_is_asked_for_what_somebody_looks_at(
         recursive=True,
         sequencing=SequencingByEvent(resolver),
         partitions=partitions,
-        batch_size=None,
+        batch_size=10,
     ).feed.read(0)
     assert store.attributes == attributes
+
+
+def test_events_that_are_committed_one_by_one_are_read_whole_as_each_commit_stores_the_identity(
+    database: Any, injector: Any
+) -> None:
+    store = Asked()
+    dispatcher = Dispatcher([bind(Handler(HandlerMark("group"), with_object, "here"), injector)], [])
+    GroupProcessing(
+        "group",
+        store,
+        InMemoryProgressTracker(database),
+        dispatcher,
+        subject="/",
+        recursive=True,
+        sequencing=SequencingByEvent(PerSubject()),
+        partitions=1,
+        batch_size=None,
+    ).feed.read(0)
+    assert store.attributes == ATTRIBUTES
 
 
 @pytest.mark.parametrize(

@@ -44,6 +44,12 @@ class Unit:
         self.connection: list[int] = []
         self.session = self.connection
 
+    def flush(self) -> None:
+        pass
+
+    def ended_early(self, error: BaseException) -> None:
+        return None
+
 
 class Database:
     """All or nothing; away, or refusing a commit, when it is told to be."""

@@ -274,6 +274,12 @@ class Unit:
         self.connection: list[tuple[str, int]] = []
         self.session = self.connection
 
+    def flush(self) -> None:
+        pass
+
+    def ended_early(self, error: BaseException) -> None:
+        return None
+
 
 @given(
     types=st.lists(st.sampled_from(["lent", "returned", "other", "both"]), max_size=25),

@@ -6,7 +6,7 @@ from asyncio import CancelledError
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from opencqrs_py import AfterCommit, Event, NonTransientError, ProcessingContext, TransientError, event_type
 from opencqrs_py.adapters.memory import InMemoryEventStore, InMemoryProgressTracker
-from opencqrs_py.errors import AssemblyError, FencedError
+from opencqrs_py.errors import AssemblyError, FencedError, TransactionEndedError
 from opencqrs_py.model import Cursor, Handler, HandlerMark, Origin, Outcome, Partition, Selection, Slice, layout
 from opencqrs_py.processing.binding import bind
 from opencqrs_py.processing.dispatch import Dispatcher
@@ -55,14 +55,14 @@ class Tracker(InMemoryProgressTracker):
 
     error: Exception | None = None
 
-    def unit(self, group: str, cursor: Cursor, to: int) -> AbstractContextManager[UnitOfWork]:
+    def unit(self, group: str, cursor: Cursor, to: int, **recorded: Any) -> AbstractContextManager[UnitOfWork]:
         @contextmanager
         def failing() -> Iterator[UnitOfWork]:
             assert self.error is not None
             raise self.error
             yield
 
-        return failing() if self.error is not None else super().unit(group, cursor, to)
+        return failing() if self.error is not None else super().unit(group, cursor, to, **recorded)
 
 
 class Group:
@@ -532,31 +532,50 @@ def failing_on_lists(failing: set[str]) -> Callable[..., None]:
     return handle
 
 
-class CommittedByHand(Tracker):
-    """What a handler's own commit on the driver's connection comes to: all is stored, and the unit complains."""
+class EndedByHand(Tracker):
+    """A unit whose transaction a handler ends: nothing is stored, and the unit complains."""
 
-    def unit(self, group: str, cursor: Cursor, to: int) -> AbstractContextManager[UnitOfWork]:
+    def unit(self, group: str, cursor: Cursor, to: int, **recorded: Any) -> AbstractContextManager[UnitOfWork]:
         @contextmanager
-        def committed_early() -> Iterator[UnitOfWork]:
-            with super(CommittedByHand, self).unit(group, cursor, to) as unit:
+        def ended() -> Iterator[UnitOfWork]:
+            with super(EndedByHand, self).unit(group, cursor, to, **recorded) as unit:
                 yield unit
-            msg = "a handler must not end the transaction"
-            raise NonTransientError(msg)
+                if "2" in unit.connection:
+                    msg = "a handler ended the transaction"
+                    raise TransactionEndedError(msg)
 
-        return committed_early()
+        return ended()
 
 
-@pytest.mark.parametrize(("count", "named"), [(1, 1), (3, None)])
-def test_a_handler_that_commits_by_itself_stops_the_partition(group: Group, count: int, named: int | None) -> None:
+@pytest.mark.parametrize("count", [2, 3, 5])
+def test_a_handler_that_ends_the_transaction_stops_the_partition_at_its_event(group: Group, count: int) -> None:
     group.add(*["/a"] * count)
-    group.tracker = CommittedByHand(group.database)
+    group.tracker = EndedByHand(group.database)
     (cursor,) = group.claim()
     outcome = group.processor(100).step(cursor)
-    assert summary(outcome) == (0, 0, 0, Origin.HANDLER, named)
+    assert summary(outcome) == (1, 1, 0, Origin.HANDLER, 2)
     assert outcome.trouble is not None
     assert outcome.trouble.permanent
-    assert outcome.trouble.message == "a handler must not end the transaction"
-    assert bool(outcome.trouble.event) == (named is not None)
+    assert outcome.trouble.message == "a handler ended the transaction"
+    assert (group.rows, group.stored) == (["1"], [1])
+
+
+def test_a_transaction_that_ended_before_the_handler_raised_hides_no_error_and_is_not_retried(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ended_early(unit: Any, error: BaseException) -> TransactionEndedError:
+        return TransactionEndedError(f"the handler ended it; then it raised {error}")
+
+    group.add("/a", "/a")
+    group.failures["2"] = [ValueError("mine")]
+    (cursor,) = group.claim()
+    with group.database.begin() as unit:
+        monkeypatch.setattr(type(unit), "ended_early", ended_early)
+    outcome = group.processor(100).step(cursor)
+    assert summary(outcome)[3:] == (Origin.HANDLER, 2)
+    assert outcome.trouble is not None
+    assert outcome.trouble.permanent
+    assert outcome.trouble.message == "the handler ended it; then it raised mine"
 
 
 # Calls after the commit
@@ -643,7 +662,7 @@ def test_what_was_done_before_progress_moved_under_the_claim_is_counted(group: G
             raise error
 
     group.handler = handle
-    (cursor,) = group.claim()
+    cursor = replace(*group.claim(), shared=True)
     processor = group.processor(100)
     first, second = steps(processor, cursor, 2)
     assert summary(first) == (2, 2, 0, None, None)
@@ -732,9 +751,9 @@ def test_a_store_that_raises_something_unknown_is_a_framework_error(group: Group
 # Another processor has moved the progress, or taken the partition over (K9)
 
 
-def test_progress_that_was_moved_under_the_same_claim_is_taken_over(group: Group) -> None:
+def test_progress_that_another_task_moved_under_the_same_claim_is_taken_over(group: Group) -> None:
     group.add("/a", "/a", "/a")
-    (cursor,) = group.claim()
+    cursor = replace(*group.claim(), shared=True)
     group.processor(2).step(cursor)
     processor = group.processor(100)
     (renewed, done) = steps(processor, cursor, 2)
@@ -744,12 +763,48 @@ def test_progress_that_was_moved_under_the_same_claim_is_taken_over(group: Group
     assert group.rows == ["1", "2", "3"]
 
 
+def test_progress_that_moved_under_a_claim_of_its_own_fences_out(group: Group) -> None:
+    group.add("/a", "/a", "/a")
+    (cursor,) = group.claim()
+    group.processor(2).step(cursor)
+    assert summary(group.processor(100).step(cursor)) == (0, 0, 0, Origin.FENCED, None)
+
+
+@pytest.mark.parametrize("moved", [0, 2])
+def test_after_an_outage_progress_is_read_again_as_the_answer_to_a_commit_may_be_lost(group: Group, moved: int) -> None:
+    group.add("/a", "/a", "/a")
+    (cursor,) = group.claim()
+    if moved:
+        group.processor(moved).step(cursor)
+    (first, *_) = steps(group.processor(100), replace(cursor, doubtful=True), 1)
+    assert summary(first) == (3, 3 - moved, 0, None, None)
+    assert group.rows == ["1", "2", "3"]
+
+
+def test_after_an_outage_another_log_is_refused_and_stays_refused(group: Group) -> None:
+    group.add("/a", "/a")
+    (cursor,) = group.claim()
+    (done, *_) = steps(group.processor(100), cursor, 1)
+    group.store.error = EOFError("away")
+    (away,) = steps(group.processor(100), done.cursor, 1)
+    assert summary(away)[3] is Origin.OUTAGE
+    group.store = Store()
+    group.add("/other", "/other", "/other")
+    group.store.append([Event(0, "x", "s", "/a", "lent", None, "application/json", "{}", None)])
+    another = group.processor(100)
+    group.store._events[1] = group.store._events[1]._replace(id="y")
+    for outcome in steps(another, away.cursor, 3):
+        assert summary(outcome) == (2, 0, 0, Origin.FRAMEWORK, None)
+        assert outcome.trouble is not None
+        assert "is not the one that the progress belongs to" in outcome.trouble.message
+
+
 def test_who_cannot_learn_where_to_go_on_waits_until_that_is_known(group: Group) -> None:
     def away(group_name: str, cursor: Cursor) -> None:
         raise ConnectionError("away")
 
     group.add("/a", "/a", "/a")
-    (cursor,) = group.claim()
+    cursor = replace(*group.claim(), shared=True)
     group.processor(2).step(cursor)
     group.tracker.renewed = away  # type: ignore[method-assign, assignment]
     outcome = group.processor(100).step(cursor)

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from opencqrs_py.model import Cursor, Origin, Outcome, Partition, ProcessorState, Trouble
+from opencqrs_py.model import Cursor, Origin, Outcome, Partition, ProcessorState, Skip, Trouble
 from opencqrs_py.processing.backoff import ExponentialBackOff, FixedBackOff, NoRetry
 from opencqrs_py.processing.ports import BackOff
 from opencqrs_py.processing.recovery import Action, OnExhausted
@@ -167,7 +167,8 @@ def test_each_event_has_its_own_attempts() -> None:
 def test_an_event_that_is_given_up_ends_the_trouble_and_that_is_no_recovery() -> None:
     supervised = Supervised(NoRetry())
     supervised.fails(trouble())
-    skipped = Outcome(supervised.partition.cursor.moved_to(11, stored=True), skipped=1)
+    skip = Skip("g", PARTITION, 11, "11", "s", "/", "lent", 1, "no", "2026-01-01T00:00:00+00:00")
+    skipped = Outcome(supervised.partition.cursor.moved_to(11, stored=True), skips=(skip,))
     assert supervised.partition.take(skipped) is None
     assert supervised.partition.trouble is None
     assert supervised.partition.state is RUNNING

@@ -3,7 +3,7 @@ from __future__ import annotations
 from opencqrs_py.engines.spark.orders import Order, Report, read_order, read_report, write_order, write_report
 from opencqrs_py.model.outcome import Origin, Outcome, Trouble
 from opencqrs_py.model.partition import Partition
-from opencqrs_py.model.progress import Cursor
+from opencqrs_py.model.progress import Cursor, Skip
 
 CURSOR = Cursor(Partition(4, 3), epoch=2, stored=7, position=9, attempt=3, troubled=10, skip=True)
 
@@ -19,7 +19,8 @@ def test_a_report_with_a_traceback_survives_its_journey_as_one_line():
     trouble = Trouble(
         Origin.HANDLER, permanent=False, error="ValueError", message="a\nb ü", traceback="x\n  y", position=10
     )
-    report = Report((Outcome(CURSOR, handled=5, skipped=1, idle=True, trouble=trouble),))
+    skip = Skip("g", CURSOR.partition, 9, "9", "s", "/ü", "lent", 3, "a\nb", "2026-01-01T00:00:00+00:00")
+    report = Report((Outcome(CURSOR, handled=5, skips=(skip,), idle=True, trouble=trouble),))
     line = write_report(report)
     assert "\n" not in line
     assert read_report(line) == report
