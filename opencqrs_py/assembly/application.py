@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import socket
-import sys
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,9 +26,11 @@ from opencqrs_py.assembly.conditions import (
     unsupported,
 )
 from opencqrs_py.assembly.databases import database_rule
-from opencqrs_py.assembly.members import EVERYTHING, home_of, reference_of
+from opencqrs_py.assembly.given import modules_in, modules_of
+from opencqrs_py.assembly.looking import looked_at
+from opencqrs_py.assembly.project import read_project
 from opencqrs_py.assembly.reading import events_rule
-from opencqrs_py.assembly.sources import all_modules, find_modules, literal_groups
+from opencqrs_py.assembly.sources import Scan
 from opencqrs_py.assembly.stores import mapping_of
 from opencqrs_py.config import Configuration, EffectiveGroup, load
 from opencqrs_py.config.names import canonical
@@ -40,6 +42,7 @@ from opencqrs_py.processing.supervision import NO_OBSERVER, Observer
 
 __all__ = ["Application", "GroupStatus", "RunResult"]
 
+_log = logging.getLogger(__name__)
 STOP_PATIENCE = 3.0  # seconds that events in hand get to finish
 _LOOK_SECONDS = 0.05
 
@@ -105,7 +108,7 @@ class Application:
         self.project = Path(project).resolve()
         loaded = settings if isinstance(settings, Configuration) else load(self.project, defaults=settings or {})
         self.configuration: Configuration = loaded
-        modules = handlers if isinstance(handlers, UserModules) else _modules_of(handlers)
+        modules = handlers if isinstance(handlers, UserModules) else modules_of(handlers)
         self.blueprint = Blueprint(
             modules,
             database_rule(loaded, self.project),
@@ -113,6 +116,7 @@ class Application:
             loaded.settings.event_store.api_token or "",
             mapping_of(loaded.settings.event_store.mapping, loaded.settings.event_store.url),
         )
+        self._scan: Scan | None = None
         self._engines: list[Engine] = []
         self._positions: list[int] = []
 
@@ -133,16 +137,10 @@ class Application:
             overrides: ``key=value`` pairs that win over everything else.
             environ: Environment variables; ``None`` for the process's own.
         """
-        project = Path(path).resolve()
-        found = find_modules(project)
-        groups = literal_groups(found)
-        settings = load(project, profiles=profiles, overrides=overrides, environ=environ, groups=groups)
-        modules = UserModules(
-            names=tuple(module.name for module in found),
-            roots=tuple(dict.fromkeys(str(module.root) for module in found)),
-            files=tuple(str(module.path) for module in all_modules(project)),
-        )
-        return cls(settings, modules, project)
+        found = read_project(Path(path).resolve(), profiles=profiles, overrides=overrides, environ=environ)
+        application = cls(found.configuration, modules_in(found.scan), found.folder)
+        application._scan = found.scan
+        return application
 
     @cached_property
     def container(self) -> Any:
@@ -165,9 +163,15 @@ class Application:
 
         Now that the names are known, so is which group a setting means in any spelling.
         """
-        found = self.blueprint.discover().places
-        self.configuration = self.configuration.for_groups(found)
-        return tuple(replace(self.configuration.group(name), name=name) for name in found)
+        if self._scan is not None:
+            self._scan.check(self.project)
+        found = self.blueprint.discover()
+        known = set(self.configuration.warnings)
+        self.configuration = self.configuration.for_groups(found.places)
+        for warning in (*self.configuration.warnings, *found.warnings):
+            if warning not in known:
+                _log.warning("%s", warning)
+        return tuple(replace(self.configuration.group(name), name=name) for name in found.places)
 
     @property
     def event_store(self) -> Any:
@@ -175,11 +179,16 @@ class Application:
         return self.container.event_store()
 
     def conditions(self) -> list[Decision]:
-        """Return what was chosen where settings leave a choice, with candidates and reasons.
+        """Return what was chosen where settings leave a choice, with candidates and reasons, and where handlers are.
 
         What could not be decided is among them, with its error; a start would raise all such errors together.
         """
-        return self._conditions(self.groups)
+        try:
+            groups = self.groups
+        except ExplainedError as error:
+            return looked_at(self.blueprint.modules, self._scan, self.project, error)
+        found = looked_at(self.blueprint.modules, self._scan, self.project, self.blueprint.discover())
+        return [*self._conditions(groups), *found]
 
     def _conditions(self, groups: Sequence[EffectiveGroup]) -> list[Decision]:
         choice = self.container.database_choice().decision
@@ -296,7 +305,10 @@ class Application:
         for partition in (p for engine in self._engines for p in engine.partitions()):
             running.setdefault(partition.group, []).append(partition.status())
         head = self._head([status for statuses in running.values() for status in statuses])
-        return [GroupStatus(s.name, head, tuple(running.get(s.name) or self._known(s.name))) for s in self.groups]
+        groups, containers = self._groups_to_look_at()
+        return [
+            GroupStatus(s.name, head, tuple(running.get(s.name) or _known(containers[s.name], s.name))) for s in groups
+        ]
 
     def _head(self, running: Sequence[PartitionStatus]) -> int:
         try:
@@ -314,9 +326,21 @@ class Application:
         controllers = {each.group: each for each in decisions if each.subject == "life-cycle.controller"}
         raise_together([*errors, *(e for group in groups for e in unsupported(group, controllers[group.name]))])
 
-    def _known(self, group: str) -> list[PartitionStatus]:
-        tracker = self._group_containers[group].tracker()
-        return [status for status in tracker.statuses() if status.group == group]
+    def _groups_to_look_at(self) -> tuple[Sequence[EffectiveGroup], Mapping[str, Any]]:
+        """Return the groups and their containers; without any import, if the files name all groups and need none."""
+        scan = self._scan
+        if scan is None or "groups" in vars(self) or scan.containers or not (scan.complete and scan.all_named):
+            return self.groups, self._group_containers
+        groups = [replace(self.configuration.group(name), name=name) for name in scan.groups]
+        refs = (self.configuration.settings.database.ref, *(group.progress.tracker_ref for group in groups))
+        if any(refs):
+            return self.groups, self._group_containers
+        from opencqrs_py.assembly.container import add_groups, assemble  # noqa: PLC0415 loads SQLAlchemy
+
+        container = assemble(replace(self.blueprint, modules=UserModules(())))
+        add_groups(container, groups)
+        containers: Mapping[str, Any] = container.groups()
+        return groups, containers
 
     def _chosen(self, names: Sequence[str]) -> list[EffectiveGroup]:
         if not self.groups:
@@ -374,26 +398,5 @@ class Application:
         return Sessions(settings)
 
 
-def _modules_of(handlers: Sequence[Any]) -> UserModules:
-    homes = [each.__name__ if isinstance(each, ModuleType) else home_of(each) for each in handlers]
-    if "__main__" in homes:
-        what = "handlers of the program's main module cannot be found by other processes, such as Spark's workers"
-        fix = "put them into a module of their own and import it"
-        raise AssemblyError("OCQ-513", what, str(getattr(sys.modules["__main__"], "__file__", "__main__")), fix)
-    references = frozenset(
-        f"{home}:{EVERYTHING}" if isinstance(each, ModuleType) else reference_of(each, sys.modules[home])
-        for each, home in zip(handlers, homes, strict=True)
-    )
-    modules = tuple(dict.fromkeys(homes))
-    roots = tuple(dict.fromkeys(_root_of(sys.modules[name]) for name in modules))
-    files = tuple(str(sys.modules[name].__file__) for name in modules)
-    whole = all(isinstance(each, ModuleType) for each in handlers)
-    return UserModules(modules, roots, files, None if whole else references)
-
-
-def _root_of(module: ModuleType) -> str:
-    """Return the folder from which a module is imported."""
-    file = Path(str(module.__file__))
-    if file.name == "__init__.py":
-        file = file.parent
-    return str(file.parents[module.__name__.count(".")])
+def _known(group: Any, name: str) -> list[PartitionStatus]:
+    return [status for status in group.tracker().statuses() if status.group == name]

@@ -27,6 +27,7 @@ class UserModules:
         names: Names of the user's modules.
         roots: Folders that must be on ``sys.path`` to import them; those that a machine lacks are left out there.
         files: Their files, which travel to the executors of a cluster.
+        places: File of each module, as far as it is known; on a machine that has it, an import has to find it.
         only: References of the handlers to take: ``module:name``, from the second of that name on ``module:name#2``,
             and ``module:*`` for all of a module; ``None`` for all. They name the same in every process, since a
             module registers what is decorated in the order in which its lines run.
@@ -36,6 +37,7 @@ class UserModules:
     roots: tuple[str, ...] = ()
     files: tuple[str, ...] = ()
     only: frozenset[str] | None = None
+    places: tuple[str, ...] = ()
 
     def shipped(self) -> tuple[tuple[Path, str], ...]:
         """Return each file with its place below the root from which it is imported."""
@@ -118,4 +120,5 @@ class GroupRecipe:
 @cache
 def _discovered(modules: UserModules) -> Discovered:
     roots = [path for root in modules.roots if (path := Path(root)).is_dir()]
-    return discover(import_modules(modules.names, roots), modules.only)
+    expected = dict(zip(modules.names, modules.places, strict=False))
+    return discover(import_modules(modules.names, roots, expected), modules.only)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from types import ModuleType
 from typing import Any, cast
 
@@ -15,6 +15,7 @@ from opencqrs_py.assembly.copies import check_copies
 from opencqrs_py.assembly.handler_classes import decorated_in, methods_of
 from opencqrs_py.assembly.injection import ContainerInjector
 from opencqrs_py.assembly.members import EVERYTHING, Member, marks_of, members_of
+from opencqrs_py.config import ConfigurationWarning
 from opencqrs_py.config.names import alike_groups, canonical, listed, nearest
 from opencqrs_py.errors import AssemblyError, ExplainedError, HandlerSignatureError
 from opencqrs_py.model.handler import (
@@ -59,6 +60,9 @@ class Discovered:
         injector: Provides what the user's containers hold.
         upcasters: All upcasters.
         interceptors: All interceptors, outermost first.
+        warnings: What works, but is probably not meant.
+        places: The processing groups as handlers spell them, in the order of their first handler in the source, each
+            with the place of that one.
     """
 
     handlers: tuple[Handler, ...]
@@ -67,19 +71,13 @@ class Discovered:
     injector: ContainerInjector
     upcasters: tuple[Upcaster, ...] = ()
     interceptors: tuple[Interceptor, ...] = ()
+    places: Mapping[str, str] = field(default_factory=dict)
+    warnings: tuple[ConfigurationWarning, ...] = ()
 
     @property
     def groups(self) -> tuple[str, ...]:
         """The processing groups as handlers spell them, in the order of their first handler in the source."""
         return tuple(self.places)
-
-    @property
-    def places(self) -> Mapping[str, str]:
-        """The place of the first handler of each group, in the order of ``groups``."""
-        places: dict[str, str] = {}
-        for handler in self.handlers:
-            places.setdefault(handler.mark.group, handler.place)
-        return places
 
     def of_group(self, group: str) -> tuple[Handler, ...]:
         """Return the handlers of a group, in the order in which they run."""
@@ -112,7 +110,8 @@ def discover(
     check_copies(members)
     found = discover_members(members, only, provided)
     raise_together(_spelled_in_two_ways(found))
-    return _with_groups_as_spelled(found, complete=only is None)
+    warnings = tuple(_handlers_of_others(modules, members))
+    return replace(_with_groups_as_spelled(found, complete=only is None), warnings=warnings)
 
 
 def discover_members(
@@ -129,6 +128,9 @@ def discover_members(
     injector = ContainerInjector([cast("Container", container()) for container in containers], provided)
     chosen = [m for m in members if only is None or {m.reference, f"{m.module}:{EVERYTHING}"} & only]
     handlers = list(_handlers(chosen, injector))
+    places: dict[str, str] = {}
+    for handler in handlers:
+        places.setdefault(handler.mark.group, handler.place)
     return Discovered(
         handlers=tuple(sorted(handlers, key=order_of)),
         starts=tuple(start for value in values for start in _starts(value)),
@@ -136,6 +138,7 @@ def discover_members(
         injector=injector,
         upcasters=tuple(filter(None, map(upcaster_on, values))),
         interceptors=tuple(sorted((one for value in values for one in interceptors_on(value)), key=order_of)),
+        places=places,
     )
 
 
@@ -211,6 +214,23 @@ def _check_methods(cls: type) -> None:
 def _starts(member: Any) -> Iterator[StartFunction]:
     for mark in () if isinstance(member, type) else marks_of(member, ON_START_ATTRIBUTE):
         yield StartFunction(mark.group, member, place_of(member))
+
+
+def _handlers_of_others(modules: Sequence[ModuleType], members: Sequence[Member]) -> Iterator[ConfigurationWarning]:
+    """Yield a warning for each handler that a module imports from one that is not looked at."""
+    counted = {id(mark) for member in members for mark in marks_of(member.value, HANDLER_ATTRIBUTE)}
+    names = {module.__name__ for module in modules}
+    for module in modules:
+        for name, value in vars(module).items():
+            marks = [mark for mark in marks_of(value, HANDLER_ATTRIBUTE) if id(mark) not in counted]
+            counted.update(map(id, marks))
+            homes = {mark.home for mark in marks if mark.home} - names
+            if homes:
+                what = (
+                    f"module {module.__name__} imports handler {name} of a module that is not looked at: it never runs"
+                )
+                fix = f"name module {listed(sorted(homes))} in discovery.modules, with the others, or do not import it"
+                yield ConfigurationWarning("OCQ-529", what, place_of(value), fix)
 
 
 def _spelled_in_two_ways(found: Discovered) -> Iterator[ExplainedError]:

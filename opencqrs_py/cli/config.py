@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
 
-from opencqrs_py.assembly.sources import find_modules, literal_groups
+from opencqrs_py.assembly.project import read_project
 from opencqrs_py.cli.options import ProjectOptions, format_option, project_options
 from opencqrs_py.cli.output import clean, print_json, stderr, stdout
-from opencqrs_py.config import OriginKind, load
+from opencqrs_py.config import OriginKind
 from opencqrs_py.config.names import canonical, listed, nearest
 
 if TYPE_CHECKING:
@@ -34,8 +34,8 @@ def config_command(
     options: ProjectOptions, groups: tuple[str, ...], *, changed: bool, with_losers: bool, as_json: bool
 ) -> None:
     """Show the effective settings, each with its origin."""
-    names = literal_groups(find_modules(Path(options.project)))
-    configuration = load(options.project, profiles=options.profiles, overrides=options.overrides, groups=names)
+    found = read_project(Path(options.project), profiles=options.profiles, overrides=options.overrides)
+    configuration = found.configuration
     for warning in configuration.warnings:
         stderr().print(str(warning), style="yellow", markup=False, soft_wrap=True)
     sections = _sections(configuration, groups)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from opencqrs_py.config.binding import Binder, BoundLayer
 from opencqrs_py.config.choices import OnUnknown
@@ -24,12 +24,16 @@ from opencqrs_py.config.tree import ListLeaf, Section, display, leaves, tree_of
 from opencqrs_py.config.validation import validated
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Iterable, Sequence
     from pathlib import Path
 
-__all__ = ["load"]
+__all__ = ["FindGroups", "load"]
+
+FindGroups: TypeAlias = "Callable[[Sequence[str], Sequence[str]], Mapping[str, str]]"
+"""Returns the groups of handlers, each with its place, given ``discovery.modules`` and ``discovery.exclude``."""
 
 _UNKNOWN = ("config", "unknown")
+_DISCOVERY = "discovery"
 
 
 def load(
@@ -38,7 +42,7 @@ def load(
     profiles: Sequence[str] = (),
     overrides: Sequence[str] = (),
     environ: Mapping[str, str] | None = None,
-    groups: Collection[str] | Mapping[str, str] = (),
+    groups: Collection[str] | Mapping[str, str] | FindGroups = (),
     defaults: Mapping[str, object] | None = None,
     settings_class: type[Settings] = Settings,
     package: Path | None = None,
@@ -54,7 +58,8 @@ def load(
         profiles: Active profiles, the last one wins; without any, those that a source chooses.
         overrides: ``key=value`` texts, the last one wins.
         environ: Environment variables; ``None``: those of the process.
-        groups: Names of the groups that handlers declare; or these with the place of each, for messages.
+        groups: Names of the groups that handlers declare; or these with the place of each, for messages; or a function
+            that finds them, for which the settings below ``discovery`` are read first.
         defaults: Values given in code, nested or with dotted keys.
         settings_class: Class of the settings, for users who add sections or sources.
         package: Folder of a package whose ``application`` files are defaults of the project.
@@ -64,7 +69,8 @@ def load(
     """
     variables = os.environ if environ is None else environ
     given = Given(project, dict(variables), profiles, overrides, defaults or {}, package)
-    return _read(given, settings_class).configuration(groups)
+    sources = _read(given, settings_class)
+    return sources.configuration(groups(*sources.discovery()) if callable(groups) else groups)
 
 
 def _read(given: Given, settings_class: type[Settings]) -> _Sources:
@@ -88,6 +94,17 @@ class _Sources:
     reader: DocumentReader
     ranking: Ranking
     found: Findings = field(repr=False)
+
+    def discovery(self) -> tuple[list[str], list[str]]:
+        """Return ``discovery.modules`` and ``discovery.exclude``; what is wrong with them is found once more later."""
+        if not any(_DISCOVERY in canonical("".join(map(str, e.key))) for la in self.ranking.layers for e in la.entries):
+            return [], []
+        root, names, findings = tree_of(self.settings_class), FreeNamesInUse(), Findings()
+        combined, own = _combined(self.ranking.layers, Binder(root, names, findings))
+        lookup = Lookup(self.given.environ, own, root, names, combined)
+        values = resolved_values(combined, lookup, root, findings).values
+        modules, exclude = (values.get((_DISCOVERY, name)) or [] for name in ("modules", "exclude"))
+        return [str(each) for each in _items(modules)], [str(each) for each in _items(exclude)]
 
     def configuration(self, groups: Collection[str] | Mapping[str, str]) -> Configuration:
         """Return the configuration for handlers of these groups, or raise everything that is wrong with it."""
@@ -121,6 +138,10 @@ class _Sources:
         files = [self.reader.shown(file) for file in self.reader.files]
         missing = [] if files else [f"{self.given.project / 'application.yaml'} (does not exist)"]
         return "looked in " + ", ".join([*files, *missing, "environment variables", "arguments"])
+
+
+def _items(value: object) -> Iterable[object]:
+    return value if isinstance(value, list | tuple) else ()
 
 
 def _names(groups: Collection[str] | Mapping[str, str], findings: Findings) -> FreeNamesInUse:

@@ -46,6 +46,7 @@ __all__ = [
     "BoundSource",
     "ConfigSettings",
     "DatabaseSettings",
+    "DiscoverySettings",
     "EventHandlingSettings",
     "EventStoreSettings",
     "EventsSettings",
@@ -237,6 +238,16 @@ class EventsSettings(Section):
     )
 
 
+class DiscoverySettings(Section):
+    """Which modules of the project are imported."""
+
+    modules: list[str] = Field([], description="Modules with handlers. None: all that use a decorator are found.")
+    exclude: list[str] = Field(
+        [],
+        description="Files, folders and modules that are not imported: patterns such as scripts, *_old.py, shop.old.*.",
+    )
+
+
 class DatabaseSettings(Section):
     """Where progress, leases and read models are."""
 
@@ -311,6 +322,7 @@ class Settings(BaseSettings):
 
     event_store: EventStoreSettings = Field(EventStoreSettings(), description="Where the events are.")
     events: EventsSettings = Field(EventsSettings(), description="How stored events are read.")
+    discovery: DiscoverySettings = Field(DiscoverySettings(), description="Which modules are imported.")
     database: DatabaseSettings = Field(DatabaseSettings(), description="Where progress and read models are.")
     spark: SparkSettings = Field(SparkSettings(), description="The Spark session.")
     event_handling: EventHandlingSettings = Field(EventHandlingSettings(), description="All processing groups.")

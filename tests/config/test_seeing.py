@@ -74,6 +74,8 @@ def test_the_whole_configuration_is_general_settings_the_standard_as_set_and_all
         **{f"event-store.mapping.{column}": ("null", "built-in default") for column in MAPPED},
         "events.format": ("plain", "built-in default"),
         "events.type-resolver-ref": ("null", "built-in default"),
+        "discovery.modules": ("[]", "built-in default"),
+        "discovery.exclude": ("[]", "built-in default"),
         "database.url": ("null", "built-in default"),
         "database.ref": ("null", "built-in default"),
         "spark.master": ("local[*]", "built-in default"),

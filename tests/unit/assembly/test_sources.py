@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from opencqrs_py.assembly.sources import find_modules, literal_groups
+from opencqrs_py.assembly.sources import scan_project
+from opencqrs_py.errors import AssemblyError
 
 
 @pytest.fixture
@@ -22,7 +23,7 @@ HANDLER = 'from opencqrs_py import event_handling\n@event_handling("{}")\ndef f(
 
 
 def names(project: Path) -> list[str]:
-    return [module.name for module in find_modules(project)]
+    return [module.name for module in scan_project(project).modules]
 
 
 def test_a_module_that_imports_the_package_is_found(project):
@@ -47,7 +48,7 @@ def test_packages_are_searched_to_the_bottom_and_relative_imports_followed(proje
 
 def test_the_src_folder_is_a_root_too(project):
     write(project, "src/shop/__init__.py", HANDLER.format("a"))
-    (module,) = find_modules(project)
+    (module,) = scan_project(project).modules
     assert (module.name, module.root) == ("shop", project / "src")
 
 
@@ -60,7 +61,6 @@ def test_the_src_folder_is_a_root_too(project):
         "setup.py",
         ".hidden/__init__.py",
         "venv/lib/x.py",
-        "data/h.py",
     ],
 )
 def test_what_is_no_part_of_the_project_is_left_alone(project, place):
@@ -81,8 +81,159 @@ def test_group_names_are_read_without_importing(project):
     write(project, "a.py", text)
     write(project, "b.py", 'import opencqrs_py\n@opencqrs_py.event_handling(group="audit")\ndef f(): ...\n')
     write(project, "c.py", 'from opencqrs_py import on_start\n@on_start(" books ")\ndef f(): ...\n')
-    assert literal_groups(find_modules(project)) == ("audit", "books")
+    assert list(scan_project(project).groups) == ["books", "audit"]
 
 
 def test_a_missing_folder_holds_nothing(tmp_path):
-    assert find_modules(tmp_path / "nowhere") == []
+    assert scan_project(tmp_path / "nowhere").modules == ()
+
+
+def passed_over(project: Path, **given: list[str]) -> dict[str, str]:
+    return {str(each.path.relative_to(project)): each.why for each in scan_project(project, **given).passed_over}
+
+
+def test_folders_need_no_init_file(project):
+    write(project, "billing/handlers.py", HANDLER.format("billing"))
+    write(project, "billing/deep/more.py", HANDLER.format("more"))
+    write(project, "src/shop/handlers.py", HANDLER.format("shop"))
+    assert names(project) == ["billing.deep.more", "billing.handlers", "shop.handlers"]
+
+
+def test_each_file_is_one_module_also_below_a_src_folder_that_is_a_package(project):
+    write(project, "src/__init__.py", "")
+    write(project, "src/handlers.py", HANDLER.format("a"))
+    assert names(project) == ["src.handlers"]
+
+
+@pytest.mark.parametrize(
+    ("source", "counts"),
+    [
+        ("import opencqrs_py as oc\n@oc.event_handling('a')\ndef f(e: dict): ...", True),
+        ("from opencqrs_py import *\n@event_handling('a')\ndef f(e: dict): ...", True),
+        ("from our_platform import event_handling\n@event_handling('a')\ndef f(e: dict): ...", True),
+        ("from opencqrs_py import event_type\n@event_type('a')\nclass A: ...", True),
+        ("from dependency_injector import containers\nclass C(containers.DeclarativeContainer): ...", True),
+        ("from opencqrs_py import Application\nApplication.from_project('.').run()", False),
+        ("from opencqrs_py.adapters.sql import Database\nDatabase('sqlite://')", False),
+        ("event_type = 'a'\non_start = 1", False),
+    ],
+)
+def test_a_file_counts_when_it_uses_a_decorator_or_containers(project, source, counts):
+    write(project, "one.py", source)
+    assert names(project) == (["one"] if counts else [])
+    assert list(passed_over(project)) == ([] if counts else ["one.py"])
+
+
+def test_whatever_is_not_imported_is_named_with_the_reason(project):
+    write(project, "handlers.py", HANDLER.format("a"))
+    write(project, "tool.py", "print('no handlers')")
+    write(project, "test_it.py", HANDLER.format("a"))
+    write(project, "tests/more.py", HANDLER.format("a"))
+    write(project, ".venv/x.py", HANDLER.format("a"))
+    write(project, "env/pyvenv.cfg", "")
+    write(project, "examples/shop/application.yaml", "")
+    write(project, "examples/shop/handlers.py", HANDLER.format("a"))
+    write(project, "scripts/old.py", HANDLER.format("a"))
+    write(project, "old_one.py", HANDLER.format("a"))
+    (project / "again").symlink_to(project / "handlers.py")
+    assert passed_over(project, exclude=["scripts", "old_*"]) == {
+        ".venv": "it is hidden",
+        "env": "a virtual environment",
+        "examples/shop": "a project of its own: it has settings",
+        "old_one.py": "discovery.exclude names it",
+        "scripts": "discovery.exclude names it",
+        "test_it.py": "it is hidden, a test or setup.py",
+        "tests": "tests",
+        "tool.py": "it uses no decorator of opencqrs_py and no dependency_injector, and imports no file that does",
+    }
+
+
+def test_a_linked_folder_is_looked_at_once(project):
+    write(project, "shop/handlers.py", HANDLER.format("a"))
+    (project / "linked").symlink_to(project / "shop")
+    (project / "shop" / "circle").symlink_to(project / "shop")
+    assert len(names(project)) == 1
+    assert "a link to a folder that is looked at" in passed_over(project).values()
+
+
+@pytest.mark.parametrize(
+    ("pattern", "left"),
+    [
+        ("scripts", ["handlers", "shop.old.handlers"]),
+        ("scripts/", ["handlers", "shop.old.handlers"]),
+        ("scripts/*.py", ["handlers", "shop.old.handlers"]),
+        ("shop.old", ["handlers", "scripts.run"]),
+        ("shop.old.*", ["handlers", "scripts.run"]),
+        ("*/handlers.py", ["handlers", "scripts.run"]),
+        ("handlers", ["scripts.run", "shop.old.handlers"]),
+        ("src", ["handlers", "scripts.run"]),
+    ],
+)
+def test_patterns_exclude_files_folders_and_modules(project, pattern, left):
+    for name in ("handlers.py", "scripts/run.py", "src/shop/old/handlers.py"):
+        write(project, name, HANDLER.format("a"))
+    found = scan_project(project, exclude=[pattern])
+    assert ([module.name for module in found.modules], found.unmatched) == (left, ())
+    assert scan_project(project, exclude=["scirpts"]).unmatched == ("scirpts",)
+
+
+def test_a_list_of_modules_takes_the_place_of_the_search(project):
+    write(project, "handlers.py", HANDLER.format("a"))
+    write(project, "plain.py", "print()")
+    found = scan_project(project, modules=["plain", "elsewhere.handlers"])
+    assert [module.name for module in found.modules] == ["plain", "elsewhere.handlers"]
+    assert passed_over(project, modules=["plain"]) == {"handlers.py": "discovery.modules does not name it"}
+    assert not found.all_named
+
+
+def test_two_files_that_are_one_module_are_refused_with_both_places(project):
+    write(project, "app.py", HANDLER.format("a"))
+    write(project, "src/app.py", HANDLER.format("b"))
+    with pytest.raises(AssemblyError) as caught:
+        scan_project(project).check(project)
+    assert (caught.value.code, caught.value.where) == ("OCQ-518", f"{project}/app.py and {project}/src/app.py")
+
+
+def test_a_folder_that_is_too_large_to_look_through_is_refused(project, monkeypatch):
+    monkeypatch.setattr("opencqrs_py.assembly.sources.MOST_ENTRIES", 10)
+    for number in range(10):
+        write(project, f"data/{number}.txt", "")
+    scan_project(project / "data").check(project)
+    with pytest.raises(AssemblyError, match="OCQ-527"):
+        scan_project(project).check(project)
+
+
+NAMED = """
+from enum import StrEnum
+from opencqrs_py import event_handling
+from elsewhere import OTHER
+NAME = "constant"
+TWICE = "one"
+TWICE = "two"
+class Groups(StrEnum):
+    BOOKS = "member"
+for looped in ("a", "b"): ...
+"""
+
+
+@pytest.mark.parametrize(
+    ("source", "groups", "all_named"),
+    [
+        ("@event_handling('a')\ndef f(e: dict): ...", ["a"], True),
+        ("@event_handling(NAME)\ndef f(e: dict): ...", ["constant"], True),
+        ("@event_handling(Groups.BOOKS)\ndef f(e: dict): ...", ["member"], True),
+        ("class C:\n    @event_handling('b')\n    def f(self, e: dict): ...", ["b"], True),
+        ("@event_handling(TWICE)\ndef f(e: dict): ...", [], False),
+        ("@event_handling(OTHER)\ndef f(e: dict): ...", [], False),
+        ("@event_handling(looped)\ndef f(e: dict): ...", [], False),
+        ("def make(NAME):\n    @event_handling(NAME)\n    def f(e: dict): ...", [], False),
+        ("def make():\n    @event_handling('a')\n    def f(e: dict): ...", ["a"], False),
+        ("if NAME:\n    @event_handling('a')\n    def f(e: dict): ...", ["a"], False),
+    ],
+)
+def test_groups_are_known_when_an_import_is_sure_to_declare_them(project, source, groups, all_named):
+    write(project, "handlers.py", NAMED + source)
+    found = scan_project(project)
+    assert (list(found.groups), found.all_named) == (groups, all_named)
+    if groups:
+        assert f"handlers.py:{len(NAMED.splitlines())}" < found.groups[groups[0]].rpartition("/")[2]

@@ -1,0 +1,208 @@
+"""What a Python file says about itself: its imports, whether it counts, and the groups that it names."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import NamedTuple
+
+__all__ = ["SourceText", "read_source"]
+
+_PACKAGE = b"opencqrs_py"
+_CONTAINERS = "dependency_injector"
+_HANDLING = "event_handling"
+_UNMISTAKABLE = {_HANDLING, "upcaster", "around_event", "around_handler"}
+_DECORATORS = {*_UNMISTAKABLE, "event_type", "on_start"}
+
+
+@dataclass(frozen=True)
+class SourceText:
+    """A file as it is written. It is parsed only when there is reason to.
+
+    Attributes:
+        path: The file.
+        name: Dotted module name.
+        text: Its bytes; empty when it cannot be read.
+    """
+
+    path: Path
+    name: str
+    text: bytes
+
+    @cached_property
+    def counts(self) -> bool:
+        """Whether it uses a decorator of this package or dependency-injector itself."""
+        marks = (_PACKAGE, _CONTAINERS.encode(), *(name.encode() for name in _UNMISTAKABLE))
+        if not any(mark in self.text for mark in marks):
+            return False
+        if self._tree is None:
+            return _PACKAGE in self.text  # importing it will say what is wrong
+        names = set(_names(self._tree))
+        uses_package = any(_within(name, _PACKAGE.decode()) for name in self._imports)
+        imported = {name.rpartition(".")[2] for name in self._imports}
+        return (
+            self.containers
+            or bool(imported & _UNMISTAKABLE)
+            or (uses_package and bool(names & _DECORATORS or "opencqrs_py.*" in self._imports))
+        )
+
+    @property
+    def containers(self) -> bool:
+        """Whether it imports dependency-injector."""
+        return any(_within(name, _CONTAINERS) for name in self._imports)
+
+    @property
+    def groups(self) -> list[tuple[str, int]]:
+        """The groups that ``@event_handling`` names as literals or by constants of the file, each with its line."""
+        return [(named.name.strip(), named.line) for named in self._named if named.name is not None]
+
+    @property
+    def all_named(self) -> bool:
+        """Whether an import is sure to declare these groups and no others."""
+        return self._tree is not None and all(named.name is not None and named.sure for named in self._named)
+
+    def imports_one_of(self, modules: Collection[str]) -> bool:
+        """Return whether it imports one of these modules."""
+        last_names = {re.escape(name.rpartition(".")[2].encode()) for name in modules}
+        return re.search(b"|".join(last_names), self.text) is not None and not self._imports.isdisjoint(modules)
+
+    @cached_property
+    def _tree(self) -> ast.Module | None:
+        try:
+            return ast.parse(self.text, str(self.path))
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            return None
+
+    @cached_property
+    def _imports(self) -> frozenset[str]:
+        package = self.name if self.path.name == "__init__.py" else self.name.rpartition(".")[0]
+        return frozenset(_imports(self._tree, package)) if self._tree else frozenset()
+
+    @cached_property
+    def _named(self) -> list[_Named]:
+        return list(_groups(self._tree)) if self._tree and _HANDLING.encode() in self.text else []
+
+
+class _Named(NamedTuple):
+    """A group: its name, ``None`` if only an import knows it; its line; whether an import is sure to declare it."""
+
+    name: str | None
+    line: int
+    sure: bool
+
+
+def read_source(path: Path, name: str) -> SourceText:
+    """Return what stands in a file; one that cannot be read is empty here, and its import says what is wrong."""
+    try:
+        return SourceText(path, name, path.read_bytes())
+    except OSError:
+        return SourceText(path, name, b"")
+
+
+def _names(tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name):
+            yield node.id
+        elif isinstance(node, ast.Attribute):
+            yield node.attr
+        elif isinstance(node, ast.alias):
+            yield node.name.rpartition(".")[2]
+
+
+def _imports(tree: ast.AST, package: str) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                parent = package.split(".")[: len(package.split(".")) - node.level + 1]
+                base = ".".join([*parent, *([base] if base else [])])
+            yield base
+            yield from (f"{base}.{alias.name}" for alias in node.names)
+
+
+def _groups(tree: ast.Module) -> Iterator[_Named]:
+    """Yield each group that is named, in the order of the lines."""
+    known = _constants(tree)
+    for call, sure in sorted(_calls(tree, sure=True), key=lambda found: found[0].lineno):
+        if _last_name(call.func) == _HANDLING:
+            named = [keyword.value for keyword in call.keywords if keyword.arg == "group"]
+            for argument in (*call.args[:1], *named):
+                yield _Named(_text(argument, known), call.lineno, sure)
+
+
+def _calls(node: ast.AST, *, sure: bool) -> Iterator[tuple[ast.Call, bool]]:
+    """Yield all calls, each with whether an import is sure to make it: not in a function, a branch or a loop."""
+    if isinstance(node, ast.Call):
+        yield node, sure
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+        for decorator in node.decorator_list:
+            yield from _calls(decorator, sure=sure)
+        sure = False
+    below = sure and not isinstance(node, ast.If | ast.Try | ast.For | ast.While | ast.Match | ast.Lambda)
+    decorators = getattr(node, "decorator_list", ()) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) else ()
+    for child in ast.iter_child_nodes(node):
+        if child not in decorators:
+            yield from _calls(child, sure=below)
+
+
+def _constants(tree: ast.Module) -> Mapping[str, str]:
+    """Return the texts of names that the module, or a class such as an enum, sets once and nothing else sets."""
+    bound = Counter(_bound_names(tree))
+    values = dict(_texts(tree.body))
+    known = {name: text for name, text in values.items() if bound[name] == 1}
+    for cls in (node for node in tree.body if isinstance(node, ast.ClassDef) and bound[node.name] == 1):
+        known.update((f"{cls.name}.{name}", text) for name, text in _texts(cls.body))
+    return known
+
+
+def _texts(body: Sequence[ast.stmt]) -> Iterator[tuple[str, str]]:
+    for node in body:
+        yield from ((name, text) for name, value in _assigned(node) if (text := _text(value, {})) is not None)
+
+
+def _bound_names(tree: ast.Module) -> Iterator[str]:
+    """Yield each name as often as something may set it."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Name(id=name, ctx=ast.Store() | ast.Del()) | ast.arg(arg=name):
+                yield name
+            case ast.alias(name=name, asname=other):
+                yield other or name
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+                yield name
+            case _:
+                continue
+
+
+def _assigned(node: ast.stmt) -> Iterator[tuple[str, ast.expr]]:
+    if isinstance(node, ast.Assign):
+        yield from ((target.id, node.value) for target in node.targets if isinstance(target, ast.Name))
+    elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.value is not None:
+        yield node.target.id, node.value
+
+
+def _text(node: ast.expr, known: Mapping[str, str]) -> str | None:
+    match node:
+        case ast.Constant(value=str(text)):
+            return text
+        case ast.Name(id=name):
+            return known.get(name)
+        case ast.Attribute(value=ast.Name(id=owner), attr=name):
+            return known.get(f"{owner}.{name}")
+        case _:
+            return None
+
+
+def _last_name(node: ast.expr) -> str:
+    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+
+
+def _within(name: str, package: str) -> bool:
+    return name == package or name.startswith(f"{package}.")

@@ -1,0 +1,197 @@
+"""A project folder: what is imported, what is passed over, and what a person is told of both."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from opencqrs_py import Application
+from opencqrs_py.errors import AssemblyError, AssemblyErrors
+
+HANDLER = "from opencqrs_py import Event, event_handling\n@event_handling({})\ndef on(raw: Event) -> None: print({!r}, raw.id)\n"
+
+
+class Folder:
+    """A project folder whose modules have names of their own, since all tests share one process."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.write("application.yaml", "opencqrs.event-handling.standard.processing.engine: thread\n")
+
+    def write(self, name: str, text: str) -> None:
+        file = self.path / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+
+    def application(self, *overrides: str) -> Application:
+        return Application.from_project(self.path, overrides=overrides)
+
+    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "opencqrs_py", *arguments]
+        return subprocess.run(command, cwd=self.path, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture
+def folder(tmp_path) -> Iterator[Folder]:
+    path, modules = sys.path[:], set(sys.modules)
+    yield Folder(tmp_path)
+    sys.path[:] = path
+    for name in set(sys.modules) - modules:
+        if str(getattr(sys.modules[name], "__file__", None) or "").startswith(str(tmp_path)):
+            del sys.modules[name]
+
+
+def groups(application: Application) -> list[str]:
+    return [group.name for group in application.groups]
+
+
+def test_handlers_are_found_in_folders_without_init_file_and_below_src(folder):
+    folder.write("top_found.py", HANDLER.format("'top'", "top"))
+    folder.write("folder_found/deep/one.py", HANDLER.format("'deep'", "deep"))
+    folder.write("src/source_found/two.py", HANDLER.format("'source'", "source"))
+    assert groups(folder.application()) == ["deep", "top", "source"]
+
+
+def test_all_modules_that_cannot_be_imported_are_reported_together(folder):
+    folder.write("a_good.py", HANDLER.format("'good'", "good"))
+    folder.write("b_raises.py", "import opencqrs_py\nopencqrs_py.event_handling\n1 / 0\n")
+    folder.write("c_exits.py", "import sys\nfrom opencqrs_py import event_handling\nsys.exit()\n")
+    folder.write(
+        "d_parses.py",
+        "import a_good, argparse\n\np = argparse.ArgumentParser()\np.add_argument('--x', required=True)\n"
+        "p.parse_args([])\n",
+    )
+    folder.write("e_panics.py", "import a_good\nclass Panic(BaseException): ...\nraise Panic('lost')\n")
+    folder.write("f_imports.py", "import b_raises\n")
+    folder.write("g_syntax.py", "from opencqrs_py import event_handling\ndef (\n")
+    with pytest.raises(AssemblyErrors) as caught:
+        folder.application().start()
+    assert {error.code for error in caught.value.errors} == {"OCQ-501"}
+    assert [Path(error.where).name for error in caught.value.errors] == [
+        "b_raises.py:3",
+        "c_exits.py:3",
+        "d_parses.py:5",
+        "e_panics.py:3",
+        "g_syntax.py:2",
+    ]
+
+
+def test_a_module_that_ends_the_program_ends_no_command_in_silence(folder):
+    folder.write("exits.py", "from opencqrs_py import event_handling\nraise SystemExit(0)\n")
+    for command in ("run", "conditions", "doctor"):
+        done = folder.run(command)
+        assert done.returncode in (1, 2), command
+        assert "ends the program when it is imported" in done.stdout + done.stderr
+        assert "Traceback" not in done.stderr
+
+
+def test_ctrl_c_while_a_module_is_imported_is_no_error_of_the_module(folder):
+    folder.write("interrupted.py", "from opencqrs_py import event_handling\nraise KeyboardInterrupt\n")
+    with pytest.raises(KeyboardInterrupt):
+        folder.application().start()
+
+
+def test_a_file_that_a_module_of_the_same_name_hides_is_refused(folder):
+    folder.write("hidden_one.py", "print('no handlers')\n")
+    folder.write("src/hidden_one.py", HANDLER.format("'a'", "a"))
+    folder.write("json.py", HANDLER.format("'b'", "b"))
+    with pytest.raises(AssemblyError) as caught:
+        _ = folder.application().groups
+    assert caught.value.code == "OCQ-512"
+    assert "'json'" in caught.value.what
+
+
+def test_settings_choose_the_modules(folder):
+    folder.write("chosen_a.py", HANDLER.format("'a'", "a"))
+    folder.write("chosen_b.py", HANDLER.format("'b'", "b"))
+    folder.write("chosen_old/c.py", "raise SystemExit\nimport opencqrs_py.event_handling\n")
+    exclude = 'discovery.exclude=["chosen_old"]'
+    assert groups(folder.application(exclude)) == ["a", "b"]
+    assert groups(folder.application(exclude, "discovery.modules=chosen_b")) == ["b"]
+    (warning,) = folder.application('discovery.exclude=["chosen_old", "chosne_b"]').configuration.warnings
+    assert (warning.code, warning.where) == ("OCQ-529", "argument --set discovery.exclude")
+    assert "'chosne_b' matches no file" in warning.what
+
+
+def test_a_handler_of_a_module_that_is_not_looked_at_is_warned_of(folder, caplog):
+    folder.write("left_out.py", HANDLER.format("'a'", "a"))
+    folder.write(
+        "imports_it.py", "from left_out import on\n" + HANDLER.replace("def on", "def other").format("'b'", "b")
+    )
+    assert groups(folder.application("discovery.exclude=left_out")) == ["b"]
+    assert "imports handler on of a module that is not looked at" in caplog.text
+
+
+def test_status_imports_nothing_when_the_files_name_all_groups(folder):
+    folder.write("named.py", HANDLER.format("'b'", "b") + "raise RuntimeError('imported')\n")
+    folder.write(
+        "named_too.py",
+        "from opencqrs_py import event_handling\nNAME = 'a'\n"
+        "class H:\n    @event_handling(NAME)\n    def on(self, e: dict): ...\n",
+    )
+    statuses = folder.application().status()
+    assert [(status.group, status.head, status.partitions) for status in statuses] == [("b", 0, ()), ("a", 0, ())]
+    done = folder.run("status", "--format", "json")
+    assert [row["group"] for row in json.loads(done.stdout)] == ["b", "a"]
+
+
+@pytest.mark.parametrize(
+    ("source", "overrides"),
+    [
+        (HANDLER.format("''.join('a')", "a"), ()),
+        (HANDLER.format("'a'", "a"), ("event-handling.standard.progress.tracker-ref=somewhere",)),
+        ("from dependency_injector import containers\n" + HANDLER.format("'a'", "a"), ()),
+    ],
+)
+def test_status_imports_the_modules_when_it_needs_them(folder, source, overrides):
+    folder.write("needed.py", source + "raise RuntimeError('imported')\n")
+    with pytest.raises(AssemblyError, match="RuntimeError: imported"):
+        folder.application(*overrides).status()
+
+
+def test_status_shows_the_progress_of_a_run_without_importing_anything(folder):
+    folder.write("ran.py", HANDLER.format("'a'", "a"))
+    folder.write("events.ndjson", '{"specversion":"1.0","id":"1","source":"s","type":"t","subject":"/x"}\n')
+    assert folder.run("events", "import", "events.ndjson").returncode == 0
+    assert "a 1" in folder.run("run", "--until-caught-up").stdout
+    folder.write("ran.py", HANDLER.format("'a'", "a") + "raise RuntimeError\n")
+    (row,) = json.loads(folder.run("status", "--format", "json").stdout)
+    assert (row["group"], row["lag"], row["partitions"][0]["position"]) == ("a", 0, 1)
+
+
+def test_groups_that_no_literal_names_are_not_warned_of_as_unknown(folder):
+    folder.write("constant.py", HANDLER.format("'book' + 's'", "a"))
+    folder.write("literal.py", HANDLER.format("'audit'", "b"))
+    application = folder.application("event-handling.groups.Books.life-cycle.partitions=2")
+    assert application.configuration.warnings == ()
+    assert [(group.name, group.life_cycle.partitions) for group in application.groups] == [("books", 2), ("audit", 1)]
+    assert application.configuration.warnings == ()
+
+
+def test_conditions_list_modules_what_is_passed_over_and_the_handlers(folder):
+    folder.write("listed.py", HANDLER.format("'a'", "a") * 2)
+    folder.write("tool.py", "print()\n")
+    folder.write("tests/test_x.py", "")
+    rows = {
+        (row["group"], row["subject"]): row for row in json.loads(folder.run("conditions", "--format", "json").stdout)
+    }
+    assert rows["", "discovery listed.py"]["choice"] == "imported"
+    assert rows["", "discovery listed.py"]["reason"] == "module listed has 2 handlers"
+    assert rows["", "discovery tool.py"]["choice"] == rows["", "discovery tests"]["choice"] == "passed over"
+    assert rows["", "discovery tests"]["reason"] == "tests"
+    assert rows["a", "handlers"]["candidates"] == ["listed.py:2 (on)", "listed.py:5 (on)"]
+
+
+def test_conditions_report_import_errors_beside_what_was_passed_over(folder):
+    folder.write("broken_too.py", "from opencqrs_py import event_handling\nimport nothing_like_it\n")
+    folder.write("tool.py", "print()\n")
+    done = folder.run("conditions", "--format", "json")
+    rows = {row["subject"]: row for row in json.loads(done.stdout)}
+    assert rows["discovery"]["error"]["where"].endswith("broken_too.py:2")
+    assert rows["discovery tool.py"]["choice"] == "passed over"
+    assert done.returncode == 2
