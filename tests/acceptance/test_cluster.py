@@ -95,7 +95,30 @@ def settings_for(cluster: str) -> list[str]:
     return [word for each in settings for word in ("--set", each)]
 
 
-def test_a_cluster_with_authentication_gives_what_one_process_gives(project, cluster):
+LOOKING_HANDLER = """
+from pathlib import Path
+from opencqrs_py import Event, event_handling
+
+def said_by_processes():
+    for file in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            yield file.read_text(errors="replace")
+        except OSError:
+            continue
+
+@event_handling("looking", types=["library.*"])
+def look(event: Event) -> None:
+    if event.id == "0":
+        said = list(said_by_processes())
+        executors = sum("CoarseGrainedExecutorBackend" in each for each in said)
+        secrets = sum("-".join(["marker", "of", "the", "cluster"]) in each for each in said)
+        Path({place!r}).write_text(f"{{executors > 0}} {{secrets}}")
+"""
+
+
+def test_a_cluster_with_authentication_gives_what_one_process_gives_and_shows_no_secret(project, cluster):
+    looked = project.folder / "looked.txt"
+    project.write("looking.py", LOOKING_HANDLER.format(place=str(looked)))
     project.write_events(EVENTS)
     assert project.opencqrs("events", "import", "events.ndjson").code == 0
     run = project.opencqrs("run", "--until-caught-up", *settings_for(cluster), **AUTHENTICATED)
@@ -104,6 +127,7 @@ def test_a_cluster_with_authentication_gives_what_one_process_gives(project, clu
         expected = EVENTS - len(range(0, EVENTS, 3))
         assert connection.execute("SELECT sum(n) FROM lent").fetchone() == (expected,)
         assert connection.execute("SELECT count(*) FROM audit").fetchone() == (EVENTS,)
+    assert looked.read_text() == "True 0"  # an executor was running, and no argument of a process held the secret
 
 
 def test_a_wrong_secret_is_refused_by_the_cluster(project, cluster):

@@ -95,7 +95,8 @@ def let_go(project, process: subprocess.Popen[str]) -> None:
     """Let a held run end, and see that nothing has disturbed it."""
     (project.folder / "go").touch()
     out, err = process.communicate(timeout=60)
-    assert (process.returncode, err) == (0, ""), out
+    said = [line for line in err.splitlines() if ", lag " not in line]  # but for how far it is
+    assert (process.returncode, said) == (0, []), out
 
 
 def listening_ports(pids: set[int]) -> set[str]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+import secrets
 import sys
 import zipfile
 from collections.abc import Mapping, Sequence
@@ -200,7 +201,8 @@ class Sessions:
         if str(session.sparkContext.master).startswith("local") or not self._settings.sources:
             return
         self._folder = TemporaryDirectory(prefix="opencqrs-")
-        archive = Path(self._folder.name, "opencqrs_project.zip")
+        # Spark's file server asks for no secret, so the name is one.
+        archive = Path(self._folder.name, f"opencqrs_project_{secrets.token_hex(16)}.zip")
         with zipfile.ZipFile(archive, "w") as packed:
             for file, place in self._settings.sources:
                 packed.write(file, place)

@@ -1,0 +1,83 @@
+"""What is done with a session, without Spark."""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from pyspark.sql import SparkSession
+
+from opencqrs_py.engines.spark.kept_recipes import KeptRecipe
+from opencqrs_py.engines.spark.session import Sessions, SessionSettings
+from opencqrs_py.errors import EngineError
+
+
+class Context:
+    """A Spark context that the program has made."""
+
+    def __init__(self, master: str, folder: Path, authenticate: str) -> None:
+        self.master = master
+        self.shipped: list[Path] = []
+        self._temp_dir = str(folder)
+        self._conf = {"spark.authenticate": authenticate}
+
+    def getConf(self) -> dict[str, str]:  # noqa: N802 Spark's name
+        return self._conf
+
+    def addPyFile(self, file: str) -> None:  # noqa: N802 Spark's name
+        self.shipped.append(Path(file))
+
+
+@pytest.fixture
+def active(monkeypatch, tmp_path):
+    """Makes a session active."""
+
+    def activate(master: str, authenticate: str = "true") -> Context:
+        context = Context(master, tmp_path, authenticate)
+        monkeypatch.setattr(SparkSession, "getActiveSession", lambda: SimpleNamespace(sparkContext=context))
+        return context
+
+    return activate
+
+
+def test_the_users_modules_travel_to_a_cluster_under_a_name_that_nobody_can_guess(active, tmp_path):
+    (tmp_path / "handlers.py").write_text("x = 1")
+    context = active("spark://host:7077")
+    for _ in range(2):
+        sessions = Sessions(SessionSettings(sources=[(tmp_path / "handlers.py", "handlers.py")]))
+        sessions.open()
+        assert zipfile.ZipFile(context.shipped[-1]).namelist() == ["handlers.py"]
+        assert context.shipped[-1].parent.stat().st_mode & 0o077 == 0
+        sessions.close()
+    names = {file.name for file in context.shipped}
+    assert len(names) == 2
+    assert all(len(name) > len("opencqrs_project_.zip") + 30 for name in names)
+    assert not any(file.exists() for file in context.shipped)
+
+
+def test_recipes_stay_on_this_machine_with_a_local_master_and_are_deleted_at_the_end(active):
+    active("local[2]")
+    sessions = Sessions(SessionSettings())
+    kept = sessions.handed_over(("the", "recipe"))
+    assert isinstance(kept, KeptRecipe)
+    assert kept.fetch() == ("the", "recipe")
+    sessions.close()
+    assert not Path(kept.file).exists()
+
+
+@pytest.mark.parametrize("master", ["spark://host:7077", "yarn", "k8s://https://host"])
+def test_recipes_travel_to_the_executors_of_a_cluster(active, master):
+    active(master)
+    assert Sessions(SessionSettings()).handed_over("the recipe") == "the recipe"
+
+
+@pytest.mark.parametrize("look", [Sessions.require_authentication, Sessions.open])
+@pytest.mark.parametrize("master", ["local[2]", "spark://host:7077"])
+def test_an_active_session_without_authentication_is_refused_unless_that_is_allowed(active, master, look):
+    active(master, "false")
+    with pytest.raises(EngineError, match="OCQ-404") as refused:
+        look(Sessions(SessionSettings()))
+    assert "the session that was active" in refused.value.where
+    look(Sessions(SessionSettings(allow_unauthenticated=True)))
