@@ -17,7 +17,7 @@ SECURE_LOCAL: Mapping[str, str] = {"spark.authenticate": "true"}
 """Defaults with a local master: Spark itself makes a random secret, which appears in no setting."""
 
 SECURE_CLUSTER: Mapping[str, str] = {"spark.network.crypto.enabled": "true", "spark.io.encryption.enabled": "true"}
-"""Defaults with a cluster. Both need ``spark.authenticate``, and are without effect else."""
+"""Defaults with a cluster. Both need ``spark.authenticate`` and have no effect without it."""
 
 _LOCAL = re.compile(r"local(\[[^\]]*\])?")
 _OWN_SECRETS = re.compile(r"yarn|k8s://.*")
@@ -33,15 +33,15 @@ def is_local(master: str) -> bool:
 
 
 def refuse_unauthenticated(master: str, authenticate: str | None, *, existing: bool = False) -> None:
-    """See that Spark authenticates whoever connects to it.
+    """Refuse a Spark that does not authenticate the programs that connect to it.
 
     Args:
         master: Spark master URL.
         authenticate: The value of ``spark.authenticate``, ``None`` if it is not set.
-        existing: Whether the program has made the session itself.
+        existing: Whether the session was active before, made by the program itself.
 
     Raises:
-        EngineError: OCQ-404, if it does not.
+        EngineError: OCQ-404, unless ``authenticate`` is true.
     """
     if (authenticate or "").strip().lower() == "true":
         return

@@ -192,8 +192,8 @@ class SparkEngine:
     def _look_after_rounds(self) -> None:
         """Abandon the rounds that wait while nothing runs, so that the partitions are claimed again.
 
-        A round of which a task runs is left alone: a handler may take as long as it likes, and of an executor that does
-        not answer Spark itself says so.
+        A round of which a task runs is left alone: a handler may take hours, and Spark itself notices an executor that
+        has hung.
         """
         waiting = [(group, group.since) for group in self._groups if group.since is not None]
         if not self._stillness.lasts([since for _, since in waiting]):

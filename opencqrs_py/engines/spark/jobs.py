@@ -1,7 +1,7 @@
 """The rounds of one group as plain Spark jobs.
 
-Runs on the driver. A round is one job with one task for each order; a thread of its own waits for it. Nothing listens
-for orders, and nothing is kept between two rounds: the driver knows where each partition continues, or the database.
+Runs on the driver. A round is one job with one task for each order; a thread of its own waits for it. No socket
+takes orders, and nothing is kept between two rounds: where each partition continues, the driver and the database know.
 """
 
 from __future__ import annotations

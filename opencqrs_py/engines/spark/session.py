@@ -72,12 +72,12 @@ class Sessions:
         self._kept: list[KeptRecipe] = []
 
     def require_authentication(self) -> None:
-        """See that the session, which may be opened much later, will authenticate the programs that connect to it.
+        """Refuse, before anything is launched, a session that will not authenticate the programs that connect to it.
 
-        Nothing is launched for that. ``open`` looks again, at the session itself.
+        The session may be opened much later; ``open`` checks it again.
 
         Raises:
-            EngineError: OCQ-404, if it will not.
+            EngineError: OCQ-404.
         """
         existing = SparkSession.getActiveSession()
         if existing is not None:

@@ -211,7 +211,7 @@ def test_a_round_for_which_no_task_starts_is_cancelled_reported_and_given_again(
     assert engine.context.cancelled == engine.context.tags[:1]
     engine.clock.advance(5)
     assert engine.seen.done.wait(SECONDS)
-    go.set()  # the lost round comes back when nobody waits for it: its claims are old, it handles nothing
+    go.set()  # the abandoned round comes back: its claims are old, so it handles nothing
     engine.engine.stop(patience=SECONDS)
     assert sorted(engine.handled) == list(range(1, EVENTS + 1))
 

@@ -42,7 +42,7 @@ def active(monkeypatch, tmp_path):
     return activate
 
 
-def test_the_users_modules_travel_to_a_cluster_under_a_name_that_nobody_can_guess(active, tmp_path):
+def test_the_users_modules_travel_to_a_cluster_under_a_random_name(active, tmp_path):
     (tmp_path / "handlers.py").write_text("x = 1")
     context = active("spark://host:7077")
     for _ in range(2):
