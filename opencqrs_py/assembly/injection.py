@@ -14,7 +14,9 @@ from dependency_injector.containers import Container
 from typing_extensions import is_protocol
 
 from opencqrs_py.config.names import listed, nearest
-from opencqrs_py.errors import AssemblyError
+from opencqrs_py.errors import AssemblyError, ProjectCodeError
+from opencqrs_py.processing.error_text import one_line
+from opencqrs_py.processing.interrupts import raise_interrupt
 
 __all__ = ["ContainerInjector"]
 
@@ -34,6 +36,20 @@ class _Registered:
     def full_name(self) -> str:
         """The name behind that of the container, for names that several containers have."""
         return f"{self.container}.{self.name}"
+
+    def make(self, place: str = "") -> Any:
+        """Make what it makes.
+
+        Raises:
+            ProjectCodeError: OCQ-217, naming it, if it raises.
+        """
+        try:
+            return self.provider()
+        except BaseException as error:
+            raise_interrupt(error)
+            what = f"provider '{self.name}' raised {one_line(error)}"
+            fix = "see that what it needs can be reached; if it may be unavailable for long, let the handler open it"
+            raise ProjectCodeError("OCQ-217", what, place, fix) from error
 
     @cached_property
     def made(self) -> type | str | None:
@@ -87,11 +103,12 @@ class ContainerInjector:
 
         Raises:
             AssemblyError: OCQ-503, if not exactly one provider makes it.
+            ProjectCodeError: OCQ-217, if the provider raises.
         """
         matching = self._matching(wanted)
         if len(matching) != 1:
             raise self._ambiguous(wanted, matching)
-        return matching[0].provider()
+        return matching[0].make()
 
     def makers(self, wanted: type) -> tuple[str, ...]:
         """Return the names of the providers that make a ``wanted``, in the order in which they are registered."""
@@ -116,8 +133,9 @@ class ContainerInjector:
 
         Raises:
             AssemblyError: As for ``check``, and OCQ-502 if what it has made is no ``wanted``.
+            ProjectCodeError: OCQ-217, if the provider raises.
         """
-        part = self._checked(name, setting, wanted).provider()
+        part = self._checked(name, setting, wanted).make(setting)
         if wanted and is_protocol(wanted) and (missing := _missing(part, wanted)):
             raise _wrong_part(name, setting, type(part).__name__, f"which has no {', '.join(missing)}")
         if wanted and not is_protocol(wanted) and not isinstance(part, wanted):
@@ -129,6 +147,7 @@ class ContainerInjector:
 
         Raises:
             AssemblyError: OCQ-503 or OCQ-504, if an argument cannot be provided.
+            ProjectCodeError: OCQ-217, if a provider raises; OCQ-226, if the constructor does.
         """
         constructor = cls.__init__  # type: ignore[misc]
         hints = get_type_hints(constructor) if constructor is not object.__init__ else {}
@@ -140,12 +159,17 @@ class ContainerInjector:
             if len(matching) > 1:
                 raise self._ambiguous(hints.get(name), matching, place)
             if matching:
-                arguments[name] = matching[0].provider()
+                arguments[name] = matching[0].make(place)
             elif parameter.default is parameter.empty:
                 what = f"nothing provides argument '{name}' of {cls.__name__}"
                 fix = f"add a provider of {_shown_type(hints.get(name))} to a container in the project"
                 raise AssemblyError("OCQ-504", what, place, fix)
-        return cls(**arguments)
+        try:
+            return cls(**arguments)
+        except BaseException as error:
+            raise_interrupt(error)
+            what = f"the constructor of handler class {cls.__name__} raised {one_line(error)}"
+            raise ProjectCodeError("OCQ-226", what, place) from error
 
     def _matching(self, wanted: object) -> tuple[_Registered, ...]:
         """Return the providers for an argument with this annotation; a ``dict`` is the data of the event."""

@@ -6,8 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from opencqrs_py.errors import AssemblyError, ProjectCodeError
 from opencqrs_py.model.handler import Handler
 from opencqrs_py.processing.awaiting import finish
+from opencqrs_py.processing.error_text import one_line
+from opencqrs_py.processing.interrupts import raise_interrupt
 from opencqrs_py.processing.ports import Injector
 from opencqrs_py.processing.roles import ON_START, Kind
 from opencqrs_py.processing.signatures import Argument, Signature, read_signature
@@ -65,18 +68,20 @@ def bind(handler: Handler, injector: Injector) -> BoundHandler:
         HandlerSignatureError: OCQ-201 to OCQ-205.
     """
     signature = read_signature(handler.call, handler.place, injector)
-    call = with_arguments(handler.call, signature, injector)
+    call = with_arguments(handler.call, signature, injector, handler.place)
     return BoundHandler(handler, signature, call, _call_of_work(handler.call, signature))
 
 
 def run_on_start(call: Callable[..., Any], place: str, injector: Injector, work: Work) -> None:
     """Call an ``@on_start`` function inside a transaction."""
     signature = read_signature(call, place, injector, ON_START)
-    finish(with_arguments(call, signature, injector)(None, None, None, work))
+    finish(with_arguments(call, signature, injector, place)(None, None, None, work))
 
 
-def with_arguments(call: Callable[..., Any], signature: Signature, injector: Injector) -> Call:
+def with_arguments(call: Callable[..., Any], signature: Signature, injector: Injector, place: str) -> Call:
     """Return a function that calls ``call`` with its arguments.
+
+    What a provider raises becomes a ``ProjectCodeError`` OCQ-217 that names provider, argument and ``place``.
 
     It is written as source and compiled, as ``namedtuple`` does: it runs once per event, and a loop over the
     arguments would cost more than many a handler. Nothing of the user's is in that source but parameter names.
@@ -86,7 +91,7 @@ def with_arguments(call: Callable[..., Any], signature: Signature, injector: Inj
     for number, argument in enumerate(signature.arguments):
         expression = _expression(argument, signature, number)
         if argument.kind is Kind.INJECTED:
-            names[f"provide{number}"] = _provision(argument.annotation, injector)
+            names[f"provide{number}"] = _provision(argument, injector, place)
         written.append(_passed(argument, expression))
     bound: Call = _compiled(f"lambda decoded, event, raw, work: call({', '.join(written)})", names)
     return bound
@@ -122,5 +127,18 @@ def _expression(argument: Argument, signature: Signature, number: int) -> str:
     return _EXPRESSIONS[argument.kind]
 
 
-def _provision(wanted: object, injector: Injector) -> Callable[[], Any]:
-    return lambda: injector.provide(wanted)
+def _provision(argument: Argument, injector: Injector, place: str) -> Callable[[], Any]:
+    wanted, asked = argument.annotation, f"argument '{argument.name}' of {place} cannot be provided"
+
+    def provided() -> Any:
+        try:
+            return injector.provide(wanted)
+        except AssemblyError as error:  # of the container, which does not know who asks
+            raise AssemblyError(error.code, error.what, error.where or place, error.fix) from None
+        except ProjectCodeError as error:  # likewise: it names the provider
+            raise ProjectCodeError(error.code, f"{asked}: {error.what}", place, error.fix) from error.__cause__
+        except BaseException as error:
+            raise_interrupt(error)
+            raise ProjectCodeError("OCQ-217", f"{asked}: {one_line(error)}", place) from error
+
+    return provided

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 from opencqrs_py.model.event import Event
@@ -14,6 +14,7 @@ from opencqrs_py.processing.injectors import NothingProvided
 from opencqrs_py.processing.ports import Injector
 from opencqrs_py.processing.roles import AROUND_EVENT, AROUND_HANDLER
 from opencqrs_py.processing.signatures import read_signature
+from opencqrs_py.processing.surrounding import SurroundingCall
 from opencqrs_py.processing.work import Work
 
 __all__ = ["Interceptors"]
@@ -23,7 +24,8 @@ class Interceptors:
     """The interceptors of one group.
 
     What is surrounded runs inside the interceptor's ``yield``, and an error of it is raised there. An interceptor that
-    catches the error has dealt with it: the event counts as handled.
+    catches the error has dealt with it: the event counts as handled. What an interceptor itself raises, before its
+    ``yield`` or after it, is the event's error, as if the handler had raised it.
 
     Args:
         interceptors: Outermost first.
@@ -36,14 +38,14 @@ class Interceptors:
     def __init__(self, interceptors: Iterable[Interceptor] = (), injector: Injector | None = None) -> None:
         injector = injector or NothingProvided()
         self.sees_attributes = False
-        self._around_event: list[Call] = []
-        self._around_handler: list[Call] = []
+        self._around_event: list[SurroundingCall] = []
+        self._around_handler: list[SurroundingCall] = []
         for one in interceptors:
             of_events = one.mark.surrounded is Surrounded.EVENT
             role = AROUND_EVENT if of_events else AROUND_HANDLER
             signature = read_signature(one.call, one.place, injector, role)
             self.sees_attributes = self.sees_attributes or signature.sees_attributes
-            call = with_arguments(contextmanager(one.call), signature, injector)
+            call = SurroundingCall(with_arguments(one.call, signature, injector, one.place), one.place)
             (self._around_event if of_events else self._around_handler).append(call)
 
     @property
@@ -82,10 +84,14 @@ class Interceptors:
 
 
 def _surrounded(
-    around: Sequence[Call], invocation: Invocation | None, event: Any, raw: Any, work: Work, call: Callable[[], object]
+    around: Sequence[SurroundingCall],
+    invocation: Invocation | None,
+    event: Any,
+    raw: Any,
+    work: Work,
+    call: Callable[[], object],
 ) -> None:
     """Make a call inside of interceptors, each of which is itself inside of those before it."""
-    with ExitStack() as stack:
-        for one in around:
-            stack.enter_context(one(invocation, event, raw, work))
-        call()
+    for one in reversed(around):
+        call = partial(one.surround, (invocation, event, raw, work), call)
+    call()

@@ -89,7 +89,7 @@ class SequencingByObject:
         place: str,
         partition_of: PartitionOf = residue_of,
     ) -> None:
-        self._call = with_arguments(resolver, signature, NothingProvided())
+        self._call = with_arguments(resolver, signature, NothingProvided(), place)
         self._sequence_id = SequenceIds(self._asked, place)
         self._wanted = signature.event_classes
         self.attributes = ATTRIBUTES if signature.sees_attributes or not reading.plain else frozenset[str]()

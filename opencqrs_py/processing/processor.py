@@ -226,6 +226,7 @@ class PartitionProcessor:
         with ExitStack() as stack:
             unit = self._opened(stack, cursor, upto, fingerprint, skip)
             work = Work(self.group, self.partition, unit, cursor.troubled, cursor.attempt)
+            stack.callback(work.close)
             if events:
                 handled = self._handled(events, work, unit)
         missed = tuple(self._trouble(error, Origin.HANDLER) for error in work.committed())

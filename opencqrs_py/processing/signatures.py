@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import inspect
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
@@ -46,6 +47,10 @@ _BY_CLASS = {
 def _named(path: str) -> type:
     module, _, name = path.rpartition(".")
     return type(name, (), {"__module__": module, "__qualname__": name})
+
+
+# The functions that ``@contextmanager`` and ``@asynccontextmanager`` put in the place of a generator function.
+_MAKES_MANAGERS = {contextmanager(iter).__code__, asynccontextmanager(aiter).__code__}
 
 
 # What annotations mean that were imported for type checkers only.
@@ -139,8 +144,18 @@ def _function(call: Callable[..., Any]) -> Any:
     return inspect.unwrap(call if inspect.isroutine(call) else getattr(call, "__call__", call))  # noqa: B004
 
 
+def _layers(call: Any) -> Iterator[Any]:
+    """Yield a function and what it wraps, from the outermost decorator inwards."""
+    while call is not None:
+        yield call
+        call = getattr(call, "__wrapped__", None)
+
+
 def _check_form(call: Callable[..., Any], place: str, role: Role) -> None:
     function = _function(call)
+    if role.yields and any(getattr(layer, "__code__", None) in _MAKES_MANAGERS for layer in _layers(call)):
+        what = f"{role.name} must be the generator function itself, not a context manager made of it"
+        raise HandlerSignatureError("OCQ-204", what, place, "leave @contextmanager out")
     generator = inspect.isgeneratorfunction(function)
     if role.yields and not generator:
         what = f"{role.name} must be a plain function that yields once, where what it surrounds is to run"

@@ -7,7 +7,7 @@ from typing import Any
 
 import orjson
 
-from opencqrs_py.errors import EventFormatError, HandlerSignatureError
+from opencqrs_py.errors import EventFormatError, HandlerSignatureError, ProjectCodeError
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.handler import Upcaster
 from opencqrs_py.model.upcast import Upcast
@@ -90,7 +90,7 @@ class _Bound:
     def __init__(self, upcaster: Upcaster, injector: Injector) -> None:
         self.place = upcaster.place
         signature = read_signature(upcaster.call, upcaster.place, injector, UPCASTER)
-        self._call: Call = with_arguments(upcaster.call, signature, injector)
+        self._call: Call = with_arguments(upcaster.call, signature, injector, upcaster.place)
         wanted = [plain(cls) for cls in signature.event_classes]
         if len(wanted) > 1:
             what = "an upcaster takes events of one class, but asks for any of several"
@@ -109,6 +109,8 @@ class _Bound:
     def _guarded(self, event: Event, step: Callable[[], Any]) -> Any:
         try:
             return step()
+        except ProjectCodeError:  # a provider: the upcaster was not called
+            raise
         except BaseException as error:
             raise_interrupt(error)
             what = f"upcaster {self.place} raised {type_name(error)}: {message_of(error)}"

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
+from opencqrs_py.errors import ProjectCodeError
 from opencqrs_py.model.context import ProcessingContext
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.partition import Partition
@@ -21,25 +22,40 @@ class AfterCommit:
 
     A handler asks for it by annotation: ``after_commit(lambda: bell.ring())``. The calls are made in their order, on
     the thread of the handler, at most once: a crash right after the commit loses them. One that raises is reported
-    and repeats nothing. What is awaitable is awaited.
+    and repeats nothing. What is awaitable is awaited. It belongs to its transaction: one that a handler has kept takes
+    no calls any more.
     """
 
     def __init__(self) -> None:
         self._calls: list[Callable[[], object]] = []
+        self._open = True
 
     def __call__(self, call: Callable[[], object]) -> None:
-        """Remember ``call``."""
+        """Remember ``call``.
+
+        Raises:
+            ProjectCodeError: OCQ-225, if the transaction is over: the call would never be made.
+        """
+        if not self._open:
+            what = "AfterCommit was called when its transaction was over: the call would never be made"
+            raise ProjectCodeError("OCQ-225", what, fix="ask for it in each handler that needs it, and keep it nowhere")
         self._calls.append(call)
+
+    def close(self) -> None:
+        """Take no more calls: the handlers are done, or what they did is rolled back."""
+        self._open = False
 
     def run(self) -> list[BaseException]:
         """Make the calls; return what they raised."""
         errors: list[BaseException] = []
+        self._open = True  # for calls that lead to further ones
         for call in self._calls:
             try:
                 finish(call())
             except BaseException as error:  # committed is committed; the others are owed
                 raise_interrupt(error)
                 errors.append(error)
+        self._open = False
         return errors
 
 
@@ -87,6 +103,11 @@ class Work:
         """Send what the session holds, if one was asked for: what one event adds does not wait for the next."""
         if "session" in self.__dict__:
             self._unit.flush()
+
+    def close(self) -> None:
+        """Take no more calls for after the commit; those that there are wait for it."""
+        if "after_commit" in self.__dict__:
+            self.after_commit.close()
 
     def committed(self) -> list[BaseException]:
         """Make the calls that wait for the commit; return what they raised."""

@@ -9,7 +9,8 @@ from sqlalchemy import Engine as SqlEngine
 from sqlalchemy import create_engine
 
 from opencqrs_py.assembly.injection import ContainerInjector
-from opencqrs_py.errors import AssemblyError
+from opencqrs_py.errors import AssemblyError, ProjectCodeError
+from opencqrs_py.processing.binding import with_arguments
 from opencqrs_py.processing.roles import AROUND_EVENT, HANDLER, ON_START, UPCASTER
 from opencqrs_py.processing.signatures import read_signature
 
@@ -234,3 +235,73 @@ def test_a_class_gets_what_its_constructor_asks_for_and_keeps_its_defaults(injec
 
     mailer, text, rest, clock = injector.create(Wants, "here").all
     assert (type(mailer), text, rest, type(clock)) == (SmtpMailer, "default", (), Clock)
+
+
+class MailError(BaseException):
+    """Not even an Exception, as a panic of an extension is none."""
+
+
+def make_mailer() -> Mailer:
+    raise ConnectionRefusedError("the mail server is away")
+
+
+def panic() -> Mailer:
+    raise MailError
+
+
+class Failing(containers.DeclarativeContainer):
+    mailer = providers.Factory(make_mailer)
+
+
+class Panicking(containers.DeclarativeContainer):
+    mailer = providers.Factory(panic)
+
+
+class WantsMailer:
+    def __init__(self, mailer: Mailer) -> None: ...
+
+
+class Unmakeable:
+    def __init__(self) -> None:
+        raise KeyError("SMTP_HOST")
+
+
+AWAY = "provider 'mailer' raised ConnectionRefusedError: the mail server is away"
+
+
+@pytest.mark.parametrize(
+    ("ask", "code", "what", "where"),
+    [
+        (lambda: ContainerInjector([Failing()]).provide(Mailer), "OCQ-217", AWAY, ""),
+        (lambda: ContainerInjector([Panicking()]).provide(Mailer), "OCQ-217", "provider 'mailer' raised MailError", ""),
+        (
+            lambda: ContainerInjector([Failing()]).named("mailer", "some.mailer-ref", Mailer),
+            "OCQ-217",
+            AWAY,
+            "some.mailer-ref",
+        ),
+        (lambda: ContainerInjector([Failing()]).create(WantsMailer, "here"), "OCQ-217", AWAY, "here"),
+        (
+            lambda: ContainerInjector().create(Unmakeable, "here"),
+            "OCQ-226",
+            "the constructor of handler class Unmakeable raised KeyError: 'SMTP_HOST'",
+            "here",
+        ),
+    ],
+)
+def test_what_fails_while_a_part_is_made_is_named_and_keeps_its_cause(ask, code, what, where):
+    with pytest.raises(ProjectCodeError) as caught:
+        ask()
+    assert (caught.value.code, caught.value.what, caught.value.where) == (code, what, where)
+    assert isinstance(caught.value.__cause__, ConnectionRefusedError | MailError | KeyError)
+
+
+def test_a_provider_that_fails_for_an_argument_is_named_with_it():
+    def handle(event: dict, mailer: Mailer) -> None: ...
+
+    signature = read_signature(handle, "handlers.py:7 (handle)", ContainerInjector([Failing()]), HANDLER)
+    call = with_arguments(handle, signature, ContainerInjector([Failing()]), "handlers.py:7 (handle)")
+    with pytest.raises(ProjectCodeError) as caught:
+        call({}, None, None, None)
+    assert caught.value.what == f"argument 'mailer' of handlers.py:7 (handle) cannot be provided: {AWAY}"
+    assert isinstance(caught.value.__cause__, ConnectionRefusedError)

@@ -15,13 +15,16 @@ from opencqrs_py import Event, NonTransientError, TransientError, Upcast, event_
 from opencqrs_py.adapters.memory import InMemoryEventStore, InMemoryProgressTracker
 from opencqrs_py.errors import AssemblyError, EventStoreError, HandlerSignatureError, OpenCqrsError
 from opencqrs_py.model import (
+    AroundMark,
     Cursor,
     Handler,
     HandlerMark,
+    Interceptor,
     Outcome,
     ProcessorState,
     Selection,
     Slice,
+    Surrounded,
     Upcaster,
     layout,
 )
@@ -31,6 +34,7 @@ from opencqrs_py.processing.dispatch import Dispatcher
 from opencqrs_py.processing.event_types import EventTypes
 from opencqrs_py.processing.feed import Feed
 from opencqrs_py.processing.injectors import NothingProvided
+from opencqrs_py.processing.interception import Interceptors
 from opencqrs_py.processing.object_sequencing import SequencingByObject, sequencing_for
 from opencqrs_py.processing.processor import PartitionProcessor
 from opencqrs_py.processing.reading import Reading
@@ -87,6 +91,7 @@ class World:
         self.event_type, self.payload = "lent", '{"isbn": "1"}'
         self.resolver: Callable[..., Any] = PerSubject()
         self.upcasters: list[Upcaster] = []
+        self.interceptors: list[Interceptor] = []
         self.notices: list[Any] = []
 
     def handle(self, event: Lent, connection: Connection) -> None:
@@ -106,7 +111,8 @@ class World:
         sequencing = sequencing_for(self.resolver, types, reading, "by_something")
         belongs = sequencing.belongs if isinstance(sequencing, SequencingByObject) else None
         handler = bind(Handler(HandlerMark("group"), self.handler, "handlers.py:7"), self.injector)
-        dispatcher = Dispatcher([handler], types, reading, belongs=belongs)
+        interceptors = Interceptors(self.interceptors, self.injector)
+        dispatcher = Dispatcher([handler], types, reading, interceptors, belongs)
         feed = Feed(self.store, Selection(), sequencing, 10, wanted=dispatcher.wants)
         processor = PartitionProcessor("group", partition.partition, feed, self.tracker, dispatcher, 10)
         outcome = processor.step(partition.cursor)
@@ -185,6 +191,45 @@ def argument_cannot_be_made(world: World) -> None:
 
     world.injector.provided[Mailer] = make
     world.handler = handle
+
+
+def provider_raises(error: BaseException) -> Callable[[World], None]:
+    def arrange(world: World) -> None:
+        def make() -> Mailer:
+            raise error
+
+        def handle(event: Lent, mailer: Mailer) -> None: ...
+
+        world.injector.provided[Mailer] = make
+        world.handler = handle
+
+    return arrange
+
+
+def interceptor_is(call: Callable[..., Any]) -> Callable[[World], None]:
+    def arrange(world: World) -> None:
+        world.interceptors = [Interceptor(AroundMark(Surrounded.EVENT), call, "around.py:3")]
+
+    return arrange
+
+
+def never() -> Iterator[None]:
+    yield from ()
+
+
+def twice() -> Iterator[None]:
+    yield
+    yield
+
+
+def raising_before() -> Iterator[None]:
+    raise LookupError("no tenant")
+    yield
+
+
+def raising_after() -> Iterator[None]:
+    yield
+    raise LookupError("no tenant")
 
 
 def resolver_is(resolver: Callable[..., Any]) -> Callable[[World], None]:
@@ -296,6 +341,13 @@ TABLE: list[tuple[str, Callable[[World], None], Action]] = [
     ("inside, non-transient: payload of another shape", payload_is("{}"), STOP),
     ("inside, non-transient: no payload (K14)", payload_is(None), STOP),
     ("inside, non-transient: an argument that cannot be injected", argument_cannot_be_made, STOP),
+    ("inside, other: a provider that raises (K3)", provider_raises(LookupError("no mail")), STOP),
+    ("inside, other: a provider whose database is away (K4)", provider_raises(ConnectionError("away")), WAIT),
+    ("inside, other: a provider that panics", provider_raises(PanicException("no mail")), STOP),
+    ("inside, other: an interceptor that never yields", interceptor_is(never), STOP),
+    ("inside, other: an interceptor that yields twice", interceptor_is(twice), STOP),
+    ("interceptor: raises before its yield", interceptor_is(raising_before), RETRY),
+    ("interceptor: raises after its yield", interceptor_is(raising_after), RETRY),
     ("inside, other: a sequence resolver that raises (K3)", resolver_is(raising_resolver), STOP),
     ("inside, other: a sequence resolver that panics", resolver_is(panicking_resolver), STOP),
     ("inside, other: no sequence id (K3)", resolver_is(resolver_without_answer), STOP),

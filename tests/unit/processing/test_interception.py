@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from opencqrs_py import AfterCommit, Event, Invocation, Metadata, ProcessingContext, event_type
-from opencqrs_py.errors import HandlerSignatureError
+from opencqrs_py.errors import HandlerSignatureError, ProjectCodeError
 from opencqrs_py.model import AroundMark, Handler, HandlerMark, Interceptor, Partition, Surrounded, Upcast, Upcaster
 from opencqrs_py.processing.binding import bind
 from opencqrs_py.processing.dispatch import ChunkFailedError, Dispatcher
@@ -282,18 +284,150 @@ def test_an_outer_interceptor_may_catch_what_an_inner_one_raises_before_the_call
     assert world.notes == ["outer caught refused"]
 
 
-def test_an_interceptor_that_yields_not_once_is_the_events_trouble(world: World) -> None:
-    def never() -> Iterator[None]:
-        yield from ()
+def never() -> Iterator[None]:
+    yield from ()
 
-    def twice() -> Iterator[None]:
+
+def twice() -> Iterator[None]:
+    yield
+    yield
+
+
+def again_after_an_error() -> Iterator[None]:
+    try:
         yield
+    except ValueError:
         yield
+
+
+def unwilling_to_end() -> Iterator[None]:
+    yield
+    try:
+        yield
+    except GeneratorExit:
+        yield
+
+
+@wraps(never)
+def no_generator() -> Any:
+    return None
+
+
+NEVER = "ended without a yield, so that no handler was called"
+TWICE = "yielded a second time"
+
+
+@pytest.mark.parametrize("surrounded", [EVENT, HANDLER])
+@pytest.mark.parametrize(
+    ("around", "handler", "what"),
+    [
+        (never, "one", NEVER),
+        (twice, "one", TWICE),
+        (again_after_an_error, "failing", TWICE),
+        (unwilling_to_end, "one", TWICE),
+        (no_generator, "one", "returned a NoneType, which is no generator"),
+    ],
+)
+def test_an_interceptor_that_yields_not_once_is_named_and_no_fault_of_the_event(
+    world: World, surrounded: Surrounded, around: Callable[..., Any], handler: str, what: str
+) -> None:
+    world.handles(handler)
+    with pytest.raises(ProjectCodeError) as caught:
+        world.run((surrounded, around))
+    assert caught.value.code == "OCQ-218"
+    assert caught.value.what == f"the interceptor around.py:0 {what}"
+
+
+def swallowing() -> Iterator[None]:
+    with suppress(BaseException):
+        yield
+
+
+@pytest.mark.parametrize("surrounded", [EVENT, HANDLER])
+@pytest.mark.parametrize("around", [never, twice])
+def test_no_outer_interceptor_deals_with_an_inner_one_that_is_wrong(
+    world: World, surrounded: Surrounded, around: Callable[..., Any]
+) -> None:
+    world.handles("one")
+    with pytest.raises(ProjectCodeError, match=r"around\.py:1"):
+        world.run((surrounded, swallowing), (surrounded, around))
+
+
+def raising_provider() -> Any:
+    raise ConnectionRefusedError("the mail server is away")
+
+
+@pytest.mark.parametrize("surrounded", [EVENT, HANDLER])
+def test_no_interceptor_deals_with_a_provider_that_fails(world: World, surrounded: Surrounded) -> None:
+    def handle(event: Lent, tracer: Tracer) -> None: ...
+
+    world.injector.provided[Tracer] = raising_provider
+    world.handles(handle)
+    with pytest.raises(ProjectCodeError, match="OCQ-217"):
+        world.run((surrounded, swallowing))
+
+
+def test_a_provider_that_an_interceptor_asks_is_named_when_it_fails(world: World) -> None:
+    def traced(tracer: Tracer) -> Iterator[None]:
+        yield
+
+    world.injector.provided[Tracer] = raising_provider
+    world.handles("one")
+    with pytest.raises(ProjectCodeError) as caught:
+        world.run((EVENT, traced))
+    assert caught.value.what == (
+        "argument 'tracer' of around.py:0 cannot be provided: ConnectionRefusedError: the mail server is away"
+    )
+
+
+def test_an_interrupt_is_swallowed_by_no_interceptor(world: World) -> None:
+    def handle(raw: Event) -> None:
+        raise KeyboardInterrupt
+
+    world.handles(handle)
+    with pytest.raises(KeyboardInterrupt):
+        world.run((EVENT, swallowing), (HANDLER, swallowing))
+
+
+class OddStop(StopIteration):
+    pass
+
+
+@pytest.mark.parametrize("surrounded", [EVENT, HANDLER])
+@pytest.mark.parametrize(
+    "error",
+    [StopIteration(7), OddStop(), RuntimeError("mine"), GeneratorExit(), ValueError("x"), SystemExit(2)],
+    ids=repr,
+)
+def test_every_error_of_a_handler_passes_through_unchanged(
+    world: World, surrounded: Surrounded, error: BaseException
+) -> None:
+    def handle(raw: Event) -> None:
+        raise error
+
+    world.handles(handle)
+    with pytest.raises(type(error)) as caught:
+        world.run((surrounded, world.around("outer")), (surrounded, world.around("inner")))
+    assert caught.value is error
+    assert world.notes == ["outer in", "inner in"]
+
+
+@pytest.mark.parametrize("surrounded", [EVENT, HANDLER])
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_what_an_interceptor_itself_raises_is_the_events_error(world: World, surrounded: Surrounded, when: str) -> None:
+    mine = LookupError(when)
+
+    def around() -> Iterator[None]:
+        if when == "before":
+            raise mine
+        yield
+        raise mine
 
     world.handles("one")
-    for around in (never, twice):
-        with pytest.raises(RuntimeError, match="generator didn't"):
-            world.run((EVENT, around))
+    with pytest.raises(LookupError) as caught:
+        world.run((surrounded, around))
+    assert caught.value is mine
+    assert world.notes == ([] if when == "before" else ["one"])
 
 
 def test_an_async_handler_is_done_before_the_interceptor_goes_on(world: World) -> None:
@@ -333,11 +467,20 @@ def with_raw(raw: Event) -> Iterator[None]:
     yield
 
 
+def wrapped(call: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(call)
+    def wrapper(*given: Any, **more: Any) -> Any:
+        return call(*given, **more)
+
+    return wrapper
+
+
 def with_lists(raws: list[Event]) -> Iterator[None]:
     yield
 
 
 ONCE = "must be a plain function that yields once, where what it surrounds is to run"
+NO_MANAGER = "must be the generator function itself, not a context manager made of it"
 AN_EVENT = "an @around_event function surrounds the handlers of one event, whatever its class"
 A_CALL = "an @around_handler function surrounds one call of any handler"
 
@@ -349,6 +492,10 @@ A_CALL = "an @around_handler function surrounds one call of any handler"
         (EVENT, asynchronous, "OCQ-204", f"an @around_event function {ONCE}"),
         (EVENT, asynchronous_generator, "OCQ-204", f"an @around_event function {ONCE}"),
         (HANDLER, plain, "OCQ-204", f"an @around_handler function {ONCE}"),
+        (HANDLER, asynchronous_generator, "OCQ-204", f"an @around_handler function {ONCE}"),
+        (EVENT, contextmanager(with_raw), "OCQ-204", f"an @around_event function {NO_MANAGER}"),
+        (HANDLER, wrapped(contextmanager(never)), "OCQ-204", f"an @around_handler function {NO_MANAGER}"),
+        (HANDLER, asynccontextmanager(asynchronous_generator), "OCQ-204", f"an @around_handler function {NO_MANAGER}"),
         (EVENT, with_event, "OCQ-205", f"{AN_EVENT} and cannot have event"),
         (EVENT, with_invocation, "OCQ-205", f"{AN_EVENT} and cannot have invocation"),
         (EVENT, with_lists, "OCQ-205", "an @around_event function sees one event at a time, but raws asks for a list"),

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from opencqrs_py import AfterCommit, Event, ProcessingContext
+from opencqrs_py.errors import ProjectCodeError
 from opencqrs_py.model import Partition
 from opencqrs_py.processing.work import Work
 
@@ -51,6 +52,24 @@ def test_the_unit_is_asked_once_for_each_kind_and_not_before_somebody_wants_it()
 def test_the_drivers_connection_is_the_one_below() -> None:
     work = Work("group", ONE, Unit())
     assert [work.driver_connection] * 2 == ["the driver's"] * 2
+
+
+def test_a_kept_after_commit_takes_no_calls_when_its_transaction_is_over() -> None:
+    work, made = Work("group", ONE, Unit()), []
+    kept = work.after_commit
+
+    def call() -> None:
+        made.append("first")
+        kept(lambda: made.append("led to by the first"))
+
+    kept(call)
+    work.close()
+    with pytest.raises(ProjectCodeError, match="OCQ-225"):
+        kept(call)
+    assert work.committed() == []
+    assert made == ["first", "led to by the first"]
+    with pytest.raises(ProjectCodeError, match="OCQ-225"):
+        kept(call)
 
 
 @pytest.mark.parametrize(("position", "attempt"), [(6, 1), (7, 3), (8, 1)])
