@@ -13,7 +13,10 @@ import pytest
 from opencqrs_py import Application
 from opencqrs_py.errors import AssemblyError, AssemblyErrors
 
-HANDLER = "from opencqrs_py import Event, event_handling\n@event_handling({})\ndef on(raw: Event) -> None: print({!r}, raw.id)\n"
+HANDLER = """from opencqrs_py import Event, event_handling
+@event_handling({})
+def on(raw: Event) -> None: print({!r}, raw.id)
+"""
 
 
 class Folder:
