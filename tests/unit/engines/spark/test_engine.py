@@ -44,6 +44,7 @@ class Context:
         self.before: list[Callable[[], None]] = []  # what happens to the next jobs before their tasks run
         self.after: list[Callable[[], None]] = []  # and after them
         self.active = 0
+        self.looked = Signal()
 
     def setJobGroup(self, group: str, _description: str, *, interruptOnCancel: bool) -> None:  # noqa: N802, N803 Spark's
         assert interruptOnCancel
@@ -69,6 +70,7 @@ class Context:
         return SimpleNamespace(map=lambda handler: SimpleNamespace(collect=lambda: collect(handler)))
 
     def statusTracker(self) -> SimpleNamespace:  # noqa: N802 Spark's name
+        self.looked.set()
         stage = SimpleNamespace(numActiveTasks=self.active)
         return SimpleNamespace(getActiveStageIds=lambda: [1], getStageInfo=lambda _: stage)
 
@@ -214,6 +216,27 @@ def test_a_round_for_which_no_task_starts_is_cancelled_reported_and_given_again(
     go.set()  # the abandoned round comes back: its claims are old, so it handles nothing
     engine.engine.stop(patience=SECONDS)
     assert sorted(engine.handled) == list(range(1, EVENTS + 1))
+
+
+def test_a_round_of_which_a_task_runs_is_left_alone_for_hours(engine):
+    begun, go = Signal(), Signal()
+
+    def take_long() -> None:
+        begun.set()
+        assert go.wait(SECONDS)
+
+    engine.context.active = 1
+    engine.context.before.append(take_long)
+    engine.engine.start()
+    assert begun.wait(SECONDS)
+    for _ in range(3):
+        engine.context.looked.clear()
+        engine.clock.advance(100 * STILL_SECONDS)
+        assert engine.context.looked.wait(SECONDS)
+    go.set()
+    assert engine.seen.done.wait(SECONDS)
+    assert engine.context.cancelled == []
+    assert engine.seen.notices.empty()
 
 
 def test_a_jvm_that_has_gone_ends_the_engine(engine):
