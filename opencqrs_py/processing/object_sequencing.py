@@ -17,7 +17,7 @@ from opencqrs_py.processing.injectors import NothingProvided
 from opencqrs_py.processing.interrupts import raise_interrupt
 from opencqrs_py.processing.reading import Reading
 from opencqrs_py.processing.roles import RESOLVER, Kind
-from opencqrs_py.processing.sequence_ids import SequenceIds, check_plain
+from opencqrs_py.processing.sequence_ids import check_plain, checked_ids
 from opencqrs_py.processing.sequencing import PartitionOf, Sequencing, SequencingByEvent
 from opencqrs_py.processing.signatures import Signature, read_signature
 
@@ -90,7 +90,7 @@ class SequencingByObject:
         partition_of: PartitionOf = residue_of,
     ) -> None:
         self._call = with_arguments(resolver, signature, NothingProvided(), place)
-        self._sequence_id = SequenceIds(self._asked, place)
+        self._sequence_id = checked_ids(self._asked, place)
         self._wanted = signature.event_classes
         self.attributes = ATTRIBUTES if signature.sees_attributes or not reading.plain else frozenset[str]()
         self.by_subject = False

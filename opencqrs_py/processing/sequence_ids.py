@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable
+from itertools import chain, cycle
 from typing import Any, NoReturn
 
 from opencqrs_py.errors import HandlerSignatureError, ProjectCodeError
 from opencqrs_py.model.event import Event
 
-__all__ = ["SequenceIds", "check_plain", "fields_looked_at"]
+__all__ = ["check_plain", "checked_ids", "fields_looked_at"]
 
 _FIELDS = {name: name for name in Event._fields} | {"data": "payload", "metadata": "extensions", "timestamp": "time"}
 _EVERYTHING = frozenset(Event._fields)
@@ -62,11 +63,12 @@ def check_plain(resolver: Callable[..., Any], place: str) -> None:
         raise HandlerSignatureError("OCQ-204", what, place, "def by_reader(event: BookLent) -> str")
 
 
-class SequenceIds:
-    """Asks a resolver of the project, and checks its answers.
+def checked_ids(ask: Callable[[Event], Any], place: str, *, only_subject: bool = False) -> Callable[[Event], str]:
+    """Return a function that asks a resolver of the project, and checks its answers.
 
     An event whose sequence differs from one ask to the next would be handled by no partition, or by two. So the first
-    asks are made twice, and later every 1,024th.
+    asks are made twice, and later every 1,024th. The function raises ``ProjectCodeError``: OCQ-216, if the answer is no
+    text, or another one the second time; OCQ-224, if the resolver looks at more than it has said.
 
     Args:
         ask: The resolver.
@@ -74,39 +76,27 @@ class SequenceIds:
         only_subject: Whether it has said that it looks at nothing but the subject. It is then asked once for a subject,
             and sees nothing else.
     """
+    sure = chain([False] * _FIRST, cycle([True] * (_EVERY - 1) + [False]))  # in C: this runs for each event
 
-    def __init__(self, ask: Callable[[Event], Any], place: str, *, only_subject: bool = False) -> None:
-        self._ask = ask
-        self._place = place
-        self._only_subject = only_subject
-        self._asks = 0
+    def refused(what: str) -> ProjectCodeError:
+        return ProjectCodeError("OCQ-216", f"the sequence resolver {what}", place, _STABLE)
 
-    def __call__(self, event: Event) -> str:
-        """Return the sequence id of an event.
-
-        Raises:
-            ProjectCodeError: OCQ-216, if the answer is no text, or another one the second time; OCQ-224, if the
-                resolver looks at more than it has said.
-        """
-        if self._only_subject:
-            event = _SubjectOnly.of(event, self._place)
-        found = self._ask(event)
-        if type(found) is not str:
-            found = self._text(found)
-        self._asks += 1
-        if (self._asks <= _FIRST or not self._asks % _EVERY) and (again := self._ask(event)) != found:
-            self._refuse(f"returned {_shown(found)}, and {_shown(again)} when it was asked again for the same event")
-        return str(found)
-
-    def _text(self, found: Any) -> str:
+    def checked(event: Event) -> str:
+        if only_subject:
+            event = _SubjectOnly.of(event, place)
+        found = ask(event)
+        if type(found) is str and next(sure):
+            return found
         if not isinstance(found, str):
             if inspect.iscoroutine(found):
                 found.close()
-            self._refuse(f"returned {_shown(found)}, which is no text")
+            raise refused(f"returned {_shown(found)}, which is no text")
+        if (again := ask(event)) != found:
+            what = f"returned {_shown(found)}, and {_shown(again)} when it was asked again for the same event"
+            raise refused(what)
         return str.__str__(found)
 
-    def _refuse(self, what: str) -> NoReturn:
-        raise ProjectCodeError("OCQ-216", f"the sequence resolver {what}", self._place, _STABLE)
+    return checked
 
 
 def _shown(answer: Any) -> str:

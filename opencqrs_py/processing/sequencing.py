@@ -12,7 +12,7 @@ from opencqrs_py.errors import EventFormatError
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.partition import residue_of
 from opencqrs_py.processing.ports import SequenceResolver
-from opencqrs_py.processing.sequence_ids import SequenceIds, fields_looked_at
+from opencqrs_py.processing.sequence_ids import checked_ids, fields_looked_at
 
 __all__ = [
     "NoSequence",
@@ -222,7 +222,7 @@ class SequencingByEvent:
         if type(resolver).__call__ in _OWN_CALLS:  # it does what it says
             self._sequence_id = resolver.__call__
         else:
-            self._sequence_id = SequenceIds(resolver, place, only_subject=self.by_subject)
+            self._sequence_id = checked_ids(resolver, place, only_subject=self.by_subject)
 
     def residues(self, event: Event, modulus: int) -> Sequence[int]:
         """Return the residue of the event's only partition.

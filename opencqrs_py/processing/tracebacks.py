@@ -16,6 +16,7 @@ __all__ = ["own_frames"]
 
 _PACKAGE = str(Path(__file__).resolve().parent.parent) + os.sep
 
+_INNER = "opencqrs_py.processing."  # exceptions between our own functions, which nobody else sees
 MOST_CHARACTERS = 20_000
 _MOST_FRAMES = 2_000  # the innermost ones
 _MOST_CAUSES = 10
@@ -66,8 +67,8 @@ def _chain(error: BaseException) -> Iterator[_Link]:
         yield _Link(error, led_by)
         cause, context = error.__cause__, None if error.__suppress_context__ else error.__context__
         before = context if cause is None else cause
-        if before is None or id(before) in seen:
-            return
+        if before is None or id(before) in seen or _module(before).startswith(_INNER):
+            return  # what a chunk failed of before it was tried in parts has led to nothing of this
         led_by = _CONTEXT if cause is None else _CAUSE
         error = before
         seen.add(id(error))
@@ -99,9 +100,13 @@ def _last_lines(error: BaseException) -> str:
 
 
 def _full_name(error: BaseException) -> str:
-    module = type.__dict__["__module__"].__get__(type(error))
-    name = type_name(error)
-    return name if module in ("builtins", "__main__") or not isinstance(module, str) else f"{module}.{name}"
+    module, name = _module(error), type_name(error)
+    return name if module in ("builtins", "__main__", "") else f"{module}.{name}"
+
+
+def _module(error: BaseException) -> str:
+    found = type.__dict__["__module__"].__get__(type(error))
+    return found if isinstance(found, str) else ""
 
 
 def _indented(text: str) -> str:

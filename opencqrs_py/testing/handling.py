@@ -8,7 +8,7 @@ import sqlite3
 import uuid
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from datetime import datetime
 from pathlib import Path
 from types import ModuleType
@@ -317,8 +317,9 @@ class HandlerTest:
         if error is None or notice.action is None:  # a call after the commit: its error is told, not kept
             raise AssertionError(line_of(notice))
         note = f"raised for {notice.trouble.event}" if notice.trouble and notice.trouble.event else line_of(notice)
-        if note not in getattr(error, "__notes__", ()):
-            error.add_note(note)
+        with suppress(Exception):  # an error that takes no notes, or cannot be looked at, is raised as it is
+            if note not in getattr(error, "__notes__", ()):
+                error.add_note(note)
         raise _from_users_frame(error)
 
     def _expect(self, what: str, expected: Any, found: Any) -> Self:

@@ -7,6 +7,7 @@ import pytest
 from opencqrs_py.errors import EventStoreError
 from opencqrs_py.model import Cursor, Partition
 from opencqrs_py.processing import tracebacks
+from opencqrs_py.processing.dispatch import ChunkFailedError
 from opencqrs_py.processing.tracebacks import own_frames
 
 
@@ -82,6 +83,15 @@ def test_causes_are_shown_with_their_frames() -> None:
         shown = own_frames(error)
     assert shown.index("KeyError: 'isbn'") < shown.index("RuntimeError: no such book")
     assert "in look_up" in shown
+
+
+def test_how_a_chunk_failed_before_it_was_tried_in_parts_is_left_out() -> None:
+    error = failure_in_a_handler()
+    error.__context__ = ChunkFailedError(None, ValueError("earlier"))
+    error.__context__.__cause__ = ValueError("earlier")
+    shown = own_frames(error)
+    assert shown.endswith("KeyError: 'isbn'")
+    assert "earlier" not in shown
 
 
 def test_a_folder_whose_name_only_begins_like_the_packages_is_the_authors(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -309,6 +309,38 @@ def test_an_error_of_a_handler_is_raised_as_it_is() -> None:
     assert len(raised.value.__notes__) == 1
 
 
+class PanicException(BaseException):
+    """What a panic of a Rust extension becomes."""
+
+
+class ClosedError(Exception):
+    def __getattribute__(self, name: str) -> Any:
+        if name in ("__notes__", "add_note"):
+            raise LookupError(name)
+        return super().__getattribute__(name)
+
+
+ODD_ERRORS = [
+    PanicException("out of bounds"),
+    ClosedError("no notes"),
+    GeneratorExit(),
+    BaseExceptionGroup("a", [SystemExit()]),
+]
+
+
+@pytest.mark.parametrize("error", ODD_ERRORS, ids=lambda error: type(error).__name__)
+def test_every_error_is_raised_or_leads_to_what_it_leads_to_in_production(error: BaseException) -> None:
+    @event_handling("library")
+    def handle(event: Lent) -> None:
+        raise error
+
+    with pytest.raises(type(error)) as caught:
+        HandlerTest(handle).given(Lent("1", "ada")).handle()
+    assert caught.value is error
+    test = HandlerTest(handle, retry=FixedBackOff(1, max_attempts=2)).given(Lent("1", "ada")).handle()
+    test.expect_attempts(Lent("1", "ada"), 3).expect_skipped(Lent("1", "ada"))
+
+
 def test_data_that_do_not_fit_are_raised_too() -> None:
     with pytest.raises(EventFormatError, match="OCQ-211"):
         HandlerTest(tables, lend).given({"type": "lent", "data": {}}).handle()
