@@ -104,6 +104,12 @@ class Dispatcher:
         """Say whether a handler wants events of the type, as they are read."""
         return not self._planner.plan(event_type).empty
 
+    def places(self, event: Event) -> list[str]:
+        """Return ``file:line (name)`` of the handlers that a stored event may lead to."""
+        if self._reading.plain_for(event.type):
+            return self._planner.places(event.type)
+        return self._planner.all_places
+
     def handle(self, events: Sequence[Event], work: Work) -> int:
         """Call the handlers for the events of a chunk; return how many of the events at least one handler got.
 

@@ -175,6 +175,15 @@ class Planner:
             return len(self._handlers) == 1 and not self._whole(bound)
         return not self._lists and not self._intercepted and bound.call_of_work is not None
 
+    @property
+    def all_places(self) -> list[str]:
+        """``file:line (name)`` of each handler."""
+        return [bound.handler.place for bound, _ in self._handlers]
+
+    def places(self, event_type: str) -> list[str]:
+        """Return ``file:line (name)`` of the handlers that take events of a type."""
+        return [bound.handler.place for bound, call in self._handlers if self._step(bound, call, event_type)]
+
     def known_types(self) -> frozenset[str] | None:
         """Return the types that lead to a handler, or ``None`` when only a look at each type can tell."""
         handlers = [bound for bound, _ in self._handlers]

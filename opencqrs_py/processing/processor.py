@@ -192,7 +192,7 @@ class PartitionProcessor:
     def _narrow(self, cursor: Cursor, chunk: Sequence[Event], upto: int, failure: ChunkFailedError) -> Outcome:
         """Commit what comes before the event that failed; look for it if it is not known."""
         index = failure.index
-        trouble = self._trouble(failure.error, Origin.HANDLER, chunk[index or 0])
+        trouble = self._handler_trouble(failure.error, chunk[index or 0])
         if index == 0 or trouble.origin is Origin.OUTAGE:
             return Outcome(cursor, trouble=trouble)
         if index is None:
@@ -240,6 +240,7 @@ class PartitionProcessor:
             ended = unit.ended_early(failure.error)
             if ended is None:
                 raise
+            ended.__cause__ = failure.error  # whose lines show where
             raise ChunkFailedError(failure.index, ended) from failure.error
 
     def _fingerprint(self, events: Sequence[Event], upto: int) -> str:
@@ -264,19 +265,37 @@ class PartitionProcessor:
         if type(error) is _NotOpenedError:  # the tracker's error, not the event's: it uses no attempt (K1)
             return self._trouble(error.error, Origin.FRAMEWORK)
         origin = self._origin(error, otherwise)
-        in_hand = None if origin in (Origin.OUTAGE, Origin.FENCED) else event
+        return self._described(error, origin, None if origin in (Origin.OUTAGE, Origin.FENCED) else event)
+
+    def _handler_trouble(self, error: BaseException, event: Event) -> Trouble:
+        """Return what an error comes to that was raised while handlers were called.
+
+        It cannot mean a lost claim, whatever its class. If it looks like an outage, it uses no attempt, but says where.
+        """
+        origin = self._origin(error, Origin.HANDLER)
+        trouble = self._described(error, Origin.HANDLER if origin is Origin.FENCED else origin, event)
+        return replace(trouble, position=None) if origin is Origin.OUTAGE else trouble
+
+    def _described(self, error: BaseException, origin: Origin, in_hand: Event | None) -> Trouble:
         name, message = error_text(error)
         return Trouble(
             origin=origin,
             permanent=issubclass(type(error), NonTransientError | SystemExit),
             error=name,
             message=message,
-            traceback=own_frames(error) if origin in (Origin.HANDLER, Origin.FRAMEWORK) else "",
+            traceback=self._frames(error, origin, in_hand),
             position=in_hand.position if in_hand else None,
             event=label_text(lambda: in_hand.label) if in_hand else "",
             event_id=_id_of(in_hand) if in_hand else "",
             event_type=in_hand.type if in_hand else "",
         )
+
+    def _frames(self, error: BaseException, origin: Origin, event: Event | None) -> str:
+        """Return the lines of the user's code that an error comes from, or else the handlers that had the event."""
+        frames = own_frames(error) if origin in (Origin.HANDLER, Origin.FRAMEWORK) else ""
+        if frames or event is None or origin not in (Origin.HANDLER, Origin.OUTAGE):
+            return frames
+        return "".join(f"  in handler {place}\n" for place in self._dispatcher.places(event)).rstrip()
 
     def _origin(self, error: BaseException, otherwise: Origin) -> Origin:
         kind = type(error)  # not isinstance, which asks the error itself for its class

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import traceback
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from opencqrs_py.processing.interrupts import raise_interrupt
 __all__ = ["own_frames"]
 
 _PACKAGE = str(Path(__file__).resolve().parent.parent) + os.sep
+_LEFT_OUT = (_PACKAGE, contextlib.__file__)  # the latter closes what this package has opened
 
 _INNER = "opencqrs_py.processing."  # exceptions between our own functions, which nobody else sees
 MOST_CHARACTERS = 20_000
@@ -89,7 +91,7 @@ def _alone(error: BaseException, *, members: bool) -> tuple[str, int]:
 
 def _frames(error: BaseException) -> list[traceback.FrameSummary]:
     stack = traceback.extract_tb(error.__traceback__, limit=-_MOST_FRAMES)
-    return [frame for frame in stack if not frame.filename.startswith(_PACKAGE)]
+    return [frame for frame in stack if not frame.filename.startswith(_LEFT_OUT)]
 
 
 def _last_lines(error: BaseException) -> str:

@@ -23,7 +23,7 @@ from opencqrs_py.adapters.sql.takeover import (
 )
 from opencqrs_py.adapters.sql.units import DatabaseTransactions
 from opencqrs_py.adapters.sql.versions import prepare
-from opencqrs_py.errors import EventStoreError, FencedError
+from opencqrs_py.errors import EventStoreError, FencedError, TransactionEndedError
 from opencqrs_py.model.partition import Partition
 from opencqrs_py.model.progress import Cursor, Failure, PartitionStatus, ProcessorState, Skip
 from opencqrs_py.processing.ports import UnitOfWork
@@ -222,7 +222,8 @@ class SqlProgressTracker:
             if skip is not None:
                 connection.execute(SKIPPED.insert().values(**_row_of(skip)))
             if not driver.closed(connection, unit.savepoint, move, (to, _now(), fingerprint, *here)):
-                raise _fenced(group, cursor.partition)
+                msg = f"a handler changed the row of its own partition in {PROGRESS.name}: leave that table alone"
+                raise TransactionEndedError(msg)  # the row was locked, so it was no other process
 
     def _held(self, connection: Connection, group: str) -> dict[Partition, Cursor]:
         rows = connection.execute(select(PROGRESS).where(_columns.group_name == group)).mappings()

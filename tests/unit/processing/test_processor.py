@@ -319,7 +319,8 @@ def test_whatever_a_handler_raises_is_an_outcome(
     assert outcome.trouble.error == type(error).__name__
     in_hand = origin in (Origin.HANDLER, Origin.FRAMEWORK)
     assert outcome.trouble.position == (1 if in_hand else None)
-    assert bool(outcome.trouble.event) == bool(outcome.trouble.traceback) == in_hand
+    assert bool(outcome.trouble.traceback) == bool(outcome.trouble.event)
+    assert (outcome.trouble.position is not None) == in_hand
     assert group.rows == []
 
 
@@ -648,28 +649,6 @@ def test_what_was_missed_in_either_half_is_told(group: Group) -> None:
     assert [missed.message for missed in outcome.missed] == ["1", "4"]
 
 
-def test_what_was_done_before_progress_moved_under_the_claim_is_counted(group: Group) -> None:
-    group.add(*["/a"] * 4)
-    group.handler = Bell(group, "1")
-    group.failures["3"] = []
-    group.database.fails_on_commit = ValueError("once")
-    tried = [FencedError("by another task"), None]
-    steady = group.handler
-
-    def handle(raw: Event, connection: Connection, after_commit: AfterCommit) -> None:
-        steady(raw, connection, after_commit)
-        if raw.id == "3" and group.rows and (error := tried.pop(0)) is not None:
-            raise error
-
-    group.handler = handle
-    cursor = replace(*group.claim(), shared=True)
-    processor = group.processor(100)
-    first, second = steps(processor, cursor, 2)
-    assert summary(first) == (2, 2, 0, None, None)
-    assert [missed.message for missed in first.missed] == ["1"]
-    assert summary(second) == (4, 2, 0, None, None)
-
-
 # The tracker, the resolver and the store fail in ways that nobody expects (K3)
 
 
@@ -812,11 +791,22 @@ def test_who_cannot_learn_where_to_go_on_waits_until_that_is_known(group: Group)
     assert outcome.cursor == cursor
 
 
-def test_a_handler_that_claims_to_be_fenced_out_is_not_tried_for_ever(group: Group) -> None:
+def test_a_handler_that_claims_to_be_fenced_out_has_failed(group: Group) -> None:
     group.add("/a")
     group.failures["1"] = [FencedError("not true")]
     (cursor,) = group.claim()
-    assert summary(group.processor(100).step(cursor)) == (0, 0, 0, Origin.FENCED, None)
+    assert summary(group.processor(100).step(cursor)) == (0, 0, 0, Origin.HANDLER, 1)
+
+
+def test_an_outage_that_a_handler_meets_names_event_and_handler_and_uses_no_attempt(group: Group) -> None:
+    group.add("/a")
+    group.failures["1"] = [ConnectionError("away")]
+    (cursor,) = group.claim()
+    outcome = group.processor(100).step(cursor)
+    assert summary(outcome) == (0, 0, 0, Origin.OUTAGE, None)
+    assert outcome.trouble is not None
+    assert outcome.trouble.event == "event 1 at position 1 (lent, /a)"
+    assert outcome.trouble.traceback == "  in handler handlers.py:7"
 
 
 def test_who_was_fenced_out_writes_nothing(group: Group) -> None:
