@@ -37,7 +37,7 @@ from opencqrs_py.config.names import canonical
 from opencqrs_py.engines.runs import Engine
 from opencqrs_py.errors import AssemblyError, ExplainedError
 from opencqrs_py.model.partition import Partition
-from opencqrs_py.model.progress import PartitionStatus, ProcessorState
+from opencqrs_py.model.progress import PartitionStatus, ProcessorState, Skip
 from opencqrs_py.processing.supervision import NO_OBSERVER, Observer
 
 __all__ = ["Application", "GroupStatus", "RunResult"]
@@ -63,8 +63,8 @@ class GroupStatus:
 
     @property
     def lag(self) -> int:
-        """Positions between the head and the partition that is furthest behind."""
-        return self.head - min((p.position for p in self.partitions), default=0)
+        """Positions between the head and the partition that is furthest behind, at least 0."""
+        return max(0, self.head - min((p.position for p in self.partitions), default=0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,10 +74,12 @@ class RunResult:
     Attributes:
         partitions: Where each partition stands.
         handled: Events handled by each partition in this run.
+        skipped: Events that were given up in this run.
     """
 
     partitions: tuple[PartitionStatus, ...]
     handled: Mapping[tuple[str, Partition], int]
+    skipped: int = 0
 
     @property
     def failed(self) -> bool:
@@ -307,8 +309,20 @@ class Application:
         head = self._head([status for statuses in running.values() for status in statuses])
         groups, containers = self._groups_to_look_at()
         return [
-            GroupStatus(s.name, head, tuple(running.get(s.name) or _known(containers[s.name], s.name))) for s in groups
+            GroupStatus(s.name, head, tuple(running.get(s.name) or _known(containers[s.name], s.name, head)))
+            for s in groups
         ]
+
+    def skipped(self) -> list[Skip]:
+        """Return the events that were given up, by group and position, also those of earlier runs.
+
+        Progress that is kept in memory has those of this process only; on Spark not even those, since its workers
+        record them.
+        """
+        groups, containers = self._groups_to_look_at()
+        names = {group.name for group in groups}
+        skips = {skip for name in names for skip in containers[name].tracker().skipped() if skip.group in names}
+        return sorted(skips, key=lambda skip: (skip.group, skip.position, skip.partition))
 
     def _head(self, running: Sequence[PartitionStatus]) -> int:
         try:
@@ -381,7 +395,7 @@ class Application:
     def _result(self) -> RunResult:
         partitions = [p for engine in self._engines for p in engine.partitions()]
         handled = {(p.group, p.partition): p.handled for p in partitions}
-        return RunResult(tuple(p.status() for p in partitions), handled)
+        return RunResult(tuple(p.status() for p in partitions), handled, sum(p.skipped for p in partitions))
 
     def _sessions(self, *, verbose: bool) -> Any:
         from opencqrs_py.engines.spark.session import Sessions, SessionSettings  # noqa: PLC0415 loads PySpark
@@ -398,5 +412,13 @@ class Application:
         return Sessions(settings)
 
 
-def _known(group: Any, name: str) -> list[PartitionStatus]:
-    return [status for status in group.tracker().statuses() if status.group == name]
+def _known(group: Any, name: str, head: int) -> list[PartitionStatus]:
+    return [_beyond(status, head) for status in group.tracker().statuses() if status.group == name]
+
+
+def _beyond(status: PartitionStatus, head: int) -> PartitionStatus:
+    """Say of progress beyond the newest event that the log is another one; a start would refuse it."""
+    if status.position <= head or status.error:
+        return status
+    error = f"[OCQ-316] the event store ends at position {head}, before this progress: it is not the one that was read"
+    return replace(status, error=error)

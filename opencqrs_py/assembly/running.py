@@ -109,7 +109,8 @@ def _preparation(blueprint: Blueprint, group: str, container: Any) -> Callable[[
     def prepare() -> None:
         if not starts:
             return
-        with container.transactions().begin(guarded=False) as unit:
+        transactions = container.transactions()
+        with transactions.begin(guarded=False) as unit:
             for start in starts:
                 try:
                     run_on_start(start.call, start.place, discovered.injector, Work(group, Partition(1, 0), unit))
@@ -117,6 +118,8 @@ def _preparation(blueprint: Blueprint, group: str, container: Any) -> Callable[[
                     raise
                 except BaseException as error:
                     raise_interrupt(error)
+                    if transactions.is_outage(error):  # waited for, as later ones are
+                        raise
                     what = f"@on_start of group '{group}' raised {type_name(error)}: {message_of(error)}"
                     raise AssemblyError("OCQ-507", what, start.place) from error
 

@@ -11,7 +11,9 @@ from opencqrs_py.cli.options import ProjectOptions, format_option, project_optio
 from opencqrs_py.cli.output import print_json, stderr
 from opencqrs_py.cli.status import group_rows, print_groups
 
-__all__ = ["run_command"]
+__all__ = ["CAUGHT_UP_WITH_SKIPS", "run_command"]
+
+CAUGHT_UP_WITH_SKIPS = 3  # exit code: done, but not every event was handled
 
 
 @click.command("run")
@@ -32,18 +34,24 @@ def run_command(
     monitor = monitor_for(application, terminal=stderr().is_terminal and not as_json)
     interrupted = False
     failed = False
+    skipped = 0
     try:
         with monitor:
             result = application.run(groups, monitor, until_caught_up=until_caught_up, verbose=verbose)
-            failed = result.failed
+            failed, skipped = result.failed, result.skipped
     except KeyboardInterrupt:
         interrupted = True
     statuses = application.status()
     if as_json:
-        print_json({"interrupted": interrupted, "failed": failed, "groups": group_rows(statuses)})
+        print_json({"interrupted": interrupted, "failed": failed, "skipped": skipped, "groups": group_rows(statuses)})
     else:
         if interrupted:
             stderr().print("stopped; each partition goes on from here:")
         print_groups(statuses, {} if interrupted else monitor.handled)  # what was cut off is not counted
+        if skipped:
+            what = f"{skipped} event{'s' if skipped > 1 else ''} skipped in this run: opencqrs events skipped"
+            stderr().print(what, style="yellow", markup=False, soft_wrap=True)
     sys.stdout.flush()
-    return 130 if interrupted else int(failed)
+    if interrupted:
+        return 130
+    return 1 if failed else CAUGHT_UP_WITH_SKIPS if until_caught_up and skipped else 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -41,12 +42,14 @@ def group_rows(statuses: Sequence[GroupStatus]) -> list[dict[str, Any]]:
                 {
                     "partition": str(p.partition),
                     "position": p.position,
-                    "lag": status.head - p.position,
+                    "lag": max(0, status.head - p.position),
                     "state": p.state.value,
                     "attempt": p.attempt,
                     "error": p.error,
                     "next_attempt_at": p.next_attempt_at,
                     "updated_at": p.updated_at,
+                    "skipped": p.skipped,
+                    "failure": None if p.failure is None else asdict(p.failure),
                 }
                 for p in status.partitions
             ],
@@ -65,8 +68,11 @@ def print_groups(statuses: Sequence[GroupStatus], handled: Mapping[tuple[str, st
     table.add_column("state")
     if handled:
         table.add_column("handled", justify="right")
+    skips = any(p.skipped for status in statuses for p in status.partitions)
+    if skips:
+        table.add_column("skipped", justify="right")
     for status in statuses:
-        for cells in _rows(status, handled):
+        for cells in _rows(status, handled, skips=skips):
             table.add_row(*cells)
     console = stdout()
     console.print(table)
@@ -78,7 +84,7 @@ def print_groups(statuses: Sequence[GroupStatus], handled: Mapping[tuple[str, st
                 console.print(line, style="red", markup=False, soft_wrap=True)
 
 
-def _rows(status: GroupStatus, handled: Mapping[tuple[str, str], int]) -> list[list[str]]:
+def _rows(status: GroupStatus, handled: Mapping[tuple[str, str], int], *, skips: bool) -> list[list[str]]:
     if not status.partitions:
         return [[clean(status.group), "-", "-", f"{status.head:,}", "never run"]]
     return [
@@ -86,9 +92,10 @@ def _rows(status: GroupStatus, handled: Mapping[tuple[str, str], int]) -> list[l
             clean(status.group),
             str(p.partition),
             str(p.position),
-            f"{status.head - p.position:,}",
+            f"{max(0, status.head - p.position):,}",
             f"[{_STYLES.get(p.state.value, 'default')}]{p.state.value}[/]",
             *([f"{handled.get((status.group, str(p.partition)), 0):,}"] if handled else []),
+            *([f"{p.skipped:,}"] if skips else []),
         ]
         for p in status.partitions
     ]

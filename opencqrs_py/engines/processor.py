@@ -255,6 +255,7 @@ class EventHandlingProcessor:
         except Exception as error:
             if not self._processing.source.is_outage(error):
                 raise
+            supervised.doubt()
             self._step(supervised)  # meets the same outage, and tells of it
             self._stopping.wait(_AFTER_ERROR_SECONDS)
 

@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from opencqrs_py.errors import EventStoreError
-from opencqrs_py.model.outcome import Outcome
+from opencqrs_py.model.outcome import Origin, Outcome, Trouble
 from opencqrs_py.model.partition import Partition
 from opencqrs_py.model.progress import Cursor
+from opencqrs_py.processing.error_text import error_text
 from opencqrs_py.processing.group import GroupProcessing
 from opencqrs_py.processing.ports import BackOff, Clock, EventSource, ProgressTracker
-from opencqrs_py.processing.recovery import OnExhausted
-from opencqrs_py.processing.supervision import NO_OBSERVER, Notice, Observer, SupervisedPartition
+from opencqrs_py.processing.recovery import Action, OnExhausted
+from opencqrs_py.processing.supervision import (
+    NO_OBSERVER,
+    OUTAGE_BACK_OFF,
+    Notice,
+    Observer,
+    SupervisedPartition,
+)
 
 __all__ = ["Engine", "GroupRun", "Recipe", "begin", "check_log", "claim", "publish", "release", "settle"]
+
+
+T = TypeVar("T")
 
 
 class Recipe(Hashable, Protocol):
@@ -80,22 +91,48 @@ class Engine(Protocol):
 
 
 def claim(run: GroupRun, owner: str, clock: Clock, observer: Observer = NO_OBSERVER) -> list[SupervisedPartition]:
-    """Prepare the group, take its partitions over and return them ready to go on.
+    """Prepare the group, take its partitions over and return them ready to start.
+
+    A database that cannot be reached at all is an error, since most likely its URL is wrong. Later outages, such as a
+    stopped process that holds the write lock of an SQLite file, are waited for.
 
     Raises:
+        DatabaseAwayError: OCQ-304, if the database of the progress cannot be reached.
         EventStoreError: OCQ-310 for another layout of partitions; OCQ-316, if the log is not the one that the progress
             belongs to.
     """
-    run.prepare()
-    tracker, source = run.processing.tracker, run.processing.source
-    initial = run.initial()
-    cursors = tracker.claim(run.group, run.partitions, initial, owner, fingerprint=source.fingerprint(initial))
-    for cursor in cursors:
-        check_log(run.group, source, cursor)
+    tracker = run.processing.tracker
+    tracker.statuses()
+    cursors = _once_available(run, observer, lambda: _claimed(run, owner))
     supervised = [SupervisedPartition(run.group, c, run.back_off, run.on_exhausted, clock) for c in cursors]
     for partition in supervised:
         begin(partition, tracker, observer)
     return supervised
+
+
+def _once_available(run: GroupRun, observer: Observer, act: Callable[[], T]) -> T:
+    """Return what ``act`` returns; while a database or the event store is unavailable, try again."""
+    tracker, source = run.processing.tracker, run.processing.source
+    waits = OUTAGE_BACK_OFF.waits()
+    while True:
+        try:
+            return act()
+        except Exception as error:
+            if not (tracker.is_outage(error) or source.is_outage(error)):
+                raise
+            name, message = error_text(error)
+            trouble, wait = Trouble(Origin.OUTAGE, permanent=False, error=name, message=message), next(waits)
+            observer.noticed(Notice(run.group, run.partitions[0], Action.WAIT, trouble, wait=wait))
+        time.sleep(wait)
+
+
+def _claimed(run: GroupRun, owner: str) -> tuple[Cursor, ...]:
+    run.prepare()
+    tracker, source, initial = run.processing.tracker, run.processing.source, run.initial()
+    cursors = tracker.claim(run.group, run.partitions, initial, owner, fingerprint=source.fingerprint(initial))
+    for cursor in cursors:
+        check_log(run.group, source, cursor)
+    return cursors
 
 
 def check_log(group: str, source: EventSource, cursor: Cursor) -> None:

@@ -14,7 +14,7 @@ from opencqrs_py.processing.backoff import ExponentialBackOff
 from opencqrs_py.processing.ports import BackOff, Clock
 from opencqrs_py.processing.recovery import Action, OnExhausted, action_for
 
-__all__ = ["NO_OBSERVER", "Notice", "Observer", "SupervisedPartition"]
+__all__ = ["NO_OBSERVER", "OUTAGE_BACK_OFF", "Notice", "Observer", "SupervisedPartition"]
 
 # Back-offs of our own, in seconds: while the store or database is away, and after a partition failed (K8).
 OUTAGE_BACK_OFF = ExponentialBackOff(initial=0.5, multiplier=2, maximum=30)

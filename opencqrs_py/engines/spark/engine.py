@@ -46,11 +46,16 @@ class _Group:
         self.busy: tuple[SupervisedPartition, ...] = ()
         self.since: float | None = None
         self.jobs: GroupJobs | None = None
+        self._interruptions = watcher.interruptions
 
     def ready(self) -> list[SupervisedPartition]:
         """Return the partitions that have something to do now."""
         if self.busy:
             return []
+        if self.watcher.interruptions != self._interruptions:
+            self._interruptions = self.watcher.interruptions
+            for partition in self.partitions:
+                partition.doubt()
         return [p for p in self.partitions if not p.over and p.wait() == 0 and self._has_work(p)]
 
     def next_due(self) -> float:
@@ -61,7 +66,8 @@ class _Group:
     def _has_work(self, partition: SupervisedPartition) -> bool:
         cursor = partition.cursor
         # A partition whose task was lost after it had handled everything recovers by a step that finds nothing.
-        return cursor.position < self.watcher.head or cursor.position != cursor.stored or partition.trouble is not None
+        unsettled = partition.trouble is not None or cursor.doubtful
+        return cursor.position < self.watcher.head or cursor.position != cursor.stored or unsettled
 
 
 class SparkEngine:
