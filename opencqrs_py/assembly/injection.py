@@ -41,15 +41,20 @@ class _Registered:
         """Make what it makes.
 
         Raises:
-            ProjectCodeError: OCQ-217, naming it, if it raises.
+            ProjectCodeError: OCQ-217, naming it, if it raises, or if it returns what has to be awaited.
         """
         try:
-            return self.provider()
+            part = self.provider()
         except BaseException as error:
             raise_interrupt(error)
             what = f"provider '{self.name}' raised {one_line(error)}"
             fix = "see that what it needs can be reached; if it may be unavailable for long, let the handler open it"
             raise ProjectCodeError("OCQ-217", what, place, fix) from error
+        if inspect.iscoroutine(part):
+            part.close()
+            fix = "make it of a plain function; what has to be awaited is opened by an async handler"
+            raise ProjectCodeError("OCQ-217", f"provider '{self.name}' returned a coroutine", place, fix)
+        return part
 
     @cached_property
     def made(self) -> type | str | None:

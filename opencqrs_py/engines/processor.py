@@ -19,6 +19,7 @@ from opencqrs_py.model.partition import Partition, layout
 from opencqrs_py.model.progress import PartitionStatus
 from opencqrs_py.processing.definitions import Definition, in_order
 from opencqrs_py.processing.error_text import error_text
+from opencqrs_py.processing.interrupts import raise_interrupt
 from opencqrs_py.processing.ports import BackOff, EventSource, ProgressTracker, Watch
 from opencqrs_py.processing.sequencing import PartitionResolver
 from opencqrs_py.processing.supervision import SupervisedPartition
@@ -239,7 +240,8 @@ class EventHandlingProcessor:
         try:
             while not self._is_over(supervised):
                 self._follow_while_reachable(supervised)
-        except Exception as error:  # not of a step: an observer's, or a fault of the tracker or of the watch
+        except BaseException as error:  # not of a step: an observer's, or a fault of the tracker or of the watch
+            raise_interrupt(error)
             name, message = error_text(error)
             trouble = Trouble(Origin.FRAMEWORK, permanent=False, error=name, message=message)
             supervised.take(Outcome(supervised.cursor, trouble=trouble))

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from threading import Condition, Event, Thread
 
+from opencqrs_py.processing.interrupts import raise_interrupt
 from opencqrs_py.processing.ports import EventSource, Watch
 
 __all__ = ["HeadWatcher"]
@@ -98,7 +99,8 @@ class HeadWatcher:
             if self._watch is None:
                 self._watch = self._opened.enter_context(self._source.watched())
             self._see(self._watch.wait(self._head, seconds))
-        except Exception:  # the processors meet the same error and report it
+        except BaseException as error:  # the processors meet the same error and report it
+            raise_interrupt(error)
             self._interrupted()
             self._close()
             self._stopping.wait(_AFTER_ERROR_SECONDS)
@@ -107,7 +109,8 @@ class HeadWatcher:
         self._watch = None
         try:
             self._opened.close()
-        except Exception:  # of a connection that is gone; there is nothing left to release
+        except BaseException as error:  # of a connection that is gone; there is nothing left to release
+            raise_interrupt(error)
             self._opened = ExitStack()
 
     def _interrupted(self) -> None:

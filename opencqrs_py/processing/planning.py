@@ -16,6 +16,7 @@ from opencqrs_py.processing.binding import BoundHandler, Call, CallOfWork
 from opencqrs_py.processing.decoding import NO_OBJECTS, Decoder, QuickDecoder, decoder_for, quick_decoder_for
 from opencqrs_py.processing.event_types import ANYTHING, EventTypes, is_a, plain
 from opencqrs_py.processing.interception import Interceptors
+from opencqrs_py.processing.interrupts import raise_interrupt
 from opencqrs_py.processing.roles import Kind
 from opencqrs_py.processing.sharing import immutable
 from opencqrs_py.processing.work import Work
@@ -137,7 +138,8 @@ class Planner:
             decoded = self._decoded(events)
         except KeyError as missing:
             return self.decoded_together(events) if self._learned(missing.args[0]) else None
-        except Exception:  # looking at each explains it
+        except BaseException as error:  # looking at each explains it
+            raise_interrupt(error)
             return None
         return decoded if decoded and NO_OBJECTS.isdisjoint(map(type, decoded)) else None
 
@@ -263,7 +265,8 @@ def _calling_quickly(call: Call, quick: QuickDecoder, decode: Decoder) -> Run:
             decoded = quick(event.payload)
             if type(decoded) in NO_OBJECTS:
                 decoded = decode(event)
-        except Exception:  # the other decoder explains it
+        except BaseException as error:  # the other decoder explains it
+            raise_interrupt(error)
             decoded = decode(event)
         result = call(decoded, event, raw, work)
         if result is not None:

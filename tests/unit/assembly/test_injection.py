@@ -266,6 +266,18 @@ class Unmakeable:
         raise KeyError("SMTP_HOST")
 
 
+async def make_mailer_later() -> Mailer:
+    return Mailer()
+
+
+def test_a_provider_whose_part_has_to_be_awaited_is_refused():
+    class Async(containers.DeclarativeContainer):
+        mailer = providers.Factory(make_mailer_later)
+
+    with pytest.raises(ProjectCodeError, match="provider 'mailer' returned a coroutine"):
+        ContainerInjector([Async()]).provide(Mailer)
+
+
 AWAY = "provider 'mailer' raised ConnectionRefusedError: the mail server is away"
 
 

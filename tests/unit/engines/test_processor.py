@@ -813,18 +813,25 @@ def test_a_failed_partition_goes_on_running(world: World) -> None:
     assert world.status().state is ProcessorState.FAILED
 
 
+class PanicException(BaseException):
+    """What a panic of a Rust extension becomes."""
+
+
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 @pytest.mark.parametrize("way", ["start", "run"])
 @pytest.mark.parametrize("part", ["observer", "tracker", "watch"])
-def test_an_error_of_the_loop_itself_ends_it_visibly(world: World, part: str, way: str) -> None:
+@pytest.mark.parametrize("error", [LookupError, PanicException])
+def test_an_error_of_the_loop_itself_ends_it_visibly(
+    world: World, part: str, way: str, error: type[BaseException]
+) -> None:
     def spoil(outcome: Outcome) -> None:
         if part == "observer":
-            raise LookupError(part)
+            raise error(part)
         if part == "tracker":
-            world.tracker.deaf = LookupError(part)
+            world.tracker.deaf = error(part)  # type: ignore[assignment]
 
     if part == "watch":
-        world.store.watch_away = [LookupError(part)]
+        world.store.watch_away = [error(part)]  # type: ignore[list-item]
     world.append(FIRST)
     world.watching.on_advanced = spoil
     processor = world.processor()
@@ -832,12 +839,12 @@ def test_an_error_of_the_loop_itself_ends_it_visibly(world: World, part: str, wa
         processor.start()
         assert processor.join(SECONDS)
     else:
-        with pytest.raises(LookupError):
+        with pytest.raises(error):
             processor.run()
     assert not processor.is_running
     status = processor.status()
     assert status is not None
-    assert (status.state, status.error) == (ProcessorState.FAILED, f"LookupError: {part}")
+    assert (status.state, status.error) == (ProcessorState.FAILED, f"{error.__name__}: {part}")
     assert world.watching.told[-1] == ("stopped", "orders", "0/1")
     if part != "tracker":
         assert world.status().state is ProcessorState.FAILED

@@ -24,7 +24,7 @@ class Source(InMemoryEventStore):
     def __init__(self) -> None:
         super().__init__()
         self.position = 0
-        self.error: Exception | None = None
+        self.error: BaseException | None = None
         self.opened = self.closed = self.waited = 0
         self.moved = Condition()
 
@@ -33,7 +33,7 @@ class Source(InMemoryEventStore):
             raise self.error
         return self.position
 
-    def set(self, position: int, error: Exception | None = None) -> None:
+    def set(self, position: int, error: BaseException | None = None) -> None:
         with self.moved:
             self.position, self.error = position, error
             self.moved.notify_all()
@@ -129,14 +129,19 @@ def test_a_wait_ends_with_its_time(watcher: HeadWatcher) -> None:
     watcher.wait_beyond(0, 0.001)
 
 
+class PanicException(BaseException):
+    """What a panic of a Rust extension becomes."""
+
+
+@pytest.mark.parametrize("error", [ConnectionError("cut"), PanicException("out of bounds")])
 def test_an_outage_is_followed_by_a_new_watch(
-    source: Source, watcher: HeadWatcher, monkeypatch: pytest.MonkeyPatch
+    source: Source, watcher: HeadWatcher, monkeypatch: pytest.MonkeyPatch, error: BaseException
 ) -> None:
     monkeypatch.setattr(watching, "_AFTER_ERROR_SECONDS", 0.001)
     monkeypatch.setattr(watching, "_STOP_SECONDS", SECONDS)
     watcher.start()
     source.wait_until_waited_for()
-    source.set(0, ConnectionError("cut"))
+    source.set(0, error)
     source.set(5)
     watcher.wait_beyond(0, SECONDS)
     assert watcher.head == 5

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import BaseModel, field_validator
 
 from opencqrs_py import AfterCommit, Event, Metadata, event_type
 from opencqrs_py.model import AroundMark, Handler, HandlerMark, Interceptor, Partition, ProcessingContext, Surrounded
@@ -229,3 +230,34 @@ def test_an_argument_of_the_container_is_asked_for_at_each_event() -> None:
 
 class Mailer:
     """Something that the container provides."""
+
+
+class PanicException(BaseException):
+    """What a panic of a Rust extension becomes."""
+
+
+@event_type("lent")
+class Panicking(BaseModel):
+    isbn: str
+
+    @field_validator("isbn")
+    @classmethod
+    def check(cls, isbn: str) -> str:
+        if isbn == "panic":
+            raise PanicException(isbn)
+        return isbn
+
+
+@pytest.mark.parametrize("rows", [True, False])
+def test_a_panic_while_events_are_decoded_is_that_of_its_event(rows: bool) -> None:  # noqa: FBT001 a parameter
+    handled: list[str] = []
+
+    def handle(event: Panicking) -> None:
+        handled.append(event.isbn)
+
+    bound = bind(Handler(HandlerMark("group"), handle, "here"), NothingProvided())
+    events = [event(n, payload=f'{{"isbn": "{"panic" if n == 3 else n}"}}') for n in range(1, 6)]
+    work = Work("g", Partition(1, 0), object())  # type: ignore[arg-type]
+    with pytest.raises(ChunkFailedError) as caught:
+        Dispatcher([bound]).handle(as_rows(events) if rows else events, work)
+    assert (caught.value.index, type(caught.value.error), handled) == (2, PanicException, ["1", "2"])
