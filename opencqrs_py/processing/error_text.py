@@ -11,7 +11,16 @@ from typing import NamedTuple
 from opencqrs_py.errors import ExplainedError
 from opencqrs_py.processing.interrupts import raise_interrupt
 
-__all__ = ["ErrorText", "error_text", "label_text", "message_of", "one_line", "plain_text", "type_name"]
+__all__ = [
+    "ErrorText",
+    "error_text",
+    "label_text",
+    "message_of",
+    "one_line",
+    "placed_error_text",
+    "plain_text",
+    "type_name",
+]
 
 MOST_NAME = 200
 MOST_MESSAGE = 4_000
@@ -36,6 +45,15 @@ class ErrorText(NamedTuple):
 def error_text(error: BaseException) -> ErrorText:
     """Return what can be shown of an exception; never raises, except for an interrupt."""
     return ErrorText(type_name(error), message_of(error))
+
+
+def placed_error_text(error: BaseException) -> ErrorText:
+    """Return what can be shown of an exception that belongs to no event: of an explained error, where it is, too."""
+    name, message = error_text(error)
+    place = _read(lambda: getattr(error, "where", ""))
+    if not issubclass(type(error), ExplainedError) or not isinstance(place, str) or not place:
+        return ErrorText(name, message)
+    return ErrorText(name, plain_text(f"{message}, in {place}", MOST_MESSAGE))
 
 
 def one_line(error: BaseException) -> str:

@@ -20,7 +20,7 @@ from opencqrs_py.model.partition import Partition
 from opencqrs_py.model.progress import Cursor, Skip
 from opencqrs_py.processing.clocks import SystemClock
 from opencqrs_py.processing.dispatch import ChunkFailedError, Dispatcher
-from opencqrs_py.processing.error_text import error_text, label_text
+from opencqrs_py.processing.error_text import error_text, label_text, placed_error_text
 from opencqrs_py.processing.feed import Feed, UnsequencedError
 from opencqrs_py.processing.interrupts import raise_interrupt
 from opencqrs_py.processing.ports import Clock, ProgressTracker, UnitOfWork
@@ -87,7 +87,7 @@ class PartitionProcessor:
             sure = self._confirmed(cursor) if cursor.doubtful else cursor
         except BaseException as error:
             raise_interrupt(error)
-            return self._doubtful(Outcome(cursor, trouble=self._trouble(error, Origin.FRAMEWORK)))
+            return self._doubtful(Outcome(cursor, trouble=self._reading_trouble(error)))
         outcome = self._step(sure)
         fenced = outcome.trouble is not None and outcome.trouble.origin is Origin.FENCED
         return self._doubtful(self._taken_over(sure, outcome) if fenced and cursor.shared else outcome)
@@ -133,7 +133,7 @@ class PartitionProcessor:
             return Outcome(cursor, trouble=replace(trouble, event=label_text(lambda: event.label)))
         except BaseException as error:  # whatever a store raises is an outcome
             raise_interrupt(error)
-            return Outcome(cursor, trouble=self._trouble(error, Origin.FRAMEWORK))
+            return Outcome(cursor, trouble=self._reading_trouble(error))
         if not events:
             return Outcome(cursor.moved_to(upto, stored=False))
         chunk, upto = self._chunk(cursor, events, upto)
@@ -296,6 +296,10 @@ class PartitionProcessor:
         if frames or event is None or origin not in (Origin.HANDLER, Origin.OUTAGE):
             return frames
         return "".join(f"  in handler {place}\n" for place in self._dispatcher.places(event)).rstrip()
+
+    def _reading_trouble(self, error: BaseException) -> Trouble:
+        """Return the trouble of an error before there is an event: it names the file and line, where there is one."""
+        return replace(self._trouble(error, Origin.FRAMEWORK), message=placed_error_text(error).message)
 
     def _origin(self, error: BaseException, otherwise: Origin) -> Origin:
         kind = type(error)  # not isinstance, which asks the error itself for its class

@@ -218,6 +218,95 @@ def test_a_last_line_without_its_end_is_an_event_when_a_file_comes_after_it(tmp_
     assert source.head() == 3
 
 
+def test_a_last_line_that_is_completed_after_the_next_file_came_is_waited_for(tmp_path, source) -> None:
+    path = tmp_path / "a.ndjson"
+    path.write_bytes(line(1) + line(2)[:20])
+    assert source.head() == 1
+    put(tmp_path / "b.ndjson", 3)
+    assert source.head() == 3
+    assert [one.id for one in source.read(0, 10, ALL).events] == ["1"]
+    error = refusal(lambda: source.read(1, 10, ALL), "OCQ-213")
+    assert error.what.startswith("the file's last line is not complete, although another file comes after it: not JSON")
+    assert error.where == f"{path}:2"
+    assert "complete the line" in error.fix
+    with path.open("ab") as file:
+        file.write(line(2)[20:])
+    assert source.head() == 3
+    assert [(one.position, one.id) for one in source.read(1, 10, ALL).events] == [(2, "2"), (3, "3")]
+    assert ids(FileEventSource(tmp_path)) == ["1", "2", "3"]
+
+
+def test_lines_that_are_added_after_positions_of_the_next_file_are_known_are_refused(tmp_path, source, clock) -> None:
+    path = tmp_path / "a.ndjson"
+    path.write_bytes(line(1) + line(2)[:20])
+    put(tmp_path / "b.ndjson", 3)
+    assert source.head() == 3
+    with path.open("ab") as file:
+        file.write(line(2)[20:] + line(9))
+    clock.advance(5)
+    for _ in range(2):
+        error = refusal(source.head, "OCQ-342")
+    assert "a.ndjson has grown by more than the end of its last line after a file came after it" in error.what
+
+
+def test_lines_that_are_added_before_positions_of_the_next_file_are_known_count(tmp_path, source, clock) -> None:
+    path = put(tmp_path / "a.ndjson", 1)
+    assert source.read(0, 1, ALL).upto == 1
+    put(tmp_path / "b.ndjson", 3)
+    source._log.look_at_all()
+    with path.open("ab") as file:
+        file.write(line(2))
+    clock.advance(5)
+    assert ids(source) == ["1", "2", "3"]
+
+
+@pytest.mark.parametrize("suffix", ["ndjson", "ndjson.gz", "jsonl.zst"])
+@pytest.mark.parametrize("start", [b"", b"\n", b"\r\n \n"])
+def test_a_byte_order_mark_is_passed_over(tmp_path, source, suffix: str, start: bytes) -> None:
+    path = tmp_path / f"a.{suffix}"
+    content = b"\xef\xbb\xbf" + start + line(1) + line(2)
+    if suffix == "ndjson":
+        path.write_bytes(content)
+    elif suffix == "ndjson.gz":
+        path.write_bytes(gzip.compress(content))
+    else:
+        with pa.OSFile(str(path), "wb") as raw, pa.CompressedOutputStream(raw, "zstd") as file:
+            file.write(content)
+    assert FileEventSource(tmp_path).head() == 2
+    assert ids(source, limit=1) == ["1", "2"]
+    assert [one.id for one in events_of_file(path)] == ["1", "2"]
+    fingerprint = source.fingerprint(1)
+    FileEventSource(tmp_path).verify(1, fingerprint)
+
+
+@pytest.mark.parametrize("content", [b"", b"\n", b"\n\n"])
+def test_a_byte_order_mark_alone_is_no_event(tmp_path, source, content: bytes) -> None:
+    (tmp_path / "a.ndjson").write_bytes(b"\xef\xbb\xbf" + content)
+    put(tmp_path / "b.ndjson", 1)
+    assert ids(source) == ["1"]
+    assert source.head() == 1
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-be"])
+def test_a_file_in_utf_16_is_named_as_such(tmp_path, source, encoding: str) -> None:
+    bom = b"\xfe\xff" if encoding == "utf-16-be" else b""
+    (tmp_path / "a.ndjson").write_bytes(bom + line(1).decode().encode(encoding))
+    put(tmp_path / "b.ndjson", 1)
+    error = refusal(lambda: source.read(0, 1, ALL), "OCQ-212")
+    assert (error.what, error.where) == ("the file is UTF-16, not UTF-8", f"{tmp_path / 'a.ndjson'}:1")
+    assert "iconv" in error.fix
+
+
+@pytest.mark.parametrize(
+    ("bad", "what"), [(b'{"id":"\xe4"}\n', "not UTF-8 (0xe4 at byte 8 of the line)"), (b'{"id":"\0"}\n', "not JSON (")]
+)
+def test_latin_1_and_nul_are_named_with_their_line(tmp_path, source, bad: bytes, what: str) -> None:
+    (tmp_path / "a.ndjson").write_bytes(line(1) + bad)
+    error = refusal(lambda: source.read(1, 1, ALL), "OCQ-212")
+    assert error.what.startswith(what)
+    assert error.where == f"{tmp_path / 'a.ndjson'}:2"
+
+
 @pytest.mark.parametrize("suffix", ["gz", "zst"])
 def test_a_compressed_last_line_needs_no_end(tmp_path, suffix: str) -> None:
     path = put(tmp_path / f"a.ndjson.{suffix}", 1)
@@ -491,18 +580,63 @@ def test_a_time_that_is_none_stays_a_text_in_parquet(tmp_path) -> None:
 def test_a_folder_that_is_away_is_an_outage_until_it_is_back(tmp_path, clock) -> None:
     folder = tmp_path / "log"
     source = FileEventSource(folder, clock)
-    error = refusal(source.head, "OCQ-340")
-    assert source.is_outage(error)
-    assert error.where == str(folder)
-    assert "No such file or directory" in error.what
     folder.mkdir()
     put(folder / "a.ndjson", 1)
     assert source.head() == 1
     folder.rename(tmp_path / "away")
     clock.advance(10)
-    assert source.is_outage(refusal(lambda: source.read(0, 1, ALL), "OCQ-340"))
+    error = refusal(lambda: source.read(0, 1, ALL), "OCQ-340")
+    assert source.is_outage(error)
+    assert error.where == str(folder)
+    assert "No such file or directory" in error.what
     (tmp_path / "away").rename(folder)
     assert ids(source) == ["1"]
+
+
+@pytest.mark.parametrize(
+    "name", ["nowhere", "nowhere/events.ndjson", "a.ndjson/b.ndjson", "*.ndjson", "2026-??.ndjson"]
+)
+def test_a_path_at_which_nothing_ever_was_is_no_outage(tmp_path, clock, name: str) -> None:
+    put(tmp_path / "a.ndjson", 1)
+    source = FileEventSource(tmp_path / name, clock)
+    for act in (source.head, lambda: source.read(0, 1, ALL), lambda: source.verify(1, "")):
+        error = refusal(act, "OCQ-346")
+        assert not source.is_outage(error)
+        assert error.where == str(tmp_path / name)
+        assert ("patterns are not expanded" in error.fix) == ("*" in name or "?" in name)
+
+
+def test_a_path_at_which_something_comes_later_is_a_log(tmp_path, clock) -> None:
+    source = FileEventSource(tmp_path / "log", clock)
+    refusal(source.head, "OCQ-346")
+    (tmp_path / "log").mkdir()
+    assert source.head() == 0
+
+
+def test_a_link_that_leads_nowhere_is_refused(tmp_path, source) -> None:
+    put(tmp_path / "b.ndjson", 1)
+    (tmp_path / "a.ndjson").symlink_to(tmp_path / "nowhere")
+    error = refusal(source.head, "OCQ-344")
+    assert error.what == "a.ndjson is a link that leads nowhere, so its events cannot be read"
+    assert error.where == str(tmp_path / "a.ndjson")
+    put(tmp_path / "nowhere.ndjson", 2).rename(tmp_path / "nowhere")
+    assert ids(source) == ["2", "1"]
+
+
+def test_what_is_passed_over_is_logged_once(tmp_path, source, caplog) -> None:
+    put(tmp_path / "a.ndjson", 1)
+    for name in ("b.json", ".hidden", "_SUCCESS", "c.csv"):
+        (tmp_path / name).write_text("x")
+    (tmp_path / "2026").mkdir()
+    (tmp_path / "d.ndjson").mkdir()
+    source.head()
+    source.renew()
+    (said,) = caplog.messages
+    assert "2026, b.json, c.csv, d.ndjson are no files of events and are passed over" in said
+    assert str(tmp_path) in said
+    (tmp_path / "z.json").write_text("x")
+    source.renew()
+    assert "z.json is no file of events and is passed over" in caplog.messages[1]
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")

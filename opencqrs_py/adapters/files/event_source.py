@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import re
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime
 from pathlib import Path
 from threading import RLock
+from types import TracebackType
 
 from opencqrs_py.adapters.files.history import History
 from opencqrs_py.adapters.files.log import FileLog
@@ -23,6 +25,7 @@ from opencqrs_py.processing.ports import Clock, Watch
 __all__ = ["FileEventSource"]
 
 _MOST_AT_ONCE = 20_000  # events that one read looks at, so that other threads get their turn
+_PATTERN = re.compile(r"[*?\[{]")
 _EVERYTHING = Selection()
 
 
@@ -54,8 +57,8 @@ class FileEventSource:
         The first time, all events are counted, one file after the other; reads go on in between.
 
         Raises:
-            EventStoreError: OCQ-340, if the files cannot be read for now; OCQ-341, OCQ-342 or OCQ-344, if positions
-                would change or files are not as they should be.
+            EventStoreError: OCQ-340, if the files cannot be read for now; OCQ-346, if there never were any; OCQ-341,
+                OCQ-342 or OCQ-344, if positions would change or files are not as they should be.
             EventFormatError: OCQ-213, if a file is damaged or not complete yet.
         """
         with self._held():
@@ -190,16 +193,22 @@ class FileEventSource:
         with self._lock:
             self._readers.close()
 
-    @contextmanager
-    def _held(self) -> Iterator[None]:
-        with self._lock:
-            try:
-                yield
-            except OSError as error:
-                where = str(error.filename or self.path)
-                fix = "check that it exists, that this user may read it, and event-store.url"
-                what = f"the files of events cannot be read ({error.strerror or error})"
-                raise EventStoreError("OCQ-340", what, where, fix) from error
+    def _held(self) -> _Held:
+        return _Held(self._lock, self._explained)
+
+    def _explained(self, error: OSError) -> EventStoreError:
+        """Return what to say of an error of the operating system.
+
+        If there was nothing at the path since this object was made, it is no outage: to wait could be in vain.
+        """
+        if not self._log.was_seen and isinstance(error, FileNotFoundError | NotADirectoryError):
+            fix = "create it, or correct event-store.url"
+            if _PATTERN.search(self.path.name):
+                fix = "patterns are not expanded: name the folder; its files of events are one log"
+            return EventStoreError("OCQ-346", "there is no file or folder of events", str(self.path), fix)
+        what = f"the files of events cannot be read ({error.strerror or error})"
+        fix = "check that it exists, that this user may read it, and event-store.url"
+        return EventStoreError("OCQ-340", what, str(error.filename or self.path), fix)
 
     def _is_unchanged(self) -> bool:
         try:
@@ -210,7 +219,7 @@ class FileEventSource:
 
     def _begin_anew(self) -> None:
         self._readers.close()
-        self._log = FileLog(self.path, self._clock)
+        self._log = FileLog(self.path, self._clock, was_seen=self._log.was_seen)
         self._history = History(self._log)
 
     def _read_file(self, index: int, reading: _Reading) -> None:
@@ -226,6 +235,26 @@ class FileEventSource:
             if reading.upto == reading.after:
                 raise
             reading.full = True
+
+
+class _Held:
+    """Holds a lock; an error of the operating system leaves as an explained one, with no frame of other libraries."""
+
+    def __init__(self, lock: AbstractContextManager[object], explained: Callable[[OSError], EventStoreError]) -> None:
+        self._lock = lock
+        self._explained = explained
+
+    def __enter__(self) -> None:
+        self._lock.__enter__()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if isinstance(error, OSError):
+                raise self._explained(error) from error
+        finally:
+            self._lock.__exit__(kind, error, trace)
 
 
 class _Reading:

@@ -49,21 +49,22 @@ class KnownFile:
         try:
             found = self.path.stat()
         except FileNotFoundError:
-            raise self._refused("is gone") from None
+            raise self.refused("is gone") from None
         now = found.st_size, found.st_mtime_ns, found.st_ino
         if now == self._seen:
             return
         if found.st_size < self.size:
-            raise self._refused(f"has shrunk from {self.size:,} to {found.st_size:,} bytes")
+            raise self.refused(f"has shrunk from {self.size:,} to {found.st_size:,} bytes")
         if self._seen is not None and found.st_size > self.size and not may_grow:
-            raise self._refused(f"has grown from {self.size:,} to {found.st_size:,} bytes and was complete before")
+            raise self.refused(f"has grown from {self.size:,} to {found.st_size:,} bytes and was complete before")
         with self.path.open("rb") as file:
             if self._seen is not None and fingerprint(file, self.size) != self.print:
-                raise self._refused("has changed")
+                raise self.refused("has changed")
             self.print = fingerprint(file, found.st_size)
         self.size, self._seen = found.st_size, now
 
-    def _refused(self, what: str) -> EventStoreError:
+    def refused(self, what: str) -> EventStoreError:
+        """Return the error that says what has happened to the file."""
         said = f"{self.path.name} {what}, so positions of events that were read would change"
         return EventStoreError("OCQ-342", said, str(self.path), _FIX)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
+from codecs import BOM_UTF8
 from typing import BinaryIO, NamedTuple
 
 __all__ = ["LineIndex", "Mark"]
@@ -44,6 +45,8 @@ class LineIndex:
             *lines, rest = block.split(b"\n")
             if lines:
                 event, line, offset = self.end
+                if offset == 0:
+                    lines[0] = lines[0].removeprefix(BOM_UTF8)
                 passed = Mark(event + _events_in(lines), line + len(lines), offset + len(block) - len(rest))
                 self.pass_to(passed)
             wanted = _BLOCK if lines else len(rest)  # a line longer than a block: look at twice as much

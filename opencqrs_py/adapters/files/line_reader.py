@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from codecs import BOM_UTF8, BOM_UTF16_BE, BOM_UTF16_LE
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import BinaryIO
 
-from opencqrs_py.adapters.files.damage import DAMAGE, MEND, damaged
+from opencqrs_py.adapters.files.damage import DAMAGE, REPAIR, REPAIR_WHOLE, damaged
 from opencqrs_py.adapters.files.line_index import Mark
 from opencqrs_py.errors import EventFormatError
 from opencqrs_py.model.cloudevents import parse_event
@@ -64,6 +65,7 @@ class LineReader:
         self._damaged: BaseException | None = None
         self._at_end = at_end
         self._at_stop = at_stop
+        self._fix = REPAIR_WHOLE if self._stored and compressed else REPAIR
 
     def __iter__(self) -> Iterator[Event]:
         """Yield one event after the other; raises as ``take``."""
@@ -102,7 +104,7 @@ class LineReader:
         self._file.close()
 
     def _take_together(self, lines: list[bytes], into: list[Event], types: frozenset[str] | None) -> bool:
-        full = [line for line in lines if not line.isspace()] if any(map(bytes.isspace, lines)) else lines
+        full = list(filter(bytes.strip, lines)) if any(map(bytes.isspace, lines)) else lines
         events = surely_events(full, self._before + self.number + 1, types) if self._stored else None
         if events is None:
             return False
@@ -112,7 +114,7 @@ class LineReader:
 
     def _take_each(self, lines: list[bytes], into: list[Event], types: frozenset[str] | None) -> None:
         for line in lines:
-            is_event = not line.isspace()
+            is_event = bool(line.strip())
             if is_event:
                 event = self._parsed(line)
                 if types is None or event.type in types:
@@ -123,7 +125,18 @@ class LineReader:
         try:
             return parse_event(line, self._before + self.number + 1, stored=self._stored)
         except EventFormatError as error:
-            raise EventFormatError(error.code, error.what, f"{self.path}:{self._line + 1}", MEND) from None
+            place = f"{self.path}:{self._line + 1}"
+            if self._line == 0 and line.startswith((BOM_UTF16_LE, BOM_UTF16_BE)):
+                fix = "convert the file to UTF-8, as with iconv -f UTF-16 -t UTF-8, then restart"
+                raise EventFormatError(error.code, "the file is UTF-16, not UTF-8", place, fix) from None
+            if self._may_be_completed(line):
+                what = f"the file's last line is not complete, although another file comes after it: {error.what}"
+                fix = "let its writer complete the line, and begin the next file only then; or repair the line"
+                raise EventFormatError("OCQ-213", what, place, fix) from None
+            raise EventFormatError(error.code, error.what, place, self._fix) from None
+
+    def _may_be_completed(self, line: bytes) -> bool:
+        return self._stored and self._size is not None and not line.endswith(b"\n")
 
     def _pass(self, lines: Sequence[bytes], events: int) -> None:
         self.number += events
@@ -140,6 +153,9 @@ class LineReader:
                 self._damaged = error  # the lines before it come first
         self._leave_out(lines)
         if lines:
+            if self._offset == 0 and lines[0].startswith(BOM_UTF8):
+                self._offset = len(BOM_UTF8)
+                lines[0] = lines[0][self._offset :]
             return lines
         if self._damaged is not None:
             raise damaged(self._damaged, f"{self.path}, behind line {self._line}") from self._damaged

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from codecs import BOM_UTF8
 from contextlib import closing
 from pathlib import Path
 from typing import BinaryIO
@@ -13,6 +14,7 @@ from opencqrs_py.adapters.files.identity import KnownFile, fingerprint
 from opencqrs_py.adapters.files.line_index import LineIndex, Mark
 from opencqrs_py.adapters.files.line_reader import LineReader
 from opencqrs_py.adapters.files.opening import unpacked
+from opencqrs_py.errors import EventStoreError
 
 __all__ = ["CompressedLines", "PlainLines"]
 
@@ -33,12 +35,18 @@ class PlainLines:
         self._stops: dict[int, Mark] = {}  # where readers stopped lately, by the number of the next event
         self._ends: dict[int, Mark] = {}  # where events end that were asked for lately, likewise
         self._closed = False
-        self._tail: int | None = None  # events behind the last line end, once the file is closed
+        self._final: int | None = None  # number of events, once the file is closed and they are counted
+        self._refusal: EventStoreError | None = None
 
     def look(self, *, newest: bool) -> None:
         """Take in what has been added; the file is closed as soon as it is not the newest one."""
-        self.known.look(may_grow=not self._closed)
+        if self._refusal is not None:
+            raise self._refusal
+        size = self.known.size
+        self.known.look(may_grow=self._may_grow())
         self._closed = not newest
+        if self._final is not None and self.known.size > size:
+            self._check_growth(self._final)
 
     def may_hold(self, number: int) -> bool:
         """Return whether there may be an event of that number, from 0. Counts nothing where it was last read."""
@@ -49,14 +57,19 @@ class PlainLines:
 
     def count(self) -> int:
         """Return how many events there are by now."""
-        if self._index.end.offset < self.known.size and self._tail is None:
+        if self._final is not None:
+            return self._final
+        tail = b""
+        if self._index.end.offset < self.known.size:
             with self.path.open("rb") as file:
                 self._index.advance(file, self.known.size)
                 if self._closed:
                     file.seek(self._index.end.offset)
                     tail = file.read(self.known.size - self._index.end.offset)
-                    self._tail = int(bool(tail.strip()))
-        return self._index.end.event + (self._tail or 0)
+        events = self._index.end.event + _holds_event(tail, self._index.end.offset)
+        if self._closed:
+            self._final = events
+        return events
 
     def extent(self, number: int) -> tuple[int, bytes]:
         """Return the size in bytes of the first ``number`` events (at least 1), and its digest.
@@ -68,7 +81,7 @@ class PlainLines:
             if number < count:
                 end = self._end_of(file, number)
             else:
-                end = self.known.size if self._tail else self._index.end.offset
+                end = self.known.size if count > self._index.end.event else self._index.end.offset
             size = _without_space(file, end)
             return size, fingerprint(file, size)
 
@@ -80,7 +93,7 @@ class PlainLines:
     def reader(self, first: int, before: int) -> LineReader:
         """Open a reader at the event of that number or somewhat before it."""
         mark = self._stops.get(first) or self._index.mark_before(first)
-        self.known.look(may_grow=not self._closed)
+        self.known.look(may_grow=self._may_grow())
         file = self.path.open("rb", buffering=_BUFFER)
         file.seek(mark.offset)
         return LineReader(
@@ -93,6 +106,19 @@ class PlainLines:
             at_stop=self._remember,
         )
 
+    def _may_grow(self) -> bool:
+        """Return whether something may be added: what follows moves no event, or the last line lacks its end."""
+        return not self._closed or self._final is None or self._final > self._index.end.event
+
+    def _check_growth(self, events: int) -> None:
+        """Refuse what was added to a closed file, unless it only completes the last line."""
+        self._final = None
+        if self.count() != events:
+            self._refusal = self.known.refused(
+                "has grown by more than the end of its last line after a file came after it"
+            )
+            raise self._refusal
+
     def _end_of(self, file: BinaryIO, number: int) -> int:
         """Return the byte after the line that holds the event of that number, from 1."""
         known = self._stops.get(number) or self._ends.get(number)
@@ -103,7 +129,7 @@ class PlainLines:
         file.seek(offset)
         while event < number:
             text = file.readline()
-            event, line, offset = event + (not text.isspace()), line + 1, offset + len(text)
+            event, line, offset = event + _holds_event(text, offset), line + 1, offset + len(text)
         _keep(self._ends, Mark(event, line, offset))
         return offset
 
@@ -118,6 +144,11 @@ def _keep(marks: dict[int, Mark], mark: Mark) -> None:
     marks[mark.event] = mark
     if len(marks) > _STOPS:
         del marks[next(iter(marks))]
+
+
+def _holds_event(line: bytes, offset: int) -> bool:
+    """Return whether a line has something in it; at the beginning of a file a byte order mark is nothing."""
+    return bool((line.removeprefix(BOM_UTF8) if offset == 0 else line).strip())
 
 
 def _without_space(file: BinaryIO, end: int) -> int:
@@ -157,7 +188,7 @@ class CompressedLines:
         if self._count is None:
             with closing(unpacked(self.path, self._compression)) as file:
                 try:
-                    self._count = sum(1 for line in file if not line.isspace())
+                    self._count = _holds_event(file.readline(), 0) + sum(1 for line in file if not line.isspace())
                 except DAMAGE as error:
                     raise damaged(error, str(self.path)) from error
         return self._count

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from bisect import bisect_right
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from opencqrs_py.adapters.files.folder import files_of
-from opencqrs_py.adapters.files.formats import Compression, FileFormat, Kind, format_of
+from opencqrs_py.adapters.files.folder import listing
+from opencqrs_py.adapters.files.formats import SUFFIXES, Compression, FileFormat, Kind, format_of
 from opencqrs_py.adapters.files.lines import CompressedLines, PlainLines
 from opencqrs_py.adapters.files.readers import EventFile
 from opencqrs_py.adapters.files.rows import ParquetRows
@@ -17,6 +18,9 @@ from opencqrs_py.processing.ports import Clock
 
 __all__ = ["FileLog"]
 
+_log = logging.getLogger(__name__)
+
+_MOST_MENTIONED = 5  # names in one message
 _SETTLED = 2.0  # seconds after which a change of the folder shows in its time, on any file system
 _THOROUGH_EVERY = 5.0  # seconds between two looks at all files, at most
 
@@ -29,15 +33,18 @@ class FileLog:
     Args:
         path: A folder, or one file.
         clock: Time.
+        was_seen: Whether there was something at the path before; true as soon as there is.
     """
 
-    def __init__(self, path: Path, clock: Clock) -> None:
+    def __init__(self, path: Path, clock: Clock, *, was_seen: bool = False) -> None:
+        self.was_seen = was_seen
         self.path = path
         self.files: list[EventFile] = []
         self._clock = clock
         self._before: list[int] = []  # events before each file; shorter than the files as long as some are uncounted
         self._folder_time: int | None = None  # the folder's at the last thorough look; None if it may not be settled
         self._due = float("-inf")
+        self._mentioned: set[str] = set()
 
     def look(self, position: int | None = None) -> None:
         """Take in what was added since the last look.
@@ -65,7 +72,8 @@ class FileLog:
     def look_at_all(self) -> None:
         """Take in what was added, and look at every file; raises as ``look``."""
         changed, now = self.path.stat().st_mtime_ns, self._clock.now()
-        found = files_of(self.path)
+        found, others = listing(self.path)
+        self.was_seen = True
         known = {file.path for file in self.files}
         new = [path for path in found if path not in known]
         if self.files:
@@ -74,9 +82,19 @@ class FileLog:
         for file in files:
             file.look(newest=file is files[-1])
         self.files = files
+        self._mention(others)
         age = now - datetime.fromtimestamp(changed / 1e9, UTC)
         self._folder_time = changed if age.total_seconds() > _SETTLED else None
         self._due = self._clock.monotonic() + _THOROUGH_EVERY
+
+    def _mention(self, others: Sequence[str]) -> None:
+        """Log once what is passed over, as it may be events under a wrong name."""
+        new = [name for name in others if name not in self._mentioned]
+        if new:
+            self._mentioned.update(new)
+            shown = ", ".join(new[:_MOST_MENTIONED]) + (", …" if len(new) > _MOST_MENTIONED else "")
+            what = "is no file of events and is" if len(new) == 1 else "are no files of events and are"
+            _log.warning("in %s, %s %s passed over; names of events end with %s", self.path, shown, what, SUFFIXES)
 
     def before(self, index: int) -> int:
         """Return the number of events in the files before the one with that index, ``0..len(files) - 1``.

@@ -9,7 +9,7 @@ from typing import Any
 
 import orjson
 
-from opencqrs_py.adapters.files.damage import MEND, damaged
+from opencqrs_py.adapters.files.damage import REPAIR, REPAIR_WHOLE, damaged
 from opencqrs_py.errors import EventFormatError
 from opencqrs_py.model.duplicate_keys import first_duplicate
 from opencqrs_py.model.event import Event
@@ -56,6 +56,7 @@ class RowReader:
         self.ended = False
         self._before = before
         self._imported = imported
+        self._fix = REPAIR if imported else REPAIR_WHOLE
         self._file = file
         self._rows = _rows(file, group, check_time if imported else microseconds)
 
@@ -75,7 +76,7 @@ class RowReader:
         if self._imported and not isinstance(row, str):
             row = _wrong_json(row[_PAYLOAD], "payload") or row
         if isinstance(row, str):
-            raise EventFormatError("OCQ-212", row, f"{self.path}, row {self.number + 1}", MEND)
+            raise EventFormatError("OCQ-212", row, f"{self.path}, row {self.number + 1}", self._fix)
         self.number += 1
         return Event(self._before + self.number, *row)
 

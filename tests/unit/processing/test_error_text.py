@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter
 
-from opencqrs_py.errors import AssemblyError, EventFormatError
+from opencqrs_py.errors import AssemblyError, EventFormatError, ExplainedError
 from opencqrs_py.model import Origin, Trouble
-from opencqrs_py.processing.error_text import error_text, label_text, one_line, plain_text
+from opencqrs_py.processing.error_text import error_text, label_text, one_line, placed_error_text, plain_text
 from opencqrs_py.processing.interrupts import raise_interrupt
 from opencqrs_py.processing.tracebacks import own_frames
 
@@ -270,3 +270,25 @@ def test_an_interrupt_passes_on_the_main_thread_only(error: BaseException) -> No
 @pytest.mark.parametrize("make", ERRORS.values(), ids=ERRORS.keys())
 def test_nothing_else_passes_for_an_interrupt(make: Callable[[], BaseException]) -> None:
     raise_interrupt(make())
+
+
+class _NoPlace(ExplainedError):
+    @property
+    def where(self) -> str:
+        raise RuntimeError
+
+    @where.setter
+    def where(self, value: str) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (ExplainedError("OCQ-212", "not JSON", "a.ndjson:3", "fix"), "not JSON, in a.ndjson:3"),
+        (ExplainedError("OCQ-212", "not JSON"), "not JSON"),
+        (_NoPlace("OCQ-212", "not JSON", "a.ndjson:3"), "not JSON"),
+        (ValueError("wrong"), "wrong"),
+    ],
+)
+def test_an_error_of_no_event_names_its_place(error: Exception, message: str) -> None:
+    assert placed_error_text(error).message == message

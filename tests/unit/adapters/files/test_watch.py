@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from opencqrs_py.adapters.files.watch import FileWatch
 from opencqrs_py.testing import FakeClock
 
@@ -29,24 +31,37 @@ def test_what_is_there_already_is_told_at_once() -> None:
     assert folder.pauses == []
 
 
-def test_pauses_grow_up_to_a_quarter_of_a_second() -> None:
+def test_pauses_grow_up_to_40_milliseconds() -> None:
     folder = Folder()
     assert folder.watch.wait(0, 10) == 0
-    assert folder.pauses[:3] == [0.02, 0.03, 0.045]
-    assert max(folder.pauses) == 0.25
-    assert sum(folder.pauses) == folder.clock.monotonic() == 10
+    assert folder.pauses[:3] == [0.01, 0.015, 0.0225]
+    assert max(folder.pauses) == 0.04
+    assert sum(folder.pauses) == pytest.approx(10)
+    assert folder.clock.monotonic() == pytest.approx(10)
 
 
 def test_after_something_came_the_pauses_are_short_again() -> None:
     folder = Folder((5, 1))
     assert folder.watch.wait(0, 10) == 1
-    assert 5 <= folder.clock.monotonic() <= 5.25
+    assert 5 <= folder.clock.monotonic() <= 5.04
     folder.pauses.clear()
     folder.watch.wait(1, 1)
-    assert folder.pauses[0] == 0.02
+    assert folder.pauses[0] == 0.01
 
 
 def test_a_wait_without_time_looks_once() -> None:
     folder = Folder()
     assert folder.watch.wait(0, 0) == 0
     assert folder.pauses == []
+
+
+@pytest.mark.parametrize(("look", "most"), [(0.001, 0.04), (0.05, 0.2), (60, 1.0)])
+def test_looks_that_take_long_are_farther_apart(look: float, most: float) -> None:
+    folder = Folder()
+
+    def slow() -> int:
+        folder.clock.advance(look)
+        return 0
+
+    FileWatch(slow, folder.clock, folder.pause).wait(0, 10 + 100 * look)
+    assert max(folder.pauses) == pytest.approx(most)

@@ -1,0 +1,151 @@
+"""Files as event store, and what goes wrong with them: a message with file and line, and never a loss in silence."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from sqlalchemy import create_engine, text
+
+from opencqrs_py import Application
+from opencqrs_py.errors import EventStoreError
+from opencqrs_py.model.progress import ProcessorState
+
+HANDLERS = """
+from opencqrs_py import Event, event_handling, on_start
+from sqlalchemy import Connection, text
+
+@on_start("seen")
+def table(connection: Connection) -> None:
+    connection.execute(text("CREATE TABLE IF NOT EXISTS seen (id TEXT)"))
+
+@event_handling("seen", types=["*"])
+def see(event: Event, connection: Connection) -> None:
+    connection.execute(text("INSERT INTO seen VALUES (:id)"), {"id": event.id})
+"""
+LINE = '{{"id":"{}","source":"s","type":"t","subject":"/x","data":{{}}}}\n'
+
+
+@pytest.fixture
+def handlers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "file_handlers.py").write_text(HANDLERS)
+    monkeypatch.syspath_prepend(tmp_path / "code")
+    yield __import__("file_handlers")
+    del sys.modules["file_handlers"]
+
+
+@pytest.fixture
+def events(tmp_path: Path) -> Path:
+    folder = tmp_path / "events"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture
+def application(tmp_path: Path, handlers: ModuleType) -> Callable[..., Application]:
+    def made(url: str = "file:events/") -> Application:
+        settings = {
+            "event-handling.standard.processing.engine": "thread",
+            "event-store.url": url,
+            "database.url": "sqlite:///read.db",
+        }
+        return Application(settings, [handlers], tmp_path)
+
+    return made
+
+
+def put(path: Path, *numbers: int) -> None:
+    path.write_text("".join(LINE.format(number) for number in numbers))
+
+
+def seen(tmp_path: Path) -> list[str]:
+    with create_engine(f"sqlite:///{tmp_path}/read.db").connect() as connection:
+        return list(connection.execute(text("SELECT id FROM seen ORDER BY rowid")).scalars())
+
+
+def bad_row(path: Path) -> None:
+    columns = {"id": ["1", ""], "source": ["s", "s"], "type": ["t", "t"]}
+    pq.write_table(pa.table(columns), path.with_suffix(".parquet"))
+
+
+BAD = {
+    "line": (lambda path: path.write_text(LINE.format(1) + "nope\n"), "a.ndjson:2", "not JSON ("),
+    "utf-16": (lambda path: path.write_text(LINE.format(1), "utf-16"), "a.ndjson:1", "the file is UTF-16, not UTF-8"),
+    "latin-1": (lambda path: path.write_text(LINE.format(1) + '"ä"\n', "latin-1"), "a.ndjson:2", "not UTF-8 (0xe4"),
+    "nul": (lambda path: path.write_text(LINE.format(1) + '"\0"\n'), "a.ndjson:2", "not JSON ("),
+    "row": (bad_row, "a.parquet, row 2", "the column 'id' is empty"),
+}
+
+
+@pytest.mark.parametrize("kind", BAD)
+def test_run_and_status_name_file_and_line_of_what_is_no_event(tmp_path, events, application, kind: str) -> None:
+    write, place, what = BAD[kind]
+    write(events / "a.ndjson")
+    (partition,) = application().run(until_caught_up=True).partitions
+    (shown,) = (p for group in application().status() for p in group.partitions)
+    for status in (partition, shown):
+        assert status.state is ProcessorState.FAILED
+        assert what in status.error
+        assert status.error.split(" (attempt")[0].endswith(f", in {events / place}")
+
+
+def test_a_byte_order_mark_is_no_error(tmp_path, events, application) -> None:
+    (events / "a.ndjson").write_text(LINE.format(1), "utf-8-sig")
+    assert not application().run(until_caught_up=True).failed
+    assert seen(tmp_path) == ["1"]
+
+
+@pytest.mark.parametrize("url", ["file:nowhere/", "file:events/*.ndjson"])
+def test_nothing_is_waited_for_where_nothing_ever_was(tmp_path, events, application, url: str) -> None:
+    put(events / "a.ndjson", 1)
+    with pytest.raises(EventStoreError, match="OCQ-346"):
+        application(url).run(until_caught_up=True)
+
+
+def remove_oldest(events: Path) -> None:
+    (events / "1.ndjson").unlink()
+
+
+def insert(events: Path) -> None:
+    put(events / "1b.ndjson", *range(100, 105))
+
+
+def copy_and_truncate(events: Path) -> None:
+    put(events / "2.ndjson", *range(100, 120))
+
+
+def rename_to_the_end(events: Path) -> None:
+    (events / "1.ndjson").rename(events / "3.ndjson")
+
+
+def replace(events: Path) -> None:
+    put(events / "1.ndjson", *range(10, 15))
+
+
+@pytest.mark.parametrize(
+    "change", [remove_oldest, insert, copy_and_truncate, rename_to_the_end, replace], ids=lambda one: one.__name__
+)
+def test_files_that_were_changed_between_two_runs_are_refused(tmp_path, events, application, change) -> None:
+    put(events / "1.ndjson", *range(20, 25))
+    put(events / "2.ndjson", *range(25, 30))
+    assert not application().run(until_caught_up=True).failed
+    change(events)
+    for _ in range(2):
+        with pytest.raises(EventStoreError, match="OCQ-316"):
+            application().run(until_caught_up=True)
+    assert seen(tmp_path) == [str(number) for number in range(20, 30)]
+
+
+def test_files_that_were_added_between_two_runs_are_handled(tmp_path, events, application) -> None:
+    put(events / "1.ndjson", 1, 2)
+    assert not application().run(until_caught_up=True).failed
+    put(events / "1.ndjson", 1, 2, 3)
+    put(events / "2.ndjson", 4)
+    assert not application().run(until_caught_up=True).failed
+    assert seen(tmp_path) == ["1", "2", "3", "4"]
