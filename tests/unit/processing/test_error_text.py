@@ -272,7 +272,7 @@ def test_nothing_else_passes_for_an_interrupt(make: Callable[[], BaseException])
     raise_interrupt(make())
 
 
-class _NoPlace(ExplainedError):
+class _NoPlaceError(ExplainedError):
     @property
     def where(self) -> str:
         raise RuntimeError
@@ -286,7 +286,7 @@ class _NoPlace(ExplainedError):
     [
         (ExplainedError("OCQ-212", "not JSON", "a.ndjson:3", "fix"), "not JSON, in a.ndjson:3"),
         (ExplainedError("OCQ-212", "not JSON"), "not JSON"),
-        (_NoPlace("OCQ-212", "not JSON", "a.ndjson:3"), "not JSON"),
+        (_NoPlaceError("OCQ-212", "not JSON", "a.ndjson:3"), "not JSON"),
         (ValueError("wrong"), "wrong"),
     ],
 )
