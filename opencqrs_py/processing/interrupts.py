@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from threading import current_thread, main_thread
-from typing import Any
+
+from opencqrs_py.processing.exception_groups import leaves
 
 __all__ = ["raise_interrupt"]
-
-_MEMBERS: Any = BaseExceptionGroup.__dict__["exceptions"]  # of the class itself: a child may have its own
 
 
 def raise_interrupt(error: BaseException) -> None:
@@ -25,19 +24,6 @@ def raise_interrupt(error: BaseException) -> None:
     """
     if current_thread() is not main_thread():
         return
-    kind = type(error)  # not isinstance, which asks the error itself for its class
-    if issubclass(kind, KeyboardInterrupt):
-        raise error
-    if issubclass(kind, BaseExceptionGroup) and _interrupted(error):
-        raise KeyboardInterrupt from error
-
-
-def _interrupted(group: BaseException) -> bool:
-    open_groups = [group]
-    while open_groups:
-        for one in _MEMBERS.__get__(open_groups.pop()):
-            if issubclass(type(one), KeyboardInterrupt):
-                return True
-            if issubclass(type(one), BaseExceptionGroup):
-                open_groups.append(one)
-    return False
+    for one in leaves(error):
+        if issubclass(type(one), KeyboardInterrupt):
+            raise one if one is error else KeyboardInterrupt from error

@@ -21,6 +21,7 @@ from opencqrs_py.model.progress import Cursor, Skip
 from opencqrs_py.processing.clocks import SystemClock
 from opencqrs_py.processing.dispatch import ChunkFailedError, Dispatcher
 from opencqrs_py.processing.error_text import error_text, label_text, placed_error_text
+from opencqrs_py.processing.exception_groups import leaves
 from opencqrs_py.processing.feed import Feed, UnsequencedError
 from opencqrs_py.processing.interrupts import raise_interrupt
 from opencqrs_py.processing.ports import Clock, ProgressTracker, UnitOfWork
@@ -28,6 +29,9 @@ from opencqrs_py.processing.tracebacks import own_frames
 from opencqrs_py.processing.work import Work
 
 __all__ = ["PartitionProcessor"]
+
+
+_DECISIVE = (Origin.FENCED, Origin.OUTAGE, Origin.FRAMEWORK, Origin.EVENT, Origin.HANDLER)
 
 
 class _NotOpenedError(Exception):
@@ -280,7 +284,7 @@ class PartitionProcessor:
         name, message = error_text(error)
         return Trouble(
             origin=origin,
-            permanent=issubclass(type(error), NonTransientError | SystemExit),
+            permanent=any(issubclass(type(one), NonTransientError | SystemExit) for one in leaves(error)),
             error=name,
             message=message,
             traceback=self._frames(error, origin, in_hand),
@@ -302,6 +306,10 @@ class PartitionProcessor:
         return replace(self._trouble(error, Origin.FRAMEWORK), message=placed_error_text(error).message)
 
     def _origin(self, error: BaseException, otherwise: Origin) -> Origin:
+        """Return where an error arose; of a group, where the most decisive of its exceptions did."""
+        return min((self._origin_of(one, otherwise) for one in leaves(error)), key=_DECISIVE.index)
+
+    def _origin_of(self, error: BaseException, otherwise: Origin) -> Origin:
         kind = type(error)  # not isinstance, which asks the error itself for its class
         if issubclass(kind, FencedError):
             return Origin.FENCED

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from asyncio import CancelledError
+from asyncio import CancelledError, TaskGroup
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -166,6 +166,21 @@ def handler_recurses(world: World) -> None:
     world.handler = handle
 
 
+def tasks_raise(*errors: BaseException) -> Callable[[World], None]:
+    def arrange(world: World) -> None:
+        async def fail(error: BaseException) -> None:
+            raise error
+
+        async def handle(event: Lent) -> None:
+            async with TaskGroup() as tasks:
+                for error in errors:
+                    tasks.create_task(fail(error))
+
+        world.handler = handle
+
+    return arrange
+
+
 def own_pool_is_closed(world: World) -> None:
     pool = ThreadPoolExecutor(1)
     pool.shutdown()
@@ -311,6 +326,7 @@ def tracker_cannot_tell(error: Exception) -> Callable[[World], None]:
     return arrange
 
 
+NESTED = ExceptionGroup("outer", [ExceptionGroup("inner", [NonTransientError("never")])])
 RETRY, STOP, WAIT = Action.RETRY, Action.STOP, Action.WAIT
 TABLE: list[tuple[str, Callable[[World], None], Action]] = [
     ("handler: non-transient", handler_raises(NonTransientError("never")), STOP),
@@ -329,6 +345,10 @@ TABLE: list[tuple[str, Callable[[World], None], Action]] = [
     ("handler: a panic of a Rust extension", handler_raises(PanicException("out of bounds")), RETRY),
     ("handler, wrapped there: a panic", async_handler_raises(PanicException("out of bounds")), RETRY),
     ("handler: a group with a panic", handler_raises(BaseExceptionGroup("two", [PanicException()])), RETRY),
+    ("handler: tasks of a group, any exception", tasks_raise(ValueError("a"), KeyError("b")), RETRY),
+    ("handler: tasks of a group, one non-transient", tasks_raise(ValueError("a"), NonTransientError("never")), STOP),
+    ("handler: tasks of a group, the database is away (K4)", tasks_raise(KeyError("a"), ConnectionError("away")), WAIT),
+    ("handler: a group in a group, non-transient", handler_raises(NESTED), STOP),
     ("handler: the end of a generator", handler_raises(GeneratorExit()), RETRY),
     ("handler: an error without a text", handler_raises(SilentError()), RETRY),
     ("handler: an error that cannot be looked at", handler_raises(ClosedError()), RETRY),
