@@ -14,6 +14,8 @@ __all__ = [
     "AssemblyErrors",
     "ConfigurationError",
     "ConfigurationErrors",
+    "DatabaseFileError",
+    "DatabaseFileGoneError",
     "EngineError",
     "EngineLostError",
     "EventFormatError",
@@ -123,6 +125,14 @@ class EventFormatError(ExplainedError, NonTransientError):
 
 class EventStoreError(ExplainedError):
     """The event store or the database refuses what was asked of it (OCQ-3xx)."""
+
+
+class DatabaseFileError(EventStoreError):
+    """The file of an SQLite database that is in use was replaced (OCQ-342). It is no event's fault."""
+
+
+class DatabaseFileGoneError(DatabaseFileError):
+    """The file of an SQLite database that is in use was deleted or moved away (OCQ-342); it may come back."""
 
 
 class PreconditionFailedError(EventStoreError, TransientError):

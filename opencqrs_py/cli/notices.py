@@ -12,9 +12,9 @@ _MILD = (Action.RETRY, Action.WAIT, None)
 
 
 def notice_lines(notice: Notice) -> list[tuple[str, str]]:
-    """Return the lines, each with its style, that tell of a notice.
+    """Return the lines, each with its style, that report a notice.
 
-    The handler's traceback comes with the first attempt only.
+    The handler's traceback, and what to do about an explained error, come with the first attempt only.
     """
     trouble = notice.trouble
     if trouble is None:
@@ -22,4 +22,6 @@ def notice_lines(notice: Notice) -> list[tuple[str, str]]:
     lines = [(line_of(notice), "yellow" if notice.action in _MILD else "red")]
     if trouble.traceback and notice.attempt <= 1 and notice.action is not None:
         lines.append((trouble.traceback, "default"))
+    if trouble.advice and notice.attempt <= 1 and notice.action is not Action.WAIT:
+        lines.append((trouble.advice, "default"))
     return lines

@@ -12,13 +12,13 @@ from threading import Lock, Thread, current_thread, get_ident
 
 from opencqrs_py.engines.parts import ProcessorOptions, make_processing
 from opencqrs_py.engines.runs import begin, check_log, release, settle
-from opencqrs_py.errors import OpenCqrsError
+from opencqrs_py.errors import DatabaseFileError, OpenCqrsError
 from opencqrs_py.model.handler import Handler
 from opencqrs_py.model.outcome import Origin, Outcome, Trouble
 from opencqrs_py.model.partition import Partition, layout
 from opencqrs_py.model.progress import PartitionStatus
 from opencqrs_py.processing.definitions import Definition, in_order
-from opencqrs_py.processing.error_text import error_text
+from opencqrs_py.processing.error_text import advice_of, error_text
 from opencqrs_py.processing.interrupts import raise_interrupt
 from opencqrs_py.processing.ports import BackOff, EventSource, ProgressTracker, Watch
 from opencqrs_py.processing.sequencing import PartitionResolver
@@ -243,7 +243,7 @@ class EventHandlingProcessor:
         except BaseException as error:  # not of a step: an observer's, or a fault of the tracker or of the watch
             raise_interrupt(error)
             name, message = error_text(error)
-            trouble = Trouble(Origin.FRAMEWORK, permanent=False, error=name, message=message)
+            trouble = Trouble(Origin.FRAMEWORK, permanent=False, error=name, message=message, advice=advice_of(error))
             supervised.take(Outcome(supervised.cursor, trouble=trouble))
             raise
         finally:
@@ -255,10 +255,10 @@ class EventHandlingProcessor:
             with self._processing.source.watched() as watch:
                 self._follow(supervised, watch)
         except Exception as error:
-            if not self._processing.source.is_outage(error):
+            if not self._processing.source.is_outage(error) and not isinstance(error, DatabaseFileError):
                 raise
             supervised.doubt()
-            self._step(supervised)  # meets the same outage, and tells of it
+            self._step(supervised)  # meets the same error, and reports it
             self._stopping.wait(_AFTER_ERROR_SECONDS)
 
     def _follow(self, supervised: SupervisedPartition, watch: Watch) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-from opencqrs_py.errors import EventStoreError
+from opencqrs_py.errors import DatabaseFileError, EventStoreError
 from opencqrs_py.model.outcome import Origin, Outcome, Trouble
 from opencqrs_py.model.partition import Partition
 from opencqrs_py.model.progress import Cursor
@@ -166,9 +166,11 @@ def release(partition: SupervisedPartition, tracker: ProgressTracker, observer: 
 
 
 def publish(tracker: ProgressTracker, partition: SupervisedPartition) -> None:
-    """Let others see a partition's state. An outage of the database is not made worse by this."""
+    """Let others see a partition's state. What keeps the progress from being written is not made worse by this."""
     try:
         tracker.report(partition.status(), partition.cursor.epoch)
+    except DatabaseFileError:
+        pass
     except Exception as error:
         if not tracker.is_outage(error):
             raise

@@ -34,6 +34,7 @@ class HeadWatcher:
         self._on_change = changed
         self._head = 0
         self._interruptions = 0
+        self._refusal: BaseException | None = None
         self._changed = Condition()
         self._stopping = Event()
         self._is_watched = False
@@ -50,6 +51,11 @@ class HeadWatcher:
     def interruptions(self) -> int:
         """How often the watch has broken, or the head has gone back: after that the log may be another one."""
         return self._interruptions
+
+    @property
+    def refusal(self) -> BaseException | None:
+        """Why the event store cannot be watched, other than an outage; ``None`` while it can."""
+        return self._refusal
 
     def start(self) -> None:
         """Begin to look out."""
@@ -99,10 +105,14 @@ class HeadWatcher:
             if self._watch is None:
                 self._watch = self._opened.enter_context(self._source.watched())
             self._see(self._watch.wait(self._head, seconds))
+            self._refusal = None
         except BaseException as error:  # the processors meet the same error and report it
             raise_interrupt(error)
+            self._refusal = None if self._source.is_outage(error) else error
             self._interrupted()
             self._close()
+            if self._refusal is not None and self._on_change is not None:
+                self._on_change()
             self._stopping.wait(_AFTER_ERROR_SECONDS)
 
     def _close(self) -> None:

@@ -34,6 +34,7 @@ class Trouble:
         event: The event's label; empty when no event was in hand.
         event_id: CloudEvents ``id`` of the event in hand.
         event_type: CloudEvents ``type`` of the event in hand.
+        advice: Of an explained error, where it is and how to fix it, with its code, as lines; empty for others.
     """
 
     origin: Origin
@@ -45,6 +46,7 @@ class Trouble:
     event: str = ""
     event_id: str = ""
     event_type: str = ""
+    advice: str = ""
 
     @property
     def summary(self) -> str:

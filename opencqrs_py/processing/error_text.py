@@ -13,6 +13,7 @@ from opencqrs_py.processing.interrupts import raise_interrupt
 
 __all__ = [
     "ErrorText",
+    "advice_of",
     "error_text",
     "label_text",
     "message_of",
@@ -78,6 +79,18 @@ def message_of(error: BaseException) -> str:
     if isinstance(text, str):
         return plain_text(text, MOST_MESSAGE)
     return f"its text cannot be shown: str() raised {text.name}"
+
+
+def advice_of(error: BaseException) -> str:
+    """Return where an explained error is, how to fix it, and its code, as lines; empty for other errors."""
+    if not issubclass(type(error), ExplainedError):
+        return ""
+    lines = []
+    for heading, name in (("where:", "where"), ("fix:", "fix"), ("code:", "code")):
+        text = _read(lambda: getattr(error, name))  # noqa: B023 called at once
+        if isinstance(text, str) and text:
+            lines.append(f"  {heading:<6} {plain_text(text, MOST_LABEL)}")
+    return "\n".join(lines)
 
 
 def label_text(label: Callable[[], str]) -> str:

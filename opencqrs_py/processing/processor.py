@@ -8,7 +8,9 @@ from dataclasses import replace
 
 from opencqrs_py.errors import (
     AssemblyError,
+    DatabaseFileError,
     EventFormatError,
+    EventStoreError,
     FencedError,
     NonTransientError,
     ProjectCodeError,
@@ -20,7 +22,7 @@ from opencqrs_py.model.partition import Partition
 from opencqrs_py.model.progress import Cursor, Skip
 from opencqrs_py.processing.clocks import SystemClock
 from opencqrs_py.processing.dispatch import ChunkFailedError, Dispatcher
-from opencqrs_py.processing.error_text import error_text, label_text, placed_error_text
+from opencqrs_py.processing.error_text import advice_of, error_text, label_text, placed_error_text
 from opencqrs_py.processing.exception_groups import leaves
 from opencqrs_py.processing.feed import Feed, UnsequencedError
 from opencqrs_py.processing.interrupts import raise_interrupt
@@ -292,11 +294,12 @@ class PartitionProcessor:
             event=label_text(lambda: in_hand.label) if in_hand else "",
             event_id=_id_of(in_hand) if in_hand else "",
             event_type=in_hand.type if in_hand else "",
+            advice=advice_of(error),
         )
 
     def _frames(self, error: BaseException, origin: Origin, event: Event | None) -> str:
         """Return the lines of the user's code that an error comes from, or else the handlers that had the event."""
-        frames = own_frames(error) if origin in (Origin.HANDLER, Origin.FRAMEWORK) else ""
+        frames = own_frames(error) if _is_of_user_code(error, origin) else ""
         if frames or event is None or origin not in (Origin.HANDLER, Origin.OUTAGE):
             return frames
         return "".join(f"  in handler {place}\n" for place in self._dispatcher.places(event)).rstrip()
@@ -317,7 +320,8 @@ class PartitionProcessor:
         behind = error.__cause__ if wrapped else None  # what an upcaster, a provider or a resolver raised
         if any(self._is_outage(each) for each in (error, behind) if each is not None):
             return Origin.OUTAGE
-        if issubclass(kind, AssemblyError | ProjectCodeError):  # what the project has besides handlers (K3)
+        # What the project has besides handlers (K3), or the database's file was replaced
+        if issubclass(kind, AssemblyError | ProjectCodeError | DatabaseFileError):
             return Origin.FRAMEWORK
         return Origin.EVENT if issubclass(kind, EventFormatError) else otherwise
 
@@ -334,3 +338,8 @@ def _id_of(event: Event) -> str:
         return event.id
     except Exception:  # a store that is unavailable must not hide what is reported of the event
         return ""
+
+
+def _is_of_user_code(error: BaseException, origin: Origin) -> bool:
+    """Return whether frames may help; an error of a store says itself what is wrong."""
+    return origin is Origin.HANDLER or (origin is Origin.FRAMEWORK and not issubclass(type(error), EventStoreError))

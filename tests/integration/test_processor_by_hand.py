@@ -29,6 +29,7 @@ from opencqrs_py.adapters.sql import Database
 from opencqrs_py.model import Outcome, Partition, PartitionStatus, ProcessorState
 from opencqrs_py.processing.recovery import Action
 from opencqrs_py.processing.supervision import Notice
+from opencqrs_py.testing import FakeClock
 
 SECONDS = 60  # longest wait for another thread or process
 LOOK_SECONDS = 0.01
@@ -223,6 +224,38 @@ def test_two_processors_in_two_threads_share_the_events_of_a_group(world: World)
     world.check()
     assert {status.state for status in world.statuses()} == {ProcessorState.STOPPED}
     assert [notice for _, watching in made for notice in watching.notices] == []
+
+
+@pytest.mark.parametrize("made", ["started", "stepped"])
+def test_a_processor_whose_sqlite_file_is_gone_has_failed_and_continues_when_it_is_back(
+    tmp_path: Path, made: str
+) -> None:
+    world = World(f"sqlite:///{tmp_path / 'orders.db'}", tmp_path)
+    world.append(3)
+    clock = FakeClock()
+    processor, watching = world.processor(0, clock=clock)
+    file, away = tmp_path / "orders.db", tmp_path / "away.db"
+    if made == "started":
+        processor.start()
+        watching.wait_for(lambda: "advanced" in watching.told)
+        file.rename(away)
+        watching.wait_for(lambda: watching.notices)
+    else:
+        assert processor.step() == 0
+        file.rename(away)
+        assert processor.step() == 30.0
+    (notice,) = watching.notices
+    assert notice.trouble is not None
+    assert (notice.action, notice.trouble.error) == (Action.STOP, "DatabaseFileGoneError")
+    assert f"where: {file}" in notice.trouble.advice
+    assert processor.status().state is ProcessorState.FAILED  # type: ignore[union-attr]
+    away.rename(file)
+    clock.advance(30)
+    if made == "stepped":
+        assert processor.step() in (0, None)
+        assert processor.status().state is ProcessorState.RUNNING  # type: ignore[union-attr]
+    processor.stop(SECONDS)
+    world.close()
 
 
 def test_a_killed_process_is_replaced_and_nothing_is_lost_or_doubled(world: World) -> None:

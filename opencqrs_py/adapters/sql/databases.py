@@ -14,6 +14,7 @@ from sqlalchemy import Connection, Engine, create_engine, event, exc
 from sqlalchemy.exc import DBAPIError, NoSuchModuleError
 from sqlalchemy.pool import QueuePool
 
+from opencqrs_py.adapters.sql.database_file import DatabaseFile
 from opencqrs_py.adapters.sql.driver import Fetching, Rows
 from opencqrs_py.adapters.sql.kinds import DRIVERS, EXTRAS, kind_named
 from opencqrs_py.adapters.sql.mariadb_engine import begin_on_mariadb_engine_of_others, mariadb_engine
@@ -69,6 +70,7 @@ class Database:
         driver = parsed.drivername if "+" in parsed.drivername else DRIVERS[self.kind]
         self._url = parsed.set(drivername=driver.replace("mariadb+", "mysql+"))
         self._of_others = False
+        self._file = DatabaseFile(parsed.database if self.kind == "sqlite" else None)
 
     @classmethod
     def of(cls, engine: Engine) -> Self:
@@ -109,9 +111,12 @@ class Database:
         Raises:
             DatabaseAwayError: OCQ-304, if the database cannot be reached.
             EventStoreError: OCQ-304, if it does not let us in or lacks us a right, or there is no such database.
+            DatabaseFileError: OCQ-342, if its SQLite file was deleted or replaced.
         """
+        self._file.check()  # before a connection is opened, which would create a file that is gone
         with self._reached(self._reading_engine.connect) as connection, self.explained():
             self._check_server(connection)
+            self._file.follow(connection)
             yield connection
 
     def fetch(self, statement: str, values: tuple[Any, ...] = ()) -> Rows:
@@ -124,8 +129,10 @@ class Database:
         Raises:
             DatabaseAwayError: OCQ-304, if the database cannot be reached.
             EventStoreError: OCQ-304, if it does not let us in, or there is no such database.
+            DatabaseFileError: OCQ-342, if its SQLite file was deleted or replaced.
             DBAPIError: As SQLAlchemy raises it.
         """
+        self._file.check()
         if self._fetching is not None:
             with self.explained():
                 return self._fetching.fetch(statement, values)
@@ -147,6 +154,7 @@ class Database:
         try:
             yield
         except DBAPIError as error:
+            self._file.check()  # which SQLite may answer with an error of its own
             if self.is_outage(error) and sql_state(error) != LOCK_NOT_AVAILABLE:  # who waits explains that better
                 what = f"the database does not answer any more ({reason_of(error)})"
                 raise DatabaseAwayError("OCQ-304", what, self.label, _AGAIN) from None
@@ -177,16 +185,28 @@ class Database:
             DatabaseAwayError: OCQ-304, if the database cannot be reached; OCQ-305, if another process has held the
                 write lock of an SQLite file for too long.
             EventStoreError: OCQ-304, if it does not let us in, or does not let us write.
+            DatabaseFileError: OCQ-342, if its SQLite file was deleted or replaced, also while the block ran: then
+                nothing is committed.
             NonTransientError: On SQLite, if this very thread is in such a transaction already.
         """
+        self._file.check()
         with self._turn(), self._reached(self._writing_engine.connect) as connection:
             self._check_server(connection)
+            self._file.follow(connection)
             if isolation is not None:
                 connection.execution_options(isolation_level=isolation)
             # No execution option, which would cost 4 us at each statement.
             connection.info[WRITING] = _SQLITE_PATIENCE if patience is None else patience
-            with self._reached(connection.begin):
+            with self._reached(connection.begin), self._file.checked(connection):
                 yield connection
+
+    def check_file(self, connection: Connection) -> None:
+        """Raise if the SQLite file of an open connection was deleted or replaced; others have none.
+
+        Raises:
+            DatabaseFileError: OCQ-342.
+        """
+        self._file.check(connection)
 
     @cached_property
     def _writing_engine(self) -> Engine:
@@ -244,6 +264,7 @@ class Database:
         for name in ("engine", "_reading_engine"):
             if name in self.__dict__:
                 getattr(self, name).dispose()
+        self._file.forget()
 
 
 class _Turns:

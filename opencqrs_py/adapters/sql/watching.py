@@ -32,7 +32,7 @@ def watching(database: Database, look: Look) -> Iterator[Watch]:
     """Open a watch on the events of ``database``; ``look`` returns the head."""
     with database.reading() as connection:
         if database.kind == "sqlite":
-            yield _ChangeCounter(connection, look)
+            yield _ChangeCounter(connection, look, database.check_file)
             return
         connection.detach()  # it hears things that the pool's next user would not expect
         try:
@@ -40,7 +40,7 @@ def watching(database: Database, look: Look) -> Iterator[Watch]:
         except DBAPIError as error:
             if database.is_outage(error):
                 raise
-            yield _ChangeCounter(connection, look)  # a replica lets nobody listen
+            yield _ChangeCounter(connection, look, database.check_file)  # a replica lets nobody listen
         else:
             yield _Listener(connection, look)
 
@@ -49,7 +49,7 @@ def watching(database: Database, look: Look) -> Iterator[Watch]:
 def polling(database: Database, look: Look) -> Iterator[Watch]:
     """Open a watch that asks again and again; ``look`` returns the head."""
     with database.reading() as connection:
-        yield _ChangeCounter(connection, look)
+        yield _ChangeCounter(connection, look, database.check_file)
 
 
 class _Listener:
@@ -111,9 +111,10 @@ class _ChangeCounter:
     looked at each time.
     """
 
-    def __init__(self, connection: Connection, look: Look) -> None:
+    def __init__(self, connection: Connection, look: Look, check_file: Callable[[Connection], None]) -> None:
         self._connection = connection
         self._head_of = look
+        self._check_file = check_file
         self._driver: Any = connection.connection.dbapi_connection
         self._counts = connection.dialect.name == "sqlite" and _is_file(connection)
         self._changed = time.monotonic()
@@ -142,6 +143,7 @@ class _ChangeCounter:
             self._changed = now
         self._looked = now
         head = self._head_of(self._connection)
+        self._check_file(self._connection)
         if head != self._head:
             self._changed, self._head = now, head
 

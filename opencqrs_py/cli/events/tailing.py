@@ -13,10 +13,9 @@ import orjson
 from opencqrs_py.cli.events.nothing_found import tell_reasons
 from opencqrs_py.cli.events.selecting import events_between, selection_options, slices_between
 from opencqrs_py.cli.events.showing import DATA_SHOWN, on_one_line, positioned
-from opencqrs_py.cli.events.store_file import FileGoneError, StoreFile
 from opencqrs_py.cli.options import ProjectOptions, format_option, project_options
 from opencqrs_py.cli.output import clean, stderr, stdout
-from opencqrs_py.errors import ExplainedError
+from opencqrs_py.errors import DatabaseFileGoneError, ExplainedError
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.selection import Selection
 from opencqrs_py.processing.ports import EventSource
@@ -41,12 +40,11 @@ def tail_command(options: ProjectOptions, lines: int, selection: Selection, *, a
     source: EventSource = application.event_store
     show = _show_json if as_json else _show_text
     head = source.head()
-    file = StoreFile(application.blueprint.event_store_url)
     last = last_events(source, head, lines, selection)
     if lines and not last:
         tell_reasons(selection)
     show(last)
-    Follower(source, head, selection, show, file=file).run()
+    Follower(source, head, selection, show).run()
 
 
 def last_events(source: EventSource, head: int, count: int, selection: Selection) -> list[Event]:
@@ -73,7 +71,6 @@ class Follower:
         selection: Which of them.
         show: Shows some.
         pause: Sleeps for that many seconds, while the store does not answer.
-        file: The store's file. While it is gone, the store is not opened: that would make a new file.
     """
 
     def __init__(
@@ -83,14 +80,12 @@ class Follower:
         selection: Selection,
         show: Show,
         pause: Callable[[float], object] = time.sleep,
-        file: StoreFile | None = None,
     ) -> None:
         self.after = after
         self._source = source
         self._selection = selection
         self._show = show
         self._pause = pause
-        self._check = file.check if file is not None else lambda: None
         self._waits: Iterator[float] = OUTAGE_BACK_OFF.waits()
         self._away: str | None = None  # why the store does not answer, as it was told
 
@@ -98,10 +93,9 @@ class Follower:
         """Go on until something raises, such as Ctrl-C. A store that does not answer is waited for."""
         while True:
             try:
-                self._check()
                 self._follow()
             except Exception as error:
-                if not isinstance(error, FileGoneError) and not self._source.is_outage(error):
+                if not isinstance(error, DatabaseFileGoneError) and not self._source.is_outage(error):
                     raise
                 self._tell_away(_reason_of(error))
                 self._pause(next(self._waits))
@@ -115,7 +109,6 @@ class Follower:
                     self._show(part.events)
                     self.after = part.upto
                 self._tell_back()
-                self._check()
 
     def _tell_away(self, reason: str) -> None:
         if reason != self._away:

@@ -23,6 +23,7 @@ from opencqrs_py.engines.watching import HeadWatcher
 from opencqrs_py.errors import EngineLostError
 from opencqrs_py.model.outcome import Origin, Outcome, Trouble
 from opencqrs_py.processing.clocks import SystemClock
+from opencqrs_py.processing.error_text import advice_of, error_text
 from opencqrs_py.processing.ports import Clock
 from opencqrs_py.processing.supervision import NO_OBSERVER, Observer, SupervisedPartition
 
@@ -64,6 +65,8 @@ class _Group:
         return min(waits, default=_IDLE_SECONDS)
 
     def _has_work(self, partition: SupervisedPartition) -> bool:
+        if self.watcher.refusal is not None:
+            return True
         cursor = partition.cursor
         # A partition whose task was lost after it had handled everything recovers by a step that finds nothing.
         unsettled = partition.trouble is not None or cursor.doubtful
@@ -189,11 +192,28 @@ class SparkEngine:
                     group.busy = tuple(ready)
                 if not rounds:
                     self._changed.wait(min(group.next_due() for group in self._groups))
+            rounds = [(group, ready) for group, ready in rounds if not self._is_refused(group)]
             if rounds and self._spark is None:
                 self._open()
             self._look_after_rounds()
             for group, ready in rounds:
                 self._give_orders(group, ready)
+
+    def _is_refused(self, group: _Group) -> bool:
+        """Report why the event store cannot be watched, if so: a task would get no further."""
+        refusal = group.watcher.refusal
+        if refusal is None:
+            return False
+        name, message = error_text(refusal)
+        trouble = Trouble(Origin.FRAMEWORK, permanent=False, error=name, message=message, advice=advice_of(refusal))
+        try:
+            for partition in group.busy:
+                settle(
+                    partition, Outcome(partition.cursor, trouble=trouble), group.run.processing.tracker, self._observer
+                )
+        finally:
+            self._free(group)
+        return True
 
     def _look_after_rounds(self) -> None:
         """Abandon the rounds that wait while nothing runs, so that the partitions are claimed again.

@@ -66,6 +66,13 @@ def test_the_handlers_traceback_comes_with_the_first_attempt_only():
     assert lines[1:] == ["Traceback …"]
 
 
+def test_what_to_do_about_an_error_comes_with_it_and_not_again_and_again_during_an_outage():
+    stopped = Trouble(Origin.FRAMEWORK, permanent=False, error="E", message="gone", advice="  where: x\n  fix:   y")
+    lines = [line for line, _ in notice_lines(Notice("books", PARTITION, Action.STOP, stopped, 0, 30.0))]
+    assert lines[1:] == ["  where: x\n  fix:   y"]
+    assert len(notice_lines(Notice("books", PARTITION, Action.WAIT, stopped, 0, 30.0))) == 1
+
+
 def test_recovery_is_told():
     assert notice_lines(Notice("books", PARTITION, None)) == [("[books 1/2] recovered", "green")]
 

@@ -13,9 +13,16 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter
 
-from opencqrs_py.errors import AssemblyError, EventFormatError, ExplainedError
+from opencqrs_py.errors import AssemblyError, EventFormatError, EventStoreError, ExplainedError
 from opencqrs_py.model import Origin, Trouble
-from opencqrs_py.processing.error_text import error_text, label_text, one_line, placed_error_text, plain_text
+from opencqrs_py.processing.error_text import (
+    advice_of,
+    error_text,
+    label_text,
+    one_line,
+    placed_error_text,
+    plain_text,
+)
 from opencqrs_py.processing.interrupts import raise_interrupt
 from opencqrs_py.processing.tracebacks import own_frames
 
@@ -216,6 +223,14 @@ def test_the_text_of_an_exception(error: BaseException, name: str, message: str)
 )
 def test_one_line_of_an_exception(error: BaseException, shown: str) -> None:
     assert one_line(error) == shown
+
+
+def test_the_advice_of_an_explained_error_names_place_fix_and_code() -> None:
+    assert advice_of(ValueError("x")) == ""
+    error = EventStoreError("OCQ-342", "gone", "/log/a.db\x1b[0m", "put it back")
+    assert advice_of(error) == "  where: /log/a.db\\x1b[0m\n  fix:   put it back\n  code:  OCQ-342"
+    assert advice_of(EventStoreError("OCQ-342", "gone")) == "  code:  OCQ-342"
+    assert advice_of(EventStoreError.__new__(EventStoreError)) == ""
 
 
 def test_of_a_long_text_the_middle_is_left_out() -> None:

@@ -7,9 +7,8 @@ import pytest
 
 from opencqrs_py.adapters.memory import InMemoryEventStore
 from opencqrs_py.cli.events import tailing
-from opencqrs_py.cli.events.store_file import FileGoneError
 from opencqrs_py.cli.events.tailing import Follower, last_events
-from opencqrs_py.errors import EventStoreError
+from opencqrs_py.errors import DatabaseFileError, DatabaseFileGoneError, EventStoreError
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.selection import Selection
 
@@ -177,39 +176,40 @@ def test_a_store_that_is_back_and_has_nothing_new_is_told_of_too(capsys):
     assert capsys.readouterr().err.splitlines()[1:] == ["the event store answers again"]
 
 
-class Places:
-    """The file of a store, of which each check says another thing."""
+class Watches:
+    """Opens the watches of a store, but for the first ones, which raise."""
 
-    def __init__(self, *said):
-        self.said = list(said)
+    def __init__(self, store, *errors):
+        self.opened = 0
+        self._errors = list(errors)
+        self._watched = store.watched
+        store.watched = self
 
-    def check(self):
-        if self.said and (error := self.said.pop(0)) is not None:
+    def __call__(self):
+        if self._errors and (error := self._errors.pop(0)) is not None:
             raise error
+        self.opened += 1
+        return self._watched()
 
 
-def test_a_store_whose_file_is_gone_is_not_opened_until_the_file_is_back(capsys):
-    gone = FileGoneError("/log/x.db")
-    store, opened = InMemoryEventStore([event(1)]), []
-    watched = store.watched
-    store.watched = lambda: opened.append(len(places.said)) or watched()
-    places = Places(None, gone, gone, None, None)
+def test_a_store_whose_file_is_gone_is_waited_for(capsys):
+    gone = DatabaseFileGoneError("OCQ-342", "the file was deleted", "/log/x.db", "put it back")
+    store = InMemoryEventStore([event(1)])
+    watches = Watches(store, gone, gone)
     with pytest.raises(KeyboardInterrupt):
-        Follower(store, 0, ALL, Shown(store, event(2)), lambda _: None, places).run()
-    assert opened == [4, 1]
+        Follower(store, 0, ALL, Shown(store, event(2)), lambda _: None).run()
+    assert watches.opened == 1
     assert capsys.readouterr().err.splitlines() == [
-        "the event store does not answer: [OCQ-342] the file of the event store is gone, /log/x.db; waiting for it",
+        "the event store does not answer: [OCQ-342] the file was deleted, /log/x.db; waiting for it",
         "the event store answers again",
     ]
 
 
 def test_a_store_whose_file_was_replaced_ends_it(capsys):
-    replaced = EventStoreError("OCQ-342", "replaced")
     store = InMemoryEventStore([event(1)])
-    shown = Shown(store, event(2))
-    with pytest.raises(EventStoreError, match="replaced"):
-        Follower(store, 0, ALL, shown, lambda _: None, Places(None, replaced)).run()
-    assert shown == ["1"]
+    Watches(store, DatabaseFileError("OCQ-342", "replaced"))
+    with pytest.raises(DatabaseFileError, match="replaced"):
+        Follower(store, 0, ALL, Shown(store, event(2)), lambda _: None).run()
     assert capsys.readouterr().err == ""
 
 

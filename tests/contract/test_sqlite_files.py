@@ -1,0 +1,311 @@
+"""The file of an SQLite database, deleted or replaced while it is in use: noticed, and nothing is written there."""
+
+from __future__ import annotations
+
+import pickle
+import shutil
+import sqlite3
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import Connection, NullPool, create_engine
+
+from opencqrs_py.adapters.sql import Database, DatabaseTransactions, SqlEventStore
+from opencqrs_py.errors import DatabaseFileError, DatabaseFileGoneError
+from opencqrs_py.model.selection import Selection
+
+FILES = ("", "-wal", "-shm")
+
+
+def write(connection: Connection, value: str) -> None:
+    connection.exec_driver_sql("INSERT INTO written VALUES (?)", (value,))
+
+
+def of(path: Path, suffix: str = "") -> Path:
+    return path.with_name(path.name + suffix)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    (tmp_path / "log").mkdir()
+    return tmp_path / "log" / "größe 1.db"
+
+
+def ours(path: Path) -> Database:
+    return Database(f"sqlite:///{path}?timeout=5")
+
+
+def of_others(path: Path) -> Database:
+    return Database.of(create_engine(f"sqlite:///{path}"))
+
+
+def of_others_unpooled(path: Path) -> Database:
+    return Database.of(create_engine(f"sqlite:///{path}", poolclass=NullPool))
+
+
+def named_by_uri(path: Path) -> Database:
+    return Database(f"sqlite:///file:{path}?uri=true")
+
+
+@pytest.fixture(params=[ours, of_others, named_by_uri], ids=lambda make: make.__name__)
+def database(request: pytest.FixtureRequest, path: Path) -> Iterator[Database]:
+    database: Database = request.param(path)
+    with database.writing() as connection:
+        connection.exec_driver_sql("CREATE TABLE written (value TEXT)")
+    yield database
+    database.close()
+
+
+def copied(path: Path) -> Path:
+    """Make a copy as a backup does."""
+    copy = path.with_name("copy.db")
+    source, target = sqlite3.connect(path), sqlite3.connect(copy)
+    source.backup(target)
+    source.close()
+    target.close()
+    return copy
+
+
+def deleted(path: Path) -> None:
+    path.unlink()
+
+
+def all_deleted(path: Path) -> None:
+    for suffix in FILES:
+        of(path, suffix).unlink()
+
+
+def moved_away(path: Path) -> None:
+    path.rename(path.with_name("away"))
+
+
+def folder_moved_away(path: Path) -> None:
+    path.parent.rename(path.parent.with_name("elsewhere"))
+
+
+def replaced(path: Path) -> None:
+    copied(path).rename(path)
+
+
+def replaced_with_the_others_deleted(path: Path) -> None:
+    copy = copied(path)
+    all_deleted(path)
+    copy.rename(path)
+
+
+def write_ahead_log_deleted(path: Path) -> None:
+    of(path, "-wal").unlink()
+
+
+def shared_memory_deleted(path: Path) -> None:
+    of(path, "-shm").unlink()
+
+
+def write_ahead_log_replaced(path: Path) -> None:
+    other = path.with_name("other")
+    shutil.copy(of(path, "-wal"), other)
+    other.rename(of(path, "-wal"))
+
+
+CHANGES = [deleted, all_deleted, moved_away, folder_moved_away, replaced, replaced_with_the_others_deleted]
+BESIDE = [write_ahead_log_deleted, shared_memory_deleted, write_ahead_log_replaced]
+
+
+def writes(database: Database) -> None:
+    with database.writing() as connection:
+        write(connection, "late")
+
+
+def writes_in_a_unit(database: Database) -> None:
+    with DatabaseTransactions(database).begin() as unit:
+        write(unit.connection, "late")
+
+
+def reads(database: Database) -> None:
+    with database.reading() as connection:
+        connection.exec_driver_sql("SELECT * FROM written")
+
+
+def fetches(database: Database) -> None:
+    database.fetch("SELECT * FROM written")
+
+
+@pytest.mark.parametrize("use", [writes, writes_in_a_unit, reads, fetches])
+@pytest.mark.parametrize("change", CHANGES)
+def test_the_next_use_of_a_file_that_is_not_in_its_place_is_refused(
+    database: Database, path: Path, change: Callable[[Path], None], use: Callable[[Database], None]
+) -> None:
+    use(database)
+    change(path)
+    there = path.exists()
+    for _ in range(2):
+        with pytest.raises(DatabaseFileError, match="OCQ-342") as caught:
+            use(database)
+        assert isinstance(caught.value, DatabaseFileGoneError) != there
+        assert caught.value.where == str(path)
+        assert not database.is_outage(caught.value)
+        assert type(pickle.loads(pickle.dumps(caught.value))) is type(caught.value)
+    assert path.exists() == there  # no new file was made
+
+
+@pytest.mark.parametrize("transaction", [Database.writing, lambda database: DatabaseTransactions(database).begin()])
+@pytest.mark.parametrize("change", [*CHANGES, *BESIDE])
+def test_a_transaction_in_hand_is_rolled_back_when_the_file_is_not_in_its_place(
+    database: Database, path: Path, change: Callable[[Path], None], transaction: Callable[[Database], Any]
+) -> None:
+    writes(database)
+    witness = sqlite3.connect(path)  # has the same file open, whatever its name
+    count = witness.execute("SELECT count(*) FROM written").fetchone()
+
+    def write_to_a_ghost() -> None:
+        with transaction(database) as opened:
+            write(opened if isinstance(opened, Connection) else opened.connection, "ghost")
+            change(path)
+
+    with pytest.raises(DatabaseFileError, match="OCQ-342"):
+        write_to_a_ghost()
+    assert witness.execute("SELECT count(*) FROM written").fetchone() == count
+    witness.close()
+
+
+@pytest.mark.parametrize("change", BESIDE)
+def test_a_file_beside_that_is_not_in_its_place_stops_every_later_transaction(
+    database: Database, path: Path, change: Callable[[Path], None]
+) -> None:
+    writes(database)
+    change(path)
+    for _ in range(2):
+        with pytest.raises(DatabaseFileError, match="belongs to the SQLite database"):
+            writes(database)
+
+
+def test_an_error_of_sqlite_over_a_replaced_file_names_the_file(database: Database, path: Path) -> None:
+    writes(database)
+
+    def write_to_a_ghost() -> None:
+        with database.writing() as connection:
+            path.unlink()
+            connection.exec_driver_sql("SELECT * FROM no_such_table")
+
+    with pytest.raises(DatabaseFileGoneError):
+        write_to_a_ghost()
+
+
+@pytest.mark.parametrize("use", [writes, reads, fetches])
+def test_a_file_that_was_put_back_is_used_again(
+    database: Database, path: Path, use: Callable[[Database], None]
+) -> None:
+    use(database)
+    away = path.rename(path.with_name("away"))
+    with pytest.raises(DatabaseFileGoneError):
+        use(database)
+    away.rename(path)
+    use(database)
+
+
+def test_a_link_that_leads_to_another_file_is_noticed(tmp_path: Path) -> None:
+    first, second, link = (tmp_path / name for name in ("first.db", "second.db", "link.db"))
+    for file in (first, second):
+        sqlite3.connect(file).execute("CREATE TABLE written (value TEXT)").connection.close()
+    link.symlink_to(first)
+    database = Database(f"sqlite:///{link}")
+    writes(database)
+    link.unlink()
+    link.symlink_to(second)
+    with pytest.raises(DatabaseFileError, match="another file"):
+        writes(database)
+    database.close()
+
+
+def test_a_relative_name_is_followed_whatever_the_folder_is_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    database = Database("sqlite:///a.db")
+    with database.writing() as connection:
+        connection.exec_driver_sql("CREATE TABLE written (value TEXT)")
+    (tmp_path / "b").mkdir()
+    monkeypatch.chdir(tmp_path / "b")
+    writes(database)
+    (tmp_path / "a.db").unlink()
+    with pytest.raises(DatabaseFileGoneError) as caught:
+        writes(database)
+    assert caught.value.where == str(tmp_path / "a.db")
+    database.close()
+
+
+def test_connections_that_come_and_go_are_no_change(path: Path) -> None:
+    """Without a pool the files beside are made anew for each connection."""
+    database = of_others_unpooled(path)
+    with database.writing() as connection:
+        connection.exec_driver_sql("CREATE TABLE written (value TEXT)")
+    for _ in range(3):
+        writes(database)
+        assert not of(path, "-wal").exists()
+        reads(database)
+    path.unlink()
+    with pytest.raises(DatabaseFileGoneError):
+        writes(database)
+    assert not path.exists()
+
+
+def test_after_a_close_the_next_file_is_followed(database: Database, path: Path) -> None:
+    writes(database)
+    database.close()
+    all_gone = [file.unlink() for suffix in FILES if (file := of(path, suffix)).exists()]
+    assert all_gone
+    with database.writing() as connection:
+        connection.exec_driver_sql("CREATE TABLE written (value TEXT)")
+    writes(database)
+
+
+@pytest.mark.parametrize("url", ["sqlite://", "sqlite:///:memory:"])
+def test_a_database_in_memory_has_no_file(url: str) -> None:
+    database = Database(url)
+    with database.writing() as connection:
+        connection.exec_driver_sql("CREATE TABLE written (value TEXT)")
+    writes(database)
+    database.close()
+
+
+def test_a_file_that_cannot_be_looked_at_is_left_to_the_database(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writes(database)
+
+    def refuse(_path: Path) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(Path, "stat", refuse)
+    writes(database)
+
+
+@pytest.mark.parametrize("change", [*CHANGES, *BESIDE])
+def test_a_watch_notices_within_a_second(path: Path, change: Callable[[Path], None]) -> None:
+    database = ours(path)
+    store = SqlEventStore(database)
+    store.head()
+
+    def watch_on() -> None:
+        with store.watched() as watch:
+            watch.wait(0, 0.01)
+            change(path)
+            for _ in range(100):
+                watch.wait(0, 0.01)
+
+    with pytest.raises(DatabaseFileError, match="OCQ-342"):
+        watch_on()
+    database.close()
+
+
+def test_a_store_reads_nothing_of_a_file_that_was_replaced(path: Path) -> None:
+    database = ours(path)
+    store = SqlEventStore(database)
+    assert store.read(0, 10, Selection()).events == ()
+    replaced(path)
+    for use in (store.head, store.count, lambda: store.read(0, 10, Selection()), lambda: store.append([])):
+        with pytest.raises(DatabaseFileError, match="OCQ-342"):
+            use()
+    database.close()
