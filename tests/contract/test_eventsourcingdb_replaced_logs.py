@@ -17,6 +17,7 @@ from opencqrs_py.model import Event, Selection
 from opencqrs_py.testing.contracts.event_source import ALL, event
 from opencqrs_py.testing.eventsourcingdb import EventSourcingDbStandIn
 
+SECONDS = 30  # longest wait for another thread
 READ = "read-events"
 NARROW = Selection("/1")
 REPLACED = r"OCQ-316\] the event store is not the one that the progress belongs to: "
@@ -227,6 +228,53 @@ def test_whatever_a_restored_log_holds_only_events_that_follow_are_delivered(
     assert (outcome, after) == (
         ("", first + more) if kept >= first else ("OCQ-331" if cannot_tell else "OCQ-316", first)
     )
+
+
+@pytest.mark.parametrize("count", [49, 50, 51, 100])
+def test_a_log_of_which_only_the_head_was_seen_is_known_again(
+    store: EventSourcingDbEventStore, server: EventSourcingDbStandIn, count: int
+) -> None:
+    write(server, *range(50))
+    assert store.head() == 50
+    lose_disk(server)
+    write(server, *range(1_000, 1_000 + count))
+    with pytest.raises(EventStoreError, match=REPLACED):
+        store.head()
+    with pytest.raises(EventStoreError, match=REPLACED), store.watched():
+        pass
+
+
+def test_a_watch_sees_that_the_log_was_replaced_under_it(
+    store: EventSourcingDbEventStore, server: EventSourcingDbStandIn
+) -> None:
+    write(server, *range(50))
+    with store.watched() as watch:
+        write(server, 50)
+        assert watch.wait(50, SECONDS) == 51
+        server.log.forget()
+        write(server, *range(1_000, 1_052))
+        with pytest.raises(EventStoreError, match=REPLACED):
+            watch.wait(51, SECONDS)
+    with pytest.raises(EventStoreError, match=REPLACED):
+        store.read(51, 10, ALL)
+
+
+def test_a_watch_begins_with_what_was_seen_last(
+    store: EventSourcingDbEventStore, server: EventSourcingDbStandIn
+) -> None:
+    write(server, *range(50))
+    assert store.head() == 50
+    take = server.fault
+
+    def replace(what: str) -> object:
+        if what == "observe-events":
+            server.log.forget()
+            write(server, *range(1_000, 1_050))
+        return take(what)
+
+    server.fault = replace  # type: ignore[method-assign, assignment]
+    with store.watched() as watch, pytest.raises(EventStoreError, match=REPLACED):
+        watch.wait(50, SECONDS)
 
 
 # ---------------------------------------------------------------------------------------------------- fingerprints

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import os
+import signal
+import sqlite3
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
@@ -76,3 +81,142 @@ def test_a_wrong_token_is_one_message_without_a_trace(project: Project, server: 
     assert "[OCQ-332] EventSourcingDB does not accept the API token" in said
     assert "Traceback" not in said
     assert "could not go on" in said, "the processor's own words stand there, too"
+
+
+# ---------------------------------------------------------------------------------------------------------- running
+
+
+def write(server: EventSourcingDbStandIn, *numbers: int) -> None:
+    server.log.write(
+        [{"source": "urn:s", "subject": f"/books/{n % 7}", "type": "com.example.t", "data": {"n": n}} for n in numbers]
+    )
+
+
+def rows(project: Project) -> list[int]:
+    """Return the numbers of the events that were handled, in the order of handling."""
+    path = project.folder / "books.db"
+    if not path.exists():
+        return []
+    with closing(sqlite3.connect(path, timeout=SECONDS)) as database:
+        try:
+            return [n for (n,) in database.execute("SELECT n FROM books ORDER BY number")]
+        except sqlite3.OperationalError:  # the table is not there yet
+            return []
+
+
+class Running:
+    """``opencqrs run`` in a process of its own, with what it prints."""
+
+    def __init__(self, project: Project, engine: str) -> None:
+        self.project = project
+        self.process = project.start("run", engine=engine)
+        self.said: list[str] = []
+        assert self.process.stdout is not None
+        self._reader = Thread(target=lambda: self.said.extend(self.process.stdout or ()), daemon=True)
+        self._reader.start()
+
+    def wait_for(self, condition: Callable[[], bool]) -> None:
+        """Wait until something holds, as seen from outside."""
+        until = time.monotonic() + SECONDS
+        while not condition():
+            assert self.process.poll() is None, "".join(self.said)
+            assert time.monotonic() < until, "".join(self.said)
+            time.sleep(0.05)
+
+    def has_handled(self, *numbers: int) -> None:
+        """Wait until just these events were handled, each once."""
+        self.wait_for(lambda: len(rows(self.project)) >= len(numbers))
+        assert sorted(rows(self.project)) == sorted(numbers)
+
+    def stop(self, number: int = signal.SIGINT) -> int:
+        """End the process by a signal; return its exit code."""
+        self.process.send_signal(number)
+        code = self.process.wait(SECONDS)
+        self._reader.join(SECONDS)
+        if self.process.stdout is not None:
+            self.process.stdout.close()
+        return code
+
+
+@pytest.fixture
+def start(project: Project) -> Iterator[Callable[[str], Running]]:
+    started: list[Running] = []
+
+    def start(engine: str) -> Running:
+        started.append(Running(project, engine))
+        return started[-1]
+
+    yield start
+    for running in started:
+        if running.process.poll() is None:
+            running.stop(signal.SIGKILL)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_server_that_restarts_costs_no_event(
+    start: Callable[[str], Running], server: EventSourcingDbStandIn, engine: str
+) -> None:
+    write(server, *range(50))
+    running = start(engine)
+    running.has_handled(*range(50))
+    for graceful in (False, True):
+        server.stop(graceful=graceful)
+        server.start()
+        count = len(server.log.read("/", {"recursive": True}))
+        write(server, *range(count, count + 25))
+        running.has_handled(*range(count + 25))
+    assert running.stop() == 130
+    assert "Traceback" not in "".join(running.said)
+
+
+@pytest.mark.parametrize(
+    ("engine", "more"), [("thread", 30), ("thread", 100), pytest.param("spark", 30, marks=pytest.mark.spark)]
+)
+def test_a_server_that_loses_its_disk_stops_the_partition(
+    start: Callable[[str], Running], server: EventSourcingDbStandIn, engine: str, more: int
+) -> None:
+    write(server, *range(50))
+    running = start(engine)
+    running.has_handled(*range(50))
+    server.stop()
+    server.log.forget()
+    server.start()
+    write(server, *range(1_000, 1_000 + more))
+    running.wait_for(lambda: "is not the one that the progress belongs to" in "".join(running.said))
+    running.stop()
+    assert sorted(rows(running.project)) == list(range(50)), "no event of the other log"
+    assert "Traceback" not in "".join(running.said)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_run_that_was_killed_is_continued_without_loss_or_repetition(
+    start: Callable[[str], Running], server: EventSourcingDbStandIn, engine: str
+) -> None:
+    write(server, *range(3_000))
+    running = start(engine)
+    running.wait_for(lambda: len(rows(running.project)) > 0)
+    running.stop(signal.SIGKILL)
+    write(server, *range(3_000, 3_020))
+    code, said = running.project.run("run", "--until-caught-up", engine=engine)
+    assert code == 0, said
+    assert sorted(rows(running.project)) == list(range(3_020))
+
+
+@pytest.mark.parametrize(
+    ("engine", "kept", "more"),
+    [("thread", 0, 100), ("thread", 30, 40), pytest.param("spark", 30, 40, marks=pytest.mark.spark)],
+)
+def test_a_log_that_was_replaced_between_two_runs_is_refused_at_the_start(
+    project: Project, server: EventSourcingDbStandIn, engine: str, kept: int, more: int
+) -> None:
+    write(server, *range(50))
+    assert project.run("run", "--until-caught-up", engine=engine)[0] == 0
+    server.log.forget(kept)
+    write(server, *range(1_000, 1_000 + more))
+    code, said = project.run("run", "--until-caught-up", engine=engine)
+    assert code not in {0, 130}
+    assert "[OCQ-316]" in said
+    assert "event 49 had the hash" in said
+    assert "rebuild the group" in said
+    assert "Traceback" not in said
+    assert sorted(rows(project)) == list(range(50))

@@ -105,6 +105,21 @@ class SeenChain:
             while len(self._hashes) > _MOST:
                 del self._hashes[next(iter(self._hashes))]
 
+    def follow(self, link: Link, predecessor: str) -> None:
+        """Remember a link that the server has sent after those that are known.
+
+        Args:
+            link: The event's.
+            predecessor: The hash that the event names for the one before it.
+
+        Raises:
+            EventStoreError: OCQ-316, if that one has another hash, or this one had.
+        """
+        before = self.at(link.position - 1)
+        if before is not None and before.hash != predecessor:
+            raise self.broken(before, Link(before.position, predecessor))
+        self.keep([link])
+
     def broken(self, expected: Link, found: Link | None) -> EventStoreError:
         """Return the error for a log that does not hold ``expected``, and doubt the log from now on.
 

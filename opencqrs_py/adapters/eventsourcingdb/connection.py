@@ -16,6 +16,7 @@ from eventsourcingdb import Client, DbApiError
 
 from opencqrs_py.adapters.eventsourcingdb.address import Address
 from opencqrs_py.adapters.eventsourcingdb.failures import away, explained, limited
+from opencqrs_py.errors import EventStoreError
 
 __all__ = ["Connection"]
 
@@ -58,6 +59,8 @@ class Connection:
         future = self.start(use)
         try:
             return future.result()
+        except EventStoreError as error:
+            raise error.with_traceback(None) from None  # where on the loop it was raised says nothing to a person
         except Exception as error:
             raise self.explained(error) from error
         except BaseException:  # Ctrl-C: nobody waits for the answer any more

@@ -181,7 +181,7 @@ class EventSourcingDbEventStore:
     @contextmanager
     def watched(self) -> Iterator[ObservingWatch]:
         """Observe the log on a stream of its own until the end of the block."""
-        watch = ObservingWatch(self._connection, self.head(), self._hear_of)
+        watch = ObservingWatch(self._connection, self._chain, self.head(), self._hear_of)
         try:
             yield watch
         finally:

@@ -57,12 +57,15 @@ async def head_of(client: Client, chain: SeenChain, label: str) -> int:
         EventSourcingDbAwayError: OCQ-331, if version 1 sends nothing although there was an event.
     """
     found, seen = await newest(client), chain.newest
-    if seen is None:
-        return 0 if found is None else found.position
-    if found is None and not await _ends_are_marked(client):
+    if found is None and seen is not None and not await _ends_are_marked(client):
         raise _sent_nothing(seen.position, label)
-    if found is None or found.position < seen.position or (found.position == seen.position and found != seen):
+    if seen is not None and (found is None or found.position < seen.position):
         raise chain.broken(seen, found)
+    if found is None:
+        return 0
+    if seen is not None and found.position > seen.position:
+        await prove(client, chain, seen, label)
+    chain.keep([found])
     return found.position
 
 

@@ -9,6 +9,7 @@ from threading import Condition
 
 from eventsourcingdb import Bound, BoundType, Client, ObserveEventsOptions
 
+from opencqrs_py.adapters.eventsourcingdb.chain import Link, SeenChain
 from opencqrs_py.adapters.eventsourcingdb.connection import Connection
 from opencqrs_py.adapters.eventsourcingdb.failures import away
 from opencqrs_py.adapters.eventsourcingdb.translation import position_of
@@ -21,12 +22,14 @@ class ObservingWatch:
 
     Args:
         connection: The server.
-        head: Position after which to observe.
+        chain: What was seen of the log before. The newest of it is sent first, which shows that the log is the same.
+        head: Position after which events are news.
         seen: Called with each position seen, on the connection's thread.
     """
 
-    def __init__(self, connection: Connection, head: int, seen: Callable[[int], None]) -> None:
+    def __init__(self, connection: Connection, chain: SeenChain, head: int, seen: Callable[[int], None]) -> None:
         self._connection = connection
+        self._chain = chain
         self._head = head
         self._seen = seen
         self._failure: BaseException | None = None
@@ -38,7 +41,8 @@ class ObservingWatch:
         """Return the head as soon as it is beyond ``after``, or, unchanged, when ``seconds`` are over.
 
         Raises:
-            EventStoreError: OCQ-331 to OCQ-334, if the stream has ended or stalled; the watch is of no use any more.
+            EventStoreError: OCQ-331 to OCQ-334, if the stream has ended or stalled, and OCQ-316, if the log is another
+                one; the watch is of no use any more.
         """
         with self._changed:
             self._changed.wait_for(lambda: self._head > after or self._failure is not None, seconds)
@@ -51,11 +55,15 @@ class ObservingWatch:
         self._following.cancel()
 
     async def _follow(self, client: Client) -> None:
-        newest = Bound(str(self._head - 1), BoundType.EXCLUSIVE) if self._head else None
-        options = ObserveEventsOptions(recursive=True, lower_bound=newest)
+        newest = self._chain.newest
+        first = Bound(str(newest.position - 1), BoundType.INCLUSIVE) if newest is not None else None
+        options = ObserveEventsOptions(recursive=True, lower_bound=first)
         async with aclosing(client.observe_events("/", options)) as stream:
             async for event in stream:
-                self._see(position_of(event.event_id))
+                link = Link(position_of(event.event_id), event.hash)
+                self._chain.follow(link, event.predecessor_hash)
+                if link.position > self._head:
+                    self._see(link.position)
 
     def _see(self, head: int) -> None:
         self._seen(head)
