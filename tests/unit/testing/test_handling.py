@@ -324,7 +324,7 @@ ODD_ERRORS = [
     PanicException("out of bounds"),
     ClosedError("no notes"),
     GeneratorExit(),
-    BaseExceptionGroup("a", [SystemExit()]),
+    BaseExceptionGroup("a", [GeneratorExit()]),
 ]
 
 
