@@ -47,7 +47,7 @@ class Address:
             raise EventStoreError("OCQ-330", "the URL of EventSourcingDB cannot be read", fix=_FIX) from None
         if parts.username is not None or parts.password is not None:
             what = "the URL of EventSourcingDB must not hold a user or a password"
-            raise EventStoreError("OCQ-330", what, fix="the token belongs into event-store.api-token")
+            raise EventStoreError("OCQ-330", what, fix="the token belongs in event-store.api-token")
         if parts.scheme in _MISTAKEN and host:
             what = f"an event store is not named by '{parts.scheme}:'"
             right = f"{_MISTAKEN[parts.scheme]}://{parts.netloc}{parts.path.rstrip('/')}"
