@@ -91,6 +91,8 @@ class HeadWatcher:
                 with self._changed:
                     self._is_watched = False
                     self._changed.notify_all()
+                    if self._stopping.is_set():  # stop() may have given up waiting for this thread
+                        self._close()
 
     def _must_wait(self, position: int) -> bool:
         return self._head <= position and not self._stopping.is_set()
