@@ -10,7 +10,8 @@ Subclass the one of your port in a test module and give its fixtures::
 
 import pytest
 
-pytest.register_assert_rewrite(*(f"{__name__}.{name}" for name in ("event_source", "event_store", "progress_tracker")))
+_MODULES = ("event_source", "event_store", "log_identity", "progress_records", "progress_tracker")
+pytest.register_assert_rewrite(*(f"{__name__}.{name}" for name in _MODULES))
 
 from opencqrs_py.testing.contracts.event_source import EventSourceContract  # noqa: E402 as above
 from opencqrs_py.testing.contracts.event_store import EventStoreContract  # noqa: E402 as above

@@ -13,6 +13,7 @@ import pytest
 
 from opencqrs_py.model import Event, Selection, Slice
 from opencqrs_py.processing.ports import EventSource
+from opencqrs_py.testing.contracts.log_identity import LogIdentityContract
 
 __all__ = ["EventSourceContract"]
 
@@ -105,7 +106,7 @@ def _sorted(value: object) -> str:
     return orjson.dumps(value, option=orjson.OPT_SORT_KEYS).decode()
 
 
-class EventSourceContract:
+class EventSourceContract(LogIdentityContract):
     """What a group relies on when it reads.
 
     Give ``source``, an empty source, and, unless the source has a method ``append(events)``, the fixture ``append``,

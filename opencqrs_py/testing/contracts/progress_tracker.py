@@ -11,34 +11,14 @@ from typing import Protocol
 import pytest
 
 from opencqrs_py.errors import EventStoreError, FencedError
-from opencqrs_py.model import Cursor, Failure, Partition, PartitionStatus, ProcessorState, Skip, layout
+from opencqrs_py.model import Cursor, Partition, PartitionStatus, ProcessorState, layout
 from opencqrs_py.processing.ports import ProgressTracker, UnitOfWork
+from opencqrs_py.testing.contracts.progress_records import ONE, CrashError, ProgressRecordsContract, claimed, moved
 
 __all__ = ["ProgressTrackerContract", "ReadModel"]
 
-ONE = layout(1)
 TWO = layout(2)
 SECONDS = 30  # longest wait for another thread
-
-
-FAILURE = Failure(
-    position=7,
-    event_id="id 7",
-    event_type="lent.v1",
-    attempts=4,
-    retries=2,
-    first_error="ValueError: größe \0 \udcff",
-    last_error="KeyError: o'brien %s :x {y} 😀",
-    first_failed_at="2026-01-01T00:00:00.000+00:00",
-    next_attempt_at="2026-01-01T00:00:30.000+00:00",
-)
-SKIP = Skip(
-    "group", ONE[0], 7, "id 7", "urn:größe", "/books/7", "lent.v1", 4, "ValueError: no", "2026-01-01T00:00:00.000+00:00"
-)
-
-
-class CrashError(BaseException):
-    """The end of a process, as far as a tracker can see it."""
 
 
 class ReadModel(Protocol):
@@ -53,19 +33,6 @@ class ReadModel(Protocol):
         ...
 
 
-def claimed(tracker: ProgressTracker, group: str = "group", initial: int = 0) -> Cursor:
-    """Claim the only partition of a group."""
-    (cursor,) = tracker.claim(group, ONE, initial, "owner")
-    return cursor
-
-
-def moved(tracker: ProgressTracker, cursor: Cursor, to: int, group: str = "group") -> Cursor:
-    """Move a partition in a unit of work of its own."""
-    with tracker.unit(group, cursor, to):
-        pass
-    return cursor.moved_to(to, stored=True)
-
-
 def positions(tracker: ProgressTracker) -> dict[str, list[int]]:
     """Return the stored positions by group."""
     found: dict[str, list[int]] = {}
@@ -74,7 +41,7 @@ def positions(tracker: ProgressTracker) -> dict[str, list[int]]:
     return found
 
 
-class ProgressTrackerContract:
+class ProgressTrackerContract(ProgressRecordsContract):
     """What processors rely on.
 
     Give ``tracker``, without any progress; ``another``, which sees the same progress as a second process would, if
@@ -334,86 +301,6 @@ class ProgressTrackerContract:
                 with pytest.raises(FencedError), tracker.unit("group", cursors[0], 1):
                     pytest.fail("the unit was opened")
 
-    # What is recorded beside the progress
-
-    def test_the_fingerprint_of_the_log_is_stored_with_the_progress(
-        self, tracker: ProgressTracker, another: ProgressTracker
-    ) -> None:
-        (cursor,) = tracker.claim("group", ONE, 3, "owner", fingerprint="at 3")
-        assert cursor.fingerprint == "at 3"
-        with tracker.unit("group", cursor, 5, fingerprint="at 5"):
-            pass
-        found = another.renewed("group", cursor)
-        assert found is not None
-        assert (found.stored, found.fingerprint) == (5, "at 5")
-        assert claimed(another, initial=9).fingerprint == "at 5"
-
-    def test_the_fingerprint_of_a_unit_that_fails_is_forgotten(self, tracker: ProgressTracker) -> None:
-        cursor = claimed(tracker)
-        with pytest.raises(CrashError), tracker.unit("group", cursor, 5, fingerprint="at 5"):
-            raise CrashError
-        assert claimed(tracker).fingerprint == ""
-
-    def test_a_reported_failure_is_found_by_the_next_claim(
-        self, tracker: ProgressTracker, another: ProgressTracker
-    ) -> None:
-        cursor = claimed(tracker)
-        tracker.report(_failed(cursor), cursor.epoch)
-        found = claimed(another)
-        assert found.failure == FAILURE
-        assert (found.troubled, found.attempt) == (7, 3)
-        assert [status.failure for status in another.statuses()] == [FAILURE]
-
-    @pytest.mark.parametrize(("to", "kept"), [(6, True), (7, False), (9, False)])
-    def test_a_failure_is_over_when_the_progress_has_passed_its_event(
-        self, tracker: ProgressTracker, to: int, *, kept: bool
-    ) -> None:
-        cursor = claimed(tracker)
-        tracker.report(_failed(cursor), cursor.epoch)
-        moved(tracker, claimed(tracker), to)
-        assert claimed(tracker).failure == (FAILURE if kept else None)
-
-    def test_a_failure_is_over_when_its_owner_reports_none(self, tracker: ProgressTracker) -> None:
-        cursor = claimed(tracker)
-        tracker.report(_failed(cursor), cursor.epoch)
-        tracker.report(PartitionStatus("group", ONE[0], 0, ProcessorState.RUNNING), cursor.epoch)
-        assert claimed(tracker).failure is None
-
-    def test_a_failure_reported_by_a_zombie_is_ignored(
-        self, tracker: ProgressTracker, another: ProgressTracker
-    ) -> None:
-        zombie = claimed(tracker)
-        claimed(another)
-        tracker.report(_failed(zombie), zombie.epoch)
-        assert claimed(another).failure is None
-
-    def test_a_skip_is_recorded_with_the_progress_that_passes_it(
-        self, tracker: ProgressTracker, another: ProgressTracker
-    ) -> None:
-        cursor = claimed(tracker)
-        with tracker.unit("group", cursor, 7, skip=SKIP):
-            pass
-        assert tracker.skipped() == [SKIP]
-        assert [status.skipped for status in tracker.statuses()] == [1]
-        assert claimed(another).stored == 7
-
-    def test_a_skip_whose_progress_is_not_committed_is_not_recorded(self, tracker: ProgressTracker) -> None:
-        cursor = claimed(tracker)
-        with pytest.raises(CrashError), tracker.unit("group", cursor, 7, skip=SKIP):
-            raise CrashError
-        claimed(tracker)
-        with pytest.raises(FencedError), tracker.unit("group", cursor, 7, skip=SKIP):
-            pytest.fail("the unit of a lost claim was opened")
-        assert tracker.skipped() == []
-
-    def test_skips_are_listed_by_group_and_position(self, tracker: ProgressTracker) -> None:
-        for group, position in (("zoo", 3), ("books", 12), ("books", 4)):
-            cursor = claimed(tracker, group)
-            skip = replace(SKIP, group=group, position=position)
-            with tracker.unit(group, cursor, max(position, cursor.stored), skip=skip):
-                pass
-        assert [(skip.group, skip.position) for skip in tracker.skipped()] == [("books", 4), ("books", 12), ("zoo", 3)]
-
     # Statuses
 
     def test_statuses_are_in_order_and_of_all_groups(self, tracker: ProgressTracker, another: ProgressTracker) -> None:
@@ -458,10 +345,6 @@ class ProgressTrackerContract:
     @pytest.mark.parametrize("error", [ValueError("mine"), FencedError("mine"), OSError("mine"), KeyboardInterrupt()])
     def test_errors_of_others_are_no_outage(self, tracker: ProgressTracker, error: BaseException) -> None:
         assert not tracker.is_outage(error)
-
-
-def _failed(cursor: Cursor) -> PartitionStatus:
-    return PartitionStatus("group", cursor.partition, 0, ProcessorState.BACKING_OFF, 4, "no", failure=FAILURE)
 
 
 def _claimed_and_said(tracker: ProgressTracker, said: Event) -> Cursor:

@@ -1,0 +1,80 @@
+"""The part of the contract of event sources that is about telling one log from another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import pytest
+
+from opencqrs_py.errors import EventStoreError
+from opencqrs_py.model import Event, Selection
+from opencqrs_py.processing.ports import EventSource
+
+__all__ = ["LogIdentityContract"]
+
+LONGEST = 1_000  # characters of a fingerprint
+
+
+def numbered(*numbers: int) -> list[Event]:
+    """Return events as they are before a store has given them positions."""
+    return [
+        Event(
+            0,
+            f"identity-{n}",
+            "contract",
+            f"/books/{n}",
+            "book-lent.v1",
+            None,
+            "application/json",
+            f'{{"n":{n}}}',
+            None,
+        )
+        for n in numbers
+    ]
+
+
+class LogIdentityContract:
+    """Fingerprints of a log. Part of ``EventSourceContract``."""
+
+    def test_a_log_is_the_one_that_its_fingerprints_say_at_every_position(
+        self, source: EventSource, append: Callable[[Iterable[Event]], object]
+    ) -> None:
+        found = {0: source.fingerprint(0)}
+        for number in range(1, 4):
+            append(numbered(number))
+            found[source.head()] = source.fingerprint(source.head())
+        append(numbered(4))
+        for position, fingerprint in found.items():
+            assert 0 < len(fingerprint) <= LONGEST
+            source.verify(position, fingerprint)
+            assert source.fingerprint(position) == fingerprint
+
+    def test_an_empty_log_has_another_fingerprint_than_one_with_events(
+        self, source: EventSource, append: Callable[[Iterable[Event]], object]
+    ) -> None:
+        append(numbered(1))
+        assert source.fingerprint(0) != source.fingerprint(source.head())
+
+    def test_the_fingerprint_of_an_event_at_hand_is_that_of_its_position(
+        self, source: EventSource, append: Callable[[Iterable[Event]], object]
+    ) -> None:
+        append(numbered(1, 2, 3))
+        for event in source.read(0, 10, Selection()).events:
+            assert source.fingerprint(event.position, event) == source.fingerprint(event.position)
+
+    def test_progress_beyond_the_end_of_the_log_is_refused(
+        self, source: EventSource, append: Callable[[Iterable[Event]], object]
+    ) -> None:
+        append(numbered(1, 2))
+        source.verify(source.head(), "")
+        with pytest.raises(EventStoreError) as caught:
+            source.verify(source.head() + 1, "")
+        assert caught.value.code == "OCQ-316"
+        assert caught.value.fix
+
+    def test_the_fingerprint_of_another_kind_of_source_is_refused(
+        self, source: EventSource, append: Callable[[Iterable[Event]], object]
+    ) -> None:
+        append(numbered(1, 2))
+        with pytest.raises(EventStoreError, match="OCQ-316"):
+            source.verify(source.head(), "of-another-kind")
