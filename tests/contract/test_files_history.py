@@ -417,7 +417,7 @@ def test_what_is_looked_at_for_a_position_does_not_grow_with_the_log(tmp_path: P
     for position in range(50_000, 50_100):
         source.fingerprint(position)
     assert len(bytes_read) == 100
-    assert max(bytes_read) <= 32 * 1024
+    assert max(bytes_read) <= 16 * 1024
     bytes_read.clear()
     source.fingerprint(30_000)
     assert bytes_read == []

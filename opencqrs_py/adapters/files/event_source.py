@@ -117,7 +117,7 @@ class FileEventSource:
         What is added after the position changes nothing in it, nor do other times, folders and inodes. A compressed or
         Parquet file counts as a whole, so the same events, packed again, are another file. Names do not count.
 
-        Not seen is a change between the samples of a file of more than 32 KiB that keeps its size and, in files
+        Not seen is a change between the samples of a file of more than 16 KiB that keeps its size and, in files
         before the position, its number of events.
 
         Args:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 
 import orjson
@@ -36,6 +36,7 @@ class _Trace:
             may be another one tomorrow, and a name that changes no position does no harm.
         size: Bytes of that file that hold its events up to this one; of a file that is written once, all of them.
         print: Of samples of these bytes.
+        format: How the text is to be read.
     """
 
     files: int = 0
@@ -45,18 +46,19 @@ class _Trace:
     name: str = ""
     size: int = 0
     print: str = ""
+    format: str = _FORMAT
 
     @classmethod
     def read(cls, text: str) -> _Trace | None:
         """Return the trace that was written as a text, ``None`` if the text is of another kind of event store."""
         try:
             fields = orjson.loads(text)
-            return cls(**fields) if fields.pop("format") == _FORMAT else None
-        except (orjson.JSONDecodeError, TypeError, AttributeError, KeyError):
+            return cls(**fields) if fields["format"] == _FORMAT else None
+        except (orjson.JSONDecodeError, TypeError, KeyError):
             return None
 
     def written(self) -> str:
-        return orjson.dumps({"format": _FORMAT, **asdict(self)}).decode()
+        return orjson.dumps(self).decode()
 
     @property
     def way(self) -> tuple[int, int, str]:
@@ -72,7 +74,7 @@ class _Trace:
 class History:
     """Knows what a log holds up to each position. For one thread at a time.
 
-    Each file is looked at once, whatever number of positions is asked for; in the newest file of lines, 32 KiB at most
+    Each file is looked at once, whatever number of positions is asked for; in the newest file of lines, 16 KiB at most
     are looked at for a position.
 
     Args:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hashlib import blake2b
+from io import FileIO
 from pathlib import Path
 from typing import BinaryIO
 
@@ -10,7 +11,7 @@ from opencqrs_py.errors import EventStoreError
 
 __all__ = ["KnownFile", "fingerprint"]
 
-_SAMPLE = 4096  # bytes
+_SAMPLE = 2048  # bytes
 _SAMPLES = 8  # at equal distances, the first at the beginning and the last at the end; less is taken whole
 _FIX = (
     "put the file back as it was; or, if the change is meant, rebuild the groups that have read it (delete their read "
@@ -57,7 +58,7 @@ class KnownFile:
             raise self.refused(f"has shrunk from {self.size:,} to {found.st_size:,} bytes")
         if self._seen is not None and found.st_size > self.size and not may_grow:
             raise self.refused(f"has grown from {self.size:,} to {found.st_size:,} bytes and was complete before")
-        with self.path.open("rb") as file:
+        with self.path.open("rb", buffering=0) as file:
             if self._seen is not None and fingerprint(file, self.size) != self.print:
                 raise self.refused("has changed")
             self.print = fingerprint(file, found.st_size)
@@ -69,8 +70,8 @@ class KnownFile:
         return EventStoreError("OCQ-342", said, str(self.path), _FIX)
 
 
-def fingerprint(file: BinaryIO, size: int) -> bytes:
-    """Return a digest of a file's first ``size`` bytes: of all up to 32 KiB, of eight samples of a longer file.
+def fingerprint(file: BinaryIO | FileIO, size: int) -> bytes:
+    """Return a digest of a file's first ``size`` bytes: of all up to 16 KiB, of eight samples of a longer file.
 
     A longer file that was changed between the samples and kept its size has the same digest. Moves in the file.
     """

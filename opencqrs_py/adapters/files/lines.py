@@ -5,8 +5,9 @@ from __future__ import annotations
 import sys
 from codecs import BOM_UTF8
 from contextlib import closing
+from io import FileIO
+from itertools import islice
 from pathlib import Path
-from typing import BinaryIO
 
 from opencqrs_py.adapters.files.damage import DAMAGE, damaged
 from opencqrs_py.adapters.files.formats import Compression
@@ -19,7 +20,7 @@ from opencqrs_py.errors import EventStoreError
 __all__ = ["CompressedLines", "PlainLines"]
 
 _BUFFER = 128 * 1024  # bytes
-_SPACE_READ = 4096  # bytes read at once while the end of an event is looked for
+_SPACE_READ = 256  # bytes read at once while the end of an event is looked for
 _STOPS = 64  # that are remembered; groups beyond that many begin at a mark of the index, which costs little
 
 
@@ -77,11 +78,11 @@ class PlainLines:
         Space and line ends after the last of them do not count, so neither changes when that line gets its end.
         """
         count = self.count()
-        with self.path.open("rb") as file:
-            if number < count:
-                end = self._end_of(file, number)
-            else:
-                end = self.known.size if count > self._index.end.event else self._index.end.offset
+        if number < count:
+            end = self._end_of(number)
+        else:
+            end = self.known.size if count > self._index.end.event else self._index.end.offset
+        with self.path.open("rb", buffering=0) as file:
             size = _without_space(file, end)
             return size, fingerprint(file, size)
 
@@ -119,19 +120,29 @@ class PlainLines:
             )
             raise self._refusal
 
-    def _end_of(self, file: BinaryIO, number: int) -> int:
+    def _end_of(self, number: int) -> int:
         """Return the byte after the line that holds the event of that number, from 1."""
         known = self._stops.get(number) or self._ends.get(number)
         if known is not None:
             return known.offset
-        near = [marks[event] for marks in (self._stops, self._ends) for event in marks if event < number]
-        event, line, offset = max([*near, self._index.mark_before(number - 1)])
-        file.seek(offset)
-        while event < number:
-            text = file.readline()
-            event, line, offset = event + _holds_event(text, offset), line + 1, offset + len(text)
+        event, line, offset = self._ends.get(number - 1) or self._nearest(number)
+        with self.path.open("rb") as file:
+            file.seek(offset)
+            while event < number:
+                texts = list(islice(file, number - event))
+                if not texts:
+                    raise self.known.refused("has shrunk")
+                full = sum(map(bool, map(bytes.strip, texts)))
+                if offset == 0:
+                    full += _holds_event(texts[0], 0) - bool(texts[0].strip())
+                event, line, offset = event + full, line + len(texts), offset + sum(map(len, texts))
         _keep(self._ends, Mark(event, line, offset))
         return offset
+
+    def _nearest(self, number: int) -> Mark:
+        """Return the last mark that is known before the end of the event of that number, from 1."""
+        near = [marks[event] for marks in (self._stops, self._ends) for event in marks if event < number]
+        return max([*near, self._index.mark_before(number - 1)])
 
     def _remember(self, stop: Mark) -> None:
         _keep(self._stops, stop)
@@ -151,7 +162,7 @@ def _holds_event(line: bytes, offset: int) -> bool:
     return bool((line.removeprefix(BOM_UTF8) if offset == 0 else line).strip())
 
 
-def _without_space(file: BinaryIO, end: int) -> int:
+def _without_space(file: FileIO, end: int) -> int:
     """Return where the last byte before ``end`` that is no space ends."""
     while end > 0:
         start = max(end - _SPACE_READ, 0)
