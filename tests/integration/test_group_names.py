@@ -164,3 +164,55 @@ def test_a_process_that_finds_other_handlers_than_the_one_that_started_it_is_ref
     with pytest.raises(AssemblyError) as caught:
         GroupRecipe(application.blueprint, group, (*found, "gone:on"))()
     assert (caught.value.code, caught.value.where) == ("OCQ-526", "not here: gone:on")
+
+
+OVERLOADS = """
+from opencqrs_py import Event, event_handling, on_start
+from sqlalchemy import Connection, text
+
+def noting(group: str, note: str):
+    @event_handling(group)
+    def on(raw: Event, connection: Connection) -> None:
+        connection.execute(text("CREATE TABLE IF NOT EXISTS noted (note TEXT)"))
+        connection.execute(text("INSERT INTO noted VALUES (:note)"), {"note": note})
+    return on
+
+@event_handling("one")
+def on(raw: Event, connection: Connection) -> None:
+    connection.execute(text("CREATE TABLE IF NOT EXISTS noted (note TEXT)"))
+    connection.execute(text("INSERT INTO noted VALUES ('first')"))
+
+@event_handling("one")
+def on(raw: Event, connection: Connection) -> None:
+    connection.execute(text("CREATE TABLE IF NOT EXISTS noted (note TEXT)"))
+    connection.execute(text("INSERT INTO noted VALUES ('second')"))
+
+class Outer:
+    class Inner:
+        @event_handling("one")
+        def on(self, raw: Event, connection: Connection) -> None:
+            connection.execute(text("INSERT INTO noted VALUES ('nested')"))
+
+made = [noting("one", note) for note in ("made 1", "made 2")]
+"""
+
+
+@pytest.mark.parametrize("engine", ["thread", pytest.param("spark", marks=pytest.mark.spark)])
+@pytest.mark.parametrize(
+    ("chosen", "notes"),
+    [
+        (lambda module: [module], ["first", "made 1", "made 2", "nested", "second"]),
+        (lambda module: [module.on, module.made[1]], ["made 2", "second"]),
+    ],
+)
+def test_every_process_finds_each_of_several_handlers_of_one_name(make, tmp_path, engine, chosen, notes):
+    name = make("NAME").__name__ + "_overloads"
+    (tmp_path / "code" / f"{name}.py").write_text(OVERLOADS)
+    module = __import__(name)
+    settings = {"event-handling.standard.processing.engine": engine, "spark.master": "local[1]"}
+    application = Application(settings, chosen(module), tmp_path)
+    add_events(application, 1)
+    assert not application.run(until_caught_up=True).failed
+    with create_engine(f"sqlite:///{tmp_path}/opencqrs.db").connect() as connection:
+        assert sorted(connection.execute(text("SELECT note FROM noted")).scalars()) == notes
+    del sys.modules[name]
