@@ -6,15 +6,17 @@ import inspect
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import CodeType
 
 from opencqrs_py.assembly.conditions import raise_together
 from opencqrs_py.assembly.handler_classes import methods_of
 from opencqrs_py.assembly.members import Member, marks_of
+from opencqrs_py.config import ConfigurationWarning
 from opencqrs_py.errors import AssemblyError
-from opencqrs_py.model.handler import HANDLER_ATTRIBUTE, event_type_of
+from opencqrs_py.model.handler import HANDLER_ATTRIBUTE, Handler, event_type_of
 from opencqrs_py.processing.definitions import place_of
 
-__all__ = ["check_copies"]
+__all__ = ["alike_handlers", "check_copies"]
 
 
 def check_copies(members: Sequence[Member]) -> None:
@@ -57,3 +59,28 @@ def _handles(member: Member) -> bool:
     if isinstance(member.value, type):
         return not inspect.isabstract(member.value) and bool(methods_of(member.value))
     return bool(marks_of(member.value, HANDLER_ATTRIBUTE))
+
+
+def alike_handlers(handlers: Sequence[Handler]) -> Iterator[ConfigurationWarning]:
+    """Yield a warning for each handler that does the same for the same group as one of that name in another file.
+
+    It is no error, since the two may call different things that have the same names.
+    """
+    first: dict[tuple[object, ...], tuple[str, str]] = {}
+    for handler in handlers:
+        function = getattr(handler.call, "__func__", handler.call)
+        code = getattr(function, "__code__", None)
+        if not isinstance(code, CodeType):
+            continue
+        key = (handler.mark.group, handler.mark.types, function.__qualname__, _same_in_every_file(code))
+        file, place = first.setdefault(key, (code.co_filename, handler.place))
+        if file != code.co_filename:
+            what = f"group '{handler.mark.group}' has the same handler {function.__qualname__} in two files"
+            fix = "if one is a copy, delete it: each event is handled by both"
+            yield ConfigurationWarning("OCQ-519", what, f"{place} and {handler.place}", fix)
+
+
+def _same_in_every_file(code: CodeType) -> tuple[object, ...]:
+    """Return what two copies of a function have in common, whatever line they stand in."""
+    constants = (_same_in_every_file(each) if isinstance(each, CodeType) else repr(each) for each in code.co_consts)
+    return code.co_code, code.co_names, code.co_varnames, tuple(constants)

@@ -34,7 +34,12 @@ def looked_at(
         imported = list(_modules(modules, scan, project, found))
     passed = scan.passed_over if scan else ()
     left_out = [Decision("", f"discovery {_below(each.path, project)}", "passed over", each.why) for each in passed]
-    return [*imported, *left_out, *(_handlers(found, project) if isinstance(found, Discovered) else ())]
+    if isinstance(found, ExplainedError):
+        return [*imported, *left_out]
+    warned = [
+        Decision("", "discovery", "warning", f"{each.what} ({each.where}); {each.fix}") for each in found.warnings
+    ]
+    return [*imported, *left_out, *warned, *_handlers(found, project)]
 
 
 def _modules(modules: UserModules, scan: Scan | None, project: Path, found: Discovered) -> Iterator[Decision]:

@@ -1,8 +1,8 @@
 """A state machine that writes projects, and compares which handlers ran with what was decorated.
 
 Group names in several spellings, given as literals, constants, enums and texts put together; functions, overloads,
-loops, factories, classes, wrappers; files, packages, folders with and without ``__init__.py``, copies. After each change
-a run either calls every decorated handler once for each event, or it is refused with a message.
+loops, factories, classes, wrappers; files, packages, folders with and without ``__init__.py``, copies. After each
+change a run either calls every decorated handler once for each event, or it is refused with a message.
 
 ``OPENCQRS_TEST_EXAMPLES=500`` tries more of them than the few of every day.
 """

@@ -488,3 +488,15 @@ def test_a_copied_file_with_handlers_is_refused_though_it_has_no_event_class(mak
     with pytest.raises(AssemblyError, match="two files with handlers have the same content") as caught:
         discover([one, two])
     assert caught.value.where == f"{one.__file__} and {two.__file__}"
+
+
+def test_the_same_handler_in_two_files_is_warned_of(make_module):
+    source = HEAD + '@event_handling("{}", types=["x.*"])\ndef on(raw: Event): CALLED.append(raw)\n'
+    one, two = make_module(source.format("a")), make_module("EDITED = 1\n" + source.format("a"))
+    (warning,) = discover([one, two]).warnings
+    assert (warning.code, warning.what) == ("OCQ-519", "group 'a' has the same handler on in two files")
+    assert f"{one.__name__}.py:" in warning.where
+    assert f"{two.__name__}.py:" in warning.where
+    other_group = make_module("EDITED = 2\n" + source.format("b"))
+    other_code = make_module(source.format("a").replace("append(raw)", "append(1)"))
+    assert discover([one, other_group, other_code]).warnings == ()
