@@ -1,0 +1,80 @@
+"""The filter for Alembic: what is ours, by name."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from opencqrs_py.adapters.sql import schema
+from opencqrs_py.alembic import PREFIX, include_name, include_object
+
+
+def test_all_tables_of_ours_have_the_prefix_with_their_indexes_and_constraints() -> None:
+    tables = schema.SCHEMA.metadata.tables.values()
+    assert len(tables) >= 3
+    for table in tables:
+        assert table.name.startswith(PREFIX)
+        named = [str(each.name) for each in (*table.indexes, *table.constraints) if each.name is not None]
+        assert all(name.startswith(PREFIX) for name in named)
+
+
+@pytest.mark.parametrize(
+    ("name", "type_", "table", "included"),
+    [
+        ("opencqrs_events", "table", None, False),
+        ("opencqrs_of_a_later_version", "table", None, False),
+        ("lent", "table", None, True),
+        ("my_opencqrs_events", "table", None, True),
+        ("opencqrs", "table", None, True),
+        (None, "schema", None, True),
+        ("opencqrs_log", "schema", None, True),
+        ("position", "column", "opencqrs_events", False),
+        ("opencqrs_events_subject", "index", "opencqrs_events", False),
+        ("id", "column", "lent", True),
+        ("lent_reader", "index", "lent", True),
+        ("opencqrs_events_position_seq", "sequence", None, False),
+        (None, "unique_constraint", "lent", True),
+        (None, "unique_constraint", "opencqrs_events", False),
+    ],
+)
+def test_what_is_found_in_the_database_is_left_out_if_it_is_ours(
+    name: str | None,
+    type_: str,
+    table: str | None,
+    included: bool,  # noqa: FBT001
+) -> None:
+    parents = {"schema_name": None, "table_name": table} if table else {"schema_name": None}
+    assert include_name(name, type_, parents) is included
+    if type_ != "schema":
+        found = SimpleNamespace(name=name, table=SimpleNamespace(name=table) if table else None)
+        assert include_object(found, name, type_, reflected=True, compare_to=None) is included
+
+
+@pytest.mark.parametrize(
+    "identity",
+    [
+        "opencqrs_events_append",
+        "public.opencqrs_events_append(rows json, patience text)",
+        "log.opencqrs_events.opencqrs_events_in_turn",
+        '"log"."opencqrs_events_in_turn"()',
+    ],
+)
+def test_functions_and_triggers_are_known_with_schema_table_and_arguments(identity: str) -> None:
+    assert not include_object(object(), identity, "function", reflected=True, compare_to=None)
+    assert include_object(object(), identity.replace("opencqrs", "mine"), "function", reflected=True, compare_to=None)
+
+
+def test_what_models_name_is_always_compared() -> None:
+    assert include_object(object(), "opencqrs_like", "table", reflected=False, compare_to=None)
+    assert include_object(object(), "opencqrs_like", "table", reflected=True, compare_to=object())
+
+
+def test_importing_the_filter_loads_no_database() -> None:
+    looked = (
+        "import sys, opencqrs_py.alembic; print([m for m in ('sqlalchemy', 'alembic', 'pyspark') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", looked], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
