@@ -9,10 +9,13 @@ import random
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from opencqrs_py.adapters.files import FileEventSource, format_of, history, identity, lines, writer_to, written_whole
 from opencqrs_py.errors import EventStoreError
@@ -452,3 +455,42 @@ def test_a_fingerprint_takes_the_names_and_steps_of_its_format() -> None:
     assert history._Trace.read(history._Trace(1, 2, "d", "s", "n", 3, "p").written()) == history._Trace(
         1, 2, "d", "s", "n", 3, "p"
     )
+
+
+# ------------------------------------------------------------------------------------------------ whatever happens
+
+NAMES = st.sampled_from([f"{number}.{suffix}" for number in range(5) for suffix in ("ndjson", "jsonl.gz")])
+FILES = st.dictionaries(NAMES, st.lists(st.integers(1, 4), max_size=4), max_size=4).filter(
+    lambda files: len({name[0] for name in files}) == len(files)
+)
+
+
+def refused(act: Callable[[], object]) -> bool:
+    try:
+        act()
+    except EventStoreError:
+        return True
+    return False
+
+
+def read_whole(folder: Path) -> list[str]:
+    return [each.payload or "" for each in FileEventSource(folder).read(0, 1_000, Selection()).events]
+
+
+@settings(max_examples=150, deadline=None)
+@given(before=FILES, after=FILES, data=st.data())
+def test_what_is_verified_holds_the_events_that_were_read(
+    before: dict[str, list[int]], after: dict[str, list[int]], data: st.DataObject
+) -> None:
+    """Ids are few, so that many logs begin alike."""
+    with TemporaryDirectory() as one, TemporaryDirectory() as other:
+        for folder, files in ((one, before), (other, after)):
+            for name, numbers in files.items():
+                put(Path(folder) / name, *numbers)
+        had, has = read_whole(Path(one)), read_whole(Path(other))
+        position = data.draw(st.integers(0, len(had)))
+        fingerprint = FileEventSource(Path(one)).fingerprint(position)
+        if refused(lambda: verify(Path(other), position, fingerprint)):
+            assert before != after
+        else:
+            assert has[:position] == had[:position]
