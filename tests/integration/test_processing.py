@@ -409,7 +409,7 @@ def test_a_handler_that_ends_the_drivers_transaction_stops_its_partition(
     assert "event 7 at position 7" in partition.error
     # SQLite's driver cannot be kept from it: what is committed early is repeated, and nothing is lost.
     early = end == "commit" and url.startswith("sqlite")
-    assert handled(url) == ([*range(1, 8), *range(1, 8)] if early else list(range(1, 7)))
+    assert sorted(handled(url)) == (sorted([*range(1, 8), *range(1, 8)]) if early else list(range(1, 7)))
     assert [s.lag for s in made.status()] == [1]
 
 
