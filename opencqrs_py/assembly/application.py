@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from threading import Lock
 from types import ModuleType
 from typing import Any, Self
 
@@ -119,6 +120,7 @@ class Application:
             mapping_of(loaded.settings.event_store.mapping, loaded.settings.event_store.url),
         )
         self._scan: Scan | None = None
+        self._starting = Lock()  # held while a thread is in start()
         self._engines: list[Engine] = []
         self._positions: list[int] = []
 
@@ -235,11 +237,20 @@ class Application:
             verbose: Whether Spark's own log is shown.
 
         Raises:
-            AssemblyError: OCQ-508 if there is nothing to start, OCQ-509 for a name that is no group, AssemblyErrors
-                with all that could not be decided or does not exist yet.
+            AssemblyError: OCQ-508 if there is nothing to start, OCQ-509 for a name that is no group, OCQ-511 if it
+                runs already or another thread is starting it, AssemblyErrors with all that could not be decided or
+                does not exist yet.
             EngineError: If an engine cannot run on this machine.
             EventStoreError: If a group's progress does not fit its configuration, or a database cannot be used.
         """
+        if not self._starting.acquire(blocking=False):
+            raise AssemblyError("OCQ-511", "another thread is starting the application", fix="call start() once")
+        try:
+            self._start(groups, observer, verbose=verbose)
+        finally:
+            self._starting.release()
+
+    def _start(self, groups: Sequence[str], observer: Observer, *, verbose: bool) -> None:
         from opencqrs_py.assembly.running import engines_for, group_run  # noqa: PLC0415 loads SQLAlchemy
 
         if self._engines:

@@ -12,7 +12,7 @@ INFINITE = "infinite"
 """How a duration or a number without limit is written."""
 
 _LONGEST = 1e12
-_INFINITE_SPELLINGS = frozenset({"infinite", "infinity", "inf", ".inf", "unlimited", "∞", "-1"})
+_INFINITE_SPELLINGS = frozenset({"infinite", "infinity", "inf", ".inf", "unlimited", "∞"})
 _SECONDS = {
     "d": Decimal(86400),
     "h": Decimal(3600),
@@ -55,7 +55,7 @@ def parse_duration(text: str, *, infinite: bool = False) -> float:
 
     Args:
         text: Numbers with units (``2s``, ``500ms``, ``1m30s``), ISO-8601 (``PT10S``), or ``infinite``.
-        infinite: Whether ``infinite`` (``inf``, ``∞``, ``unlimited``, ``-1``) may be said.
+        infinite: Whether ``infinite`` (``inf``, ``∞``, ``unlimited``) may be said.
 
     Returns:
         Seconds, 0 or more, ``math.inf`` for no limit.

@@ -100,7 +100,7 @@ class RetryRule:
         multiplier: Each wait by the one before it, from 1.
         max_attempts: How often an event is tried again; ``None``: no limit.
         on_exhausted: What happens to an event that is given up.
-        jitter: Share of each wait, 0 to 1, by which it varies at random.
+        jitter: Share of each wait, 0 to 1, of which a random part is left out.
     """
 
     policy: RetryPolicy = RetryPolicy.EXPONENTIAL_BACKOFF

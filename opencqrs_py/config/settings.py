@@ -160,7 +160,7 @@ class RetrySettings(Section):
         None, description="What happens to an event that is given up. Parking is not there yet and is refused."
     )
     jitter: Annotated[Number, Field(ge=0, le=1), Fact(unit="share of the wait, 0 to 1")] | None = Field(
-        None, description="By how much each wait varies at random."
+        None, description="How much of each wait is at most left out, at random."
     )
 
 

@@ -10,6 +10,8 @@ from math import inf
 
 __all__ = ["ExponentialBackOff", "FixedBackOff", "NoRetry"]
 
+_LONGEST = 1e12  # seconds, about 30,000 years: as in the settings
+
 
 @dataclass(frozen=True, slots=True)
 class NoRetry:
@@ -25,12 +27,19 @@ class FixedBackOff:
     """The same wait before each attempt.
 
     Attributes:
-        interval: Wait in seconds.
-        max_attempts: Retries after the first attempt; ``None`` for no limit.
+        interval: Wait in seconds, ``0..1e12``.
+        max_attempts: Retries after the first attempt, 0 or more; ``None`` for no limit.
+
+    Raises:
+        ValueError: If a number is not in its range; ``nan`` is in none.
     """
 
     interval: float
     max_attempts: int | None = None
+
+    def __post_init__(self) -> None:
+        _check("interval", self.interval)
+        _check_attempts(self.max_attempts)
 
     def waits(self) -> Iterator[float]:
         """Yield ``interval`` up to ``max_attempts`` times."""
@@ -42,16 +51,20 @@ class ExponentialBackOff:
     """Waits that grow by a factor up to a limit.
 
     Computed in whole milliseconds, cut off, as the original does. The time limit is compared with the sum of the
-    waits handed out so far, before the next is computed, so the sum may pass it by one wait.
+    waits handed out so far, as jitter has made them, before the next is computed, so the sum may pass it by one wait.
 
     Attributes:
-        initial: First wait in seconds.
-        multiplier: Factor from one wait to the next, at least 1.
-        maximum: Longest wait in seconds.
-        max_elapsed: Limit of the sum of waits in seconds; ``inf`` for none.
-        max_attempts: Retries after the first attempt; ``None`` for no limit.
-        jitter: Share of each wait, ``0..1``, that is drawn at random around it; the limit of a wait still holds.
+        initial: First wait in seconds, ``0..1e12``.
+        multiplier: Factor from one wait to the next, at least 1 and finite.
+        maximum: Longest wait in seconds, ``0..1e12``.
+        max_elapsed: Limit of the sum of waits in seconds, 0 or more; ``inf`` for none.
+        max_attempts: Retries after the first attempt, 0 or more; ``None`` for no limit.
+        jitter: Share of each wait, ``0..1``, of which a random part is taken off. Waits at the maximum are spread as
+            widely as others.
         draw: Source of numbers in ``0..1``, for tests.
+
+    Raises:
+        ValueError: If a number is not in its range; ``nan`` is in none.
 
     Source:
         Facts of OpenCQRS section 5.4: Spring's exponential back-off. Jitter is ours.
@@ -66,21 +79,35 @@ class ExponentialBackOff:
     draw: Callable[[], float] = random.random
 
     def __post_init__(self) -> None:
-        if self.multiplier < 1:
-            msg = f"multiplier must be at least 1, got {self.multiplier}"
-            raise ValueError(msg)
+        _check("initial", self.initial)
+        _check("multiplier", self.multiplier, 1)
+        _check("maximum", self.maximum)
+        _check("max_elapsed", self.max_elapsed, most=inf)
+        _check("jitter", self.jitter, most=1)
+        _check_attempts(self.max_attempts)
 
     def waits(self) -> Iterator[float]:
         """Yield the waits in seconds."""
         longest = round(self.maximum * 1000)
         wait = min(round(self.initial * 1000), longest)
-        spent = 0
+        spent = 0.0
         for _ in count() if self.max_attempts is None else range(self.max_attempts):
             if spent >= self.max_elapsed * 1000:
                 return
-            spent += wait
-            yield min(wait * self._factor(), longest) / 1000
-            wait = min(int(wait * self.multiplier), longest)
+            made = wait * (1 - self.jitter * self.draw()) if self.jitter else wait
+            spent += made
+            yield made / 1000
+            wait = int(min(wait * self.multiplier, longest))
 
-    def _factor(self) -> float:
-        return 1 + self.jitter * (self.draw() - 0.5) if self.jitter else 1.0
+
+def _check(name: str, value: float, least: float = 0, most: float = _LONGEST) -> None:
+    if not least <= value <= most:  # nan is neither
+        limit = f"{least:g} or more" if most == inf else f"{least:g} to {most:g}"
+        msg = f"{name} must be {limit}, got {value}"
+        raise ValueError(msg)
+
+
+def _check_attempts(value: int | None) -> None:
+    if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 0):
+        msg = f"max_attempts must be a whole number, 0 or more, or None for no limit, got {value}"
+        raise ValueError(msg)

@@ -77,6 +77,7 @@ def test_the_errors_survive_pickling(project):
         ("retry.multiplier", "inf", 111, "it is no finite number", "write digits, with a point if need be, like 1.5"),
         ("retry.jitter", "1.1", 114, "it is above 1", "write 1 or less"),
         ("retry.jitter", "-0.1", 114, "it is below 0", "write 0 or more"),
+        ("retry.max-attempts", "-1", 114, "it is below 0", "write 0 or more, or infinite"),
         ("retry.max-attempts", "-2", 114, "it is below 0", "write 0 or more, or infinite"),
         ("retry.max-attempts", "many", 111, "it is no whole number", "write digits only, like 4"),
         ("retry.max-interval", "infinite", 113, "it needs an end", "write it like 30s, 500ms or PT30S"),

@@ -232,7 +232,10 @@ def test_the_schema_knows_default_and_unit():
     retry = json_schema()["definitions"]["RetrySettings"]["properties"]
     assert retry["max-interval"]["default"] == "30s"
     assert retry["max-attempts"]["default"] == "infinite"
-    assert retry["jitter"]["description"] == "By how much each wait varies at random. (share of the wait, 0 to 1)"
+    assert (
+        retry["jitter"]["description"]
+        == "How much of each wait is at most left out, at random. (share of the wait, 0 to 1)"
+    )
     life_cycle = json_schema()["definitions"]["LifeCycleSettings"]["properties"]
     assert life_cycle["partitions"]["default"] == 1
     assert "default" not in life_cycle["controller"]

@@ -5,12 +5,15 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event
 from types import ModuleType
 
 import pytest
 from sqlalchemy import create_engine, text
 
 from opencqrs_py import Application, Observer
+from opencqrs_py.assembly import running
 from opencqrs_py.errors import AssemblyError
 from opencqrs_py.model.cloudevents import parse_event
 from opencqrs_py.model.partition import Partition
@@ -75,6 +78,35 @@ def test_single_handlers_run_on_spark_from_wherever_their_module_lies(handlers, 
     assert not application.run(until_caught_up=True).failed
     assert [s.group for s in application.status()] == ["seen"]
     assert seen(tmp_path) == 100
+
+
+@pytest.mark.parametrize("engine", ["thread", "spark"])
+def test_a_second_thread_cannot_start_what_is_being_started(handlers, tmp_path, monkeypatch, engine):
+    application = Application({"event-handling.standard.processing.engine": engine}, [handlers], tmp_path)
+    begun, ends = Event(), Event()
+    started = []
+
+    class Engine:
+        def start(self) -> None:
+            started.append(self)
+            begun.set()
+            assert ends.wait(60)
+
+        def stop(self, patience: float) -> None: ...
+
+    monkeypatch.setattr(running, "engines_for", lambda *_: [Engine()])
+    with ThreadPoolExecutor() as threads:
+        first = threads.submit(application.start)
+        assert begun.wait(60)
+        with pytest.raises(AssemblyError, match="another thread is starting the application"):
+            application.start()
+        ends.set()
+        first.result()
+    with pytest.raises(AssemblyError, match="running already"):
+        application.start()
+    application.stop()
+    application.start()
+    assert len(started) == 2
 
 
 def test_start_and_stop_go_on_where_they_were(handlers, tmp_path):

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from itertools import islice
+from math import inf, nan
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -70,13 +73,51 @@ def test_each_event_has_its_own_waits(back_off: BackOff) -> None:
     assert list(back_off.waits()) == list(back_off.waits())
 
 
-def test_a_wait_does_not_shrink() -> None:
-    with pytest.raises(ValueError, match=r"multiplier must be at least 1, got 0\.9"):
-        ExponentialBackOff(multiplier=0.9)
+@pytest.mark.parametrize("wrong", [nan, inf, -inf, -1, -0.001, 1e300])
+@pytest.mark.parametrize(
+    ("made", "name"),
+    [
+        (FixedBackOff, "interval"),
+        (ExponentialBackOff, "initial"),
+        (ExponentialBackOff, "maximum"),
+    ],
+)
+def test_a_wait_that_nobody_can_make_is_refused(made: Any, name: str, wrong: float) -> None:
+    with pytest.raises(ValueError, match=rf"^{name} must be 0 to 1e\+12, got {re.escape(str(wrong))}$"):
+        made(**{name: wrong})
 
 
-@pytest.mark.parametrize(("drawn", "milliseconds"), [(0.0, [900, 1350]), (0.5, [1000, 1500]), (1.0, [1100, 1650])])
-def test_jitter_spreads_waits_around_the_series(drawn: float, milliseconds: list[int]) -> None:
+@pytest.mark.parametrize(
+    ("name", "wrong", "said"),
+    [
+        ("multiplier", 0.9, "1 to 1e+12"),
+        ("multiplier", nan, "1 to 1e+12"),
+        ("multiplier", inf, "1 to 1e+12"),
+        ("max_elapsed", nan, "0 or more"),
+        ("max_elapsed", -1, "0 or more"),
+        ("jitter", nan, "0 to 1"),
+        ("jitter", -0.1, "0 to 1"),
+        ("jitter", 1.1, "0 to 1"),
+    ],
+)
+def test_a_rule_that_makes_no_sense_is_refused(name: str, wrong: float, said: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(f"{name} must be {said}, got {wrong}")):
+        ExponentialBackOff(**{name: wrong})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("wrong", [-1, 1.5, inf, nan, True, "3"])
+@pytest.mark.parametrize("made", [ExponentialBackOff, lambda **more: FixedBackOff(1, **more)])
+def test_attempts_are_counted_from_zero_and_none_is_no_limit(made: Any, wrong: Any) -> None:
+    with pytest.raises(ValueError, match=r"^max_attempts must be a whole number, 0 or more, or None for no limit"):
+        made(max_attempts=wrong)
+
+
+def test_a_multiplier_of_any_size_ends_at_the_maximum() -> None:
+    assert list(ExponentialBackOff(initial=1, multiplier=1e12, maximum=1e12, max_attempts=3).waits()) == [1, 1e12, 1e12]
+
+
+@pytest.mark.parametrize(("drawn", "milliseconds"), [(0.0, [1000, 1500]), (0.5, [900, 1350]), (1.0, [800, 1200])])
+def test_jitter_takes_a_random_part_off_each_wait(drawn: float, milliseconds: list[int]) -> None:
     back_off = ExponentialBackOff(initial=1, jitter=0.2, max_attempts=2, draw=lambda: drawn)
     assert [round(wait * 1000, 6) for wait in back_off.waits()] == milliseconds
 
@@ -85,15 +126,26 @@ def drawn_from(numbers: Iterator[float]) -> ExponentialBackOff:
     return ExponentialBackOff(initial=1, maximum=8, jitter=1.0, draw=lambda: next(numbers))
 
 
-@given(st.lists(st.floats(0, 1), min_size=20, max_size=20))
+@given(st.lists(st.floats(0, 1, exclude_max=True), min_size=20, max_size=20))
 def test_no_jitter_passes_the_limit_of_a_wait(numbers: list[float]) -> None:
     assert all(0 < wait <= 8 for wait in islice(drawn_from(iter(numbers)).waits(), 20))
 
 
-def test_jitter_is_drawn_anew_for_each_wait() -> None:
+def test_waits_at_the_maximum_are_spread_like_all_others() -> None:
+    drawn = [number / 50 for number in range(50)]
+    waits = ExponentialBackOff(initial=8, maximum=8, jitter=0.5, max_attempts=50, draw=iter(drawn).__next__).waits()
+    assert list(waits) == pytest.approx([8 - 4 * number for number in drawn])
+
+
+def test_the_time_allowed_is_compared_with_the_waits_really_made() -> None:
+    back_off = ExponentialBackOff(initial=2, multiplier=1, max_elapsed=3, jitter=1, draw=lambda: 0.75)
+    assert list(back_off.waits()) == [0.5] * 6
+
+
+def test_jitter_is_drawn_again_for_each_wait() -> None:
     waits = list(ExponentialBackOff(initial=1, multiplier=1, jitter=0.5, max_attempts=50).waits())
     assert len(set(waits)) > 1
-    assert all(0.75 <= wait <= 1.25 for wait in waits)
+    assert all(0.5 <= wait <= 1 for wait in waits)
 
 
 @given(
