@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import CodeType
+from typing import Any
 
 from opencqrs_py.assembly.conditions import raise_together
 from opencqrs_py.assembly.handler_classes import methods_of
@@ -16,7 +17,7 @@ from opencqrs_py.errors import AssemblyError
 from opencqrs_py.model.handler import HANDLER_ATTRIBUTE, Handler, event_type_of
 from opencqrs_py.processing.definitions import place_of
 
-__all__ = ["alike_handlers", "check_copies"]
+__all__ = ["alike_handlers", "check_copies", "inherited_twice"]
 
 
 def check_copies(members: Sequence[Member]) -> None:
@@ -78,6 +79,24 @@ def alike_handlers(handlers: Sequence[Handler]) -> Iterator[ConfigurationWarning
             what = f"group '{handler.mark.group}' has the same handler {function.__qualname__} in two files"
             fix = "if one is a copy, delete it: each event is handled by both"
             yield ConfigurationWarning("OCQ-519", what, f"{place} and {handler.place}", fix)
+
+
+def inherited_twice(handlers: Sequence[Handler]) -> Iterator[ConfigurationWarning]:
+    """Yield a warning for each method that handles events of one group for a class and for its child."""
+    serving: dict[tuple[str, object], list[type]] = {}
+    warned: set[tuple[str, object]] = set()
+    for handler in (handler for handler in handlers if inspect.ismethod(handler.call)):
+        method: Any = handler.call
+        cls, key = type(method.__self__), (handler.mark.group, method.__func__)
+        relatives = [each for each in serving.setdefault(key, []) if issubclass(cls, each) or issubclass(each, cls)]
+        serving[key].append(cls)
+        if not relatives or key in warned:
+            continue
+        warned.add(key)
+        parent, child = sorted((cls, relatives[0]), key=lambda each: len(each.__mro__))
+        what = f"group '{handler.mark.group}' calls {method.__qualname__} for {parent.__name__}, and for its child"
+        fix = f"each event is handled by both; make {parent.__name__} abstract (abc.abstractmethod) to leave it out"
+        yield ConfigurationWarning("OCQ-519", f"{what} {child.__name__}", handler.place, fix)
 
 
 def _same_in_every_file(code: CodeType) -> tuple[object, ...]:

@@ -11,7 +11,7 @@ from typing import Any, cast
 from dependency_injector.containers import Container, DeclarativeContainer
 
 from opencqrs_py.assembly.conditions import raise_together
-from opencqrs_py.assembly.copies import alike_handlers, check_copies
+from opencqrs_py.assembly.copies import alike_handlers, check_copies, inherited_twice
 from opencqrs_py.assembly.handler_classes import decorated_in, methods_of
 from opencqrs_py.assembly.injection import ContainerInjector
 from opencqrs_py.assembly.members import EVERYTHING, Member, marks_of, members_of
@@ -110,7 +110,11 @@ def discover(
     check_copies(members)
     found = discover_members(members, only, provided)
     raise_together(_spelled_in_two_ways(found))
-    warnings = (*_handlers_of_others(modules, members), *alike_handlers(found.handlers))
+    warnings = (
+        *_handlers_of_others(modules, members),
+        *alike_handlers(found.handlers),
+        *inherited_twice(found.handlers),
+    )
     return replace(_with_groups_as_spelled(found, complete=only is None), warnings=warnings)
 
 

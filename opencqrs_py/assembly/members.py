@@ -254,12 +254,13 @@ def _depth(function: Any) -> int:
     return depth
 
 
-def _wraps(outer: Any, function: Any) -> bool:
+def _wraps(outer: Any, function: Any, deep: int = 5) -> bool:
     """Return whether ``outer`` calls ``function`` and has no marks of its own, as far as can be seen from outside."""
-    if outer is None or _mark_ids(outer):
+    if outer is None or not callable(inner_function(outer)) or isinstance(outer, type) or _mark_ids(outer):
         return False
     cells = getattr(inner_function(outer), "__closure__", None) or ()
-    return any(_content(cell) is function for cell in cells) or getattr(outer, "func", None) is function
+    held = [*map(_content, cells), getattr(outer, "func", None), *_namespace_of(outer).values()]
+    return _holds(held, function) or (deep > 0 and any(_wraps(each, function, deep - 1) for each in held))
 
 
 def _content(cell: Any) -> Any:

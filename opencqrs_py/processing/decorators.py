@@ -171,7 +171,7 @@ def _around(surrounded: Surrounded, group: Any, order: int | None) -> Any:
     if callable(group):
         return _around(surrounded, "", order)(group)
     group = _text(group)
-    if not isinstance(group, str):
+    if not isinstance(group, str) or group.isspace():
         fix = f'write @around_{surrounded.value}("catalog"), or @around_{surrounded.value} for every group'
         raise HandlerSignatureError("OCQ-200", f"a processing group's name is a text, got {group!r}", fix=fix)
     name = group.strip()

@@ -330,6 +330,20 @@ def around(): yield
             "on is wrapped by a decorator above @event_handling",
         ),
         (
+            "class Plain:\n    def __init__(self, f): self.f = f\n    def __call__(self, event: dict): self.f(event)\n"
+            "@Plain\n@event_handling('a')\ndef on(event: dict): ...",
+            "on is wrapped by a decorator above @event_handling",
+        ),
+        (
+            "def plain(f):\n    return lambda event: f(event)\n"
+            "@plain\n@plain\n@event_handling('a')\ndef on(event: dict): ...",
+            "on is wrapped by a decorator above @event_handling",
+        ),
+        (
+            "@event_handling('a')\ndef on(event: dict): ...\non = functools.partial(on)",
+            "on is wrapped by a decorator above @event_handling",
+        ),
+        (
             "@logged\n@event_handling('a')\ndef on(event: dict): ...\n" * 2,
             "on is wrapped by a decorator above @event_handling",
         ),
@@ -500,3 +514,15 @@ def test_the_same_handler_in_two_files_is_warned_of(make_module):
     other_group = make_module("EDITED = 2\n" + source.format("b"))
     other_code = make_module(source.format("a").replace("append(raw)", "append(1)"))
     assert discover([one, other_group, other_code]).warnings == ()
+
+
+def test_a_method_that_runs_for_a_class_and_its_child_is_warned_of(found_in):
+    warning, *others = found_in("""
+class Parent:
+    @event_handling("a")
+    def on(self, event: dict): ...
+class One(Parent): ...
+class Two(Parent): ...
+""").warnings
+    assert (warning.code, others) == ("OCQ-519", [])
+    assert warning.what == "group 'a' calls Parent.on for Parent, and for its child One"
