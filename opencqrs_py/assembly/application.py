@@ -22,6 +22,7 @@ from opencqrs_py.assembly.conditions import (
     decide_batch,
     decide_controller,
     decide_tracking,
+    ignored_variables,
     raise_together,
     undecided,
     unsupported,
@@ -187,12 +188,13 @@ class Application:
 
         What could not be decided is among them, with its error; a start would raise all such errors together.
         """
+        ignored = ignored_variables(self.configuration.ignored)
         try:
             groups = self.groups
         except ExplainedError as error:
-            return looked_at(self.blueprint.modules, self._scan, self.project, error)
+            return [*ignored, *looked_at(self.blueprint.modules, self._scan, self.project, error)]
         found = looked_at(self.blueprint.modules, self._scan, self.project, self.blueprint.discover())
-        return [*self._conditions(groups), *found]
+        return [*self._conditions(groups), *ignored, *found]
 
     def _conditions(self, groups: Sequence[EffectiveGroup]) -> list[Decision]:
         choice = self.container.database_choice().decision

@@ -20,6 +20,7 @@ __all__ = [
     "decide_batch",
     "decide_controller",
     "decide_tracking",
+    "ignored_variables",
     "raise_together",
     "tracking_of",
     "undecided",
@@ -57,6 +58,12 @@ class Decision:
 def undecided(group: str, subject: str, error: ExplainedError, candidates: tuple[str, ...] = ()) -> Decision:
     """Return the decision that could not be made because of ``error``."""
     return Decision(group, subject, "", error.what, candidates, error=error)
+
+
+def ignored_variables(names: tuple[str, ...]) -> list[Decision]:
+    """Return the decision to ignore environment variables that Kubernetes sets; none if there are none."""
+    reason = "their names and values are those that Kubernetes sets for a Service"
+    return [Decision("", "environment variables", f"{len(names)} ignored", reason, names)] if names else []
 
 
 def tracking_of(settings: EffectiveGroup, *, database: bool) -> Tracking:

@@ -38,6 +38,10 @@ def config_command(
     configuration = found.configuration
     for warning in configuration.warnings:
         stderr().print(str(warning), style="yellow", markup=False, soft_wrap=True)
+    if configuration.ignored:
+        names = listed(configuration.ignored)
+        line = f"ignored environment variables, which Kubernetes sets for a Service: {names}"
+        stderr().print(clean(line), style="dim", markup=False, soft_wrap=True)
     sections = _sections(configuration, groups)
     shown = {
         name: [

@@ -11,6 +11,7 @@ from opencqrs_py.config.matching import Dialect, Key, Reading, readings, without
 from opencqrs_py.config.names import PREFIX, canonical, kebab
 from opencqrs_py.config.problems import Code, Findings
 from opencqrs_py.config.shaping import Bound, fits, holds_section, json_entries, shaped
+from opencqrs_py.config.sources.services import is_service_variable
 from opencqrs_py.config.sources.variables import is_ours, keys_of_variable
 from opencqrs_py.config.tree import FreeNames, Path, Section, display, steps
 from opencqrs_py.config.unknown_keys import report_foreign, report_unknown
@@ -81,7 +82,10 @@ class Binder:
                 if meaning is not None:
                     self._add(self._registered(meaning, entry), entry, at, result)
                 return
-        report_unknown(entry, at, spellings, self.root, self.names.letters(), self.findings)
+        if is_service_variable(entry):
+            self.findings.ignored.setdefault(entry.key[0])
+        else:
+            report_unknown(entry, at, spellings, self.root, self.names.letters(), self.findings)
 
     def _meanings(self, reading: Reading, dialect: Dialect) -> list[_Meaning]:
         """Return ``reading`` once for each combination of known names that it can mean."""

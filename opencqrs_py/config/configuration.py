@@ -55,6 +55,7 @@ class Configuration:
         files: The files that were read.
         warnings: What works, but is probably not meant.
         group_names: Configured groups and those of handlers, each in its known spelling.
+        ignored: Environment variables that Kubernetes sets for a Service whose name begins with ``opencqrs``.
     """
 
     settings: Settings
@@ -62,6 +63,7 @@ class Configuration:
     files: tuple[FilePath, ...] = ()
     warnings: tuple[ConfigurationWarning, ...] = ()
     group_names: tuple[str, ...] = ()
+    ignored: tuple[str, ...] = ()
     _merged: Merged = field(default_factory=Merged, repr=False)
     _names: FreeNamesInUse = field(default_factory=FreeNamesInUse, repr=False)
     _secrets: frozenset[Path] = field(default=frozenset(), repr=False)

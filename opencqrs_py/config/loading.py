@@ -11,12 +11,13 @@ from opencqrs_py.config.binding import Binder, BoundLayer
 from opencqrs_py.config.choices import OnUnknown
 from opencqrs_py.config.configuration import GROUPS, Configuration
 from opencqrs_py.config.documents import DocumentReader
-from opencqrs_py.config.entries import Layer, LayerKind
+from opencqrs_py.config.entries import Layer, LayerKind, text_items
 from opencqrs_py.config.free_names import FreeNamesInUse
 from opencqrs_py.config.lookup import Lookup, OwnKeys
 from opencqrs_py.config.merging import Merged, merged
 from opencqrs_py.config.names import alike_groups, canonical, listed, nearest
 from opencqrs_py.config.problems import Code, Findings
+from opencqrs_py.config.profiles import DEFAULT_PROFILE
 from opencqrs_py.config.ranking import Given, Ranking, ranked_layers
 from opencqrs_py.config.resolution import Resolved, resolved_values
 from opencqrs_py.config.settings import Settings
@@ -33,6 +34,7 @@ FindGroups: TypeAlias = "Callable[[Sequence[str], Sequence[str]], Mapping[str, s
 """Returns the groups of handlers, each with its place, given ``discovery.modules`` and ``discovery.exclude``."""
 
 _UNKNOWN = ("config", "unknown")
+_ACTIVE = ("profiles", "active")
 _DISCOVERY = "discovery"
 
 
@@ -114,6 +116,7 @@ class _Sources:
         combined, own = _combined(self.ranking.layers, Binder(root, names, findings))
         lookup = Lookup(self.given.environ, own, root, names, combined)
         result = resolved_values(combined, lookup, root, findings)
+        _check_profiles(self.ranking.profiles, result, combined, findings)
         findings.settle_unknown(_on_unknown(result))
         settings = validated(self.settings_class, result.values, combined, self._searched(), findings)
         if settings is None or findings.errors:
@@ -127,6 +130,7 @@ class _Sources:
             self.reader.files,
             tuple(findings.warnings),
             (*configured, *(name for name in groups if canonical(name) not in known)),
+            tuple(findings.ignored),
             combined,
             names,
             frozenset(result.secrets),
@@ -191,6 +195,17 @@ def _combined(layers: tuple[Layer, ...], binder: Binder) -> tuple[Merged, OwnKey
             origin = combined.stacks.pop(path)[-1].origin
             binder.findings.error(Code.PROFILE, what, origin, "put it into a document of a file")
     return combined, own
+
+
+def _check_profiles(active: tuple[str, ...], result: Resolved, combined: Merged, findings: Findings) -> None:
+    """Note that ``profiles.active`` is not what is active: it was said where profiles cannot be chosen any more."""
+    bound = combined.winner(_ACTIVE)
+    said = text_items(",".join(map(str, _items(result.values.get(_ACTIVE)))))
+    if bound is None or tuple(dict.fromkeys(said)) == active or findings.has_error(Code.PROFILE, Code.PLACEHOLDER):
+        return
+    what = f"profiles.active was read after the profiles were chosen; active: {listed(active) or DEFAULT_PROFILE}"
+    fix = "choose profiles with --profile, a variable or in application.yaml, without a key of a file as placeholder"
+    findings.error(Code.PROFILE, what, bound.origin, fix)
 
 
 def _on_unknown(result: Resolved) -> OnUnknown:

@@ -62,14 +62,20 @@ class Findings:
     errors: list[ConfigurationError] = field(default_factory=list)
     warnings: list[ConfigurationWarning] = field(default_factory=list)
     unknown: dict[str, ConfigurationError] = field(default_factory=dict)
+    ignored: dict[str, None] = field(default_factory=dict)
+    """Names of the variables that Kubernetes sets for Services, in the order in which they were found."""
 
     def copy(self) -> Findings:
         """Return the same findings, to which more can be added without changing these."""
-        return Findings(list(self.errors), list(self.warnings), dict(self.unknown))
+        return Findings(list(self.errors), list(self.warnings), dict(self.unknown), dict(self.ignored))
 
     def error(self, code: Code, what: str, where: object = "", fix: str = "") -> None:
         """Note something that must be mended before anything can start."""
         self.errors.append(ConfigurationError(code.value, what, str(where), fix))
+
+    def has_error(self, *codes: Code) -> bool:
+        """Return whether an error with one of ``codes`` was noted."""
+        return any(error.code in codes for error in self.errors)
 
     def warning(self, code: Code, what: str, where: object = "", fix: str = "") -> None:
         """Note something that is probably not meant."""

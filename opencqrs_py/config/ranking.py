@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from opencqrs_py.config.binding import Binder
 from opencqrs_py.config.documents import DocumentReader
-from opencqrs_py.config.entries import Entry, Layer
+from opencqrs_py.config.entries import Entry, Layer, LayerKind
 from opencqrs_py.config.free_names import FreeNamesInUse
 from opencqrs_py.config.lookup import Lookup, OwnKeys
 from opencqrs_py.config.merging import Merged, merged
@@ -88,8 +88,7 @@ class _Ranker:
     def profiles(self) -> dict[str, Origin]:
         """Return the profiles that the highest source chooses, each with where that is."""
         if self.given.profiles:
-            origin = Origin(OriginKind.ARGUMENT, "--profile")
-            return self._checked((Entry(_ACTIVE, tuple(self.given.profiles), origin),))
+            return self._checked((_profiles_given(self.given.profiles),))
         chosen = self.early.winner(_ACTIVE)
         beside_files = () if chosen is None else (Entry(_ACTIVE, chosen.value, chosen.origin),)
         if chosen is None or chosen.origin.kind is OriginKind.CODE:
@@ -145,7 +144,12 @@ def ranked_layers(given: Given, root: Section, reader: DocumentReader, findings:
     profiles = ranker.profiles()
     stack = ranker.stack(tuple(profiles) or (DEFAULT_PROFILE,), findings)
     ranker.warn_of_unknown(profiles, stack)
-    return Ranking((code, *stack.layers, *dotenv, *stack.secrets, *above), tuple(profiles))
+    chosen = [Layer(LayerKind.KEYS, (_profiles_given(tuple(profiles)),))] if given.profiles else []
+    return Ranking((code, *stack.layers, *dotenv, *stack.secrets, *above, *chosen), tuple(profiles))
+
+
+def _profiles_given(profiles: Sequence[str]) -> Entry:
+    return Entry((".".join(_ACTIVE),), tuple(profiles), Origin(OriginKind.ARGUMENT, "--profile"))
 
 
 def _dotenv(project: Path, reader: DocumentReader, findings: Findings) -> list[Layer]:

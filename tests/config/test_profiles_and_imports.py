@@ -283,3 +283,37 @@ def test_a_broken_secret_is_named_and_not_shown(project):
     assert subject.fix == "put a / in front of it"
     assert "fixd" not in str(policy)
     assert policy.fix == "use one of none, fixed, exponential_backoff"
+
+
+def test_the_profiles_that_are_shown_are_those_that_are_active(project):
+    configuration = project.load(profiles=["prod,eu", "prod"], environ={"OPENCQRS__PROFILES__ACTIVE": "dev"})
+    assert configuration.profiles == ("prod", "eu")
+    assert configuration.settings.profiles.active == ["prod", "eu"]
+    shown = configuration.value("profiles.active")
+    assert (shown.value, str(shown.origin)) == ("[prod, eu]", "argument --profile")
+    (lost,) = configuration.losers("profiles.active")
+    assert lost.value == "dev"
+
+
+@pytest.mark.parametrize(
+    ("files", "where"),
+    [
+        ({"application.yaml": "{stage: prod, opencqrs.profiles.active: '${stage:dev}'}"}, "application.yaml:1:41"),
+        (
+            {"application.yaml": "opencqrs.config.import: secrets", "secrets/opencqrs.profiles.active": "prod"},
+            "secret file secrets/opencqrs.profiles.active",
+        ),
+    ],
+)
+def test_profiles_that_are_said_too_late_to_be_active_are_an_error(project, files, where):
+    for name, text in files.items():
+        project.write(name, text)
+    error = project.error()
+    assert (error.code, error.where) == ("OCQ-109", where)
+    assert "profiles.active was read after the profiles were chosen; active: " in error.what
+
+
+@pytest.mark.parametrize("said", ["[a, 'b,c']", "[a, b, c, a]", "a, b,c"])
+def test_every_spelling_of_a_list_of_profiles_is_shown_as_it_is_active(project, said):
+    configuration = project.yaml(f"opencqrs.profiles.active: {said}").load()
+    assert configuration.profiles == ("a", "b", "c")
