@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from opencqrs_py.errors import DatabaseFileError, EventStoreError
 from opencqrs_py.model.outcome import Origin, Outcome, Trouble
 from opencqrs_py.model.partition import Partition
 from opencqrs_py.model.progress import Cursor
-from opencqrs_py.processing.error_text import error_text
+from opencqrs_py.processing.error_text import error_text, one_line
 from opencqrs_py.processing.group import GroupProcessing
 from opencqrs_py.processing.ports import BackOff, Clock, EventSource, ProgressTracker
 from opencqrs_py.processing.recovery import Action, OnExhausted
@@ -27,6 +28,8 @@ __all__ = ["Engine", "GroupRun", "Recipe", "begin", "check_log", "claim", "publi
 
 
 T = TypeVar("T")
+
+_log = logging.getLogger(__name__)
 
 
 class Recipe(Hashable, Protocol):
@@ -166,14 +169,15 @@ def release(partition: SupervisedPartition, tracker: ProgressTracker, observer: 
 
 
 def publish(tracker: ProgressTracker, partition: SupervisedPartition) -> None:
-    """Let others see a partition's state. What keeps the progress from being written is not made worse by this."""
+    """Let others see a partition's state. Nothing ends because it cannot be shown: the next step meets the reason."""
     try:
         tracker.report(partition.status(), partition.cursor.epoch)
     except DatabaseFileError:
         pass
     except Exception as error:
         if not tracker.is_outage(error):
-            raise
+            where = f"[{partition.group} {partition.partition}]"
+            _log.warning("%s its state cannot be reported: %s", where, one_line(error))
 
 
 def settle(partition: SupervisedPartition, outcome: Outcome, tracker: ProgressTracker, observer: Observer) -> None:

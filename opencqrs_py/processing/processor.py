@@ -199,6 +199,8 @@ class PartitionProcessor:
         """Commit what comes before the event that failed; look for it if it is not known."""
         index = failure.index
         trouble = self._handler_trouble(failure.error, chunk[index or 0])
+        if index is None and trouble.origin is Origin.OUTAGE:
+            trouble = replace(trouble, event=f"one of {len(chunk)} events, from {trouble.event}")
         if index == 0 or trouble.origin is Origin.OUTAGE:
             return Outcome(cursor, trouble=trouble)
         if index is None:
@@ -298,11 +300,14 @@ class PartitionProcessor:
         )
 
     def _frames(self, error: BaseException, origin: Origin, event: Event | None) -> str:
-        """Return the lines of the user's code that an error comes from, or else the handlers that had the event."""
-        frames = own_frames(error) if _is_of_user_code(error, origin) else ""
-        if frames or event is None or origin not in (Origin.HANDLER, Origin.OUTAGE):
+        """Return the lines of the user's code that an error comes from; if no handler is among them, name those."""
+        frames = own_frames(error) if origin in (Origin.HANDLER, Origin.FRAMEWORK) else ""
+        if event is None or origin not in (Origin.HANDLER, Origin.OUTAGE):
             return frames
-        return "".join(f"  in handler {place}\n" for place in self._dispatcher.places(event)).rstrip()
+        places = self._dispatcher.places(event)
+        if any(place.partition(":")[0] in frames for place in places):
+            return frames
+        return "\n".join(["  in handler " + place for place in places] + ([frames] if frames else []))
 
     def _reading_trouble(self, error: BaseException) -> Trouble:
         """Return the trouble of an error before there is an event: it names the file and line, where there is one."""

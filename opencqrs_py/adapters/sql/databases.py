@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import cached_property
 from threading import Lock, get_ident
 from typing import Any, Self, TypeVar
@@ -172,7 +172,9 @@ class Database:
         return self._quiet()
 
     @contextmanager
-    def writing(self, *, patience: float | None = None, isolation: str | None = None) -> Iterator[Connection]:
+    def writing(
+        self, *, patience: float | None = None, isolation: str | None = None, of_handlers: bool = False
+    ) -> Iterator[Connection]:
         """Open a transaction that may write; on SQLite it holds the write lock from its beginning.
 
         Threads of one process take turns on a lock of ours first: SQLite's own waiting is a sleep that grows.
@@ -180,6 +182,7 @@ class Database:
         Args:
             patience: Seconds to wait for the write lock of an SQLite file; ``None``: 60.
             isolation: The transaction's isolation level, as SQLAlchemy calls it; ``None``: the server's default.
+            of_handlers: Whether handlers write in it: after an error its connection is not used again.
 
         Raises:
             DatabaseAwayError: OCQ-304, if the database cannot be reached; OCQ-305, if another process has held the
@@ -197,7 +200,8 @@ class Database:
                 connection.execution_options(isolation_level=isolation)
             # No execution option, which would cost 4 us at each statement.
             connection.info[WRITING] = _SQLITE_PATIENCE if patience is None else patience
-            with self._reached(connection.begin), self._file.checked(connection):
+            clean = self._clean(connection, of_handlers=of_handlers)
+            with clean, self._reached(connection.begin), self._file.checked(connection):
                 yield connection
 
     def check_file(self, connection: Connection) -> None:
@@ -207,6 +211,23 @@ class Database:
             DatabaseFileError: OCQ-342.
         """
         self._file.check(connection)
+
+    @contextmanager
+    def _clean(self, connection: Connection, *, of_handlers: bool) -> Iterator[None]:
+        """Around a transaction: after an error, give no connection of an unknown state back to the pool.
+
+        A handler may have left a setting, or an open transaction. A database in memory lives and ends with its
+        connection, so that one is only rolled back.
+        """
+        try:
+            yield
+        except BaseException as error:
+            if of_handlers or isinstance(error, DBAPIError):
+                with suppress(Exception):  # of one that is closed or cut already
+                    connection.connection.rollback()
+                    if self.kind != "sqlite" or self._url.database not in (None, "", ":memory:"):
+                        connection.invalidate()
+            raise
 
     @cached_property
     def _writing_engine(self) -> Engine:

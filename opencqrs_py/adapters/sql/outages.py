@@ -63,10 +63,10 @@ def is_outage(error: BaseException) -> bool:
     driver_error = error.orig if isinstance(error, DBAPIError) else error
     if _operational(driver_error) and _refuses(driver_error):
         return False
+    if isinstance(driver_error, sqlite3.Error):  # whose connection is never cut: one that is closed was closed here
+        return (getattr(driver_error, "sqlite_errorcode", 0) & 0xFF) in _SQLITE_AWAY
     if isinstance(error, DBAPIError) and error.connection_invalidated:
         return True
-    if isinstance(driver_error, sqlite3.Error):
-        return (getattr(driver_error, "sqlite_errorcode", 0) & 0xFF) in _SQLITE_AWAY
     if server_error(driver_error) is not None:
         return server_error(driver_error) in _MARIADB_AWAY
     return _operational(driver_error) and _passes(driver_error)

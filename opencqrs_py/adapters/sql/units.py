@@ -68,8 +68,10 @@ class Unit:
 
     def flush(self) -> None:
         """Send what the session holds: nothing of one event waits for the next one, which might drop it."""
+        if self._rolled_back:
+            refuse()
         if self._session is not None:
-            self._session.flush()
+            _HandlerSession.flush(self._session)  # of the class, whatever a handler has set on the object
 
     def ended_early(self, error: BaseException) -> TransactionEndedError | None:
         """Return the error to report if the transaction has ended, ``None`` if it is open or the database is away.
@@ -260,7 +262,7 @@ class DatabaseTransactions:
         if not self._watched:
             _watch_ends(self._database)
             self._watched = True
-        with self._database.writing() as connection:
+        with self._database.writing(of_handlers=True) as connection:
             yield Unit(connection, guarded=guarded)
 
     def is_outage(self, error: BaseException) -> bool:
