@@ -27,7 +27,7 @@ from opencqrs_py.assembly.conditions import (
     undecided,
     unsupported,
 )
-from opencqrs_py.assembly.databases import database_rule
+from opencqrs_py.assembly.databases import database_rule, missing_files
 from opencqrs_py.assembly.given import modules_in, modules_of
 from opencqrs_py.assembly.looking import looked_at
 from opencqrs_py.assembly.project import read_project
@@ -182,6 +182,10 @@ class Application:
     def event_store(self) -> Any:
         """The event store."""
         return self.container.event_store()
+
+    def missing_files(self) -> dict[str, str]:
+        """Return the files of SQLite that settings name and a start would make, each with setting and origin."""
+        return missing_files(self.blueprint.database)
 
     def conditions(self) -> list[Decision]:
         """Return what was chosen where settings leave a choice, with candidates and reasons, and where handlers are.

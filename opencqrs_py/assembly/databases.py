@@ -7,12 +7,12 @@ from pathlib import Path
 
 from opencqrs_py.assembly.conditions import Decision, checked, undecided
 from opencqrs_py.assembly.injection import ContainerInjector
-from opencqrs_py.assembly.stores import is_sql, located
+from opencqrs_py.assembly.stores import is_sql, located, sqlite_file
 from opencqrs_py.config import Configuration
 from opencqrs_py.config.names import listed
 from opencqrs_py.errors import AssemblyError
 
-__all__ = ["DatabaseChoice", "DatabaseRule", "Said", "choose_database", "database_rule"]
+__all__ = ["DatabaseChoice", "DatabaseRule", "Said", "choose_database", "database_rule", "missing_files"]
 
 _SUBJECT = "database"
 _WAYS = "set database.url, or name a provider with database.ref"
@@ -87,6 +87,17 @@ def database_rule(configuration: Configuration, project: Path) -> DatabaseRule:
         ref=said("database.ref", ref) if ref else None,
         read_only=settings.event_store.mapping.table is not None,
     )
+
+
+def missing_files(rule: DatabaseRule) -> dict[str, str]:
+    """Return the files of SQLite that settings name and that do not exist, each with its setting and origin."""
+    named = {"event-store.url": rule.event_store, "database.url": rule.url}
+    files = {key: (sqlite_file(said.value), said) for key, said in named.items() if said is not None}
+    return {
+        str(file): f"{key}, {said.origin}"
+        for key, (file, said) in files.items()
+        if file is not None and not file.exists()
+    }
 
 
 def choose_database(rule: DatabaseRule, injector: ContainerInjector) -> DatabaseChoice:

@@ -13,7 +13,7 @@ from opencqrs_py.processing.ports import EventSource
 if TYPE_CHECKING:
     from opencqrs_py.config.settings import MappingSettings
 
-__all__ = ["is_sql", "located", "mapping_of", "open_event_store", "refuse_all_but_sql"]
+__all__ = ["is_sql", "located", "mapping_of", "open_event_store", "refuse_all_but_sql", "sqlite_file"]
 
 _SQL = ("mariadb", "mysql", "postgresql", "sqlite")
 
@@ -34,6 +34,14 @@ def located(url: str, project: Path) -> str:
     if not url.startswith(prefix) or not path or path.startswith((":memory:", "file:")) or Path(path).is_absolute():
         return url
     return prefix + (project.resolve() / path).as_posix()
+
+
+def sqlite_file(url: str) -> Path | None:
+    """Return the file that a URL of SQLite names, ``None`` for other URLs and for databases in memory."""
+    scheme, _, path = url.partition("///")
+    path = path.partition("?")[0]
+    is_file = scheme in ("sqlite:", "sqlite+pysqlite:") and path and not path.startswith((":memory:", "file:"))
+    return Path(path) if is_file else None
 
 
 def mapping_of(settings: MappingSettings, url: str) -> TableMapping | None:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict, deque
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from pathlib import Path
 from threading import Event, Lock, Thread
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from opencqrs_py.cli.notices import in_words, notice_lines
-from opencqrs_py.cli.output import clean, stderr
+from opencqrs_py.cli.output import clean, print_line, stderr
 from opencqrs_py.model.outcome import Outcome
 from opencqrs_py.model.partition import Partition
 from opencqrs_py.processing.supervision import Notice, Observer
@@ -62,6 +64,7 @@ class Monitor(Observer, AbstractContextManager["Monitor"]):
 
     def __init__(self, application: Application, every: float) -> None:
         self.handled: dict[tuple[str, str], int] = defaultdict(int)
+        self._missing: dict[str, str] = {}
         self._application = application
         self._every = every
         self._lock = Lock()
@@ -78,6 +81,23 @@ class Monitor(Observer, AbstractContextManager["Monitor"]):
     ) -> None:
         self._done.set()
         self._thread.join(2.0)
+
+    def announce(self, missing: Mapping[str, str]) -> None:
+        """Report files of databases that this run makes.
+
+        Args:
+            missing: Files that do not exist yet, each with the setting that names it and where that stands.
+        """
+        self._missing = dict(missing)
+
+    def claimed(self, group: str, partition: Partition, position: int) -> None:
+        """Report the files that were made; before the first claim, the databases are in use."""
+        del group, partition, position
+        with self._lock:
+            missing, self._missing = self._missing, {}
+        for file, said in missing.items():
+            if Path(file).exists():
+                print_line(f"made a new, empty SQLite database: {file} ({said})", "yellow")
 
     def advanced(self, group: str, partition: Partition, outcome: Outcome) -> None:
         """Count what was handled."""

@@ -14,7 +14,7 @@ from opencqrs_py.errors import OpenCqrsError
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["clean", "explain", "print_json", "stderr", "stdout"]
+__all__ = ["clean", "explain", "print_json", "print_line", "stderr", "stdout"]
 
 _PIPE_WIDTH = 1_000  # columns of a table that goes into a file or pipe: enough to break nothing
 
@@ -38,6 +38,11 @@ def print_json(value: Any) -> None:
     except orjson.JSONEncodeError:
         text = json.dumps(value, indent=2)
     sys.stdout.write(text + "\n")
+
+
+def print_line(text: str, style: str = "dim") -> None:
+    """Print a line among the messages."""
+    stderr().print(clean(text), style=style, markup=False, soft_wrap=True)
 
 
 def explain(error: OpenCqrsError) -> None:

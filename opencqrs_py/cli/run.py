@@ -6,9 +6,10 @@ import sys
 
 import click
 
+from opencqrs_py.cli.beginning import used
 from opencqrs_py.cli.monitor import monitor_for
 from opencqrs_py.cli.options import ProjectOptions, format_option, project_options
-from opencqrs_py.cli.output import print_json, stderr
+from opencqrs_py.cli.output import print_json, print_line, stderr
 from opencqrs_py.cli.status import group_rows, print_groups
 
 __all__ = ["CAUGHT_UP_WITH_SKIPS", "run_command"]
@@ -32,6 +33,9 @@ def run_command(
     """
     application = options.application()
     monitor = monitor_for(application, terminal=stderr().is_terminal and not as_json)
+    if not as_json:
+        print_line(used(application.configuration, application.project))
+        monitor.announce(application.missing_files())
     interrupted = False
     failed = False
     skipped = 0

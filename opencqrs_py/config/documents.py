@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING
 from opencqrs_py.config.entries import Entry, Layer, LayerKind
 from opencqrs_py.config.names import PREFIX, listed
 from opencqrs_py.config.origin import Origin, OriginKind
+from opencqrs_py.config.presence import is_there, why_no_file, why_no_folder
 from opencqrs_py.config.problems import Code, Findings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["SUFFIXES", "Document", "DocumentReader", "application_files"]
+__all__ = ["SUFFIXES", "Document", "DocumentReader"]
 
 SUFFIXES = (".yaml", ".yml", ".toml", ".properties")
 """The formats of files; of two files in one folder the later in this list wins."""
@@ -71,15 +72,40 @@ class DocumentReader:
         origin = Origin(OriginKind.FILE, self.shown(file))
         self._files.append(file)
         try:
+            if reason := why_no_file(file):  # opening a pipe would wait for its writer
+                self._report_unreadable("file", reason, origin)
+                return None
             return file.read_bytes().decode("utf-8-sig")
         except OSError as error:
-            what = f"the file cannot be read: {error.strerror}"
-            self.findings.error(Code.FILE_UNREADABLE, what, origin, "check its name and rights")
+            self._report_unreadable("file", error.strerror, origin)
         except UnicodeDecodeError as error:
             line = error.object.count(b"\n", 0, error.start) + 1
             place = Origin(OriginKind.FILE, self.shown(file), line)
             self.findings.error(Code.FILE_UNREADABLE, "the file is not UTF-8", place, "save it as UTF-8")
         return None
+
+    def application_files(self, folders: tuple[Path, ...], profile: str | None = None) -> list[Path]:
+        """Return the ``application`` files that are there, from the lowest to the highest.
+
+        Args:
+            folders: Where to look, from the lowest to the highest; one that cannot be looked into is noted.
+            profile: Profile whose files are looked for; ``None``: those for all profiles.
+        """
+        name = "application" if profile is None else f"application-{profile}"
+        readable = [folder for folder in folders if self.can_look_into(folder)]
+        candidates = (folder / f"{name}{suffix}" for folder in readable for suffix in SUFFIXES)
+        return [file for file in candidates if is_there(file)]
+
+    def can_look_into(self, folder: Path) -> bool:
+        """Return whether ``folder`` can be looked into, or is not there; note why it cannot."""
+        reason = why_no_folder(folder)
+        if reason:
+            self._report_unreadable("folder", reason, self.shown(folder))
+        return not reason
+
+    def _report_unreadable(self, kind: str, reason: str | None, where: object) -> None:
+        what = f"the {kind} cannot be read: {reason}"
+        self.findings.error(Code.FILE_UNREADABLE, what, where, f"put back the {kind}, or check its name and rights")
 
     def documents(self, file: Path) -> tuple[Document, ...]:
         """Return the documents of ``file``; what is broken goes to the findings and is left out."""
@@ -98,18 +124,6 @@ class DocumentReader:
             )
             return []
         return [_document(file, entries) for entries in parse(text, origin, self.findings)]
-
-
-def application_files(folders: tuple[Path, ...], profile: str | None = None) -> list[Path]:
-    """Return the ``application`` files in ``folders`` that exist, from the lowest to the highest.
-
-    Args:
-        folders: Where to look, from the lowest to the highest.
-        profile: Profile whose files are looked for; ``None``: those for all profiles.
-    """
-    name = "application" if profile is None else f"application-{profile}"
-    candidates = (folder / f"{name}{suffix}" for folder in folders for suffix in SUFFIXES)
-    return [file for file in candidates if file.exists()]
 
 
 def _parser(suffix: str) -> Callable[[str, Origin, Findings], list[list[Entry]]] | None:

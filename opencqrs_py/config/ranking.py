@@ -14,6 +14,7 @@ from opencqrs_py.config.merging import Merged, merged
 from opencqrs_py.config.names import nearest
 from opencqrs_py.config.origin import Origin, OriginKind
 from opencqrs_py.config.pinning import pinned_layers
+from opencqrs_py.config.presence import is_there
 from opencqrs_py.config.problems import Code, Findings
 from opencqrs_py.config.profiles import DEFAULT_PROFILE, is_profile_name
 from opencqrs_py.config.resolution import resolved_items
@@ -154,7 +155,8 @@ def _profiles_given(profiles: Sequence[str]) -> Entry:
 
 def _dotenv(project: Path, reader: DocumentReader, findings: Findings) -> list[Layer]:
     file = project / ".env"
-    text = reader.text(file) if file.is_file() else None
+    is_environment = is_there(file / "pyvenv.cfg")  # ``python -m venv .env``
+    text = reader.text(file) if is_there(file) and not is_environment else None
     return [] if text is None else [dotenv_layer(file, text, findings)]
 
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass, field
 from os.path import normpath
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from opencqrs_py.config.documents import SUFFIXES, Document, DocumentReader, application_files
+from opencqrs_py.config.documents import SUFFIXES, Document, DocumentReader
 from opencqrs_py.config.entries import text_items
 from opencqrs_py.config.names import nearest
+from opencqrs_py.config.presence import is_there
 from opencqrs_py.config.problems import Code, Findings
 from opencqrs_py.config.profiles import applies, mentioned
 from opencqrs_py.config.resolution import resolved_items
@@ -52,11 +54,11 @@ class FileStack:
 
     def add_folders(self, folders: tuple[Path, ...]) -> None:
         """Put the application files of ``folders`` on top, then their variants for each profile."""
-        for file in application_files(folders):
+        for file in self.reader.application_files(folders):
             self._imported.add(file)
             self._add_file(file)
         for profile in self.profiles or ():
-            for file in application_files(folders, profile):
+            for file in self.reader.application_files(folders, profile):
                 self._add_file(file, profile)
 
     def add_imports(self, entry: Entry, folder: Path) -> None:
@@ -106,13 +108,14 @@ class FileStack:
         if path in self._imported:
             return
         self._imported.add(path)
-        if path.is_dir():
-            self.secrets.extend(secrets_layers(path, self.reader.shown(path), self.findings))
-        elif path.exists():
+        if os.path.isdir(path):  # noqa: PTH112 which does not raise where it may not look
+            if self.reader.can_look_into(path):
+                self.secrets.extend(secrets_layers(path, self.reader.shown(path), self.findings))
+        elif is_there(path):
             self._add_file(path)
             for profile in self.profiles or ():
                 variant = path.with_name(f"{path.stem}-{profile}{path.suffix}")
-                if variant.exists():
+                if is_there(variant):
                     self._add_file(variant, profile)
         elif not is_optional:
             self._report_missing(plain, path, entry)

@@ -192,7 +192,12 @@ LIST = "write a list of texts, or texts with commas between them"
     [
         ("spark: {master: [a, b]}", f"spark.master {SINGLE}", 28, "write one value"),
         ("spark: {master: {}}", f"spark.master {SINGLE}", 28, "write one value"),
-        ("spark: local", f"spark {SECTION}", 19, "put one of its settings below it: master, conf"),
+        (
+            "spark: local",
+            f"spark {SECTION}",
+            19,
+            "put one of its settings below it: master, conf, allow-unauthenticated",
+        ),
         ("spark: {conf: 3}", f"spark.conf {SECTION}", 26, "put a name and its settings below it"),
         ("profiles: {active: {}}", "profiles.active is a list of single values", 31, LIST),
         ("profiles: {active: [[a]]}", "profiles.active is a list of single values", 31, LIST),

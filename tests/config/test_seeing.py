@@ -79,6 +79,7 @@ def test_the_whole_configuration_is_general_settings_the_standard_as_set_and_all
         "database.url": ("null", "built-in default"),
         "database.ref": ("null", "built-in default"),
         "spark.master": ("local[*]", "built-in default"),
+        "spark.allow-unauthenticated": ("false", "built-in default"),
         "spark.conf.spark.ui.enabled": ("no", "application.yaml:3:34"),
         "spark.conf.my.password": ("***", "application.yaml:3:51"),
         "event-handling.standard.fetch.subject": ("/all", "application.yaml:4:44"),
@@ -108,7 +109,7 @@ def test_values_carry_whether_anybody_chose_them(project):
     ("key", "fix"),
     [
         ("spark.mastr", "did you mean spark.master?"),
-        ("spark", "name one setting: spark.master, spark.conf"),
+        ("spark", "name one setting: spark.master, spark.conf, spark.allow-unauthenticated"),
         ("database", "name one setting: database.url, database.ref"),
     ],
 )

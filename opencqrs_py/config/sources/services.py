@@ -9,7 +9,6 @@ Source:
 from __future__ import annotations
 
 import re
-from ipaddress import ip_address
 from typing import TYPE_CHECKING
 
 from opencqrs_py.config.origin import OriginKind
@@ -54,6 +53,8 @@ def _has_form(form: str, value: str) -> bool:
 
 
 def _is_address(text: str) -> bool:
+    from ipaddress import ip_address  # noqa: PLC0415 where there is no such Service, nothing needs it
+
     try:
         ip_address(text)
     except ValueError:

@@ -104,7 +104,7 @@ def test_the_node_of_a_path():
     ("written", "end"),
     [
         (["zzz"], DeadEnd((("zzz",),), (), tuple(sorted(map(kebab, Settings.model_fields))))),
-        (["spark.zzz.a"], DeadEnd((("zzz", "a"),), ("spark",), ("conf", "master"))),
+        (["spark.zzz.a"], DeadEnd((("zzz", "a"),), ("spark",), ("allow-unauthenticated", "conf", "master"))),
         (["spark", "master", "a", "b"], DeadEnd((("a",), ("b",)), ("spark", "master"))),
         (
             ["event-handling.groups.a.z"],
