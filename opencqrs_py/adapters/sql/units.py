@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sqlite3
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from types import TracebackType
 from typing import Any, NoReturn
 
 from sqlalchemy import Connection, event
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, SessionTransaction
 
 from opencqrs_py.adapters.sql import guard
 from opencqrs_py.adapters.sql.databases import Database
@@ -64,6 +65,7 @@ class Unit:
         """The unit's session, made at first use."""
         if self._session is None:
             self._session = _HandlerSession(self.connection)
+            self._session.unit = self
         return self._session
 
     def flush(self) -> None:
@@ -80,11 +82,11 @@ class Unit:
         """
         if not self._guarded or isinstance(error, TransactionEndedError):
             return None
-        if not self._was_closed and guard.is_outage(error):
+        if not self._closed and guard.is_outage(error):
             return None
         if self._flush_failed and not self._rolled_back:  # SQLAlchemy has rolled back, and the error was not caught
             return None
-        if not self._rolled_back and not self._was_closed and guard.rolled_back_to(self.connection, self.savepoint):
+        if not self._rolled_back and not self._closed and guard.rolled_back_to(self.connection, self.savepoint):
             return None
         return TransactionEndedError(_ended(f"then it raised {one_line(error)}"))
 
@@ -109,7 +111,7 @@ class Unit:
             msg = "a flush failed and its error was caught: run what may fail within session.begin_nested()"
             raise OpenCqrsError(msg)
         self.flush()
-        if self._rolled_back or self._was_closed or not self.connection.in_transaction():
+        if self._rolled_back or self._closed or not self.connection.in_transaction():
             refuse()
         if self._failed():
             msg = "a statement failed and its error was caught: run such statements within connection.begin_nested()"
@@ -124,11 +126,6 @@ class Unit:
         else:
             self._rolled_back = True
 
-    @property
-    def _was_closed(self) -> bool:
-        """Whether a handler has closed the driver's connection; SQLAlchemy does so with one that was cut."""
-        return self._closed and not self.connection.invalidated
-
     def _watch_driver(self, driver: Any, undone: ExitStack) -> None:
         roll_back, close = driver.rollback, driver.close
 
@@ -137,7 +134,7 @@ class Unit:
             roll_back()
 
         def note_close() -> None:  # SQLAlchemy's, too, of a connection that was cut
-            self._closed = True
+            self._closed = not sys._getframe(1).f_globals.get("__name__", "").startswith("sqlalchemy.")  # noqa: SLF001
             close()
 
         driver.commit, driver.rollback, driver.close = refuse, rollback, note_close
@@ -191,12 +188,15 @@ class _HandlerSession(Session):
     """
 
     is_flushing = False
+    unit: Unit | None = None
 
     def flush(self, objects: Sequence[Any] | None = None) -> None:
         """Send what is held; SQLAlchemy rolls the transaction back when that fails."""
         self.is_flushing = True
-        super().flush(objects)
-        self.is_flushing = False  # it stays after an error: what is rolled back later is rolled back already
+        try:
+            super().flush(objects)
+        finally:
+            self.is_flushing = False
 
     def rollback(self) -> NoReturn:
         """Refused."""
@@ -223,6 +223,13 @@ class _HandlerSession(Session):
     ) -> None:
         if kind is None:
             self.close()
+
+
+@event.listens_for(_HandlerSession, "after_soft_rollback")
+def _on_session_rollback(session: Any, transaction: SessionTransaction) -> None:
+    """Notice that a session was emptied, also where it has sent nothing yet; a savepoint may be rolled back."""
+    if session.unit is not None and transaction.parent is None:
+        session.unit.note_rollback()
 
 
 class DatabaseTransactions:
