@@ -5,9 +5,8 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any, NamedTuple
 
-import orjson
-
 from opencqrs_py.errors import EventFormatError
+from opencqrs_py.model.exact_numbers import read_json
 from opencqrs_py.model.times import moment_of
 
 __all__ = ["Event", "Metadata"]
@@ -57,6 +56,9 @@ class Event(_Columns):
     def data(self) -> Any:
         """The data decoded from JSON, each time again: the object is the caller's own, to keep and to change.
 
+        No digit of a number is lost: whole numbers are ``int``, of any size; others ``float``, or ``Decimal`` if a
+        ``float`` would have other digits.
+
         Raises:
             EventFormatError: OCQ-210, if the event has no data or they are not JSON.
 
@@ -66,14 +68,14 @@ class Event(_Columns):
         if self.payload is None:
             raise EventFormatError("OCQ-210", "the event has no data", self.label)
         try:
-            return orjson.loads(self.payload)
-        except orjson.JSONDecodeError as error:
+            return read_json(self.payload)
+        except ValueError as error:
             what = f"the event's data are not JSON ({error})"
             raise EventFormatError("OCQ-210", what, self.label) from error
 
     @property
     def metadata(self) -> Metadata:
-        """The extension attributes, decoded each time again; empty when there are none (K14).
+        """The extension attributes, decoded each time again as ``data`` is; empty when there are none (K14).
 
         Raises:
             EventFormatError: OCQ-210, if they are no JSON object, as in a table that another program fills.
@@ -81,8 +83,8 @@ class Event(_Columns):
         if not self.extensions:
             return Metadata()
         try:
-            found = orjson.loads(self.extensions)
-        except orjson.JSONDecodeError as error:
+            found = read_json(self.extensions)
+        except ValueError as error:
             what = f"the event's metadata are not JSON ({error})"
             raise EventFormatError("OCQ-210", what, self.label) from error
         if not isinstance(found, dict):

@@ -4,27 +4,88 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import is_dataclass
+from decimal import Decimal
+from enum import Enum
+from math import isfinite
+from typing import Any
 
 import orjson
 
-__all__ = ["exact_members", "loses_digits", "without_space"]
+__all__ = ["exact_members", "loses_digits", "read_json", "without_space", "write_json", "write_parsed"]
 
 _MANY = 17  # characters of a number, with its point; what is shorter is kept
 _DIGITS = bytes(ord("0") if chr(byte) in "0123456789." else ord(" ") for byte in range(256))
 _MANY_DIGITS = b"0" * _MANY
 _NUMBER = re.compile(rb"(?<![^\s:,\[])-?[0-9][0-9.]{%d,}(?:[eE][+-]?[0-9]+)?" % (_MANY - 1))
+_SMALLEST, _LARGEST = -(2**63), 2**64 - 1  # what orjson takes for a whole number
+_MOST_DIGITS = 4_000  # of a number that is written; Python reads whole numbers of 4,300
 _BETWEEN = re.compile(r"[\s,:]*")
 _SPACE = re.compile(r'("(?:[^"\\]|\\.)*")|\s+')
 _decode_at = json.JSONDecoder(parse_int=str, parse_float=str).raw_decode
 
 
 def loses_digits(text: bytes) -> bool:
-    """Say whether a number of a JSON text comes out with other digits when it is parsed and written again.
+    """Return whether a number of a JSON text comes out with other digits when it is parsed and written again.
 
-    Nearly every text is told by its lack of long numbers, which takes a fraction of the time that parsing it does.
+    Of nearly every text the lack of long numbers is enough, which takes a fraction of the time that parsing takes.
     """
-    found = text.translate(_DIGITS).find(_MANY_DIGITS)  # "in" raises and drops an error first, which takes longer
-    return found >= 0 and any(map(_is_lost, _NUMBER.findall(text)))
+    digits = text.translate(_DIGITS)
+    start = digits.find(_MANY_DIGITS)  # "in" raises and drops an error first, which takes longer
+    while start >= 0:
+        number = _NUMBER.match(text, start - (text[start - 1 : start] == b"-"))
+        if number is not None and _is_lost(number[0]):
+            return True
+        end = digits.find(b" ", start)
+        start = digits.find(_MANY_DIGITS, end) if end >= 0 else -1
+    return False
+
+
+def read_json(text: str) -> Any:
+    """Return the value of a JSON text; no digit of its numbers is lost.
+
+    Returns:
+        Whole numbers as ``int``, of any size. Numbers with a point or an exponent as ``float``, and as ``Decimal`` if a
+        ``float`` would have other digits.
+
+    Raises:
+        ValueError: If the text is no JSON, or has a whole number of more than 4,300 digits.
+    """
+    value = orjson.loads(text)
+    return _read_exactly(text) if loses_digits(text.encode()) else value
+
+
+def write_json(value: Any) -> str:
+    """Return a value as JSON; all digits of ``int`` and ``Decimal`` are written.
+
+    Args:
+        value: What ``orjson`` takes, with ``Decimal`` and ``int`` of any size.
+
+    Raises:
+        TypeError: If it cannot become JSON.
+        ValueError: If a number is infinite or no number, or has more than 4,000 digits.
+    """
+    try:
+        text = orjson.dumps(value, default=_digits)
+    except orjson.JSONEncodeError:  # a whole number beyond 64 bits, or what is wrong is said below
+        return orjson.dumps(_writable(value), default=_digits).decode()
+    if b"null" in text:  # what orjson makes of infinity, too
+        _writable(value)
+    return text.decode()
+
+
+def write_parsed(value: Any, *, sort_keys: bool = False) -> str:
+    """Return what ``read_json`` has read as JSON.
+
+    Args:
+        value: A value of ``read_json``.
+        sort_keys: Whether the members of objects are written in the order of their names.
+    """
+    option = orjson.OPT_SORT_KEYS if sort_keys else 0
+    try:
+        return orjson.dumps(value, option=option, default=_digits).decode()
+    except orjson.JSONEncodeError:
+        return orjson.dumps(_writable(value), option=option, default=_digits).decode()
 
 
 def exact_members(text: bytes) -> dict[str, str]:
@@ -62,3 +123,66 @@ def _is_lost(number: bytes) -> bool:
 def _after_space(text: str, index: int) -> int:
     found = _BETWEEN.match(text, index)
     return index if found is None else found.end()
+
+
+def _number(text: str) -> float | Decimal:
+    value, exact = float(text), Decimal(text)
+    return value if Decimal(repr(value)) == exact else exact
+
+
+_read_exactly = json.JSONDecoder(parse_float=_number).decode
+
+
+def _digits(value: Any) -> orjson.Fragment:
+    """Return a ``Decimal`` as ``orjson`` is to write it."""
+    if not isinstance(value, Decimal):
+        msg = f"a {type(value).__name__} cannot become JSON"
+        raise TypeError(msg)
+    if not value.is_finite():
+        raise _no_number(value)
+    if abs(value.adjusted()) > _MOST_DIGITS:
+        msg = f"a number of more than {_MOST_DIGITS:,} digits cannot become JSON"
+        raise ValueError(msg)
+    return orjson.Fragment(format(value, "f"))
+
+
+def _writable(value: Any) -> Any:
+    """Return a value with all numbers that ``orjson`` does not write, or writes as null, replaced or refused."""
+    try:
+        return _replaced(value)
+    except RecursionError:
+        msg = "it is nested too deeply"
+        raise ValueError(msg) from None
+
+
+def _replaced(value: Any) -> Any:
+    match value:
+        case float() if not isfinite(value):
+            raise _no_number(value)
+        case int() if not _SMALLEST <= value <= _LARGEST:
+            return orjson.Fragment(str(int(value)))  # ValueError beyond the digits that Python writes
+        case Decimal():
+            return _digits(value)
+        case Enum():
+            return _replaced(value.value)
+        case list() | dict():
+            return _with_members_replaced(value)
+    if type(value) is tuple:
+        return _with_members_replaced(list(value))
+    return _replaced(_fields(value)) if is_dataclass(value) and not isinstance(value, type) else value
+
+
+def _with_members_replaced(value: list[Any] | dict[Any, Any]) -> Any:
+    if isinstance(value, list):
+        return [_replaced(member) for member in value]
+    return {name: _replaced(member) for name, member in value.items()}
+
+
+def _fields(instance: Any) -> dict[str, Any]:
+    """Return the fields of a dataclass that ``orjson`` would write."""
+    named = vars(instance) if hasattr(instance, "__dict__") else dict.fromkeys(instance.__dataclass_fields__)
+    return {name: getattr(instance, name) for name in named if not name.startswith("_")}
+
+
+def _no_number(value: object) -> ValueError:
+    return ValueError(f"JSON has no {value}")

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import is_dataclass
+from decimal import Decimal
 from functools import cache
 from typing import Any, cast, get_origin, is_typeddict
 
-import orjson
 from pydantic import BaseModel, PydanticUndefinedAnnotation, PydanticUserError, TypeAdapter, ValidationError
 
 from opencqrs_py.errors import EventFormatError, HandlerSignatureError
 from opencqrs_py.model.event import Event
+from opencqrs_py.model.exact_numbers import loses_digits, read_json
+from opencqrs_py.processing.annotated_numbers import Conversion, conversion_of_fields, converted, mentions_decimal
 
 __all__ = ["NO_OBJECTS", "Decoder", "QuickDecoder", "decodable", "decoder_for", "quick_decoder_for"]
 
@@ -21,7 +23,9 @@ Decoder = Callable[[Event], Any]
 QuickDecoder = Callable[[str | None], Any]
 """From the data as JSON text to the same object, or one of ``NO_OBJECTS``; raises anything at all without such data."""
 
-NO_OBJECTS = frozenset({list, str, int, float, bool, type(None)})
+_read = cast("QuickDecoder", read_json)
+
+NO_OBJECTS = frozenset({list, str, int, float, Decimal, bool, type(None)})
 """What JSON becomes that is no JSON object."""
 
 _PROBLEMS_SHOWN = 5
@@ -41,8 +45,9 @@ def decoder_for(event_class: type) -> Decoder:
     """Return the function that decodes an event's data to ``event_class``; unknown fields are ignored.
 
     Dataclasses and pydantic models are validated by pydantic. ``dict`` and TypedDict get the JSON object as it is,
-    attrs classes are called with the fields that they know. The decoder raises ``EventFormatError``: OCQ-210 without
-    data, OCQ-211 if the data do not fit.
+    attrs classes are called with the fields that they know. No digit of a number is lost: a field that is annotated
+    with ``Decimal`` gets one, a number of a ``dict`` is what ``Event.data`` has. The decoder raises
+    ``EventFormatError``: OCQ-210 without data, OCQ-211 if the data do not fit.
 
     Raises:
         HandlerSignatureError: OCQ-208, if a field of the class is annotated with what JSON cannot become.
@@ -50,8 +55,10 @@ def decoder_for(event_class: type) -> Decoder:
     plain = get_origin(event_class) or event_class
     if plain is object:
         return lambda event: event.data
-    if is_typeddict(plain) or plain in (dict, Mapping):
+    if plain in (dict, Mapping):
         return _json_object
+    if is_typeddict(plain):
+        return _typed_dict_decoder(plain)
     if hasattr(plain, "__attrs_attrs__"):
         return _attrs_decoder(plain)
     return _validating_decoder(plain)
@@ -61,34 +68,41 @@ def decoder_for(event_class: type) -> Decoder:
 def quick_decoder_for(event_class: type) -> QuickDecoder | None:
     """Return a decoder for the usual case, ``None`` if there is none; on any error of it ask the other one."""
     plain = get_origin(event_class) or event_class
-    if is_typeddict(plain) or plain in (dict, Mapping):
-        return cast("QuickDecoder", orjson.loads)
+    if plain in (dict, Mapping):
+        return _read
+    if is_typeddict(plain):
+        fields = _conversions(plain)
+        return (lambda payload: converted(_read(payload), fields)) if fields else _read
     if plain is object or hasattr(plain, "__attrs_attrs__"):
         return None
-    return cast("QuickDecoder", TypeAdapter(plain).validator.validate_json)
+    return _validation(plain)
 
 
-def _json_object(event: Event) -> Any:
-    """Decode anew, so that a handler's changes are seen neither in ``event.data`` nor at the next attempt."""
-    if event.payload is None:
-        return event.data  # raises
-    try:
-        data = orjson.loads(event.payload)
-    except orjson.JSONDecodeError:
-        return event.data  # raises, and names the event
+def _json_object(event: Event) -> dict[str, Any]:
+    data = event.data  # decoded for this caller: its changes are seen by no other, nor at the next attempt
     if not isinstance(data, dict):
         raise _misfit(event, "a JSON object", [f"the data are {type(data).__name__}"])
     return data
 
 
+def _typed_dict_decoder(event_class: type) -> Decoder:
+    fields = _conversions(event_class)
+
+    def decode(event: Event) -> Any:
+        data = _json_object(event)
+        try:
+            return converted(data, fields) if fields else data
+        except ValueError as error:
+            raise _misfit(event, event_class.__name__, [str(error)]) from error
+
+    return decode
+
+
 def _validating_decoder(event_class: type) -> Decoder:
     try:
-        validate = TypeAdapter(event_class).validator.validate_json
+        validate = _validation(event_class)
     except (PydanticUserError, PydanticUndefinedAnnotation) as error:
-        what = f"{event_class.__name__} cannot be decoded from JSON ({str(error).splitlines()[0]})"
-        fix = "annotate its fields with types that JSON can become, imported at run time, not only under TYPE_CHECKING"
-        where = f"class {event_class.__module__}.{event_class.__qualname__}"
-        raise HandlerSignatureError("OCQ-208", what, where, fix) from error
+        raise _undecodable(event_class, error) from error
 
     def decode(event: Event) -> Any:
         if event.payload is None:
@@ -102,17 +116,61 @@ def _validating_decoder(event_class: type) -> Decoder:
     return decode
 
 
+def _validation(event_class: type) -> Callable[[Any], Any]:
+    """Return what makes an object of JSON text.
+
+    pydantic reads a number with a point as a double, and makes a ``Decimal`` of that. So where there are more digits
+    than a double holds, it says whether the data fit, and then makes the object of exact numbers.
+    """
+    adapter: TypeAdapter[Any] = TypeAdapter(event_class)
+    validator = adapter.validator
+    validate = validator.validate_json
+    if not mentions_decimal(adapter.core_schema):
+        return validate
+
+    def validate_exactly(payload: str) -> Any:
+        found = validate(payload)
+        if loses_digits(payload.encode()):
+            return validator.validate_python(read_json(payload), strict=False)
+        return found
+
+    return validate_exactly
+
+
 def _attrs_decoder(event_class: Any) -> Decoder:
     aliases = {field.name: field.alias or field.name for field in event_class.__attrs_attrs__ if field.init}
+    conversions = dict(_conversions(event_class))
+    for field in event_class.__attrs_attrs__:
+        if field.converter is not None and field.name in conversions:
+            conversions[field.name] = _but_texts(conversions[field.name])
 
     def decode(event: Event) -> Any:
         data = _json_object(event)
         try:
-            return event_class(**{alias: data[name] for name, alias in aliases.items() if name in data})
-        except (TypeError, ValueError) as error:
+            exact = converted(data, conversions) if conversions else data
+            return event_class(**{alias: exact[name] for name, alias in aliases.items() if name in exact})
+        except (TypeError, ValueError, ArithmeticError) as error:  # a Decimal's errors are of the latter kind
             raise _misfit(event, event_class.__name__, [str(error)]) from error
 
     return decode
+
+
+def _but_texts(conversion: Conversion) -> Conversion:
+    """Return a conversion of a field whose own converter takes texts as it will."""
+    return lambda value: value if isinstance(value, str) else conversion(value)
+
+
+def _conversions(event_class: type) -> Mapping[str, Conversion]:
+    try:
+        return conversion_of_fields(event_class)
+    except (NameError, TypeError) as error:
+        raise _undecodable(event_class, error) from error
+
+
+def _undecodable(event_class: type, error: Exception) -> HandlerSignatureError:
+    what = f"{event_class.__name__} cannot be decoded from JSON ({str(error).splitlines()[0]})"
+    fix = "annotate its fields with types that JSON can become, imported at run time, not only under TYPE_CHECKING"
+    return HandlerSignatureError("OCQ-208", what, f"class {event_class.__module__}.{event_class.__qualname__}", fix)
 
 
 def _problem(detail: Mapping[str, Any]) -> str:
@@ -122,5 +180,5 @@ def _problem(detail: Mapping[str, Any]) -> str:
 
 def _misfit(event: Event, wanted: str, problems: list[str]) -> EventFormatError:
     shown = "; ".join(problems[:_PROBLEMS_SHOWN])
-    fix = "mend the event class, or handle this type with a handler for the raw Event"
+    fix = "change the event class, or use a handler that takes the raw Event"
     return EventFormatError("OCQ-211", f"the event's data do not fit {wanted} ({shown})", event.label, fix)

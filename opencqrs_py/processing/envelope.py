@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import orjson
-
 from opencqrs_py.errors import EventFormatError
 from opencqrs_py.model.event import Event
+from opencqrs_py.model.exact_numbers import write_parsed
 
 __all__ = ["unwrapped"]
 
@@ -32,8 +29,5 @@ def unwrapped(event: Event) -> Event:
     if metadata is not None and not isinstance(metadata, dict):
         what = f"the envelope's metadata are {type(metadata).__name__}, not a JSON object"
         raise EventFormatError("OCQ-215", what, event.label, _FIX)
-    return event._replace(payload=_json(data["payload"]), extensions=_json(metadata) if metadata else None)
-
-
-def _json(value: Any) -> str:
-    return orjson.dumps(value).decode()
+    extensions = write_parsed(metadata) if metadata else None
+    return event._replace(payload=write_parsed(data["payload"]), extensions=extensions)

@@ -6,10 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
-import orjson
-
 from opencqrs_py.errors import EventFormatError
 from opencqrs_py.model.event import Event
+from opencqrs_py.model.exact_numbers import write_parsed
 from opencqrs_py.model.partition import residue_of
 from opencqrs_py.processing.ports import SequenceResolver
 from opencqrs_py.processing.sequence_ids import checked_ids, fields_looked_at
@@ -140,7 +139,7 @@ def _sequence_id(value: Any, name: str, event: Event) -> str:
         raise EventFormatError(
             "OCQ-214", f"the event has no {name}, which says what it is in order with", event.label, fix
         )
-    return value if isinstance(value, str) else orjson.dumps(value, option=orjson.OPT_SORT_KEYS).decode()
+    return value if isinstance(value, str) else write_parsed(value, sort_keys=True)
 
 
 class PartitionResolver(Protocol):

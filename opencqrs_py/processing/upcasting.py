@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-import orjson
-
 from opencqrs_py.errors import EventFormatError, HandlerSignatureError, ProjectCodeError
 from opencqrs_py.model.event import Event
+from opencqrs_py.model.exact_numbers import write_json
 from opencqrs_py.model.handler import Upcaster
 from opencqrs_py.model.upcast import Upcast
 from opencqrs_py.processing.awaiting import finish
@@ -24,6 +23,7 @@ from opencqrs_py.processing.signatures import read_signature
 __all__ = ["Upcasters"]
 
 _END = object()
+_METADATA_FIX = "give Upcast(type, data, metadata) a dict, {} for none, or leave metadata out to keep them"
 _FIX = 'return Upcast("library.book-lent.v2", data), a list of them, or None to drop the event'
 
 
@@ -61,12 +61,13 @@ class Upcasters:
     def upcast(self, event: Event) -> Sequence[Event]:
         """Return what becomes of an event: none, one or several, in the order in which upcasters gave them.
 
-        All of them have the event's id, position and other attributes; only type and data change.
+        All of them have the event's id, position and other attributes; only type, data and, if an upcaster gives them,
+        metadata change.
 
         Raises:
-            EventFormatError: OCQ-221, if an upcaster returns something else than ``Upcast``; OCQ-222, if upcasters
-                lead back to a type that they came from; OCQ-223, if one raises; OCQ-210 or OCQ-211, if the data do
-                not fit what it asks for.
+            EventFormatError: OCQ-221, if an upcaster returns something else than ``Upcast``, or what JSON cannot hold,
+                such as infinity; OCQ-222, if upcasters lead back to a type that they came from; OCQ-223, if one
+                raises; OCQ-210 or OCQ-211, if the data do not fit what it asks for.
         """
         return tuple(self._chain(event, ()))
 
@@ -120,12 +121,23 @@ class _Bound:
         if not isinstance(result, Upcast) or not isinstance(result.type, str):
             what = f"upcaster {self.place} returned {type(result).__name__} instead of an Upcast"
             raise EventFormatError("OCQ-221", what, event.label, _FIX)
+        payload = None if result.data is None else self._written(result.data, "data", event)
+        if result.metadata is None:
+            return event._replace(type=result.type, payload=payload)
+        given: object = result.metadata
+        if not isinstance(given, Mapping):
+            what = f"upcaster {self.place} returned a {type(given).__name__} as metadata"
+            raise EventFormatError("OCQ-221", what, event.label, _METADATA_FIX)
+        metadata = dict(given)
+        extensions = self._written(metadata, "metadata", event) if metadata else None
+        return event._replace(type=result.type, payload=payload, extensions=extensions)
+
+    def _written(self, value: Any, name: str, event: Event) -> str:
         try:
-            payload = None if result.data is None else orjson.dumps(result.data).decode()
-        except orjson.JSONEncodeError as error:
-            what = f"upcaster {self.place} returned data that cannot become JSON ({error})"
+            return write_json(value)
+        except (TypeError, ValueError) as error:
+            what = f"upcaster {self.place} returned {name} that cannot become JSON ({error})"
             raise EventFormatError("OCQ-221", what, event.label, _FIX) from error
-        return event._replace(type=result.type, payload=payload)
 
 
 def _several(results: Any) -> Iterable[Any]:

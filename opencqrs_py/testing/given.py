@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-import orjson
 from pydantic_core import to_jsonable_python
 
 from opencqrs_py.model.cloudevents import parse_event
 from opencqrs_py.model.event import Event
+from opencqrs_py.model.exact_numbers import write_json
 from opencqrs_py.model.handler import event_type_of
 
 __all__ = ["GivenEvents"]
@@ -51,7 +51,7 @@ class GivenEvents:
             moment = time.isoformat() if isinstance(time, datetime) else time
             known = {"id": str(position), "source": _SOURCE, "subject": subject, "time": moment}
             attributes = {**known, **self._attributes(given)}
-            event = parse_event(orjson.dumps(self._with(metadata, attributes)), position)
+            event = parse_event(write_json(self._with(metadata, attributes)), position)
         self._given.append((given, event))
         return event
 

@@ -132,7 +132,7 @@ def test_data_become_an_object_of_the_class(event_class: type, payload: str, exp
 
 
 PLACE = "event 4711 at position 7 (lent.v1, /books/1)"
-FIX = "mend the event class, or handle this type with a handler for the raw Event"
+FIX = "change the event class, or use a handler that takes the raw Event"
 
 
 @pytest.mark.parametrize(

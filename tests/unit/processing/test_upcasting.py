@@ -6,7 +6,9 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
+from decimal import Decimal
 from itertools import pairwise
+from math import inf, nan
 from typing import Any
 
 import pytest
@@ -17,6 +19,7 @@ from opencqrs_py import Event, Metadata, Upcast
 from opencqrs_py.errors import EventFormatError, HandlerSignatureError
 from opencqrs_py.model import Upcaster
 from opencqrs_py.processing.injectors import NothingProvided
+from opencqrs_py.processing.reading import Reading
 from opencqrs_py.processing.upcasting import Upcasters
 
 
@@ -276,6 +279,15 @@ FIX = 'return Upcast("library.book-lent.v2", data), a list of them, or None to d
             "returned data that cannot become JSON (Type is not JSON serializable: Unknown)",
         ),
         (Upcast("lent.v2", {1: 2}), "returned data that cannot become JSON (Dict key must be str)"),
+        *[
+            (Upcast("lent.v2", {"a": [1, wrong]}), f"returned data that cannot become JSON (JSON has no {wrong})")
+            for wrong in (nan, inf, -inf, Decimal("NaN"), Decimal("-Infinity"))
+        ],
+        (Upcast("lent.v2", nan), "returned data that cannot become JSON (JSON has no nan)"),
+        (Upcast("lent.v2", LentV1(inf)), "returned data that cannot become JSON (JSON has no inf)"),  # type: ignore[arg-type]
+        (Upcast("lent.v2", {"x": {"y": nan}, "n": 2**64}), "returned data that cannot become JSON (JSON has no nan)"),
+        (Upcast("lent.v2", {}, {"a": nan}), "returned metadata that cannot become JSON (JSON has no nan)"),
+        (Upcast("lent.v2", {}, {1: 2}), "returned metadata that cannot become JSON (Dict key must be str)"),  # type: ignore[dict-item]
     ],
 )
 def test_what_is_no_upcast_is_refused_with_the_event(result: Any, what: str) -> None:
@@ -287,6 +299,45 @@ def test_what_is_no_upcast_is_refused_with_the_event(result: Any, what: str) -> 
     error = caught.value
     assert (error.code, error.what) == ("OCQ-221", f"upcaster upcasters.py:1 (wrong) {what}")
     assert (error.where, error.fix) == ("event 4711 at position 7 (lent.v1, /books/1)", FIX)
+
+
+@pytest.mark.parametrize("wrong", ["by Ada", ["by"], 7])
+def test_metadata_that_are_no_mapping_are_refused(wrong: Any) -> None:
+    def upcast(raw: Event) -> Upcast:
+        return Upcast("lent.v2", {}, wrong)
+
+    with pytest.raises(EventFormatError) as caught:
+        upcasters(("lent.v1", upcast)).upcast(event())
+    error = caught.value
+    assert error.what == f"upcaster upcasters.py:1 (upcast) returned a {type(wrong).__name__} as metadata"
+    assert "{} for none" in error.fix
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (None, {"by": "Ada"}),
+        ({}, {}),
+        ({"tenant": "main"}, {"tenant": "main"}),
+        (Metadata(tenant=2**64), {"tenant": 2**64}),
+    ],
+)
+@pytest.mark.parametrize("enveloped", [False, True])
+def test_metadata_stay_unless_an_upcaster_gives_others(given: Any, expected: Any, *, enveloped: bool) -> None:
+    def upcast(data: dict[str, Any], metadata: Metadata) -> Upcast:
+        assert metadata == {"by": "Ada"}
+        return Upcast("lent.v2", data, given)
+
+    def next_step(metadata: Metadata) -> Upcast:
+        return Upcast("lent.v3", dict(metadata))
+
+    stored = event(extensions='{"by": "Ada"}')
+    if enveloped:
+        stored = event(payload='{"metadata": {"by": "Ada"}, "payload": {}}', extensions='{"traceparent": "00-1"}')
+    chain = upcasters(("lent.v1", upcast), ("lent.v2", next_step))
+    (read,) = Reading(chain, enveloped=enveloped).read(stored)
+    assert read.metadata == read.data == expected
+    assert read == stored._replace(type="lent.v3", payload=read.payload, extensions=read.extensions)
 
 
 def failing(data: dict[str, Any]) -> Upcast:

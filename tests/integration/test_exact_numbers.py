@@ -1,0 +1,71 @@
+"""Money reaches read models to the last digit, on both engines and in both formats."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+from sqlalchemy import create_engine, text
+
+from opencqrs_py import Application
+from opencqrs_py.model.cloudevents import parse_event
+
+HANDLERS = """
+from dataclasses import dataclass
+from decimal import Decimal
+from opencqrs_py import Metadata, Upcast, event_handling, event_type, on_start, upcaster
+from sqlalchemy import Connection, text
+
+@event_type("sold.v2")
+@dataclass
+class Sold:
+    price: Decimal
+    serial: int
+
+@upcaster("sold.v1")
+def with_serial(data: dict, metadata: Metadata) -> Upcast:
+    return Upcast("sold.v2", {**data, "serial": 2**70}, {**metadata, "upcast": True})
+
+@on_start("sales")
+def table(connection: Connection) -> None:
+    connection.execute(text("CREATE TABLE sales (price TEXT, serial TEXT, upcast TEXT)"))
+
+@event_handling("sales")
+def sell(event: Sold, metadata: Metadata, connection: Connection) -> None:
+    row = {"price": str(event.price), "serial": str(event.serial), "upcast": str(metadata.get("upcast"))}
+    connection.execute(text("INSERT INTO sales VALUES (:price, :serial, :upcast)"), row)
+"""
+
+PRICE = "12345678901234567.89"
+EVENTS = {
+    "plain": [("sold.v1", f'{{"price": {PRICE}}}'), ("sold.v2", f'{{"price": {PRICE}, "serial": {2**70}}}')],
+    "envelope": [
+        ("sold.v1", f'{{"metadata": null, "payload": {{"price": {PRICE}}}}}'),
+        ("sold.v2", f'{{"payload": {{"price": {PRICE}, "serial": {2**70}}}}}'),
+    ],
+}
+
+
+@pytest.mark.parametrize("engine", ["thread", pytest.param("spark", marks=pytest.mark.spark)])
+@pytest.mark.parametrize("layout", EVENTS)
+def test_prices_and_serial_numbers_keep_their_digits(tmp_path, monkeypatch, engine, layout):
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / f"sales_{layout}_{engine}.py").write_text(HANDLERS)
+    monkeypatch.syspath_prepend(tmp_path / "code")
+    module = __import__(f"sales_{layout}_{engine}")
+    settings = {
+        "events.format": layout,
+        "event-handling.standard.processing.engine": engine,
+        "spark.master": "local[1]",
+    }
+    application = Application(settings, [module], tmp_path)
+    lines = (
+        f'{{"id": "{number}", "source": "s", "type": "{kind}", "subject": "/x", "data": {data}}}'
+        for number, (kind, data) in enumerate(EVENTS[layout])
+    )
+    application.event_store.append(map(parse_event, lines))
+    assert not application.run(until_caught_up=True).failed
+    with create_engine(f"sqlite:///{tmp_path}/opencqrs.db").connect() as connection:
+        rows = connection.execute(text("SELECT * FROM sales ORDER BY upcast")).all()
+    assert [tuple(row) for row in rows] == [(PRICE, str(2**70), "None"), (PRICE, str(2**70), "True")]
+    del sys.modules[module.__name__]

@@ -1,0 +1,280 @@
+"""Exact numbers: money and large ids reach handlers to the last digit, whatever stands between the log and them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NotRequired, TypedDict
+
+import attrs
+import pytest
+from pydantic import BaseModel, ConfigDict
+
+from opencqrs_py import Event, Metadata, Upcast
+from opencqrs_py.errors import EventFormatError, HandlerSignatureError
+from opencqrs_py.model import Upcaster
+from opencqrs_py.processing.decoding import decoder_for, quick_decoder_for
+from opencqrs_py.processing.injectors import NothingProvided
+from opencqrs_py.processing.reading import Reading
+from opencqrs_py.processing.sequencing import PerDataField, PerMetadataKey
+from opencqrs_py.processing.upcasting import Upcasters
+
+if TYPE_CHECKING:
+    from fractions import Fraction
+
+
+@dataclass
+class Line:
+    price: Decimal
+
+
+@dataclass
+class Sold:
+    price: Decimal
+    copies: int = 0
+    rate: float = 0.0
+    lines: tuple[Line, ...] = ()
+
+
+class SoldModel(BaseModel):
+    price: Decimal
+    copies: int = 0
+    rate: float = 0.0
+    lines: list[Line] = []
+
+
+class Strict(BaseModel):
+    model_config = ConfigDict(strict=True)
+    price: Decimal
+    copies: int = 0
+    rate: float = 0.0
+    lines: tuple[Line, ...] = ()
+
+
+@attrs.frozen
+class SoldAttrs:
+    price: Decimal
+    copies: int = 0
+    rate: float = 0.0
+    lines: Any = ()
+
+
+@attrs.frozen
+class Converting:
+    price: Decimal = attrs.field(converter=Decimal)
+    copies: int = 0
+    rate: float = attrs.field(default=0.0, converter=float)
+    lines: Any = ()
+
+
+class LineDict(TypedDict):
+    price: Decimal
+
+
+class SoldDict(TypedDict):
+    price: Annotated[Decimal, "EUR"]
+    copies: int
+    rate: NotRequired[float]
+    lines: list[LineDict]
+
+
+CLASSES: list[Any] = [Sold, SoldModel, Strict, SoldAttrs, Converting, SoldDict]
+PRICES = ["0.1", "12.50", "12345678901234567.89", "0.30000000000000000001", "-99999999999999999999.99", "5", "1e2"]
+COPIES = [0, 2**63, 2**64, -(2**63) - 1, 10**30]
+
+
+def event(data: str | None, extensions: str | None = None, event_type: str = "sold") -> Event:
+    return Event(7, "4711", "s", "/books/1", event_type, None, "application/json", data, extensions)
+
+
+def plain(data: str) -> Event:
+    return event(data)
+
+
+def enveloped(data: str) -> Event:
+    return Reading(enveloped=True).read(event(f'{{"metadata": {{"by": null}}, "payload": {data}}}'))[0]
+
+
+def passed_on(data: dict[str, Any]) -> Upcast:
+    return Upcast("sold", {**data, "note": None})
+
+
+def rebuilt(data: dict[str, Any]) -> Upcast:
+    lines = [{"price": Decimal(str(line["price"]))} for line in data["lines"]]
+    return Upcast("sold", {**data, "price": Decimal(str(data["price"])), "lines": lines})
+
+
+def upcast_by(call: Callable[..., Any], *, enveloped: bool = False) -> Callable[[str], Event]:
+    upcasters = Upcasters([Upcaster(("sold.v1",), call, "upcasters.py:1")], NothingProvided())
+
+    def read(data: str) -> Event:
+        stored = f'{{"payload": {data}}}' if enveloped else data
+        return Reading(upcasters, enveloped=enveloped).read(event(stored, event_type="sold.v1"))[0]
+
+    return read
+
+
+WAYS = {
+    "plain": plain,
+    "envelope": enveloped,
+    "upcaster": upcast_by(passed_on),
+    "upcaster that rebuilds": upcast_by(rebuilt),
+    "envelope and upcaster": upcast_by(passed_on, enveloped=True),
+}
+
+
+def decoders(event_class: type) -> list[Callable[[Event], Any]]:
+    quick = quick_decoder_for(event_class)
+    return [decoder_for(event_class), *([lambda one: quick(one.payload)] if quick is not None else [])]
+
+
+def of(decoded: Any, name: str) -> Any:
+    return decoded[name] if isinstance(decoded, Mapping) else getattr(decoded, name)
+
+
+@pytest.mark.parametrize("price", PRICES)
+@pytest.mark.parametrize("event_class", CLASSES)
+@pytest.mark.parametrize("way", WAYS)
+def test_a_decimal_has_the_digits_that_were_written(way: str, event_class: Any, price: str) -> None:
+    read = WAYS[way](f'{{"price": {price}, "copies": 1, "rate": 2.5, "lines": []}}')
+    for decode in decoders(event_class):
+        found = of(decode(read), "price")
+        assert (type(found), found) == (Decimal, Decimal(price))
+
+
+@pytest.mark.parametrize("copies", COPIES)
+@pytest.mark.parametrize("event_class", [*CLASSES, dict, object])
+@pytest.mark.parametrize("way", WAYS)
+def test_a_whole_number_of_any_size_is_exact(way: str, event_class: Any, copies: int) -> None:
+    read = WAYS[way](f'{{"price": 1.5, "copies": {copies}, "rate": 2.5, "lines": []}}')
+    for decode in decoders(event_class):
+        found = of(decode(read), "copies")
+        assert (type(found), found) == (int, copies)
+
+
+@pytest.mark.parametrize("event_class", CLASSES)
+@pytest.mark.parametrize("way", WAYS)
+def test_a_float_is_a_float_whatever_stands_beside_it(way: str, event_class: Any) -> None:
+    read = WAYS[way]('{"price": 12345678901234567.89, "copies": 1, "rate": 0.1234567890123456789, "lines": []}')
+    for decode in decoders(event_class):
+        found = of(decode(read), "rate")
+        assert (type(found), found) == (float, 0.12345678901234568)
+
+
+@pytest.mark.parametrize("event_class", [Sold, SoldModel, Strict, SoldDict])
+@pytest.mark.parametrize("way", WAYS)
+def test_numbers_within_lists_and_objects_are_exact(way: str, event_class: Any) -> None:
+    prices = ["0.1", "12345678901234567.89"]
+    lines = ", ".join(f'{{"price": {price}}}' for price in prices)
+    read = WAYS[way](f'{{"price": 1, "copies": 1, "lines": [{lines}]}}')
+    for decode in decoders(event_class):
+        assert [of(line, "price") for line in of(decode(read), "lines")] == list(map(Decimal, prices))
+
+
+@pytest.mark.parametrize("event_class", [dict, object, Mapping])
+@pytest.mark.parametrize("way", [plain, enveloped])
+def test_of_a_dict_numbers_are_what_keeps_their_digits(way: Callable[[str], Event], event_class: Any) -> None:
+    read = way('{"few": 0.1, "many": 12345678901234567.89, "zeros": 1.50000000000000000000, "whole": 5}')
+    for decode in decoders(event_class):
+        found = decode(read)
+        assert found == {"few": 0.1, "many": Decimal("12345678901234567.89"), "zeros": 1.5, "whole": 5}
+        assert [type(value) for value in found.values()] == [float, Decimal, float, int]
+
+
+@pytest.mark.parametrize("event_class", [Sold, SoldModel, SoldAttrs, SoldDict])
+def test_a_decimal_may_be_written_as_text(event_class: Any) -> None:
+    read = plain('{"price": "12345678901234567.89", "copies": 1, "lines": []}')
+    for decode in decoders(event_class):
+        assert of(decode(read), "price") == Decimal("12345678901234567.89")
+
+
+@pytest.mark.parametrize("event_class", [Sold, SoldModel, Strict, SoldAttrs, SoldDict])
+@pytest.mark.parametrize("price", ['"much"', '"NaN"', '"Infinity"'])
+def test_a_text_that_is_no_number_is_no_decimal(event_class: Any, price: str) -> None:
+    with pytest.raises(EventFormatError, match="OCQ-211"):
+        decoder_for(event_class)(plain(f'{{"price": {price}, "copies": 1, "lines": []}}'))
+
+
+def test_a_strict_class_stays_strict_where_numbers_are_long() -> None:
+    for long in ("1.5", "12345678901234567.89"):
+        with pytest.raises(EventFormatError, match="OCQ-211"):
+            decoder_for(Strict)(plain(f'{{"price": {long}, "rate": "2.5"}}'))
+
+
+class Cash(TypedDict):
+    kind: Literal["cash"]
+    amount: Decimal
+
+
+class Card(TypedDict):
+    kind: Literal["card"]
+    number: int
+
+
+class Receipt(TypedDict):
+    paid: Cash | Card | None
+    tip: NotRequired[Decimal | None]
+    change: NotRequired[float | Decimal]
+    rates: NotRequired[dict[str, Decimal]]
+    scores: NotRequired[dict[str, float | None]]
+    of: NotRequired[list[Receipt] | None]
+    note: NotRequired[Decimal | str]
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        ('{"paid": {"kind": "cash", "amount": 0.1}}', {"paid": {"kind": "cash", "amount": Decimal("0.1")}}),
+        ('{"paid": {"kind": "card", "number": 5}}', {"paid": {"kind": "card", "number": 5}}),
+        ('{"paid": {"kind": "gold", "amount": 0.1}}', {"paid": {"kind": "gold", "amount": 0.1}}),
+        ('{"paid": null, "tip": 0.5}', {"paid": None, "tip": Decimal("0.5")}),
+        ('{"paid": null, "tip": null}', {"paid": None, "tip": None}),
+        ('{"paid": null, "change": 0.5}', {"paid": None, "change": 0.5}),
+        ('{"paid": null, "rates": {"a": 0.5}}', {"paid": None, "rates": {"a": Decimal("0.5")}}),
+        ('{"paid": null, "scores": {"a": 0.12345678901234567}}', {"paid": None, "scores": {"a": 0.12345678901234567}}),
+        ('{"paid": null, "of": [{"paid": null, "tip": 1}]}', {"paid": None, "of": [{"paid": None, "tip": Decimal(1)}]}),
+        ('{"paid": null, "of": null}', {"paid": None, "of": None}),
+        ('{"paid": null, "note": "1.5"}', {"paid": None, "note": "1.5"}),
+        ('{"paid": null, "note": 1.5}', {"paid": None, "note": Decimal("1.5")}),
+        ('{"paid": null, "rates": 5, "more": 0.5}', {"paid": None, "rates": 5, "more": 0.5}),
+    ],
+)
+def test_numbers_of_a_typed_dict_are_what_its_annotations_say(data: str, expected: Any) -> None:
+    for decode in decoders(Receipt):
+        found = decode(plain(data))
+        assert repr(found) == repr(expected)
+
+
+class OnlyForCheckers(TypedDict):
+    price: Fraction
+
+
+@attrs.frozen
+class AttrsOnlyForCheckers:
+    price: Fraction
+
+
+@pytest.mark.parametrize("event_class", [OnlyForCheckers, AttrsOnlyForCheckers])
+def test_annotations_that_cannot_be_read_are_refused_at_the_start(event_class: Any) -> None:
+    with pytest.raises(HandlerSignatureError, match="name 'Fraction' is not defined") as caught:
+        decoder_for(event_class)
+    assert caught.value.code == "OCQ-208"
+
+
+@pytest.mark.parametrize("number", ["18446744073709551616", "18446744073709551617", "12345678901234567.89", "0.1"])
+def test_a_sequence_id_has_all_digits_of_a_number(number: str) -> None:
+    assert PerDataField(("a", "b"))(event(f'{{"a": {{"b": {number}}}}}')) == number
+    assert PerMetadataKey("key")(event(None, f'{{"key": {number}}}')) == number
+    assert PerDataField(("a",))(event(f'{{"a": {{"z": {number}, "b": 1}}}}')) == f'{{"b":1,"z":{number}}}'
+
+
+def test_metadata_are_exact_too() -> None:
+    found = Reading(enveloped=True).read(event('{"payload": 1, "metadata": {"id": 18446744073709551617}}'))[0]
+    assert found.metadata == Metadata(id=18446744073709551617)
+
+
+def test_a_number_that_no_parser_takes_is_an_error_that_names_the_event() -> None:
+    for decode in (decoder_for(dict), decoder_for(object)):
+        with pytest.raises(EventFormatError, match=r"OCQ-210.* data are not JSON"):
+            decode(plain(f'{{"a": {"9" * 5_000}}}'))
