@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from opencqrs_py.config.entries import Entry, Layer, LayerKind, Nothing, Value
 from opencqrs_py.config.free_names import FreeNamesInUse
+from opencqrs_py.config.limits import MOST_LEVELS
 from opencqrs_py.config.matching import Dialect, Key, Reading, readings, without
 from opencqrs_py.config.names import PREFIX, canonical, kebab
 from opencqrs_py.config.problems import Code, Findings
@@ -17,6 +18,8 @@ from opencqrs_py.config.tree import FreeNames, Path, Section, display, steps
 from opencqrs_py.config.unknown_keys import report_foreign, report_unknown
 
 __all__ = ["Binder", "BoundLayer"]
+
+_SHOWN = 60  # characters of a key that is too long
 
 
 @dataclass(slots=True)
@@ -63,7 +66,7 @@ class Binder:
         """Return what ``layer`` sets; what it says wrongly goes to the findings."""
         result = BoundLayer()
         self._written.clear()
-        for entry in layer.entries:
+        for entry in self._within_limits(layer):
             spellings = _spellings(entry, layer.kind)
             if spellings is None:
                 result.foreign.append(entry)
@@ -71,6 +74,18 @@ class Binder:
             else:
                 self._bind(entry, Reading((), self.root), spellings, result)
         return result
+
+    def _within_limits(self, layer: Layer) -> Iterator[Entry]:
+        """Yield the entries whose keys can be read; note the first of the others."""
+        reported = False
+        for entry in layer.entries:
+            words = entry.key[0].count("_") if layer.kind is LayerKind.VARIABLES and is_ours(entry.key[0]) else 0
+            if entry.levels + words <= MOST_LEVELS:
+                yield entry
+            elif not reported:
+                reported = True
+                what = f"a key has more than {MOST_LEVELS} levels: {'.'.join(entry.key)[:_SHOWN]}…"
+                self.findings.error(Code.TOO_MUCH, what, entry.key_origin(-1), "write fewer levels")
 
     def _bind(self, entry: Entry, at: Reading, spellings: Sequence[tuple[Key, Dialect]], result: BoundLayer) -> None:
         """Add to ``result`` what ``entry`` sets, when its key begins below ``at``."""
@@ -84,7 +99,7 @@ class Binder:
                 return
         if is_service_variable(entry):
             self.findings.ignored.setdefault(entry.key[0])
-        else:
+        elif not self.findings.has_many_unknown:
             report_unknown(entry, at, spellings, self.root, self.names.letters(), self.findings)
 
     def _meanings(self, reading: Reading, dialect: Dialect) -> list[_Meaning]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from opencqrs_py.config.entries import Entry, Layer, LayerKind
+from opencqrs_py.config.limits import MOST_BYTES
 from opencqrs_py.config.names import PREFIX, listed
 from opencqrs_py.config.origin import Origin, OriginKind
 from opencqrs_py.config.presence import is_there, why_no_file, why_no_folder
@@ -74,6 +75,10 @@ class DocumentReader:
         try:
             if reason := why_no_file(file):  # opening a pipe would wait for its writer
                 self._report_unreadable("file", reason, origin)
+                return None
+            if file.stat().st_size > MOST_BYTES:
+                what = f"the file is larger than {MOST_BYTES // 1024**2} MiB"
+                self.findings.error(Code.TOO_MUCH, what, origin, "check that it is the file that you mean")
                 return None
             return file.read_bytes().decode("utf-8-sig")
         except OSError as error:

@@ -8,6 +8,7 @@ from datetime import date, datetime, time
 from enum import Enum, auto
 from typing import TYPE_CHECKING, TypeAlias
 
+from opencqrs_py.config.limits import MOST_LEVELS
 from opencqrs_py.config.names import canonical, split_key
 
 if TYPE_CHECKING:
@@ -55,6 +56,11 @@ class Entry:
         return self.key_origins[index] if self.key_origins else self.origin
 
     @property
+    def levels(self) -> int:
+        """How many names the key has, at most; brackets are not looked at."""
+        return sum(1 + key.count(".") for key in self.key)
+
+    @property
     def pieces(self) -> Key:
         """The written keys, each split at its dots."""
         return tuple(map(split_key, self.key))
@@ -94,7 +100,7 @@ def flattened(value: object, origin: Origin, key: tuple[str, ...] = ()) -> Itera
         key: Keys below which ``value`` stands.
     """
     match value:
-        case Mapping() if value:
+        case Mapping() if value and len(key) <= MOST_LEVELS:  # a longer key is refused when it is bound
             for name, below in value.items():
                 yield from flattened(below, origin, (*key, str(name)))
         case Mapping():

@@ -67,7 +67,7 @@ def load(
         package: Folder of a package whose ``application`` files are defaults of the project.
 
     Raises:
-        ConfigurationErrors: Everything that is wrong, OCQ-101 to OCQ-116.
+        ConfigurationErrors: Everything that is wrong, OCQ-101 to OCQ-116 and OCQ-120.
     """
     variables = os.environ if environ is None else environ
     given = Given(project, dict(variables), profiles, overrides, defaults or {}, package)

@@ -6,10 +6,12 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from opencqrs_py.config.limits import MOST_CHAINED, MOST_CHARACTERS, MOST_PLACEHOLDERS
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["Found", "PlaceholderError", "has_placeholder", "resolved", "resolved_value"]
+__all__ = ["Budget", "Found", "PlaceholderError", "has_placeholder", "resolved", "resolved_value"]
 
 _MARK = re.compile(r"\\\$\{|\$\{|[{}:]")
 
@@ -31,33 +33,62 @@ def has_placeholder(text: str) -> bool:
     return "${" in text
 
 
-def resolved(text: str, lookup: Callable[[str], Found | None], stack: tuple[str, ...] = ()) -> Found:
+class Budget:
+    """How many placeholders may still be replaced; shared by all values of a load."""
+
+    def __init__(self, left: int = MOST_PLACEHOLDERS) -> None:
+        self._left = left
+
+    def spend(self) -> None:
+        """Count a placeholder.
+
+        Raises:
+            PlaceholderError: If there were too many.
+        """
+        self._left -= 1
+        if self._left < 0:
+            msg = f"more than {MOST_PLACEHOLDERS:,} placeholders have to be replaced"
+            raise PlaceholderError(msg)
+
+
+def resolved(
+    text: str, lookup: Callable[[str], Found | None], stack: tuple[str, ...] = (), budget: Budget | None = None
+) -> Found:
     r"""Return ``text`` with its placeholders replaced; ``\${`` stands for ``${`` itself.
 
     Args:
         text: Any text.
         lookup: Returns the unresolved text of a key, ``None`` when there is no such key.
-        stack: Keys that are being resolved.
+        stack: Keys that are being resolved, and what stands around in the text, as an empty name.
+        budget: What may be spent; ``None`` for one of its own.
 
     Raises:
-        PlaceholderError: A key is unknown and has no default, refers to itself, or its brace is not closed.
+        PlaceholderError: A key is unknown and has no default, refers to itself, or its brace is not closed; or more
+            would have to be replaced than can be wanted.
     """
-    result, secret, position = "", False, 0
+    if len(stack) > MOST_CHAINED:
+        msg = f"more than {MOST_CHAINED} placeholders refer to each other in a chain"
+        raise PlaceholderError(msg)
+    expansion = _Expansion(lookup, stack, budget or Budget())
+    parts, secret, position, length = [], False, 0, 0
     while (start := text.find("${", position)) >= 0:
         if start > 0 and text[start - 1] == "\\":
-            result, position = f"{result}{text[position : start - 1]}${{", start + 2
+            parts += [text[position : start - 1], "${"]
+            position = start + 2
             continue
         end, colon = _end_of(text, start)
-        found = _replaced(text[start + 2 : end], colon - start - 2 if colon >= 0 else -1, lookup, stack)
-        result, secret, position = (
-            f"{result}{text[position:start]}{found.text}",
-            secret or found.secret,
-            end + 1,
-        )
-    return Found(result + text[position:], secret)
+        found = expansion.replaced(text[start + 2 : end], colon - start - 2 if colon >= 0 else -1)
+        parts += [text[position:start], found.text]
+        secret, position, length = secret or found.secret, end + 1, length + len(found.text)
+        if length > MOST_CHARACTERS:
+            msg = f"it comes to more than {MOST_CHARACTERS:,} characters"
+            raise PlaceholderError(msg)
+    return Found("".join((*parts, text[position:])), secret)
 
 
-def resolved_value(value: object, lookup: Callable[[str], Found | None]) -> tuple[object, bool]:
+def resolved_value(
+    value: object, lookup: Callable[[str], Found | None], budget: Budget | None = None
+) -> tuple[object, bool]:
     """Return a text, or each text of a tuple, with its placeholders replaced, and whether that made it secret.
 
     Raises:
@@ -65,10 +96,10 @@ def resolved_value(value: object, lookup: Callable[[str], Found | None]) -> tupl
     """
     match value:
         case str(text) if has_placeholder(text):
-            found = resolved(text, lookup)
+            found = resolved(text, lookup, budget=budget)
             return found.text, found.secret
         case tuple(items):
-            parts = [resolved_value(item, lookup) for item in items]
+            parts = [resolved_value(item, lookup, budget) for item in items]
             return tuple(item for item, _ in parts), any(secret for _, secret in parts)
         case _:
             return value, False
@@ -93,17 +124,35 @@ def _end_of(text: str, start: int) -> tuple[int, int]:
     raise PlaceholderError(msg)
 
 
-def _replaced(content: str, colon: int, lookup: Callable[[str], Found | None], stack: tuple[str, ...]) -> Found:
-    written = content if colon < 0 else content[:colon]
-    name = resolved(written, lookup, stack).text.strip()
-    if name in stack:
-        msg = f"${{{written}}} refers to itself"
+@dataclass(frozen=True, slots=True)
+class _Expansion:
+    """Replaces single placeholders; ``stack`` is what they stand in."""
+
+    lookup: Callable[[str], Found | None]
+    stack: tuple[str, ...]
+    budget: Budget
+
+    def replaced(self, content: str, colon: int) -> Found:
+        """Return what a placeholder stands for.
+
+        Args:
+            content: What stands between its braces.
+            colon: Where in it the default begins, after a colon; -1 if there is none.
+        """
+        self.budget.spend()
+        written = content if colon < 0 else content[:colon]
+        name = self._inside(written).text.strip()
+        if name in self.stack:
+            msg = f"${{{written}}} refers to itself"
+            raise PlaceholderError(msg)
+        found = self.lookup(name)
+        if found is not None:
+            inner = resolved(found.text, self.lookup, (*self.stack, name), self.budget)
+            return Found(inner.text, inner.secret or found.secret)
+        if colon >= 0:
+            return self._inside(content[colon + 1 :])
+        msg = f"nothing is known of ${{{written}}}"
         raise PlaceholderError(msg)
-    found = lookup(name)
-    if found is not None:
-        inner = resolved(found.text, lookup, (*stack, name))
-        return Found(inner.text, inner.secret or found.secret)
-    if colon >= 0:
-        return resolved(content[colon + 1 :], lookup, stack)
-    msg = f"nothing is known of ${{{written}}}"
-    raise PlaceholderError(msg)
+
+    def _inside(self, text: str) -> Found:
+        return resolved(text, self.lookup, (*self.stack, ""), self.budget) if has_placeholder(text) else Found(text)

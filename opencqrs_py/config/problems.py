@@ -11,6 +11,9 @@ from opencqrs_py.errors import ConfigurationError, ConfigurationErrors
 __all__ = ["Code", "ConfigurationWarning", "Findings"]
 
 
+_MOST_UNKNOWN = 100  # to guess what was meant takes half a millisecond each
+
+
 class Code(StrEnum):
     """Codes of configuration errors and warnings; each has a heading in ``docs/reference/errors.md``."""
 
@@ -33,6 +36,7 @@ class Code(StrEnum):
     GROUP_WITHOUT_HANDLER = "OCQ-117"
     DEPRECATED_KEY = "OCQ-118"
     UNKNOWN_PROFILE = "OCQ-119"
+    TOO_MUCH = "OCQ-120"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +66,13 @@ class Findings:
     errors: list[ConfigurationError] = field(default_factory=list)
     warnings: list[ConfigurationWarning] = field(default_factory=list)
     unknown: dict[str, ConfigurationError] = field(default_factory=dict)
+    unknown_found: int = 0
     ignored: dict[str, None] = field(default_factory=dict)
     """Names of the variables that Kubernetes sets for Services, in the order in which they were found."""
 
     def copy(self) -> Findings:
         """Return the same findings, to which more can be added without changing these."""
-        return Findings(list(self.errors), list(self.warnings), dict(self.unknown), dict(self.ignored))
+        return Findings(list(self.errors), list(self.warnings), dict(self.unknown), ignored=dict(self.ignored))
 
     def error(self, code: Code, what: str, where: object = "", fix: str = "") -> None:
         """Note something that must be mended before anything can start."""
@@ -83,8 +88,14 @@ class Findings:
 
     def unknown_name(self, code: Code, what: str, where: object = "", fix: str = "") -> None:
         """Note a key or variable that names no setting; ``config.unknown`` says what becomes of it."""
+        self.unknown_found += 1
         error = ConfigurationError(code.value, what, str(where), fix)
         self.unknown.setdefault(str(error), error)
+
+    @property
+    def has_many_unknown(self) -> bool:
+        """Whether so many names are unknown that further ones would help nobody."""
+        return self.unknown_found >= _MOST_UNKNOWN
 
     def settle_unknown(self, choice: OnUnknown) -> None:
         """Turn the unknown names into errors or warnings, or drop them, as ``config.unknown`` says."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from opencqrs_py.config.entries import Entry, text_items
-from opencqrs_py.config.placeholders import PlaceholderError, resolved_value
+from opencqrs_py.config.placeholders import Budget, PlaceholderError, resolved_value
 from opencqrs_py.config.problems import Code, Findings
 from opencqrs_py.config.tree import ListLeaf, Path, Section, display, node_at
 
@@ -36,10 +36,10 @@ class Resolved:
 
 def resolved_values(merged: Merged, lookup: Lookup, root: Section, findings: Findings) -> Resolved:
     """Return the value of each setting of ``merged``; one that cannot be resolved is noted and left out."""
-    result = Resolved()
+    result, budget = Resolved(), Budget()
     for bound in merged.winners():
         try:
-            value, secret = resolved_value(bound.value, lookup)
+            value, secret = resolved_value(bound.value, lookup, budget)
         except PlaceholderError as error:
             _report(error, display(root, bound.path), bound.origin, findings)
             continue

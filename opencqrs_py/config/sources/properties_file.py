@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 __all__ = ["properties_documents"]
 
 _SEPARATOR = re.compile(r"[#!]---\s*")
-_ENDS_OPEN = re.compile(r"(?<!\\)(?:\\\\)*\\$")
 _KEY = re.compile(r"((?:\\.|[^\\\s=:])*)\s*[=:]?\s*", re.DOTALL)
 _ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
 _CONTROL = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
@@ -57,21 +56,26 @@ def properties_documents(text: str, file: Origin, findings: Findings) -> list[li
 
 def _logical_lines(text: str) -> Iterator[_Line]:
     """Yield the lines that are not blank; a line that ends in an odd number of backslashes goes on in the next."""
-    begun: _Line | None = None
+    parts: list[str] = []
+    first, indent = 0, 0
     for number, line in enumerate(text.splitlines(), start=1):
         stripped = line.lstrip()
-        if begun is None:
-            begun = _Line("", number, len(line) - len(stripped))
+        if not parts:
+            first, indent = number, len(line) - len(stripped)
             is_comment = stripped[:1] in {"#", "!"}
-        begun = replace(begun, text=begun.text + stripped)
-        if _ENDS_OPEN.search(begun.text) and not is_comment:
-            begun = replace(begun, text=begun.text[:-1])
+        if _ends_open(stripped) and not is_comment:
+            parts.append(stripped[:-1])
             continue
-        if begun.text:
-            yield begun
-        begun = None
-    if begun is not None and begun.text:
-        yield begun
+        if whole := "".join((*parts, stripped)):
+            yield _Line(whole, first, indent)
+        parts = []
+    if whole := "".join(parts):
+        yield _Line(whole, first, indent)
+
+
+def _ends_open(line: str) -> bool:
+    """Return whether ``line`` ends in an odd number of backslashes."""
+    return (len(line) - len(line.rstrip("\\"))) % 2 == 1
 
 
 def _entry(line: _Line, file: Origin) -> Entry:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from opencqrs_py.config.entries import Entry, flattened
+from opencqrs_py.config.limits import MOST_LEVELS
 from opencqrs_py.config.problems import Code, Findings
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ _KEY = re.compile(
     r"^(?P<space>\s*)(?P<key>(?:[A-Za-z0-9_-]+|\"[^\"\\]*\"|'[^']*')(?:\s*\.\s*(?:[A-Za-z0-9_-]+|\"[^\"\\]*\"|'[^']*'))*)\s*=\s*"
 )
 _NAME = re.compile(r"\"([^\"\\]*)\"|'([^']*)'|([A-Za-z0-9_-]+)")
+_LONG_NUMBER = re.compile(r"[0-9_]{4300,}")
 _PLACE = re.compile(r"\(at line (\d+), column (\d+)\)")
 
 
@@ -39,8 +41,24 @@ def toml_documents(text: str, file: Origin, findings: Findings) -> list[list[Ent
         reason = _PLACE.sub("", str(error)).strip()
         findings.error(Code.FILE_UNREADABLE, f"it is no TOML: {reason}", where, "check brackets and quotes there")
         return []
+    except RecursionError:
+        what, where = f"it is nested deeper than {MOST_LEVELS} levels", replace(file, line=_deepest_line(text))
+        findings.error(Code.TOO_MUCH, what, where, "write fewer levels")
+        return []
+    except ValueError:  # of Python itself: a number of more than 4,300 digits
+        where = replace(
+            file, line=1 + text.count("\n", 0, found.start()) if (found := _LONG_NUMBER.search(text)) else 0
+        )
+        findings.error(Code.FILE_UNREADABLE, "a number has too many digits", where, "put it in quotes")
+        return []
     places = _places(text, file)
     return [[_placed(_with_texts(entry), places) for entry in flattened(content, file)]] if content else []
+
+
+def _deepest_line(text: str) -> int:
+    """Return the line with the most brackets, in which the nesting is."""
+    lines = text.splitlines()
+    return 1 + max(range(len(lines)), key=lambda number: lines[number].count("[") + lines[number].count("{"))
 
 
 def _with_texts(entry: Entry) -> Entry:
@@ -60,6 +78,9 @@ def _placed(entry: Entry, places: dict[tuple[str, ...], tuple[Origin, Origin]]) 
         next((places[entry.key[:n]][0] for n in range(length, 0, -1) if entry.key[:n] in places), entry.origin)
         for length in range(1, len(entry.key) + 1)
     )
+    if len(entry.key) > MOST_LEVELS:  # it was cut off, and is refused by the name of its file and line
+        whole = next((place for key, place in places.items() if key[: len(entry.key)] == entry.key), None)
+        key_origins = (whole[0],) * len(entry.key) if whole else key_origins
     value = places[entry.key][1] if entry.key in places else key_origins[-1]
     return replace(entry, origin=value, key_origins=key_origins)
 

@@ -6,13 +6,16 @@ date; what a text means is decided by the setting that it is for.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any, TypeAlias
 
 import yaml
 
 from opencqrs_py.config.entries import Entry, Nothing, Value
+from opencqrs_py.config.limits import MOST_LEVELS, MOST_NODES
 from opencqrs_py.config.origin import Origin
 from opencqrs_py.config.problems import Code, Findings
 
@@ -24,6 +27,18 @@ _YAML_TAG = "tag:yaml.org,2002:"
 _MERGE = "<<"
 _PLAIN_STYLES = frozenset({"", None})
 _BLOCK_STYLES = frozenset({"|", ">"})
+
+
+_BRACKETS = re.compile(r"[\[{]")
+_MARGIN = re.compile(rf"^[ \t?:-]{{{MOST_LEVELS}}}", re.MULTILINE)
+
+
+class _TooMuchError(Exception):
+    """A file holds more than can be wanted."""
+
+    def __init__(self, what: str, mark: Any) -> None:
+        super().__init__(what)
+        self.mark = mark
 
 
 _Pair: TypeAlias = tuple[yaml.ScalarNode, yaml.Node]
@@ -45,6 +60,10 @@ def yaml_documents(text: str, file: Origin, findings: Findings) -> list[list[Ent
     """
     reader = _Reader(file, findings)
     try:
+        if (mark := _too_deep(text)) is not None:
+            what = f"it is nested deeper than {MOST_LEVELS} levels"
+            findings.error(Code.TOO_MUCH, what, reader.at(mark), "write fewer levels")
+            return []
         roots = list(yaml.compose_all(text, Loader=_TextLoader))
     except yaml.MarkedYAMLError as error:
         reader.broken(error, text)
@@ -53,15 +72,38 @@ def yaml_documents(text: str, file: Origin, findings: Findings) -> list[list[Ent
         place = replace(file, line=text.count("\n", 0, error.position) + 1)
         findings.error(Code.FILE_UNREADABLE, f"it is no YAML: {error.reason}", place, "remove the character")
         return []
-    return [list(reader.document(root)) for root in roots]
+    try:
+        return [list(reader.document(root)) for root in roots]
+    except _TooMuchError as error:
+        findings.error(Code.TOO_MUCH, str(error), reader.at(error.mark), "remove aliases, or divide the file")
+        return []
 
 
-@dataclass(frozen=True, slots=True)
+def _too_deep(text: str) -> Any:
+    """Return where ``text`` is nested too deeply, ``None`` if nowhere: the parser in C would overflow its stack.
+
+    Most files are passed at a glance: each level needs a bracket, or a column of its line's margin.
+    """
+    if sum(1 for _ in islice(_BRACKETS.finditer(text), MOST_LEVELS)) < MOST_LEVELS and not _MARGIN.search(text):
+        return None
+    level = 0
+    for event in yaml.parse(text, Loader=_TextLoader):
+        if isinstance(event, yaml.CollectionStartEvent):
+            level += 1
+            if level > MOST_LEVELS:
+                return event.start_mark
+        elif isinstance(event, yaml.CollectionEndEvent):
+            level -= 1
+    return None
+
+
+@dataclass(slots=True)
 class _Reader:
     """Turns the nodes of one file into entries."""
 
     file: Origin
     findings: Findings
+    _nodes: int = 0
 
     def broken(self, error: yaml.MarkedYAMLError, text: str) -> None:
         """Note that the file is no YAML, with a hint where a known trap was stepped into."""
@@ -92,8 +134,9 @@ class _Reader:
     def _mapping(
         self, node: yaml.MappingNode, key: tuple[str, ...], places: tuple[Origin, ...], ancestors: tuple[int, ...]
     ) -> Iterator[Entry]:
-        if not node.value and key:
+        if len(key) > MOST_LEVELS or (not node.value and key):  # a key that is too long is refused when it is bound
             yield Entry(key, Nothing.SECTION, self.at(node.start_mark), places)
+            return
         inside = (*ancestors, id(node))
         for name, value in self._pairs(node, ancestors):
             yield from self._node(value, (*key, name.value), (*places, self.at(name.start_mark)), inside)
@@ -104,6 +147,10 @@ class _Reader:
             what = "an alias refers to what it stands in"
             self.findings.error(Code.WRONG_SHAPE, what, self.at(node.start_mark), "remove the alias")
             return []
+        self._count(node)
+        if len(ancestors) > MOST_LEVELS:
+            msg = f"more than {MOST_LEVELS} sections take over each other with <<"
+            raise _TooMuchError(msg, node.start_mark)
         pairs: dict[str, _Pair] = {}
         inherited: list[yaml.Node] = []
         for key, value in node.value:
@@ -125,6 +172,17 @@ class _Reader:
                 pairs = {key.value: (key, value) for key, value in more} | pairs
         return list(pairs.values())
 
+    def _count(self, node: Any) -> None:
+        """Count what is in a collection, as often as it is used.
+
+        Raises:
+            _TooMuchError: If that is more than can be wanted.
+        """
+        self._nodes += 1 + len(node.value)
+        if self._nodes > MOST_NODES:
+            msg = f"it holds more than {MOST_NODES:,} keys and values, those that aliases repeat included"
+            raise _TooMuchError(msg, node.start_mark)
+
     def _node(
         self, node: yaml.Node, key: tuple[str, ...], places: tuple[Origin, ...], ancestors: tuple[int, ...]
     ) -> Iterator[Entry]:
@@ -134,6 +192,7 @@ class _Reader:
         elif isinstance(node, yaml.MappingNode):
             yield from self._mapping(node, key, places, ancestors)
         elif isinstance(node, yaml.SequenceNode):
+            self._count(node)
             yield Entry(key, _items(node), self.at(node.start_mark), places)
         else:
             yield Entry(key, _scalar(node), self.at(node.start_mark), places)
