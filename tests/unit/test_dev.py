@@ -11,7 +11,8 @@ import sys
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import pytest
 from packaging.requirements import Requirement
@@ -352,15 +353,29 @@ class TestSteps:
     def venv(self, checkout: Path) -> None:
         dev.VENV.mkdir()
 
+    @pytest.fixture
+    def slow(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Programs that take 65 seconds by the clock, however long they take."""
+        now, wait = [0.0], dev.wait
+
+        def waited(*arguments: Any) -> int:
+            now[0] += 65
+            return wait(*arguments)
+
+        monkeypatch.setattr(dev, "time", SimpleNamespace(monotonic=lambda: now[0]))
+        monkeypatch.setattr(dev, "wait", waited)
+
+    @pytest.mark.usefixtures("slow")
     def test_the_output_of_a_step_is_not_shown(self, capfd: pytest.CaptureFixture[str]) -> None:
         dev.set_up("installing", [sys.executable, "-c", "print('noise')"], verbose=False)
 
-        assert capfd.readouterr().out == "installing ... 0 s\n"
+        assert capfd.readouterr().out == "installing ... 65 s\n"
 
+    @pytest.mark.usefixtures("slow")
     def test_with_verbose_it_is(self, capfd: pytest.CaptureFixture[str]) -> None:
         dev.set_up("installing", [sys.executable, "-c", "print('noise')"], verbose=True)
 
-        assert capfd.readouterr().out == "installing ...\nnoise\n 0 s\n"
+        assert capfd.readouterr().out == "installing ...\nnoise\n 65 s\n"
 
     def test_a_failed_step_is_told_with_its_last_lines(self) -> None:
         program = "print(*range(20), sep='\\n'); raise SystemExit(1)"
