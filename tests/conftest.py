@@ -25,6 +25,11 @@ for _name in ("SPARK_SUBMIT_OPTS", "SPARK_DAEMON_JAVA_OPTS"):
     os.environ.setdefault(_name, QUICK_JAVA)
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option by which suites run all that they know instead of their quick lanes."""
+    parser.addoption("--all", action="store_true", help="run whole suites instead of their quick lanes (hours)")
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Tell how long the tests of each folder took, added up over the processes that ran at once."""
     seconds: Counter[str] = Counter()

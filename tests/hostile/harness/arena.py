@@ -1,0 +1,71 @@
+"""Arenas: databases with a log in them, and the targets that attacks are aimed at."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+
+from harness.engines import append_log, make_tables
+from harness.lanes import Combination
+from harness.modules import Target, source_of
+
+__all__ = ["Arena"]
+
+_numbers = count(1)
+
+
+class Arena:
+    """Makes targets on databases of each kind.
+
+    A server's database is shared, as the targets have groups and tables of their own. An SQLite file is not, except by
+    the targets that are made together.
+
+    Args:
+        folder: Where files go.
+        fresh_url: Makes an empty database of a kind.
+    """
+
+    def __init__(self, folder: Path, fresh_url: Callable[[str], str]) -> None:
+        self._folder = folder
+        self._fresh_url = fresh_url
+        self._served: dict[str, str] = {}
+
+    def targets(self, combinations: Iterable[Combination]) -> list[Target]:
+        """Make targets on one database of one kind, each with its module written and its tables made."""
+        combinations = list(combinations)
+        url = self._url(combinations[0].database)
+        return [self._target(one, url) for one in combinations]
+
+    def _target(self, one: Combination, url: str) -> Target:
+        number = next(_numbers)
+        module = f"hostile_{number}"
+        settings = {
+            name: value.replace("{module}", module) if isinstance(value, str) else value
+            for name, value in one.attack.settings.items()
+        }
+        attack = replace(one.attack, settings=settings, extra=one.attack.extra.replace("{module}", module))
+        code = self._folder / "code"
+        code.mkdir(exist_ok=True)
+        target = Target(attack, one.kind, url, f"hostile-{number}", f"hostile_{number}", code, module)
+        (code / f"{module}.py").write_text(source_of(target), encoding="utf-8")
+        make_tables(target)
+        return target
+
+    def _url(self, kind: str) -> str:
+        if kind == "sqlite":
+            file = self._folder / f"{next(_numbers)}.db"
+            shutil.copy(self._template(), file)
+            return f"sqlite:///{file}"
+        if kind not in self._served:
+            self._served[kind] = self._fresh_url(kind)
+            append_log(self._served[kind])
+        return self._served[kind]
+
+    def _template(self) -> Path:
+        file = self._folder / "template.db"
+        if not file.exists():
+            append_log(f"sqlite:///{file}")
+        return file

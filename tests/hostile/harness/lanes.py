@@ -1,0 +1,87 @@
+"""Lanes: which of all combinations of attack, database, engine and kind of handler are tried."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+import pytest
+from attacks import ATTACKS
+from attacks.attack import Attack
+from attacks.flaws import KNOWN, Flaw
+
+__all__ = ["Combination", "all_combinations", "as_parameters", "quick_lane"]
+
+_SPREAD = 5
+"""In the quick lane, every so many attacks are also tried elsewhere."""
+
+_ON_SPARK = 17
+"""In the quick lane, every so many attacks are also tried on Spark."""
+
+
+@dataclass(frozen=True, eq=False)
+class Combination:
+    """One attack on one place."""
+
+    attack: Attack
+    database: str
+    engine: str
+    kind: str
+
+    def __str__(self) -> str:
+        return f"{self.attack.name}-{self.database}-{self.engine}-{self.kind}"
+
+    @property
+    def flaw(self) -> Flaw | None:
+        """The known defect by which the attack succeeds here."""
+        flaw = KNOWN.get(self.attack.name)
+        return flaw if flaw and self.database in flaw.databases and self.kind in flaw.kinds else None
+
+
+def all_combinations() -> list[Combination]:
+    """Return the full product."""
+    return [one for attack in ATTACKS for one in _of(attack)]
+
+
+def quick_lane() -> list[Combination]:
+    """Return a choice of the product, always the same, in which every attack, database, engine and kind occurs.
+
+    Each attack once on a thread, on SQLite if it concerns it, with kinds of handlers in turn; and some attacks on
+    another database, by hand, and on Spark.
+    """
+    return list({str(one): one for one in _chosen()}.values())
+
+
+def as_parameters(combinations: Sequence[Combination]) -> list[Any]:
+    """Return the combinations as parameters of a test, marked by what they need and with known defects."""
+    return [pytest.param(one, id=str(one), marks=[*_needs(one), *_known(one)]) for one in combinations]
+
+
+def _chosen() -> Iterator[Combination]:
+    for number, attack in enumerate(ATTACKS):
+        here = _of(attack)
+        first = [one for one in here if one.engine == "thread"] or here
+        nearest = [one for one in first if one.database == first[0].database]
+        yield nearest[number % len(nearest)]
+        others = [one for one in here if one.engine == "hand" or (one.engine == "thread" and one not in nearest)]
+        if others and number % _SPREAD == 0:
+            yield others[number // _SPREAD * 5 % len(others)]
+        on_spark = [one for one in here if one.engine == "spark"]
+        if on_spark and number % _ON_SPARK == 0:
+            yield on_spark[number // _ON_SPARK * 5 % len(on_spark)]
+
+
+def _of(attack: Attack) -> list[Combination]:
+    return [Combination(attack, *where) for where in product(attack.databases, attack.engines, attack.kinds)]
+
+
+def _needs(one: Combination) -> list[Any]:
+    servers = [getattr(pytest.mark, one.database)] if one.database != "sqlite" else []
+    return [*servers, *([pytest.mark.spark] if one.engine == "spark" else [])]
+
+
+def _known(one: Combination) -> list[Any]:
+    flaw = one.flaw
+    return [pytest.mark.xfail(strict=True, reason=flaw.reason, run=not flaw.hangs)] if flaw else []

@@ -1,0 +1,66 @@
+"""Hostile handlers on Spark: many at once, as the groups of one application, since a session is slow to start."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import groupby
+
+import pytest
+from harness.arena import Arena
+from harness.engines import run_application
+from harness.lanes import Combination
+from harness.ordeal import Ordeal, undergone
+
+from opencqrs_py.engines.spark.session import Sessions, SessionSettings
+
+ENGINE = "spark"
+AT_ONCE = 12
+"""Groups of one application."""
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # what attacks leave open is theirs
+
+
+class Batches:
+    """Runs the combinations that were chosen, batch by batch, when the first of a batch is asked for."""
+
+    def __init__(self, chosen: list[Combination], arena: Arena) -> None:
+        self._arena = arena
+        self._batches = list(_batches(chosen))
+        self._ordeals: dict[Combination, Ordeal] = {}
+
+    def ordeal(self, combination: Combination) -> Ordeal:
+        if combination not in self._ordeals:
+            (batch,) = (batch for batch in self._batches if combination in batch)
+            self._run(batch)
+        return self._ordeals[combination]
+
+    def _run(self, batch: list[Combination]) -> None:
+        targets = self._arena.targets(batch)
+        ordeals = undergone(targets, lambda those: run_application(those, ENGINE))
+        if len(batch) > 1 and any(ordeal.broke_off for ordeal in ordeals.values()):
+            for one in batch:  # one of them ended the application: which one is seen when each is alone
+                self._run([one])
+            return
+        self._ordeals |= {one: ordeals[target.group] for one, target in zip(batch, targets, strict=True)}
+
+
+def _batches(chosen: list[Combination]) -> Iterator[list[Combination]]:
+    """Put combinations on one database together; what changes the whole worker process comes last, by itself."""
+    gentle = sorted((one for one in chosen if not one.attack.process_wide), key=lambda one: one.database)
+    for _, on_one in groupby(gentle, key=lambda one: one.database):
+        those = list(on_one)
+        yield from (those[first : first + AT_ONCE] for first in range(0, len(those), AT_ONCE))
+    yield from ([one] for one in chosen if one.attack.process_wide)
+
+
+@pytest.fixture(scope="module")
+def batches(request: pytest.FixtureRequest, arena: Arena) -> Iterator[Batches]:
+    here = [item for item in request.session.items if item.path == request.path]
+    sessions = Sessions(SessionSettings(master="local[2]", name="hostile"))
+    sessions.open()
+    yield Batches([item.callspec.params["combination"] for item in here], arena)  # type: ignore[attr-defined]
+    sessions.close()
+
+
+def test_an_attack_leaves_a_right_read_model_or_a_stopped_partition(combination: Combination, batches: Batches) -> None:
+    batches.ordeal(combination).check()
