@@ -8,10 +8,10 @@ from typing import get_origin
 from opencqrs_py.adapters.memory import InMemoryProgressTracker, NoTransactions
 from opencqrs_py.adapters.sql import Database, DatabaseTransactions, Engine, SqlProgressTracker
 from opencqrs_py.assembly.conditions import tracking_of
-from opencqrs_py.assembly.databases import DatabaseChoice
+from opencqrs_py.assembly.databases import DatabaseChoice, DatabaseRule
 from opencqrs_py.assembly.injection import ContainerInjector
 from opencqrs_py.config import EffectiveGroup, RetryPolicy, Tracking
-from opencqrs_py.errors import AssemblyError
+from opencqrs_py.errors import AssemblyError, EventStoreError
 from opencqrs_py.processing.backoff import ExponentialBackOff, FixedBackOff, NoRetry
 from opencqrs_py.processing.ports import BackOff, ProgressTracker, Transactions
 from opencqrs_py.processing.roles import Kind
@@ -26,24 +26,32 @@ __all__ = [
 ]
 
 
+_OF_SCHEMA = ("OCQ-321", "OCQ-322")
 _DATABASES_OF = {"sqlite3": ("sqlite",), "psycopg": ("postgresql",), "pymysql": ("mariadb", "mysql")}
 
 
 def open_database(
-    choice: DatabaseChoice, injector: ContainerInjector, event_store_url: str, event_database: Callable[[], Database]
+    choice: DatabaseChoice, injector: ContainerInjector, rule: DatabaseRule, event_database: Callable[[], Database]
 ) -> Database | None:
     """Return the read models' database, the event store's own when it is the same; ``None`` when there is none.
 
     Raises:
         ExplainedError: If it could not be decided which one it is, or if it is none that is supported.
+        EventStoreError: OCQ-321 or OCQ-322, if it cannot have the schema that is set.
     """
     if choice.decision.error:
         raise choice.decision.error
-    if choice.ref:
-        return Database.of(injector.named(choice.ref, "database.ref", Engine))
-    if choice.url == event_store_url:
+    schema = rule.schema.value if rule.schema is not None else None
+    if choice.url == rule.event_store.value and schema == rule.event_schema:
         return event_database()
-    return Database(choice.url) if choice.url else None
+    try:
+        if choice.ref:
+            return Database.of(injector.named(choice.ref, "database.ref", Engine), schema)
+        return Database(choice.url, schema) if choice.url else None
+    except EventStoreError as error:
+        if rule.schema is None or error.code not in _OF_SCHEMA:
+            raise
+        raise EventStoreError(error.code, error.what, f"database.schema ({rule.schema.origin})", error.fix) from None
 
 
 def transactions_on(database: Database | None) -> Transactions:

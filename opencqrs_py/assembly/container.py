@@ -114,14 +114,14 @@ class ApplicationContainer(containers.DeclarativeContainer):
     discovered: providers.Dependency[Any] = providers.Dependency()
     events: providers.Dependency[Any] = providers.Dependency()
 
-    event_database = providers.ThreadSafeSingleton(Database, event_store_url)
+    event_database = providers.ThreadSafeSingleton(Database, event_store_url, database_rule.provided.event_schema)
     event_store = providers.ThreadSafeSingleton(
         open_event_store, event_store_url, api_token, event_database.provider, mapping
     )
     injector = providers.ThreadSafeSingleton(_injector, discovered)
     database_choice = providers.ThreadSafeSingleton(choose_database, database_rule, injector)
     database = providers.ThreadSafeSingleton(
-        open_database, database_choice, injector, event_store_url, event_database.provider
+        open_database, database_choice, injector, database_rule, event_database.provider
     )
     transactions = providers.ThreadSafeSingleton(transactions_on, database)
     groups = providers.Dict()

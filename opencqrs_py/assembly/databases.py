@@ -43,6 +43,7 @@ class DatabaseRule:
         event_store: ``event-store.url``.
         url: ``database.url``; ``None`` when unset.
         ref: ``database.ref``; ``None`` when unset.
+        schema: ``database.schema``; ``None`` when unset.
         read_only: Whether the event store is a table of another system, whose database is left as it is.
     """
 
@@ -50,6 +51,14 @@ class DatabaseRule:
     url: Said | None = None
     ref: Said | None = None
     read_only: bool = False
+    schema: Said | None = None
+
+    @property
+    def event_schema(self) -> str | None:
+        """The schema of our tables in the event store: that of the database, if it is the same."""
+        same = self.ref is None and (self.url is None or self.url.value == self.event_store.value)
+        applies = same and self.shared and not self.event_store.value.startswith("sqlite")
+        return self.schema.value if self.schema is not None and applies else None
 
     @property
     def shared(self) -> bool:
@@ -80,12 +89,13 @@ def database_rule(configuration: Configuration, project: Path) -> DatabaseRule:
         seen = configuration.value(key)
         return Said(value, seen.value, str(seen.origin), seen.is_default)
 
-    url, ref = settings.database.url, settings.database.ref
+    url, ref, schema = settings.database.url, settings.database.ref, settings.database.schema
     return DatabaseRule(
         event_store=said("event-store.url", located(settings.event_store.url, project)),
         url=said("database.url", located(url, project)) if url else None,
         ref=said("database.ref", ref) if ref else None,
         read_only=settings.event_store.mapping.table is not None,
+        schema=said("database.schema", schema) if schema else None,
     )
 
 

@@ -6,6 +6,7 @@ A leaf of ``standard`` or of a group is ``None`` when it is unset; whether ``Non
 
 from __future__ import annotations
 
+import warnings
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -248,16 +249,26 @@ class DiscoverySettings(Section):
     )
 
 
-class DatabaseSettings(Section):
-    """Where progress, leases and read models are."""
+with warnings.catch_warnings():
+    # "schema" is also a method of pydantic's models, a deprecated one, which nothing here calls.
+    warnings.filterwarnings("ignore", 'Field name "schema"', UserWarning)
 
-    url: Url | None = Field(
-        None,
-        description="URL of the database. Unset: the one SQL database that is configured as event store or registered.",
-    )
-    ref: Name | None = Field(
-        None, description="Name of the provider of a sqlalchemy.Engine that takes the URL's place."
-    )
+    class DatabaseSettings(Section):
+        """Where progress, leases and read models are."""
+
+        url: Url | None = Field(
+            None,
+            description="URL of the database. Unset: the one SQL database that is configured as event store or "
+            "registered.",
+        )
+        ref: Name | None = Field(
+            None, description="Name of the provider of a sqlalchemy.Engine that takes the URL's place."
+        )
+        schema: Name | None = Field(  # type: ignore[assignment]
+            None,
+            description="Schema of the package's own tables, on MariaDB a database of the server; created if it is "
+            "missing. Unset: where connections begin.",
+        )
 
 
 class SparkSettings(Section):

@@ -78,6 +78,7 @@ def test_the_whole_configuration_is_general_settings_the_standard_as_set_and_all
         "discovery.exclude": ("[]", "built-in default"),
         "database.url": ("null", "built-in default"),
         "database.ref": ("null", "built-in default"),
+        "database.schema": ("null", "built-in default"),
         "spark.master": ("local[*]", "built-in default"),
         "spark.allow-unauthenticated": ("false", "built-in default"),
         "spark.conf.spark.ui.enabled": ("no", "application.yaml:3:34"),
@@ -110,7 +111,7 @@ def test_values_carry_whether_anybody_chose_them(project):
     [
         ("spark.mastr", "did you mean spark.master?"),
         ("spark", "name one setting: spark.master, spark.conf, spark.allow-unauthenticated"),
-        ("database", "name one setting: database.url, database.ref"),
+        ("database", "name one setting: database.url, database.ref, database.schema"),
     ],
 )
 def test_the_origin_of_what_is_no_setting_is_an_error(project, key, fix):

@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import text
 
 from opencqrs_py.adapters.sql import Database, SqlEventStore
-from opencqrs_py.adapters.sql.postgresql import INSERT_ALL
+from opencqrs_py.adapters.sql.postgresql import statements_in
 from opencqrs_py.model import Event, Selection
 from opencqrs_py.model.appending import SubjectIsOnEventId
 
@@ -135,7 +135,7 @@ def test_a_precondition_is_looked_up_by_an_index(
 def test_positions_are_drawn_after_the_events_were_put_in_order(database: Database) -> None:
     """The server reads JSON in its order anyway, so what it adds never shows whether it was asked to."""
     SqlEventStore(database).head()
-    statement = INSERT_ALL.replace("%s", "'[]'")
+    statement = statements_in(None).insert_all.replace("%s", "'[]'")
     with database.reading() as connection:
         (found,) = connection.exec_driver_sql(f"EXPLAIN (VERBOSE, FORMAT JSON) {statement}").scalar_one()
     (drawing,) = [node for node in nodes(found["Plan"]) if any("nextval(" in one for one in node["Output"])]

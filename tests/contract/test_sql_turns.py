@@ -85,9 +85,9 @@ def test_a_connection_that_is_cut_while_tables_are_made_is_an_outage(
     store = SqlEventStore(open_database())
     create = versions._create
 
-    def cut_off(connection: Any, table: Any) -> int:
+    def cut_off(own: Database, connection: Any, table: Any) -> int:
         cut_others(database)
-        return create(connection, table)
+        return create(own, connection, table)
 
     monkeypatch.setattr(versions, "_create", cut_off)
     with pytest.raises(DatabaseAwayError, match=r"OCQ-304.*does not answer any more") as caught:
@@ -212,7 +212,7 @@ def test_who_has_appended_has_to_take_a_turn_again(open_database: Callable[[], D
         assert connection.execute(ours).scalar() is None
         connection.execute(FOREIGN, {"id": "2"})
         with open_database().writing() as other, pytest.raises(OperationalError, match=r"1205|NOWAIT"):
-            turns.take_row(other, "opencqrs_events", patience=0)
+            turns.take_row(database, other, "opencqrs_events", patience=0)
 
 
 @MARIADB

@@ -38,8 +38,8 @@ def indexes(database: Database) -> set[str | None]:
 def make_version_1(database: Database, *events: str) -> None:
     """Leave what a package from before versions were recorded has left."""
     with database.writing() as connection:
-        _create(connection, EVENTS)
-        _create(connection, PROGRESS)
+        _create(database, connection, EVENTS)
+        _create(database, connection, PROGRESS)
         for name in events:
             row = event(name)._asdict()
             del row["position"]
@@ -73,7 +73,7 @@ def test_progress_of_an_older_package_is_kept_and_fenced_as_before(
     database: Database, open_database: Callable[[], Database]
 ) -> None:
     with database.writing() as connection:
-        _create(connection, PROGRESS)
+        _create(database, connection, PROGRESS)
         for name in ADDED_LATER:
             connection.execute(text(f"ALTER TABLE opencqrs_progress DROP COLUMN {name}"))
         row = {"group_name": "group", "modulus": 1, "residue": 0, "position": 7, "epoch": 3, "owner": "old"}

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from sqlalchemy import Engine, create_engine, text
 from sqlalchemy.event import listen, remove
 from sqlalchemy.pool import StaticPool
 
-from opencqrs_py.adapters.sql import Database, DatabaseTransactions, SqlEventStore, watching
+from opencqrs_py.adapters.sql import Database, DatabaseTransactions, SqlEventStore, postgresql, watching
 from opencqrs_py.engines.watching import HeadWatcher
 from opencqrs_py.model import Event
 from opencqrs_py.model.appending import SubjectIsPopulated
@@ -202,7 +203,8 @@ def test_a_watcher_goes_on_when_its_connection_was_cut(store: SqlEventStore, dat
 
 @POSTGRESQL
 def test_a_server_that_lets_nobody_listen_is_asked(store: SqlEventStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watching, "EVENTS_CHANNEL", "not a name")
+    wrong = replace(postgresql.statements_in(None), channel="not a name")
+    monkeypatch.setattr(watching, "statements_in", lambda _schema: wrong)
     with store.watched() as watch:
         assert watch.wait(0, 0.01) == 0
         store.append([event("1")])

@@ -21,6 +21,7 @@ def postgresql_url(postgresql_server: str) -> str:
     """The URL of an empty PostgreSQL database."""
     database = Database(postgresql_server)
     with database.writing() as connection:
+        connection.execute(text("DROP SCHEMA IF EXISTS our_log CASCADE"))
         connection.execute(text("DROP SCHEMA public CASCADE"))
         connection.execute(text("CREATE SCHEMA public"))
     database.close()

@@ -11,7 +11,9 @@ import pytest
 from sqlalchemy import create_engine, inspect, text
 
 from opencqrs_py import Application
-from opencqrs_py.errors import AssemblyError, AssemblyErrors
+from opencqrs_py.adapters.sql import Database
+from opencqrs_py.assembly.spark_source import EventStoreSource
+from opencqrs_py.errors import AssemblyError, AssemblyErrors, EventStoreError
 from opencqrs_py.model.cloudevents import parse_event
 
 HANDLERS = """
@@ -146,3 +148,68 @@ def test_all_that_is_wrong_with_any_group_is_raised_together(make_module, tmp_pa
     assert [error.code for error in caught.value.errors] == ["OCQ-502", "OCQ-505", "OCQ-201", "OCQ-506"]
     assert caught.value.errors[0].where == "progress.tracker-ref (default given in code)"
     assert caught.value.errors[-1].where == "group seen, group other"
+
+
+SERVED = WITHOUT_CONTAINER.replace("TEXT PRIMARY KEY", "VARCHAR(20) PRIMARY KEY")
+
+
+def names(url: str, schema: str | None) -> set[str]:
+    engine = Database(url).engine
+    found = set(inspect(engine).get_table_names(schema=schema))
+    engine.dispose()
+    return found
+
+
+@pytest.mark.postgresql
+@pytest.mark.parametrize("engine", ["thread", pytest.param("spark", marks=pytest.mark.spark)])
+def test_a_schema_holds_all_tables_of_ours_and_none_of_the_users(make_module, tmp_path, postgresql_url, engine):
+    settings = {
+        "spark.master": "local[1]",
+        "event-handling.standard.processing.engine": engine,
+        "event-store.url": postgresql_url,
+        "database.schema": "our_log",
+    }
+    module = make_module(SERVED)
+    for handled in (50, 0):
+        application = with_events(Application(settings, [module], tmp_path))
+        result = application.run(until_caught_up=True)
+        assert (result.failed, sum(result.handled.values())) == (False, handled)
+    assert names(postgresql_url, None) == {"seen"}
+    assert {"opencqrs_events", "opencqrs_progress", "opencqrs_schema"} <= names(postgresql_url, "our_log")
+    assert [(status.group, status.lag) for status in application.status()] == [("seen", 0)]
+
+
+@pytest.mark.postgresql
+def test_a_schema_goes_with_the_database_and_not_with_an_event_store_elsewhere(make_module, tmp_path, postgresql_url):
+    settings = {
+        **THREAD,
+        "event-store.url": "sqlite:///events.db",
+        "database": {"url": postgresql_url, "schema": "our_log"},
+    }
+    application = with_events(Application(settings, [make_module(SERVED)], tmp_path))
+    assert not application.run(until_caught_up=True).failed
+    assert names(postgresql_url, None) == {"seen"}
+    assert "opencqrs_events" not in names(postgresql_url, "our_log")
+    assert "opencqrs_progress" in names(postgresql_url, "our_log")
+    assert tables(tmp_path / "events.db") >= {"opencqrs_events"}
+
+
+@pytest.mark.postgresql
+def test_an_event_store_elsewhere_names_its_schema_in_its_url(make_module, tmp_path, postgresql_url):
+    with_schema = f"{postgresql_url}{'&' if '?' in postgresql_url else '?'}opencqrs_schema=our_log"
+    settings = {**THREAD, "event-store.url": with_schema, "database.url": "sqlite:///read.db"}
+    application = with_events(Application(settings, [make_module(SERVED)], tmp_path))
+    assert not application.run(until_caught_up=True).failed
+    assert names(postgresql_url, None) == set()
+    assert names(postgresql_url, "our_log") == {"opencqrs_events", "opencqrs_schema"}
+    assert EventStoreSource.open_source(with_schema).head() == 50
+
+
+def test_a_schema_on_sqlite_is_refused_by_the_name_of_the_setting(make_module, tmp_path):
+    settings = {**THREAD, "event-store.url": "sqlite:///events.db", "database.schema": "our_log"}
+    application = Application(settings, [make_module(WITHOUT_CONTAINER)], tmp_path)
+    with pytest.raises(EventStoreError, match="SQLite has no schemas") as caught:
+        application.run(until_caught_up=True)
+    assert caught.value.code == "OCQ-321"
+    assert caught.value.where.startswith("database.schema (")
+    assert "leave database.schema out" in caught.value.fix

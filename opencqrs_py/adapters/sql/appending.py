@@ -11,11 +11,10 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from opencqrs_py.adapters.sql.databases import Database
-from opencqrs_py.adapters.sql.kinds import kind_of
 from opencqrs_py.adapters.sql.mariadb import identity_of, insert_new, select_known
 from opencqrs_py.adapters.sql.outages import reason_of
 from opencqrs_py.adapters.sql.page_cache import large_cache
-from opencqrs_py.adapters.sql.postgresql import APPEND_AT_ONCE, APPENDS, INSERT_ALL, WRITTEN
+from opencqrs_py.adapters.sql.postgresql import APPENDS, WRITTEN, lock_in, statements_in
 from opencqrs_py.adapters.sql.schema import EVENTS
 from opencqrs_py.adapters.sql.turns import bounded, in_turn
 from opencqrs_py.adapters.sql.versions import INDEXED_LENGTH
@@ -44,7 +43,7 @@ _NAMES = ", ".join(WRITTEN)
 
 # Never ON CONFLICT DO NOTHING: an event that is left out would still use up a position.
 _MARKS = ", ".join("?" * len(WRITTEN))
-_INSERT_NEW = f"INSERT INTO {EVENTS.name} ({_NAMES}) VALUES ({_MARKS})"  # noqa: S608 our own names
+_INSERT_NEW = f"INSERT INTO {EVENTS.name} ({_NAMES}) VALUES ({_MARKS})"  # noqa: S608 on SQLite, which has no schemas
 _INSERT_UNKNOWN = f"""
 INSERT INTO {EVENTS.name} ({_NAMES}) SELECT {_MARKS}
 WHERE NOT EXISTS (SELECT 1 FROM {EVENTS.name} WHERE id = ? AND source = ?)
@@ -52,11 +51,12 @@ WHERE NOT EXISTS (SELECT 1 FROM {EVENTS.name} WHERE id = ? AND source = ?)
 _POSITIONS = "SELECT seq FROM sqlite_sequence WHERE name = ?"
 
 _NEWEST = {
-    "sqlite": f"SELECT id FROM {EVENTS.name} WHERE subject = ? ORDER BY position DESC LIMIT 1",  # noqa: S608
+    "sqlite": f"SELECT id FROM {{}}{EVENTS.name} WHERE subject = ? ORDER BY position DESC LIMIT 1",  # noqa: S608
     # As a plain condition the server would think that it leaves hardly any, and read and sort all the subject has.
-    "postgresql": f"SELECT id FROM {EVENTS.name} WHERE left(subject, {INDEXED_LENGTH}) = left(%s, {INDEXED_LENGTH}) "  # noqa: S608
+    "postgresql": f"SELECT id FROM {{}}{EVENTS.name} "  # noqa: S608
+    f"WHERE left(subject, {INDEXED_LENGTH}) = left(%s, {INDEXED_LENGTH}) "
     "AND CASE subject WHEN %s THEN true ELSE false END ORDER BY position DESC LIMIT 1",
-    "mariadb": f"SELECT id FROM {EVENTS.name} WHERE subject = %s ORDER BY position DESC LIMIT 1",  # noqa: S608
+    "mariadb": f"SELECT id FROM {{}}{EVENTS.name} WHERE subject = %s ORDER BY position DESC LIMIT 1",  # noqa: S608
 }
 
 
@@ -106,17 +106,17 @@ def _append(
     if at_once and (done := _append_at_once(database, list(map(_row, events)))) is not None:
         return done
     with in_turn(database, APPENDS) as connection, ExitStack() as until_all_are_in:
-        check(preconditions, lambda subject: _newest(connection, subject), database.label)
+        check(preconditions, lambda subject: _newest(database, connection, subject), database.label)
         for number, rows in enumerate(_chunks(map(_row, events))):
             if number == _CHUNKS_OF_ALL_DAYS:
                 until_all_are_in.enter_context(large_cache(connection))
-            added += insert(connection, rows)
+            added += insert(database, connection, rows)
             given += len(rows)
             if progress is not None:
                 progress(given)
     if database.kind == "postgresql" and added >= _ROWS_UNFORESEEN:
         with database.reading() as connection:
-            connection.exec_driver_sql(f"ANALYZE {EVENTS.name}")
+            connection.exec_driver_sql(f"ANALYZE {database.prefix}{EVENTS.name}")
     return Appended(given, added)
 
 
@@ -126,8 +126,8 @@ def _append_at_once(database: Database, rows: list[_Row]) -> Appended | None:
     Returns:
         ``None``, and nothing is done, if transactions are stricter than the turn needs.
     """
-    with bounded(database, APPENDS) as patience:
-        ((added,),) = database.fetch(APPEND_AT_ONCE, (_as_json(rows), patience))
+    with bounded(database, lock_in(database.schema, APPENDS)) as patience:
+        ((added,),) = database.fetch(statements_in(database.schema).append_at_once, (_as_json(rows), patience))
     return None if added < 0 else Appended(len(rows), added)
 
 
@@ -138,14 +138,14 @@ def _is_short(events: Iterable[Event]) -> bool:
     return sum(len(event.payload or "") for event in events) <= _CHARACTERS_PER_STATEMENT
 
 
-def _newest(connection: Connection, subject: str) -> str | None:
-    statement = _NEWEST[kind_of(connection)]
+def _newest(database: Database, connection: Connection, subject: str) -> str | None:
+    statement = _NEWEST[database.kind].format(database.prefix)
     values = (subject,) * (statement.count("?") or statement.count("%s"))
     row = connection.exec_driver_sql(statement, values).first()
     return None if row is None else str(row[0])
 
 
-def _insert_sqlite(connection: Connection, rows: list[_Row]) -> int:
+def _insert_sqlite(_database: Database, connection: Connection, rows: list[_Row]) -> int:
     """Take the events for new ones, which they mostly are: to look for each first takes twice the time.
 
     What was added before a known one stays: for a savepoint SQLite would write a copy of each page that it changes to
@@ -164,33 +164,37 @@ def _given_positions(connection: Connection) -> int:
     return connection.exec_driver_sql(_POSITIONS, (EVENTS.name,)).scalar() or 0
 
 
-def _insert_postgresql(connection: Connection, rows: list[_Row]) -> int:
+def _insert_postgresql(database: Database, connection: Connection, rows: list[_Row]) -> int:
     """Send all rows as one JSON text, the quickest there is for the driver, and tell who listens of the newest."""
-    added: int = connection.exec_driver_sql(INSERT_ALL, (_as_json(rows),)).scalar_one()
+    insert_all = statements_in(database.schema).insert_all
+    added: int = connection.exec_driver_sql(insert_all, (_as_json(rows),)).scalar_one()
     return added
 
 
-def _insert_mariadb(connection: Connection, rows: list[_Row]) -> int:
+def _insert_mariadb(database: Database, connection: Connection, rows: list[_Row]) -> int:
     """Look for those that are known first: an insert that fails would use up positions."""
     found: dict[bytes, _Row] = {}
     for row in rows:
         found.setdefault(identity_of(row[_SOURCE], row[_ID]), row)
-    known = frozenset(connection.exec_driver_sql(select_known(len(found)), tuple(found)).scalars())
+    selected = connection.exec_driver_sql(select_known(database.prefix, len(found)), tuple(found))
+    known = frozenset(selected.scalars())
     new = [row for identity, row in found.items() if identity not in known]
     for few in _chunks(iter(new), _CHARACTERS_ON_MARIADB, _length_of_all):
         *others, last = few
         if _length_of_all(last) <= _CHARACTERS_ON_MARIADB:
-            _send_to_mariadb(connection, few)
+            _send_to_mariadb(database, connection, few)
             continue
         _check_size(connection, last)
-        _send_to_mariadb(connection, others)
-        _send_to_mariadb(connection, [last])  # alone it fits, as was seen; with the others it need not
+        _send_to_mariadb(database, connection, others)
+        _send_to_mariadb(database, connection, [last])  # alone it fits, as was seen; with the others it need not
     return len(new)
 
 
-def _send_to_mariadb(connection: Connection, rows: list[_Row]) -> None:
+def _send_to_mariadb(database: Database, connection: Connection, rows: list[_Row]) -> None:
     if rows:
-        connection.exec_driver_sql(insert_new(len(rows)), tuple(value for row in rows for value in row))
+        connection.exec_driver_sql(
+            insert_new(database.prefix, len(rows)), tuple(value for row in rows for value in row)
+        )
 
 
 def _check_size(connection: Connection, row: _Row) -> None:

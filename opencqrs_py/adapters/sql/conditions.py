@@ -30,18 +30,23 @@ class Conditions(NamedTuple):
 
 
 @lru_cache(maxsize=1_000)
-def walking(kind: str, selection: Selection) -> Conditions:
+def walking(kind: str, selection: Selection, prefix: str = "") -> Conditions:
     """Return conditions for a walk along the positions, which on SQLite no index is used for instead.
 
     SQLite has no idea how many events are of a type, and would collect and sort a whole log's to return the first few.
     It looks for no index when a column is part of an expression.
+
+    Args:
+        kind: The kind of database.
+        selection: Which events.
+        prefix: What stands before the names of our tables.
     """
     joined = _joined(*_types(kind, selection), *_subjects(kind, selection))
-    return joined._replace(table=f"{EVENTS.name} FORCE INDEX (PRIMARY)") if kind == "mariadb" else joined
+    return joined._replace(table=f"{prefix}{EVENTS.name}{' FORCE INDEX (PRIMARY)' if kind == 'mariadb' else ''}")
 
 
 @lru_cache(maxsize=1_000)
-def searching(kind: str, selection: Selection) -> Conditions | None:
+def searching(kind: str, selection: Selection, prefix: str = "") -> Conditions | None:
     """Return conditions that an index answers; ``None`` when the selection leaves out too little for that."""
     types = sorted(selection.types or ())
     if not selection.everything:
@@ -51,8 +56,9 @@ def searching(kind: str, selection: Selection) -> Conditions | None:
     else:
         return None
     joined = _joined(found, *_types(kind, selection), *_subjects(kind, selection))
-    told = {"sqlite": "{0} INDEXED BY {0}_{1}", "mariadb": "{0} FORCE INDEX ({0}_{1})"}.get(kind, "{0}")
-    return joined._replace(table=told.format(EVENTS.name, column))
+    index = f"{EVENTS.name}_{column}"
+    told = {"sqlite": f" INDEXED BY {index}", "mariadb": f" FORCE INDEX ({index})"}.get(kind, "")
+    return joined._replace(table=f"{prefix}{EVENTS.name}{told}")
 
 
 def _joined(*conditions: Conditions) -> Conditions:

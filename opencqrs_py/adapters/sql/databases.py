@@ -10,7 +10,7 @@ from functools import cached_property
 from threading import Lock, get_ident
 from typing import Any, Self, TypeVar
 
-from sqlalchemy import Connection, Engine, create_engine, event, exc
+from sqlalchemy import Connection, Engine, Table, create_engine, event, exc
 from sqlalchemy.exc import DBAPIError, NoSuchModuleError
 from sqlalchemy.pool import QueuePool
 
@@ -26,7 +26,9 @@ from opencqrs_py.adapters.sql.outages import (
     reason_of,
     sql_state,
 )
+from opencqrs_py.adapters.sql.own_schema import prefix_of, taken_out
 from opencqrs_py.adapters.sql.pooling import WRITING, replace_cut_connections
+from opencqrs_py.adapters.sql.schema import in_schema
 from opencqrs_py.adapters.sql.urls import label_of, parsed_url
 from opencqrs_py.errors import EventStoreError, NonTransientError
 
@@ -51,19 +53,31 @@ class Database:
     """One database, opened at first use. Safe for several threads; not to be used across a fork.
 
     Args:
-        url: SQLAlchemy URL, ``sqlite:///…``, ``postgresql://…``, or ``mariadb://…`` and ``mysql://…`` for MariaDB.
+        url: SQLAlchemy URL, ``sqlite:///…``, ``postgresql://…``, or ``mariadb://…`` and ``mysql://…`` for MariaDB. Its
+            parameter ``opencqrs_schema`` names the schema, too, and wins.
+        schema: The schema of our own tables, on MariaDB a database of the same server; created if it is missing.
+            ``None``: where connections begin. Handlers' statements are not touched by it.
+
+    Attributes:
+        label: How messages name the database.
+        kind: ``sqlite``, ``postgresql`` or ``mariadb``.
+        schema: The schema of our own tables.
+        prefix: What stands before their names in statements.
 
     Raises:
-        EventStoreError: OCQ-301 for an unreadable URL, OCQ-302 for a database that is not supported.
+        EventStoreError: OCQ-301 for an unreadable URL, OCQ-302 for a database that is not supported, OCQ-321 for a
+            schema on SQLite, OCQ-322 for a name that is none.
     """
 
-    def __init__(self, url: str) -> None:
-        parsed = parsed_url(url)
+    def __init__(self, url: str, schema: str | None = None) -> None:
+        parsed, named = taken_out(parsed_url(url))
         self.label = label_of(parsed)
         self.kind = kind_named(parsed.get_backend_name())
         if self.kind not in DRIVERS:
             what = f"databases of the kind '{self.kind}' are not supported"
             raise EventStoreError("OCQ-302", what, self.label, f"use {_WAYS}")
+        self.schema = named or schema or None
+        self.prefix = prefix_of(self.kind, self.schema, self.label)
         turns = _Turns() if self.kind == "sqlite" else None
         self._turn: Callable[[], AbstractContextManager[None]] = nullcontext if turns is None else turns.take
         self._quiet: Callable[[], AbstractContextManager[None]] = nullcontext if turns is None else turns.between
@@ -73,19 +87,23 @@ class Database:
         self._file = DatabaseFile(parsed.database if self.kind == "sqlite" else None)
 
     @classmethod
-    def of(cls, engine: Engine) -> Self:
+    def of(cls, engine: Engine, schema: str | None = None) -> Self:
         """Return the database of an engine that somebody else has made; on SQLite its transactions begin as ours do.
 
         Raises:
             EventStoreError: OCQ-302 for a database that is not supported.
         """
-        database = cls(engine.url.render_as_string(hide_password=False))
+        database = cls(engine.url.render_as_string(hide_password=False), schema)
         begin = {"sqlite": _begin_on_engine_of_others, "mariadb": begin_on_mariadb_engine_of_others}.get(database.kind)
         if begin is not None and not event.contains(engine, "begin", begin):
             event.listen(engine, "begin", begin)
         database.engine = engine
         database._of_others = True
         return database
+
+    def table(self, table: Table) -> Table:
+        """Return one of our tables, in the schema that it has here."""
+        return in_schema(table, self.schema)
 
     @cached_property
     def engine(self) -> Engine:

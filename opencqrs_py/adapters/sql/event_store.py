@@ -38,6 +38,7 @@ class SqlEventStore:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self._table = database.table(EVENTS)
         self._ready = False
         self._known = 0  # a position that the log has reached
         self._lock = Lock()
@@ -76,7 +77,7 @@ class SqlEventStore:
         """Return how many events there are."""
         self._prepare()
         with self._database.reading() as connection:
-            return connection.execute(select(func.count()).select_from(EVENTS)).scalar_one()
+            return connection.execute(select(func.count()).select_from(self._table)).scalar_one()
 
     def read(self, after: int, limit: int, selection: Selection, upto: int | None = None) -> Slice:
         """Return the selected events that follow ``after``, at most ``limit``; there may be more behind the slice.
@@ -93,10 +94,11 @@ class SqlEventStore:
     def position_before(self, moment: datetime) -> int:
         """Return the position before the first event with ``time >= moment``; the head if there is none."""
         self._prepare()
-        late_enough = select(EVENTS.c.position).where(EVENTS.c.time_us >= microseconds(moment.isoformat()))
+        columns = self._table.c
+        late_enough = select(columns.position).where(columns.time_us >= microseconds(moment.isoformat()))
         with self._database.reading() as connection:
             head = self._look(connection)
-            position = connection.execute(late_enough.order_by(EVENTS.c.position).limit(1)).scalar()
+            position = connection.execute(late_enough.order_by(columns.position).limit(1)).scalar()
             return head if position is None else position - 1
 
     def watched(self) -> AbstractContextManager[Watch]:
@@ -143,7 +145,7 @@ class SqlEventStore:
             yield watch
 
     def _look(self, connection: Connection) -> int:
-        self._known = head_of(connection)
+        self._known = head_of(self._database, connection)
         return self._known
 
     def _prepare(self) -> None:

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import Connection, and_, bindparam, func, select, update
+from sqlalchemy import ColumnElement, Connection, and_, func, select, update
 
 from opencqrs_py.adapters.sql import driver
 from opencqrs_py.adapters.sql.databases import Database
@@ -24,7 +24,7 @@ from opencqrs_py.adapters.sql.takeover import (
 from opencqrs_py.adapters.sql.units import DatabaseTransactions
 from opencqrs_py.adapters.sql.versions import prepare
 from opencqrs_py.errors import EventStoreError, FencedError, TransactionEndedError
-from opencqrs_py.model.partition import Partition
+from opencqrs_py.model.partition import Partition, hash_of
 from opencqrs_py.model.progress import Cursor, Failure, PartitionStatus, ProcessorState, Skip
 from opencqrs_py.processing.ports import UnitOfWork
 
@@ -32,35 +32,38 @@ __all__ = ["SqlProgressTracker"]
 
 _ERROR_LENGTH = 1_000  # characters of an error's text that are kept
 
-_columns = PROGRESS.c
-_one = and_(
-    _columns.group_name == bindparam("of_group"),
-    _columns.modulus == bindparam("of_modulus"),
-    _columns.residue == bindparam("of_residue"),
-    _columns.epoch == bindparam("of_epoch"),
-)
-_REPORT = update(PROGRESS).where(_one)
-
 # As text, since they are part of each chunk: SQLAlchemy needs half the time to send it.
 _HERE = "WHERE group_name = {} AND modulus = {} AND residue = {} AND epoch = {} AND position = {}"
-_LOCK = f"{PROGRESS.name}_lock"
 _LOCKS = {
-    "sqlite": driver.Prepared(_LOCK, f"SELECT 1 FROM {PROGRESS.name} {_HERE}"),  # noqa: S608 our own names
-    "postgresql": driver.Prepared(_LOCK, f"SELECT 1 FROM {PROGRESS.name} {_HERE} FOR UPDATE"),  # noqa: S608
-    "mariadb": driver.Prepared(_LOCK, f"UPDATE {PROGRESS.name} SET connection_id = CONNECTION_ID() {_HERE}"),  # noqa: S608
+    "sqlite": "SELECT 1 FROM %s %s",
+    "postgresql": "SELECT 1 FROM %s %s FOR UPDATE",
+    "mariadb": "UPDATE %s SET connection_id = CONNECTION_ID() %s",
 }
 _MOVED = "position = {}, updated_at = {}, log_fingerprint = {}, connection_id = NULL"
 
 
-def _move(name: str, values: str) -> driver.Prepared:
-    text = f"UPDATE {PROGRESS.name} SET {values} {_HERE}"  # noqa: S608 our own names
-    counted = f"CAST('{driver.NOT_FOUND} ' || count(*) AS integer)"  # no constant, which would be cast at once
-    checked = f"SELECT CASE WHEN count(*) = 1 THEN 1 ELSE {counted} END FROM moved"  # noqa: S608
-    return driver.Prepared(f"{PROGRESS.name}_{name}", text, f"WITH moved AS ({text} RETURNING 1) {checked}")
+class _Statements:
+    """What is sent for each chunk.
 
+    Attributes:
+        lock: Finds the row of a partition and locks it.
+        advance: Moves the progress.
+        advance_towards: Moves it to a place before the event that failed.
+    """
 
-_ADVANCE = _move("advance", f"{_MOVED}, failure = NULL")
-_ADVANCE_TOWARDS = _move("advance_towards", _MOVED)  # to a place before the event that failed
+    def __init__(self, database: Database) -> None:
+        self._table = database.prefix + PROGRESS.name
+        # A pool that somebody else has made may serve two schemas, and a statement is prepared once a connection.
+        self._name = PROGRESS.name if database.schema is None else f"{PROGRESS.name}_{hash_of(database.schema):08x}"
+        self.lock = driver.Prepared(f"{self._name}_lock", _LOCKS[database.kind] % (self._table, _HERE))
+        self.advance = self._move("advance", f"{_MOVED}, failure = NULL")
+        self.advance_towards = self._move("advance_towards", _MOVED)
+
+    def _move(self, name: str, values: str) -> driver.Prepared:
+        text = f"UPDATE {self._table} SET {values} {_HERE}"  # noqa: S608 our own names
+        counted = f"CAST('{driver.NOT_FOUND} ' || count(*) AS integer)"  # no constant, which would be cast at once
+        checked = f"SELECT CASE WHEN count(*) = 1 THEN 1 ELSE {counted} END FROM moved"  # noqa: S608
+        return driver.Prepared(f"{self._name}_{name}", text, f"WITH moved AS ({text} RETURNING 1) {checked}")
 
 
 class SqlProgressTracker:
@@ -77,6 +80,8 @@ class SqlProgressTracker:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._transactions = DatabaseTransactions(database)
+        self._statements = _Statements(database)
+        self._progress, self._skipped = database.table(PROGRESS), database.table(SKIPPED)
         self._ready = False
 
     def claim(
@@ -127,9 +132,10 @@ class SqlProgressTracker:
 
     def renewed(self, group: str, cursor: Cursor) -> Cursor | None:
         """Return where the partition goes on if the claim is still the cursor's, ``None`` if somebody else has it."""
-        asked = select(_columns.position, _columns.log_fingerprint).where(_one)
+        columns = self._progress.c
+        one = self._one(group, cursor.partition, cursor.epoch)
         with self._database.reading() as connection:
-            row = connection.execute(asked, _key(group, cursor.partition, cursor.epoch)).first()
+            row = connection.execute(select(columns.position, columns.log_fingerprint).where(one)).first()
         if row is None:
             return None
         return Cursor(cursor.partition, cursor.epoch, row[0], row[0], fingerprint=row[1] or "")
@@ -146,13 +152,15 @@ class SqlProgressTracker:
         }
         self._prepare()
         with self._database.writing() as connection:
-            connection.execute(_REPORT.values(**values), _key(status.group, status.partition, epoch))
+            one = self._one(status.group, status.partition, epoch)
+            connection.execute(update(self._progress).where(one).values(**values))
 
     def statuses(self) -> list[PartitionStatus]:
         """Return what is known of every partition of every group."""
         self._prepare()
-        ordered = select(PROGRESS).order_by(_columns.group_name, _columns.modulus, _columns.residue)
-        of_partition = (SKIPPED.c.group_name, SKIPPED.c.modulus, SKIPPED.c.residue)
+        columns, skips = self._progress.c, self._skipped.c
+        ordered = select(self._progress).order_by(columns.group_name, columns.modulus, columns.residue)
+        of_partition = (skips.group_name, skips.modulus, skips.residue)
         counted = select(*of_partition, func.count()).group_by(*of_partition)
         with self._database.reading() as connection:
             skipped = {tuple(row[:3]): row[3] for row in connection.execute(counted)}
@@ -161,9 +169,8 @@ class SqlProgressTracker:
     def skipped(self) -> list[Skip]:
         """Return the events that were given up, by group and position."""
         self._prepare()
-        ordered = select(SKIPPED).order_by(
-            SKIPPED.c.group_name, SKIPPED.c.position, SKIPPED.c.modulus, SKIPPED.c.residue
-        )
+        skips = self._skipped.c
+        ordered = select(self._skipped).order_by(skips.group_name, skips.position, skips.modulus, skips.residue)
         with self._database.reading() as connection:
             return [_skip(row) for row in connection.execute(ordered).mappings()]
 
@@ -188,7 +195,7 @@ class SqlProgressTracker:
     ) -> tuple[Cursor, ...]:
         """Claim in one transaction; progress of the whole layout is written, so that another one is noticed at once."""
         with self._database.writing(patience=TAKE_OVER_SECONDS) as connection:
-            lock_claim(connection, group, partitions)
+            lock_claim(self._database, connection, group, partitions)
             held = self._held(connection, group)
             _check_layout(group, held, whole)
             for partition in whole:
@@ -199,10 +206,12 @@ class SqlProgressTracker:
                 if partition not in held:
                     fresh = {"position": initial, "epoch": int(mine), "attempt": 0, "error": ""}
                     values = {**row, **changed, **fresh, "log_fingerprint": fingerprint or None}
-                    connection.execute(PROGRESS.insert().values(**values))
+                    connection.execute(self._progress.insert().values(**values))
                 elif mine:
-                    this = and_(*(_columns[name] == value for name, value in row.items()))
-                    connection.execute(update(PROGRESS).where(this).values(epoch=_columns.epoch + 1, **changed))
+                    columns = self._progress.c
+                    this = and_(*(columns[name] == value for name, value in row.items()))
+                    claimed = update(self._progress).where(this).values(epoch=columns.epoch + 1, **changed)
+                    connection.execute(claimed)
             now_held = self._held(connection, group)
         return tuple(now_held[partition] for partition in partitions)
 
@@ -211,22 +220,29 @@ class SqlProgressTracker:
         cursor.check_forward(to)
         self._prepare()
         here = (group, cursor.partition.modulus, cursor.partition.residue, cursor.epoch, cursor.stored)
-        lock, move = _LOCKS[self._database.kind], _ADVANCE_TOWARDS if cursor.holds_back(to) else _ADVANCE
+        known = self._statements
+        move = known.advance_towards if cursor.holds_back(to) else known.advance
         with self._transactions.opened(guarded=True) as unit:
             connection = unit.connection
-            if not driver.opened(connection, unit.savepoint, lock, (_ADVANCE, _ADVANCE_TOWARDS), here):
+            if not driver.opened(connection, unit.savepoint, known.lock, (known.advance, known.advance_towards), here):
                 raise _fenced(group, cursor.partition)
             with unit.kept_open():
                 yield unit
                 unit.finish()
             if skip is not None:
-                connection.execute(SKIPPED.insert().values(**_row_of(skip)))
+                connection.execute(self._skipped.insert().values(**_row_of(skip)))
             if not driver.closed(connection, unit.savepoint, move, (to, _now(), fingerprint, *here)):
                 msg = f"a handler changed the row of its own partition in {PROGRESS.name}: leave that table alone"
                 raise TransactionEndedError(msg)  # the row was locked, so it was no other process
 
+    def _one(self, group: str, partition: Partition, epoch: int) -> ColumnElement[bool]:
+        columns = self._progress.c
+        place = (columns.modulus == partition.modulus) & (columns.residue == partition.residue)
+        return (columns.group_name == group) & place & (columns.epoch == epoch)
+
     def _held(self, connection: Connection, group: str) -> dict[Partition, Cursor]:
-        rows = connection.execute(select(PROGRESS).where(_columns.group_name == group)).mappings()
+        ours = self._progress.c.group_name == group
+        rows = connection.execute(select(self._progress).where(ours)).mappings()
         return {(cursor := _cursor(row)).partition: cursor for row in rows}
 
 
@@ -239,15 +255,6 @@ def _cursor(row: Any) -> Cursor:
 
 def _fenced(group: str, partition: Partition) -> FencedError:
     return FencedError(f"progress of group '{group}' partition {partition} was taken over by another processor")
-
-
-def _key(group: str, partition: Partition, epoch: int) -> dict[str, Any]:
-    return {
-        "of_group": group,
-        "of_modulus": partition.modulus,
-        "of_residue": partition.residue,
-        "of_epoch": epoch,
-    }
 
 
 def _storable(text: str, length: int | None = _ERROR_LENGTH) -> str:

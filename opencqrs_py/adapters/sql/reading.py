@@ -23,24 +23,27 @@ __all__ = ["Reading", "head_of", "newest_mark"]
 _WINDOW = 10_000  # positions that are walked along before an index is asked where the next selected event is
 _FEW = 10_000  # events that an index may find and that are then sorted to get at the first ones
 
-_HEAD = f"SELECT max(position) FROM {EVENTS.name}"  # noqa: S608 our own names
 _AS_EVENT = partial(tuple.__new__, Event)  # what Event._make does, without its check: rows have the columns asked for
-_SELECT_MARK = f"SELECT position, source, id FROM {EVENTS.name}"  # noqa: S608 our own names
 _SELECT = f"SELECT {', '.join(Event._fields)} FROM"
 _SELECT_ROWS = "SELECT position, type, payload FROM"
 _SELECT_ROWS_AND_SUBJECTS = "SELECT position, type, payload, subject FROM"
 
 
-def head_of(connection: Connection) -> int:
+def head_of(database: Database, connection: Connection) -> int:
     """Return the position of the newest event, 0 when there is none."""
-    return connection.exec_driver_sql(_HEAD).scalar() or 0
+    return connection.exec_driver_sql(_head(database.prefix)).scalar() or 0
 
 
 def newest_mark(database: Database, position: int) -> LogMark:
     """Return the mark of the newest event at or below a position."""
-    text = f"{_SELECT_MARK} WHERE position <= {mark_of(database.kind)} ORDER BY position DESC LIMIT 1"
+    where = f"WHERE position <= {mark_of(database.kind)} ORDER BY position DESC LIMIT 1"
+    text = f"SELECT position, source, id FROM {database.prefix}{EVENTS.name} {where}"  # noqa: S608 our own names
     rows = database.fetch(text, (position,))
     return LogMark(*rows[0]) if rows else LogMark()
+
+
+def _head(prefix: str) -> str:
+    return f"SELECT max(position) FROM {prefix}{EVENTS.name}"  # noqa: S608 our own names
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +123,7 @@ class Reading:
         return Slice(after, end, events) if end <= head else self.within(after, head, head)
 
     def _walk(self, after: int, upto: int | None) -> Sequence[Event]:
-        conditions, mark = walking(self._kind, self.selection), mark_of(self._kind)
+        conditions, mark = walking(self._kind, self.selection, self.database.prefix), mark_of(self._kind)
         bound, values = ("", ()) if upto is None else (f" AND position <= {mark}", (upto,))
         where = f"{conditions.text}position > {mark}{bound}"
         text = f"{self._select} {conditions.table} WHERE {where} ORDER BY position LIMIT {mark}"
@@ -128,7 +131,7 @@ class Reading:
 
     def _rare(self, after: int, head: int) -> Conditions | None:
         """Return conditions that an index answers, if that is quicker than to walk on."""
-        conditions = searching(self._kind, self.selection)
+        conditions = searching(self._kind, self.selection, self.database.prefix)
         if conditions is None or head - after <= _WINDOW:
             return None
         text = f"SELECT count(*) FROM ({self._positions(conditions)} LIMIT {mark_of(self._kind)}) AS found"  # noqa: S608
@@ -137,7 +140,8 @@ class Reading:
 
     def _find(self, after: int, head: int, rare: Conditions) -> Sequence[Event]:
         found = f"position IN ({self._positions(rare)})"
-        text = f"{self._select} {EVENTS.name} WHERE {found} ORDER BY position LIMIT {mark_of(self._kind)}"
+        table = self.database.prefix + EVENTS.name
+        text = f"{self._select} {table} WHERE {found} ORDER BY position LIMIT {mark_of(self._kind)}"
         return self._events(text, (*rare.values, after, head, self.limit))
 
     def _positions(self, conditions: Conditions) -> str:
@@ -152,12 +156,12 @@ class Reading:
         return EventRows(rows, self._whole)
 
     def _whole(self, position: int) -> Event:
-        text = f"{_SELECT} {EVENTS.name} WHERE position = {mark_of(self._kind)}"
+        text = f"{_SELECT} {self.database.prefix}{EVENTS.name} WHERE position = {mark_of(self._kind)}"
         (row,) = self.database.fetch(text, (position,))
         return Event(*row)
 
     def _head(self) -> int:
-        ((head,),) = self.database.fetch(_HEAD)
+        ((head,),) = self.database.fetch(_head(self.database.prefix))
         return head or 0
 
     @property

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 from sqlalchemy import BigInteger, Column, Integer, MetaData, String, Table, Text, UniqueConstraint
 
-__all__ = ["EVENTS", "ON_MARIADB", "PROGRESS", "SCHEMA", "SKIPPED"]
+__all__ = ["EVENTS", "ON_MARIADB", "PROGRESS", "SCHEMA", "SKIPPED", "in_schema"]
 
 _metadata = MetaData()
 
@@ -85,3 +86,9 @@ SKIPPED = Table(
     Column("skipped_at", Text, nullable=False),
     **ON_MARIADB,
 )
+
+
+@lru_cache
+def in_schema(table: Table, schema: str | None) -> Table:
+    """Return one of our tables as it stands in a schema, ``None`` for the one that connections begin in."""
+    return table if schema is None else table.to_metadata(MetaData(), schema=schema)

@@ -33,16 +33,16 @@ TAKE_OVER_SECONDS = 10.0
 
 _CLAIMS = 0x0C9125 << 32  # our advisory locks on PostgreSQL, one for each hash of a group; any number would do
 
-_ROW = "FROM opencqrs_progress WHERE group_name = %s AND modulus = %s AND residue = %s"
+_ROW = f"FROM {{}}{PROGRESS.name} WHERE group_name = %s AND modulus = %s AND residue = %s"
 # A row that is locked names the transaction that has locked it; that transaction holds a lock on its own number.
-_HOLDER_ON_POSTGRESQL = """
-SELECT locks.pid FROM opencqrs_progress progress
+_HOLDER_ON_POSTGRESQL = f"""
+SELECT locks.pid FROM {{}}{PROGRESS.name} progress
 JOIN pg_locks locks ON locks.locktype = 'transactionid' AND locks.granted AND locks.transactionid = progress.xmax
 WHERE group_name = %s AND modulus = %s AND residue = %s AND locks.pid <> pg_backend_pid()
-"""
+"""  # noqa: S608 our own names
 
 
-def lock_claim(connection: Connection, group: str, partitions: Sequence[Partition]) -> None:
+def lock_claim(database: Database, connection: Connection, group: str, partitions: Sequence[Partition]) -> None:
     """Let claims of a group follow each other, and lock the rows of the partitions, waiting for at most 10 seconds.
 
     On SQLite the transaction holds the write lock already.
@@ -53,16 +53,16 @@ def lock_claim(connection: Connection, group: str, partitions: Sequence[Partitio
     match kind_of(connection):
         case "postgresql":
             connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{TAKE_OVER_SECONDS * 1_000:.0f}ms'")
-            connection.execute(select(func.pg_advisory_xact_lock(_CLAIMS + hash_of(group))))
+            connection.execute(select(func.pg_advisory_xact_lock(_claim(database, group))))
             wait = ""
         case "mariadb":
-            take_row(connection, PROGRESS.name, TAKE_OVER_SECONDS)
+            take_row(database, connection, PROGRESS.name, TAKE_OVER_SECONDS)
             wait = f" WAIT {ceil(TAKE_OVER_SECONDS)}"
         case _:
             return
     for partition in sorted(partitions):
         row = (group, partition.modulus, partition.residue)
-        connection.exec_driver_sql(f"SELECT epoch {_ROW} FOR UPDATE{wait}", row).all()
+        connection.exec_driver_sql(f"SELECT epoch {_ROW.format(database.prefix)} FOR UPDATE{wait}", row).all()
 
 
 def waited_in_vain(error: BaseException) -> bool:
@@ -90,7 +90,7 @@ def end_holders(database: Database, group: str, partitions: Sequence[Partition])
     }[database.kind]
     with database.reading() as connection:
         rows = [(group, partition.modulus, partition.residue) for partition in partitions]
-        holders = {holder for row in rows if (holder := find(connection, row)) is not None}
+        holders = {holder for row in rows if (holder := find(database, connection, row)) is not None}
         for holder in holders:
             connection.exec_driver_sql(end, (holder,))
     return bool(holders)
@@ -98,8 +98,9 @@ def end_holders(database: Database, group: str, partitions: Sequence[Partition])
 
 def held_too_long(database: Database, group: str, partitions: Sequence[Partition]) -> DatabaseAwayError:
     """Return the error that a claim was waited for in vain, naming who holds the partitions."""
-    chosen = (PROGRESS.c.group_name == group) & (PROGRESS.c.owner != "")
-    asked = select(PROGRESS.c.modulus, PROGRESS.c.residue, PROGRESS.c.owner, PROGRESS.c.updated_at).where(chosen)
+    columns = database.table(PROGRESS).c
+    chosen = (columns.group_name == group) & (columns.owner != "")
+    asked = select(columns.modulus, columns.residue, columns.owner, columns.updated_at).where(chosen)
     with database.reading() as connection:
         rows: list[Any] = [r for r in connection.execute(asked) if Partition(r.modulus, r.residue) in partitions]
     owners = dict.fromkeys(row.owner for row in rows)
@@ -111,13 +112,20 @@ def held_too_long(database: Database, group: str, partitions: Sequence[Partition
     return DatabaseAwayError("OCQ-305", what, database.label, "let it finish, or end that process")
 
 
-def _holder_on_postgresql(connection: Connection, row: tuple[Any, ...]) -> int | None:
-    pid: int | None = connection.exec_driver_sql(_HOLDER_ON_POSTGRESQL, row).scalar()
+def _claim(database: Database, group: str) -> int:
+    """Return the key of the advisory lock of a group's claims."""
+    return _CLAIMS + hash_of(group if database.schema is None else f"{database.schema}.{group}")
+
+
+def _holder_on_postgresql(database: Database, connection: Connection, row: tuple[Any, ...]) -> int | None:
+    pid: int | None = connection.exec_driver_sql(_HOLDER_ON_POSTGRESQL.format(database.prefix), row).scalar()
     return pid
 
 
-def _holder_on_mariadb(connection: Connection, row: tuple[Any, ...]) -> int | None:
+def _holder_on_mariadb(database: Database, connection: Connection, row: tuple[Any, ...]) -> int | None:
     """Read what an open transaction has written into the row, and not committed: the number of its connection."""
     connection.exec_driver_sql("SET TRANSACTION ISOLATION LEVEL READ UNCOMMITTED")
-    number: int | None = connection.exec_driver_sql(f"SELECT connection_id {_ROW}", row).scalar()
+    number: int | None = connection.exec_driver_sql(
+        f"SELECT connection_id {_ROW.format(database.prefix)}", row
+    ).scalar()
     return number

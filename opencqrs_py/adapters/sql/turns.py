@@ -18,7 +18,7 @@ from opencqrs_py.adapters.sql.outages import (
     server_error,
     sql_state,
 )
-from opencqrs_py.adapters.sql.postgresql import APPENDS
+from opencqrs_py.adapters.sql.postgresql import APPENDS, lock_in
 from opencqrs_py.adapters.sql.schema import EVENTS, SCHEMA
 
 __all__ = ["bounded", "in_turn", "take_row"]
@@ -35,8 +35,7 @@ FROM pg_locks JOIN pg_stat_activity USING (pid)
 WHERE locktype = 'advisory' AND granted AND (classid::bigint << 32) + objid::bigint = %s
 """
 
-_ROW = f"SELECT version FROM {SCHEMA.name} WHERE table_name = %s FOR UPDATE WAIT {{}}"  # noqa: S608 our own names
-_NAMED = "CONCAT('opencqrs.', SHA1(DATABASE()))"  # such locks are the whole server's
+_NAMED = "CONCAT('opencqrs.', SHA1(COALESCE(%s, DATABASE())))"  # such locks are the whole server's
 
 
 @contextmanager
@@ -80,26 +79,28 @@ def bounded(database: Database, lock: int) -> Iterator[str]:
         raise _held(database, lock) from None
 
 
-def take_row(connection: Connection, table: str, patience: float | None = None) -> None:
+def take_row(database: Database, connection: Connection, table: str, patience: float | None = None) -> None:
     """Wait on MariaDB until no other transaction holds the row of ``table`` in the table of versions, and hold it."""
-    connection.exec_driver_sql(_ROW.format(ceil(PATIENCE if patience is None else patience)), (table,))
+    wait = ceil(PATIENCE if patience is None else patience)
+    where = f"WHERE table_name = %s FOR UPDATE WAIT {wait}"
+    connection.exec_driver_sql(f"SELECT version FROM {database.prefix}{SCHEMA.name} {where}", (table,))  # noqa: S608
 
 
 @contextmanager
 def _on_mariadb(database: Database, lock: int) -> Iterator[Connection]:
     if lock != APPENDS:
         with database.reading() as connection:
-            if connection.exec_driver_sql(f"SELECT GET_LOCK({_NAMED}, %s)", (PATIENCE,)).scalar() != 1:
+            if connection.exec_driver_sql(f"SELECT GET_LOCK({_NAMED}, %s)", (database.schema, PATIENCE)).scalar() != 1:
                 raise _too_long(database, "another program")
             try:
                 yield connection
             finally:
                 with suppress(SQLAlchemyError):  # as below; the lock ends with its connection
-                    connection.exec_driver_sql(f"DO RELEASE_LOCK({_NAMED})")
+                    connection.exec_driver_sql(f"DO RELEASE_LOCK({_NAMED})", (database.schema,))
         return
     with database.writing() as connection:
         try:
-            take_row(connection, EVENTS.name)
+            take_row(database, connection, EVENTS.name)
         except DBAPIError as error:
             if server_error(error) != LOCK_WAIT_TIMEOUT:
                 raise
@@ -114,6 +115,7 @@ def _on_mariadb(database: Database, lock: int) -> Iterator[Connection]:
 
 def _take(database: Database, connection: Connection, lock: int) -> str:
     """Wait for the turn and return the transaction's isolation."""
+    lock = lock_in(database.schema, lock)
     with bounded(database, lock) as patience:
         row = connection.exec_driver_sql(_TAKE, (lock, patience, str(lock))).one()
     return str(row[1])

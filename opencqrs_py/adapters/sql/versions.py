@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from sqlalchemy import Connection, Table, inspect, select
 from sqlalchemy.exc import DBAPIError
@@ -11,6 +11,7 @@ from opencqrs_py.adapters.sql import mariadb, postgresql
 from opencqrs_py.adapters.sql.databases import Database
 from opencqrs_py.adapters.sql.kinds import kind_of
 from opencqrs_py.adapters.sql.outages import reason_of, server_error
+from opencqrs_py.adapters.sql.own_schema import create_schema
 from opencqrs_py.adapters.sql.schema import EVENTS, PROGRESS, SCHEMA
 from opencqrs_py.adapters.sql.turns import in_turn
 from opencqrs_py.errors import EventStoreError
@@ -22,7 +23,7 @@ _CHANGES = 0x0C9127 << 32
 INDEXED_LENGTH = 500  # characters that a server's indexes hold of a subject or type; PostgreSQL takes up to 2,704 bytes
 _NOT_ALLOWED = (1142, 1227, 1419)  # MariaDB: no privilege, or, with a binary log, triggers for administrators only
 
-Step = Callable[[Connection], None]
+Step = Callable[[Database, Connection], None]
 
 
 def prepare(database: Database, table: Table) -> None:
@@ -47,15 +48,16 @@ def prepare(database: Database, table: Table) -> None:
 def _recorded(database: Database, table: Table) -> int | None:
     try:
         with database.reading() as connection:
-            return _version(connection, table)
+            return _version(database, connection, table)
     except DBAPIError as error:
         if database.is_outage(error):
             raise
         return None  # nothing of ours is there yet, most likely; else the next statement meets the same error
 
 
-def _version(connection: Connection, table: Table) -> int | None:
-    asked = select(SCHEMA.c.version).where(SCHEMA.c.table_name == table.name)
+def _version(database: Database, connection: Connection, table: Table) -> int | None:
+    versions = database.table(SCHEMA).c
+    asked = select(versions.version).where(versions.table_name == table.name)
     return connection.execute(asked).scalar()
 
 
@@ -66,32 +68,34 @@ def _bring_forward(database: Database, table: Table) -> int:
     done again there, so every step leaves alone what it finds done.
     """
     with database.explained(), in_turn(database, _CHANGES) as connection:
-        SCHEMA.create(connection, checkfirst=True)
-        recorded = _version(connection, table)
-        version = recorded or _create(connection, table)
+        create_schema(database, connection)
+        versions = database.table(SCHEMA)
+        versions.create(connection, checkfirst=True)
+        recorded = _version(database, connection, table)
+        version = recorded or _create(database, connection, table)
         for step in _STEPS.get(table.name, ())[version - 1 :]:
             _take_step(database, connection, step)
             version += 1
         row = {"version": version}
         if recorded is None:
-            connection.execute(SCHEMA.insert().values(table_name=table.name, **row))
+            connection.execute(versions.insert().values(table_name=table.name, **row))
         else:
-            connection.execute(SCHEMA.update().where(SCHEMA.c.table_name == table.name).values(**row))
+            connection.execute(versions.update().where(versions.c.table_name == table.name).values(**row))
         return version
 
 
-def _create(connection: Connection, table: Table) -> int:
+def _create(database: Database, connection: Connection, table: Table) -> int:
     """Create the table, unless it is there from a time before versions were recorded."""
     if kind_of(connection) == "mariadb" and table is EVENTS:
-        connection.exec_driver_sql(mariadb.CREATE_EVENTS)
-    elif not inspect(connection).has_table(table.name):
-        table.create(connection)
+        connection.exec_driver_sql(mariadb.create_events(database.prefix))
+    elif not inspect(connection).has_table(table.name, schema=database.schema):
+        database.table(table).create(connection)
     return 1
 
 
 def _take_step(database: Database, connection: Connection, step: Step) -> None:
     try:
-        step(connection)
+        step(database, connection)
     except DBAPIError as error:
         if server_error(error) not in _NOT_ALLOWED:
             raise
@@ -103,7 +107,7 @@ def _take_step(database: Database, connection: Connection, step: Step) -> None:
         raise EventStoreError("OCQ-312", what, database.label, fix) from None
 
 
-def _search_events(connection: Connection) -> None:
+def _search_events(database: Database, connection: Connection) -> None:
     """Version 2 of the event store: rare subjects and types are found quickly."""
     for name in ("subject", "type"):
         new, key = {
@@ -111,28 +115,34 @@ def _search_events(connection: Connection) -> None:
             "postgresql": ("", f"left({name}, {INDEXED_LENGTH}), position"),
             "mariadb": ("IF NOT EXISTS ", f"{name}({INDEXED_LENGTH}), position"),
         }[kind_of(connection)]
-        connection.exec_driver_sql(f"CREATE INDEX {new}{EVENTS.name}_{name} ON {EVENTS.name} ({key})")
+        table = database.prefix + EVENTS.name
+        connection.exec_driver_sql(f"CREATE INDEX {new}{EVENTS.name}_{name} ON {table} ({key})")
 
 
-def _serialise_events(connection: Connection) -> None:
+def _serialise_events(database: Database, connection: Connection) -> None:
     """Version 3 of the event store: servers let all who add events take turns; PostgreSQL tells those who listen."""
-    statements = {"mariadb": mariadb.SERIALISED, "postgresql": postgresql.SERIALISED}
-    for statement in statements.get(kind_of(connection), ()):
+    statements: Sequence[str] = ()
+    match database.kind:
+        case "mariadb":
+            statements = mariadb.serialised(database.prefix)
+        case "postgresql":
+            statements = postgresql.statements_in(database.schema).serialised
+    for statement in statements:
         connection.exec_driver_sql(statement)
 
 
-def _order_identities(connection: Connection) -> None:
+def _order_identities(database: Database, connection: Connection) -> None:
     """Version 4 of the event store: on MariaDB ids in order are kept in order, as they are on the others."""
-    if kind_of(connection) == "mariadb" and not mariadb.is_ordered(connection):
-        connection.exec_driver_sql(mariadb.ORDERED)
+    if kind_of(connection) == "mariadb" and not mariadb.is_ordered(connection, database.schema):
+        connection.exec_driver_sql(mariadb.ordered(database.prefix))
 
 
-def _record_failures(connection: Connection) -> None:
+def _record_failures(database: Database, connection: Connection) -> None:
     """Version 2 of the progress: it holds the log's fingerprint, the failure in hand, and the open transaction."""
-    there = {column["name"] for column in inspect(connection).get_columns(PROGRESS.name)}
+    there = {column["name"] for column in inspect(connection).get_columns(PROGRESS.name, database.schema)}
     for name, kind in (("log_fingerprint", "TEXT"), ("failure", "TEXT"), ("connection_id", "BIGINT")):
         if name not in there:
-            connection.exec_driver_sql(f"ALTER TABLE {PROGRESS.name} ADD COLUMN {name} {kind}")
+            connection.exec_driver_sql(f"ALTER TABLE {database.prefix}{PROGRESS.name} ADD COLUMN {name} {kind}")
 
 
 _STEPS: dict[str, tuple[Step, ...]] = {

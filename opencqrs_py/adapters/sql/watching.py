@@ -13,7 +13,7 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
 from opencqrs_py.adapters.sql.databases import Database
-from opencqrs_py.adapters.sql.postgresql import EVENTS_CHANNEL, TABLE_NUMBER
+from opencqrs_py.adapters.sql.postgresql import statements_in
 from opencqrs_py.processing.ports import Watch
 
 __all__ = ["polling", "watching"]
@@ -36,13 +36,14 @@ def watching(database: Database, look: Look) -> Iterator[Watch]:
             return
         connection.detach()  # it hears things that the pool's next user would not expect
         try:
-            connection.exec_driver_sql(f"LISTEN {EVENTS_CHANNEL}")
+            connection.exec_driver_sql(f"LISTEN {statements_in(database.schema).channel}")
         except DBAPIError as error:
             if database.is_outage(error):
                 raise
             yield _ChangeCounter(connection, look, database.check_file)  # a replica lets nobody listen
         else:
-            yield _Listener(connection, look)
+            number = statements_in(database.schema).table_number
+            yield _Listener(connection, look, str(connection.exec_driver_sql(f"SELECT {number}").scalar_one()))
 
 
 @contextmanager
@@ -58,12 +59,12 @@ class _Listener:
     The head is looked at after it began to listen, so nothing is missed in between.
     """
 
-    def __init__(self, connection: Connection, look: Look) -> None:
+    def __init__(self, connection: Connection, look: Look, table: str) -> None:
         self._connection = connection
         self._head_of = look
         driver: Any = connection.connection.dbapi_connection
         self._driver = driver
-        self._table = str(connection.exec_driver_sql(f"SELECT {TABLE_NUMBER}").scalar_one())
+        self._table = table
         self._poll = select.poll()
         self._poll.register(self._driver.fileno(), select.POLLIN)
         self._head = 0

@@ -1,0 +1,240 @@
+"""Our tables in a schema of their own: every contract holds there, and nothing of ours is outside of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+from sqlalchemy import Connection, create_engine, inspect, text
+
+from opencqrs_py.adapters.sql import Database, SqlEventStore, SqlProgressTracker, schema
+from opencqrs_py.alembic import PREFIX
+from opencqrs_py.errors import EventStoreError
+from opencqrs_py.model import layout
+from opencqrs_py.model.appending import SubjectIsOnEventId
+from opencqrs_py.model.event import Event
+from opencqrs_py.model.selection import Selection
+from opencqrs_py.testing.contracts import EventStoreContract, ProgressTrackerContract, ReadModel
+
+NAME = "Our_log"
+SERVERS = [
+    pytest.param("postgresql", marks=pytest.mark.postgresql),
+    pytest.param("mariadb", marks=pytest.mark.mariadb),
+]
+POSTGRESQL, MARIADB = ([server] for server in SERVERS)
+
+
+def event(number: int, subject: str = "/a") -> Event:
+    return Event(0, str(number), "s", subject, "t", None, "application/json", "{}", None)
+
+
+@pytest.fixture(params=SERVERS)
+def kind(request: pytest.FixtureRequest) -> str:
+    kind: str = request.param
+    return kind
+
+
+@pytest.fixture
+def in_schema(url: str, kind: str) -> Iterator[Callable[[str], Database]]:
+    """Opens the database with a schema; all schemas that were opened are dropped at the end."""
+    opened: list[Database] = []
+
+    def open_(name: str = NAME) -> Database:
+        opened.append(Database(url, name))
+        return opened[-1]
+
+    yield open_
+    for database in opened:
+        database.close()
+    administrator = Database(url)
+    with administrator.reading() as connection:
+        for name in {database.schema for database in opened}:
+            drop(connection, kind, name or "")
+    administrator.close()
+
+
+def drop(connection: Connection, kind: str, name: str) -> None:
+    statement = (
+        f'DROP SCHEMA IF EXISTS "{name}" CASCADE' if kind == "postgresql" else f"DROP DATABASE IF EXISTS `{name}`"
+    )
+    connection.exec_driver_sql(statement)
+
+
+@pytest.fixture
+def database(in_schema: Callable[..., Database]) -> Database:
+    return in_schema()
+
+
+class TestSqlEventStoreInASchema(EventStoreContract):
+    @pytest.fixture
+    def source(self, database: Database) -> SqlEventStore:
+        return SqlEventStore(database)
+
+
+class TestSqlProgressTrackerInASchema(ProgressTrackerContract):
+    @pytest.fixture
+    def read_model(self, written: ReadModel) -> ReadModel:
+        return written
+
+    @pytest.fixture
+    def another(self, in_schema: Callable[..., Database]) -> SqlProgressTracker:
+        return SqlProgressTracker(in_schema())
+
+    @pytest.fixture
+    def tracker(self, database: Database) -> SqlProgressTracker:
+        return SqlProgressTracker(database)
+
+
+def used(database: Database) -> SqlEventStore:
+    """Use everything once."""
+    store, tracker = SqlEventStore(database), SqlProgressTracker(database)
+    store.append(event(n) for n in range(200))
+    store.append([event(1), event(200, "/b")], [SubjectIsOnEventId("/a", "199")])
+    store.append([event(201)])
+    (cursor,) = tracker.claim("group", layout(1), 0, "owner")
+    with tracker.unit("group", cursor, 3, fingerprint=store.fingerprint(3)):
+        pass
+    tracker.claim("group", layout(1), 0, "heir")
+    store.verify(3, store.fingerprint(3))
+    assert [one.id for one in store.read(0, 500, Selection("/b")).events] == ["200"]
+    assert (store.head(), store.count(), tracker.skipped()) == (202, 202, [])
+    return store
+
+
+def test_everything_of_ours_is_in_the_schema_and_nothing_beside_it(database: Database, url: str) -> None:
+    used(database)
+    names = {table.name for table in schema.EVENTS.metadata.tables.values()}
+    plain = Database(url)
+    with plain.reading() as connection:
+        assert set(inspect(connection).get_table_names(schema=NAME)) == names
+        assert inspect(connection).get_table_names() == []
+        if plain.kind == "postgresql":
+            outside = "SELECT count(*) FROM pg_proc WHERE proname LIKE %s AND pronamespace <> %s::regnamespace"
+            assert connection.exec_driver_sql(outside, (f"{PREFIX}%", f'"{NAME}"')).scalar() == 0
+    plain.close()
+
+
+def test_two_schemas_and_none_hold_logs_of_their_own(in_schema: Callable[..., Database], url: str) -> None:
+    logs = [SqlEventStore(in_schema(name)) for name in (NAME, "other")]
+    plain = Database(url)
+    logs.append(SqlEventStore(plain))
+    for count, log in enumerate(logs, start=1):
+        log.append(event(n) for n in range(count))
+    assert [log.count() for log in logs] == [1, 2, 3]
+    trackers = [SqlProgressTracker(in_schema(NAME)), SqlProgressTracker(plain)]
+    for partitions, tracker in enumerate(trackers, start=1):
+        tracker.claim("group", layout(partitions), 0, "owner")
+    assert [len(tracker.statuses()) for tracker in trackers] == [1, 2]
+    plain.close()
+
+
+def test_appends_to_another_schema_are_not_waited_for(in_schema: Callable[..., Database]) -> None:
+    first, second = (SqlEventStore(in_schema(name)) for name in (NAME, "other"))
+    second.append([event(0)])
+
+    def while_the_first_is_appending() -> Iterator[Event]:
+        yield event(1)
+        second.append([event(n) for n in range(1, 4)])
+        second.append(event(n) for n in range(4, 6))
+        yield event(2)
+
+    first.append(while_the_first_is_appending())
+    assert (first.count(), second.count()) == (2, 6)
+
+
+def test_a_watch_hears_what_is_appended_there(database: Database, in_schema: Callable[..., Database]) -> None:
+    with SqlEventStore(database).watched() as watch:
+        assert watch.wait(0, 0.01) == 0
+        SqlEventStore(in_schema()).append([event(1)])
+        assert watch.wait(0, 30) == 1
+
+
+def test_other_programs_take_turns_there_too(database: Database) -> None:
+    store = SqlEventStore(database)
+    store.head()
+    added = f"INSERT INTO {database.prefix}opencqrs_events (id, source, subject, type, content_type)"
+    with database.writing() as connection:
+        connection.execute(text(f"{added} VALUES ('x', 's', '/', 't', 'application/json')"))
+    assert store.head() == 1
+    store.append([event(2)])
+    assert store.head() == 2
+
+
+def test_handlers_statements_go_where_they_always_went(database: Database, url: str) -> None:
+    tracker = SqlProgressTracker(database)
+    (cursor,) = tracker.claim("group", layout(1), 0, "owner")
+    with tracker.unit("group", cursor, 1) as unit:
+        unit.connection.execute(text("SELECT 1"))
+    with database.writing() as connection:
+        connection.execute(text("CREATE TABLE mine (id INTEGER)"))
+    plain = Database(url)
+    with plain.reading() as connection:
+        assert inspect(connection).get_table_names() == ["mine"]
+    plain.close()
+
+
+def test_the_parameter_of_a_url_names_the_schema_as_well(url: str, in_schema: Callable[..., Database]) -> None:
+    used(in_schema())
+    named = Database(f"{url}{'&' if '?' in url else '?'}opencqrs_schema={NAME}", "another")
+    assert (named.schema, SqlEventStore(named).count()) == (NAME, 202)
+    named.close()
+
+
+def test_an_engine_of_others_may_have_a_schema(database: Database, url: str) -> None:
+    used(database)
+    engine = create_engine(Database(url).engine.url)
+    others = Database.of(engine, NAME)
+    assert SqlEventStore(others).count() == 202
+    assert [status.position for status in SqlProgressTracker(others).statuses()] == [3]
+    others.close()
+
+
+@pytest.mark.parametrize("kind", POSTGRESQL)
+def test_a_schema_that_is_missing_and_may_not_be_created_is_explained(kind: str, url: str) -> None:
+    administrator = Database(url)
+    with administrator.reading() as connection:
+        connection.exec_driver_sql("CREATE ROLE limited LOGIN PASSWORD 'x'")
+    limited = Database(
+        Database(url)._url.set(username="limited", password="x").render_as_string(hide_password=False), "log"
+    )
+    with pytest.raises(EventStoreError, match="OCQ-323") as caught:
+        SqlEventStore(limited).head()
+    assert 'let an administrator run CREATE SCHEMA IF NOT EXISTS "log"' in caught.value.fix
+    with administrator.reading() as connection:
+        connection.exec_driver_sql("CREATE SCHEMA log AUTHORIZATION limited")
+    assert SqlEventStore(limited).head() == 0
+    limited.close()
+    with administrator.reading() as connection:
+        connection.exec_driver_sql("DROP SCHEMA log CASCADE")
+        connection.exec_driver_sql("DROP ROLE limited")
+    administrator.close()
+
+
+@pytest.mark.parametrize("kind", MARIADB)
+def test_a_database_of_mariadb_that_is_missing_and_may_not_be_created_is_explained(kind: str, url: str) -> None:
+    administrator = Database(url)
+    with administrator.reading() as connection:
+        connection.exec_driver_sql("CREATE OR REPLACE USER limited@localhost IDENTIFIED BY 'x'")
+        connection.exec_driver_sql("GRANT ALL ON test.* TO limited@localhost")
+    limited = Database(
+        Database(url)._url.set(username="limited", password="x").render_as_string(hide_password=False), "log"
+    )
+    with pytest.raises(EventStoreError, match=r"OCQ-323|OCQ-304") as caught:
+        SqlEventStore(limited).head()
+    assert "log" in caught.value.what
+    limited.close()
+    with administrator.reading() as connection:
+        connection.exec_driver_sql("DROP USER limited@localhost")
+    administrator.close()
+
+
+@pytest.mark.parametrize("kind", ["sqlite"])
+def test_sqlite_has_no_schemas(kind: str, url: str) -> None:
+    with pytest.raises(EventStoreError, match="OCQ-321"):
+        Database(url, "log")
+
+
+@pytest.mark.parametrize("name", ["a-b", "1a", "a.b", 'a"b', "a b", "ä", "a" * 64, "a%b"])
+def test_a_name_that_is_none_is_refused(name: str) -> None:
+    with pytest.raises(EventStoreError, match="OCQ-322"):
+        Database("postgresql://host/db", name)
