@@ -5,11 +5,96 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Awaitable
-from contextvars import copy_context
+from contextvars import Context, copy_context
 from inspect import isawaitable
+from queue import SimpleQueue
 from typing import Any
 
 __all__ = ["finish"]
+
+_PATIENCE = 1.0  # seconds that an interrupted call on the other thread gets to end
+_LOOK = 0.1  # seconds between looks for an interrupt
+_of_thread = threading.local()
+
+
+def finish(result: Any) -> Any:
+    """Return ``result``, or what it comes to when it is awaitable.
+
+    Also when a plain decorator hides that a function is ``async``. The loop stays open between two calls of a
+    thread, so clients that belong to a loop can be kept. Where a loop is running already, as in a notebook or an async
+    test, the call is made on a thread of its own, which has a loop of its own, and waited for.
+
+    Raises:
+        BaseException: What the awaitable raises, whatever that is; ``KeyboardInterrupt``, if it is interrupted.
+    """
+    if result is None or not isawaitable(result):
+        return result
+    call = _Call(result, copy_context())  # an interceptor may have set a variable
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        call.make()
+    else:
+        _make_elsewhere(call)
+    return call.outcome()
+
+
+class _Call:
+    """An awaitable, and what it comes to.
+
+    What it raises does not pass through the event loop, which asks exceptions what they are: one that does not answer
+    would leave its task unfinished for ever, and ``SystemExit`` would stop the loop.
+    """
+
+    def __init__(self, awaitable: Awaitable[Any], context: Context) -> None:
+        self.done = threading.Event()
+        self._awaitable = awaitable
+        self._context = context
+        self._task: asyncio.Task[None] | None = None
+        self._interrupted = False
+        self._ended = False
+        self._value: Any = None
+        self._error: BaseException | None = None
+
+    def make(self) -> None:
+        """Run the awaitable to its end on this thread's loop."""
+        loop = getattr(_of_thread, "loop", None)
+        if loop is None:
+            loop = _of_thread.loop = _Loop()
+        try:
+            loop.runner.run(self._awaited(), context=self._context)
+        except asyncio.CancelledError as error:  # it has cancelled itself, or was cancelled before it began
+            if not self._ended:
+                self._error = error
+        except BaseException as error:
+            self._error = error
+
+    def interrupt(self) -> None:
+        """Cancel the awaitable, from another thread."""
+        self._interrupted = True
+        if (task := self._task) is not None and not self.done.is_set():
+            task.get_loop().call_soon_threadsafe(task.cancel)
+
+    def outcome(self) -> Any:
+        """Return what it came to, or raise what it raised."""
+        if self._error is None:
+            return self._value
+        try:
+            raise self._error
+        finally:
+            self._error = None  # else error, traceback and this would hold each other
+
+    async def _awaited(self) -> None:
+        self._task = task = asyncio.current_task()
+        if task is not None and self._interrupted:  # before it began
+            task.cancel()
+        try:
+            self._value = await self._awaitable
+        except BaseException as error:
+            self._error = error
+        self._ended = True
+        if task is not None and task.cancelling():  # even if the awaitable has made something else of an interrupt
+            raise asyncio.CancelledError
 
 
 class _Loop:
@@ -22,22 +107,46 @@ class _Loop:
         self.runner.close()
 
 
-_of_thread = threading.local()
+class _OtherThread:
+    """A thread that makes calls for one whose own loop is running; ends with it."""
+
+    def __init__(self) -> None:
+        self._calls: SimpleQueue[_Call | None] = SimpleQueue()
+        name = f"{threading.current_thread().name}-async"
+        threading.Thread(target=_serve, args=(self._calls,), name=name, daemon=True).start()
+
+    def make(self, call: _Call) -> None:
+        """Have a call made, and wait until it is.
+
+        Raises:
+            KeyboardInterrupt: If it is interrupted, also by ``asyncio.run``, which only cancels its task at first.
+        """
+        task = asyncio.current_task()
+        before = 0 if task is None else task.cancelling()
+        self._calls.put(call)
+        while not call.done.wait(_LOOK):
+            if task is not None and task.cancelling() > before:  # this thread is here: it was a signal
+                raise KeyboardInterrupt
+
+    def __del__(self) -> None:
+        self._calls.put(None)
 
 
-def finish(result: Any) -> Any:
-    """Return ``result``, or what it comes to when it is awaitable.
+def _make_elsewhere(call: _Call) -> None:
+    other = getattr(_of_thread, "other", None)
+    if other is None:
+        other = _of_thread.other = _OtherThread()
+    try:
+        other.make(call)
+    except BaseException:  # an interrupt
+        call.interrupt()
+        if not call.done.wait(_PATIENCE):
+            del _of_thread.other  # it may never come back
+        raise
 
-    Also when a plain decorator hides that a function is ``async``. The loop stays open between two calls of a
-    thread, so clients that belong to a loop can be kept.
-    """
-    if result is None or not isawaitable(result):
-        return result
-    loop = getattr(_of_thread, "loop", None)
-    if loop is None:
-        loop = _of_thread.loop = _Loop()
-    return loop.runner.run(_awaited(result), context=copy_context())  # an interceptor may have set a variable
 
-
-async def _awaited(result: Awaitable[Any]) -> Any:
-    return await result
+def _serve(calls: SimpleQueue[_Call | None]) -> None:
+    while (call := calls.get()) is not None:
+        call.make()
+        call.done.set()
+        del call  # what it came to belongs to the other thread

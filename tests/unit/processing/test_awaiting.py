@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import signal
+import subprocess
+import sys
 import weakref
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from contextvars import ContextVar
-from threading import Thread
+from threading import Thread, current_thread
 from typing import Any
 
 import pytest
@@ -103,3 +108,177 @@ def test_context_variables_of_the_moment_are_seen_and_changes_stay_inside() -> N
     finally:
         span.reset(token)
     assert finish(look()) == "none"
+
+
+# Exceptions do not pass through asyncio
+
+
+class Unanswering(Exception):  # noqa: N818 it is made up
+    """Answers no question about itself, and so not that of ``isinstance``, which asyncio asks."""
+
+    def __getattribute__(self, name: str) -> Any:
+        raise ValueError(name)
+
+
+@pytest.mark.parametrize("inside", [False, True], ids=["no loop runs", "a loop runs"])
+@pytest.mark.parametrize(
+    "error",
+    [Unanswering, KeyError, SystemExit, KeyboardInterrupt, GeneratorExit, asyncio.CancelledError, BaseException],
+)
+def test_what_is_raised_comes_out_whatever_it_is(error: type[BaseException], *, inside: bool) -> None:
+    raised = error("mine")
+
+    async def fail() -> None:
+        await asyncio.sleep(0)
+        raise raised
+
+    async def within() -> BaseException | None:
+        return caught_from(fail())
+
+    caught = asyncio.run(within()) if inside else caught_from(fail())
+    assert caught is raised
+    assert isinstance(finish(current_loop()), asyncio.AbstractEventLoop)
+
+
+def caught_from(awaitable: Any) -> BaseException | None:
+    try:
+        finish(awaitable)
+    except BaseException as error:
+        return error
+    return None
+
+
+def test_one_that_cancels_itself_and_lives_on_has_a_result() -> None:
+    async def cancelled() -> int:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await asyncio.sleep(0)
+        return 7
+
+    assert finish(cancelled()) == 7
+
+
+# Where a loop is running already
+
+
+def inside_of_a_loop(*calls: Callable[[], Any]) -> list[Any]:
+    async def within() -> list[Any]:
+        return [finish(call()) for call in calls]
+
+    return asyncio.run(within())
+
+
+def test_within_a_running_loop_another_thread_awaits() -> None:
+    async def which() -> tuple[asyncio.AbstractEventLoop, Thread]:
+        return await current_loop(), current_thread()
+
+    def make() -> Any:
+        return which()
+
+    async def within() -> None:
+        outer = asyncio.get_running_loop()
+        (loop, thread), (again, same) = finish(make()), finish(make())
+        assert loop is again
+        assert loop is not outer
+        assert thread is same
+        assert thread is not current_thread()
+
+    asyncio.run(within())
+
+
+def test_within_a_running_loop_context_variables_are_seen_and_changes_stay_inside() -> None:
+    async def look() -> str:
+        seen = span.get()
+        span.set("changed inside")
+        return seen
+
+    async def within() -> None:
+        span.set("outer")
+        assert finish(look()) == "outer"
+        assert span.get() == "outer"
+
+    asyncio.run(within())
+
+
+def test_one_that_awaits_within_what_is_awaited_is_awaited_too() -> None:
+    async def inner() -> int:
+        await asyncio.sleep(0)
+        return 7
+
+    async def outer() -> Any:
+        return finish(inner())
+
+    assert finish(outer()) == 7
+    assert inside_of_a_loop(outer) == [7]
+
+
+def test_the_other_thread_ends_with_the_one_that_it_serves() -> None:
+    served: list[Thread] = []
+
+    async def which() -> None:
+        served.append(current_thread())
+
+    thread = Thread(target=lambda: inside_of_a_loop(which))
+    thread.start()
+    thread.join()
+    gc.collect()
+    served[0].join(60)
+    assert not served[0].is_alive()
+
+
+INTERRUPTED = """
+import asyncio, os, signal, sys, threading, time
+from opencqrs_py.processing.awaiting import finish
+
+async def waits():
+    print("waits", flush=True)
+    try:
+        await asyncio.sleep(3600)
+    except asyncio.CancelledError:
+        print("cancelled", flush=True)
+        raise
+
+async def swallows():
+    print("waits", flush=True)
+    try:
+        await asyncio.sleep(3600)
+    except asyncio.CancelledError:
+        print("cancelled", flush=True)
+
+async def fails():
+    print("waits", flush=True)
+    try:
+        await asyncio.sleep(3600)
+    finally:
+        print("cancelled", flush=True)
+        raise OSError
+
+async def blocks():
+    print("waits", flush=True)
+    time.sleep(3600)
+
+async def within():
+    finish(HANDLER())
+
+try:
+    finish(HANDLER()) if WHERE == "outside" else asyncio.run(within())
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+"""
+
+
+ENDS = [(where, handler) for where in ("outside", "inside") for handler in ("waits", "swallows", "fails")]
+
+
+@pytest.mark.parametrize(("where", "handler"), [*ENDS, ("inside", "blocks")])
+def test_an_interrupt_ends_what_is_awaited(where: str, handler: str) -> None:
+    code = INTERRUPTED.replace("WHERE", repr(where)).replace("HANDLER", handler)
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "waits\n"
+        process.send_signal(signal.SIGINT)
+        said = process.stdout.read().split()
+    assert said == (["interrupted"] if handler == "blocks" else ["cancelled", "interrupted"])
+    assert process.returncode == 0

@@ -9,6 +9,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import date
+from pathlib import Path
 from types import ModuleType
 from typing import Any, Protocol
 
@@ -257,6 +258,26 @@ def test_async_handlers_and_handlers_of_lists_are_called_as_ever() -> None:
     test = HandlerTest(later, many, batch_size=2).given(Lent("1"), Lent("2"), Lent("3")).handle()
     assert seen == ["1", "2", ["1", "2"], "3", ["3"]]
     test.expect_attempts(Lent("2"), 1)
+
+
+@pytest.mark.parametrize("file", [False, True], ids=["in memory", "in a file"])
+def test_async_handlers_are_tested_in_async_tests(tmp_path: Path, *, file: bool) -> None:
+    @on_start("g")
+    async def table(connection: Connection) -> None:
+        connection.execute(text("CREATE TABLE lent (isbn TEXT)"))
+
+    @event_handling("g")
+    async def lend(event: Lent, connection: Connection, session: Session) -> None:
+        await asyncio.sleep(0)
+        for writer in (connection, session):
+            writer.execute(text("INSERT INTO lent VALUES (:isbn)"), {"isbn": event.isbn})
+
+    async def within() -> None:
+        test = HandlerTest(table, lend, database=f"sqlite:///{tmp_path}/lent.db" if file else "")
+        test.given(Lent("1")).handle().expect_rows("SELECT isbn FROM lent", [("1",), ("1",)])
+        test.close()
+
+    asyncio.run(within())
 
 
 # ------------------------------------------------------------------------------------------------------------- provided
