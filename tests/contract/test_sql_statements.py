@@ -121,6 +121,46 @@ def test_a_chunk_costs_one_read_one_lock_and_one_update_however_long_it_is(
     assert len(committed) == 1
 
 
+def objects_only(store: SqlEventStore, tracker: SqlProgressTracker) -> GroupProcessing:
+    """Return a group whose handler sees decoded objects, so that a long log is read without the other attributes."""
+
+    def handle(event: dict[str, Any], connection: Connection) -> None:
+        pass
+
+    bound = bind(Handler(HandlerMark("group", ("lent",)), handle, "here"), NothingProvided())
+    sequencing = SequencingByEvent(PerSubject())
+    dispatcher = Dispatcher([bound], [])
+    return GroupProcessing(
+        "group",
+        store,
+        tracker,
+        dispatcher,
+        subject="/",
+        recursive=True,
+        sequencing=sequencing,
+        partitions=1,
+        batch_size=None,
+    )
+
+
+@pytest.mark.parametrize(("count", "marks"), [(1, 0), (10, 0), (1_000, 1)])
+def test_the_fingerprint_of_the_log_costs_a_statement_a_chunk_at_most_and_none_at_the_head(
+    statements: Statements,
+    database: Database,
+    store: SqlEventStore,
+    tracker: SqlProgressTracker,
+    count: int,
+    marks: int,
+) -> None:
+    store.append(events(count))
+    (cursor,) = tracker.claim("group", layout(1), 0, "owner")
+    processor = objects_only(store, tracker).processor(layout(1)[0])
+    store.head()  # as a watch has seen it
+    with statements() as sent:
+        assert processor.step(cursor).handled == count
+    assert sent.count("SELECT position,") == 1 + marks
+
+
 def test_looking_for_news_in_vain_costs_two_statements(
     statements: Statements, database: Database, store: SqlEventStore, tracker: SqlProgressTracker
 ) -> None:

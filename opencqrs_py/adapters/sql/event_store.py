@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from datetime import datetime
 from threading import Lock
 
@@ -18,11 +19,13 @@ from opencqrs_py.adapters.sql.watching import watching
 from opencqrs_py.model.appending import Appended, Precondition
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.fingerprint import LogMark, check_mark
-from opencqrs_py.model.selection import Selection, Slice
+from opencqrs_py.model.selection import ATTRIBUTES, Selection, Slice
 from opencqrs_py.model.times import microseconds
 from opencqrs_py.processing.ports import Watch
 
 __all__ = ["SqlEventStore"]
+
+_LIVE = 32  # events at the head: they are read whole, since each commit asks for the identity of its last one
 
 
 class SqlEventStore:
@@ -85,6 +88,8 @@ class SqlEventStore:
         Nothing is read from behind ``upto``, and nobody asks for the head to know what is final before it.
         """
         self._prepare()
+        if 0 < self._known - after <= _LIVE:
+            selection = replace(selection, attributes=ATTRIBUTES)
         reading = Reading(self._database, selection, limit)
         with self._database.quiet():
             if upto is None:
