@@ -79,8 +79,10 @@ def print_groups(statuses: Sequence[GroupStatus], handled: Mapping[tuple[str, st
     for status in statuses:
         for p in status.partitions:
             if p.error:
-                note = f", next attempt {p.next_attempt_at}" if p.next_attempt_at else ""
-                line = f"[{status.group} {p.partition}] {clean(p.error)} (attempt {p.attempt}{note})"
+                notes = [f"attempt {p.attempt}"] if p.attempt else []
+                notes += [f"next attempt {p.next_attempt_at}"] if p.next_attempt_at else []
+                note = f" ({', '.join(notes)})" if notes else ""
+                line = f"[{status.group} {p.partition}] {clean(p.error)}{note}"
                 console.print(line, style="red", markup=False, soft_wrap=True)
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
 from opencqrs_py.errors import DatabaseFileError, EventStoreError
 from opencqrs_py.model.outcome import Origin, Outcome, Trouble
 from opencqrs_py.model.partition import Partition
-from opencqrs_py.model.progress import Cursor
+from opencqrs_py.model.progress import Cursor, PartitionStatus, ProcessorState
 from opencqrs_py.processing.error_text import error_text, one_line
 from opencqrs_py.processing.group import GroupProcessing
 from opencqrs_py.processing.ports import BackOff, Clock, EventSource, ProgressTracker
@@ -133,8 +133,17 @@ def _claimed(run: GroupRun, owner: str) -> tuple[Cursor, ...]:
     run.prepare()
     tracker, source, initial = run.processing.tracker, run.processing.source, run.initial()
     cursors = tracker.claim(run.group, run.partitions, initial, owner, fingerprint=source.fingerprint(initial))
-    for cursor in cursors:
-        check_log(run.group, source, cursor)
+    try:
+        for cursor in cursors:
+            check_log(run.group, source, cursor)
+    except EventStoreError as error:
+        for cursor in cursors:
+            failed = ProcessorState.FAILED
+            status = PartitionStatus(
+                run.group, cursor.partition, cursor.stored, failed, 0, f"[{error.code}] {error.what}"
+            )
+            tracker.report(replace(status, failure=cursor.failure), cursor.epoch)
+        raise
     return cursors
 
 

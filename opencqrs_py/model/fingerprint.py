@@ -15,7 +15,8 @@ __all__ = ["LogMark", "another_log", "check_mark"]
 _LONGEST = 1_000  # characters; the progress table of every database holds as many
 _WAYS_OUT = (
     "put back the event store that the progress belongs to; or rebuild the group: delete its read model and its rows "
-    "in opencqrs_progress; or, to continue from here all the same, set log_fingerprint to NULL in those rows"
+    "in opencqrs_progress; or, to continue from here all the same, set log_fingerprint to NULL in those rows, and "
+    "position to the newest event's if it is beyond it"
 )
 
 
@@ -81,8 +82,8 @@ def check_mark(
     if found is not None and found.text == fingerprint:
         return
     expected = _described(fingerprint)
-    there = f"it holds {found}" if found is not None else f"there is none, and the log ends at {head()}"
-    raise another_log(f"at position {marked} it should hold {expected}, but {there}", where)
+    there = f"it holds {found}" if found is not None else f"there is none: the log ends at position {head()}"
+    raise another_log(f"it should hold {expected}, but {there}", where)
 
 
 def another_log(what: str, where: str) -> EventStoreError:

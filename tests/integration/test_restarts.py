@@ -242,6 +242,9 @@ def test_a_store_that_was_restored_and_has_grown_is_refused_and_nothing_is_handl
     assert caught.value.what.startswith("group 'rows' partition 0/1: ")
     assert "should hold event e5 of shop at position 5, but it holds event other of shop" in caught.value.what
     assert project.rows() == [1, 2, 3, 4, 5]
+    (partition,) = project.application().status()[0].partitions
+    assert partition.state is ProcessorState.FAILED
+    assert partition.error.startswith("[OCQ-316] group 'rows' partition 0/1: the event store is not the one")
 
 
 def test_status_says_of_progress_beyond_the_newest_event_that_the_store_is_another_one(

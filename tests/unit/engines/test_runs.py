@@ -167,6 +167,36 @@ def test_a_group_that_cannot_be_prepared_is_not_claimed(tracker: Tracker) -> Non
     assert tracker.log == []
 
 
+def test_an_outage_while_a_group_is_prepared_is_waited_for_and_reported(
+    tracker: Tracker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits: list[float] = []
+    monkeypatch.setattr("opencqrs_py.engines.runs.time.sleep", waits.append)
+    errors = [ConnectionError("away"), ConnectionError("still away")]
+
+    def prepare() -> None:
+        if errors:
+            raise errors.pop(0)
+
+    observer = Watching()
+    (first, _) = claim(run_of(tracker, prepare, lambda: 0), "me", FakeClock(), observer)
+    assert waits == [0.5, 1.0]
+    assert [(notice.action, str(notice.trouble), notice.wait) for notice in observer.notices] == [
+        (Action.WAIT, "ConnectionError: away", 0.5),
+        (Action.WAIT, "ConnectionError: still away", 1.0),
+    ]
+    assert first.cursor.stored == 0
+
+
+def test_a_database_that_cannot_be_reached_at_all_is_an_error(tracker: Tracker) -> None:
+    def statuses() -> list[PartitionStatus]:
+        raise ConnectionError("no such host")
+
+    tracker.statuses = statuses  # type: ignore[method-assign]
+    with pytest.raises(ConnectionError):
+        claim(run_of(tracker, lambda: None, lambda: 0), "me", FakeClock())
+
+
 def test_an_outage_is_not_made_worse_by_what_cannot_be_published(tracker: Tracker) -> None:
     tracker.error = ConnectionError("away")
     publish(tracker, supervised())
