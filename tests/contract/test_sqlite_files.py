@@ -261,12 +261,13 @@ def test_after_a_close_the_next_file_is_followed(database: Database, path: Path)
     writes(database)
 
 
-@pytest.mark.parametrize("url", ["sqlite://", "sqlite:///:memory:"])
+@pytest.mark.parametrize("url", ["sqlite://", "sqlite:///:memory:", "sqlite:///file:/shared?vfs=memdb&uri=true"])
 def test_a_database_in_memory_has_no_file(url: str) -> None:
     database = Database(url)
     with database.writing() as connection:
         connection.exec_driver_sql("CREATE TABLE written (value TEXT)")
     writes(database)
+    reads(database)
     database.close()
 
 

@@ -41,19 +41,23 @@ class DatabaseFile:
         self._beside: tuple[Path, ...] = ()
         self._lost: Path | None = None  # a file beside it; other connections would not notice that
 
+    @property
+    def is_followed(self) -> bool:
+        """Whether there is a file, as the first connection has shown; a database in memory has none."""
+        return self._identity is not None
+
     def follow(self, connection: Connection) -> None:
         """Take note of the file that the first connection has opened."""
         if self._name is None or self._identity is not None:
             return
         driver: Any = connection.connection.dbapi_connection
         resolved = driver.execute("PRAGMA database_list").fetchone()[2]
-        if not resolved:  # a database in memory
-            self._name = None
-            return
         # By its own name, a link that leads to another file later is noticed, too.
         self._path = Path(resolved if self._name.startswith("file:") else self._name).absolute()
         self._beside = tuple(Path(resolved + suffix) for suffix in _BESIDE)
-        self._identity = _identity_of(self._path)
+        self._identity = _identity_of(self._path) if resolved else None
+        if self._identity is None:  # a database in memory, which may have a name all the same
+            self._name = None
 
     def check(self, connection: Connection | None = None) -> None:
         """Raise if the file is not in its place.

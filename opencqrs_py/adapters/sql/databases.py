@@ -243,7 +243,7 @@ class Database:
             if of_handlers or isinstance(error, DBAPIError):
                 with suppress(Exception):  # of one that is closed or cut already
                     connection.connection.rollback()
-                    if self.kind != "sqlite" or self._url.database not in (None, "", ":memory:"):
+                    if self.kind != "sqlite" or self._file.is_followed:
                         connection.invalidate()
             raise
 
