@@ -15,7 +15,7 @@ from opencqrs_py.model.event import Event
 from opencqrs_py.model.exact_numbers import loses_digits, read_json
 from opencqrs_py.processing.annotated_numbers import Conversion, conversion_of_fields, converted, mentions_decimal
 
-__all__ = ["NO_OBJECTS", "Decoder", "QuickDecoder", "decodable", "decoder_for", "quick_decoder_for"]
+__all__ = ["NO_OBJECTS", "Decoder", "QuickDecoder", "decodable", "decoder_for", "quick_decoder_for", "yields_others"]
 
 Decoder = Callable[[Event], Any]
 """From an event to an object; explains what is wrong with one that does not fit."""
@@ -29,6 +29,8 @@ NO_OBJECTS = frozenset({list, str, int, float, Decimal, bool, type(None)})
 """What JSON becomes that is no JSON object."""
 
 _PROBLEMS_SHOWN = 5
+_OF_ITS_OWN = ("model", "dataclass")  # schemas that make an object of the class itself
+_NOT_OF_PROJECTS = frozenset({"builtins", "typing", "pydantic.main", "pydantic.root_model"})
 
 
 def decodable(annotation: object) -> bool:
@@ -76,6 +78,33 @@ def quick_decoder_for(event_class: type) -> QuickDecoder | None:
     if plain is object or hasattr(plain, "__attrs_attrs__"):
         return None
     return _validation(plain)
+
+
+@cache
+def yields_others(event_class: type) -> bool:
+    """Return whether decoding to a class may yield an object of another class, such as a child of it.
+
+    So it is with a class that pydantic makes by code of the project (a validator around or after it, a schema of its
+    own, such as a discriminated union), and with one that has a ``__new__`` of its own.
+    """
+    plain = get_origin(event_class) or event_class
+    if not isinstance(plain, type) or plain in (dict, object, Mapping) or is_typeddict(plain):
+        return False
+    if any("__new__" in vars(cls) for cls in plain.__mro__ if cls.__module__ not in _NOT_OF_PROJECTS):
+        return True
+    return decodable(plain) and not hasattr(plain, "__attrs_attrs__") and _outermost(plain) not in _OF_ITS_OWN
+
+
+def _outermost(event_class: type) -> str:
+    """Return the type of pydantic's schema of a class, below its definitions."""
+    try:
+        schema: Mapping[str, Any] = TypeAdapter(event_class).core_schema
+    except (PydanticUserError, PydanticUndefinedAnnotation):
+        return "model"  # its decoder says what is wrong
+    definitions = {one["ref"]: one for one in schema.get("definitions", ())}
+    while schema["type"] in ("definitions", "definition-ref"):
+        schema = schema["schema"] if schema["type"] == "definitions" else definitions[schema["schema_ref"]]
+    return str(schema["type"])
 
 
 def _json_object(event: Event) -> dict[str, Any]:

@@ -179,19 +179,21 @@ class Dispatcher:
         """Read a stored event and do what the types of its results ask for."""
         wanted = [(one, plan) for one in self._read(event, work.partition) if not (plan := self._plan(one)).empty]
         called = [(one, plan.calls) for one, plan in wanted if plan.calls is not None]
+        unmatched = 0  # by the classes of what was decoded
 
         def call() -> None:
+            nonlocal unmatched
             for one, run in called:
-                run(one, raw, work, gathered)
+                unmatched += not run(one, raw, work, gathered)
 
         if called and self._interceptors.of_events:
             self._interceptors.around_event(called[0][0], raw, work, call)
         else:
             call()
-        for one, plan in wanted:
-            if plan.gathers is not None:
-                plan.gathers(one, raw, work, gathered)
-        return bool(wanted)
+        kept = [(one, plan.gathers) for one, plan in wanted if plan.gathers is not None]
+        for one, gathers in kept:
+            unmatched += not gathers(one, raw, work, gathered)
+        return len(called) + len(kept) > unmatched
 
     def _plan(self, event: Event) -> Plan:
         return self._planner.plan(event.type)

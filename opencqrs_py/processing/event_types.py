@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, get_origin, is_typeddict
 
 from opencqrs_py.model.handler import event_type_of
+from opencqrs_py.processing.decoding import yields_others
 
-__all__ = ["ANYTHING", "EventTypes", "TypeResolver", "plain"]
+__all__ = ["ANYTHING", "EventTypes", "TypeResolver", "is_a", "may_yield", "plain"]
 
 TypeResolver = Callable[[str], type | None]
 """Returns the event class of a type, ``None`` if it knows none."""
@@ -88,6 +89,15 @@ class EventTypes:
                 return child
         return None
 
+    def parent_for(self, wanted: Sequence[Any], event_type: str) -> Any:
+        """Return the class that stands for a type and may yield one of ``wanted``, a child of it; ``None`` for none.
+
+        Source:
+            Decision K7.
+        """
+        stand_ins = self.classes_of(event_type)
+        return next((cls for asked in map(plain, wanted) for cls in stand_ins if may_yield(cls, asked)), None)
+
 
 def plain(cls: Any) -> Any:
     """Return a class without its type arguments."""
@@ -99,3 +109,8 @@ def is_a(cls: Any, parent: Any) -> bool:
     if is_typeddict(parent) or is_typeddict(cls):
         return cls is parent
     return issubclass(cls, parent)
+
+
+def may_yield(cls: Any, child: Any) -> bool:
+    """Return whether decoding to ``cls`` may yield a ``child`` of it."""
+    return child not in ANYTHING and is_a(child, cls) and yields_others(cls)

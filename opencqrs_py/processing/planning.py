@@ -13,8 +13,14 @@ from opencqrs_py.model.event import Event
 from opencqrs_py.model.rows import EventRows
 from opencqrs_py.processing.awaiting import finish
 from opencqrs_py.processing.binding import BoundHandler, Call, CallOfWork
-from opencqrs_py.processing.decoding import NO_OBJECTS, Decoder, QuickDecoder, decoder_for, quick_decoder_for
-from opencqrs_py.processing.event_types import ANYTHING, EventTypes, is_a, plain
+from opencqrs_py.processing.decoding import (
+    NO_OBJECTS,
+    Decoder,
+    QuickDecoder,
+    decoder_for,
+    quick_decoder_for,
+)
+from opencqrs_py.processing.event_types import ANYTHING, EventTypes, is_a, may_yield, plain
 from opencqrs_py.processing.interception import Interceptors
 from opencqrs_py.processing.interrupts import raise_interrupt
 from opencqrs_py.processing.roles import Kind
@@ -60,17 +66,21 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """One handler of a plan: to which class data are decoded, how, whether the object may be shared, and the call."""
+    """One handler of a plan: to which class data are decoded, how, whether the object may be shared, and the call.
+
+    ``only`` are the classes of which the object must be, where decoding may yield one of another class (K7).
+    """
 
     decoded_as: Any
     decode: Decoder | None
     call: Call
     shares: bool = False
+    only: tuple[type, ...] | None = None
 
     @property
     def quick(self) -> QuickDecoder | None:
         """The decoder for the usual case, if there is one."""
-        return None if self.decode is None else quick_decoder_for(self.decoded_as)
+        return None if self.decode is None or self.only else quick_decoder_for(self.decoded_as)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +90,7 @@ class _Fill:
     number: int
     decode: Decoder
     whole: bool
+    only: tuple[type, ...] | None
 
 
 class Planner:
@@ -121,7 +132,9 @@ class Planner:
         if plan is None:
             steps = list(filter(None, (self._step(bound, call, event_type) for bound, call in self._singles)))
             kept = enumerate((bound, self._step(bound, call, event_type)) for bound, call in self._lists)
-            fills = [_Fill(n, step.decode or _undecoded, self._whole(bound)) for n, (bound, step) in kept if step]
+            fills = [
+                _Fill(n, step.decode or _undecoded, self._whole(bound), step.only) for n, (bound, step) in kept if step
+            ]
             plan = Plan(_calling(steps) if steps else None, _gathering(fills) if fills else None)
             self._plans[event_type] = plan
         return plan
@@ -206,12 +219,16 @@ class Planner:
         if not wanted:
             return _Step(None, None, call)
         decoded_as = self._types.class_for(wanted, event_type) or (plain(wanted[0]) if patterns else None)
-        return None if decoded_as is None else _Step(decoded_as, decoder_for(decoded_as), call, immutable(decoded_as))
+        if decoded_as is not None:
+            return _Step(decoded_as, decoder_for(decoded_as), call, immutable(decoded_as))
+        parent = self._types.parent_for(wanted, event_type)
+        return None if parent is None else _Step(parent, decoder_for(parent), call, only=tuple(map(plain, wanted)))
 
     def _check(self, bound: BoundHandler) -> None:
         known = self._types.all_classes()
         for wanted in map(plain, bound.signature.event_classes):
-            needed = [wanted] if wanted in ANYTHING else [cls for cls in known if is_a(cls, wanted)]
+            leading = (cls for cls in known if is_a(cls, wanted) or may_yield(cls, wanted))
+            needed = [wanted] if wanted in ANYTHING else list(leading)
             if bound.handler.mark.types or self._types.open:
                 needed.append(wanted)
             if not needed:
@@ -230,6 +247,8 @@ def _open(bound: BoundHandler) -> bool:
 
 
 def _calling(steps: Sequence[_Step]) -> Run:
+    if any(step.only for step in steps):
+        return _calling_those_that_match(steps)
     if len(steps) == 1:
         return _calling_one(steps[0])
 
@@ -240,6 +259,26 @@ def _calling(steps: Sequence[_Step]) -> Run:
                 decoded[step.decoded_as] = step.decode(event)
             finish(step.call(decoded[step.decoded_as], event, raw, work))
         return True
+
+    return run
+
+
+def _calling_those_that_match(steps: Sequence[_Step]) -> Run:
+    """The same where only the decoded object tells which handlers want it; each of them gets one of its own."""
+
+    def run(event: Event, raw: Event, work: Work, _gathered: Sequence[Gathered]) -> bool:
+        unused: dict[Any, Any] = {}
+        called = False
+        for step in steps:
+            decoded = None
+            if step.decode is not None:
+                decoded = unused.pop(step.decoded_as) if step.decoded_as in unused else step.decode(event)
+            if step.only and not issubclass(type(decoded), step.only):
+                unused[step.decoded_as] = decoded
+                continue
+            finish(step.call(decoded, event, raw, work))
+            called = True
+        return called
 
     return run
 
@@ -277,17 +316,22 @@ def _calling_quickly(call: Call, quick: QuickDecoder, decode: Decoder) -> Run:
 
 
 def _gathering(fills: Sequence[_Fill]) -> Run:
-    if len(fills) == 1 and not fills[0].whole:
+    if len(fills) == 1 and not fills[0].whole and not fills[0].only:
         return _gathering_objects(fills[0])
 
     def run(event: Event, raw: Event, _work: Work, gathered: Sequence[Gathered]) -> bool:
+        kept = False
         for fill in fills:
             of_chunk = gathered[fill.number]
-            of_chunk.decoded.append(fill.decode(event))
+            decoded = fill.decode(event)
+            if fill.only and not issubclass(type(decoded), fill.only):
+                continue
+            kept = True
+            of_chunk.decoded.append(decoded)
             if fill.whole:
                 of_chunk.events.append(event)
                 of_chunk.raws.append(raw)
-        return True
+        return kept
 
     return run
 
