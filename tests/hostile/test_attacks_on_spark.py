@@ -17,6 +17,9 @@ ENGINE = "spark"
 AT_ONCE = 12
 """Groups of one application."""
 
+BATCHES_OF_A_SESSION = 4
+"""Python workers keep the connections of every group that they have built, and servers allow a hundred or so."""
+
 pytestmark = pytest.mark.filterwarnings("ignore")  # what attacks leave open is theirs
 
 
@@ -25,6 +28,8 @@ class Batches:
 
     def __init__(self, chosen: list[Combination], arena: Arena) -> None:
         self._arena = arena
+        self._sessions = Sessions(SessionSettings(master="local[2]", name="hostile"))
+        self._run_in_session = 0
         self._batches = list(_batches(chosen))
         self._ordeals: dict[Combination, Ordeal] = {}
 
@@ -34,7 +39,18 @@ class Batches:
             self._run(batch)
         return self._ordeals[combination]
 
+    def close(self) -> None:
+        self._sessions.close()
+
+    def _open(self) -> None:
+        if self._run_in_session == BATCHES_OF_A_SESSION:
+            self._sessions.close()
+            self._run_in_session = 0
+        self._sessions.open()
+        self._run_in_session += 1
+
     def _run(self, batch: list[Combination]) -> None:
+        self._open()
         targets = self._arena.targets(batch)
         ordeals = undergone(targets, lambda those: run_application(those, ENGINE))
         if len(batch) > 1 and any(ordeal.broke_off for ordeal in ordeals.values()):
@@ -56,10 +72,9 @@ def _batches(chosen: list[Combination]) -> Iterator[list[Combination]]:
 @pytest.fixture(scope="module")
 def batches(request: pytest.FixtureRequest, arena: Arena) -> Iterator[Batches]:
     here = [item for item in request.session.items if item.path == request.path]
-    sessions = Sessions(SessionSettings(master="local[2]", name="hostile"))
-    sessions.open()
-    yield Batches([item.callspec.params["combination"] for item in here], arena)  # type: ignore[attr-defined]
-    sessions.close()
+    made = Batches([item.callspec.params["combination"] for item in here], arena)  # type: ignore[attr-defined]
+    yield made
+    made.close()
 
 
 def test_an_attack_leaves_a_right_read_model_or_a_stopped_partition(combination: Combination, batches: Batches) -> None:

@@ -129,6 +129,7 @@ ENTITIES.map_imperatively(Another, OTHER)
         name="an object is made transient",
         extra="from sqlalchemy.orm import make_transient",
         before="for one in list(session.new):\n    make_transient(one)",
+        kinds=("single", "class", "async"),  # in a list handler the objects are its own, which it may drop
         ends=EITHER,
     ),
     Attack(
