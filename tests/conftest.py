@@ -14,6 +14,8 @@ from types import ModuleType
 
 import pytest
 
+from opencqrs_py.model.masking import forget
+
 FreshUrl = Callable[[str], str]
 
 SERVERS = Path(__file__).parents[1] / "benchmarks" / "servers.py"
@@ -39,6 +41,13 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
                 seconds["/".join(report.location[0].split("/")[:2])] += report.duration
     if told := ", ".join(f"{folder} {taken:.0f} s" for folder, taken in seconds.most_common()):
         terminalreporter.write_line(f"time of the tests: {told}")
+
+
+@pytest.fixture(autouse=True)
+def secrets_are_forgotten() -> Iterator[None]:
+    """Lets no message lack a word that was the password of another test."""
+    yield
+    forget()
 
 
 @pytest.fixture(scope="session", autouse=True)

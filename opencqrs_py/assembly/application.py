@@ -119,6 +119,7 @@ class Application:
             events_rule(loaded.settings),
             loaded.settings.event_store.api_token or "",
             mapping_of(loaded.settings.event_store.mapping, loaded.settings.event_store.url),
+            loaded.secrets,
         )
         self._scan: Scan | None = None
         self._starting = Lock()  # held while a thread is in start()

@@ -14,6 +14,7 @@ from opencqrs_py.config import EffectiveGroup
 from opencqrs_py.config.names import listed
 from opencqrs_py.errors import AssemblyError
 from opencqrs_py.model.mapping import TableMapping
+from opencqrs_py.model.masking import remember
 from opencqrs_py.processing.group import GroupProcessing
 
 __all__ = ["Blueprint", "GroupRecipe", "UserModules"]
@@ -56,6 +57,7 @@ class Blueprint:
         events: What settings say of how stored events are read.
         api_token: What EventSourcingDB asks for.
         mapping: The table of another system that is the event store, ``None`` for a store of ours.
+        secrets: Secret values of the settings, which no message must show.
     """
 
     modules: UserModules
@@ -63,6 +65,7 @@ class Blueprint:
     events: EventsRule = PLAIN
     api_token: str = field(default="", repr=False)
     mapping: TableMapping | None = None
+    secrets: tuple[str, ...] = field(default=(), repr=False)
 
     @property
     def event_store_url(self) -> str:
@@ -100,6 +103,7 @@ class GroupRecipe:
         )
 
         self._check_handlers()
+        remember(self.blueprint.secrets)
         container = assemble(self.blueprint)
         add_groups(container, [self.settings])
         processing: GroupProcessing = container.groups()[self.settings.name].processing()

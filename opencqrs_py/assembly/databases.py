@@ -77,7 +77,7 @@ class DatabaseChoice:
     """
 
     decision: Decision
-    url: str = ""
+    url: str = field(default="", repr=False)
     ref: str = ""
 
 

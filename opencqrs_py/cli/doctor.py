@@ -13,6 +13,7 @@ import click
 from opencqrs_py.cli.options import ProjectOptions, format_option, project_options
 from opencqrs_py.cli.output import clean, print_json, stdout
 from opencqrs_py.errors import ExplainedError, OpenCqrsError
+from opencqrs_py.model.masking import scrubbed
 from opencqrs_py.processing.error_text import one_line
 
 __all__ = ["doctor_command"]
@@ -60,7 +61,7 @@ def _checked(subject: str, look: Callable[[], str]) -> Iterator[Finding]:
     except OpenCqrsError as error:
         explained = error if isinstance(error, ExplainedError) else ExplainedError("", str(error))
         where = f", {explained.where}" if explained.where else ""
-        yield Finding(subject, fine=False, found=f"{explained.what}{where}", fix=explained.fix)
+        yield Finding(subject, fine=False, found=scrubbed(f"{explained.what}{where}"), fix=explained.fix)
     except Exception as error:  # a check must not end the examination
         yield Finding(subject, fine=False, found=one_line(error))
 

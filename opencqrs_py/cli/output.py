@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from opencqrs_py.errors import OpenCqrsError
+from opencqrs_py.model.masking import scrubbed
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -50,9 +51,9 @@ def explain(error: OpenCqrsError) -> None:
     from opencqrs_py.processing.tracebacks import own_frames  # noqa: PLC0415 only when something went wrong
 
     console = stderr()
-    console.print(clean(str(error)), style="red", markup=False, highlight=False, soft_wrap=True)
+    console.print(clean(scrubbed(str(error))), style="red", markup=False, highlight=False, soft_wrap=True)
     if error.__cause__ is not None and getattr(error, "code", "") == "OCQ-507":
-        console.print(clean(own_frames(error.__cause__)), markup=False, highlight=False, soft_wrap=True)
+        console.print(clean(scrubbed(own_frames(error.__cause__))), markup=False, highlight=False, soft_wrap=True)
 
 
 def clean(text: str) -> str:

@@ -31,11 +31,11 @@ if TYPE_CHECKING:
     )
     from opencqrs_py.config.inheritance import effective_group
     from opencqrs_py.config.loading import load
-    from opencqrs_py.config.masking import mask_url
     from opencqrs_py.config.origin import Origin, OriginKind
     from opencqrs_py.config.pinning import pinned
     from opencqrs_py.config.problems import ConfigurationWarning
     from opencqrs_py.config.settings import GroupSettings, Settings
+    from opencqrs_py.model.masking import mask_url
 
 __all__ = [
     "Configuration",
@@ -80,7 +80,7 @@ _MODULES = {
     "Settings": "settings",
     "effective_group": "inheritance",
     "load": "loading",
-    "mask_url": "masking",
+    "mask_url": ".model.masking",
     "pinned": "pinning",
 }
 
@@ -89,4 +89,4 @@ def __getattr__(name: str) -> Any:
     if name not in _MODULES:
         msg = f"module {__name__!r} has no attribute {name!r}"
         raise AttributeError(msg)
-    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+    return getattr(import_module(f".{_MODULES[name]}", __name__), name)

@@ -10,7 +10,6 @@ from opencqrs_py.config.addressing import path_of
 from opencqrs_py.config.effective import EffectiveGroup
 from opencqrs_py.config.free_names import FreeNamesInUse
 from opencqrs_py.config.inheritance import Inherited, LeafName, Level, effective_group, inherited
-from opencqrs_py.config.masking import MASK, holds_secret, mask_url
 from opencqrs_py.config.merging import Merged
 from opencqrs_py.config.names import kebab, listed, nearest
 from opencqrs_py.config.origin import BUILT_IN, Origin, OriginKind
@@ -21,6 +20,7 @@ from opencqrs_py.config.tree import FreeNames, Leaf, ListLeaf, Path, Section, di
 from opencqrs_py.config.value_types import NO_FACT, Fact
 from opencqrs_py.config.writing import written
 from opencqrs_py.errors import ConfigurationError
+from opencqrs_py.model.masking import MASK, holds_secret, mask_url, secrets_in
 
 __all__ = ["Configuration", "EffectiveValue"]
 
@@ -66,7 +66,7 @@ class Configuration:
     ignored: tuple[str, ...] = ()
     _merged: Merged = field(default_factory=Merged, repr=False)
     _names: FreeNamesInUse = field(default_factory=FreeNamesInUse, repr=False)
-    _secrets: frozenset[Path] = field(default=frozenset(), repr=False)
+    _secrets: Mapping[Path, frozenset[str]] = field(default_factory=dict, repr=False)
     _bound_for: Callable[[Mapping[str, str]], Configuration] | None = field(default=None, repr=False, compare=False)
 
     @classmethod
@@ -160,6 +160,24 @@ class Configuration:
             result.extend(self._group_values(name))
         return result
 
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """The secret values that the settings hold, for :func:`opencqrs_py.model.masking.remember`.
+
+        What a folder of secrets says under another name, such as ``spark.master``, is hidden, but not among them: in
+        the messages of others it would hide ordinary words.
+        """
+        found: dict[str, None] = {}
+        for bound in self._merged.winners():
+            value = self._in_settings(bound.path)
+            if isinstance(value, str) and self._names_secret(bound.path):
+                found[value] = None
+            elif not bound.origin.is_secret:
+                found.update(dict.fromkeys(self._secrets.get(bound.path, ())))
+            if isinstance(value, str):
+                found.update(dict.fromkeys(secrets_in(value)))
+        return tuple(found)
+
     def masked_url(self, url: str) -> str:
         """Return ``url`` with its password shown as ``***``."""
         return mask_url(url)
@@ -240,29 +258,30 @@ class Configuration:
     def _effective(self, path: Path, value: object, origin: Origin) -> EffectiveValue:
         node = node_at(self._root, path)
         fact = node.fact if isinstance(node, Leaf | ListLeaf) else NO_FACT
-        text = MASK if value is not None and self._is_hidden(path, origin) else written(value, fact)
-        return EffectiveValue(display(self._root, path), _without_password(text, fact), origin, origin.is_default)
+        text = written(value, fact)
+        if value is not None and self._is_hidden(path, origin, fact):
+            text = MASK
+        for secret in sorted(self._secrets.get(path, ()), key=len, reverse=True):
+            text = text.replace(secret, MASK) if secret else text
+        return EffectiveValue(display(self._root, path), mask_url(text), origin, origin.is_default)
 
     def _as_written(self, bound: Bound) -> EffectiveValue:
         """Return what a source says, placeholders and all."""
-        node = node_at(self._root, bound.path)
-        fact = node.fact if isinstance(node, Leaf | ListLeaf) else NO_FACT
         items = bound.value if isinstance(bound.value, tuple) else (bound.value,)
         text = ", ".join("null" if item is None else str(item) for item in items)
-        if bound.value is not None and self._is_hidden(bound.path, bound.origin):
+        if bound.value is not None and (self._names_secret(bound.path) or bound.origin.is_secret):
             text = MASK
         path = display(self._root, bound.path)
-        return EffectiveValue(path, _without_password(text, fact), bound.origin, is_default=False)
+        return EffectiveValue(path, mask_url(text), bound.origin, is_default=False)
 
-    def _is_hidden(self, path: Path, origin: Origin) -> bool:
+    def _is_hidden(self, path: Path, origin: Origin, fact: Fact) -> bool:
+        """Return whether nothing of a value is shown; of a URL with a secret in it, the rest is."""
+        return origin.is_secret or self._names_secret(path) or (path in self._secrets and not fact.is_url)
+
+    def _names_secret(self, path: Path) -> bool:
         node = node_at(self._root, path)
-        is_secret = isinstance(node, Leaf) and node.secret
-        return is_secret or holds_secret(path[-1]) or path in self._secrets or origin.is_secret
+        return (isinstance(node, Leaf) and node.secret) or holds_secret(path[-1])
 
 
 def _of_group(path: Path) -> bool:
     return path[: len(GROUPS)] == GROUPS and len(path) == len(GROUPS) + 3
-
-
-def _without_password(text: str, fact: Fact) -> str:
-    return mask_url(text) if fact.is_url else text

@@ -23,6 +23,7 @@ from opencqrs_py.config.resolution import Resolved, resolved_values
 from opencqrs_py.config.settings import Settings
 from opencqrs_py.config.tree import ListLeaf, Section, display, leaves, tree_of
 from opencqrs_py.config.validation import validated
+from opencqrs_py.model.masking import remember
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
@@ -124,7 +125,7 @@ class _Sources:
         configured = tuple(settings.event_handling.groups)
         _warn_of_groups(configured, tuple(groups), combined, root, findings)
         known = {canonical(name) for name in configured}
-        return Configuration(
+        configuration = Configuration(
             settings,
             self.ranking.profiles,
             self.reader.files,
@@ -133,9 +134,11 @@ class _Sources:
             tuple(findings.ignored),
             combined,
             names,
-            frozenset(result.secrets),
+            result.secrets,
             self.configuration,
         )
+        remember(configuration.secrets)
+        return configuration
 
     def _searched(self) -> str:
         """Return where a value could have stood."""

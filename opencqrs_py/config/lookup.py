@@ -10,6 +10,7 @@ from opencqrs_py.config.addressing import path_of
 from opencqrs_py.config.entries import Nothing
 from opencqrs_py.config.names import PREFIX, canonical, letters_and_digits, split_key
 from opencqrs_py.config.placeholders import Found
+from opencqrs_py.model.masking import holds_secret
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -32,8 +33,8 @@ class OwnKeys:
         """Put ``entries`` on top of what is there."""
         for entry in entries:
             if (text := _text(entry.value)) is not None:
-                name = "".join("".join(pieces) for pieces in entry.pieces)
-                self._found[letters_and_digits(name)] = Found(text, entry.origin.is_secret)
+                name = ".".join(".".join(pieces) for pieces in entry.pieces)
+                self._found[letters_and_digits(name)] = Found(text, entry.origin.is_secret or holds_secret(name))
 
     def __call__(self, name: str) -> Found | None:
         """Return what ``name``, in any spelling, stands for."""
@@ -63,7 +64,7 @@ class Lookup:
         if name == "random.uuid":
             return Found(str(uuid4()))
         if name in self.environ:
-            return Found(self.environ[name])
+            return Found(self.environ[name], holds_secret(name))
         if canonical(split_key(name)[0]) == PREFIX:
             return self._setting(name)
         return self.own(name)
@@ -72,7 +73,11 @@ class Lookup:
         path = path_of(name, self.root, self.names)
         bound = self.merged.winner(path) if path else None
         text = _text(bound.value) if bound else None
-        return None if bound is None or text is None else Found(text, bound.origin.is_secret)
+        return (
+            None
+            if bound is None or text is None
+            else Found(text, bound.origin.is_secret or holds_secret(bound.path[-1]))
+        )
 
 
 def _text(value: Value) -> str | None:

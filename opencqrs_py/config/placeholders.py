@@ -18,10 +18,17 @@ _MARK = re.compile(r"\\\$\{|\$\{|[{}:]")
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The text that a placeholder stands for, and whether it is secret."""
+    """The text that a placeholder stands for.
+
+    Args:
+        text: The text.
+        secret: Whether it is secret by where it stands, a folder of secrets, or by its name.
+        values: The secret parts of it.
+    """
 
     text: str
     secret: bool = False
+    values: frozenset[str] = frozenset()
 
 
 class PlaceholderError(Exception):
@@ -70,7 +77,8 @@ def resolved(
         msg = f"more than {MOST_CHAINED} placeholders refer to each other in a chain"
         raise PlaceholderError(msg)
     expansion = _Expansion(lookup, stack, budget or Budget())
-    parts, secret, position, length = [], False, 0, 0
+    parts: list[str] = []
+    secret, values, position, length = False, frozenset[str](), 0, 0
     while (start := text.find("${", position)) >= 0:
         if start > 0 and text[start - 1] == "\\":
             parts += [text[position : start - 1], "${"]
@@ -79,17 +87,18 @@ def resolved(
         end, colon = _end_of(text, start)
         found = expansion.replaced(text[start + 2 : end], colon - start - 2 if colon >= 0 else -1)
         parts += [text[position:start], found.text]
-        secret, position, length = secret or found.secret, end + 1, length + len(found.text)
+        secret, values = secret or found.secret, values | found.values
+        position, length = end + 1, length + len(found.text)
         if length > MOST_CHARACTERS:
             msg = f"it comes to more than {MOST_CHARACTERS:,} characters"
             raise PlaceholderError(msg)
-    return Found("".join((*parts, text[position:])), secret)
+    return Found("".join((*parts, text[position:])), secret, values)
 
 
 def resolved_value(
     value: object, lookup: Callable[[str], Found | None], budget: Budget | None = None
-) -> tuple[object, bool]:
-    """Return a text, or each text of a tuple, with its placeholders replaced, and whether that made it secret.
+) -> tuple[object, frozenset[str]]:
+    """Return a text, or each text of a tuple, with its placeholders replaced, and what of it is secret thereby.
 
     Raises:
         PlaceholderError: As by :func:`resolved`.
@@ -97,12 +106,12 @@ def resolved_value(
     match value:
         case str(text) if has_placeholder(text):
             found = resolved(text, lookup, budget=budget)
-            return found.text, found.secret
+            return found.text, found.values
         case tuple(items):
             parts = [resolved_value(item, lookup, budget) for item in items]
-            return tuple(item for item, _ in parts), any(secret for _, secret in parts)
+            return tuple(item for item, _ in parts), frozenset[str]().union(*(secrets for _, secrets in parts))
         case _:
-            return value, False
+            return value, frozenset()
 
 
 def _end_of(text: str, start: int) -> tuple[int, int]:
@@ -148,7 +157,7 @@ class _Expansion:
         found = self.lookup(name)
         if found is not None:
             inner = resolved(found.text, self.lookup, (*self.stack, name), self.budget)
-            return Found(inner.text, inner.secret or found.secret)
+            return Found(inner.text, secret=True, values=inner.values | {inner.text}) if found.secret else inner
         if colon >= 0:
             return self._inside(content[colon + 1 :])
         msg = f"nothing is known of ${{{written}}}"

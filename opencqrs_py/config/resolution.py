@@ -27,11 +27,11 @@ class Resolved:
 
     Args:
         values: Final value by path.
-        secrets: Paths of the values that came from a secret.
+        secrets: What of a value is secret since a placeholder or a folder of secrets has brought it in, by path.
     """
 
     values: dict[Path, object] = field(default_factory=dict)
-    secrets: set[Path] = field(default_factory=set)
+    secrets: dict[Path, frozenset[str]] = field(default_factory=dict)
 
 
 def resolved_values(merged: Merged, lookup: Lookup, root: Section, findings: Findings) -> Resolved:
@@ -39,14 +39,16 @@ def resolved_values(merged: Merged, lookup: Lookup, root: Section, findings: Fin
     result, budget = Resolved(), Budget()
     for bound in merged.winners():
         try:
-            value, secret = resolved_value(bound.value, lookup, budget)
+            value, secrets = resolved_value(bound.value, lookup, budget)
         except PlaceholderError as error:
             _report(error, display(root, bound.path), bound.origin, findings)
             continue
         is_list = isinstance(value, str | tuple) and isinstance(node_at(root, bound.path), ListLeaf)
         result.values[bound.path] = list(text_items(value)) if is_list else value
-        if secret or bound.origin.is_secret:
-            result.secrets.add(bound.path)
+        if bound.origin.is_secret:
+            secrets |= {str(value)}
+        if secrets:
+            result.secrets[bound.path] = secrets
     return result
 
 

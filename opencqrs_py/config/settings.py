@@ -10,7 +10,7 @@ import warnings
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from opencqrs_py.config.choices import (
@@ -23,7 +23,6 @@ from opencqrs_py.config.choices import (
     RetryPolicy,
     Tracking,
 )
-from opencqrs_py.config.masking import MASK, holds_secret, mask_url
 from opencqrs_py.config.value_types import (
     Attempts,
     Duration,
@@ -36,6 +35,7 @@ from opencqrs_py.config.value_types import (
     Url,
     Whole,
 )
+from opencqrs_py.model.masking import masked
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -73,21 +73,17 @@ bound_values: ContextVar[Mapping[str, object]] = ContextVar("bound_values")
 
 
 class Section(BaseModel):
-    """A part of the settings tree. Unknown names are refused, and its ``repr`` shows no password."""
+    """A part of the settings tree. Unknown names are refused; its ``repr`` and ``model_dump`` hide what is secret."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True, coerce_numbers_to_str=True)
 
     def __repr_args__(self) -> Iterable[tuple[str | None, Any]]:
         for name, value in super().__repr_args__():
-            match value:
-                case str() if name and holds_secret(name):
-                    yield name, MASK
-                case str() if "://" in value:
-                    yield name, mask_url(value)
-                case dict():
-                    yield name, {key: MASK if holds_secret(str(key)) else item for key, item in value.items()}
-                case _:
-                    yield name, value
+            yield name, masked(name or "", value)
+
+    @model_serializer(mode="wrap")
+    def _without_secrets(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return {name: masked(name, value) for name, value in serialize(self).items()}
 
 
 class FetchSettings(Section):

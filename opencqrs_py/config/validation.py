@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from opencqrs_py.config.entries import Nothing
-from opencqrs_py.config.masking import holds_secret
 from opencqrs_py.config.names import PREFIX, listed, nearest
 from opencqrs_py.config.origin import Origin, OriginKind
 from opencqrs_py.config.placeholders import has_placeholder
@@ -15,6 +14,7 @@ from opencqrs_py.config.problems import Code, Findings
 from opencqrs_py.config.settings import Settings, bound_values
 from opencqrs_py.config.sources.variables import variable_name
 from opencqrs_py.config.tree import Leaf, ListLeaf, Node, Path, Section, display, node_at, tree_of
+from opencqrs_py.model.masking import holds_secret, mask_url
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -136,7 +136,7 @@ def _is_secret(path: Path, node: Node, bound: Bound) -> bool:
 
 
 def _shown(value: object) -> str:
-    text = ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+    text = mask_url(", ".join(map(str, value)) if isinstance(value, tuple) else str(value))
     return repr(text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}…")
 
 

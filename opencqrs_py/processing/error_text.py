@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from opencqrs_py.errors import ExplainedError
+from opencqrs_py.model.masking import scrubbed
 from opencqrs_py.processing.interrupts import raise_interrupt
 
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
 MOST_NAME = 200
 MOST_MESSAGE = 4_000
 MOST_LABEL = 1_000
+_MARGIN = 1_000  # characters in which a secret would be seen that the cut divides
 
 # Control characters but tab and line end: databases refuse NUL, terminals act on others.
 _CONTROLS = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\t\n"}
@@ -102,13 +104,16 @@ def label_text(label: Callable[[], str]) -> str:
 def plain_text(text: str, most: int) -> str:
     """Return a text that every database, terminal and JSON writer takes.
 
-    Lone surrogates and control characters become visible. Of a text with more than ``most`` characters the middle is
-    left out.
+    Secrets are hidden; lone surrogates and control characters become visible. Of a text with more than ``most``
+    characters the middle is left out.
     """
     exact = str.__str__(text)  # of a child of ``str``, no method of its own is called
     if len(exact) > most:
         tail = most // 3
-        exact = f"{exact[: most - tail]} … ({len(exact):,} characters in all) … {exact[-tail:]}"
+        head, end = scrubbed(exact[: most - tail + _MARGIN]), scrubbed(exact[-tail - _MARGIN :])
+        exact = f"{head[: most - tail]} … ({len(exact):,} characters in all) … {end[-tail:]}"
+    else:
+        exact = scrubbed(exact)
     whole = exact.replace("\r\n", "\n").encode("utf-8", "backslashreplace").decode("utf-8")
     return whole.translate(_CONTROLS)
 

@@ -34,7 +34,7 @@ LEVELS = [" " * n + "a:" for n in range(1_000)]
         ("application.yaml", BOMB, ":3:5", "it holds more than 20,000 keys and values"),
         ("application.yml", MERGED, ":1:5", "it holds more than 20,000 keys and values"),
         ("application.yaml", LISTS, ":2:4", "it holds more than 20,000 keys and values"),
-        ("application.yaml", CHAIN, ":1:10", "a key has more than 100 levels: a100.x.x"),
+        ("application.yaml", CHAIN, ":1:10", "a key has more than 100 levels: a99.x.x"),
         ("application.yaml", MERGE_CHAIN, ":1:5", "more than 100 sections take over each other with <<"),
         ("application.yaml", "a: " + "[" * 100_000, ":1:103", "it is nested deeper than 100 levels"),
         ("application.yaml", "a:\n" + "- " * 100_000, ":2:199", "it is nested deeper than 100 levels"),

@@ -20,6 +20,7 @@ from opencqrs_py.adapters.eventsourcingdb.watch import ObservingWatch
 from opencqrs_py.errors import PreconditionFailedError
 from opencqrs_py.model.appending import Appended, Precondition, check
 from opencqrs_py.model.event import Event
+from opencqrs_py.model.masking import remember
 from opencqrs_py.model.selection import Selection, Slice
 from opencqrs_py.model.times import microseconds
 
@@ -53,6 +54,7 @@ class EventSourcingDbEventStore:
     gives_ids = True
 
     def __init__(self, url: str, api_token: str, *, source: str = "", stall_seconds: float = STALL_SECONDS) -> None:
+        remember([api_token])
         self._address = Address.parse(url)
         self._source = source
         self._connection = Connection(self._address, api_token, stall_seconds)

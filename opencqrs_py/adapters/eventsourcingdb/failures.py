@@ -22,6 +22,7 @@ from eventsourcingdb import (
 )
 
 from opencqrs_py.errors import EventStoreError, PreconditionFailedError
+from opencqrs_py.model.masking import scrubbed
 
 __all__ = ["EventSourcingDbAwayError", "away", "explained", "limited", "not_the_log", "other_store"]
 
@@ -132,7 +133,7 @@ def limited(seconds: float, label: str) -> EventSourcingDbAwayError:
 
 def _refused(error: DbApiError, label: str) -> EventStoreError:
     conflict = error.status == HTTPStatus.CONFLICT and error.code is None
-    text = error.description or f"status {error.status}"
+    text = scrubbed(error.description) or f"status {error.status}"
     if conflict or error.code == ErrorCode.PRECONDITION_VIOLATED:
         fix = "read the subject's events, decide anew and append again"
         return PreconditionFailedError("OCQ-320", f"a precondition does not hold ({text})", label, fix)
@@ -163,4 +164,4 @@ def _passes(error: DbApiError) -> bool:
 
 def _reason(error: BaseException) -> str:
     text = str(error).removeprefix("Server error occurred: ").removeprefix("Validation error occurred: ")
-    return text.rstrip(".") or type(error).__name__
+    return scrubbed(text.rstrip(".")) or type(error).__name__

@@ -31,6 +31,7 @@ from opencqrs_py.adapters.sql.pooling import WRITING, replace_cut_connections
 from opencqrs_py.adapters.sql.schema import in_schema
 from opencqrs_py.adapters.sql.urls import label_of, parsed_url
 from opencqrs_py.errors import EventStoreError, NonTransientError
+from opencqrs_py.model.masking import remember, scrubbed, secrets_in
 
 __all__ = ["Database"]
 
@@ -70,6 +71,7 @@ class Database:
     """
 
     def __init__(self, url: str, schema: str | None = None) -> None:
+        remember(secrets_in(url))
         parsed, named = taken_out(parsed_url(url))
         self.label = label_of(parsed)
         self.kind = kind_named(parsed.get_backend_name())
@@ -118,7 +120,9 @@ class Database:
             engine = mariadb_engine(self._url) if self.kind == "mariadb" else create_engine(self._url)
         except (ModuleNotFoundError, NoSuchModuleError) as error:
             fix = f"pip install 'opencqrs-py[{EXTRAS[self.kind]}]'"
-            raise EventStoreError("OCQ-303", f"the database driver is missing ({error})", self.label, fix) from error
+            raise EventStoreError(
+                "OCQ-303", f"the database driver is missing ({scrubbed(str(error))})", self.label, fix
+            ) from error
         replace_cut_connections(engine)
         return engine
 

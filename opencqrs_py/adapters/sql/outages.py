@@ -9,6 +9,7 @@ from sqlalchemy import exc
 from sqlalchemy.exc import DBAPIError
 
 from opencqrs_py.errors import EventStoreError
+from opencqrs_py.model.masking import scrubbed
 
 __all__ = [
     "LOCK_NOT_AVAILABLE",
@@ -95,7 +96,7 @@ def reason_of(error: DBAPIError) -> str:
     """Return in one line what the driver says."""
     cause = error.orig
     said = str(cause.args[1] if server_error(error) is not None and cause and len(cause.args) > 1 else cause).strip()
-    return (said or type(cause).__name__).splitlines()[0]
+    return scrubbed((said or type(cause).__name__).splitlines()[0])
 
 
 def _operational(error: BaseException | None) -> bool:

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import re
-
 from sqlalchemy import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
 from opencqrs_py.errors import EventStoreError
+from opencqrs_py.model.masking import mask_url
 
 __all__ = ["label_of", "parsed_url"]
 
 _FIX = "write it as sqlite:///events.db, postgresql://user:password@host/database or mariadb://…"
 _ESCAPED = "write %40 for every '@' in user and password, %2F for '/' and %3A for ':'"
 _SLASHES = "write three slashes before a relative path, sqlite:///events.db, and four before an absolute one"
-_SECRET = re.compile(r"([?&][^=&]*(?:passw|pwd|passphrase|secret|token)[^=&]*=)[^&]*", re.IGNORECASE)
 
 
 def parsed_url(url: str) -> URL:
@@ -37,4 +35,4 @@ def parsed_url(url: str) -> URL:
 
 def label_of(url: URL) -> str:
     """Return a URL as it is shown: its password, and each parameter that speaks of a secret, is ``***``."""
-    return _SECRET.sub(r"\1***", url.render_as_string(hide_password=True))
+    return mask_url(url.render_as_string(hide_password=True))

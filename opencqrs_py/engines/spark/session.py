@@ -50,7 +50,7 @@ class SessionSettings:
     """
 
     master: str = "local[*]"
-    conf: Mapping[str, str] = field(default_factory=dict)
+    conf: Mapping[str, str] = field(default_factory=dict, repr=False)
     name: str = "opencqrs"
     sources: Sequence[tuple[Path, str]] = ()
     verbose: bool = False

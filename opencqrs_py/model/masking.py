@@ -1,0 +1,140 @@
+"""What must not be shown, and the one rule by which it is hidden wherever something is shown.
+
+Three things are known here: which keys name a secret, where a secret stands in a URL or connection string of any kind,
+and the secret values that this process uses. The last are removed from texts of others (drivers, servers, handlers),
+which may repeat them anywhere.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from threading import Lock
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+__all__ = ["MASK", "forget", "holds_secret", "mask_url", "masked", "remember", "scrubbed", "secrets_in"]
+
+MASK = "***"
+"""What is shown in place of a secret."""
+
+_WORDS = (
+    r"password|passwd|passphrase|pwd|secret|token|credential|signature|"
+    r"(?:api|access|account|shared|private|secret|signing|encryption)[-_.]?key|\bsas\b"
+)
+_SECRET_KEY = re.compile(_WORDS, re.IGNORECASE)
+_VALUE = r"(?:\"[^\"]*\"|'[^']*'|\{[^}]*\}|[^&;\s]*)"
+
+# Each pattern: what is kept, as its only group, and then what is hidden.
+_USER_TOKEN = re.compile(r"\b((?:eventsourcingdb(?:\+https?)?|esdb|https?):/?/?)[^\s]*(?=@)", re.IGNORECASE)
+_USER_PASSWORD = re.compile(r"(://[^:/@\s]*:).*(?=@)", re.DOTALL)
+_NO_SCHEME = re.compile(r"\A(?!jdbc:)([^:/@\s]*:)(?!/)[^\s]+(?=@)")
+_ORACLE = re.compile(r"(\bjdbc:oracle:\w+:[^/@\s]*/)(?!/)[^\s]*(?=@)", re.IGNORECASE)
+_PARAMETER = re.compile(rf"((?<![\w.-])[\w.-]*(?:{_WORDS})[\w.-]*\s?=\s?){_VALUE}", re.IGNORECASE)
+_SHORT_PARAMETER = re.compile(rf"([?&;](?:sig|sas|pass|pw|key|auth|authorization)=){_VALUE}", re.IGNORECASE)
+_OF_URL = (_USER_TOKEN, _USER_PASSWORD, _NO_SCHEME, _ORACLE, _PARAMETER, _SHORT_PARAMETER)
+
+# In a text there may be several URLs, so what is hidden ends with the URL.
+_IN_TEXT = (
+    re.compile(r"\b((?:eventsourcingdb(?:\+https?)?|esdb|https?)://)[^\s/'\"]*(?=@)", re.IGNORECASE),
+    re.compile(r"(://[^:/@\s]*:)[^\s'\"]*(?=@)"),
+    _ORACLE,
+    _PARAMETER,
+    _SHORT_PARAMETER,
+)
+
+_LEAST = 4  # characters of a value that is looked for in texts; a shorter one would be found in every other word
+_MOST = 1_000  # values that are remembered
+_NO_SECRETS = frozenset({"true", "false", "null", "none"})
+_lock = Lock()
+_remembered: dict[str, None] = {}
+
+
+def holds_secret(key: str) -> bool:
+    """Return whether ``key`` (``spark.ssl.keyPassword``, ``DB_PASSWORD``) names something secret.
+
+    Source:
+        Spark configuration, ``spark.redaction.regex``; Hadoop's keys of Azure storage; and a few more words.
+    """
+    return _SECRET_KEY.search(key) is not None
+
+
+def mask_url(url: str) -> str:
+    """Return a URL or connection string with its password, and each parameter that names a secret, as ``***``.
+
+    In a URL of HTTP or EventSourcingDB the user is hidden, too, since a token often stands there. Everything up to the
+    last ``@`` counts as password, since passwords are not always escaped as they should be: rather too much is hidden
+    than too little.
+    """
+    for secret in _OF_URL:
+        url = secret.sub(rf"\g<1>{MASK}", url)
+    return url
+
+
+def masked(key: str, value: Any) -> Any:
+    """Return a value as it is shown: hidden if ``key`` names a secret, else with what is secret in its texts hidden.
+
+    Args:
+        key: Name of the field or setting; the last part is enough.
+        value: Texts, and mappings and sequences of such; anything else is returned as it is.
+    """
+    match value:
+        case dict():
+            return {name: masked(str(name), item) for name, item in value.items()}
+        case str() if value and holds_secret(key):
+            return MASK
+        case str():
+            return _without_known(mask_url(value))
+        case list() | tuple():
+            return type(value)(masked(key, item) for item in value)
+        case _:
+            return value
+
+
+def scrubbed(text: str) -> str:
+    """Return a text of somebody else without the secrets that this process uses, and without those of its URLs."""
+    for secret in _IN_TEXT:
+        text = secret.sub(rf"\g<1>{MASK}", text)
+    return _without_known(text)
+
+
+def remember(values: Iterable[str]) -> None:
+    """Take note of secret values, which :func:`scrubbed` hides from now on; the newest thousand are kept.
+
+    What is shorter than four characters, or an everyday word of settings, is not looked for in texts.
+    """
+    with _lock:
+        for value in values:
+            if len(value) >= _LEAST and value.casefold() not in _NO_SECRETS and "${" not in value and value != MASK:
+                _remembered.pop(value, None)
+                _remembered[value] = None
+        while len(_remembered) > _MOST:
+            del _remembered[next(iter(_remembered))]
+
+
+def secrets_in(url: str) -> frozenset[str]:
+    """Return what is secret in a URL or connection string, as it stands there and decoded."""
+    hidden = {match.group()[len(match[1]) :].strip("\"'") for secret in _OF_URL for match in secret.finditer(url)}
+    parts = {part for each in hidden for part in (each, each.partition(":")[2]) if part}
+    return frozenset(parts | {unquote(part) for part in parts})
+
+
+def forget() -> None:
+    """Forget all secret values; for tests."""
+    with _lock:
+        _remembered.clear()
+
+
+def _without_known(text: str) -> str:
+    known = tuple(_remembered)
+    return _pattern_of(known).sub(MASK, text) if known else text
+
+
+@lru_cache(maxsize=4)
+def _pattern_of(values: tuple[str, ...]) -> re.Pattern[str]:
+    """Return what finds ``values``, the longest first, where no letter or digit stands beside them."""
+    longest_first = sorted(values, key=len, reverse=True)
+    return re.compile(rf"(?<![A-Za-z0-9])(?:{'|'.join(map(re.escape, longest_first))})(?![A-Za-z0-9])")

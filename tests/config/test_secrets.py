@@ -1,0 +1,151 @@
+"""No secret of the settings is shown anywhere: commands, messages, logs, and what Python shows of objects."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+from sqlalchemy.exc import OperationalError
+
+from opencqrs_py import Application
+from opencqrs_py.adapters.sql import Database
+from opencqrs_py.adapters.sql.outages import reason_of
+from opencqrs_py.cli.main import main
+from opencqrs_py.config import Settings
+from opencqrs_py.errors import EventStoreError
+from opencqrs_py.model.masking import forget, scrubbed
+from opencqrs_py.processing.error_text import MOST_MESSAGE, message_of, plain_text
+
+YAML = """
+    dbpw: ${DB_PASSWORD}
+    opencqrs:
+      event-store: {url: "postgresql://u:${DB_PASSWORD}@127.0.0.1:1/db?api_key=CANARY1"}
+      event-store.api-token: CANARY2
+      event-handling.standard.processing.engine: thread
+      spark.conf:
+        harmless: "x ${DB_PASSWORD}"
+        indirect: ${dbpw}
+        javax.jdo.option.ConnectionURL: "jdbc:postgresql://h/db?user=u&password=CANARY3"
+        sqlserver: "jdbc:sqlserver://h:1433;user=sa;password=CANARY4;x=1"
+        oracle: "jdbc:oracle:thin:scott/CANARY5@//h:1521/x"
+        fs.azure.account.key.acc.dfs.core.windows.net: CANARY6
+        fs.azure.sas.c.acc.blob.core.windows.net: CANARY7
+        connection: "AccountName=a;AccountKey=CANARY8==;EndpointSuffix=core.windows.net"
+        spark.driver.extraJavaOptions: "-Dkey.password='CANARY 9' -Dx=1"
+        signed: "https://a.example/x?sig=CANARY10&se=1"
+        redis: "redis://:CANARY11@h:1/0"
+"""
+HANDLERS = """
+from opencqrs_py import event_handling
+
+@event_handling("g")
+def on(event: dict) -> None: ...
+"""
+
+
+@pytest.fixture
+def secretive(project, monkeypatch):
+    monkeypatch.setenv("DB_PASSWORD", "CANARY0")
+    return project.yaml(YAML).write(f"handlers_of_{project.folder.name}.py", HANDLERS)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "config",
+        "config --origin",
+        "config --origin --format json",
+        "conditions",
+        "conditions --format json",
+        "doctor",
+        "doctor --format json",
+        "status",
+        "status --format json",
+        "run",
+        "events list",
+    ],
+)
+def test_no_command_shows_a_secret(secretive, capsys, monkeypatch, command):
+    monkeypatch.setattr("opencqrs_py.cli.doctor._spark_workers", lambda: "not looked at")
+    name, *options = command.split()
+    arguments = [name, *options[:1], "--project", str(secretive.folder), *options[1:]]
+    with pytest.raises(SystemExit):
+        main(arguments)
+    seen = capsys.readouterr()
+    assert seen.out + seen.err
+    assert "CANARY" not in seen.out + seen.err
+
+
+def test_what_is_not_secret_of_a_value_is_shown(secretive):
+    values = {value.path: value.value for value in secretive.load(environ={"DB_PASSWORD": "CANARY0"}).values()}
+    conf = {path.removeprefix("spark.conf."): value for path, value in values.items()}
+    assert values["event-store.url"] == "postgresql://u:***@127.0.0.1:1/db?api_key=***"
+    assert conf["harmless"] == conf["indirect"] == "***"
+    assert conf["sqlserver"] == "jdbc:sqlserver://h:1433;user=sa;password=***;x=1"
+    assert conf["connection"] == "AccountName=a;AccountKey=***;EndpointSuffix=core.windows.net"
+
+
+def test_a_secret_in_another_part_of_a_url_is_hidden(project):
+    project.yaml("opencqrs.event-store.url: postgresql://h/db?options=${DB_PASSWORD}")
+    shown = project.load(environ={"DB_PASSWORD": "CANARY0"}).value("event-store.url").value
+    assert shown == "postgresql://h/db?options=***"
+
+
+def test_no_object_shows_a_secret(secretive):
+    application = Application.from_project(secretive.folder)
+    settings = application.configuration.settings
+    shown = [application.blueprint, application.configuration, settings, settings.spark, vars(application)]
+    shown += [settings.model_dump(), settings.model_dump_json(), settings.spark.model_dump(mode="json")]
+    shown += [application.container.database_choice(), application._sessions(verbose=False)._settings]
+    assert "CANARY" not in "".join(f"{each!r} {each}" for each in shown)
+
+
+def test_the_settings_hold_what_they_hide(secretive):
+    settings = secretive.load(environ={"DB_PASSWORD": "CANARY0"}).settings
+    assert settings.spark.conf["harmless"] == "x CANARY0"
+    assert pickle.loads(pickle.dumps(settings)) == settings
+    assert settings.model_copy() == settings
+
+
+def test_settings_made_in_code_hide_their_secrets():
+    settings = Settings(event_store={"url": "eventsourcingdb://CANARY@h", "api_token": "CANARY"})
+    assert "CANARY" not in repr(settings) + str(settings.model_dump())
+    assert settings.model_dump()["event_store"]["url"] == "eventsourcingdb://***@h"
+
+
+def test_a_database_hides_its_secrets_from_its_first_moment():
+    database = Database("postgresql://u:CANARY%40x@127.0.0.1:1/db?api_key=CANARY2")
+    assert "CANARY" not in database.label + repr(database)
+    with pytest.raises(EventStoreError) as caught, database.reading():
+        pass
+    assert "CANARY" not in repr(caught.value) + str(caught.value.args)
+    said = OperationalError("", {}, Exception("cannot log in with CANARY@x, or CANARY2"))
+    assert reason_of(said) == "cannot log in with ***, or ***"
+
+
+def test_the_errors_of_handlers_are_shown_without_the_secrets_of_the_settings(secretive):
+    secretive.load(environ={"DB_PASSWORD": "CANARY0"})
+    assert message_of(ValueError("no login with CANARY0 at postgresql://u:CANARY0@h")) == (
+        "no login with *** at postgresql://u:***@h"
+    )
+
+
+@pytest.mark.parametrize("before", [0, MOST_MESSAGE - MOST_MESSAGE // 3 - 4, 10_000 - MOST_MESSAGE // 3 - 4])
+def test_a_secret_at_the_cut_of_a_long_text_is_hidden(secretive, before):
+    secretive.load(environ={"DB_PASSWORD": "CANARY0"})
+    text = f"{' ' * before} CANARY0 {' ' * (10_000 - before)}"
+    assert "CAN" not in plain_text(text, MOST_MESSAGE)
+    assert "RY0" not in plain_text(text, MOST_MESSAGE)
+
+
+def test_a_worker_knows_the_secrets_that_its_recipe_brings(secretive):
+    blueprint = Application.from_project(secretive.folder).blueprint
+    forget()
+    assert scrubbed("CANARY0") == "CANARY0"
+    assert {"CANARY0", "CANARY1", "CANARY2", "CANARY6"} <= set(pickle.loads(pickle.dumps(blueprint)).secrets)
+
+
+def test_a_folder_of_secrets_hides_no_ordinary_word_in_the_messages_of_others(project):
+    project.write("s/opencqrs.spark.master", "local").write("s/db.password", "CANARY0")
+    project.yaml("opencqrs: {config.import: s, spark.conf.x: '${db.password}'}").load()
+    assert scrubbed("a local CANARY0") == "a local ***"

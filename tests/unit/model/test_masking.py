@@ -1,0 +1,113 @@
+import pytest
+
+from opencqrs_py.model.masking import forget, holds_secret, mask_url, masked, remember, scrubbed, secrets_in
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("sqlite:///events.db", "sqlite:///events.db"),
+        ("postgresql://user@host/db", "postgresql://user@host/db"),
+        ("postgresql://host:5432/db", "postgresql://host:5432/db"),
+        ("postgresql://user:pass@host:5432/db", "postgresql://user:***@host:5432/db"),
+        ("postgresql+psycopg://user:p@ss@host/db", "postgresql+psycopg://user:***@host/db"),
+        ("postgresql://user:p/a?s@host/db", "postgresql://user:***@host/db"),
+        ("https://:token@host", "https://***@host"),
+        ("http://token@host:3000/path", "http://***@host:3000/path"),
+        ("eventsourcingdb://token@host", "eventsourcingdb://***@host"),
+        ("eventsourcingdb://user:to@k/en@host", "eventsourcingdb://***@host"),
+        ("EventSourcingDB+https://token@host:1", "EventSourcingDB+https://***@host:1"),
+        ("eventsourcingdb+http:token@host", "eventsourcingdb+http:***@host"),
+        ("eventsourcingdb://host:3000", "eventsourcingdb://host:3000"),
+        ("postgresql://host/db?user=u&password=p&x=1", "postgresql://host/db?user=u&password=***&x=1"),
+        ("https://host?api_key=1&access-token=2", "https://host?api_key=***&access-token=***"),
+        ("host=h password=p dbname=d", "host=h password=*** dbname=d"),
+        ("host=h password='p q' dbname=d", "host=h password=*** dbname=d"),
+        ("jdbc:postgresql://h/db?user=u&password=p&x=1", "jdbc:postgresql://h/db?user=u&password=***&x=1"),
+        ("jdbc:sqlserver://h:1433;user=sa;password={p;q};x=1", "jdbc:sqlserver://h:1433;user=sa;password=***;x=1"),
+        ("jdbc:mysql://u:p@h/db", "jdbc:mysql://u:***@h/db"),
+        ("jdbc:oracle:thin:scott/tiger@//h:1521/x", "jdbc:oracle:thin:scott/***@//h:1521/x"),
+        ("redis://:p@h:6379/0", "redis://:***@h:6379/0"),
+        ("postgres:p@h/db", "postgres:***@h/db"),
+        ("https://a.example/x?sv=1&sig=p&se=1", "https://a.example/x?sv=1&sig=***&se=1"),
+        ("AccountName=a;AccountKey=p==;EndpointSuffix=x", "AccountName=a;AccountKey=***;EndpointSuffix=x"),
+        ("-Dkey.password='p q' -Dx=1", "-Dkey.password=*** -Dx=1"),
+    ],
+)
+def test_passwords_are_masked(url, shown):
+    assert mask_url(url) == shown
+
+
+@pytest.mark.parametrize(
+    ("key", "secret"),
+    [
+        ("spark.ssl.keyPassword", True),
+        ("spark.hadoop.fs.s3a.secret.key", True),
+        ("spark.hadoop.fs.s3a.access.key", True),
+        ("api-token", True),
+        ("spark.hadoop.fs.azure.account.key.acc.dfs.core.windows.net", True),
+        ("fs.azure.sas.container.acc.blob.core.windows.net", True),
+        ("fs.azure.account.oauth2.client.secret", True),
+        ("javax.jdo.option.ConnectionPassword", True),
+        ("DB_PWD", True),
+        ("metadata-key", False),
+        ("SASHA", False),
+        ("spark.sql.shuffle.partitions", False),
+        ("keyspace", False),
+    ],
+)
+def test_keys_that_speak_of_secrets_are_known(key, secret):
+    assert holds_secret(key) is secret
+
+
+@pytest.mark.parametrize(
+    ("url", "secrets"),
+    [
+        ("postgresql://u:p%40ss@h/db?api_key=k", {"p%40ss", "p@ss", "k"}),
+        ("eventsourcingdb://tok@h", {"tok"}),
+        ("https://u:pass@h", {"u:pass", "pass"}),
+        ("jdbc:sqlserver://h;password='a b'", {"a b"}),
+        ("sqlite:///events.db", set()),
+    ],
+)
+def test_the_secrets_of_a_url_are_known_as_written_and_decoded(url, secrets):
+    assert secrets_in(url) == secrets
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("no role hunter2, sorry", "no role ***, sorry"),
+        ("hunter22 and xhunter2", "hunter22 and xhunter2"),
+        ("two: postgresql://u:a@h, http://b@h/x and d", "two: postgresql://u:***@h, http://***@h/x and d"),
+        ('invalid dsn "host=h password=abc dbname=d"', 'invalid dsn "host=h password=*** dbname=d"'),
+        ("abc true 12 ${DB_PASSWORD}", "abc true 12 ${DB_PASSWORD}"),
+    ],
+)
+def test_texts_of_others_are_freed_of_secrets(text, shown):
+    remember(["hunter2", "abc", "true", "", "12", "${DB_PASSWORD}"])
+    assert scrubbed(text) == shown
+
+
+def test_the_longest_secret_is_hidden_as_a_whole():
+    remember(["hunter2", "hunter2-old"])
+    assert scrubbed("was hunter2-old") == "was ***"
+
+
+def test_only_the_newest_thousand_secrets_are_remembered():
+    remember(f"secret-{n}" for n in range(1_001))
+    assert scrubbed("secret-0") == "secret-0"
+    assert scrubbed("secret-1") == scrubbed("secret-1000") == "***"
+    forget()
+    assert scrubbed("secret-1000") == "secret-1000"
+
+
+def test_nested_values_are_masked_by_their_keys():
+    value = {"a.password": "p", "url": "x://u:p@h", "n": 1, "list": ["x://u:p@h"], "deep": {"token": "t"}}
+    assert masked("conf", value) == {
+        "a.password": "***",
+        "url": "x://u:***@h",
+        "n": 1,
+        "list": ["x://u:***@h"],
+        "deep": {"token": "***"},
+    }
