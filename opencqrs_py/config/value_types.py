@@ -13,6 +13,7 @@ from pydantic_core import PydanticCustomError
 
 from opencqrs_py.config.durations import INFINITE, checked_seconds, is_infinite, parse_duration
 from opencqrs_py.config.problems import Code
+from opencqrs_py.model.mistaken_urls import url_mistake
 
 __all__ = [
     "NO_FACT",
@@ -136,6 +137,8 @@ def _subject(value: str) -> str:
 
 
 def _url(value: str) -> str:
+    if (mistake := url_mistake(value.strip())) is not None:
+        raise _refusal(*mistake)
     if _URL.fullmatch(value.strip()):
         return value.strip()
     raise _refusal("it is no URL", "write it like sqlite:///events.db or postgresql://user@host/database")

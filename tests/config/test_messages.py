@@ -403,3 +403,31 @@ def test_a_section_that_was_left_out_of_a_variable_is_noticed(project):
 )
 def test_the_whole_is_called_by_its_name(project, given, what):
     assert project.error(**given).what.startswith(what)
+
+
+@pytest.mark.parametrize("key", ["event-store.url", "database.url"])
+@pytest.mark.parametrize(
+    ("url", "reason", "fix"),
+    [
+        ("postgres://me:secret@h/db", "its scheme is postgres", "write postgresql:// in place of postgres://"),
+        (
+            "postgresql+psycopg2://me:secret@h/db",
+            "the driver psycopg2 is not supported",
+            "write postgresql:// without a driver; psycopg is used",
+        ),
+        (
+            "jdbc:postgresql://h/db?user=me&password=secret",
+            "it is a URL of JDBC",
+            "write postgresql://user:password@host/database",
+        ),
+        ("events.db", "it is a path without a scheme", "write sqlite:///events.db"),
+        (
+            "C:\\data\\events.db",
+            "it is a path of Windows",
+            "write sqlite:///C:/folder/events.db, or file:///C:/folder for files of events",
+        ),
+    ],
+)
+def test_a_url_from_elsewhere_is_refused_with_the_right_form(project, key, url, reason, fix):
+    error = project.error(overrides=[f"{key}={url}"])
+    assert (error.code, error.what, error.fix) == ("OCQ-111", f"{key} cannot be used: {reason}", fix)

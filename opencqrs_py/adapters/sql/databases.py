@@ -95,7 +95,8 @@ class Database:
         Raises:
             EventStoreError: OCQ-302 for a database that is not supported.
         """
-        database = cls(engine.url.render_as_string(hide_password=False), schema)
+        url = engine.url.set(drivername=engine.url.get_backend_name())  # whatever driver it uses
+        database = cls(url.render_as_string(hide_password=False), schema)
         begin = {"sqlite": _begin_on_engine_of_others, "mariadb": begin_on_mariadb_engine_of_others}.get(database.kind)
         if begin is not None and not event.contains(engine, "begin", begin):
             event.listen(engine, "begin", begin)

@@ -7,6 +7,7 @@ from sqlalchemy.exc import ArgumentError
 
 from opencqrs_py.errors import EventStoreError
 from opencqrs_py.model.masking import mask_url
+from opencqrs_py.model.mistaken_urls import not_a_database, url_mistake
 
 __all__ = ["label_of", "parsed_url"]
 
@@ -22,6 +23,8 @@ def parsed_url(url: str) -> URL:
         EventStoreError: OCQ-301, if it cannot be read or is surely not meant so. It is not repeated, since nobody knows
             what of it is a password.
     """
+    if (mistake := url_mistake(url) or not_a_database(url)) is not None:
+        raise EventStoreError("OCQ-301", f"the database URL cannot be used: {mistake[0]}", fix=mistake[1])
     try:
         parsed = make_url(url)
     except (ArgumentError, ValueError):

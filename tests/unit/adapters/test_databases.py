@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import sqlite3
+import sys
+from types import SimpleNamespace
+from typing import cast
 
 import psycopg
 import pymysql
 import pytest
-from sqlalchemy import exc
+from sqlalchemy import Engine, exc, make_url
 
 from opencqrs_py.adapters.sql import Database, databases
 from opencqrs_py.adapters.sql.outages import is_outage, reason_of
@@ -40,7 +43,7 @@ def test_postgresql_is_spoken_to_by_psycopg() -> None:
     assert Database("postgresql://host/db").engine.dialect.driver == "psycopg"
 
 
-@pytest.mark.parametrize("url", ["", "events.db", "sqlite:/events.db", "postgresql://me:secret@host:port/db"])
+@pytest.mark.parametrize("url", ["", "nonsense", "me:secret@host/db", "postgresql://me:secret@host:port/db"])
 def test_what_is_no_url_is_refused_without_repeating_it(url: str) -> None:
     with pytest.raises(EventStoreError) as caught:
         Database(url)
@@ -74,7 +77,6 @@ def test_a_file_behind_two_slashes_is_refused(url: str) -> None:
     ("url", "kind", "shown"),
     [
         ("mssql://me:secret@host/db", "mssql", "mssql://me:***@host/db"),
-        ("postgres://host/db", "postgres", "postgres://host/db"),
     ],
 )
 def test_other_databases_are_refused(url: str, kind: str, shown: str) -> None:
@@ -92,24 +94,28 @@ def test_mariadb_is_spoken_to_by_pymysql(scheme: str) -> None:
     assert Database(f"{scheme}://host/db").engine.dialect.driver == "pymysql"
 
 
-def test_a_missing_driver_of_mariadb_is_named_with_the_command_that_installs_it() -> None:
+def test_a_missing_driver_of_mariadb_is_named_with_its_command(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "pymysql", None)
     with pytest.raises(EventStoreError, match="OCQ-303") as caught:
-        _ = Database("mysql+no_such_driver://host/db").engine
+        _ = Database("mysql://host/db").engine
     assert caught.value.fix == "pip install 'opencqrs-py[mariadb]'"
 
 
-def test_a_missing_driver_is_named_with_the_command_that_installs_it() -> None:
+def test_a_missing_driver_is_named_with_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "psycopg", None)
     with pytest.raises(EventStoreError) as caught:
-        _ = Database("postgresql+no_such_driver://me:secret@host/db").engine
+        _ = Database("postgresql://me:secret@host/db").engine
     error = caught.value
     assert error.code == "OCQ-303"
     assert error.what.startswith("the database driver is missing (")
-    assert error.where == "postgresql+no_such_driver://me:***@host/db"
+    assert error.where == "postgresql://me:***@host/db"
     assert error.fix == "pip install 'opencqrs-py[postgresql]'"
 
 
 def test_closing_what_was_never_opened_opens_nothing() -> None:
-    database = Database("postgresql+no_such_driver://host/db")
+    database = Database("postgresql://host/db")
     database.close()
 
 
@@ -204,3 +210,32 @@ def test_switching_the_journal_is_not_tried_again_when_that_cannot_help(code: in
     with pytest.raises(sqlite3.OperationalError):
         databases._use_write_ahead_log(connection)  # type: ignore[arg-type]
     assert connection.codes == [0]
+
+
+@pytest.mark.parametrize(
+    ("url", "what", "fix"),
+    [
+        ("http://me:secret@host:3000", "it is an address of HTTP", "an EventSourcingDB belongs into event-store.url"),
+        ("file:models", "files hold events and no tables", "write sqlite:///models.db for a file of SQLite"),
+        ("eventsourcingdb://host", "an EventSourcingDB holds events and no tables", "write it like sqlite:///"),
+    ],
+)
+def test_an_event_store_that_is_no_database_is_refused_as_one(url: str, what: str, fix: str) -> None:
+    with pytest.raises(EventStoreError) as caught:
+        Database(url)
+    assert (caught.value.code, caught.value.what) == ("OCQ-301", f"the database URL cannot be used: {what}")
+    assert caught.value.fix.startswith(fix)
+
+
+def test_a_known_mistake_in_a_url_is_refused_with_the_right_form() -> None:
+    with pytest.raises(EventStoreError) as caught:
+        Database("postgresql+psycopg2://me:secret@host/db")
+    assert str(caught.value) == (
+        "[OCQ-301] the database URL cannot be used: the driver psycopg2 is not supported\n"
+        "  fix:   write postgresql:// without a driver; psycopg is used"
+    )
+
+
+def test_an_engine_of_the_user_may_have_another_driver() -> None:
+    engine = SimpleNamespace(url=make_url("postgresql+psycopg2://host/db"))
+    assert Database.of(cast("Engine", engine)).kind == "postgresql"

@@ -1,0 +1,76 @@
+"""Forms of a store's URL that people bring from elsewhere, and the right form of each."""
+
+from __future__ import annotations
+
+import re
+
+__all__ = ["not_a_database", "url_mistake"]
+
+_DATABASES = {
+    "postgres": "postgresql://user:password@host/database",
+    "postgresql": "postgresql://user:password@host/database",
+    "mysql": "mariadb://user:password@host/database",
+    "mariadb": "mariadb://user:password@host/database",
+    "sqlite": "sqlite:///events.db, or sqlite:////srv/events.db for an absolute path",
+}
+_ANY = "write it like sqlite:///events.db or postgresql://user:password@host/database"
+_WINDOWS_FIX = "write sqlite:///C:/folder/events.db, or file:///C:/folder for files of events"
+_DRIVERS = {
+    "mariadb": ("pymysql", "mysqldb"),
+    "mysql": ("pymysql", "mysqldb"),
+    "postgresql": ("psycopg",),
+    "sqlite": ("pysqlite",),
+}
+_SCHEME = re.compile(r"(?P<kind>[A-Za-z][A-Za-z0-9.-]+)(?:\+(?P<driver>[A-Za-z0-9_]*))?:")
+_WINDOWS = re.compile(r"[A-Za-z]:[\\/]|\\\\")
+_PATH = re.compile(r"[\w./ ~-]+")
+_SQLITE_FILE = re.compile(r".*\.(?:db|db3|sqlite|sqlite3)", re.IGNORECASE)
+
+
+def url_mistake(url: str) -> tuple[str, str] | None:
+    """Return what is wrong with the URL of a store and how to fix it; ``None`` if no known mistake is in it.
+
+    Neither text repeats anything of the URL but its scheme, or a path without one.
+    """
+    if _WINDOWS.match(url):
+        return "it is a path of Windows", _WINDOWS_FIX
+    found = _SCHEME.match(url)
+    if found is None:
+        return _of_path(url)
+    return _of_scheme(found["kind"].lower(), found["driver"], url[found.end() :])
+
+
+def not_a_database(url: str) -> tuple[str, str] | None:
+    """Return why a URL, which may be right for an event store, names no database, and how to fix it; else ``None``."""
+    scheme = url.partition(":")[0].partition("+")[0].lower()
+    if scheme in {"http", "https"}:
+        return (
+            "it is an address of HTTP",
+            "an EventSourcingDB belongs into event-store.url: eventsourcingdb://host:3000",
+        )
+    if scheme == "file":
+        return "files hold events and no tables", "write sqlite:///models.db for a file of SQLite"
+    if scheme in {"eventsourcingdb", "esdb"}:
+        return "an EventSourcingDB holds events and no tables", _ANY
+    return None
+
+
+def _of_scheme(kind: str, driver: str | None, rest: str) -> tuple[str, str] | None:
+    if kind == "jdbc":
+        inner = rest.partition(":")[0].lower()
+        return "it is a URL of JDBC", f"write {_DATABASES[inner]}" if inner in _DATABASES else _ANY
+    if kind == "postgres":
+        return "its scheme is postgres", "write postgresql:// in place of postgres://"
+    if driver is not None and kind in _DRIVERS and driver not in _DRIVERS[kind]:
+        return f"the driver {driver} is not supported", f"write {kind}:// without a driver; {_DRIVERS[kind][0]} is used"
+    if kind in _DATABASES and not rest.startswith("//"):
+        return f"after {kind}: there is no //", f"write {_DATABASES[kind]}"
+    return None
+
+
+def _of_path(url: str) -> tuple[str, str] | None:
+    if not _PATH.fullmatch(url) or not ("/" in url or "." in url):
+        return None
+    if _SQLITE_FILE.fullmatch(url):
+        return "it is a path without a scheme", f"write sqlite:///{url}"
+    return "it is a path without a scheme", f"write file:{url} for files of events, sqlite:///… for a file of SQLite"

@@ -1,0 +1,83 @@
+"""Forms of a URL that people bring from elsewhere, and what they are told to write."""
+
+import pytest
+
+from opencqrs_py.model.mistaken_urls import url_mistake
+
+POSTGRESQL = "write postgresql://user:password@host/database"
+MARIADB = "write mariadb://user:password@host/database"
+SQLITE = "write sqlite:///events.db, or sqlite:////srv/events.db for an absolute path"
+FILES = "for files of events, sqlite:///… for a file of SQLite"
+ANY = "write it like sqlite:///events.db or postgresql://user:password@host/database"
+WINDOWS = "write sqlite:///C:/folder/events.db, or file:///C:/folder for files of events"
+
+
+@pytest.mark.parametrize(
+    ("url", "what", "fix"),
+    [
+        ("postgres://me:secret@h/db", "its scheme is postgres", "write postgresql:// in place of postgres://"),
+        ("POSTGRES://h/db", "its scheme is postgres", "write postgresql:// in place of postgres://"),
+        ("jdbc:postgresql://h/db?password=secret", "it is a URL of JDBC", POSTGRESQL),
+        ("jdbc:mysql://h/db", "it is a URL of JDBC", MARIADB),
+        ("JDBC:mariadb://h/db", "it is a URL of JDBC", MARIADB),
+        ("jdbc:sqlite:events.db", "it is a URL of JDBC", SQLITE),
+        ("jdbc:oracle:thin:scott/secret@h", "it is a URL of JDBC", ANY),
+        (
+            "postgresql+psycopg2://me:secret@h/db",
+            "the driver psycopg2 is not supported",
+            "write postgresql:// without a driver; psycopg is used",
+        ),
+        (
+            "postgresql+asyncpg://h/db",
+            "the driver asyncpg is not supported",
+            "write postgresql:// without a driver; psycopg is used",
+        ),
+        (
+            "mysql+aiomysql://h/db",
+            "the driver aiomysql is not supported",
+            "write mysql:// without a driver; pymysql is used",
+        ),
+        (
+            "sqlite+aiosqlite:///x.db",
+            "the driver aiosqlite is not supported",
+            "write sqlite:// without a driver; pysqlite is used",
+        ),
+        ("sqlite:events.db", "after sqlite: there is no //", SQLITE),
+        ("postgresql:me:secret@h/db", "after postgresql: there is no //", POSTGRESQL),
+        ("events.db", "it is a path without a scheme", "write sqlite:///events.db"),
+        ("/srv/my log.sqlite3", "it is a path without a scheme", "write sqlite:////srv/my log.sqlite3"),
+        ("events.ndjson", "it is a path without a scheme", f"write file:events.ndjson {FILES}"),
+        ("../logs/", "it is a path without a scheme", f"write file:../logs/ {FILES}"),
+        ("C:\\data\\events.db", "it is a path of Windows", WINDOWS),
+        ("c:/data/events.db", "it is a path of Windows", WINDOWS),
+        ("\\\\server\\share\\events.db", "it is a path of Windows", WINDOWS),
+    ],
+)
+def test_a_known_mistake_is_explained_without_repeating_a_password(url, what, fix):
+    assert url_mistake(url) == (what, fix)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "sqlite:///events.db",
+        "sqlite+pysqlite:///events.db",
+        "sqlite://",
+        "sqlite:///C:/data/events.db",
+        "postgresql://me:secret@h/db",
+        "postgresql+psycopg://h/db",
+        "mariadb+pymysql://h/db",
+        "mysql+mysqldb://h/db",
+        "file:events.ndjson",
+        "file:///C:/data",
+        "eventsourcingdb+https://h",
+        "http://h:3000",
+        "mongodb://h",
+        "nonsense",
+        "",
+        "me:secret@h/db",
+        "me:secret@h",
+    ],
+)
+def test_no_mistake_is_seen_where_there_is_none_or_another_one(url):
+    assert url_mistake(url) is None
