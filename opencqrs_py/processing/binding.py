@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from opencqrs_py.errors import AssemblyError, ProjectCodeError
+from opencqrs_py.errors import AssemblyError, HandlerSignatureError, ProjectCodeError
 from opencqrs_py.model.handler import Handler
 from opencqrs_py.processing.awaiting import finish
 from opencqrs_py.processing.error_text import one_line
@@ -39,6 +39,7 @@ _EXPRESSIONS = {
     Kind.AFTER_COMMIT: "work.after_commit",
     Kind.INVOCATION: "decoded",
 }
+_WHICH_EVENTS = """take the event, as in def lend(event: BookLent); or name types: types=["library.*"], ["*"] for all"""
 _SAME_FOR_ALL = (Kind.CONNECTION, Kind.SESSION, Kind.DRIVER, Kind.AFTER_COMMIT)  # events of a transaction
 _OF_LISTS = {Kind.METADATA: "[one.metadata for one in event]", Kind.CONTEXT: "work.context(raw[0])"}
 
@@ -65,9 +66,13 @@ def bind(handler: Handler, injector: Injector) -> BoundHandler:
     """Check a handler's signature and prepare its call.
 
     Raises:
-        HandlerSignatureError: OCQ-201 to OCQ-205.
+        HandlerSignatureError: OCQ-201 to OCQ-205; OCQ-227, if neither a parameter nor a type says for which events the
+            handler is.
     """
     signature = read_signature(handler.call, handler.place, injector)
+    if not handler.mark.types and not signature.arguments:
+        what = "the handler has no parameter and names no types, so it would be called for every event"
+        raise HandlerSignatureError("OCQ-227", what, handler.place, _WHICH_EVENTS)
     call = with_arguments(handler.call, signature, injector, handler.place)
     return BoundHandler(handler, signature, call, _call_of_work(handler.call, signature))
 

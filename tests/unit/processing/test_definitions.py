@@ -10,12 +10,14 @@ import pytest
 from opencqrs_py import Event, Upcast, around_event, around_handler, event_handling, upcaster
 from opencqrs_py.errors import HandlerSignatureError
 from opencqrs_py.model import AroundMark, Handler, HandlerMark, Interceptor, Surrounded, Upcaster
+from opencqrs_py.processing.binding import bind
 from opencqrs_py.processing.definitions import (
     EventHandlerDefinition,
     in_order,
     interceptors_in_order,
     upcasters_of,
 )
+from opencqrs_py.processing.injectors import NothingProvided
 
 
 def plain(raw: Event) -> None: ...
@@ -114,3 +116,12 @@ def test_interceptors_are_those_of_the_group_outermost_first() -> None:
     with pytest.raises(HandlerSignatureError) as caught:
         interceptors_in_order([plain], "catalog")
     assert caught.value.fix == "decorate it with @around_event or @around_handler, or give an Interceptor"
+
+
+@pytest.mark.parametrize("call", [lambda: None, lambda times=3: times])
+def test_a_handler_without_parameters_is_refused_unless_it_names_types(call: Any) -> None:
+    with pytest.raises(HandlerSignatureError, match="would be called for every event") as caught:
+        bind(Handler(HandlerMark("g"), call, "handlers.py:1 (ring)"), NothingProvided())
+    assert (caught.value.code, caught.value.where) == ("OCQ-227", "handlers.py:1 (ring)")
+    assert 'types=["library.*"]' in caught.value.fix
+    bind(Handler(HandlerMark("g", ("library.*",)), call, "handlers.py:1 (ring)"), NothingProvided())
