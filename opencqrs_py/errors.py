@@ -14,6 +14,7 @@ __all__ = [
     "AssemblyErrors",
     "ConfigurationError",
     "ConfigurationErrors",
+    "DamagedFileError",
     "DatabaseFileError",
     "DatabaseFileGoneError",
     "EngineError",
@@ -25,6 +26,7 @@ __all__ = [
     "HandlerSignatureError",
     "NonTransientError",
     "OpenCqrsError",
+    "OtherLogError",
     "PreconditionFailedError",
     "ProjectCodeError",
     "SeveralErrors",
@@ -123,6 +125,10 @@ class EventFormatError(ExplainedError, NonTransientError):
     """Bytes that should be an event, or its data, are not (OCQ-21x). No retry helps."""
 
 
+class DamagedFileError(EventFormatError):
+    """A file of events cannot be read to its end (OCQ-213)."""
+
+
 class EventStoreError(ExplainedError):
     """The event store or the database refuses what was asked of it (OCQ-3xx)."""
 
@@ -133,6 +139,10 @@ class DatabaseFileError(EventStoreError):
 
 class DatabaseFileGoneError(DatabaseFileError):
     """The file of an SQLite database that is in use was deleted or moved away (OCQ-342); it may come back."""
+
+
+class OtherLogError(EventStoreError):
+    """The event store is not the one that the progress belongs to (OCQ-316)."""
 
 
 class PreconditionFailedError(EventStoreError, TransientError):

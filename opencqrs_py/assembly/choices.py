@@ -7,11 +7,12 @@ from typing import get_origin
 
 from opencqrs_py.adapters.memory import InMemoryProgressTracker, NoTransactions
 from opencqrs_py.adapters.sql import Database, DatabaseTransactions, Engine, SqlProgressTracker
+from opencqrs_py.adapters.sql.own_schema import SchemaError
 from opencqrs_py.assembly.conditions import tracking_of
 from opencqrs_py.assembly.databases import DatabaseChoice, DatabaseRule
 from opencqrs_py.assembly.injection import ContainerInjector
 from opencqrs_py.config import EffectiveGroup, RetryPolicy, Tracking
-from opencqrs_py.errors import AssemblyError, EventStoreError
+from opencqrs_py.errors import AssemblyError
 from opencqrs_py.processing.backoff import ExponentialBackOff, FixedBackOff, NoRetry
 from opencqrs_py.processing.ports import BackOff, ProgressTracker, Transactions
 from opencqrs_py.processing.roles import Kind
@@ -26,7 +27,6 @@ __all__ = [
 ]
 
 
-_OF_SCHEMA = ("OCQ-321", "OCQ-322")
 _DATABASES_OF = {"sqlite3": ("sqlite",), "psycopg": ("postgresql",), "pymysql": ("mariadb", "mysql")}
 
 
@@ -48,10 +48,10 @@ def open_database(
         if choice.ref:
             return Database.of(injector.named(choice.ref, "database.ref", Engine), schema)
         return Database(choice.url, schema) if choice.url else None
-    except EventStoreError as error:
-        if rule.schema is None or error.code not in _OF_SCHEMA:
+    except SchemaError as error:
+        if rule.schema is None:
             raise
-        raise EventStoreError(error.code, error.what, f"database.schema ({rule.schema.origin})", error.fix) from None
+        raise SchemaError(error.code, error.what, f"database.schema ({rule.schema.origin})", error.fix) from None
 
 
 def transactions_on(database: Database | None) -> Transactions:

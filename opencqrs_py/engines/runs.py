@@ -8,7 +8,7 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
-from opencqrs_py.errors import DatabaseFileError, EventStoreError
+from opencqrs_py.errors import DatabaseFileError, EventStoreError, OtherLogError
 from opencqrs_py.model.outcome import Origin, Outcome, Trouble
 from opencqrs_py.model.partition import Partition
 from opencqrs_py.model.progress import Cursor, PartitionStatus, ProcessorState
@@ -151,15 +151,13 @@ def check_log(group: str, source: EventSource, cursor: Cursor) -> None:
     """See to it that the log is the one that the progress of a partition belongs to.
 
     Raises:
-        EventStoreError: OCQ-316, naming the partition.
+        OtherLogError: OCQ-316, naming the partition.
     """
     try:
         source.verify(cursor.stored, cursor.fingerprint)
-    except EventStoreError as error:
-        if error.code != "OCQ-316":
-            raise
+    except OtherLogError as error:
         what = f"group '{group}' partition {cursor.partition}: {error.what}"
-        raise EventStoreError(error.code, what, error.where, error.fix) from error
+        raise OtherLogError(error.code, what, error.where, error.fix) from error
 
 
 def begin(partition: SupervisedPartition, tracker: ProgressTracker, observer: Observer) -> None:

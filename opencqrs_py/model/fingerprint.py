@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from opencqrs_py.errors import EventStoreError
+from opencqrs_py.errors import OtherLogError
 from opencqrs_py.model.event import Event
 
 __all__ = ["LogMark", "another_log", "check_mark"]
@@ -86,9 +86,9 @@ def check_mark(
     raise another_log(f"it should hold {expected}, but {there}", where)
 
 
-def another_log(what: str, where: str) -> EventStoreError:
+def another_log(what: str, where: str) -> OtherLogError:
     """Return the error that the log is not the one that the progress belongs to."""
-    return EventStoreError(
+    return OtherLogError(
         "OCQ-316", f"the event store is not the one that the progress belongs to: {what}", where, _WAYS_OUT
     )
 

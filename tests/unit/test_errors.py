@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import ast
 import pickle
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+import opencqrs_py
 from opencqrs_py import errors
+from opencqrs_py.cli.events import importing
 from opencqrs_py.errors import (
     AssemblyError,
     AssemblyErrors,
@@ -77,3 +82,51 @@ def test_errors_of_the_assembly_appear_together_and_are_at_least_one() -> None:
 def test_an_event_that_is_none_is_not_tried_again() -> None:
     assert issubclass(EventFormatError, NonTransientError)
     assert not issubclass(HandlerSignatureError, NonTransientError)
+
+
+def _decides_by_code(node: ast.AST) -> bool:
+    """Return whether ``node`` compares an error's code, or looks something up by it."""
+    if isinstance(node, ast.Subscript):
+        return isinstance(node.slice, ast.Attribute) and node.slice.attr == "code"
+    if not isinstance(node, ast.Compare):
+        return False
+    sides = (node.left, *node.comparators)
+    codes = (each.value for side in sides for each in ast.walk(side) if isinstance(each, ast.Constant))
+    is_code = any(isinstance(side, ast.Attribute) and side.attr == "code" for side in sides)
+    return is_code and any(isinstance(code, str) and code.startswith("OCQ-") for code in codes)
+
+
+@pytest.mark.parametrize(
+    ("source", "decides"),
+    [
+        ("error.code == 'OCQ-340'", True),
+        ("error.code not in ('OCQ-321', 'OCQ-322')", True),
+        ("fixes[error.code]", True),
+        ("answer.code == Code.GONE", False),
+        ("raise type(error)(error.code, what)", False),
+    ],
+)
+def test_a_decision_by_the_code_of_an_error_is_found(source: str, *, decides: bool) -> None:
+    assert any(map(_decides_by_code, ast.walk(ast.parse(source)))) is decides
+
+
+def test_types_of_errors_decide_not_their_codes() -> None:
+    package = Path(opencqrs_py.__file__).parent
+    files = (file for file in package.rglob("*.py") if "contracts" not in file.parts)
+    found = [
+        f"{file.relative_to(package)}:{node.lineno}"
+        for file in files
+        for node in ast.walk(ast.parse(file.read_text("utf-8")))
+        if _decides_by_code(node)
+    ]
+    assert found == []
+
+
+def test_an_import_explains_an_error_of_an_event_of_any_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    def events(_path: Path) -> Iterator[object]:
+        raise EventFormatError("OCQ-299", "odd", "a.ndjson:1")
+        yield
+
+    monkeypatch.setattr(importing, "events_of_file", events)
+    with pytest.raises(EventFormatError, match=r"OCQ-299\] odd(?s:.*)mend the line and import again"):
+        next(importing._events_of("a.ndjson"))

@@ -21,7 +21,7 @@ from eventsourcingdb import (
     ServerError,
 )
 
-from opencqrs_py.errors import EventStoreError, PreconditionFailedError
+from opencqrs_py.errors import EventStoreError, OtherLogError, PreconditionFailedError
 from opencqrs_py.model.masking import scrubbed
 
 __all__ = ["EventSourcingDbAwayError", "away", "explained", "limited", "not_the_log", "other_store"]
@@ -111,13 +111,13 @@ def not_the_log(expected: _Link, found: _Link | None, label: str) -> EventStoreE
         "the event store is not the one that the progress belongs to: "
         f"event {expected.position - 1} had the hash {_short(expected.hash)}, and now {there}"
     )
-    return EventStoreError("OCQ-316", what, label, _REPLACED)
+    return OtherLogError("OCQ-316", what, label, _REPLACED)
 
 
 def other_store(position: int, found: str, label: str) -> EventStoreError:
     """Return the error for progress at a position that this log cannot have made."""
     what = f"the event store is not the one that the progress belongs to: the progress is at {position}, {found}"
-    return EventStoreError("OCQ-316", what, label, _REPLACED)
+    return OtherLogError("OCQ-316", what, label, _REPLACED)
 
 
 def _short(text: str) -> str:

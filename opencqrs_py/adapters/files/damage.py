@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 
-from opencqrs_py.errors import EventFormatError
+from opencqrs_py.errors import DamagedFileError
 
 __all__ = ["DAMAGE", "REPAIR", "REPAIR_WHOLE", "damaged"]
 
@@ -16,7 +16,7 @@ REPAIR_WHOLE = (
 )
 
 
-def damaged(why: object, where: str) -> EventFormatError:
+def damaged(why: object, where: str) -> DamagedFileError:
     """Return the error that says that a file cannot be read to its end."""
     fix = f"if it is still being written, wait for its end, and write it under a hidden name next time; else {REPAIR}"
-    return EventFormatError("OCQ-213", f"the file cannot be read to its end ({why})", where, fix)
+    return DamagedFileError("OCQ-213", f"the file cannot be read to its end ({why})", where, fix)

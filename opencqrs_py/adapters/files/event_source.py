@@ -29,6 +29,10 @@ _PATTERN = re.compile(r"[*?\[{]")
 _EVERYTHING = Selection()
 
 
+class FilesAwayError(EventStoreError):
+    """The files of events cannot be read for now (OCQ-340)."""
+
+
 class FileEventSource:
     """CloudEvents in files: NDJSON (``.ndjson``, ``.jsonl``, also ``.gz`` and ``.zst``) and Parquet. Read-only.
 
@@ -151,7 +155,7 @@ class FileEventSource:
 
     def is_outage(self, error: BaseException) -> bool:
         """Say whether the files cannot be read for now: the folder is away, or not ours to read."""
-        return isinstance(error, EventStoreError) and error.code == "OCQ-340"
+        return isinstance(error, FilesAwayError)
 
     def renew(self) -> None:
         """Look at all files; if they were changed since the last look, begin anew, as a new object would.
@@ -208,7 +212,7 @@ class FileEventSource:
             return EventStoreError("OCQ-346", "there is no file or folder of events", str(self.path), fix)
         what = f"the files of events cannot be read ({error.strerror or error})"
         fix = "check that it exists, that this user may read it, and event-store.url"
-        return EventStoreError("OCQ-340", what, str(error.filename or self.path), fix)
+        return FilesAwayError("OCQ-340", what, str(error.filename or self.path), fix)
 
     def _is_unchanged(self) -> bool:
         try:

@@ -9,7 +9,7 @@ import orjson
 
 from opencqrs_py.adapters.files.log import FileLog
 from opencqrs_py.adapters.files.readers import EventFile
-from opencqrs_py.errors import EventFormatError, EventStoreError
+from opencqrs_py.errors import EventFormatError, EventStoreError, OtherLogError
 
 __all__ = ["History"]
 
@@ -174,7 +174,7 @@ class History:
 
     def _refused(self, what: str) -> EventStoreError:
         said = f"the event store is not the one that the progress belongs to: {what}"
-        return EventStoreError("OCQ-316", said, str(self._log.path), _FIX)
+        return OtherLogError("OCQ-316", said, str(self._log.path), _FIX)
 
 
 def _moved(expected: _Trace, found: _Trace) -> str:

@@ -10,7 +10,7 @@ from typing import BinaryIO
 
 from opencqrs_py.adapters.files.damage import DAMAGE, REPAIR, REPAIR_WHOLE, damaged
 from opencqrs_py.adapters.files.line_index import Mark
-from opencqrs_py.errors import EventFormatError
+from opencqrs_py.errors import DamagedFileError, EventFormatError
 from opencqrs_py.model.cloudevents import parse_event
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.event_lines import surely_events
@@ -132,7 +132,7 @@ class LineReader:
             if self._may_be_completed(line):
                 what = f"the file's last line is not complete, although another file comes after it: {error.what}"
                 fix = "let its writer complete the line, and begin the next file only then; or repair the line"
-                raise EventFormatError("OCQ-213", what, place, fix) from None
+                raise DamagedFileError("OCQ-213", what, place, fix) from None
             raise EventFormatError(error.code, error.what, place, self._fix) from None
 
     def _may_be_completed(self, line: bytes) -> bool:

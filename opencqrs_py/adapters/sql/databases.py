@@ -21,6 +21,7 @@ from opencqrs_py.adapters.sql.mariadb_engine import begin_on_mariadb_engine_of_o
 from opencqrs_py.adapters.sql.outages import (
     LOCK_NOT_AVAILABLE,
     DatabaseAwayError,
+    DatabaseBusyError,
     is_outage,
     lacks_right,
     reason_of,
@@ -291,7 +292,7 @@ class Database:
                 raise EventStoreError("OCQ-304", f"the database cannot be used ({reason})", self.label, fix) from None
             if getattr(error.orig, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY:
                 what = f"another process has been writing for too long ({reason})"
-                raise DatabaseAwayError("OCQ-305", what, self.label, "let it finish, or end it") from None
+                raise DatabaseBusyError("OCQ-305", what, self.label, "let it finish, or end it") from None
             what = f"the database cannot be reached ({reason})"
             raise DatabaseAwayError(
                 "OCQ-304", what, self.label, _FIND_FILE if self.kind == "sqlite" else _START

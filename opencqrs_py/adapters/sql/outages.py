@@ -15,6 +15,7 @@ __all__ = [
     "LOCK_NOT_AVAILABLE",
     "LOCK_WAIT_TIMEOUT",
     "DatabaseAwayError",
+    "DatabaseBusyError",
     "is_outage",
     "lacks_right",
     "reason_of",
@@ -51,7 +52,11 @@ _MARIADB_DRIVERS = ("pymysql", "MySQLdb")
 
 
 class DatabaseAwayError(EventStoreError):
-    """The database does not answer for now (OCQ-304), or somebody else holds it (OCQ-305)."""
+    """The database does not answer for now (OCQ-304, OCQ-305, OCQ-315)."""
+
+
+class DatabaseBusyError(DatabaseAwayError):
+    """Another process, or another thread, holds what is needed for too long (OCQ-305)."""
 
 
 def is_outage(error: BaseException) -> bool:

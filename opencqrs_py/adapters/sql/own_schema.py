@@ -14,10 +14,15 @@ from opencqrs_py.errors import EventStoreError
 if TYPE_CHECKING:
     from opencqrs_py.adapters.sql.databases import Database
 
-__all__ = ["PARAMETER", "create_schema", "prefix_of", "taken_out"]
+__all__ = ["PARAMETER", "SchemaError", "create_schema", "prefix_of", "taken_out"]
 
 PARAMETER = "opencqrs_schema"
 """The parameter of a database URL that names the schema."""
+
+
+class SchemaError(EventStoreError):
+    """Our tables cannot be in the schema that is set (OCQ-321, OCQ-322)."""
+
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
 _QUOTES = {"mariadb": "`", "postgresql": '"'}
@@ -51,11 +56,11 @@ def prefix_of(kind: str, schema: str | None, label: str) -> str:
         return ""
     if kind not in _QUOTES:
         what = f"SQLite has no schemas, but '{schema}' is to be one"
-        raise EventStoreError("OCQ-321", what, label, "leave database.schema out, or name another file in database.url")
+        raise SchemaError("OCQ-321", what, label, "leave database.schema out, or name another file in database.url")
     if not _NAME.fullmatch(schema):
         what = f"'{schema}' cannot be the schema of our tables"
         fix = "use up to 63 letters of ASCII, digits and underscores, not a digit first"
-        raise EventStoreError("OCQ-322", what, label, fix)
+        raise SchemaError("OCQ-322", what, label, fix)
     quote = _QUOTES[kind]
     return f"{quote}{schema}{quote}."
 

@@ -19,6 +19,7 @@ from opencqrs_py.adapters.sql.outages import (
     LOCK_NOT_AVAILABLE,
     LOCK_WAIT_TIMEOUT,
     DatabaseAwayError,
+    DatabaseBusyError,
     server_error,
     sql_state,
 )
@@ -67,10 +68,9 @@ def lock_claim(database: Database, connection: Connection, group: str, partition
 
 def waited_in_vain(error: BaseException) -> bool:
     """Return whether a lock was not to be had in time."""
-    if isinstance(error, DatabaseAwayError):
-        return error.code == "OCQ-305"
-    return isinstance(error, DBAPIError) and (
-        sql_state(error) == LOCK_NOT_AVAILABLE or server_error(error) == LOCK_WAIT_TIMEOUT
+    return isinstance(error, DatabaseBusyError) or (
+        isinstance(error, DBAPIError)
+        and (sql_state(error) == LOCK_NOT_AVAILABLE or server_error(error) == LOCK_WAIT_TIMEOUT)
     )
 
 
@@ -109,7 +109,7 @@ def held_too_long(database: Database, group: str, partitions: Sequence[Partition
         f"group '{group}' cannot be taken over: {who} (host:process:claim), or another writer, has had a transaction "
         f"open for more than {TAKE_OVER_SECONDS:g} seconds"
     )
-    return DatabaseAwayError("OCQ-305", what, database.label, "let it finish, or end that process")
+    return DatabaseBusyError("OCQ-305", what, database.label, "let it finish, or end that process")
 
 
 def _claim(database: Database, group: str) -> int:

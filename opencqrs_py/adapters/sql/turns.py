@@ -15,6 +15,7 @@ from opencqrs_py.adapters.sql.outages import (
     LOCK_NOT_AVAILABLE,
     LOCK_WAIT_TIMEOUT,
     DatabaseAwayError,
+    DatabaseBusyError,
     server_error,
     sql_state,
 )
@@ -133,4 +134,4 @@ def _held(database: Database, lock: int) -> DatabaseAwayError:
 
 def _too_long(database: Database, who: str) -> DatabaseAwayError:
     what = f"{who} has been writing for more than {PATIENCE:g} seconds"
-    return DatabaseAwayError("OCQ-305", what, database.label, "let it finish, or end it")
+    return DatabaseBusyError("OCQ-305", what, database.label, "let it finish, or end it")

@@ -16,17 +16,15 @@ from opencqrs_py.cli.events.progress import Progress, rate
 from opencqrs_py.cli.events.storing import counted, writable_store
 from opencqrs_py.cli.options import ProjectOptions, format_option, project_options
 from opencqrs_py.cli.output import clean, print_json, stdout
-from opencqrs_py.errors import EventFormatError, EventStoreError
+from opencqrs_py.errors import DamagedFileError, EventFormatError, EventStoreError
 from opencqrs_py.model.event import Event
 from opencqrs_py.processing.ports import EventStore
 
 __all__ = ["import_command"]
 
 _STANDARD_INPUT = "-"
-_FIXES = {
-    "OCQ-212": "mend the {place} and import again; nothing of this file was imported",
-    "OCQ-213": "fetch the file anew and import again; nothing of it was imported",
-}
+_BAD_EVENT = "mend the {place} and import again; nothing of this file was imported"
+_DAMAGED = "fetch the file anew and import again; nothing of it was imported"
 
 
 class _Imported(NamedTuple):
@@ -103,7 +101,8 @@ def _events_of(name: str) -> Generator[Event, None, None]:
             yield from events
     except EventFormatError as error:
         place = "file" if ", row " in error.where else "line"
-        raise EventFormatError(error.code, error.what, error.where, _FIXES[error.code].format(place=place)) from error
+        fix = _DAMAGED if isinstance(error, DamagedFileError) else _BAD_EVENT.format(place=place)
+        raise type(error)(error.code, error.what, error.where, fix) from error
 
 
 def _print(done: Sequence[_Imported], *, as_json: bool) -> None:
