@@ -126,7 +126,7 @@ def test_who_waits_too_long_for_another_writer_is_told_so(
     with ThreadPoolExecutor(1) as threads:
         late = threads.submit(hanging.append, events)
         assert events.taken_in.wait(SECONDS)
-        with pytest.raises(DatabaseAwayError, match=r"has been writing for .*0\.05 seconds") as caught:
+        with pytest.raises(DatabaseAwayError, match=r"has been writing for .*(0\.05 seconds|too long)") as caught:
             other.append([event("quick")])
         assert reader.head() == 0  # nobody who reads is held up
         events.go_on.set()

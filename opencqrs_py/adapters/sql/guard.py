@@ -14,11 +14,11 @@ from sqlalchemy import Connection
 from opencqrs_py.adapters.sql import outages
 from opencqrs_py.errors import TransactionEndedError
 
-__all__ = ["ended", "is_outage", "new_savepoint", "refuse", "release", "rolled_back_to", "set_savepoint"]
+__all__ = ["LEAVE_OUT", "ended", "is_outage", "new_savepoint", "refuse", "release", "rolled_back_to", "set_savepoint"]
 
 is_outage = outages.is_outage
 
-_LEAVE_OUT = "leave commit() and rollback() out; for a part that may fail, use connection.begin_nested()"
+LEAVE_OUT = "leave commit() and rollback() out; for a part that may fail, use connection.begin_nested()"
 
 
 def new_savepoint() -> str:
@@ -50,7 +50,7 @@ def ended(error: Exception) -> Exception:
         return error
     return TransactionEndedError(
         "a handler ended the transaction that it shares with the progress: what it wrote may be there, the progress "
-        f"has not moved; {_LEAVE_OUT}, and do not send COMMIT, ROLLBACK, BEGIN or OR ROLLBACK as SQL"
+        f"has not moved; {LEAVE_OUT}, and do not send COMMIT, ROLLBACK, BEGIN or OR ROLLBACK as SQL"
     )
 
 
@@ -63,7 +63,7 @@ def rolled_back_to(connection: Connection, name: str) -> bool:
     return True
 
 
-def refuse(reason: str = _LEAVE_OUT, *_: Any, **__: Any) -> NoReturn:
+def refuse(reason: str = LEAVE_OUT, *_: Any, **__: Any) -> NoReturn:
     """Refuse what would end the transaction.
 
     Raises:

@@ -269,8 +269,18 @@ class DatabaseTransactions:
         if not self._watched:
             _watch_ends(self._database)
             self._watched = True
-        with self._database.writing(of_handlers=True) as connection:
-            yield Unit(connection, guarded=guarded)
+        raised: BaseException | None = None
+        try:
+            with self._database.writing(of_handlers=True) as connection:
+                try:
+                    yield Unit(connection, guarded=guarded)
+                except BaseException as error:
+                    raised = error
+                    raise
+        except BaseException as error:
+            if raised is None or raised is error:
+                raise
+            raise raised from raised.__cause__  # not what the roll back of a closed connection says
 
     def is_outage(self, error: BaseException) -> bool:
         """Return whether the database is temporarily unavailable."""
@@ -296,4 +306,4 @@ def _on_rollback(connection: Connection) -> None:
 
 
 def _ended(how: str) -> str:
-    return f"the handler ended the transaction that it shares with the progress; {how}"
+    return f"the handler ended the transaction that it shares with the progress: {guard.LEAVE_OUT}; {how}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from attacks.attack import DATABASES, KINDS, NOT_SQLITE
+from attacks.attack import DATABASES, KINDS
 
 __all__ = ["KNOWN", "Flaw"]
 
@@ -27,17 +27,4 @@ class Flaw:
     hangs: bool = False
 
 
-_HANGS = Flaw(
-    reason="asyncio never ends a task whose exception raises when it is asked for its class",
-    kinds=("async",),
-    hangs=True,
-)
-
-KNOWN: Mapping[str, Flaw] = {
-    "the driver's close(), then an error": Flaw(
-        reason="an error after the driver's connection was closed is waited for without its event and handler",
-        databases=NOT_SQLITE,
-    ),
-    "an error without attributes": _HANGS,
-    "an error without attributes, and the event is given up": _HANGS,
-}
+KNOWN: Mapping[str, Flaw] = {}

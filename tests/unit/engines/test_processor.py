@@ -819,7 +819,7 @@ class PanicException(BaseException):
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 @pytest.mark.parametrize("way", ["start", "run"])
-@pytest.mark.parametrize("part", ["observer", "tracker", "watch"])
+@pytest.mark.parametrize("part", ["observer", "watch"])
 @pytest.mark.parametrize("error", [LookupError, PanicException])
 def test_an_error_of_the_loop_itself_ends_it_visibly(
     world: World, part: str, way: str, error: type[BaseException]
@@ -827,8 +827,6 @@ def test_an_error_of_the_loop_itself_ends_it_visibly(
     def spoil(outcome: Outcome) -> None:
         if part == "observer":
             raise error(part)
-        if part == "tracker":
-            world.tracker.deaf = error(part)  # type: ignore[assignment]
 
     if part == "watch":
         world.store.watch_away = [error(part)]  # type: ignore[list-item]
@@ -846,8 +844,7 @@ def test_an_error_of_the_loop_itself_ends_it_visibly(
     assert status is not None
     assert (status.state, status.error) == (ProcessorState.FAILED, f"{error.__name__}: {part}")
     assert world.watching.told[-1] == ("stopped", "orders", "0/1")
-    if part != "tracker":
-        assert world.status().state is ProcessorState.FAILED
+    assert world.status().state is ProcessorState.FAILED
     assert world.handled == ([] if part == "watch" else ["1"])
 
 
