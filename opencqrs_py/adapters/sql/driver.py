@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, cast
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 
-from opencqrs_py.adapters.sql.guard import ended, release, set_savepoint
+from opencqrs_py.adapters.sql.guard import as_sqlalchemy, ended, release, set_savepoint
 from opencqrs_py.adapters.sql.pooling import TRUSTED_SECONDS, is_quiet
 
 __all__ = ["NOT_FOUND", "Fetching", "Prepared", "Rows", "closed", "opened"]
@@ -229,12 +229,8 @@ def _found_nothing(connection: Connection, result: Any) -> bool:
     if NOT_FOUND in str(error):
         return False
     if error.sqlstate in _NO_SAVEPOINT:
-        raise ended(error) from error
-    dialect = connection.dialect
-    base: Any = dialect.loaded_dbapi.Error
-    raised: Any = error
-    cut = dialect.is_disconnect(raised, driver, None)
-    raise DBAPIError.instance("COMMIT", None, raised, base, connection_invalidated=cut, dialect=dialect) from error
+        raise ended(connection, error, "RELEASE SAVEPOINT") from error
+    raise as_sqlalchemy(connection, error, "COMMIT") from error
 
 
 def _executed(connection: Connection, statement: Prepared, values: Values) -> Any:

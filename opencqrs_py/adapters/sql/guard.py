@@ -7,14 +7,25 @@ prepared before, or a conflict clause, ends it without asking: the savepoint sho
 from __future__ import annotations
 
 import secrets
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 from sqlalchemy import Connection
+from sqlalchemy.exc import DBAPIError
 
 from opencqrs_py.adapters.sql import outages
 from opencqrs_py.errors import TransactionEndedError
 
-__all__ = ["LEAVE_OUT", "ended", "is_outage", "new_savepoint", "refuse", "release", "rolled_back_to", "set_savepoint"]
+__all__ = [
+    "LEAVE_OUT",
+    "as_sqlalchemy",
+    "ended",
+    "is_outage",
+    "new_savepoint",
+    "refuse",
+    "release",
+    "rolled_back_to",
+    "set_savepoint",
+]
 
 is_outage = outages.is_outage
 
@@ -36,22 +47,32 @@ def release(connection: Connection, name: str) -> None:
 
     Raises:
         TransactionEndedError: If it is gone, and so the transaction in which it was set.
-        Exception: The driver's own, if the database is unavailable.
+        DBAPIError: As SQLAlchemy raises it, if the database is unavailable.
     """
+    statement = f"RELEASE SAVEPOINT {name}"
     try:
-        _send(connection, f"RELEASE SAVEPOINT {name}")
+        _send(connection, statement)
     except Exception as error:
-        raise ended(error) from error
+        raise ended(connection, error, statement) from error
 
 
-def ended(error: Exception) -> Exception:
+def ended(connection: Connection, error: Exception, statement: str) -> Exception:
     """Return what it means that a savepoint cannot be released: an outage, or the end of its transaction."""
     if is_outage(error):
-        return error
+        return as_sqlalchemy(connection, error, statement)
     return TransactionEndedError(
         "a handler ended the transaction that it shares with the progress: what it wrote may be there, the progress "
         f"has not moved; {LEAVE_OUT}, and do not send COMMIT, ROLLBACK, BEGIN or OR ROLLBACK as SQL"
     )
+
+
+def as_sqlalchemy(connection: Connection, error: Exception, statement: str) -> DBAPIError:
+    """Return a driver's error as SQLAlchemy raises it."""
+    dialect, raised = connection.dialect, cast("Any", error)
+    base: Any = dialect.loaded_dbapi.Error
+    cut = dialect.is_disconnect(raised, connection.connection.dbapi_connection, None)
+    wrapped = DBAPIError.instance(statement, None, raised, base, connection_invalidated=cut, dialect=dialect)
+    return cast("DBAPIError", wrapped)
 
 
 def rolled_back_to(connection: Connection, name: str) -> bool:
