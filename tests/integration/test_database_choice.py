@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 from sqlalchemy import create_engine, inspect, text
@@ -35,6 +36,22 @@ def see(event: Event, connection: Connection) -> None:
 """
 WITHOUT_CONTAINER = HANDLERS.replace("library = providers", "library = None and providers")
 THREAD = {"event-handling.standard.processing.engine": "thread"}
+
+
+@pytest.fixture(autouse=True)
+def databases_closed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Closes what the applications of a test have opened."""
+    made: list[Database] = []
+    initialise = Database.__init__
+
+    def remembered(database: Database, *arguments: Any, **named: Any) -> None:
+        initialise(database, *arguments, **named)
+        made.append(database)
+
+    monkeypatch.setattr(Database, "__init__", remembered)
+    yield
+    for database in made:
+        database.close()
 
 
 @pytest.fixture

@@ -143,7 +143,7 @@ def test_files_are_a_log_as_well(spark, log, tmp_path):
 
 
 def test_an_eventsourcingdb_is_a_log_as_well(spark, log):
-    with EventSourcingDbStandIn(api_token="") as server:
+    with EventSourcingDbStandIn(api_token="", names=False) as server:
         store = EventSourcingDbEventStore(server.url, "", source="urn:s")
         store.append(made_up(n, kind=f"kind.of-{n % 2}")._replace(payload="{}") for n in range(1, 31))
         log.url = server.url
