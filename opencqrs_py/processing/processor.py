@@ -219,10 +219,10 @@ class PartitionProcessor:
 
     def _one_by_one(self, cursor: Cursor, chunk: Sequence[Event], upto: int) -> Outcome:
         """Find the event whose handler ended the transaction: each further call of it repeats what it has committed."""
-        done = Outcome(cursor)
+        done, last = Outcome(cursor), chunk[-1].position
         for event in chunk:
-            last = event is chunk[-1]
-            done = done.followed_by(self._handle(done.cursor, (event,), upto if last else event.position))
+            to = upto if event.position == last else event.position
+            done = done.followed_by(self._handle(done.cursor, (event,), to))
             if done.trouble is not None:
                 break
         return done

@@ -14,7 +14,6 @@ from sqlalchemy import Connection, func, select
 from sqlalchemy.exc import DBAPIError
 
 from opencqrs_py.adapters.sql.databases import Database
-from opencqrs_py.adapters.sql.kinds import kind_of
 from opencqrs_py.adapters.sql.outages import (
     LOCK_NOT_AVAILABLE,
     LOCK_WAIT_TIMEOUT,
@@ -51,7 +50,7 @@ def lock_claim(database: Database, connection: Connection, group: str, partition
     Raises:
         DBAPIError: If a lock was waited for in vain; see ``waited_in_vain``.
     """
-    match kind_of(connection):
+    match database.kind:
         case "postgresql":
             connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{TAKE_OVER_SECONDS * 1_000:.0f}ms'")
             connection.execute(select(func.pg_advisory_xact_lock(_claim(database, group))))
