@@ -25,7 +25,7 @@ def nothing_is_left_open() -> Iterator[None]:
     gc.collect()
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(autouse=True)
 def quick_outages() -> Iterator[None]:
     """A partition that waits for a database looks again soon."""
     with pytest.MonkeyPatch.context() as patch:
