@@ -13,7 +13,9 @@ from pathlib import Path
 
 import pyspark
 import pytest
+from sqlalchemy import create_engine, inspect, text
 
+from opencqrs_py.adapters.sql import Database
 from opencqrs_py.engines.spark.java import find_java
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -128,6 +130,27 @@ def test_a_cluster_with_authentication_gives_what_one_process_gives_and_shows_no
         assert connection.execute("SELECT sum(n) FROM lent").fetchone() == (expected,)
         assert connection.execute("SELECT count(*) FROM audit").fetchone() == (EVENTS,)
     assert looked.read_text() == "True 0"  # an executor was running, and no argument of a process held the secret
+
+
+@pytest.mark.postgresql
+def test_executors_find_the_log_and_the_progress_in_a_schema_of_their_own(project, cluster, fresh_url):
+    url = fresh_url("postgresql")
+    served = {
+        "OPENCQRS__EVENT_STORE__URL": url,
+        "OPENCQRS__DATABASE__URL": url,
+        "OPENCQRS__DATABASE__SCHEMA": "our_log",
+    }
+    project.write_events(EVENTS)
+    assert project.opencqrs("events", "import", "events.ndjson", **served).code == 0
+    run = project.opencqrs("run", "--until-caught-up", *settings_for(cluster), **AUTHENTICATED, **served)
+    assert run.code == 0, run.err
+    engine = create_engine(Database(url).engine.url)
+    with engine.connect() as connection:
+        assert set(inspect(connection).get_table_names()) == {"lent", "audit"}
+        assert connection.scalar(text("SELECT count(*) FROM audit")) == EVENTS
+        progress = connection.execute(text("SELECT DISTINCT position FROM our_log.opencqrs_progress")).all()
+    engine.dispose()
+    assert progress == [(EVENTS,)]
 
 
 def test_a_wrong_secret_is_refused_by_the_cluster(project, cluster):

@@ -62,11 +62,15 @@ class Batches:
 
 def _batches(chosen: list[Combination]) -> Iterator[list[Combination]]:
     """Put combinations on one database together; what changes the whole worker process comes last, by itself."""
-    gentle = sorted((one for one in chosen if not one.attack.process_wide), key=lambda one: one.database)
-    for _, on_one in groupby(gentle, key=lambda one: one.database):
+    gentle = sorted((one for one in chosen if not one.attack.process_wide), key=_place)
+    for _, on_one in groupby(gentle, key=_place):
         those = list(on_one)
         yield from (those[first : first + AT_ONCE] for first in range(0, len(those), AT_ONCE))
     yield from ([one] for one in chosen if one.attack.process_wide)
+
+
+def _place(one: Combination) -> tuple[str, str]:
+    return one.database, one.schema
 
 
 @pytest.fixture(scope="module")

@@ -90,7 +90,7 @@ def test_each_known_defect_is_one_of_an_attack() -> None:
     assert flawed == set(KNOWN)
 
 
-@pytest.mark.parametrize("what", ["attack", "database", "engine", "kind"])
+@pytest.mark.parametrize("what", ["attack", "database", "engine", "kind", "schema"])
 def test_the_quick_lane_leaves_nothing_out(what: str) -> None:
     def seen(lane: list) -> set[str]:
         return {one.attack.name if what == "attack" else getattr(one, what) for one in lane}

@@ -32,11 +32,12 @@ class Arena:
         self._folder = folder
         self._fresh_url = fresh_url
         self._served: dict[str, str] = {}
+        self._logs: set[tuple[str, str]] = set()  # those written, by kind of server and schema
 
     def targets(self, combinations: Iterable[Combination]) -> list[Target]:
         """Make targets on one database of one kind, each with its module written and its tables made."""
         combinations = list(combinations)
-        url = self._url(combinations[0].database)
+        url = self._url(combinations[0].database, combinations[0].schema)
         return [self._target(one, url) for one in combinations]
 
     def _target(self, one: Combination, url: str) -> Target:
@@ -49,19 +50,21 @@ class Arena:
         attack = replace(one.attack, settings=settings, extra=one.attack.extra.replace("{module}", module))
         code = self._folder / "code"
         code.mkdir(exist_ok=True)
-        target = Target(attack, one.kind, url, f"hostile-{number}", f"hostile_{number}", code, module)
+        target = Target(attack, one.kind, url, f"hostile-{number}", f"hostile_{number}", code, module, one.schema)
         (code / f"{module}.py").write_text(source_of(target), encoding="utf-8")
         make_tables(target)
         return target
 
-    def _url(self, kind: str) -> str:
+    def _url(self, kind: str, schema: str) -> str:
         if kind == "sqlite":
             file = self._folder / f"{next(_numbers)}.db"
             shutil.copy(self._template(), file)
             return f"sqlite:///{file}"
         if kind not in self._served:
             self._served[kind] = self._fresh_url(kind)
-            append_log(self._served[kind])
+        if (kind, schema) not in self._logs:
+            self._logs.add((kind, schema))
+            append_log(self._served[kind], schema)
         return self._served[kind]
 
     def _template(self) -> Path:

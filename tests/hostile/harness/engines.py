@@ -93,9 +93,9 @@ class Watching(Observer):
             raise EnoughError
 
 
-def append_log(url: str) -> None:
+def append_log(url: str, schema: str = "") -> None:
     """Write the log."""
-    with _opened(url) as database:
+    with _closing(Database(url, schema)) as database:
         SqlEventStore(database).append(
             Event(
                 0,
@@ -125,14 +125,14 @@ def make_tables(target: Target) -> None:
         f"INSERT INTO {target.table}_other VALUES (1)",
         *(statement.format(table=target.table) for statement in target.attack.setup),
     ]
-    with _opened(target.url) as database, database.engine.begin() as connection:
+    with _closing(target.opened()) as database, database.engine.begin() as connection:
         for statement in statements:
             connection.exec_driver_sql(statement)
 
 
 def written(target: Target) -> list[tuple[int, str]]:
     """Return the read model in the order in which it was written."""
-    with _opened(target.url) as database, database.engine.connect() as connection:
+    with _closing(target.opened()) as database, database.engine.connect() as connection:
         found = connection.execute(text(f"SELECT position, what FROM {target.table} ORDER BY number"))
         return [(position, what) for position, what in found]
 
@@ -166,6 +166,8 @@ def engine_settings(targets: Sequence[Target], engine: str) -> dict[str, Any]:
     """Return the settings of an application whose groups are the targets."""
     settings: dict[str, Any] = {"event-store.url": targets[0].url, **_SETTINGS}
     settings["event-handling.standard.processing.engine"] = engine
+    if targets[0].schema:
+        settings["database.schema"] = targets[0].schema
     for target in targets:
         settings |= _of_group(target)
     return settings
@@ -174,7 +176,7 @@ def engine_settings(targets: Sequence[Target], engine: str) -> dict[str, Any]:
 def run_by_hand(target: Target) -> Found:
     """Run a target's handlers by processors made by hand, on this thread; return what they have left."""
     watching = Watching()
-    database = Database(target.url)
+    database = target.opened()
     raised: BaseException | None = None
     try:
         module = _imported(target)
@@ -250,7 +252,7 @@ def found_of(target: Target) -> Found:
 
 
 def _found(target: Target, watching: Watching, raised: BaseException | None, *, failed: bool) -> Found:
-    with _opened(target.url) as database:
+    with _closing(target.opened()) as database:
         mine = [status for status in SqlProgressTracker(database).statuses() if status.group == target.group]
     return Found(
         rows=written(target),
@@ -266,8 +268,7 @@ def _found(target: Target, watching: Watching, raised: BaseException | None, *, 
 
 
 @contextmanager
-def _opened(url: str) -> Iterator[Database]:
-    database = Database(url)
+def _closing(database: Database) -> Iterator[Database]:
     try:
         yield database
     finally:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
@@ -20,6 +20,10 @@ _SPREAD = 5
 _ON_SPARK = 17
 """In the quick lane, every so many attacks are also tried on Spark."""
 
+_SCHEMA = "our_log"
+_IN_SCHEMA = 29
+"""Every so many attacks are also tried with our tables in a schema of their own, in both lanes."""
+
 
 @dataclass(frozen=True, eq=False)
 class Combination:
@@ -29,9 +33,10 @@ class Combination:
     database: str
     engine: str
     kind: str
+    schema: str = ""
 
     def __str__(self) -> str:
-        return f"{self.attack.name}-{self.database}-{self.engine}-{self.kind}"
+        return "-".join(filter(None, (self.attack.name, self.database, self.schema, self.engine, self.kind)))
 
     @property
     def flaw(self) -> Flaw | None:
@@ -42,16 +47,16 @@ class Combination:
 
 def all_combinations() -> list[Combination]:
     """Return the full product."""
-    return [one for attack in ATTACKS for one in _of(attack)]
+    return [*(one for attack in ATTACKS for one in _of(attack)), *_in_a_schema()]
 
 
 def quick_lane() -> list[Combination]:
     """Return a choice of the product, always the same, in which every attack, database, engine and kind occurs.
 
     Each attack once on a thread, on SQLite if it concerns it, with kinds of handlers in turn; and some attacks on
-    another database, by hand, and on Spark.
+    another database, by hand, on Spark, and with our tables in a schema of their own.
     """
-    return list({str(one): one for one in _chosen()}.values())
+    return [*{str(one): one for one in _chosen()}.values(), *_in_a_schema()]
 
 
 def as_parameters(combinations: Sequence[Combination]) -> list[Any]:
@@ -71,6 +76,12 @@ def _chosen() -> Iterator[Combination]:
         on_spark = [one for one in here if one.engine == "spark"]
         if on_spark and number % _ON_SPARK == 0:
             yield on_spark[number // _ON_SPARK * 5 % len(on_spark)]
+
+
+def _in_a_schema() -> Iterator[Combination]:
+    on_servers = [[one for one in _of(attack) if one.database != "sqlite"] for attack in ATTACKS]
+    for number, here in enumerate(list(filter(None, on_servers))[::_IN_SCHEMA]):
+        yield replace(here[number * 5 % len(here)], schema=_SCHEMA)
 
 
 def _of(attack: Attack) -> list[Combination]:

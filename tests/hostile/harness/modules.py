@@ -9,6 +9,8 @@ from textwrap import indent
 
 from attacks.attack import Attack, Firing
 
+from opencqrs_py.adapters.sql import Database
+
 __all__ = ["AT", "SIZE", "TYPE", "Target", "expected_rows", "source_of"]
 
 SIZE = 12
@@ -119,6 +121,7 @@ class Target:
         attack: The attack.
         kind: Kind of the handler.
         url: URL of the database.
+        schema: Schema of our own tables, empty for none.
         group: Name of the group.
         table: Name of the read model's table.
         folder: Where the module and its notes are.
@@ -132,6 +135,11 @@ class Target:
     table: str
     folder: Path
     module: str
+    schema: str = ""
+
+    def opened(self) -> Database:
+        """Open the database."""
+        return Database(self.url, self.schema)
 
     def correct(self) -> None:
         """Correct the handler: from now on it is not hostile any more."""
