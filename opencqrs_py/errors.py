@@ -48,7 +48,9 @@ class NonTransientError(OpenCqrsError):
 
 
 class TransactionEndedError(NonTransientError):
-    """A handler has ended the transaction that it shares with the progress. No progress was written."""
+    """A handler has ended the transaction that it shares with the progress (OCQ-228). No progress was written."""
+
+    code = "OCQ-228"
 
 
 class FencedError(OpenCqrsError):

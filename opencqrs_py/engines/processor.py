@@ -14,11 +14,11 @@ from opencqrs_py.engines.parts import ProcessorOptions, make_processing
 from opencqrs_py.engines.runs import begin, check_log, release, settle
 from opencqrs_py.errors import DatabaseFileError, OpenCqrsError
 from opencqrs_py.model.handler import Handler
-from opencqrs_py.model.outcome import Origin, Outcome, Trouble
+from opencqrs_py.model.outcome import Origin, Outcome
 from opencqrs_py.model.partition import Partition, layout
 from opencqrs_py.model.progress import PartitionStatus
 from opencqrs_py.processing.definitions import Definition, in_order
-from opencqrs_py.processing.error_text import advice_of, error_text
+from opencqrs_py.processing.error_text import trouble_of
 from opencqrs_py.processing.interrupts import raise_interrupt
 from opencqrs_py.processing.ports import BackOff, EventSource, ProgressTracker, Watch
 from opencqrs_py.processing.sequencing import PartitionResolver
@@ -242,9 +242,7 @@ class EventHandlingProcessor:
                 self._follow_while_reachable(supervised)
         except BaseException as error:  # not of a step: an observer's, or a fault of the tracker or of the watch
             raise_interrupt(error)
-            name, message = error_text(error)
-            trouble = Trouble(Origin.FRAMEWORK, permanent=False, error=name, message=message, advice=advice_of(error))
-            supervised.take(Outcome(supervised.cursor, trouble=trouble))
+            supervised.take(Outcome(supervised.cursor, trouble=trouble_of(error, Origin.FRAMEWORK)))
             raise
         finally:
             self._let_go()

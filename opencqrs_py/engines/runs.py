@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
 from opencqrs_py.errors import DatabaseFileError, EventStoreError, OtherLogError
-from opencqrs_py.model.outcome import Origin, Outcome, Trouble
+from opencqrs_py.model.outcome import Origin, Outcome
 from opencqrs_py.model.partition import Partition
 from opencqrs_py.model.progress import Cursor, PartitionStatus, ProcessorState
-from opencqrs_py.processing.error_text import error_text, one_line
+from opencqrs_py.processing.error_text import one_line, trouble_of
 from opencqrs_py.processing.group import GroupProcessing
 from opencqrs_py.processing.ports import BackOff, Clock, EventSource, ProgressTracker
 from opencqrs_py.processing.recovery import Action, OnExhausted
@@ -123,8 +123,7 @@ def _once_available(run: GroupRun, observer: Observer, act: Callable[[], T]) -> 
         except Exception as error:
             if not (tracker.is_outage(error) or source.is_outage(error)):
                 raise
-            name, message = error_text(error)
-            trouble, wait = Trouble(Origin.OUTAGE, permanent=False, error=name, message=message), next(waits)
+            trouble, wait = trouble_of(error, Origin.OUTAGE), next(waits)
             observer.noticed(Notice(run.group, run.partitions[0], Action.WAIT, trouble, wait=wait))
         time.sleep(wait)
 

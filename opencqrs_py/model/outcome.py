@@ -29,18 +29,20 @@ class Trouble:
         permanent: Whether the error itself says that no retry helps (``NonTransientError``).
         error: Type name of the exception.
         message: Its text.
+        code: Its code, ``OCQ-`` and three digits; empty when it has none.
         traceback: The user's own frames, formatted; empty when there are none.
         position: Position of the event in hand, or ``None`` when no event was in hand.
         event: The event's label; empty when no event was in hand.
         event_id: CloudEvents ``id`` of the event in hand.
         event_type: CloudEvents ``type`` of the event in hand.
-        advice: Of an explained error, where it is and how to fix it, with its code, as lines; empty for others.
+        advice: Of an explained error, where it is and how to fix it, as lines; empty for others.
     """
 
     origin: Origin
     permanent: bool
     error: str
     message: str
+    code: str = ""
     traceback: str = ""
     position: int | None = None
     event: str = ""
@@ -55,7 +57,8 @@ class Trouble:
 
     def __str__(self) -> str:
         first_line = self.message.strip().splitlines()[0] if self.message.strip() else ""
-        return f"{self.error}: {first_line}" if first_line else self.error
+        text = f"{self.error}: {first_line}" if first_line else self.error
+        return f"[{self.code}] {text}" if self.code else text
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,28 +5,33 @@ Every function here is total: whatever an exception does when it is looked at, s
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import NamedTuple
 
-from opencqrs_py.errors import ExplainedError
+from opencqrs_py.errors import ExplainedError, OpenCqrsError
 from opencqrs_py.model.masking import scrubbed
+from opencqrs_py.model.outcome import Origin, Trouble
 from opencqrs_py.processing.interrupts import raise_interrupt
 
 __all__ = [
     "ErrorText",
     "advice_of",
+    "code_of",
     "error_text",
     "label_text",
     "message_of",
     "one_line",
     "placed_error_text",
     "plain_text",
+    "trouble_of",
     "type_name",
 ]
 
 MOST_NAME = 200
 MOST_MESSAGE = 4_000
 MOST_LABEL = 1_000
+_CODE = re.compile(r"OCQ-\d{3}")
 _MARGIN = 1_000  # characters in which a secret would be seen that the cut divides
 
 # Control characters but tab and line end: databases refuse NUL, terminals act on others.
@@ -83,12 +88,26 @@ def message_of(error: BaseException) -> str:
     return f"its text cannot be shown: str() raised {text.name}"
 
 
+def code_of(error: BaseException) -> str:
+    """Return the code of one of this package's exceptions, empty if it has none."""
+    if not issubclass(type(error), OpenCqrsError):
+        return ""
+    code = _read(lambda: getattr(error, "code", ""))
+    return code if isinstance(code, str) and _CODE.fullmatch(code) else ""
+
+
+def trouble_of(error: BaseException, origin: Origin, *, permanent: bool = False, traceback: str = "") -> Trouble:
+    """Return an error that belongs to no event as a trouble."""
+    name, message = error_text(error)
+    return Trouble(origin, permanent, name, message, code_of(error), traceback, advice=advice_of(error))
+
+
 def advice_of(error: BaseException) -> str:
-    """Return where an explained error is, how to fix it, and its code, as lines; empty for other errors."""
+    """Return where an explained error is and how to fix it, as lines; empty for other errors."""
     if not issubclass(type(error), ExplainedError):
         return ""
     lines = []
-    for heading, name in (("where:", "where"), ("fix:", "fix"), ("code:", "code")):
+    for heading, name in (("where:", "where"), ("fix:", "fix")):
         text = _read(lambda: getattr(error, name))  # noqa: B023 called at once
         if isinstance(text, str) and text:
             lines.append(f"  {heading:<6} {plain_text(text, MOST_LABEL)}")

@@ -22,7 +22,7 @@ from opencqrs_py.model.partition import Partition
 from opencqrs_py.model.progress import Cursor, Skip
 from opencqrs_py.processing.clocks import SystemClock
 from opencqrs_py.processing.dispatch import ChunkFailedError, Dispatcher
-from opencqrs_py.processing.error_text import advice_of, error_text, label_text, placed_error_text
+from opencqrs_py.processing.error_text import label_text, placed_error_text, trouble_of
 from opencqrs_py.processing.exception_groups import leaves
 from opencqrs_py.processing.feed import Feed, UnsequencedError
 from opencqrs_py.processing.interrupts import raise_interrupt
@@ -285,18 +285,16 @@ class PartitionProcessor:
         return replace(trouble, position=None) if origin is Origin.OUTAGE else trouble
 
     def _described(self, error: BaseException, origin: Origin, in_hand: Event | None) -> Trouble:
-        name, message = error_text(error)
-        return Trouble(
-            origin=origin,
-            permanent=any(issubclass(type(one), NonTransientError | SystemExit) for one in leaves(error)),
-            error=name,
-            message=message,
-            traceback=self._frames(error, origin, in_hand),
-            position=in_hand.position if in_hand else None,
-            event=label_text(lambda: in_hand.label) if in_hand else "",
-            event_id=_id_of(in_hand) if in_hand else "",
-            event_type=in_hand.type if in_hand else "",
-            advice=advice_of(error),
+        permanent = any(issubclass(type(one), NonTransientError | SystemExit) for one in leaves(error))
+        trouble = trouble_of(error, origin, permanent=permanent, traceback=self._frames(error, origin, in_hand))
+        if in_hand is None:
+            return trouble
+        return replace(
+            trouble,
+            position=in_hand.position,
+            event=label_text(lambda: in_hand.label),
+            event_id=_id_of(in_hand),
+            event_type=in_hand.type,
         )
 
     def _frames(self, error: BaseException, origin: Origin, event: Event | None) -> str:

@@ -6,6 +6,13 @@ import pytest
 from sqlalchemy import make_url
 
 THREAD = ("--set", "event-handling.standard.processing.engine=thread")
+FAILING_GROUPS = """\
+opencqrs:
+  event-store: {url: "sqlite:///events.db"}
+  spark: {master: "local[2]"}
+  event-handling.groups:
+    ordering: {life-cycle: {partitions: 2}, sequence: {resolution: per_data_field, data-field: reader}}
+"""
 
 
 def test_a_misspelt_setting_is_named_with_its_place_and_the_nearest_one(project):
@@ -179,6 +186,45 @@ def test_stop_on_exhaustion_ends_the_run_with_code_1_and_the_status_tells_why(pr
     assert [p["error"] for p in failed] == [
         "NonTransientError: never - event 1 at position 1 (library.book-lent.v1, /books/isbn-1)"
     ]
+
+
+def test_a_partition_error_carries_its_code_in_the_run_and_in_the_status_after_it(project, engine, event_line):
+    project.write(
+        "handlers.py",
+        """\
+        from dataclasses import dataclass
+        from opencqrs_py import event_handling, event_type
+        from sqlalchemy import Connection
+
+        @event_type("library.book-lent.v1")
+        @dataclass(frozen=True)
+        class BookLent:
+            reader: str
+
+        @event_handling("decoding")
+        def lend(event: BookLent) -> None: ...
+
+        @event_handling("ending", types=["library.*"])
+        def end(event: dict, connection: Connection) -> None:
+            connection.commit()
+
+        @event_handling("ordering", types=["library.*"])
+        def order(event: dict) -> None: ...
+        """,
+    )
+    project.write("application.yaml", FAILING_GROUPS)
+    project.write("events.ndjson", event_line(1))
+    project.opencqrs("events", "import", "events.ndjson")
+    run = project.opencqrs("run", "--until-caught-up", "--set", engine)
+    assert run.code == 1
+    expected = {"decoding": "[OCQ-211] Event", "ending": "[OCQ-228] Transaction", "ordering": "[OCQ-214] Event"}
+    for group, error in expected.items():
+        assert [line for line in run.err.splitlines() if line.startswith(f"[{group} 0/") and f"({error}" in line]
+    shown = {group["group"]: group["partitions"][0] for group in project.opencqrs("status", "--format", "json").json}
+    assert {group: shown[group]["error"][: len(error)] for group, error in expected.items()} == expected
+    recorded = {group: partition["failure"]["last_error"] for group, partition in shown.items() if partition["failure"]}
+    assert recorded.keys() >= {"decoding", "ending"}
+    assert all(error.startswith(expected[group]) for group, error in recorded.items())
 
 
 def test_an_error_in_on_start_shows_its_own_lines(project):

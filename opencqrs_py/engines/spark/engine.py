@@ -23,7 +23,7 @@ from opencqrs_py.engines.watching import HeadWatcher
 from opencqrs_py.errors import EngineLostError
 from opencqrs_py.model.outcome import Origin, Outcome, Trouble
 from opencqrs_py.processing.clocks import SystemClock
-from opencqrs_py.processing.error_text import advice_of, error_text
+from opencqrs_py.processing.error_text import trouble_of
 from opencqrs_py.processing.ports import Clock
 from opencqrs_py.processing.supervision import NO_OBSERVER, Observer, SupervisedPartition
 
@@ -204,8 +204,7 @@ class SparkEngine:
         refusal = group.watcher.refusal
         if refusal is None:
             return False
-        name, message = error_text(refusal)
-        trouble = Trouble(Origin.FRAMEWORK, permanent=False, error=name, message=message, advice=advice_of(refusal))
+        trouble = trouble_of(refusal, Origin.FRAMEWORK)
         try:
             for partition in group.busy:
                 settle(
@@ -304,4 +303,4 @@ def _jvm_gone(error: Exception) -> EngineLostError:
 
 def _still(seconds: float) -> Trouble:
     message = f"no task was running on Spark for {seconds:g} s while this one waited: there is no executor for it"
-    return Trouble(Origin.OUTAGE, permanent=False, error="Spark did not start a round", message=message)
+    return Trouble(Origin.OUTAGE, permanent=False, error="Spark did not start a round", message=message, code="OCQ-406")

@@ -121,7 +121,8 @@ def spark_trouble(error: Exception) -> Trouble:
     """
     lasting = isinstance(error, PythonException)
     origin = Origin.FRAMEWORK if lasting else Origin.OUTAGE
-    return Trouble(origin, permanent=lasting, error="Spark could not finish a round", message=_first_line(error))
+    what = "Spark could not finish a round"
+    return Trouble(origin, permanent=lasting, error=what, message=_first_line(error), code="OCQ-405")
 
 
 def _first_line(error: Exception) -> str:

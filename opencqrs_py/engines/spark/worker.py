@@ -17,8 +17,8 @@ from pyspark.sql import SparkSession
 from opencqrs_py.engines.runs import Recipe
 from opencqrs_py.engines.spark.kept_recipes import KeptRecipe
 from opencqrs_py.engines.spark.orders import Order, Report, read_order, write_report
-from opencqrs_py.model.outcome import Origin, Outcome, Trouble
-from opencqrs_py.processing.error_text import error_text
+from opencqrs_py.model.outcome import Origin, Outcome
+from opencqrs_py.processing.error_text import trouble_of
 from opencqrs_py.processing.group import GroupProcessing
 from opencqrs_py.processing.interrupts import raise_interrupt
 from opencqrs_py.processing.tracebacks import own_frames
@@ -47,9 +47,7 @@ class OrderHandler:
             processing = self._processing()
         except BaseException as error:  # the user's modules, or a database, on this machine
             raise_interrupt(error)
-            name, message = error_text(error)
-            frames = own_frames(error)
-            trouble = Trouble(Origin.FRAMEWORK, permanent=True, error=name, message=message, traceback=frames)
+            trouble = trouble_of(error, Origin.FRAMEWORK, permanent=True, traceback=own_frames(error))
             return Report(tuple(Outcome(cursor, trouble=trouble) for cursor in order.cursors))
         return carry_out(processing, order)
 

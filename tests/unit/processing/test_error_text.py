@@ -13,7 +13,14 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter
 
-from opencqrs_py.errors import AssemblyError, EventFormatError, EventStoreError, ExplainedError
+from opencqrs_py.errors import (
+    AssemblyError,
+    EventFormatError,
+    EventStoreError,
+    ExplainedError,
+    TransactionEndedError,
+    TransientError,
+)
 from opencqrs_py.model import Origin, Trouble
 from opencqrs_py.processing.error_text import (
     advice_of,
@@ -22,6 +29,7 @@ from opencqrs_py.processing.error_text import (
     one_line,
     placed_error_text,
     plain_text,
+    trouble_of,
 )
 from opencqrs_py.processing.interrupts import raise_interrupt
 from opencqrs_py.processing.tracebacks import own_frames
@@ -225,12 +233,44 @@ def test_one_line_of_an_exception(error: BaseException, shown: str) -> None:
     assert one_line(error) == shown
 
 
-def test_the_advice_of_an_explained_error_names_place_fix_and_code() -> None:
+def test_the_advice_of_an_explained_error_names_place_and_fix() -> None:
     assert advice_of(ValueError("x")) == ""
     error = EventStoreError("OCQ-342", "gone", "/log/a.db\x1b[0m", "put it back")
-    assert advice_of(error) == "  where: /log/a.db\\x1b[0m\n  fix:   put it back\n  code:  OCQ-342"
-    assert advice_of(EventStoreError("OCQ-342", "gone")) == "  code:  OCQ-342"
+    assert advice_of(error) == "  where: /log/a.db\\x1b[0m\n  fix:   put it back"
+    assert advice_of(EventStoreError("OCQ-342", "gone")) == ""
     assert advice_of(EventStoreError.__new__(EventStoreError)) == ""
+
+
+class _OwnCodeError(TransientError):
+    code = 404
+
+
+class _NoCodeError(ExplainedError):
+    @property
+    def code(self) -> str:
+        raise RuntimeError
+
+    @code.setter
+    def code(self, value: str) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("error", "shown"),
+    [
+        (EventFormatError("OCQ-211", "no"), "[OCQ-211] EventFormatError: no"),
+        (TransactionEndedError("ended"), "[OCQ-228] TransactionEndedError: ended"),
+        (EventStoreError("OCQ-342\x1b[0m", "gone"), "EventStoreError: gone"),
+        (
+            EventStoreError.__new__(EventStoreError),
+            "EventStoreError: its text cannot be shown: str() raised AttributeError",
+        ),
+        (_OwnCodeError("x"), "_OwnCodeError: x"),
+        (_NoCodeError("OCQ-211", "x"), "_NoCodeError: x"),
+        (SystemExit("OCQ-211"), "SystemExit: OCQ-211"),
+    ],
+)
+def test_only_codes_of_this_package_are_shown(error: BaseException, shown: str) -> None:
+    assert str(trouble_of(error, Origin.HANDLER)) == shown
 
 
 def test_of_a_long_text_the_middle_is_left_out() -> None:

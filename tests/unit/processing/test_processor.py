@@ -365,7 +365,7 @@ def test_an_event_that_cannot_be_decoded_is_named_after_those_before_it_are_comm
     assert outcome.trouble is not None
     assert outcome.trouble.permanent
     assert outcome.trouble.traceback == ""
-    assert str(outcome.trouble) == "EventFormatError: the event's data do not fit Lent (isbn: Field required)"
+    assert str(outcome.trouble) == "[OCQ-211] EventFormatError: the event's data do not fit Lent (isbn: Field required)"
 
 
 # Store or database are away (K1, K4)
@@ -716,7 +716,7 @@ def test_an_event_that_cannot_be_read_for_its_sequence_is_named_as_such(group: G
     assert summary(outcome) == (0, 0, 0, Origin.EVENT, None)
     assert outcome.trouble is not None
     assert outcome.trouble.summary == (
-        "EventFormatError: the event has no data field 'reader', which says what it is in order with"
+        "[OCQ-214] EventFormatError: the event has no data field 'reader', which says what it is in order with"
         " - event 1 at position 1 (lent, /a)"
     )
 
