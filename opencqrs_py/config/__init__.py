@@ -20,21 +20,22 @@ if TYPE_CHECKING:
         Tracking,
     )
     from opencqrs_py.config.configuration import Configuration, EffectiveValue
-    from opencqrs_py.config.effective import (
+    from opencqrs_py.config.groups import (
         EffectiveGroup,
-        FetchRule,
-        LifeCycleRule,
-        ProcessingRule,
-        ProgressRule,
-        RetryRule,
-        SequenceRule,
+        FetchSettings,
+        GroupSettings,
+        LifeCycleSettings,
+        ProcessingSettings,
+        ProgressSettings,
+        RetrySettings,
+        SequenceSettings,
     )
     from opencqrs_py.config.inheritance import effective_group
     from opencqrs_py.config.loading import load
     from opencqrs_py.config.origin import Origin, OriginKind
     from opencqrs_py.config.pinning import pinned
     from opencqrs_py.config.problems import ConfigurationWarning
-    from opencqrs_py.config.settings import GroupSettings, Settings
+    from opencqrs_py.config.settings import Settings
     from opencqrs_py.model.masking import mask_url
 
 __all__ = [
@@ -45,19 +46,19 @@ __all__ = [
     "EffectiveGroup",
     "EffectiveValue",
     "Engine",
-    "FetchRule",
+    "FetchSettings",
     "GroupSettings",
-    "LifeCycleRule",
+    "LifeCycleSettings",
     "OnExhausted",
     "OnUnknown",
     "Origin",
     "OriginKind",
-    "ProcessingRule",
-    "ProgressRule",
+    "ProcessingSettings",
+    "ProgressSettings",
     "Resolution",
     "RetryPolicy",
-    "RetryRule",
-    "SequenceRule",
+    "RetrySettings",
+    "SequenceSettings",
     "Settings",
     "Tracking",
     "effective_group",
@@ -67,14 +68,22 @@ __all__ = [
 ]
 
 _CHOICES = ("Controller", "DataFormat", "Engine", "OnExhausted", "OnUnknown", "Resolution", "RetryPolicy", "Tracking")
-_RULES = ("EffectiveGroup", "FetchRule", "LifeCycleRule", "ProcessingRule", "ProgressRule", "RetryRule", "SequenceRule")
+_GROUP = (
+    "EffectiveGroup",
+    "GroupSettings",
+    "FetchSettings",
+    "LifeCycleSettings",
+    "ProcessingSettings",
+    "ProgressSettings",
+    "RetrySettings",
+    "SequenceSettings",
+)
 _MODULES = {
     **dict.fromkeys(_CHOICES, "choices"),
-    **dict.fromkeys(_RULES, "effective"),
+    **dict.fromkeys(_GROUP, "groups"),
     "Configuration": "configuration",
     "ConfigurationWarning": "problems",
     "EffectiveValue": "configuration",
-    "GroupSettings": "settings",
     "Origin": "origin",
     "OriginKind": "origin",
     "Settings": "settings",

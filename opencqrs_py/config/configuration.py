@@ -7,14 +7,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path as FilePath
 
 from opencqrs_py.config.addressing import path_of
-from opencqrs_py.config.effective import EffectiveGroup
 from opencqrs_py.config.free_names import FreeNamesInUse
-from opencqrs_py.config.inheritance import Inherited, LeafName, Level, effective_group, inherited
+from opencqrs_py.config.groups import EffectiveGroup, LeafName
+from opencqrs_py.config.inheritance import Inherited, Level, effective_group, inherited
 from opencqrs_py.config.merging import Merged
 from opencqrs_py.config.names import kebab, listed, nearest
 from opencqrs_py.config.origin import BUILT_IN, Origin, OriginKind
 from opencqrs_py.config.problems import Code, ConfigurationWarning
-from opencqrs_py.config.settings import Settings
+from opencqrs_py.config.settings import GROUPS, STANDARD, Settings
 from opencqrs_py.config.shaping import Bound
 from opencqrs_py.config.tree import FreeNames, Leaf, ListLeaf, Path, Section, display, leaves, node_at, tree_of
 from opencqrs_py.config.value_types import NO_FACT, Fact
@@ -23,9 +23,6 @@ from opencqrs_py.errors import ConfigurationError
 from opencqrs_py.model.masking import MASK, holds_secret, mask_url, secrets_in
 
 __all__ = ["Configuration", "EffectiveValue"]
-
-GROUPS: Path = ("event_handling", "groups")
-STANDARD: Path = ("event_handling", "standard")
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,6 +213,9 @@ class Configuration:
 
     def _is_set_in_code(self, path: Path) -> bool:
         """Return whether the model has a value that did not come from the binder."""
+        if path[: len(STANDARD)] == STANDARD or _of_group(path):
+            group = None if path[: len(STANDARD)] == STANDARD else path[2]
+            return path[-2:] in self.settings.event_handling.said_of(group)
         value: object = self.settings
         for name in path:
             if name not in (value if isinstance(value, dict) else getattr(value, "model_fields_set", ())):
@@ -252,8 +252,13 @@ class Configuration:
             if isinstance(node, FreeNames) and isinstance(value, dict):
                 for name, item in value.items():
                     yield self._effective((*path, name), item, self._origin((*path, name)))
-            elif path[: len(STANDARD)] != STANDARD or value is not None or len(self._merged.stacks.get(path, [])) > 1:
+            elif path[: len(STANDARD)] != STANDARD or self._is_shown_of_standard(path):
                 yield self._effective(path, value, self._origin(path))
+
+    def _is_shown_of_standard(self, path: Path) -> bool:
+        """Return whether the standard says this setting, or takes back what a lower source says of it."""
+        said = self.settings.event_handling.said_of(None)
+        return said.get((path[2], path[3])) is not None or len(self._merged.stacks.get(path, [])) > 1
 
     def _effective(self, path: Path, value: object, origin: Origin) -> EffectiveValue:
         node = node_at(self._root, path)

@@ -1,5 +1,8 @@
 """Group, then standard, then built-in: how the settings of one group come together, leaf by leaf.
 
+What a group and the standard say is merged before it is validated (:func:`merged_group`). Which of two settings that
+exclude each other applies, and who decided it, is found afterwards.
+
 Source:
     OpenCQRS reference, "Event Handling Processor Settings"; there, a reference set as standard beats what a group says
     (a known flaw). Here the nearer level wins, and ``null`` resets what would be inherited.
@@ -7,23 +10,20 @@ Source:
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from opencqrs_py.config.choices import Controller
-from opencqrs_py.config.effective import EffectiveGroup
+from opencqrs_py.config.groups import BUILT_IN, LEAVES, SECTIONS, EffectiveGroup, GroupSettings, LeafName
 from opencqrs_py.config.names import canonical
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from opencqrs_py.config.settings import Settings
 
-    from opencqrs_py.config.settings import GroupSettings, Settings
-
-__all__ = ["Inherited", "LeafName", "Level", "effective_group", "inherited"]
-
-LeafName: TypeAlias = tuple[str, str]
-"""Section and leaf of a group setting, as field names."""
+Said: TypeAlias = "dict[LeafName, object]"
+"""What one level says of a group's settings, before it is validated."""
 
 _REPLACEMENTS: tuple[tuple[LeafName, LeafName], ...] = (
     (("progress", "tracking"), ("progress", "tracker_ref")),
@@ -49,7 +49,7 @@ class Inherited:
     """One setting of a group after inheritance.
 
     Args:
-        value: The value in the type of :class:`EffectiveGroup`.
+        value: The validated value.
         level: Who decided it.
         reset: Whether that level said ``null``, so that the value is the built-in one.
         replaced_by: The leaf that takes this one's place; its value is ``None`` then.
@@ -66,6 +66,34 @@ class Inherited:
         return self.level is not Level.BUILT_IN and not self.reset
 
 
+def said(group: object) -> Said:
+    """Return what ``group``, nested mappings or settings made in code, says; nothing if it is neither."""
+    if isinstance(group, GroupSettings):
+        every = {leaf: getattr(getattr(group, leaf[0]), leaf[1]) for leaf in LEAVES}
+        return {leaf: value for leaf, value in every.items() if value != getattr(getattr(BUILT_IN, leaf[0]), leaf[1])}
+    if not isinstance(group, Mapping):
+        return {}
+    return {
+        (section, leaf): value
+        for section, values in group.items()
+        if isinstance(values, Mapping)
+        for leaf, value in values.items()
+    }
+
+
+def merged_group(own: object, standard: Said) -> object:
+    """Return ``own`` with what it inherits from ``standard``, and without what is reset to its built-in default."""
+    if own is not None and not isinstance(own, Mapping | GroupSettings):
+        return own  # which is refused when it is validated
+    as_given = own if isinstance(own, Mapping) else {}
+    merged = {name: {} if isinstance(value, Mapping) else value for name, value in as_given.items()}
+    for (section, leaf), value in (standard | said(own)).items():
+        below = merged.setdefault(section, {})
+        if value is not None and isinstance(below, dict):
+            below[leaf] = value
+    return merged
+
+
 def effective_group(settings: Settings, name: str) -> EffectiveGroup:
     """Return every setting of the group ``name``.
 
@@ -73,53 +101,42 @@ def effective_group(settings: Settings, name: str) -> EffectiveGroup:
         settings: Validated settings.
         name: Name of a group, in any spelling; it need not have settings of its own.
     """
-    chosen = inherited(settings, name)
-    sections = {
-        section.name: replace(getattr(_BUILT_IN, section.name), **_of_section(chosen, section.name))
-        for section in fields(EffectiveGroup)
-        if section.name != "name"
-    }
+    group = _spelled(settings.event_handling.groups, name)
+    merged = settings.event_handling.groups[group] if group is not None else settings.event_handling.standard
+    changed: dict[str, dict[str, Any]] = {}
+    for (section, leaf), each in inherited(settings, name).items():
+        if each.replaced_by:
+            changed.setdefault(section, {})[leaf] = None
+    sections = {section: replace(getattr(merged, section), **changed.get(section, {})) for section in SECTIONS}
     return EffectiveGroup(name, **sections)
 
 
 def inherited(settings: Settings, name: str) -> dict[LeafName, Inherited]:
     """Return each setting of the group ``name`` with who decided it."""
     handling = settings.event_handling
-    own = handling.groups.get(name) or _alike(handling.groups, name)
-    chosen = {
-        (section.name, leaf.name): _decided((section.name, leaf.name), own, handling.standard)
-        for section in fields(EffectiveGroup)
-        if section.name != "name"
-        for leaf in fields(getattr(_BUILT_IN, section.name))
-    }
+    group = _spelled(handling.groups, name)
+    merged = handling.standard if group is None else handling.groups[group]
+    by_group = {} if group is None else handling.said_of(group)
+    by_standard = handling.said_of(None)
+    chosen: dict[LeafName, Inherited] = {}
+    for leaf in LEAVES:
+        value = getattr(getattr(merged, leaf[0]), leaf[1])
+        if leaf in by_group:
+            chosen[leaf] = Inherited(value, Level.GROUP, reset=by_group[leaf] is None)
+        elif leaf in by_standard:
+            chosen[leaf] = Inherited(value, Level.STANDARD, reset=by_standard[leaf] is None)
+        else:
+            chosen[leaf] = Inherited(value, Level.BUILT_IN)
     for choice, reference in _REPLACEMENTS:
         chosen |= _without_the_replaced(chosen, choice, reference)
     return chosen | _of_leader_election(chosen)
 
 
-_BUILT_IN = EffectiveGroup("")
-
-
-def _alike(groups: Mapping[str, GroupSettings], name: str) -> GroupSettings | None:
-    """Return the settings of the group that ``name`` means in another spelling."""
-    return next((group for known, group in groups.items() if canonical(known) == canonical(name)), None)
-
-
-def _of_section(chosen: dict[LeafName, Inherited], section: str) -> dict[str, Any]:
-    return {leaf: each.value for (of, leaf), each in chosen.items() if of == section}
-
-
-def _decided(name: LeafName, own: GroupSettings | None, standard: GroupSettings) -> Inherited:
-    section, leaf = name
-    built_in = getattr(getattr(_BUILT_IN, section), leaf)
-    for level, settings in ((Level.GROUP, own), (Level.STANDARD, standard)):
-        values = getattr(settings, section, None)
-        if values is not None and leaf in values.model_fields_set:
-            value = getattr(values, leaf)
-            if value is None:
-                return Inherited(built_in, level, reset=True)
-            return Inherited(None if value == "infinite" else value, level)
-    return Inherited(built_in, Level.BUILT_IN)
+def _spelled(groups: Mapping[str, GroupSettings], name: str) -> str | None:
+    """Return the spelling of the configured group that ``name`` means, ``None`` if there is none."""
+    if name in groups:
+        return name
+    return next((known for known in groups if canonical(known) == canonical(name)), None)
 
 
 def _without_the_replaced(

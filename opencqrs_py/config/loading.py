@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from opencqrs_py.config.binding import Binder, BoundLayer
 from opencqrs_py.config.choices import OnUnknown
-from opencqrs_py.config.configuration import GROUPS, Configuration
+from opencqrs_py.config.configuration import Configuration
 from opencqrs_py.config.documents import DocumentReader
 from opencqrs_py.config.entries import Layer, LayerKind, text_items
 from opencqrs_py.config.free_names import FreeNamesInUse
@@ -20,7 +20,7 @@ from opencqrs_py.config.problems import Code, Findings
 from opencqrs_py.config.profiles import DEFAULT_PROFILE
 from opencqrs_py.config.ranking import Given, Ranking, ranked_layers
 from opencqrs_py.config.resolution import Resolved, resolved_values
-from opencqrs_py.config.settings import Settings
+from opencqrs_py.config.settings import GROUPS, Settings
 from opencqrs_py.config.tree import ListLeaf, Section, display, leaves, tree_of
 from opencqrs_py.config.validation import validated
 from opencqrs_py.model.masking import remember

@@ -15,7 +15,7 @@ from opencqrs_py.config.names import PREFIX, canonical, kebab
 from opencqrs_py.config.schema import json_schema
 from opencqrs_py.config.settings import Settings
 from opencqrs_py.config.sources.variables import INLINE_JSON
-from opencqrs_py.config.tree import Child, FreeNames, Leaf, ListLeaf, Path, Section, leaves, node_at, tree_of
+from opencqrs_py.config.tree import Child, FreeNames, Leaf, ListLeaf, Path, Section, fields_of, leaves, node_at, tree_of
 from opencqrs_py.config.value_types import NO_FACT
 from opencqrs_py.config.writing import written
 
@@ -193,7 +193,7 @@ def _meaning(section: Section, child: Child) -> str:
     node = child.node
     unit = node.fact.unit if isinstance(node, Leaf | ListLeaf) else ""
     unit = f"One of {', '.join(node.choices)}" if isinstance(node, Leaf) and node.choices else unit
-    description = str(section.model.model_fields[child.name].description)
+    description = str(fields_of(section.model)[child.name].description)
     return f"{description} {unit[0].upper()}{unit[1:]}." if unit else description
 
 

@@ -13,7 +13,7 @@ from opencqrs_py.config.choices import SYNONYMS
 from opencqrs_py.config.defaults import built_in
 from opencqrs_py.config.names import PREFIX, kebab
 from opencqrs_py.config.settings import Settings
-from opencqrs_py.config.tree import Child, FreeNames, Leaf, ListLeaf, Node, Path, Section, tree_of
+from opencqrs_py.config.tree import Child, FreeNames, Leaf, ListLeaf, Node, Path, Section, fields_of, tree_of
 from opencqrs_py.config.writing import written
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ class _Writer:
         return {"$ref": reference}
 
     def _child(self, section: Section, child: Child, path: Path) -> dict[str, Any]:
-        info = section.model.model_fields[child.name]
+        info = fields_of(section.model)[child.name]
         said = {"description": _described(child.node, info)} if info.description else {}
         match child.node:
             case Leaf() | ListLeaf() as node:

@@ -1,70 +1,39 @@
-"""What a user may set: the validated models of the ``opencqrs`` tree.
-
-A leaf of ``standard`` or of a group is ``None`` when it is unset; whether ``None`` was said stands in
-``model_fields_set``, which is what inheritance goes by (:mod:`opencqrs_py.config.inheritance`).
-"""
+"""What a user may set: the validated models of the ``opencqrs`` tree."""
 
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ModelWrapValidatorHandler,
+    PrivateAttr,
+    SerializerFunctionWrapHandler,
+    model_serializer,
+    model_validator,
+)
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
-from opencqrs_py.config.choices import (
-    Controller,
-    DataFormat,
-    Engine,
-    OnExhausted,
-    OnUnknown,
-    Resolution,
-    RetryPolicy,
-    Tracking,
-)
-from opencqrs_py.config.value_types import (
-    Attempts,
-    Duration,
-    EndlessDuration,
-    Fact,
-    Name,
-    Number,
-    Position,
-    Subject,
-    Url,
-    Whole,
-)
+from opencqrs_py.config.choices import DataFormat, OnUnknown
+from opencqrs_py.config.groups import GroupSettings
+from opencqrs_py.config.inheritance import Said, merged_group, said
+from opencqrs_py.config.value_types import Fact, Name, Url
 from opencqrs_py.model.masking import masked
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
 
     from pydantic.fields import FieldInfo
 
-__all__ = [
-    "ActivateSettings",
-    "BoundSource",
-    "ConfigSettings",
-    "DatabaseSettings",
-    "DiscoverySettings",
-    "EventHandlingSettings",
-    "EventStoreSettings",
-    "EventsSettings",
-    "FetchSettings",
-    "GroupSettings",
-    "LifeCycleSettings",
-    "MappingSettings",
-    "ProcessingSettings",
-    "ProfilesSettings",
-    "ProgressSettings",
-    "RetrySettings",
-    "Section",
-    "SequenceSettings",
-    "Settings",
-    "SparkSettings",
-    "bound_values",
-]
+GROUPS = ("event_handling", "groups")
+"""Where the settings of single groups stand."""
+STANDARD = ("event_handling", "standard")
+"""Where stands what applies to groups that do not say otherwise."""
 
 Column = Annotated[str, Field(min_length=1)]
 
@@ -86,106 +55,32 @@ class Section(BaseModel):
         return {name: masked(name, value) for name, value in serialize(self).items()}
 
 
-class FetchSettings(Section):
-    """Which events a group reads."""
-
-    subject: Subject | None = Field(None, description="Subject at or below which events are read.")
-    recursive: bool | None = Field(None, description="Whether the subjects below are read too.")
-    initial_position: Position | None = Field(
-        None,
-        description="Where a group without progress starts: tail (oldest event), head (after newest), time, position.",
-    )
-
-
-class LifeCycleSettings(Section):
-    """When and how often a group runs."""
-
-    auto_start: bool | None = Field(None, description="Whether the group starts with the application.")
-    controller: Controller | None = Field(
-        None,
-        description="Who starts and stops the group. Unset: leader_election when exactly one lock registry is "
-        "registered, else application_context. Leader election is not there yet and is refused at the start.",
-    )
-    controller_registration: Name | None = Field(
-        None, description="Name of the provider that takes the controller's place. Not there yet: refused at the start."
-    )
-    lock_registry: Name | None = Field(
-        None, description="Name of the provider of leader locks: leader election with it."
-    )
-    partitions: Annotated[Whole, Field(ge=1), Fact(unit="1 or more")] | None = Field(
-        None, description="How many partitions the group starts with."
-    )
-
-
-class ProgressSettings(Section):
-    """Where a group keeps its progress."""
-
-    tracking: Tracking | None = Field(
-        None, description="Kind of tracker. Unset: sql when there is exactly one database, else in_memory."
-    )
-    tracker_ref: Name | None = Field(None, description="Name of the provider that takes the tracker's place.")
-
-
-class SequenceSettings(Section):
-    """What a group handles in order."""
-
-    resolution: Resolution | None = Field(None, description="Which events must be handled in order.")
-    resolver_ref: Name | None = Field(None, description="Name of the provider that takes the resolution's place.")
-    level: Annotated[Whole, Field(ge=1), Fact(unit="1 or more")] | None = Field(
-        None, description="Levels of the subject that count, with resolution per_level_subject."
-    )
-    data_field: Name | None = Field(
-        None, description="Field of the data that counts, with resolution per_data_field; dots lead into objects."
-    )
-    metadata_key: Name | None = Field(
-        None, description="Key of the metadata that counts, with resolution per_metadata_key."
-    )
-
-
-class RetrySettings(Section):
-    """What happens when an event fails."""
-
-    policy: RetryPolicy | None = Field(None, description="How the waits between attempts follow each other.")
-    initial_interval: Duration | None = Field(None, description="First wait; with policy fixed, every wait.")
-    max_interval: Duration | None = Field(None, description="Longest wait.")
-    max_elapsed_time: EndlessDuration | None = Field(None, description="Sum of waits after which an event is given up.")
-    multiplier: Annotated[Number, Field(ge=1), Fact(unit="factor, 1 or more")] | None = Field(
-        None, description="Each wait by the one before it."
-    )
-    max_attempts: Attempts | None = Field(None, description="How often an event is tried again.")
-    on_exhausted: OnExhausted | None = Field(
-        None, description="What happens to an event that is given up. Parking is not there yet and is refused."
-    )
-    jitter: Annotated[Number, Field(ge=0, le=1), Fact(unit="share of the wait, 0 to 1")] | None = Field(
-        None, description="How much of each wait is at most left out, at random."
-    )
-
-
-class ProcessingSettings(Section):
-    """What runs a group, and in which chunks."""
-
-    engine: Engine | None = Field(None, description="What runs the processors of the group.")
-    batch_size: Annotated[Whole, Field(ge=1), Fact(unit="1 or more")] | None = Field(
-        None, description="Most events in one transaction. Unset: chosen from the handlers."
-    )
-
-
-class GroupSettings(Section):
-    """The settings of a processing group, or the standard for all groups."""
-
-    fetch: FetchSettings = Field(FetchSettings(), description="Which events are read.")
-    life_cycle: LifeCycleSettings = Field(LifeCycleSettings(), description="When and how often the group runs.")
-    progress: ProgressSettings = Field(ProgressSettings(), description="Where the progress is kept.")
-    sequence: SequenceSettings = Field(SequenceSettings(), description="What is handled in order.")
-    retry: RetrySettings = Field(RetrySettings(), description="What happens when an event fails.")
-    processing: ProcessingSettings = Field(ProcessingSettings(), description="What runs the group.")
-
-
 class EventHandlingSettings(Section):
-    """All processing groups."""
+    """All processing groups. ``groups`` hold what they inherit from ``standard``, too."""
 
     standard: GroupSettings = Field(GroupSettings(), description="What applies to groups that do not say otherwise.")
     groups: dict[str, GroupSettings] = Field({}, description="Settings of single groups, by group name.")
+    _said: dict[str | None, Said] = PrivateAttr(default_factory=dict)
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _inherit(cls, data: Any, validate: ModelWrapValidatorHandler[Self]) -> Self:
+        """Put what the standard says under each group before they are validated; remember who said what."""
+        if not isinstance(data, Mapping) or not isinstance(data.get("groups", {}), Mapping):
+            return validate(data)
+        groups, standard = data.get("groups", {}), said(data.get("standard"))
+        merged = dict(data)
+        if "standard" in data:
+            merged["standard"] = merged_group(data["standard"], {})
+        if groups:
+            merged["groups"] = {name: merged_group(own, standard) for name, own in groups.items()}
+        result = validate(merged)
+        result._said = {None: standard, **{name: said(own) for name, own in groups.items()}}  # noqa: SLF001
+        return result
+
+    def said_of(self, group: str | None) -> Said:
+        """Return what a group says itself, before it was validated; ``None`` for the standard."""
+        return self._said.get(group, {})
 
 
 class MappingSettings(Section):

@@ -7,21 +7,20 @@ of free names such as group names: ``("event_handling", "groups", "books", "fetc
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass
 from enum import Enum
 from functools import cache
 from types import NoneType
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, get_args, get_origin, get_type_hints
 
 from pydantic import BaseModel, SecretBytes, SecretStr
+from pydantic.fields import FieldInfo
 
 from opencqrs_py.config.names import canonical, kebab
 from opencqrs_py.config.value_types import NO_FACT, Fact
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from pydantic.fields import FieldInfo
 
 __all__ = [
     "Child",
@@ -77,7 +76,7 @@ class FreeNames:
 class Section:
     """A model: its children by the canonical form of their names, former names included."""
 
-    model: type[BaseModel]
+    model: type
     children: dict[str, Child] = field(default_factory=dict)
 
 
@@ -94,16 +93,24 @@ class Child:
 
 
 @cache
-def tree_of(model: type[BaseModel]) -> Section:
+def tree_of(model: type) -> Section:
     """Return the tree of ``model``."""
     section = Section(model)
-    for name, info in model.model_fields.items():
+    for name, info in fields_of(model).items():
         annotation, facts = _unwrapped(info.annotation, info)
         node = _node(annotation, facts, nullable=NoneType in get_args(info.annotation))
         for former in _fact(facts).formerly:
             section.children[canonical(former)] = Child(name, node, former)
         section.children[canonical(name)] = Child(name, node)
     return section
+
+
+def fields_of(model: type) -> dict[str, FieldInfo]:
+    """Return the fields of a model, or of a dataclass that pydantic validates."""
+    if issubclass(model, BaseModel):
+        return dict(model.model_fields)
+    hints = get_type_hints(model, include_extras=True)
+    return {each.name: FieldInfo.from_annotated_attribute(hints[each.name], each) for each in fields(model)}  # type: ignore[arg-type]
 
 
 def node_at(root: Node, path: Path) -> Node:
@@ -174,7 +181,7 @@ def _unwrapped(annotation: Any, info: FieldInfo) -> tuple[Any, list[object]]:
 
 def _node(annotation: Any, facts: list[object], *, nullable: bool) -> Node:
     origin, arguments = get_origin(annotation), get_args(annotation)
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+    if isinstance(annotation, type) and (issubclass(annotation, BaseModel) or is_dataclass(annotation)):
         return tree_of(annotation)
     if origin is dict:
         return FreeNames(_node(arguments[1], [], nullable=False))

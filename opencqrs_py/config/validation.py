@@ -11,7 +11,7 @@ from opencqrs_py.config.names import PREFIX, listed, nearest
 from opencqrs_py.config.origin import Origin, OriginKind
 from opencqrs_py.config.placeholders import has_placeholder
 from opencqrs_py.config.problems import Code, Findings
-from opencqrs_py.config.settings import Settings, bound_values
+from opencqrs_py.config.settings import GROUPS, Settings, bound_values
 from opencqrs_py.config.sources.variables import variable_name
 from opencqrs_py.config.tree import Leaf, ListLeaf, Node, Path, Section, display, node_at, tree_of
 from opencqrs_py.model.masking import holds_secret, mask_url
@@ -40,6 +40,7 @@ _PLAIN = {
     "float_parsing": _NO_NUMBER,
     "float_type": _NO_NUMBER,
     "finite_number": ("it is no finite number", _NO_NUMBER[1]),
+    "dataclass_type": ("it is no section", "write settings below it"),
     "model_type": ("it is no section", "write settings below it"),
     "dict_type": ("it is no section", "write names and values below it"),
     "list_type": ("it is no list", "write a list of texts"),
@@ -84,7 +85,7 @@ def _nested(values: Mapping[Path, object], root: Section) -> dict[str, Any]:
         node = node_at(root, path)
         if value is Nothing.SECTION:
             _below(tree, path)
-        elif value is not None or (isinstance(node, Leaf) and node.nullable):
+        elif value is not None or (isinstance(node, Leaf) and node.nullable) or path[0] == "event_handling":
             _below(tree, path[:-1])[path[-1]] = value
     return tree
 
@@ -98,13 +99,15 @@ def _below(tree: dict[str, Any], path: Path) -> dict[str, Any]:
 def _report(detail: ErrorDetails, merged: Merged, searched: str, root: Section, findings: Findings) -> None:
     location = tuple(str(part) for part in detail["loc"])
     path = _known_part(location, root)
+    if path[:2] == GROUPS and len(path) == len(GROUPS) + 3 and path not in merged.stacks:
+        return  # what the group inherits is refused where the standard says it
     key = display(root, path) or PREFIX
     node, bound = node_at(root, path), merged.winner(path)
     if detail["type"] == "missing":
         fix = f"set it in a file, as a variable ({variable_name(path)}) or with --set {key}=…"
         findings.error(Code.VALUE_MISSING, f"{key} has no value", searched, fix)
         return
-    if detail["type"] == "extra_forbidden":
+    if detail["type"] in {"extra_forbidden", "unexpected_keyword_argument"}:
         what = f"{key} has no setting {location[len(path)]}"
         findings.error(Code.UNKNOWN_KEY, what, _place(path, bound, merged), "remove it")
         return

@@ -1,4 +1,7 @@
-"""The types of single settings: how each reads text, and how it refuses what it cannot read."""
+"""The types of single settings: how each reads text, and how it refuses what it cannot read.
+
+Pydantic is loaded only where it validates: the values themselves travel to workers without it.
+"""
 
 from __future__ import annotations
 
@@ -6,28 +9,17 @@ import math
 import re
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Annotated, Literal
-
-from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator, WithJsonSchema
-from pydantic_core import PydanticCustomError
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from opencqrs_py.config.durations import INFINITE, checked_seconds, is_infinite, parse_duration
 from opencqrs_py.config.problems import Code
 from opencqrs_py.model.mistaken_urls import url_mistake
 
-__all__ = [
-    "NO_FACT",
-    "Attempts",
-    "Duration",
-    "EndlessDuration",
-    "Fact",
-    "Name",
-    "Number",
-    "Position",
-    "Subject",
-    "Url",
-    "Whole",
-]
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
+    from pydantic_core import CoreSchema, PydanticCustomError
 
 _WHOLE = re.compile(r"[+-]?[0-9]+")
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://.*|file:.+", re.DOTALL)
@@ -59,12 +51,43 @@ class Fact:
     formerly: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Reads:
+    """How a value is read.
+
+    Args:
+        read: Returns the value of what a source says, or raises what pydantic takes for a refusal.
+        schema: JSON Schema of what it reads; ``None``: that of the type.
+        when: Whether it reads ``alone``, or ``before`` or ``after`` the rules of the type.
+    """
+
+    read: Callable[[Any], object]
+    schema: Mapping[str, Any] | None = None
+    when: Literal["alone", "before", "after"] = "alone"
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        from pydantic_core import core_schema  # noqa: PLC0415 workers do without it
+
+        match self.when:
+            case "before":
+                return core_schema.no_info_before_validator_function(self.read, handler(source))
+            case "after":
+                return core_schema.no_info_after_validator_function(self.read, handler(source))
+            case "alone":
+                return core_schema.no_info_plain_validator_function(self.read)
+
+    def __get_pydantic_json_schema__(self, core: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        return handler(core) if self.schema is None else dict(self.schema)
+
+
 NO_FACT = Fact()
 """What is said of a field that says nothing."""
 
 
 def _refusal(reason: str, fix: str, code: Code = Code.VALUE, fix_unseen: str = "") -> PydanticCustomError:
     """Return the error by which a value is refused; with ``fix_unseen`` when the other texts repeat the value."""
+    from pydantic_core import PydanticCustomError  # noqa: PLC0415 workers do without it
+
     context = {"reason": reason, "fix": fix, "code": code.value, "fix_unseen": fix_unseen}
     return PydanticCustomError("opencqrs", "{reason}", context)
 
@@ -118,9 +141,15 @@ def _whole(value: object) -> object:
     return int(text)
 
 
-def _attempts(value: object) -> int | Literal["infinite"]:
+def _finite(value: float) -> float:
+    if math.isfinite(value):
+        return value
+    raise _refusal("it is no finite number", "write digits, with a point if need be, like 1.5")
+
+
+def _attempts(value: object) -> int | None:
     if value == math.inf or (isinstance(value, str) and is_infinite(value)):
-        return "infinite"
+        return None
     number = _whole(value)
     if not isinstance(number, int) or isinstance(number, bool):
         raise _refusal("it is no whole number", "write digits only, like 4, or infinite")
@@ -129,24 +158,32 @@ def _attempts(value: object) -> int | Literal["infinite"]:
     return number
 
 
-def _subject(value: str) -> str:
-    if value.startswith("/"):
-        return value
-    fix = f"write /{value}" if value else "write / for all subjects"
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise _refusal("it is no text", "write a text")
+    return value
+
+
+def _subject(value: object) -> str:
+    text = _text(value)
+    if text.startswith("/"):
+        return text
+    fix = f"write /{text}" if text else "write / for all subjects"
     raise _refusal("a subject starts with /", fix, fix_unseen="put a / in front of it")
 
 
-def _url(value: str) -> str:
-    if (mistake := url_mistake(value.strip())) is not None:
+def _url(value: object) -> str:
+    text = _text(value).strip()
+    if (mistake := url_mistake(text)) is not None:
         raise _refusal(*mistake)
-    if _URL.fullmatch(value.strip()):
-        return value.strip()
+    if _URL.fullmatch(text):
+        return text
     raise _refusal("it is no URL", "write it like sqlite:///events.db or postgresql://user@host/database")
 
 
-def _name(value: str) -> str:
-    if value.strip():
-        return value.strip()
+def _name(value: object) -> str:
+    if text := _text(value).strip():
+        return text
     raise _refusal("it names nothing", "write the name under which the provider is registered, or null for none")
 
 
@@ -168,39 +205,26 @@ def _position(value: object) -> str:
 
 _DURATION_SCHEMA = {"type": "string", "pattern": _DURATION_PATTERN}
 _INFINITE_SCHEMA = {"enum": ["infinite", "unlimited", "inf"]}
+_ENDLESS_SCHEMA = {"anyOf": [_INFINITE_SCHEMA, _DURATION_SCHEMA]}
+_ATTEMPTS_SCHEMA = {"anyOf": [_INFINITE_SCHEMA, {"type": "integer", "minimum": 0}]}
 
-Duration = Annotated[
-    float, PlainValidator(_finite_duration), WithJsonSchema(_DURATION_SCHEMA), Fact(unit="duration", is_duration=True)
-]
+Duration = Annotated[float, Reads(_finite_duration, _DURATION_SCHEMA), Fact(unit="duration", is_duration=True)]
 """Seconds, 0 or more."""
 EndlessDuration = Annotated[
-    float,
-    PlainValidator(_endless_duration),
-    WithJsonSchema({"anyOf": [_INFINITE_SCHEMA, _DURATION_SCHEMA]}),
-    Fact(unit="duration or infinite", is_duration=True),
+    float, Reads(_endless_duration, _ENDLESS_SCHEMA), Fact(unit="duration or infinite", is_duration=True)
 ]
 """Seconds, 0 or more; ``math.inf`` for no limit."""
-Attempts = Annotated[
-    int | Literal["infinite"],
-    PlainValidator(_attempts),
-    WithJsonSchema({"anyOf": [_INFINITE_SCHEMA, {"type": "integer", "minimum": 0}]}),
-    Fact(unit="attempts or infinite", none=INFINITE),
-]
-"""A number of attempts, 0 or more."""
-Whole = Annotated[int, BeforeValidator(_whole)]
+Attempts = Annotated[int | None, Reads(_attempts, _ATTEMPTS_SCHEMA), Fact(unit="attempts or infinite", none=INFINITE)]
+"""A number of attempts, 0 or more; ``None`` for no limit."""
+Whole = Annotated[int, Reads(_whole, when="before")]
 """A whole number, without a leading zero."""
-Number = Annotated[float, Field(allow_inf_nan=False)]
+Number = Annotated[float, Reads(_finite, when="after")]
 """A finite number."""
-Subject = Annotated[str, AfterValidator(_subject), WithJsonSchema({"type": "string", "pattern": "^/"})]
+Subject = Annotated[str, Reads(_subject, {"type": "string", "pattern": "^/"})]
 """A subject of events; starts with ``/``."""
-_URL_SCHEMA = {"type": "string", "pattern": "://|^file:."}
-Url = Annotated[str, AfterValidator(_url), WithJsonSchema(_URL_SCHEMA), Fact(is_url=True)]
+Url = Annotated[str, Reads(_url, {"type": "string", "pattern": "://|^file:."}), Fact(is_url=True)]
 """Where a store or a database is; may hold a password."""
-Name = Annotated[str, AfterValidator(_name)]
+Name = Annotated[str, Reads(_name, {"type": "string"})]
 """Name of a provider of the assembly container."""
-Position = Annotated[
-    str,
-    PlainValidator(_position),
-    WithJsonSchema({"type": ["string", "integer"]}),
-]
+Position = Annotated[str, Reads(_position, {"type": ["string", "integer"]})]
 """Where a group without progress starts to read."""

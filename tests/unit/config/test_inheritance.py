@@ -1,8 +1,10 @@
 import math
 
 import pytest
+from pydantic import ValidationError
 
 from opencqrs_py.config.choices import Controller, Resolution, RetryPolicy, Tracking
+from opencqrs_py.config.groups import EffectiveGroup, FetchSettings, GroupSettings, RetrySettings
 from opencqrs_py.config.inheritance import Level, effective_group, inherited
 from opencqrs_py.config.settings import Settings
 
@@ -150,3 +152,19 @@ def test_a_group_is_found_in_any_spelling(name):
     given = Settings(event_handling={"groups": {"Book-Catalog": {"fetch": {"subject": "/books"}}}})
     assert effective_group(given, name).fetch.subject == "/books"
     assert effective_group(given, name).name == name
+
+
+def test_groups_made_of_settings_say_what_is_not_built_in():
+    retry = RetrySettings(max_attempts=3)
+    given = settings(GroupSettings(retry=retry), books=GroupSettings(fetch=FetchSettings(subject="/books")))
+    assert effective_group(given, "books") == EffectiveGroup(
+        "books", fetch=FetchSettings(subject="/books"), retry=retry
+    )
+    assert effective_group(given, "other") == EffectiveGroup("other", retry=retry)
+
+
+@pytest.mark.parametrize("wrong", [3, {"nothing": None}, {"fetch": 3}, {"fetch": {"subjct": "/"}}, {"nothing": {}}])
+@pytest.mark.parametrize("level", ["standard", "groups"])
+def test_what_is_no_group_is_refused(level, wrong):
+    with pytest.raises(ValidationError):
+        Settings(event_handling={level: wrong if level == "standard" else {"books": wrong}})

@@ -30,7 +30,7 @@ def test_settings_survive_pickling():
     settings = Settings(event_handling={"groups": {"books": {"retry": {"max_elapsed_time": "infinite"}}}})
     copy = pickle.loads(pickle.dumps(settings))
     assert copy == settings
-    assert copy.event_handling.groups["books"].retry.model_fields_set == {"max_elapsed_time"}
+    assert copy.event_handling.said_of("books") == {("retry", "max_elapsed_time"): "infinite"}
 
 
 def test_the_source_of_the_binder_is_empty_outside_of_a_load():
