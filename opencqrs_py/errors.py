@@ -25,6 +25,7 @@ __all__ = [
     "FencedError",
     "HandlerSignatureError",
     "NonTransientError",
+    "OnStartError",
     "OpenCqrsError",
     "OtherLogError",
     "PreconditionFailedError",
@@ -161,6 +162,10 @@ class EngineLostError(EngineError):
 
 class AssemblyError(ExplainedError):
     """The parts of an application do not fit together (OCQ-5xx)."""
+
+
+class OnStartError(AssemblyError):
+    """An ``@on_start`` function raised its cause (OCQ-507)."""
 
 
 class AssemblyErrors(SeveralErrors, AssemblyError):  # noqa: N818 as above

@@ -9,7 +9,7 @@ from pathlib import Path
 from opencqrs_py.assembly.sources import Scan, scan_project
 from opencqrs_py.config import Configuration, ConfigurationWarning, load
 from opencqrs_py.config.names import canonical
-from opencqrs_py.config.problems import Code
+from opencqrs_py.config.problems import GroupWithoutHandlerWarning
 
 __all__ = ["Project", "read_project"]
 
@@ -58,7 +58,7 @@ def read_project(
 
     loaded = load(folder, profiles=profiles, overrides=overrides, environ=environ, groups=groups)
     scan = scans[-1]
-    known = [w for w in loaded.warnings if scan.all_named or w.code != Code.GROUP_WITHOUT_HANDLER.value]
+    known = [w for w in loaded.warnings if scan.all_named or not isinstance(w, GroupWithoutHandlerWarning)]
     return Project(folder, replace(loaded, warnings=(*known, *_unmatched(loaded, scan))), scan)
 
 

@@ -12,7 +12,7 @@ from opencqrs_py.config import Engine as EngineName
 from opencqrs_py.config import OnExhausted as OnExhaustedSetting
 from opencqrs_py.config.names import canonical
 from opencqrs_py.engines.runs import Engine, GroupRun
-from opencqrs_py.errors import AssemblyError, ExplainedError
+from opencqrs_py.errors import AssemblyError, ExplainedError, OnStartError
 from opencqrs_py.model.partition import Partition, layout
 from opencqrs_py.processing.binding import run_on_start
 from opencqrs_py.processing.error_text import message_of, type_name
@@ -121,6 +121,6 @@ def _preparation(blueprint: Blueprint, group: str, container: Any) -> Callable[[
                     if transactions.is_outage(error):  # waited for, as later ones are
                         raise
                     what = f"@on_start of group '{group}' raised {type_name(error)}: {message_of(error)}"
-                    raise AssemblyError("OCQ-507", what, start.place) from error
+                    raise OnStartError("OCQ-507", what, start.place) from error
 
     return prepare

@@ -74,7 +74,7 @@ def _with_variables(url: str) -> str:
         if name not in os.environ:
             what = f"the option 'url' asks for the environment variable {name}, which is not set"
             fix = f"set it before Spark starts; for the executors of a cluster set spark.executorEnv.{name} as well"
-            raise EngineError("OCQ-410", what, 'format("opencqrs")', fix)
+            raise EngineError("OCQ-408", what, 'format("opencqrs")', fix)
         return quote(os.environ[name], safe="")
 
     return _VARIABLE.sub(value_of, url)
@@ -88,9 +88,9 @@ def _refuse_missing_file(url: str) -> None:
         return
     if path in ("", ":memory:"):
         what = "the option 'url' names a database in memory, which only the process that made it can see"
-        raise EngineError("OCQ-410", what, 'format("opencqrs")', "name a file: sqlite:////path/events.db")
+        raise EngineError("OCQ-409", what, 'format("opencqrs")', "name a file: sqlite:////path/events.db")
     file = Path(path).absolute()
     if not file.is_file():
         what = f"the option 'url' names the file {file}, which does not exist"
         fix = "write its full path, sqlite:////path/events.db; a relative one counts from the folder of the program"
-        raise EngineError("OCQ-410", what, 'format("opencqrs")', fix)
+        raise EngineError("OCQ-409", what, 'format("opencqrs")', fix)

@@ -48,7 +48,7 @@ def mapping_of(settings: MappingSettings, url: str) -> TableMapping | None:
     """Return the table of another system that settings name, ``None`` when they name none.
 
     Raises:
-        EventStoreError: OCQ-313, if a part is missing; OCQ-314, if the store is no SQL database.
+        EventStoreError: OCQ-313, if a part is missing; OCQ-325, if the store is no SQL database.
     """
     named = {name: value for name, value in settings if value is not None}
     mapping = TableMapping.of(named, "event-store.mapping", "event-store.mapping")
@@ -66,12 +66,12 @@ def refuse_all_but_sql(url: str, mapping: TableMapping, place: str) -> None:
         place: Where the mapping was written.
 
     Raises:
-        EventStoreError: OCQ-314, if the store is no SQL database.
+        EventStoreError: OCQ-325, if the store is no SQL database.
     """
     if not is_sql(url):
         what = f"{mapping.said_in} names a table, but the event store is no SQL database"
         fix = f"let the store's URL be that of the database that holds the table, or leave {mapping.said_in} out"
-        raise EventStoreError("OCQ-314", what, place, fix)
+        raise EventStoreError("OCQ-325", what, place, fix)
 
 
 def open_event_store(
@@ -90,7 +90,7 @@ def open_event_store(
 
     Raises:
         EventStoreError: OCQ-301, OCQ-302, OCQ-330 or OCQ-344 for a URL that names no event store; OCQ-303, if what it
-            needs is not installed; OCQ-314 for a table of another system on MariaDB.
+            needs is not installed; OCQ-325 for a table of another system on MariaDB.
     """
     from opencqrs_py.adapters.eventsourcingdb import Address  # noqa: PLC0415 as below, only what the URL asks for
 

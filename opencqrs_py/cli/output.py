@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from opencqrs_py.errors import OpenCqrsError
+from opencqrs_py.errors import OnStartError, OpenCqrsError
 from opencqrs_py.model.masking import scrubbed
 
 if TYPE_CHECKING:
@@ -47,12 +47,12 @@ def print_line(text: str, style: str = "dim") -> None:
 
 
 def explain(error: OpenCqrsError) -> None:
-    """Print an error for the person who has to mend it, with their own frames if it came out of their code."""
+    """Print an error for the person who has to fix it, with their own frames if it came out of their code."""
     from opencqrs_py.processing.tracebacks import own_frames  # noqa: PLC0415 only when something went wrong
 
     console = stderr()
     console.print(clean(scrubbed(str(error))), style="red", markup=False, highlight=False, soft_wrap=True)
-    if error.__cause__ is not None and getattr(error, "code", "") == "OCQ-507":
+    if isinstance(error, OnStartError) and error.__cause__ is not None:
         console.print(clean(scrubbed(own_frames(error.__cause__))), markup=False, highlight=False, soft_wrap=True)
 
 

@@ -16,7 +16,7 @@ from opencqrs_py.config.free_names import FreeNamesInUse
 from opencqrs_py.config.lookup import Lookup, OwnKeys
 from opencqrs_py.config.merging import Merged, merged
 from opencqrs_py.config.names import alike_groups, canonical, listed, nearest
-from opencqrs_py.config.problems import Code, Findings
+from opencqrs_py.config.problems import Code, Findings, GroupWithoutHandlerWarning
 from opencqrs_py.config.profiles import DEFAULT_PROFILE
 from opencqrs_py.config.ranking import Given, Ranking, ranked_layers
 from opencqrs_py.config.resolution import Resolved, resolved_values
@@ -175,7 +175,8 @@ def _warn_of_groups(
         close = nearest(name, groups)
         fix = f"did you mean {close}?" if close else f"groups with handlers: {listed(groups)}"
         what = f"{display(root, path)} is configured, but no handler belongs to that group"
-        findings.warning(Code.GROUP_WITHOUT_HANDLER, what, next(places, ""), fix)
+        where = str(next(places, ""))
+        findings.warnings.append(GroupWithoutHandlerWarning(Code.GROUP_WITHOUT_HANDLER.value, what, where, fix))
 
 
 def _combined(layers: tuple[Layer, ...], binder: Binder) -> tuple[Merged, OwnKeys]:

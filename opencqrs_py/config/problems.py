@@ -8,7 +8,7 @@ from enum import StrEnum
 from opencqrs_py.config.choices import OnUnknown
 from opencqrs_py.errors import ConfigurationError, ConfigurationErrors
 
-__all__ = ["Code", "ConfigurationWarning", "Findings"]
+__all__ = ["Code", "ConfigurationWarning", "Findings", "GroupWithoutHandlerWarning"]
 
 
 _MOST_UNKNOWN = 100  # to guess what was meant takes half a millisecond each
@@ -57,6 +57,10 @@ class ConfigurationWarning:
 
     def __str__(self) -> str:
         return str(ConfigurationError(self.code, self.what, self.where, self.fix))
+
+
+class GroupWithoutHandlerWarning(ConfigurationWarning):
+    """A group has settings and, as far as can be seen, no handler (OCQ-117)."""
 
 
 @dataclass(slots=True)

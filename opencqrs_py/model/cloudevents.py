@@ -33,7 +33,8 @@ def parse_event(line: bytes | str, position: int = 0, *, stored: bool = False) -
             RFC 3339 to the letter.
 
     Raises:
-        EventFormatError: OCQ-212, saying which attribute is wrong and what it should be.
+        EventFormatError: OCQ-212, saying which attribute is wrong and what it should be; OCQ-230, if the line is no
+            object in JSON that keeps its meaning; OCQ-231 for binary data.
 
     Source:
         CloudEvents 1.0, JSON event format.
@@ -41,9 +42,9 @@ def parse_event(line: bytes | str, position: int = 0, *, stored: bool = False) -
     try:
         fields = orjson.loads(line)
     except orjson.JSONDecodeError as error:
-        raise EventFormatError("OCQ-212", _unreadable(line, error)) from None
+        raise EventFormatError("OCQ-230", _unreadable(line, error)) from None
     if not isinstance(fields, dict):
-        raise EventFormatError("OCQ-212", f"a CloudEvent is a JSON object, got {type(fields).__name__}")
+        raise EventFormatError("OCQ-230", f"a CloudEvent is a JSON object, got {type(fields).__name__}")
     colons = _ordinary_colons(fields)
     if colons is None:
         _check(fields, microseconds if stored else check_time)
@@ -111,7 +112,7 @@ def extensions_of(event: Event) -> dict[str, Any]:
 def _check_keys(text: bytes) -> None:
     duplicate = duplicate_key(text)
     if duplicate is not None:
-        raise EventFormatError("OCQ-212", f"{duplicate}; JSON parsers would keep one and drop the other")
+        raise EventFormatError("OCQ-230", f"{duplicate}; JSON parsers would keep one and drop the other")
 
 
 def _exact(text: str, value: Any) -> Any:
@@ -176,7 +177,7 @@ def _check(fields: dict[str, Any], check_the_time: Callable[[str | None], object
     if fields.get("specversion", "1.0") != "1.0":
         raise EventFormatError("OCQ-212", f"specversion must be '1.0', got {_shown(fields['specversion'])}")
     if "data_base64" in fields:
-        raise EventFormatError("OCQ-212", "binary data (data_base64) are not supported; data must be JSON")
+        raise EventFormatError("OCQ-231", "binary data (data_base64) are not supported; data must be JSON")
     try:
         check_the_time(fields.get("time"))
     except ValueError as error:
@@ -191,4 +192,4 @@ def _json(value: Any, name: str) -> str:
     try:
         return orjson.dumps(value).decode()
     except orjson.JSONEncodeError:  # what was JSON a moment ago can only be too deep
-        raise EventFormatError("OCQ-212", f"{name} must not be nested deeper than 254 levels") from None
+        raise EventFormatError("OCQ-230", f"{name} must not be nested deeper than 254 levels") from None

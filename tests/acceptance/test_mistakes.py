@@ -59,7 +59,7 @@ def test_a_broken_line_is_named_and_nothing_of_its_file_is_imported(project, eve
     run = project.opencqrs("events", "import", "events.ndjson")
     assert run.code == 2
     assert run.err.splitlines() == [
-        "[OCQ-212] not JSON (unexpected end of data at character 13 of the line)",
+        "[OCQ-230] not JSON (unexpected end of data at character 13 of the line)",
         "  where: events.ndjson:2",
         "  fix:   mend the line and import again; nothing of this file was imported",
     ]

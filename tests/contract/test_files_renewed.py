@@ -213,5 +213,5 @@ def test_a_folder_that_is_away_is_an_outage_for_a_new_query_too(folder: Path, su
 def test_a_folder_that_cannot_be_a_log_is_refused_by_a_new_query_too(folder: Path, suffix: str) -> None:
     source = planned(folder)
     put(folder / "2.ndjson.gz", 4, 5)
-    with pytest.raises(EventStoreError, match="OCQ-344"):
+    with pytest.raises(EventStoreError, match="OCQ-233"):
         source.renew()

@@ -136,14 +136,14 @@ def test_one_file_is_a_log_too(tmp_path) -> None:
 
 def test_one_file_of_another_kind_is_refused(tmp_path) -> None:
     (tmp_path / "events.json").write_text("[]")
-    error = refusal(FileEventSource(tmp_path / "events.json").head, "OCQ-344")
+    error = refusal(FileEventSource(tmp_path / "events.json").head, "OCQ-232")
     assert ".ndjson" in error.fix
 
 
 def test_the_same_file_compressed_and_not_is_refused(tmp_path, source) -> None:
     put(tmp_path / "a.ndjson", 1)
     put(tmp_path / "a.ndjson.gz", 1)
-    assert "a.ndjson and a.ndjson.gz" in refusal(source.head, "OCQ-344").what
+    assert "a.ndjson and a.ndjson.gz" in refusal(source.head, "OCQ-233").what
 
 
 # ------------------------------------------------------------------------------------------------ what may happen
@@ -292,7 +292,7 @@ def test_a_file_in_utf_16_is_named_as_such(tmp_path, source, encoding: str) -> N
     bom = b"\xfe\xff" if encoding == "utf-16-be" else b""
     (tmp_path / "a.ndjson").write_bytes(bom + line(1).decode().encode(encoding))
     put(tmp_path / "b.ndjson", 1)
-    error = refusal(lambda: source.read(0, 1, ALL), "OCQ-212")
+    error = refusal(lambda: source.read(0, 1, ALL), "OCQ-230")
     assert (error.what, error.where) == ("the file is UTF-16, not UTF-8", f"{tmp_path / 'a.ndjson'}:1")
     assert "iconv" in error.fix
 
@@ -302,7 +302,7 @@ def test_a_file_in_utf_16_is_named_as_such(tmp_path, source, encoding: str) -> N
 )
 def test_latin_1_and_nul_are_named_with_their_line(tmp_path, source, bad: bytes, what: str) -> None:
     (tmp_path / "a.ndjson").write_bytes(line(1) + bad)
-    error = refusal(lambda: source.read(1, 1, ALL), "OCQ-212")
+    error = refusal(lambda: source.read(1, 1, ALL), "OCQ-230")
     assert error.what.startswith(what)
     assert error.where == f"{tmp_path / 'a.ndjson'}:2"
 
@@ -422,10 +422,10 @@ def test_a_read_stops_before_a_bad_line_and_raises_at_it(tmp_path, source) -> No
     part = source.read(0, 10, ALL)
     assert ([one.id for one in part.events], part.upto) == (["1", "2"], 2)
     for _ in range(2):
-        error = refusal(lambda: source.read(2, 10, ALL), "OCQ-212")
+        error = refusal(lambda: source.read(2, 10, ALL), "OCQ-230")
         assert error.where == f"{path}:4"
         assert error.what.startswith("not JSON (")
-    refusal(lambda: source.read(2, 10, Selection("/elsewhere")), "OCQ-212")
+    refusal(lambda: source.read(2, 10, Selection("/elsewhere")), "OCQ-230")
     assert source.read(0, 10, Selection("/elsewhere")).upto == 2
     assert source.head() == 4
     assert ids(source, 3) == ["3"]
@@ -436,7 +436,7 @@ def test_a_line_with_a_key_that_stands_twice_is_refused_with_its_place(tmp_path,
     with path.open("ab") as file:
         file.write(b'{"id":"2","source":"s","type":"t","data":{"copies":1,"copies":2}}\n')
     assert source.read(0, 10, ALL).upto == 1
-    error = refusal(lambda: source.read(1, 10, ALL), "OCQ-212")
+    error = refusal(lambda: source.read(1, 10, ALL), "OCQ-230")
     assert (error.what.partition(";")[0], error.where) == ("the key 'copies' stands twice in data", f"{path}:2")
 
 
@@ -451,7 +451,7 @@ def test_a_bad_line_of_a_compressed_file_is_named_too(tmp_path, source, suffix: 
             file.write(content)
     assert source.read(0, 10, ALL).upto == 1
     for _ in range(2):
-        assert refusal(lambda: source.read(1, 10, ALL), "OCQ-212").where == f"{path}:2"
+        assert refusal(lambda: source.read(1, 10, ALL), "OCQ-230").where == f"{path}:2"
     assert ids(source, 2) == ["2"]
 
 
@@ -504,7 +504,7 @@ def test_columns_of_other_names_are_passed_over_and_positions_counted(tmp_path, 
 )
 def test_columns_that_are_not_of_events_are_refused(tmp_path, source, columns, what: str) -> None:
     pq.write_table(pa.table(columns), tmp_path / "a.parquet")
-    error = refusal(source.head, "OCQ-344")
+    error = refusal(source.head, "OCQ-235")
     assert what in error.what
     assert "content_type" in error.fix
 
@@ -616,7 +616,7 @@ def test_a_path_at_which_something_comes_later_is_a_log(tmp_path, clock) -> None
 def test_a_link_that_leads_nowhere_is_refused(tmp_path, source) -> None:
     put(tmp_path / "b.ndjson", 1)
     (tmp_path / "a.ndjson").symlink_to(tmp_path / "nowhere")
-    error = refusal(source.head, "OCQ-344")
+    error = refusal(source.head, "OCQ-234")
     assert error.what == "a.ndjson is a link that leads nowhere, so its events cannot be read"
     assert error.where == str(tmp_path / "a.ndjson")
     put(tmp_path / "nowhere.ndjson", 2).rename(tmp_path / "nowhere")

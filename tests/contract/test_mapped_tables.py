@@ -154,7 +154,7 @@ def test_a_start_at_a_time_is_refused_where_a_column_holds_other_things(database
         insert(connection, event(1, time="1767261600"))
     source = MappedEventSource(database, MAPPING)
     assert source.read(0, 10, ALL).events[0].time == "1767261600"
-    with pytest.raises(EventStoreError, match=r"OCQ-314.*'happened' of 'Stored Events' holds '1767261600'.*no time"):
+    with pytest.raises(EventStoreError, match=r"OCQ-339.*'happened' of 'Stored Events' holds '1767261600'.*no time"):
         source.position_before(datetime(2026, 1, 2, tzinfo=UTC))
 
 
@@ -524,7 +524,7 @@ def test_a_column_of_another_kind_is_refused(database: Database, kind: str, part
     create(database)
     columns = dict.fromkeys(("id", "type", "data"), "data") | {"table": "Stored Events", "position": "nr"}
     mapping = TableMapping(**{**columns, part: column})
-    with pytest.raises(EventStoreError, match=f"OCQ-314.*the column '{column}' of 'Stored Events' is .*no {part}"):
+    with pytest.raises(EventStoreError, match=f"OCQ-339.*the column '{column}' of 'Stored Events' is .*no {part}"):
         MappedEventSource(database, mapping).head()
 
 
@@ -533,7 +533,7 @@ def test_a_view_is_refused(database: Database, kind: str) -> None:
     create(database)
     execute(database, 'CREATE VIEW log AS SELECT nr, data FROM "Stored Events"')
     mapping = TableMapping("log", "nr", "data", "data", "data")
-    with pytest.raises(EventStoreError, match=r"OCQ-314.*'log' is no table but a view"):
+    with pytest.raises(EventStoreError, match=r"OCQ-338.*'log' is no table but a view"):
         MappedEventSource(database, mapping).head()
 
 
@@ -600,12 +600,12 @@ def test_a_sequence_by_which_a_column_could_be_filled_in_blocks_is_spoken_of_onc
 def test_a_replica_is_refused(database: Database, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("opencqrs_py.adapters.sql.at_work._SEEN", "SELECT true, 0, '{{}}'::text[] WHERE %s <> ''")
     create(database)
-    with pytest.raises(EventStoreError, match=r"OCQ-314.*the server is a replica"):
+    with pytest.raises(EventStoreError, match=r"OCQ-338.*the server is a replica"):
         MappedEventSource(database, MAPPING).head()
 
 
 def test_on_mariadb_it_is_refused_at_once() -> None:
-    with pytest.raises(EventStoreError, match=r"OCQ-314.*cannot be read on MariaDB"):
+    with pytest.raises(EventStoreError, match=r"OCQ-325.*cannot be read on MariaDB"):
         MappedEventSource(Database("mariadb://host/shop"), MAPPING)
 
 

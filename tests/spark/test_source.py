@@ -602,10 +602,10 @@ def lines(caught):
         ({"url": "sqlite:///x", "from": "one"}, "[OCQ-410] the option 'from' must be a position from 1"),
         ({"url": "oracle://ada:secret@h/x"}, "[OCQ-302] databases of the kind 'oracle' are not supported"),
         ({"url": "sqlite:////nowhere/events.db"}, "names the file /nowhere/events.db, which does not exist"),
-        ({"url": "sqlite://"}, "[OCQ-410] the option 'url' names a database in memory"),
+        ({"url": "sqlite://"}, "[OCQ-409] the option 'url' names a database in memory"),
         ({"url": "sqlite:///x", "mapping.table": "log"}, "[OCQ-313] the mapping of a table lacks position, id, type"),
-        ({"url": "file:/nowhere", **MAPPING}, "[OCQ-314] mapping names a table, but the event store is no SQL"),
-        ({"url": "mariadb://ada:secret@h/shop", **MAPPING}, "[OCQ-314] tables of others cannot be read on MariaDB"),
+        ({"url": "file:/nowhere", **MAPPING}, "[OCQ-325] mapping names a table, but the event store is no SQL"),
+        ({"url": "mariadb://ada:secret@h/shop", **MAPPING}, "[OCQ-325] tables of others cannot be read on MariaDB"),
     ],
 )
 @pytest.mark.parametrize("reader", ["read", "readStream"])

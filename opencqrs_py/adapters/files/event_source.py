@@ -62,7 +62,7 @@ class FileEventSource:
 
         Raises:
             EventStoreError: OCQ-340, if the files cannot be read for now; OCQ-346, if there never were any; OCQ-341,
-                OCQ-342 or OCQ-344, if positions would change or files are not as they should be.
+                OCQ-342, or OCQ-232 to OCQ-235, if positions would change or files are not as they should be.
             EventFormatError: OCQ-213, if a file is damaged or not complete yet.
         """
         with self._held():
@@ -83,7 +83,7 @@ class FileEventSource:
 
         Raises:
             EventStoreError: As ``head``.
-            EventFormatError: OCQ-212, if the event after ``after`` is none; OCQ-213, if it cannot be read.
+            EventFormatError: OCQ-212, 230 or 231, if the event after ``after`` is none; OCQ-213, if it cannot be read.
         """
         if upto is not None and upto <= after:
             return Slice(after, after)

@@ -41,14 +41,14 @@ def listing(path: Path) -> Listing:
     """Return what stands in a folder; of one file, the file itself.
 
     Raises:
-        EventStoreError: OCQ-344, if the one file is not of events, a link leads nowhere, or a folder holds the same
-            file compressed and not, so that its events would come twice.
+        EventStoreError: OCQ-232, if the one file is not of events; OCQ-234, if a link leads nowhere; OCQ-233, if a
+            folder holds the same file compressed and not, so that its events would come twice.
         OSError: If there is nothing, or it cannot be read.
     """
     if not is_folder(path):
         if format_of(path.name) is None:
             what = "the name does not say how events stand in the file"
-            raise EventStoreError("OCQ-344", what, str(path), f"let it end with {SUFFIXES}")
+            raise EventStoreError("OCQ-232", what, str(path), f"let it end with {SUFFIXES}")
         return Listing([path], [])
     names: list[str] = []
     others: list[str] = []
@@ -78,7 +78,7 @@ def _holds_events(entry: os.DirEntry[str]) -> bool:
         return False
     if not entry.is_file() and not Path(entry.path).exists():
         what = f"{entry.name} is a link that leads nowhere, so its events cannot be read"
-        raise EventStoreError("OCQ-344", what, entry.path, "put back what it leads to, or remove the link")
+        raise EventStoreError("OCQ-234", what, entry.path, "put back what it leads to, or remove the link")
     return entry.is_file()
 
 
@@ -91,5 +91,5 @@ def _check_twins(folder: Path, names: Iterable[str]) -> None:
         if other != name:
             what = f"{other} and {name} are the same file twice, by their names"
             raise EventStoreError(
-                "OCQ-344", what, str(folder), "remove one of them, or rename it if it has other events"
+                "OCQ-233", what, str(folder), "remove one of them, or rename it if it has other events"
             )

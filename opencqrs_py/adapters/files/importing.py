@@ -22,9 +22,9 @@ def events_of_file(path: Path) -> Generator[Event, None, None]:
     A file whose suffix is unknown is taken for lines, uncompressed unless it ends with ``.gz`` or ``.zst``.
 
     Raises:
-        EventFormatError: OCQ-212, naming file and line (or row) of what is no event, or whose data are no JSON;
-            OCQ-213, if the file is damaged.
-        EventStoreError: OCQ-344, if the columns of a Parquet file are not those of events.
+        EventFormatError: OCQ-212, 230 or 231, naming file and line (or row) of what is no event, or whose data are
+            no JSON; OCQ-213, if the file is damaged.
+        EventStoreError: OCQ-235, if the columns of a Parquet file are not those of events.
         OSError: If it cannot be opened.
     """
     known = format_of(path.name)
@@ -43,7 +43,7 @@ def events_of_lines(lines: BinaryIO, name: str) -> Generator[Event, None, None]:
     """Yield the events of an open stream of lines, which messages call ``name``.
 
     Raises:
-        EventFormatError: OCQ-212, naming the line of what is no event; OCQ-213, if the stream breaks off.
+        EventFormatError: OCQ-212, 230 or 231, naming the line of what is no event; OCQ-213, if the stream breaks off.
     """
     yield from LineReader(name, lines, compressed=True)
 

@@ -84,7 +84,7 @@ class LineReader:
             types: Types of the events to be collected; ``None`` for all.
 
         Raises:
-            EventFormatError: OCQ-212 for a line that is no event, OCQ-213 if the file is damaged.
+            EventFormatError: OCQ-212, 230 or 231 for a line that is no event, OCQ-213 if the file is damaged.
         """
         while most > 0 and (lines := self._read(min(most, _AT_ONCE))):
             before = self.number

@@ -56,7 +56,7 @@ class FileLog:
 
         Raises:
             EventStoreError: OCQ-341, if a file has come between those that are known; OCQ-342, if a known one was
-                changed; OCQ-344, if it cannot be told which events there are.
+                changed; OCQ-232 to OCQ-235, if it cannot be told which events there are.
             OSError: If the folder or a file cannot be read.
         """
         now = self._clock.monotonic()

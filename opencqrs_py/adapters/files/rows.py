@@ -35,7 +35,7 @@ class ParquetRows:
 
         Raises:
             EventFormatError: OCQ-213, if the file is damaged or not complete yet.
-            EventStoreError: OCQ-344, if its columns are not those of events.
+            EventStoreError: OCQ-235, if its columns are not those of events.
         """
         ends = self._row_groups()
         return ends[-1] if ends else 0
@@ -74,7 +74,7 @@ def open_parquet(path: Path) -> Any:
 
     Raises:
         EventFormatError: OCQ-213, if it is damaged or not complete yet.
-        EventStoreError: OCQ-344, if its columns are not those of events.
+        EventStoreError: OCQ-235, if its columns are not those of events.
         OSError: If it cannot be opened.
     """
     from pyarrow.parquet import ParquetFile  # noqa: PLC0415 takes a quarter of a second, and only Parquet needs it
@@ -88,7 +88,7 @@ def open_parquet(path: Path) -> Any:
     if wrong:
         file.close()
         fix = f"its columns are {', '.join(COLUMNS)}, all of them text; others are passed over"
-        raise EventStoreError("OCQ-344", f"the Parquet file holds no events: {wrong}", str(path), fix)
+        raise EventStoreError("OCQ-235", f"the Parquet file holds no events: {wrong}", str(path), fix)
     return file
 
 

@@ -88,14 +88,14 @@ class AtWork:
         """Return what looks at a table.
 
         Raises:
-            EventStoreError: OCQ-314, if nothing would tell who is at work: on a view, or when positions are not drawn
+            EventStoreError: OCQ-338 on a view, which does not show who is writing; OCQ-314, if positions are not drawn
                 one by one.
         """
         kind = connection.exec_driver_sql(_RELATION, (_plain(table.name),)).scalar_one()
         if kind not in ("r", "p"):
             what = f"'{mapping.table}' is no table but a view, which does not tell who is writing"
             fix = "name the table itself in event-store.mapping.table"
-            raise EventStoreError("OCQ-314", what, database.label, fix)
+            raise EventStoreError("OCQ-338", what, database.label, fix)
         sequences = connection.exec_driver_sql(_SEQUENCES, (_plain(table.name), mapping.position)).all()
         for sequence in sequences:
             _check(database, mapping, *sequence)
@@ -108,12 +108,12 @@ class AtWork:
         """Look now; what is found at work may have begun after the highest position was seen, but none is left out.
 
         Raises:
-            EventStoreError: OCQ-314, on a replica, which does not know who is at work.
+            EventStoreError: OCQ-338, on a replica, which does not know who is at work.
         """
         row = connection.exec_driver_sql(self.statement, (_plain(self.table),)).one()
         if row[0]:
             what = "the server is a replica, which does not know the transactions that are at work"
-            raise EventStoreError("OCQ-314", what, self.database.label, "name the primary server in event-store.url")
+            raise EventStoreError("OCQ-338", what, self.database.label, "name the primary server in event-store.url")
         return Seen(row[1], frozenset(row[2]))
 
     def describe(self, connection: Connection, at_work: frozenset[str]) -> str:

@@ -44,7 +44,7 @@ def fitted(database: Database, connection: Connection, mapping: TableMapping) ->
     """Return the table of a mapping, which it was compared with.
 
     Raises:
-        EventStoreError: OCQ-313, if the table or a column is not there; OCQ-314, if a column is of no use.
+        EventStoreError: OCQ-313, if the table or a column is not there; OCQ-339, if a column is of no use.
     """
     schema, _, table = mapping.table.rpartition(".")
     found = _columns(database, connection, mapping)
@@ -94,7 +94,7 @@ def _check_types(database: Database, mapping: TableMapping, found: dict[str, Any
                 "position": "name a column of whole numbers",
                 "time": "name a column of timestamps or RFC 3339 texts",
             }
-            raise EventStoreError("OCQ-314", what, database.label, f"{fix[part]} in {mapping.said_in}.{part}")
+            raise EventStoreError("OCQ-339", what, database.label, f"{fix[part]} in {mapping.said_in}.{part}")
 
 
 def _named(

@@ -50,14 +50,14 @@ class MappedEventSource:
         mapping: Which column holds what.
 
     Raises:
-        EventStoreError: OCQ-314 on MariaDB, which does not tell who is at work.
+        EventStoreError: OCQ-325 on MariaDB, which does not tell who is at work.
     """
 
     def __init__(self, database: Database, mapping: TableMapping) -> None:
         if database.kind == "mariadb":
             what = "tables of others cannot be read on MariaDB: it does not tell whether a lower position may come yet"
             fix = "export the events to files, or append them to an event store of ours as they happen"
-            raise EventStoreError("OCQ-314", what, database.label, fix)
+            raise EventStoreError("OCQ-325", what, database.label, fix)
         self._database = database
         self._mapping = mapping
         self._mark = mark_of(database.kind)
@@ -72,7 +72,7 @@ class MappedEventSource:
         """Return the horizon: the highest position below which nothing will be added, 0 in an empty table.
 
         Raises:
-            EventStoreError: OCQ-313 or OCQ-314, if the mapping does not fit the table.
+            EventStoreError: OCQ-313, OCQ-314, OCQ-338 or OCQ-339, if the mapping does not fit the table.
             DatabaseAwayError: OCQ-315, if at the first look a transaction does not end that may hold a lower position.
         """
         with self._database.reading() as connection:
@@ -97,7 +97,7 @@ class MappedEventSource:
         """Return the position before the first event with ``time >= moment``; the head if there is none.
 
         Raises:
-            EventStoreError: OCQ-314, if an event before it has something else for a time.
+            EventStoreError: OCQ-339, if an event before it has something else for a time.
         """
         wanted = microseconds(moment.isoformat())
         assert wanted is not None  # noqa: S101 for the type checker
@@ -266,7 +266,7 @@ class MappedEventSource:
             fix = (
                 f"name a column of timestamps or RFC 3339 texts in {self._mapping.said_in}.time, or start at a position"
             )
-            raise EventStoreError("OCQ-314", what, event.label, fix) from None
+            raise EventStoreError("OCQ-339", what, event.label, fix) from None
 
     def _event(self, row: Any) -> Event:
         position, event_id, source, subject, kind, moment, data, metadata = row

@@ -105,7 +105,7 @@ def _refuse_other(schema: StructType) -> None:
     if schema.simpleString() != _STRUCT:
         what = f"the columns are {SCHEMA}, got {schema.simpleString()}"
         fix = "leave .schema(…) out and select columns from what is loaded"
-        raise EngineError("OCQ-410", what, 'format("opencqrs")', fix)
+        raise EngineError("OCQ-407", what, 'format("opencqrs")', fix)
 
 
 def _refuse_writing() -> NoReturn:

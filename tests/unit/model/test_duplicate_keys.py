@@ -47,7 +47,7 @@ def test_a_key_that_stands_twice_is_refused_with_its_name_and_place(line: str, w
     for stored in (False, True):
         with pytest.raises(EventFormatError) as caught:
             parse_event(encode(line), stored=stored)
-        assert caught.value.code == "OCQ-212"
+        assert caught.value.code == "OCQ-230"
         assert caught.value.what == f"{what}; JSON parsers would keep one and drop the other"
 
 

@@ -80,7 +80,7 @@ def test_the_number_of_ranges_is_the_sources_unless_an_option_says_it():
 
 @pytest.mark.parametrize("ask", [MemorySource.reader, MemorySource.streamReader])
 def test_other_columns_are_refused(ask):
-    with pytest.raises(EngineError, match=r"OCQ-410.* the columns are position bigint, id string"):
+    with pytest.raises(EngineError, match=r"OCQ-407.* the columns are position bigint, id string"):
         ask(source(), StructType().add("id", StringType()))
 
 
