@@ -315,20 +315,26 @@ class Application:
             gc.unfreeze()
             self.stop()
 
-    def status(self) -> list[GroupStatus]:
+    def status(self, groups: Sequence[str] = ()) -> list[GroupStatus]:
         """Return how far each group is, also from another process than the one that runs it.
 
-        Groups that run in this process answer themselves, so they do so while the database is away, too; the head is
-        then the newest position that one of them has reached.
+        Groups that run in this process answer themselves, so they do so while the database is unavailable, too; the
+        head is then the newest position that one of them has reached.
+
+        Args:
+            groups: Names of the groups to look at; empty for all.
+
+        Raises:
+            AssemblyError: OCQ-509 for a name that is no group.
         """
         running: dict[str, list[PartitionStatus]] = {}
         for partition in (p for engine in self._engines for p in engine.partitions()):
             running.setdefault(partition.group, []).append(partition.status())
         head = self._head([status for statuses in running.values() for status in statuses])
-        groups, containers = self._groups_to_look_at()
+        known, containers = self._groups_to_look_at()
         return [
             GroupStatus(s.name, head, tuple(running.get(s.name) or _known(containers[s.name], s.name, head)))
-            for s in groups
+            for s in (_named(known, groups) if groups else known)
         ]
 
     def skipped(self) -> list[Skip]:
@@ -378,16 +384,7 @@ class Application:
         if not self.groups:
             fix = 'decorate a function with @event_handling("…") in a module of the project'
             raise AssemblyError("OCQ-508", "no handlers were found", str(self.project), fix)
-        known = {canonical(settings.name): settings for settings in self.groups}
-        for name in names:
-            if canonical(name) not in known:
-                fix = f"use one of {', '.join(settings.name for settings in self.groups)}"
-                raise AssemblyError("OCQ-509", f"no handler belongs to a group '{name}'", fix=fix)
-        chosen = (
-            [known[key] for key in dict.fromkeys(map(canonical, names))]
-            if names
-            else [s for s in self.groups if s.life_cycle.auto_start]
-        )
+        chosen = _named(self.groups, names) if names else [s for s in self.groups if s.life_cycle.auto_start]
         if not chosen:
             fix = "name groups to start, or set life-cycle.auto-start: true"
             raise AssemblyError("OCQ-508", "no group starts by itself: auto-start is off for all", fix=fix)
@@ -428,6 +425,15 @@ class Application:
             allow_unauthenticated=spark.allow_unauthenticated,
         )
         return Sessions(settings)
+
+
+def _named(groups: Sequence[EffectiveGroup], names: Sequence[str]) -> list[EffectiveGroup]:
+    known = {canonical(settings.name): settings for settings in groups}
+    for name in names:
+        if canonical(name) not in known:
+            fix = f"use one of {', '.join(settings.name for settings in groups)}"
+            raise AssemblyError("OCQ-509", f"no handler belongs to a group '{name}'", fix=fix)
+    return [known[key] for key in dict.fromkeys(map(canonical, names))]
 
 
 def _known(group: Any, name: str, head: int) -> list[PartitionStatus]:

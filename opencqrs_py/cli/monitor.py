@@ -1,4 +1,4 @@
-"""What ``opencqrs run`` shows while it runs: progress bars on a terminal, plain lines elsewhere, and all trouble."""
+"""What ``opencqrs run`` shows while it runs: progress bars on a terminal, plain lines elsewhere, and all failures."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections import defaultdict, deque
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from threading import Event, Lock, Thread
 from types import TracebackType
@@ -16,6 +17,7 @@ from opencqrs_py.cli.notices import in_words, notice_lines
 from opencqrs_py.cli.output import clean, print_line, stderr
 from opencqrs_py.model.outcome import Outcome
 from opencqrs_py.model.partition import Partition
+from opencqrs_py.model.progress import PartitionStatus, ProcessorState
 from opencqrs_py.processing.supervision import Notice, Observer
 
 if TYPE_CHECKING:
@@ -26,6 +28,12 @@ __all__ = ["Monitor", "monitor_for"]
 _BARS_SECONDS = 0.25
 _LINES_SECONDS = 5.0
 _RATE_SECONDS = 8.0  # a rate is the mean of about so many seconds
+_HELD_UP = {
+    ProcessorState.BACKING_OFF: "backing-off, attempt {attempt}, retry",
+    ProcessorState.WAITING: "waiting for the database or event store, next look",
+    ProcessorState.FAILED: "failed, next attempt",
+    ProcessorState.STOPPED: "stopped",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +46,7 @@ class Look:
         position: Stored progress.
         head: Newest event.
         rate: Positions per second of late.
+        held_up: What the partition waits for, in words; empty while it runs.
     """
 
     group: str
@@ -45,11 +54,14 @@ class Look:
     position: int
     head: int
     rate: float
+    held_up: str = ""
 
     @property
     def figures(self) -> str:
-        """Events, rate, lag and time left, for people."""
+        """Events, rate, lag and time left, for people; of a partition that is held up, by what."""
         lag = max(0, self.head - self.position)
+        if self.held_up:
+            return f"{self.position:,} of {self.head:,}, lag {lag:,}, {self.held_up}"
         left = f", {in_words(lag / self.rate)} left" if lag and self.rate else ""
         return f"{self.position:,} of {self.head:,}, lag {lag:,}, {self.rate:,.0f}/s{left}"
 
@@ -64,6 +76,7 @@ class Monitor(Observer, AbstractContextManager["Monitor"]):
 
     def __init__(self, application: Application, every: float) -> None:
         self.handled: dict[tuple[str, str], int] = defaultdict(int)
+        self._groups: set[str] = set()
         self._missing: dict[str, str] = {}
         self._application = application
         self._every = every
@@ -90,10 +103,15 @@ class Monitor(Observer, AbstractContextManager["Monitor"]):
         """
         self._missing = dict(missing)
 
+    def starting(self, what: str) -> None:
+        """Say what takes seconds."""
+        print_line(f"starting {what}")
+
     def claimed(self, group: str, partition: Partition, position: int) -> None:
-        """Report the files that were made; before the first claim, the databases are in use."""
-        del group, partition, position
+        """Watch the group, and report the files that were made: once a partition is claimed, the databases are used."""
+        del partition, position
         with self._lock:
+            self._groups.add(group)
             missing, self._missing = self._missing, {}
         for file, said in missing.items():
             if Path(file).exists():
@@ -117,20 +135,33 @@ class Monitor(Observer, AbstractContextManager["Monitor"]):
 
     def _watch(self) -> None:
         while not self._done.wait(self._every):
+            with self._lock:
+                groups = sorted(self._groups)
             try:
-                statuses = self._application.status()
+                statuses = self._application.status(groups) if groups else []
             except Exception:  # the engines report what is wrong with the database
                 statuses = []
-            now = [(s.group, str(p.partition), p.position, s.head) for s in statuses for p in s.partitions]
-            self.show([self._look(*partition) for partition in now])
+            self.show([self._look(p, s.head) for s in statuses for p in s.partitions])
 
-    def _look(self, group: str, partition: str, position: int, head: int) -> Look:
+    def _look(self, status: PartitionStatus, head: int) -> Look:
         kept = round(_RATE_SECONDS / self._every)
+        group, partition, position = status.group, str(status.partition), status.position
         seen = self._seen.setdefault((group, partition), deque(maxlen=max(2, kept)))
         now = time.monotonic()
         seen.append((now, position))
         (then, before) = seen[0]
-        return Look(group, partition, position, head, (position - before) / (now - then) if now > then else 0.0)
+        rate = (position - before) / (now - then) if now > then else 0.0
+        return Look(group, partition, position, head, rate, held_up(status, datetime.now(UTC)))
+
+
+def held_up(status: PartitionStatus, now: datetime) -> str:
+    """Return what a partition waits for and for how long, empty while it runs."""
+    words = _HELD_UP.get(status.state, "")
+    due = status.next_attempt_at and datetime.fromisoformat(status.next_attempt_at)
+    if not words or not due:
+        return status.state.value if words else ""
+    left = max(0.0, (due - now).total_seconds())
+    return f"{words.format(attempt=status.attempt)} in {in_words(left)}"
 
 
 class TerminalMonitor(Monitor):

@@ -45,7 +45,7 @@ def run_command(
             failed, skipped = result.failed, result.skipped
     except KeyboardInterrupt:
         interrupted = True
-    statuses = application.status()
+    statuses = application.status(groups)
     if as_json:
         print_json({"interrupted": interrupted, "failed": failed, "skipped": skipped, "groups": group_rows(statuses)})
     else:

@@ -50,6 +50,13 @@ class Observer:
     raises ends the processor: what was committed stays committed, and the next start goes on behind it.
     """
 
+    def starting(self, what: str) -> None:
+        """Before something starts that takes seconds.
+
+        Args:
+            what: What it is, such as ``Spark (local[*])``.
+        """
+
     def claimed(self, group: str, partition: Partition, position: int) -> None:
         """After a partition was taken over, and before its first event is read.
 

@@ -150,7 +150,7 @@ def test_a_handler_error_shows_the_handlers_own_lines_the_event_and_what_happens
     retry = ("--set", "event-handling.standard.retry.policy=none", "--set", engine)
     run = project.opencqrs("run", "--until-caught-up", *retry)
     partition = next(line for line in run.err.splitlines() if "failed on attempt" in line).split("]")[0]
-    lines = [line for line in run.err.splitlines()[2:] if "lag" not in line]
+    lines = [line for line in run.err.splitlines()[2:] if "lag" not in line and "starting Spark" not in line]
     assert lines == [
         f"{partition}] event 1 at position 1 (library.book-lent.v1, /books/isbn-1) failed on attempt 1 "
         "(ValueError: no isbn-1); attempts used up: the event is skipped",
@@ -225,6 +225,19 @@ def test_a_partition_error_carries_its_code_in_the_run_and_in_the_status_after_i
     recorded = {group: partition["failure"]["last_error"] for group, partition in shown.items() if partition["failure"]}
     assert recorded.keys() >= {"decoding", "ending"}
     assert all(error.startswith(expected[group]) for group, error in recorded.items())
+
+
+def test_a_run_of_one_group_shows_no_other(project, engine):
+    project.write_events(10)
+    project.opencqrs("events", "import", "events.ndjson")
+    started = []
+    for arguments in ((), ("--format", "json")):
+        run = project.opencqrs("run", "--until-caught-up", "--group", "audit", "--set", engine, *arguments)
+        assert run.code == 0
+        assert "audit" in run.out
+        assert "catalog" not in run.out + run.err
+        started.append("starting Spark (local[2])" in run.err)
+    assert started == ["spark" in engine, False], "the second run has nothing to do"
 
 
 def test_an_error_in_on_start_shows_its_own_lines(project):

@@ -95,7 +95,7 @@ def let_go(project, process: subprocess.Popen[str]) -> None:
     """Let a held run end, and see that nothing has disturbed it."""
     (project.folder / "go").touch()
     out, err = process.communicate(timeout=60)
-    usual = ("settings: ", "made a new, empty SQLite database")
+    usual = ("settings: ", "made a new, empty SQLite database", "starting Spark")
     said = [line for line in err.splitlines() if ", lag " not in line and not line.startswith(usual)]  # how far it is
     assert (process.returncode, said) == (0, []), out
 

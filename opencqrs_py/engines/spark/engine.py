@@ -156,6 +156,8 @@ class SparkEngine:
                 self._changed.wait(max(0.0, until - time.monotonic()))
 
     def _open(self) -> None:
+        if master := self._sessions.will_start:
+            self._observer.starting(f"Spark ({master})")
         spark = self._sessions.open()
         self._spark = spark
         for group in self._groups:

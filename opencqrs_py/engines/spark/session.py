@@ -87,6 +87,12 @@ class Sessions:
             if not self._settings.allow_unauthenticated:
                 refuse_unauthenticated(self._master, said)
 
+    @property
+    def will_start(self) -> str:
+        """The master on which ``open`` will start a session; empty if there is one already."""
+        is_there = self._session is not None or SparkSession.getActiveSession() is not None
+        return "" if is_there else self._master
+
     def open(self) -> SparkSession:
         """Return the session that is active in this process, else a new one.
 

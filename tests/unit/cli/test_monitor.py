@@ -1,15 +1,18 @@
 from __future__ import annotations
 
 import io
+from datetime import UTC, datetime, timedelta
+from threading import Event
 
 import pytest
 from rich.console import Console
 
+from opencqrs_py.assembly.application import GroupStatus
 from opencqrs_py.cli import monitor as monitors
-from opencqrs_py.cli.monitor import Look, Monitor, monitor_for
+from opencqrs_py.cli.monitor import Look, Monitor, held_up, monitor_for
 from opencqrs_py.model.outcome import Outcome
 from opencqrs_py.model.partition import Partition
-from opencqrs_py.model.progress import Cursor
+from opencqrs_py.model.progress import Cursor, PartitionStatus, ProcessorState
 
 
 @pytest.fixture
@@ -33,6 +36,58 @@ def test_plain_lines_tell_only_of_partitions_that_moved(screen):
     assert screen.getvalue() == "[books 0/2] 250 of 1,000, lag 750, 50/s, 15 s left\n"
 
 
+@pytest.mark.parametrize(
+    ("state", "seconds", "says"),
+    [
+        (ProcessorState.RUNNING, 5, "1/s"),
+        (ProcessorState.STARTING, None, "1/s"),
+        (ProcessorState.BACKING_OFF, 4.5, "backing-off, attempt 2, retry in 4.5 s"),
+        (ProcessorState.BACKING_OFF, -1, "backing-off, attempt 2, retry in 0.0 s"),
+        (ProcessorState.WAITING, 2, "waiting for the database or event store, next look in 2.0 s"),
+        (ProcessorState.FAILED, 30, "failed, next attempt in 30 s"),
+        (ProcessorState.FAILED, None, "failed"),
+        (ProcessorState.STOPPED, None, "stopped"),
+    ],
+)
+def test_what_holds_a_partition_up_stands_in_the_place_of_its_rate(state, seconds, says):
+    now = datetime(2026, 1, 5, tzinfo=UTC)
+    due = None if seconds is None else (now + timedelta(seconds=seconds)).isoformat()
+    status = PartitionStatus("books", Partition(1, 0), 5, state, attempt=2, next_attempt_at=due)
+    assert Look("books", "0/1", 5, 5, 1.0, held_up(status, now)).figures == f"5 of 5, lag 0, {says}"
+
+
+class _Application:
+    """Two groups, of which one may run in this process."""
+
+    def __init__(self):
+        self.asked = []
+
+    def status(self, groups=()):
+        self.asked.append(groups)
+        return [GroupStatus(g, 9, (PartitionStatus(g, Partition(1, 0), 3, ProcessorState.FAILED),)) for g in groups]
+
+
+def test_only_groups_that_run_here_are_watched(screen):
+    application = _Application()
+    monitor = monitor_for(application, terminal=True)
+    shown, looks = Event(), []
+
+    def show(now):
+        looks.extend(now)
+        if now:
+            shown.set()
+
+    monitor.show = show
+    monitor._every = 0.001
+    with monitor:
+        monitor.starting("Spark (local[2])")
+        monitor.claimed("books", Partition(1, 0), 3)
+        assert shown.wait(30)
+    assert {look.group for look in looks} == {"books"}
+    assert {look.held_up for look in looks} == {"failed"}
+    assert application.asked == [["books"]] * len(application.asked)
+
+
 def test_a_terminal_gets_a_bar_for_each_partition(screen):
     monitor = monitor_for(None, terminal=True)
     monitor.show(LOOKS)
@@ -45,7 +100,7 @@ def test_a_terminal_gets_a_bar_for_each_partition(screen):
 def test_a_rate_is_that_of_late_and_not_of_the_whole_run():
     monitor = Monitor(None, every=4.0)  # so that two looks are kept
     monitor._seen["books", "0/1"] = monitors.deque([(-100.0, 0), (-1.0, 500)], maxlen=2)
-    look = monitor._look("books", "0/1", 500, 1_000)
+    look = monitor._look(PartitionStatus("books", Partition(1, 0), 500, ProcessorState.RUNNING), 1_000)
     assert look.rate == 0.0
 
 
