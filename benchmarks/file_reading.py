@@ -21,7 +21,7 @@ from opencqrs_py.model.selection import Selection
 
 LIMIT = 1_000  # events a read, as a group asks for
 RARE = "bank.opened.v1"
-AIM = 3.0
+AIM = 2.2  # two, and what varies from run to run
 
 
 def main() -> None:
@@ -52,16 +52,18 @@ def ways(folder: Path, number: int) -> dict[str, Callable[[], int]]:
     spaced = folder / "spaced.ndjson"
     with files["ndjson"].open("rb") as lines, spaced.open("w") as file:
         file.writelines(json.dumps(orjson.loads(line)) + "\n" for line in lines)
-    rare = Selection(types=frozenset({RARE}))
+    data = frozenset[str]()
+    rare = Selection(types=frozenset({RARE}), attributes=data)
     return {
         "loop with orjson": lambda: looped(files["ndjson"]),
-        "all events": lambda: read(files["ndjson"], Selection()),
+        "all events": lambda: read(files["ndjson"], Selection(attributes=data)),
+        "all events, with every attribute": lambda: read(files["ndjson"], Selection()),
         "one type of four": lambda: 4 * read(files["ndjson"], rare),
-        "all events, with spaces as Python's json writes": lambda: read(spaced, Selection()),
+        "all events, with spaces as Python's json writes": lambda: read(spaced, Selection(attributes=data)),
         "loop with orjson, .gz": lambda: looped_packed(files["ndjson.gz"]),
-        "all events, .gz": lambda: read(files["ndjson.gz"], Selection()),
-        "all events, .zst": lambda: read(files["ndjson.zst"], Selection()),
-        "all events, .parquet": lambda: read(files["parquet"], Selection()),
+        "all events, .gz": lambda: read(files["ndjson.gz"], Selection(attributes=data)),
+        "all events, .zst": lambda: read(files["ndjson.zst"], Selection(attributes=data)),
+        "all events, .parquet": lambda: read(files["parquet"], Selection(attributes=data)),
         "count": lambda: FileEventSource(files["ndjson"]).head(),
     }
 

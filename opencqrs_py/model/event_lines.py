@@ -2,32 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from functools import partial
-from itertools import compress, count, repeat
+from itertools import repeat
+from operator import itemgetter
 from secrets import token_hex
 from typing import Any
 
 import orjson
 
 from opencqrs_py.model.event import Event
+from opencqrs_py.model.rows import Row
 
-__all__ = ["surely_events"]
+__all__ = ["Columns", "columns_of", "events_of", "rows_of", "subjects_of"]
+
+Columns = Mapping[str, Sequence[Any]]
+"""The attributes of several events by name; each has one value for each event."""
 
 _MARK = token_hex(16)  # no line can hold it, so no line can reach over into the next one
 _BETWEEN = b',"%s",' % _MARK.encode()
+_BACKSLASH = ord("\\")
 _SPACE = b" \t\r"
 _CORE = frozenset({"specversion", "id", "source", "subject", "type", "time", "datacontenttype", "data"})
 _TEXTS = ("id", "source", "type", "subject", "datacontenttype")
 
 _load, _dump = orjson.loads, orjson.dumps
-_new_event = partial(tuple.__new__, Event)
 _time_of = datetime.fromisoformat
 
 
-def surely_events(lines: Sequence[bytes], position: int, types: frozenset[str] | None = None) -> list[Event] | None:
-    """Return what ``parse_event`` makes of each line of a stored log if none of them needs a closer look.
+def columns_of(lines: Sequence[bytes]) -> Columns | None:
+    """Return the attributes of the events of a stored log if none of the lines needs a closer look.
 
     All lines are parsed together, and written again together. If that gives the same text, but for the space between
     the parts, then no digit of a number was lost and no key stands twice. What follows is done by columns. Lines of
@@ -35,9 +39,7 @@ def surely_events(lines: Sequence[bytes], position: int, types: frozenset[str] |
     they are for ``parse_event``.
 
     Args:
-        lines: At least one, each with something in it, and with its line end but for the last one.
-        position: Position of the first one.
-        types: Types of the events to return; ``None`` for all. The others are only checked.
+        lines: At least one, each with its line end but for the last one.
 
     Returns:
         ``None`` if one of the lines needs a closer look.
@@ -45,19 +47,46 @@ def surely_events(lines: Sequence[bytes], position: int, types: frozenset[str] |
     try:
         fields = _fields(lines)
         columns = _columns(fields) if fields else None
-        return _events(columns, position, types) if columns and _are_right(columns) else None
+        return columns if columns and _are_right(columns) else None
     except (ValueError, TypeError, KeyError, OverflowError):  # not JSON, no text, an attribute missing, no such time
         return None
 
 
+def events_of(columns: Columns, positions: Iterable[int]) -> list[Event]:
+    """Return the events with these attributes, as ``parse_event`` makes them."""
+    values = zip(
+        positions,
+        columns["id"],
+        columns["source"],
+        subjects_of(columns),
+        columns["type"],
+        columns.get("time") or repeat(None),
+        _or(columns.get("datacontenttype"), "application/json"),
+        _texts(columns.get("data")),
+        _extensions(columns),
+        strict=False,
+    )
+    return list(map(tuple.__new__, repeat(Event), values))
+
+
+def rows_of(columns: Columns, positions: Iterable[int]) -> list[Row]:
+    """Return position, type, payload and subject of each event."""
+    payloads = _texts(columns.get("data"))
+    return list(zip(positions, columns["type"], payloads, subjects_of(columns), strict=False))
+
+
+def subjects_of(columns: Columns) -> Iterable[str]:
+    """Return the subjects of the events; without end if none of them has one."""
+    return _or(columns.get("subject"), "/")
+
+
 def _fields(lines: Sequence[bytes]) -> list[dict[str, Any]] | None:
     text = b"".join(lines)
-    if b"\\u0000" in text:
+    if _BACKSLASH in text and b"\\u0000" in text:
         return None
     text = b"[%s]" % text.removesuffix(b"\n").replace(b"\n", _BETWEEN)
-    every = _load(text)
-    number = len(lines)
-    if len(every) != 2 * number - 1 or every.count(_MARK) != number - 1:
+    every, number = _load(text), len(lines)
+    if len(every) != 2 * number - 1 or every[1::2].count(_MARK) != number - 1:
         return None
     written = _dump(every)
     if written != text and written.translate(None, _SPACE) != text.translate(None, _SPACE):
@@ -66,17 +95,17 @@ def _fields(lines: Sequence[bytes]) -> list[dict[str, Any]] | None:
     return fields
 
 
-def _columns(fields: list[dict[str, Any]]) -> dict[str, Sequence[Any]] | None:
+def _columns(fields: list[dict[str, Any]]) -> Columns | None:
     """Return the values by attribute if all events have the same ones."""
     names = tuple(fields[0])
     if sum(map(len, fields)) != len(names) * len(fields):
         return None
     if not _CORE.issuperset(names) and any(tuple(each) != names for each in fields):  # extensions keep their order
         return None
-    return {name: [each[name] for each in fields] for name in names}
+    return dict(zip(names, zip(*map(itemgetter(*names), fields), strict=True), strict=True))
 
 
-def _are_right(columns: dict[str, Sequence[Any]]) -> bool:
+def _are_right(columns: Columns) -> bool:
     for name in _TEXTS:
         "".join(columns.get(name, ()))  # raises if there is one that is no text
     return (
@@ -84,33 +113,6 @@ def _are_right(columns: dict[str, Sequence[Any]]) -> bool:
         and "data_base64" not in columns
         and set(columns.get("specversion", ("1.0",))) == {"1.0"}
         and ("time" not in columns or max(map(_time_of, columns["time"])).tzinfo is not None)
-    )
-
-
-def _events(columns: dict[str, Sequence[Any]], position: int, types: frozenset[str] | None) -> list[Event]:
-    positions: Iterable[int] = count(position)
-    if types is not None:
-        wanted = [each in types for each in columns["type"]]
-        if not any(wanted):
-            return []
-        positions = compress(positions, wanted)
-        columns = {name: list(compress(column, wanted)) for name, column in columns.items()}
-    return list(
-        map(
-            _new_event,
-            zip(
-                positions,
-                columns["id"],
-                columns["source"],
-                _or(columns.get("subject"), "/"),
-                columns["type"],
-                columns.get("time") or repeat(None),
-                _or(columns.get("datacontenttype"), "application/json"),
-                _texts(columns.get("data")),
-                _extensions(columns),
-                strict=False,
-            ),
-        )
     )
 
 
@@ -126,7 +128,7 @@ def _texts(column: Sequence[Any] | None) -> Iterable[str | None]:
     return [None if each is None else _dump(each).decode() for each in column]
 
 
-def _extensions(columns: dict[str, Sequence[Any]]) -> Iterable[str | None]:
+def _extensions(columns: Columns) -> Iterable[str | None]:
     names = [name for name in columns if name not in _CORE]
     if not names:
         return repeat(None)

@@ -44,12 +44,12 @@ class Selection:
         return self.subject if self.subject.endswith("/") else self.subject + "/"
 
     def matches(self, event: Event) -> bool:
-        """Say whether ``event`` is selected; the plain form of what stores do in their own language."""
-        if self.types is not None and event.type not in self.types:
-            return False
-        if self.everything or event.subject == self.subject:
-            return True
-        return self.recursive and event.subject.startswith(self.prefix)
+        """Return whether ``event`` is selected; the plain form of what stores do in their own language."""
+        return (self.types is None or event.type in self.types) and self.includes(event.subject)
+
+    def includes(self, subject: str) -> bool:
+        """Return whether events with this subject are selected, if their types are."""
+        return self.everything or subject == self.subject or (self.recursive and subject.startswith(self.prefix))
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ import shutil
 import stat
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -32,6 +33,7 @@ from opencqrs_py.adapters.files import (
 )
 from opencqrs_py.adapters.files import event_source as event_sources
 from opencqrs_py.adapters.files.readers import Readers
+from opencqrs_py.adapters.files.selected import Selected
 from opencqrs_py.errors import EventFormatError, EventStoreError
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.selection import Selection
@@ -413,6 +415,62 @@ def test_an_old_file_is_checked_before_it_is_read_again(tmp_path, clock, source)
     refusal(lambda: source.read(5, 1, ALL), "OCQ-342")
 
 
+# ------------------------------------------------------------------------------------- events of which little is seen
+
+SELECTIONS = {
+    "all": Selection(),
+    "a subject": Selection("/books", recursive=False),
+    "subjects": Selection("/books"),
+    "types": Selection(types=frozenset({"lent"})),
+    "both": Selection("/books", types=frozenset({"lent"})),
+    "none": Selection("/books", types=frozenset({"other"})),
+}
+SUBJECTS = ("/books", "/books/1", "/cars")
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+@pytest.mark.parametrize("selection", SELECTIONS.values(), ids=SELECTIONS)
+def test_an_event_is_the_same_whatever_was_selected_of_it(tmp_path, source, suffix: str, selection: Selection) -> None:
+    events = [event(n, SUBJECTS[n % 3])._replace(type=("lent", "paid")[n % 2]) for n in range(300)]
+    events[150] = events[150]._replace(payload='"\\u00e4"', extensions='{"x":1}')  # is parsed by itself
+    form = format_of(f"a.{suffix}")
+    assert form is not None
+    with written_whole(tmp_path / f"a.{suffix}") as file, writer_to(file, form) as writer:
+        writer.write(events)
+    part = source.read(10, 200, replace(selection, attributes=frozenset()))
+    whole = source.read(10, 200, selection)
+    assert ([*part.events], part.upto) == ([*whole.events], whole.upto)
+    assert [one.id for one in part.events] == [one.id for one in events[10:] if selection.matches(one)][:200]
+    assert [one.type for one in part.events] == [one.type for one in whole.events]
+    assert [one.label for one in part.events[3:5]] == [one.label for one in whole.events[3:5]]
+
+
+def test_subjects_are_told_apart_also_where_no_line_has_one(tmp_path, source) -> None:
+    lines = [json.dumps({"id": str(n), "source": "s", "type": "t"}) for n in range(3)]
+    (tmp_path / "a.ndjson").write_text("\n".join(lines) + "\n")
+    for selection in (Selection("/"), Selection("/", recursive=False)):
+        part = source.read(0, 10, replace(selection, attributes=frozenset()))
+        assert [(one.subject, one.id) for one in part.events] == [("/", "0"), ("/", "1"), ("/", "2")]
+    assert source.read(0, 10, Selection("/books", attributes=frozenset())).events == ()
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+@pytest.mark.parametrize("attributes", [frozenset(), frozenset({"subject"})])
+def test_a_bad_event_stops_a_read_that_does_not_look_at_it(tmp_path, source, suffix: str, attributes) -> None:
+    path = tmp_path / f"a.{suffix}"
+    form = format_of(path.name)
+    assert form is not None
+    with written_whole(path) as file, writer_to(file, form) as writer:
+        writer.write([event(n)._replace(source="" if n == 3 else "s") for n in range(6)])
+    selection = Selection(attributes=attributes)
+    part = source.read(0, 10, selection)
+    assert ([one.id for one in part.events], part.upto) == (["0", "1", "2"], 3)
+    for types in (None, frozenset({"other"})):
+        error = refusal(lambda types=types: source.read(3, 10, replace(selection, types=types)), "OCQ-212")
+        assert error.where == (f"{path}, row 4" if suffix == "parquet" else f"{path}:4")
+    assert [one.id for one in source.read(4, 10, selection).events] == ["4", "5"]
+
+
 # --------------------------------------------------------------------------------------------------- bad content
 
 
@@ -714,9 +772,9 @@ def test_only_so_many_readers_are_kept(tmp_path) -> None:
     file.look(newest=True)
     for first in (10, 9, 8, 7, 6):
         with readers.at(file, first, 0) as reader:
-            taken: list[Event] = []
+            taken = Selected(ALL)
             reader.take(1, taken)
-            assert [one.id for one in taken] == [str(first)]
+            assert [one.id for one in taken.events()] == [str(first)]
     assert len(readers._kept) == 3
     readers.close()
     assert readers._kept == []

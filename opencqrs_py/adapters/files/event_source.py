@@ -13,6 +13,7 @@ from types import TracebackType
 from opencqrs_py.adapters.files.history import History
 from opencqrs_py.adapters.files.log import FileLog
 from opencqrs_py.adapters.files.readers import EventReader, Readers
+from opencqrs_py.adapters.files.selected import Selected
 from opencqrs_py.adapters.files.state import LogState, holds, state_of
 from opencqrs_py.adapters.files.watch import FileWatch
 from opencqrs_py.errors import EventFormatError, EventStoreError
@@ -94,7 +95,7 @@ class FileEventSource:
             while index < len(self._log.files) and not reading.full:
                 self._read_file(index, reading)
                 index += 1
-        return Slice(after, max(reading.upto, after), tuple(reading.events))
+        return Slice(after, max(reading.upto, after), reading.selected.events())
 
     def position_before(self, moment: datetime) -> int:
         """Return the position before the first event with ``time >= moment``; the head if there is none.
@@ -266,12 +267,10 @@ class _Reading:
 
     def __init__(self, after: int, limit: int, selection: Selection, last: int | None) -> None:
         self.after = self.upto = after
-        self.events: list[Event] = []
+        self.selected = Selected(selection)
         self.full = False
         self._limit = limit
         self._last = after + _MOST_AT_ONCE if last is None else min(after + _MOST_AT_ONCE, last)
-        self._types = selection.types
-        self._wanted = None if selection.everything else selection.matches
 
     def take_from(self, reader: EventReader, before: int) -> None:
         """Look at events until there are enough, or no more.
@@ -281,13 +280,11 @@ class _Reading:
             before: Number of events in the files before.
         """
         while not self.full and not reader.ended:
-            self._take(reader, before, min(self._limit - len(self.events), self._last - self.upto))
-            self.full = len(self.events) >= self._limit or self.upto >= self._last
+            self._take(reader, before, min(self._limit - len(self.selected), self._last - self.upto))
+            self.full = len(self.selected) >= self._limit or self.upto >= self._last
 
     def _take(self, reader: EventReader, before: int, most: int) -> None:
-        found: list[Event] = []
         try:
-            reader.take(most, found, self._types)
+            reader.take(most, self.selected)
         finally:
             self.upto = before + reader.number
-            self.events += found if self._wanted is None else filter(self._wanted, found)

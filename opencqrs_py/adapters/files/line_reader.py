@@ -10,15 +10,17 @@ from typing import BinaryIO
 
 from opencqrs_py.adapters.files.damage import DAMAGE, REPAIR, REPAIR_WHOLE, damaged
 from opencqrs_py.adapters.files.line_index import Mark
+from opencqrs_py.adapters.files.selected import Selected
 from opencqrs_py.errors import DamagedFileError, EventFormatError
 from opencqrs_py.model.cloudevents import parse_event
 from opencqrs_py.model.event import Event
-from opencqrs_py.model.event_lines import surely_events
+from opencqrs_py.model.event_lines import columns_of
 
 __all__ = ["LineReader"]
 
 _SKIPPED_AT_ONCE = 1_000  # lines
-_AT_ONCE = 64  # lines that are parsed together; of more of them the parts would not stay in the processor's caches
+_AT_ONCE = 24 * 1024  # bytes that are parsed together; of more the parts would not stay in the processor's caches
+_FIRST = 64  # lines that are, until it is known how long they are
 
 
 class LineReader:
@@ -59,6 +61,7 @@ class LineReader:
         self._offset = mark.offset  # of what was taken
         self._size = size
         self._read_to = mark.offset
+        self._at_once = _FIRST
         self._file = file
         self._unfinished = unfinished
         self._damage = DAMAGE if compressed else ()
@@ -69,28 +72,29 @@ class LineReader:
 
     def __iter__(self) -> Iterator[Event]:
         """Yield one event after the other; raises as ``take``."""
-        taken: list[Event] = []
-        while not self.ended:
-            self.take(1, taken)
-            yield from taken
-            taken.clear()
+        while lines := self._read(1):
+            yield from self._parsed_each(lines)
 
-    def take(self, most: int, into: list[Event], types: frozenset[str] | None = None) -> None:
+    def take(self, most: int, into: Selected) -> None:
         """Look at the next events and collect them; ``number`` is how many have been passed.
 
         Args:
             most: Number of events to look at.
             into: What was found before an error is in it, too.
-            types: Types of the events to be collected; ``None`` for all.
 
         Raises:
             EventFormatError: OCQ-212, 230 or 231 for a line that is no event, OCQ-213 if the file is damaged.
         """
-        while most > 0 and (lines := self._read(min(most, _AT_ONCE))):
-            before = self.number
-            if not self._take_together(lines, into, types):
-                self._take_each(lines, into, types)
-            most -= self.number - before
+        end = self.number + most
+        while self.number < end and (lines := self._read(min(end - self.number, self._at_once))):
+            begun = self._offset
+            if self._take_together(lines, into):
+                self._line += len(lines)
+                self._offset = self._read_to
+            else:
+                into.add(self._parsed_each(lines))
+            size = max(self._offset - begun, 1)
+            self._at_once = min(_AT_ONCE * len(lines) // size + 1, _SKIPPED_AT_ONCE)
 
     def skip_to(self, number: int) -> None:
         """Pass over events, unread, up to the one of that number, from 0, or to the end."""
@@ -103,23 +107,23 @@ class LineReader:
             self._at_stop(Mark(self.number, self._line, self._offset))
         self._file.close()
 
-    def _take_together(self, lines: list[bytes], into: list[Event], types: frozenset[str] | None) -> bool:
-        full = list(filter(bytes.strip, lines)) if any(map(bytes.isspace, lines)) else lines
-        events = surely_events(full, self._before + self.number + 1, types) if self._stored else None
-        if events is None:
+    def _take_together(self, lines: list[bytes], into: Selected) -> bool:
+        columns = columns_of(lines)
+        if columns is None and any(map(bytes.isspace, lines)):
+            lines = list(filter(bytes.strip, lines))
+            columns = columns_of(lines)
+        if columns is None:
             return False
-        into += events
-        self._pass(lines, len(full))
+        into.add_lines(lines, columns, self._before + self.number + 1)
+        self.number += len(lines)
         return True
 
-    def _take_each(self, lines: list[bytes], into: list[Event], types: frozenset[str] | None) -> None:
+    def _parsed_each(self, lines: list[bytes]) -> Iterator[Event]:
         for line in lines:
-            is_event = bool(line.strip())
-            if is_event:
-                event = self._parsed(line)
-                if types is None or event.type in types:
-                    into.append(event)
-            self._pass((line,), int(is_event))
+            event = self._parsed(line) if line.strip() else None
+            self._pass((line,), int(event is not None))
+            if event is not None:
+                yield event
 
     def _parsed(self, line: bytes) -> Event:
         try:
@@ -167,9 +171,8 @@ class LineReader:
 
     def _leave_out(self, lines: list[bytes]) -> None:
         """Take away what is beyond the bytes to be read, and a last line that may still be written."""
-        if self._size is not None:
-            self._read_to += sum(map(len, lines))
-            while lines and self._read_to > self._size:
-                self._read_to -= len(lines.pop())
+        self._read_to += sum(map(len, lines))
+        while lines and self._size is not None and self._read_to > self._size:
+            self._read_to -= len(lines.pop())
         if self._unfinished and lines and not lines[-1].endswith(b"\n"):
-            lines.pop()
+            self._read_to -= len(lines.pop())

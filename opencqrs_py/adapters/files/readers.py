@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Protocol
 
 from opencqrs_py.adapters.files.identity import KnownFile
-from opencqrs_py.model.event import Event
+from opencqrs_py.adapters.files.selected import Selected
 
 __all__ = ["EventFile", "EventReader", "Readers"]
 
@@ -26,8 +26,8 @@ class EventReader(Protocol):
     number: int
     ended: bool
 
-    def take(self, most: int, into: list[Event], types: frozenset[str] | None = None) -> None:
-        """Look at the next ``most`` events, and collect those of the types; what comes before an error, too."""
+    def take(self, most: int, into: Selected) -> None:
+        """Look at the next ``most`` events, and collect those that are selected; what comes before an error, too."""
         ...
 
     def skip_to(self, number: int) -> None:

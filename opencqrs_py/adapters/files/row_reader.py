@@ -10,6 +10,7 @@ from typing import Any
 import orjson
 
 from opencqrs_py.adapters.files.damage import REPAIR, REPAIR_WHOLE, damaged
+from opencqrs_py.adapters.files.selected import Selected
 from opencqrs_py.errors import EventFormatError
 from opencqrs_py.model.duplicate_keys import first_duplicate
 from opencqrs_py.model.event import Event
@@ -80,18 +81,17 @@ class RowReader:
         self.number += 1
         return Event(self._before + self.number, *row)
 
-    def take(self, most: int, into: list[Event], types: frozenset[str] | None = None) -> None:
+    def take(self, most: int, into: Selected) -> None:
         """Look at the next events and collect them; ``number`` is how many have been passed.
 
         Args:
             most: Number of events to look at.
             into: What was found before an error is in it, too.
-            types: Types of the events to be collected; ``None`` for all.
 
         Raises:
             EventFormatError: As ``__next__``.
         """
-        into.extend(event for event in islice(self, most) if types is None or event.type in types)
+        into.add(islice(self, most))
 
     def skip_to(self, number: int) -> None:
         """Pass over rows, unread, up to the one of that number, from 0, or to the end."""

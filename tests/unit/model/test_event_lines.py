@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import count
 
 import orjson
 import pytest
@@ -13,7 +14,7 @@ from opencqrs_py.errors import EventFormatError
 from opencqrs_py.model import event_lines
 from opencqrs_py.model.cloudevents import parse_event
 from opencqrs_py.model.event import Event
-from opencqrs_py.model.event_lines import surely_events
+from opencqrs_py.model.event_lines import columns_of, events_of, rows_of
 
 TEXT = st.text(max_size=6) | st.sampled_from(["", "a b", "ü", "\0", "data", '"data":', "}\n", ":", "\\", "/", "😀"])
 NUMBERS = (
@@ -120,18 +121,17 @@ def one_by_one(lines: list[bytes], position: int) -> list[Event] | str:
     st.lists(written(USUAL), min_size=1, max_size=4)
     | st.lists(written(FIELDS), min_size=1, max_size=3)
     | st.lists(written(USUAL) | written(FIELDS) | RAW, min_size=1, max_size=4),
-    st.sampled_from([None, frozenset({"a"}), frozenset({"x"})]),
     st.sampled_from([b"", b"\n"]),
 )
-def test_together_lines_are_the_same_events_as_one_by_one(
-    lines: list[bytes], types: frozenset[str] | None, end: bytes
-) -> None:
+def test_together_lines_are_the_same_events_as_one_by_one(lines: list[bytes], end: bytes) -> None:
     ends = [line + b"\n" for line in lines[:-1]] + [lines[-1] + end]
-    together, each = surely_events(ends, 7, types), one_by_one(ends, 7)
-    if together is not None:
+    columns, each = columns_of(ends), one_by_one(ends, 7)
+    if columns is not None:
         assert not isinstance(each, str)
-        assert together == [event for event in each if types is None or event.type in types]
+        together = events_of(columns, count(7))
+        assert together == each
         assert {type(event) for event in together} <= {Event}
+        assert rows_of(columns, count(7)) == [(one.position, one.type, one.payload, one.subject) for one in each]
 
 
 def line(**fields: object) -> bytes:
@@ -150,7 +150,9 @@ def line(**fields: object) -> bytes:
     ],
 )
 def test_usual_lines_are_taken_together(lines: list[bytes]) -> None:
-    assert surely_events(lines, 1) == one_by_one(lines, 1)
+    columns = columns_of(lines)
+    assert columns is not None
+    assert events_of(columns, count(1)) == one_by_one(lines, 1)
 
 
 @pytest.mark.parametrize(
@@ -172,11 +174,11 @@ def test_usual_lines_are_taken_together(lines: list[bytes]) -> None:
     ],
 )
 def test_lines_that_need_a_closer_look_are_left_to_it(lines: list[bytes]) -> None:
-    assert surely_events(lines, 1) is None
+    assert columns_of(lines) is None
 
 
 def test_lines_cannot_reach_into_each_other_as_long_as_the_mark_is_not_known() -> None:
     mark = event_lines._MARK.encode()
     assert len(mark) == 32
     lines = [b'{"a":[1', b'2]},"%s",7' % mark, line()]
-    assert surely_events([each + b"\n" for each in lines], 1) is None
+    assert columns_of([each + b"\n" for each in lines]) is None
