@@ -6,8 +6,8 @@ Names are imported when they are first used, so that ``import opencqrs_py`` load
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
 
+TYPE_CHECKING = False  # as typing's, whose import would take longer than all else here
 if TYPE_CHECKING:
     from opencqrs_py.adapters.memory import InMemoryEventStore, InMemoryProgressTracker
     from opencqrs_py.adapters.sql import Database, SqlEventStore, SqlProgressTracker
@@ -118,7 +118,7 @@ _HOMES = {
 }
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     home = _HOMES.get(name)
     if home is None:
         msg = f"module '{__name__}' has no attribute '{name}'"

@@ -1,5 +1,33 @@
 """The command line."""
 
-from opencqrs_py.cli.main import main
+from __future__ import annotations
 
-__all__ = ["main"]
+import os
+
+TYPE_CHECKING = False  # as typing's, whose import would take longer than all that happens before a signal is handled
+if TYPE_CHECKING:
+    from typing import NoReturn
+
+
+def main() -> NoReturn:
+    """Run the command line in this process and end it. A signal at any moment ends it in one line.
+
+    Nothing but the standard library is loaded before signals are handled.
+    """
+    try:
+        from opencqrs_py.cli.signals import signals  # noqa: PLC0415 inside, so that an interrupt leaves no trace
+
+        signals.install()
+    except KeyboardInterrupt:
+        os.write(2, b"interrupted\n")
+        os._exit(130)
+    try:
+        from opencqrs_py.cli.main import main as run_command  # noqa: PLC0415 takes a tenth of a second
+
+        run_command()
+    except BaseException:
+        if not signals.received:
+            raise
+        signals.conclude()  # whatever was raised on the way out is a consequence of the signal
+    finally:
+        signals.finished = True

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import signal
 import sys
-from types import FrameType
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import click
 
 from opencqrs_py.cli.output import explain, stderr
+from opencqrs_py.cli.signals import INTERRUPTED, signals
 from opencqrs_py.errors import EngineLostError, ExplainedError, OpenCqrsError
 
 __all__ = ["cli", "main"]
@@ -26,7 +25,6 @@ _COMMANDS = {
 }
 
 WRONG_USE = 2
-INTERRUPTED = 130
 
 
 class _Commands(click.Group):
@@ -56,7 +54,6 @@ def main(arguments: list[str] | None = None) -> NoReturn:
 
     0 done, 1 a processor failed, 2 wrong use or configuration, 130 interrupted after a clean stop.
     """
-    signal.signal(signal.SIGTERM, _interrupt)
     try:
         result = cli.main(arguments, prog_name="opencqrs", standalone_mode=False)
     except click.exceptions.Exit as done:
@@ -65,21 +62,18 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         wrong.show()
         sys.exit(WRONG_USE)
     except (KeyboardInterrupt, click.Abort):
-        stderr().print("interrupted")
+        if not signals.received:  # else it is said already
+            stderr().print("interrupted")
         sys.exit(INTERRUPTED)
     except BrokenPipeError:  # whoever read our output has seen enough
         sys.stderr.close()
         sys.exit(0)
     except OpenCqrsError as error:
-        explain(error)
+        if not signals.received:
+            explain(error)
         sys.exit(_exit_code(error))
     sys.exit(result if isinstance(result, int) else 0)
 
 
 def _exit_code(error: OpenCqrsError) -> int:
     return WRONG_USE if isinstance(error, ExplainedError) and not isinstance(error, EngineLostError) else 1
-
-
-def _interrupt(number: int, _frame: FrameType | None) -> Any:
-    signal.signal(number, signal.SIG_IGN)  # a supervisor may send it twice; one clean stop is under way
-    raise KeyboardInterrupt

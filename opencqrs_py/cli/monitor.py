@@ -77,6 +77,8 @@ class Monitor(Observer, AbstractContextManager["Monitor"]):
     def __init__(self, application: Application, every: float) -> None:
         self.handled: dict[tuple[str, str], int] = defaultdict(int)
         self._groups: set[str] = set()
+        self.held: set[str] = set()  # the partitions that run
+        self.started = False
         self._missing: dict[str, str] = {}
         self._application = application
         self._every = every
@@ -93,7 +95,7 @@ class Monitor(Observer, AbstractContextManager["Monitor"]):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._done.set()
-        self._thread.join(2.0)
+        self._thread.join(0.5)
 
     def announce(self, missing: Mapping[str, str]) -> None:
         """Report files of databases that this run makes.
@@ -109,13 +111,19 @@ class Monitor(Observer, AbstractContextManager["Monitor"]):
 
     def claimed(self, group: str, partition: Partition, position: int) -> None:
         """Watch the group, and report the files that were made: once a partition is claimed, the databases are used."""
-        del partition, position
+        del position
+        self.held.add(f"{group} {partition}")
+        self.started = True
         with self._lock:
             self._groups.add(group)
             missing, self._missing = self._missing, {}
         for file, said in missing.items():
             if Path(file).exists():
                 print_line(f"made a new, empty SQLite database: {file} ({said})", "yellow")
+
+    def stopped(self, group: str, partition: Partition) -> None:
+        """Note that nothing of the partition is in hand any more."""
+        self.held.discard(f"{group} {partition}")
 
     def advanced(self, group: str, partition: Partition, outcome: Outcome) -> None:
         """Count what was handled."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -10,7 +11,13 @@ from opencqrs_py.cli.beginning import used
 from opencqrs_py.cli.monitor import monitor_for
 from opencqrs_py.cli.options import ProjectOptions, format_option, project_options
 from opencqrs_py.cli.output import print_json, print_line, stderr
+from opencqrs_py.cli.signals import INTERRUPTED, signals
 from opencqrs_py.cli.status import group_rows, print_groups
+from opencqrs_py.errors import ExplainedError
+from opencqrs_py.processing.error_text import one_line
+
+if TYPE_CHECKING:
+    from opencqrs_py.assembly.application import Application, GroupStatus
 
 __all__ = ["CAUGHT_UP_WITH_SKIPS", "run_command"]
 
@@ -36,26 +43,47 @@ def run_command(
     if not as_json:
         print_line(used(application.configuration, application.project))
         monitor.announce(application.missing_files())
-    interrupted = False
-    failed = False
-    skipped = 0
+    signals.held = monitor.held
     try:
         with monitor:
             result = application.run(groups, monitor, until_caught_up=until_caught_up, verbose=verbose)
-            failed, skipped = result.failed, result.skipped
     except KeyboardInterrupt:
-        interrupted = True
+        if not monitor.started:
+            raise
+        return _interrupted(application, groups, as_json=as_json)
     statuses = application.status(groups)
     if as_json:
-        print_json({"interrupted": interrupted, "failed": failed, "skipped": skipped, "groups": group_rows(statuses)})
+        print_json(_as_json(statuses, failed=result.failed, skipped=result.skipped))
     else:
-        if interrupted:
-            stderr().print("stopped; each partition goes on from here:")
-        print_groups(statuses, {} if interrupted else monitor.handled)  # what was cut off is not counted
-        if skipped:
-            what = f"{skipped} event{'s' if skipped > 1 else ''} skipped in this run: opencqrs events skipped"
-            stderr().print(what, style="yellow", markup=False, soft_wrap=True)
+        print_groups(statuses, monitor.handled)
+        if result.skipped:
+            events = f"{result.skipped} event{'s' if result.skipped > 1 else ''}"
+            print_line(f"{events} skipped in this run: opencqrs events skipped", "yellow")
     sys.stdout.flush()
-    if interrupted:
-        return 130
-    return 1 if failed else CAUGHT_UP_WITH_SKIPS if until_caught_up and skipped else 0
+    return 1 if result.failed else CAUGHT_UP_WITH_SKIPS if until_caught_up and result.skipped else 0
+
+
+def _interrupted(application: Application, groups: tuple[str, ...], *, as_json: bool) -> int:
+    """Say where each partition continues, or why that cannot be shown."""
+    statuses: list[GroupStatus] = []
+    said = "stopped; each partition goes on from here:"
+    try:
+        statuses = application.status(groups)
+    except Exception as error:
+        reason = f"[{error.code}] {error.what}, {error.where}" if isinstance(error, ExplainedError) else one_line(error)
+        said = f"stopped; where each partition goes on cannot be shown: {reason}"
+    if as_json:
+        print_json(_as_json(statuses, interrupted=True))
+    if not statuses or not as_json:
+        print_line(said, "default")
+    if statuses and not as_json:
+        print_groups(statuses, {})  # what was cut off is not counted
+    sys.stdout.flush()
+    signals.said = True
+    return INTERRUPTED
+
+
+def _as_json(
+    statuses: list[GroupStatus], *, interrupted: bool = False, failed: bool = False, skipped: int = 0
+) -> dict[str, Any]:
+    return {"interrupted": interrupted, "failed": failed, "skipped": skipped, "groups": group_rows(statuses)}

@@ -66,8 +66,8 @@ class Running:
     def ends_with_the_reason(self) -> None:
         """Interrupted, it cannot show where partitions continue, and says why."""
         self.process.send_signal(signal.SIGINT)
-        assert self.process.wait(SECONDS) == 2
-        assert "[OCQ-342]" in self.said
+        assert self.process.wait(SECONDS) == 130
+        assert "stopped; where each partition goes on cannot be shown: [OCQ-342]" in self.said
         assert "Traceback" not in self.said
 
     def close(self) -> None:

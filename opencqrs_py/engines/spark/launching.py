@@ -1,22 +1,24 @@
-"""Launching a JVM beside this process: who gets which signal, and what of its start is shown.
+"""Launching a JVM beside this process: who gets which signal, what of its start is shown, and when it ends.
 
-Runs on the driver, while the session is opened.
+Runs on the driver, while the session is opened. PySpark offers no setting for any of this; it calls ``Popen``, and that
+is where we step in.
 """
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
-import sys
+import subprocess
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from threading import Thread, current_thread, main_thread
-from types import FrameType, SimpleNamespace
 from typing import Any
 
 import pyspark.java_gateway
-
-__all__ = ["QuietErrors", "interrupts_deferred", "own_process_group"]
+from pyspark import SparkContext
+from pyspark.sql import SparkSession
 
 # What the JVM says at every start and nobody can change.
 _START_NOISE = (
@@ -28,35 +30,75 @@ _START_NOISE = (
     "NOTE: Picked up JDK_JAVA_OPTIONS",
     "Picked up JAVA_TOOL_OPTIONS",
 )
+_END_SECONDS = 5.0  # that a JVM has to end in order, most of which it needs on a busy machine only
+
+_jvms: list[subprocess.Popen[bytes]] = []
 
 
 @contextmanager
-def own_process_group() -> Iterator[None]:
-    """Have a JVM that is started here lead a process group of its own.
+def launching(*, quiet: bool) -> Iterator[None]:
+    """Have PySpark launch its JVM in a process group of its own; if the block fails, end it.
 
-    Ctrl-C and whatever else a terminal or a supervisor sends to the whole group is ours to obey; the JVM and the Python
-    workers then end in order. The JVM ends with this process in any case, whose end of its standard input it reads.
-    PySpark offers no setting for this; it calls ``signal.signal`` in the new process, and that is where we step in.
+    Ctrl-C and whatever else a terminal or a supervisor sends to the whole group is ours to obey. The JVM ends with this
+    process in any case, whose end of its standard input it reads.
+
+    Args:
+        quiet: Whether what every JVM says at its start is left out. All else that it writes to standard error, such as
+            what handlers print on executors of a local master, is shown for as long as we show messages ourselves.
     """
+    before, launched = signal.getsignal(signal.SIGINT), len(_jvms)
 
-    def lead(number: int, handler: Any) -> Any:
-        os.setpgid(0, 0)
-        return signal.signal(number, handler)
+    def launch(command: list[str], **options: Any) -> subprocess.Popen[bytes]:
+        reading, writing = os.pipe()
+        options |= {"stderr": writing, "preexec_fn": None} | ({"process_group": 0} if os.name == "posix" else {})
+        with _interrupts_deferred():
+            _jvms.append(subprocess.Popen(command, **options))  # noqa: S603 PySpark's command
+        os.close(writing)
+        Thread(target=_forward, args=(reading, _START_NOISE if quiet else ()), name="opencqrs-jvm", daemon=True).start()
+        return _jvms[-1]
 
     gateway: Any = pyspark.java_gateway
-    before = gateway.signal
-    gateway.signal = SimpleNamespace(signal=lead, SIGINT=signal.SIGINT, SIG_IGN=signal.SIG_IGN)
+    popen, gateway.Popen = gateway.Popen, launch
     try:
         yield
+    except BaseException:
+        if len(_jvms) > launched:
+            _forget_jvm()
+            end_jvms()
+        raise
     finally:
-        gateway.signal = before
+        gateway.Popen = popen
+        if current_thread() is main_thread():
+            signal.signal(signal.SIGINT, before)  # PySpark sets a handler of its own
+
+
+@atexit.register
+def end_jvms(patience: float = _END_SECONDS) -> None:
+    """End the JVMs that were launched here, with their Python workers.
+
+    Args:
+        patience: Seconds that they have to delete their files; then they are killed.
+    """
+    for number in (signal.SIGTERM, signal.SIGKILL) if os.name == "posix" else ():
+        for jvm in _jvms:
+            with suppress(ProcessLookupError, PermissionError):
+                if jvm.poll() is None:
+                    os.killpg(jvm.pid, number)
+        until = time.monotonic() + patience
+        while any(jvm.poll() is None for jvm in _jvms) and time.monotonic() < until:
+            time.sleep(0.02)
+    _jvms.clear()
+
+
+def _forget_jvm() -> None:
+    """Let PySpark launch another JVM next time, even if this one has answered already."""
+    SparkContext._gateway = SparkContext._jvm = SparkContext._active_spark_context = None  # noqa: SLF001 the only way
+    SparkSession._instantiatedSession = None  # noqa: SLF001 the only way
 
 
 @contextmanager
-def interrupts_deferred() -> Iterator[None]:
-    """Put an interrupt off until the block is done: a JVM that is left half started would never end.
-
-    A second interrupt is not put off.
+def _interrupts_deferred() -> Iterator[None]:
+    """Put an interrupt off until the block is done: a process that nobody knows of would never be ended.
 
     Raises:
         KeyboardInterrupt: At the end of the block, if there was one.
@@ -64,59 +106,31 @@ def interrupts_deferred() -> Iterator[None]:
     if current_thread() is not main_thread():  # signals can be set by the main thread only
         yield
         return
+    seen: list[signal.Signals] = []
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    seen: list[int] = []
-
-    def restore() -> None:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-    def remember(number: int, _frame: FrameType | None) -> None:
-        seen.append(number)
-        restore()
-
     for number, handler in before.items():
-        if handler is not signal.SIG_IGN:
-            signal.signal(number, remember)
+        if callable(handler):
+            signal.signal(number, lambda number, _frame: seen.append(signal.Signals(number)))
     try:
         yield
     finally:
-        restore()
-    if seen:
-        raise KeyboardInterrupt
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    for number in seen:
+        signal.raise_signal(number)
 
 
-class QuietErrors:
-    """While a JVM is started, its standard error goes through a thread that drops the noise of every start.
-
-    The JVM keeps the pipe, so that what handlers print on executors of a local master still reaches the terminal.
-    """
-
-    def __init__(self, *, active: bool) -> None:
-        self._active = active
-        self._saved = -1
-
-    def __enter__(self) -> None:
-        if not self._active:
-            return
-        sys.stderr.flush()
-        self._saved = os.dup(2)
-        reading, writing = os.pipe()
-        os.dup2(writing, 2)
-        os.close(writing)
-        Thread(target=_forward, args=(reading, os.dup(self._saved)), name="opencqrs-jvm", daemon=True).start()
-
-    def __exit__(self, *_: object) -> None:
-        if self._active:
-            os.dup2(self._saved, 2)
-            os.close(self._saved)
-
-
-def _forward(reading: int, writing: int) -> None:
-    with os.fdopen(reading, "rb", buffering=0) as lines, os.fdopen(writing, "wb", buffering=0) as terminal:
+def _forward(reading: int, noise: tuple[str, ...]) -> None:
+    with os.fdopen(reading, "rb", buffering=0) as lines:
         rest = b""
         while part := lines.read(65_536):
             *whole, rest = (rest + part).split(b"\n")
-            kept = [line for line in whole if not line.decode(errors="replace").startswith(_START_NOISE)]
-            terminal.write(b"".join(line + b"\n" for line in kept))
-        terminal.write(rest)
+            kept = [line for line in whole if not line.decode(errors="replace").startswith(noise)]
+            _write(b"".join(line + b"\n" for line in kept))
+        _write(rest)
+
+
+def _write(text: bytes) -> None:
+    with suppress(OSError):  # nobody reads any more; the JVM must not wait for them
+        while text:
+            text = text[os.write(2, text) :]

@@ -27,7 +27,7 @@ from opencqrs_py.engines.spark.authentication import SECURE_CLUSTER, SECURE_LOCA
 from opencqrs_py.engines.spark.java import find_java
 from opencqrs_py.engines.spark.kept_recipes import KeptRecipe, keep
 from opencqrs_py.engines.spark.launch_settings import settings_by_file, value_before_launch
-from opencqrs_py.engines.spark.launching import QuietErrors, interrupts_deferred, own_process_group
+from opencqrs_py.engines.spark.launching import launching
 from opencqrs_py.errors import EngineError
 
 __all__ = ["SessionSettings", "Sessions"]
@@ -156,7 +156,7 @@ class Sessions:
         builder = SparkSession.builder
         for key, value in conf.items():
             builder = builder.config(key, value)
-        with interrupts_deferred(), own_process_group(), QuietErrors(active=not self._settings.verbose):
+        with launching(quiet=not self._settings.verbose):
             try:
                 with settings_by_file(conf):  # the context would pass them to a JVM that it launches as arguments
                     SparkContext._ensure_initialized()  # noqa: SLF001 the only way

@@ -1,0 +1,149 @@
+"""Ctrl-C and SIGTERM: every command ends the same way, at any moment.
+
+The first signal raises ``KeyboardInterrupt`` on the main thread, so that what is open gets closed. However that goes,
+the process ends with one line and the exit code of the signal: from then on standard error shows nothing but our own
+messages, and a thread of its own ends the process if closing takes too long or Ctrl-C is pressed again. It works while
+the main thread is inside a C library, too, because Python writes each signal to a pipe before it looks at its handlers.
+
+Nothing is lost by the sudden end: whatever is not committed is rolled back, as after ``kill -9``.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import select
+import signal
+import sys
+import time
+from collections.abc import Collection
+from threading import Thread
+from types import FrameType
+from typing import Any, NoReturn
+
+INTERRUPTED = 130
+CLOSE_SECONDS = 1.5  # until the process is ended if nothing is in hand
+HAND_SECONDS = 6.0  # the same if events are: their patience (assembly.application) and time to close
+NOTICE_SECONDS = 1.0  # after which a person hears what is waited for
+SAME_SECONDS = 0.3  # within which a second Ctrl-C is the first one, sent to the process and to its group
+
+_SHOW_CURSOR = b"\x1b[?25h"
+_LOOK_SECONDS = 0.1
+_HANDLED = (signal.SIGINT, signal.SIGTERM)
+
+
+class Signals:
+    """What becomes of SIGINT and SIGTERM in this process.
+
+    Attributes:
+        received: The first signal that came, 0 before.
+        terminated: The exit code after SIGTERM.
+        held: Names of the partitions that run. While there are any, they may finish what they have in hand, and the
+            command itself says how it ended.
+        said: Whether a line has said that the command was interrupted.
+        finished: Whether the command has ended; a signal that comes now changes nothing.
+    """
+
+    def __init__(self) -> None:
+        self.received = 0
+        self.terminated = INTERRUPTED
+        self.held: Collection[str] = ()
+        self.finished = False
+        self._messages = 2  # where messages go: the terminal, also when standard error is shut
+        self.said = False
+        self._reading = -1
+
+    @property
+    def exit_code(self) -> int:
+        """The exit code after the signal that was received."""
+        return self.terminated if self.received == signal.SIGTERM else INTERRUPTED
+
+    def install(self) -> None:
+        """Handle both signals from now on; one that is ignored, as in the background of a shell script, stays so."""
+        sys.excepthook = self._unhandled
+        atexit.register(_ignore)  # the first to be registered is the last to be called
+        for number in _HANDLED:
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                signal.signal(number, self._receive)
+        if os.name == "posix":
+            self._reading, writing = os.pipe()
+            os.set_blocking(writing, False)
+            signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+            Thread(target=self._guard, name="opencqrs-signals", daemon=True).start()
+
+    def say(self, text: str) -> None:
+        """Print a line among the messages; never waits for a reader that has stopped reading."""
+        self.said = True
+        if select.select([], [self._messages], [], 0)[1]:
+            os.write(self._messages, f"{text}\n".encode())
+
+    def conclude(self) -> NoReturn:
+        """End the command after the signal that was received."""
+        if not self.said:
+            self.say("interrupted")
+        sys.exit(self.exit_code)
+
+    def _receive(self, number: int, _frame: FrameType | None) -> None:
+        if self.received or self.finished:  # the guard sees to the others
+            return
+        self.received = number
+        self._messages = os.dup(2)
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, 2)
+        sys.stderr = os.fdopen(null, "w", encoding="utf-8", errors="replace")
+        if self.held:
+            self._redirect_console()
+        else:
+            self.say("interrupted")
+        raise KeyboardInterrupt
+
+    def _redirect_console(self) -> None:
+        """Have the command's messages reach the terminal: it will say itself where the partitions stand."""
+        from opencqrs_py.cli.output import stderr  # noqa: PLC0415 loaded by the command that holds partitions
+
+        stderr().file = os.fdopen(os.dup(self._messages), "w", encoding="utf-8", errors="replace")
+
+    def _unhandled(self, kind: type[BaseException], error: BaseException, trace: Any) -> None:
+        if self.received:
+            self._end_now(self.exit_code)
+        sys.__excepthook__(kind, error, trace)
+
+    def _guard(self) -> None:
+        """Wait for the first signal, and then for the end; a second Ctrl-C is one, and so is too long a wait."""
+        while not (numbers := set(os.read(self._reading, 64)) & {*_HANDLED}):
+            pass
+        began, noticed = time.monotonic(), not self.held
+        limit = HAND_SECONDS if self.held else CLOSE_SECONDS
+        while (passed := time.monotonic() - began) < limit:
+            if select.select([self._reading], [], [], _LOOK_SECONDS)[0]:
+                again = signal.SIGINT in os.read(self._reading, 64)
+                if again and passed > SAME_SECONDS:
+                    break
+            if passed > NOTICE_SECONDS and self.held and not noticed:
+                noticed = True
+                self.say(f"waiting for {_listed(self.held)} to finish the events in hand; Ctrl-C again ends at once")
+        self._end_now(INTERRUPTED if signal.SIGINT in numbers else self.terminated)
+
+    def _end_now(self, code: int) -> NoReturn:
+        if os.isatty(self._messages):
+            os.write(self._messages, _SHOW_CURSOR)
+        if not self.said or self.held:
+            self.say("interrupted")
+        launching = sys.modules.get("opencqrs_py.engines.spark.launching")
+        if launching is not None:
+            launching.end_jvms(patience=0)
+        os._exit(code)
+
+
+def _ignore() -> None:
+    """Ignore signals while Python takes itself apart, when handlers of ours would no longer be called."""
+    for number in _HANDLED:
+        signal.signal(number, signal.SIG_IGN)
+
+
+def _listed(names: Collection[str]) -> str:
+    first, *others = sorted(names) or ["a partition"]
+    return f"{first} and {len(others)} more" if others else first
+
+
+signals = Signals()

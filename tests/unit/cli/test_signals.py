@@ -1,0 +1,207 @@
+"""A signal ends every command in the same way, whatever the command is doing. Each case is a process of its own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass
+from textwrap import dedent, indent
+
+import pytest
+
+PROGRAM = """
+import logging, os, sqlite3, sys, threading, time
+import opencqrs_py.cli
+entry = opencqrs_py.cli.main
+import opencqrs_py.cli.main as commands
+from opencqrs_py.cli.signals import signals
+
+def ready():
+    print("ready", flush=True)
+
+def command():
+{body}
+
+commands.main = command
+entry()
+"""
+LONG = 60
+"""Seconds that each case would take without the signal."""
+
+WAITING = "waiting for books 0/2 and 1 more to finish the events in hand; Ctrl-C again ends at once"
+
+
+@dataclass
+class Ended:
+    code: int
+    out: str
+    err: str
+
+
+def ended(body: str, *sent: signal.Signals, again_after: str = "") -> Ended:
+    """Run a command, send it signals once it is ready (the second after a line), and return how it ended."""
+    program = PROGRAM.format(body=indent(dedent(body), "    "))
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline() == "ready\n"
+        err = ""
+        for number, each in enumerate(sent):
+            if number and again_after:
+                err += process.stderr.readline()
+                assert again_after in err
+            process.send_signal(each)
+        try:
+            out, more = process.communicate(timeout=LONG - 10)
+        finally:
+            process.kill()
+    return Ended(process.returncode, out, err + more)
+
+
+COMMANDS = {
+    "sleeps": "ready(); time.sleep(60)",
+    "raises another error when it is interrupted": """
+        try:
+            ready()
+            time.sleep(60)
+        finally:
+            raise LookupError("this is a consequence")
+        """,
+    "prints while it closes": """
+        try:
+            ready()
+            time.sleep(60)
+        except KeyboardInterrupt:
+            logging.getLogger("py4j").error("noise", exc_info=True)
+            print("noise", file=sys.stderr)
+            os.write(2, b"noise of a library\\n")
+            os.system("echo noise of a child >&2")
+            raise
+        """,
+    "swallows the interrupt": """
+        try:
+            ready()
+            time.sleep(60)
+        except BaseException:
+            time.sleep(60)
+        """,
+    "is interrupted where Python cannot raise": """
+        class Closing:
+            def __del__(self):
+                ready()
+                time.sleep(60)
+        Closing()
+        time.sleep(60)
+        """,
+    "is inside a C library": """
+        import tempfile
+        with tempfile.TemporaryDirectory() as folder:
+            holder, waiting = (sqlite3.connect(folder + "/a.db", timeout=60, isolation_level=None) for _ in range(2))
+            holder.execute("BEGIN EXCLUSIVE")
+            ready()
+            waiting.execute("BEGIN EXCLUSIVE")
+        """,
+    "waits for a thread at its end": """
+        threading.Thread(target=time.sleep, args=(60,)).start()
+        ready()
+        time.sleep(60)
+        """,
+    "reads its input": "ready(); os.read(os.pipe()[0], 1)",
+}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_signal_ends_a_command_with_one_line_and_130(command):
+    assert ended(COMMANDS[command], signal.SIGINT) == Ended(130, "", "interrupted\n")
+
+
+@pytest.mark.parametrize(("sent", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
+def test_only_sigterm_ends_with_the_code_that_is_set_for_it(sent, code):
+    for command in ("sleeps", "swallows the interrupt"):
+        assert ended(f"signals.terminated = 0\n{dedent(COMMANDS[command])}", sent) == Ended(code, "", "interrupted\n")
+
+
+HOLDING = """
+    signals.held = {"books 1/2", "books 0/2"}
+    try:
+        ready()
+        time.sleep(60)
+    except KeyboardInterrupt:
+        while not signals.said:
+            time.sleep(0.01)
+        time.sleep(0.2)
+        raise
+    """
+HANGING = """
+    signals.held = {"books 1/2", "books 0/2"}
+    try:
+        ready()
+        time.sleep(60)
+    except KeyboardInterrupt:
+        time.sleep(60)
+    """
+
+
+@pytest.mark.parametrize("sent", [[signal.SIGINT], [signal.SIGINT] * 2, [signal.SIGTERM], [signal.SIGTERM] * 2])
+def test_a_command_that_holds_partitions_says_what_it_waits_for_and_speaks_for_itself(sent):
+    """The same interrupt reaches a process twice when it is sent to the process and to its group."""
+    assert ended(HOLDING, *sent) == Ended(130, "", f"{WAITING}\n")
+
+
+def test_a_further_sigterm_changes_nothing():
+    assert ended(HOLDING, signal.SIGTERM, signal.SIGTERM, again_after=WAITING) == Ended(130, "", f"{WAITING}\n")
+
+
+def test_patience_with_partitions_in_hand_has_an_end():
+    assert ended(HANGING, signal.SIGTERM) == Ended(130, "", f"{WAITING}\ninterrupted\n")
+
+
+def test_a_second_interrupt_ends_at_once():
+    endless = f"sys.modules['opencqrs_py.cli.signals'].HAND_SECONDS = 600\n{dedent(HANGING)}"
+    again = ended(endless, signal.SIGINT, signal.SIGINT, again_after=WAITING)
+    assert again == Ended(130, "", f"{WAITING}\ninterrupted\n")
+
+
+def test_a_signal_after_the_end_changes_nothing():
+    done = ended("import atexit; atexit.register(lambda: (ready(), time.sleep(0.5))); sys.exit(3)", signal.SIGINT)
+    assert done == Ended(3, "", "")
+
+
+def test_an_error_without_a_signal_is_shown_as_ever():
+    done = ended("ready(); raise LookupError('a fault of ours')")
+    assert (done.code, done.err.splitlines()[-1]) == (1, "LookupError: a fault of ours")
+
+
+def test_an_interrupt_that_is_ignored_from_the_start_stays_so():
+    """As in a shell script, whose programs in the background must not end by the Ctrl-C that is meant for others."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        done = ended("ready(); time.sleep(0.5); sys.exit(0)", signal.SIGINT)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert done == Ended(0, "", "")
+
+
+def test_messages_never_wait_for_a_reader_that_has_stopped_reading():
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    try:
+        while True:
+            os.write(writing, b"x" * 65_536)
+    except BlockingIOError:
+        os.set_blocking(writing, True)
+    program = PROGRAM.format(body="    ready(); time.sleep(60)")
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=writing) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        try:
+            assert process.wait(LONG - 10) == 130
+        finally:
+            process.kill()
+    os.close(reading)
+    os.close(writing)
