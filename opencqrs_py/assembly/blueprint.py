@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from opencqrs_py.assembly.databases import DatabaseRule
 from opencqrs_py.assembly.discovery import Discovered, discover
@@ -97,16 +98,11 @@ class GroupRecipe:
         Raises:
             AssemblyError: OCQ-526, if this process finds other handlers than the one that made the recipe.
         """
-        from opencqrs_py.assembly.container import (  # noqa: PLC0415 the container's module imports this one
-            add_groups,
-            assemble,
-        )
+        from opencqrs_py.assembly.container import group_container  # noqa: PLC0415 it imports this module
 
         self._check_handlers()
         remember(self.blueprint.secrets)
-        container = assemble(self.blueprint)
-        add_groups(container, [self.settings])
-        processing: GroupProcessing = container.groups()[self.settings.name].processing()
+        processing: GroupProcessing = group_container(_assembled(self.blueprint), self.settings).processing()
         return processing
 
     def _check_handlers(self) -> None:
@@ -119,6 +115,14 @@ class GroupRecipe:
         what = f"a worker finds other handlers of group '{self.settings.name}' than the process that started it"
         fix = "let modules decorate the same in every process: by no variable, time or file that differs between them"
         raise AssemblyError("OCQ-526", what, "; ".join(differences) or "in another order", fix)
+
+
+@cache
+def _assembled(blueprint: Blueprint) -> Any:
+    """Return the container of an application in this process: all of its groups share one pool of connections."""
+    from opencqrs_py.assembly.container import assemble  # noqa: PLC0415 it imports this module
+
+    return assemble(blueprint)
 
 
 @cache

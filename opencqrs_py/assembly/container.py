@@ -32,7 +32,7 @@ from opencqrs_py.processing.ports import EventSource, ProgressTracker
 from opencqrs_py.processing.reading import Reading
 from opencqrs_py.processing.sequencing import Sequencing
 
-__all__ = ["ApplicationContainer", "GroupContainer", "add_groups", "assemble"]
+__all__ = ["ApplicationContainer", "GroupContainer", "add_groups", "assemble", "group_container"]
 
 
 def _bound(discovered: Discovered, settings: EffectiveGroup, database: DatabaseChoice) -> list[BoundHandler]:
@@ -141,15 +141,17 @@ def assemble(blueprint: Blueprint) -> ApplicationContainer:
 
 def add_groups(container: ApplicationContainer, settings: Iterable[EffectiveGroup]) -> None:
     """Give a container a ``GroupContainer`` for each of the groups."""
-    groups = {
-        group.name: GroupContainer(
-            settings=providers.Object(group),
-            discovered=container.discovered,
-            event_store=container.event_store,
-            database_choice=container.database_choice,
-            database=container.database,
-            events=container.events,
-        )
-        for group in settings
-    }
+    groups = {group.name: group_container(container, group) for group in settings}
     container.groups.override(providers.Object(groups))
+
+
+def group_container(container: ApplicationContainer, settings: EffectiveGroup) -> GroupContainer:
+    """Return the parts of a group, which shares the databases of the application with all others of the process."""
+    return GroupContainer(
+        settings=providers.Object(settings),
+        discovered=container.discovered,
+        event_store=container.event_store,
+        database_choice=container.database_choice,
+        database=container.database,
+        events=container.events,
+    )

@@ -18,7 +18,7 @@ AT_ONCE = 12
 """Groups of one application."""
 
 BATCHES_OF_A_SESSION = 4
-"""Python workers keep the connections of every group that they have built, and servers allow a hundred or so."""
+"""Python workers keep what they have built for every application, and what an attack has left open."""
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # what attacks leave open is theirs
 

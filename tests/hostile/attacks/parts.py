@@ -262,6 +262,27 @@ RESOLVER = ByData(1)
         partitions=4,
         ends=_RIGHT,
     ),
+    Attack(
+        name="a sequence resolver says that it looks at less than it does",
+        extra="""
+class ByData(PerSubjectLevel):
+    looks_at = frozenset({"subject"})
+
+    def __call__(self, event):
+        return super().__call__(event) if corrected() or event.subject != f"/counted/{AT}" else str(event.data["n"])
+
+
+class Sequences(containers.DeclarativeContainer):
+    {module}_resolver = providers.Object(ByData(2))
+
+
+RESOLVER = ByData(2)
+""",
+        settings={**_HARSH, "sequence.resolver-ref": "{module}_resolver"},
+        partitions=2,
+        says="says that it looks at the subject alone, but looks at 'data'",
+        blames_handler=False,
+    ),
 )
 
 ATTACKS = (*_PROVIDERS, *_CLASSES, *_INTERCEPTORS, *_RESOLVERS)
