@@ -9,7 +9,7 @@ import gc
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from opencqrs_py.adapters.files.importing import events_of_file
+from opencqrs_py.adapters.files.whole_files import events_of_file
 from opencqrs_py.model import Event
 
 __all__ = ["Log", "made_up", "made_up_in_order", "of_file"]

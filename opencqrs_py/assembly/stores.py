@@ -26,7 +26,7 @@ def is_sql(url: str) -> bool:
 def located(url: str, project: Path) -> str:
     """Return a URL with a relative path made absolute, seen from the project folder: SQLite's and those of files."""
     if url.startswith("file:"):
-        from opencqrs_py.adapters.files.location import path_of_url  # noqa: PLC0415 only for files
+        from opencqrs_py.adapters.files.log import path_of_url  # noqa: PLC0415 only for files
 
         return path_of_url(url, project.resolve()).as_uri()
     prefix = "sqlite:///"

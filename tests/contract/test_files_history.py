@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from opencqrs_py.adapters.files import FileEventSource, format_of, history, identity, lines, writer_to, written_whole
+from opencqrs_py.adapters.files import FileEventSource, event_file, format_of, history, lines, writer_to, written_whole
 from opencqrs_py.errors import EventStoreError
 from opencqrs_py.model.selection import Selection
 from opencqrs_py.testing.contracts.event_source import event
@@ -389,7 +389,7 @@ def test_names_of_any_length_and_bytes_fit(tmp_path: Path) -> None:
 def bytes_read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Notes how much is digested at each call."""
     noted: list[int] = []
-    blake = identity.blake2b
+    blake = event_file.blake2b
 
     class Noted:
         def __init__(self, *given: bytes, digest_size: int) -> None:
@@ -405,7 +405,7 @@ def bytes_read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         def digest(self) -> bytes:
             return self._digest.digest()
 
-    monkeypatch.setattr(identity, "blake2b", Noted)
+    monkeypatch.setattr(event_file, "blake2b", Noted)
     return noted
 
 
@@ -431,13 +431,13 @@ def test_a_position_is_found_from_the_one_before_it(tmp_path: Path, monkeypatch:
     source = FileEventSource(tmp_path)
     source.fingerprint(1_000)
     (file,) = source._log.files
-    assert [mark.event for mark in file._ends.values()] == [1_000]
-    start = file._ends[1_000].offset
+    assert [mark.event for mark in file._places.values()] == [1_000]
+    start = file._places[1_000].offset
     source.fingerprint(1_001)
-    assert path.read_bytes()[start : file._ends[1_001].offset].count(b"\n") == 1
+    assert path.read_bytes()[start : file._places[1_001].offset].count(b"\n") == 1
     for position in range(1_001, 1_200):
         source.fingerprint(position)
-    assert len(file._ends) == lines._STOPS
+    assert len(file._places) == lines._PLACES
 
 
 def test_a_change_that_is_not_sampled_and_keeps_the_size_is_not_seen(tmp_path: Path) -> None:
@@ -445,7 +445,7 @@ def test_a_change_that_is_not_sampled_and_keeps_the_size_is_not_seen(tmp_path: P
     path = put(tmp_path / "a.ndjson", *range(10_000, 20_000))
     fingerprint = FileEventSource(tmp_path).fingerprint(10_000)
     data = path.read_bytes()
-    middle = (len(data) - identity._SAMPLE) // 7 + 2 * identity._SAMPLE
+    middle = (len(data) - event_file._SAMPLE) // 7 + 2 * event_file._SAMPLE
     where = data.index(b'"n":1', middle) + 4
     path.write_bytes(data[:where] + b"9" + data[where + 1 :])
     verify(tmp_path, 10_000, fingerprint)

@@ -24,16 +24,13 @@ from opencqrs_py.adapters.files import (
     event_line,
     events_of_file,
     format_of,
-    line_index,
     lines,
-    row_reader,
     rows,
     writer_to,
     written_whole,
 )
 from opencqrs_py.adapters.files import event_source as event_sources
-from opencqrs_py.adapters.files.readers import Readers
-from opencqrs_py.adapters.files.selected import Selected
+from opencqrs_py.adapters.files.event_file import Readers, Selected
 from opencqrs_py.errors import EventFormatError, EventStoreError
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.selection import Selection
@@ -456,7 +453,7 @@ def test_subjects_are_told_apart_also_where_no_line_has_one(tmp_path, source) ->
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
 @pytest.mark.parametrize("attributes", [frozenset(), frozenset({"subject"})])
-def test_a_bad_event_stops_a_read_that_does_not_look_at_it(tmp_path, source, suffix: str, attributes) -> None:
+def test_a_bad_event_places_a_read_that_does_not_look_at_it(tmp_path, source, suffix: str, attributes) -> None:
     path = tmp_path / f"a.{suffix}"
     form = format_of(path.name)
     assert form is not None
@@ -474,7 +471,7 @@ def test_a_bad_event_stops_a_read_that_does_not_look_at_it(tmp_path, source, suf
 # --------------------------------------------------------------------------------------------------- bad content
 
 
-def test_a_read_stops_before_a_bad_line_and_raises_at_it(tmp_path, source) -> None:
+def test_a_read_places_before_a_bad_line_and_raises_at_it(tmp_path, source) -> None:
     path = tmp_path / "a.ndjson"
     path.write_bytes(line(1) + b"\n" + line(2) + b'{"id":\n' + line(3))
     part = source.read(0, 10, ALL)
@@ -743,9 +740,9 @@ def test_a_compressed_file_that_is_read_from_its_beginning_is_unpacked_once(
 def test_lines_that_were_read_are_not_counted_again(tmp_path, source, monkeypatch) -> None:
     put(tmp_path / "a.ndjson", *range(1_000))
     counted: list[int] = []
-    advance = line_index.LineIndex.advance
+    advance = lines.LineIndex.advance
     noted = lambda index, file, size: counted.append(size - index.end.offset) or advance(index, file, size)  # noqa: E731
-    monkeypatch.setattr(line_index.LineIndex, "advance", noted)
+    monkeypatch.setattr(lines.LineIndex, "advance", noted)
     assert len(ids(source, limit=100)) == 1_000
     assert source.head() == 1_000
     assert sum(counted) < (tmp_path / "a.ndjson").stat().st_size / 5
@@ -802,7 +799,7 @@ def skipped(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def test_a_read_in_the_middle_of_a_large_file_begins_near_by(tmp_path, source, monkeypatch, skipped) -> None:
-    monkeypatch.setattr(line_index, "_BLOCK", 1_000)
+    monkeypatch.setattr(lines, "_BLOCK", 1_000)
     put(tmp_path / "a.ndjson", *range(1_000))
     assert source.head() == 1_000
     for after in (500, 17, 999, 250):
@@ -823,20 +820,20 @@ def test_reads_of_lines_that_follow_each_other_pass_over_nothing(tmp_path, sourc
 
 
 def test_the_places_where_readers_stopped_are_remembered_for_so_many(tmp_path, source, monkeypatch) -> None:
-    monkeypatch.setattr(lines, "_STOPS", 3)
+    monkeypatch.setattr(lines, "_PLACES", 3)
     put(tmp_path / "a.ndjson", *range(50))
     for after in range(0, 40, 5):
         source.read(after, 1, ALL)
     (file,) = source._log.files
-    assert list(file._stops) == [26, 31, 36]
+    assert list(file._places) == [26, 31, 36]
 
 
 def test_a_parquet_reader_begins_at_the_row_group_that_it_needs(tmp_path, source, monkeypatch) -> None:
     pq.write_table(pq.read_table(put(tmp_path / "_a.parquet", *range(100))), tmp_path / "a.parquet", row_group_size=10)
     groups: list[int] = []
-    go_through = row_reader._rows
+    go_through = rows._rows
     noted = lambda file, group, check: groups.append(group) or go_through(file, group, check)  # noqa: E731
-    monkeypatch.setattr(row_reader, "_rows", noted)
+    monkeypatch.setattr(rows, "_rows", noted)
     assert [one.id for one in source.read(55, 10, ALL).events] == [str(n) for n in range(55, 65)]
     assert groups == [5]
 

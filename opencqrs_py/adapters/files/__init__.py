@@ -1,12 +1,16 @@
 """Ports fulfilled on files: NDJSON and Parquet, one by one or in folders."""
 
 from opencqrs_py.adapters.files.event_source import FileEventSource
-from opencqrs_py.adapters.files.folder import files_of
 from opencqrs_py.adapters.files.formats import Compression, FileFormat, Kind, format_of
-from opencqrs_py.adapters.files.importing import events_of_file, events_of_lines
-from opencqrs_py.adapters.files.location import path_of_url
-from opencqrs_py.adapters.files.replacing import written_whole
-from opencqrs_py.adapters.files.writing import EventWriter, event_line, writer_to
+from opencqrs_py.adapters.files.log import listing, path_of_url
+from opencqrs_py.adapters.files.whole_files import (
+    EventWriter,
+    event_line,
+    events_of_file,
+    events_of_lines,
+    writer_to,
+    written_whole,
+)
 
 __all__ = [
     "Compression",
@@ -17,8 +21,8 @@ __all__ = [
     "event_line",
     "events_of_file",
     "events_of_lines",
-    "files_of",
     "format_of",
+    "listing",
     "path_of_url",
     "writer_to",
     "written_whole",

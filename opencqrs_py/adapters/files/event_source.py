@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime
@@ -10,31 +11,67 @@ from pathlib import Path
 from threading import RLock
 from types import TracebackType
 
-from opencqrs_py.adapters.files.history import History
+from typing_extensions import override
+
+from opencqrs_py.adapters.files.event_file import EventReader, Readers, Selected
+from opencqrs_py.adapters.files.history import History, LogState, holds, state_of
 from opencqrs_py.adapters.files.log import FileLog
-from opencqrs_py.adapters.files.readers import EventReader, Readers
-from opencqrs_py.adapters.files.selected import Selected
-from opencqrs_py.adapters.files.state import LogState, holds, state_of
-from opencqrs_py.adapters.files.watch import FileWatch
 from opencqrs_py.errors import EventFormatError, EventStoreError
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.selection import Selection, Slice
 from opencqrs_py.model.times import microseconds
 from opencqrs_py.processing.clocks import SystemClock
-from opencqrs_py.processing.ports import Clock, Watch
-
-__all__ = ["FileEventSource"]
+from opencqrs_py.processing.ports import Clock, EventSource, Watch
 
 _MOST_AT_ONCE = 20_000  # events that one read looks at, so that other threads get their turn
 _PATTERN = re.compile(r"[*?\[{]")
 _EVERYTHING = Selection()
+_SOONEST = 0.01  # seconds between two looks, right after something has come
+_LATEST = 0.04  # and after nothing has come for a while: how late a new event can be seen
+_GROWTH = 1.5
+_REST = 4  # times as long as a look takes, so that a large folder does not keep a core busy
+_LONGEST_REST = 1.0
 
 
-class FilesAwayError(EventStoreError):
-    """The files of events cannot be read for now (OCQ-340)."""
+class FilesUnavailableError(EventStoreError):
+    """The files of events are temporarily unavailable (OCQ-340)."""
 
 
-class FileEventSource:
+class FileWatch(Watch):
+    """Looks at the files again and again: 10 ms after something came, and then less often, down to every 40 ms.
+
+    A look at a folder that has not changed takes two calls of the operating system. Where it takes long, in a folder of
+    thousands of files that has just changed, looks are as far apart as they would take a fifth of the time.
+
+    Args:
+        head: Looks.
+        clock: Time.
+        pause: Sleeps for that many seconds.
+    """
+
+    def __init__(self, head: Callable[[], int], clock: Clock, pause: Callable[[float], object] = time.sleep) -> None:
+        self._head = head
+        self._clock = clock
+        self._sleep = pause
+        self._pause = _SOONEST
+
+    @override
+    def wait(self, after: int, seconds: float) -> int:
+        until = self._clock.monotonic() + seconds
+        begun = self._clock.monotonic()
+        while (head := self._head()) <= after:
+            ended = self._clock.monotonic()
+            if until <= ended:
+                return head
+            rest = min((ended - begun) * _REST, _LONGEST_REST)
+            self._sleep(min(max(self._pause, rest), until - ended))
+            self._pause = min(self._pause * _GROWTH, _LATEST)
+            begun = self._clock.monotonic()
+        self._pause = _SOONEST
+        return head
+
+
+class FileEventSource(EventSource):
     """CloudEvents in files: NDJSON (``.ndjson``, ``.jsonl``, also ``.gz`` and ``.zst``) and Parquet. Read-only.
 
     The files of a folder are one log, in the order of their names, and an event's position is its running number in
@@ -56,6 +93,7 @@ class FileEventSource:
         self._readers = Readers()
         self._lock = RLock()
 
+    @override
     def head(self) -> int:
         """Return the position of the newest event, 0 when there is none.
 
@@ -77,10 +115,9 @@ class FileEventSource:
         """Return how many events there are."""
         return self.head()
 
+    @override
     def read(self, after: int, limit: int, selection: Selection, upto: int | None = None) -> Slice:
-        """Return the selected events that follow ``after``, at most ``limit``, none behind ``upto``.
-
-        A slice ends before a line that is no event; the read that begins with it raises. Nothing is passed over.
+        """See ``EventSource``. A slice ends before what is no event; the read that begins with it raises.
 
         Raises:
             EventStoreError: As ``head``.
@@ -97,11 +134,8 @@ class FileEventSource:
                 index += 1
         return Slice(after, max(reading.upto, after), reading.selected.events())
 
+    @override
     def position_before(self, moment: datetime) -> int:
-        """Return the position before the first event with ``time >= moment``; the head if there is none.
-
-        All events before it are read.
-        """
         wanted, after = microseconds(moment.isoformat()) or 0, 0
         while (part := self.read(after, _MOST_AT_ONCE, _EVERYTHING)).upto > after:
             for event in part.events:
@@ -111,23 +145,20 @@ class FileEventSource:
             after = part.upto
         return after
 
+    @override
     @contextmanager
     def watched(self) -> Iterator[Watch]:
-        """Look for new files and lines every so often; see ``FileWatch``."""
         yield FileWatch(self.head, self._clock)
 
+    @override
     def fingerprint(self, position: int, event: Event | None = None) -> str:
-        """Return a text that identifies the log up to ``position``: all files before it, and what of its file was read.
+        """See ``EventSource``. The text identifies all files before the position, and what of its file was read.
 
-        What is added after the position changes nothing in it, nor do other times, folders and inodes. A compressed or
-        Parquet file counts as a whole, so the same events, packed again, are another file. Names do not count.
+        What is added after the position changes nothing in it, nor do other times, folders, names and inodes. A
+        compressed or Parquet file counts as a whole, so the same events, packed again, are another file.
 
         Not seen is a change between the samples of a file of more than 16 KiB that keeps its size and, in files
         before the position, its number of events.
-
-        Args:
-            position: At least 0.
-            event: Not needed.
 
         Raises:
             EventStoreError: OCQ-316, if the log ends before the position; else as ``head``.
@@ -138,35 +169,28 @@ class FileEventSource:
                 self._log.look(position - 1)
             return self._history.fingerprint(position)
 
+    @override
     def verify(self, position: int, fingerprint: str) -> None:
-        """Check that the log still holds up to ``position`` what ``fingerprint`` says.
-
-        Args:
-            position: At least 0.
-            fingerprint: What ``fingerprint`` returned, in any process; empty to check only that there is a position.
-
-        Raises:
-            EventStoreError: OCQ-316, naming the file that was deleted, inserted, cut off or replaced; else as ``head``.
-        """
+        """See ``EventSource``. The message names the file that was deleted, inserted, cut off or replaced."""
         if position <= 0:
             return
         with self._held():
             self._log.look()
             self._history.verify(position, fingerprint)
 
+    @override
     def is_outage(self, error: BaseException) -> bool:
-        """Say whether the files cannot be read for now: the folder is away, or not ours to read."""
-        return isinstance(error, FilesAwayError)
+        return isinstance(error, FilesUnavailableError)
 
     def renew(self) -> None:
-        """Look at all files; if they were changed since the last look, begin anew, as a new object would.
+        """Look at all files; if they were changed since the last look, start again as a new object would.
 
         Raises:
             EventStoreError: As ``head``, but for OCQ-341 and OCQ-342.
         """
         with self._held():
             if not self._is_unchanged():
-                self._begin_anew()
+                self._start_again()
                 self._log.look_at_all()
 
     def state(self) -> LogState:
@@ -175,7 +199,7 @@ class FileEventSource:
             return state_of(self._log.files)
 
     def expect(self, state: LogState) -> None:
-        """See that the files are those of a state, or those and more; begin anew if this object has seen others.
+        """Check that the files are those of a state, perhaps with more; start again if this object has seen others.
 
         Args:
             state: Of this object, or of one in another process.
@@ -186,11 +210,11 @@ class FileEventSource:
         with self._held():
             if self._is_unchanged() and holds(self._log.files, state):
                 return
-            self._begin_anew()
+            self._start_again()
             self._log.look_at_all()
             if not holds(self._log.files, state):
                 what = "files of the log were changed after a query was planned, so positions in it would change"
-                fix = "put them back as they were, or begin the query anew"
+                fix = "put them back as they were, or start the query again"
                 raise EventStoreError("OCQ-342", what, str(self.path), fix)
 
     def close(self) -> None:
@@ -202,10 +226,7 @@ class FileEventSource:
         return _Held(self._lock, self._explained)
 
     def _explained(self, error: OSError) -> EventStoreError:
-        """Return what to say of an error of the operating system.
-
-        If there was nothing at the path since this object was made, it is no outage: to wait could be in vain.
-        """
+        """Return the error to raise for one of the operating system; where nothing ever was, it is no outage."""
         if not self._log.was_seen and isinstance(error, FileNotFoundError | NotADirectoryError):
             fix = "create it, or correct event-store.url"
             if _PATTERN.search(self.path.name):
@@ -213,7 +234,7 @@ class FileEventSource:
             return EventStoreError("OCQ-346", "there is no file or folder of events", str(self.path), fix)
         what = f"the files of events cannot be read ({error.strerror or error})"
         fix = "check that it exists, that this user may read it, and event-store.url"
-        return FilesAwayError("OCQ-340", what, str(error.filename or self.path), fix)
+        return FilesUnavailableError("OCQ-340", what, str(error.filename or self.path), fix)
 
     def _is_unchanged(self) -> bool:
         try:
@@ -222,7 +243,7 @@ class FileEventSource:
             return False
         return True
 
-    def _begin_anew(self) -> None:
+    def _start_again(self) -> None:
         self._readers.close()
         self._log = FileLog(self.path, self._clock, was_seen=self._log.was_seen)
         self._history = History(self._log)
@@ -280,11 +301,8 @@ class _Reading:
             before: Number of events in the files before.
         """
         while not self.full and not reader.ended:
-            self._take(reader, before, min(self._limit - len(self.selected), self._last - self.upto))
+            try:
+                reader.take(min(self._limit - len(self.selected), self._last - self.upto), self.selected)
+            finally:
+                self.upto = before + reader.number
             self.full = len(self.selected) >= self._limit or self.upto >= self._last
-
-    def _take(self, reader: EventReader, before: int, most: int) -> None:
-        try:
-            reader.take(most, self.selected)
-        finally:
-            self.upto = before + reader.number

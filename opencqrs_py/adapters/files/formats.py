@@ -1,11 +1,26 @@
-"""Kinds of files that hold events, told by their names."""
+"""The formats of files that hold events, and how they are unpacked."""
 
 from __future__ import annotations
 
+import gzip
+import io
+import zlib
 from dataclasses import dataclass
 from enum import Enum
+from pathlib import Path
+from typing import BinaryIO, cast
 
-__all__ = ["SUFFIXES", "Compression", "FileFormat", "Kind", "format_of"]
+from opencqrs_py.errors import DamagedFileError
+
+SUFFIXES = ".ndjson or .jsonl (also with .gz or .zst behind it), or .parquet"
+_LINES = (".ndjson", ".jsonl")
+_BUFFER = 256 * 1024  # bytes
+DAMAGE = (EOFError, OSError, zlib.error)  # what is raised on compressed bytes that are cut off or not what they seem
+REPAIR = "repair the file, then restart"
+REPAIR_WHOLE = (
+    "repair the file, then clear log_fingerprint in the rows of opencqrs_progress that lie in it, since it is another "
+    "file now (OCQ-316), and restart"
+)
 
 
 class Kind(Enum):
@@ -31,10 +46,6 @@ class FileFormat:
     compression: Compression = Compression.NONE
 
 
-_LINES = (".ndjson", ".jsonl")
-SUFFIXES = ".ndjson or .jsonl (also with .gz or .zst behind it), or .parquet"
-
-
 def format_of(name: str) -> FileFormat | None:
     """Return the format of the file with that name, or ``None`` if its suffix is none of events.
 
@@ -47,3 +58,31 @@ def format_of(name: str) -> FileFormat | None:
         if lower.endswith(tuple(suffix + compression.value for suffix in _LINES)):
             return FileFormat(Kind.LINES, compression)
     return None
+
+
+def damaged(why: object, where: str) -> DamagedFileError:
+    """Return the error that says that a file cannot be read to its end."""
+    fix = f"if it is still being written, wait for its end, and write it under a hidden name next time; else {REPAIR}"
+    return DamagedFileError("OCQ-213", f"the file cannot be read to its end ({why})", where, fix)
+
+
+def unpacked(path: Path, compression: Compression) -> BinaryIO:
+    """Open a file and return its unpacked bytes.
+
+    Raises:
+        OSError: If it cannot be opened. What is wrong with its content shows when it is read.
+        EventFormatError: OCQ-213, if it is empty, as compressed files never are.
+    """
+    if compression is Compression.NONE:
+        return path.open("rb")
+    if path.stat().st_size == 0:
+        raise damaged("it is empty", str(path))
+    if compression is Compression.GZIP:
+        return cast("BinaryIO", io.BufferedReader(cast("io.RawIOBase", gzip.open(path, "rb")), _BUFFER))
+    return cast("BinaryIO", io.BufferedReader(_zstd(path), _BUFFER))
+
+
+def _zstd(path: Path) -> io.RawIOBase:
+    import pyarrow as pa  # noqa: PLC0415 takes a quarter of a second, and only .zst needs it
+
+    return cast("io.RawIOBase", pa.input_stream(str(path), compression="zstd"))

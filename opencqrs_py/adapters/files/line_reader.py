@@ -1,4 +1,4 @@
-"""Going through the lines of one file."""
+"""Reading the lines of one file."""
 
 from __future__ import annotations
 
@@ -6,24 +6,37 @@ from codecs import BOM_UTF8, BOM_UTF16_BE, BOM_UTF16_LE
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
-from opencqrs_py.adapters.files.damage import DAMAGE, REPAIR, REPAIR_WHOLE, damaged
-from opencqrs_py.adapters.files.line_index import Mark
-from opencqrs_py.adapters.files.selected import Selected
+from typing_extensions import override
+
+from opencqrs_py.adapters.files.event_file import EventReader, Selected
+from opencqrs_py.adapters.files.formats import DAMAGE, REPAIR, REPAIR_WHOLE, damaged
 from opencqrs_py.errors import DamagedFileError, EventFormatError
 from opencqrs_py.model.cloudevents import parse_event
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.event_lines import columns_of
-
-__all__ = ["LineReader"]
 
 _SKIPPED_AT_ONCE = 1_000  # lines
 _AT_ONCE = 24 * 1024  # bytes that are parsed together; of more the parts would not stay in the processor's caches
 _FIRST = 64  # lines that are, until it is known how long they are
 
 
-class LineReader:
+class Mark(NamedTuple):
+    """A place between two lines.
+
+    Attributes:
+        event: Number of events before it.
+        line: Number of lines before it.
+        offset: Number of bytes before it.
+    """
+
+    event: int = 0
+    line: int = 0
+    offset: int = 0
+
+
+class LineReader(EventReader):
     """Goes through a file's events once, from the beginning or a mark on.
 
     Args:
@@ -54,7 +67,6 @@ class LineReader:
     ) -> None:
         self.path = path
         self.number = mark.event
-        self.ended = False
         self._before = before or 0
         self._stored = before is not None
         self._line = mark.line
@@ -70,21 +82,18 @@ class LineReader:
         self._at_stop = at_stop
         self._fix = REPAIR_WHOLE if self._stored and compressed else REPAIR
 
+    @property
+    def mark(self) -> Mark:
+        """Where the reader stands."""
+        return Mark(self.number, self._line, self._offset)
+
+    @override
     def __iter__(self) -> Iterator[Event]:
-        """Yield one event after the other; raises as ``take``."""
         while lines := self._read(1):
             yield from self._parsed_each(lines)
 
+    @override
     def take(self, most: int, into: Selected) -> None:
-        """Look at the next events and collect them; ``number`` is how many have been passed.
-
-        Args:
-            most: Number of events to look at.
-            into: What was found before an error is in it, too.
-
-        Raises:
-            EventFormatError: OCQ-212, 230 or 231 for a line that is no event, OCQ-213 if the file is damaged.
-        """
         end = self.number + most
         while self.number < end and (lines := self._read(min(end - self.number, self._at_once))):
             begun = self._offset
@@ -96,15 +105,15 @@ class LineReader:
             size = max(self._offset - begun, 1)
             self._at_once = min(_AT_ONCE * len(lines) // size + 1, _SKIPPED_AT_ONCE)
 
+    @override
     def skip_to(self, number: int) -> None:
-        """Pass over events, unread, up to the one of that number, from 0, or to the end."""
         while self.number < number and (lines := self._read(min(number - self.number, _SKIPPED_AT_ONCE))):
             self._pass(lines, len(lines) - sum(map(bytes.isspace, lines)))
 
+    @override
     def close(self) -> None:
-        """Close the file."""
         if self._at_stop is not None and self._size is not None and not self.ended:
-            self._at_stop(Mark(self.number, self._line, self._offset))
+            self._at_stop(self.mark)
         self._file.close()
 
     def _take_together(self, lines: list[bytes], into: Selected) -> bool:

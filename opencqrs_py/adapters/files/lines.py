@@ -3,63 +3,101 @@
 from __future__ import annotations
 
 import sys
+from array import array
+from bisect import bisect_right
 from codecs import BOM_UTF8
 from contextlib import closing
 from io import FileIO
-from itertools import islice
 from pathlib import Path
+from typing import BinaryIO
 
-from opencqrs_py.adapters.files.damage import DAMAGE, damaged
-from opencqrs_py.adapters.files.formats import Compression
-from opencqrs_py.adapters.files.identity import KnownFile, fingerprint
-from opencqrs_py.adapters.files.line_index import LineIndex, Mark
-from opencqrs_py.adapters.files.line_reader import LineReader
-from opencqrs_py.adapters.files.opening import unpacked
+from typing_extensions import override
+
+from opencqrs_py.adapters.files.event_file import EventFile, fingerprint
+from opencqrs_py.adapters.files.formats import DAMAGE, Compression, damaged, unpacked
+from opencqrs_py.adapters.files.line_reader import LineReader, Mark
 from opencqrs_py.errors import EventStoreError
 
-__all__ = ["CompressedLines", "PlainLines"]
-
 _BUFFER = 128 * 1024  # bytes
-_SPACE_READ = 256  # bytes read at once while the end of an event is looked for
-_STOPS = 64  # that are remembered; groups beyond that many begin at a mark of the index, which costs little
+_AT_ONCE = 256  # bytes read at once while the end of an event is looked for
+_PLACES = 128  # that are remembered; groups beyond that many begin at a mark of the index, which costs little
+_BLOCK = 256 * 1024  # bytes between two marks, about: half of them are gone through in vain before a read
 
 
-class PlainLines:
+class LineIndex:
+    """Marks in a file of lines that may grow. A line without its end is not counted.
+
+    It takes 24 bytes for each 256 KiB of the file.
+    """
+
+    def __init__(self) -> None:
+        self.end = Mark()
+        self._marks = (array("q", [0]), array("q", [0]), array("q", [0]))
+
+    def advance(self, file: BinaryIO, size: int) -> None:
+        """Go on through the file, up to its last line end before the byte ``size``. Moves in the file."""
+        file.seek(self.end.offset)
+        rest, wanted = b"", _BLOCK
+        while more := file.read(min(wanted, size - self.end.offset - len(rest))):
+            block = rest + more if rest else more
+            *lines, rest = block.split(b"\n")
+            if lines:
+                event, line, offset = self.end
+                if offset == 0:
+                    lines[0] = lines[0].removeprefix(BOM_UTF8)
+                passed = Mark(event + _events_in(lines), line + len(lines), offset + len(block) - len(rest))
+                self.pass_to(passed)
+            wanted = _BLOCK if lines else len(rest)  # a line longer than a block: look at twice as much
+
+    def pass_to(self, mark: Mark) -> None:
+        """Take over what somebody has counted who has gone through the file from a mark of this index."""
+        if mark.offset > self.end.offset:
+            self.end = mark
+            for column, value in zip(self._marks, mark, strict=True):
+                column.append(value)
+
+    def mark_before(self, event: int) -> Mark:
+        """Return the last mark that is not behind the event of that number, from 0."""
+        at = bisect_right(self._marks[0], event) - 1
+        return Mark(*(column[at] for column in self._marks))
+
+
+def _events_in(lines: list[bytes]) -> int:
+    """Return how many lines have something in them."""
+    return len(lines) - lines.count(b"") - sum(map(bytes.isspace, lines))
+
+
+class PlainLines(EventFile):
     """An uncompressed file of lines. It may grow for as long as no file comes after it."""
 
     skip_limit = 0
 
     def __init__(self, path: Path) -> None:
-        self.path = path
-        self.known = KnownFile(path)
+        super().__init__(path)
         self._index = LineIndex()
-        self._stops: dict[int, Mark] = {}  # where readers stopped lately, by the number of the next event
-        self._ends: dict[int, Mark] = {}  # where events end that were asked for lately, likewise
+        self._places: dict[int, Mark] = {}  # where readers stopped or events end, by the number of the next event
         self._closed = False
-        self._final: int | None = None  # number of events, once the file is closed and they are counted
         self._refusal: EventStoreError | None = None
 
+    @override
     def look(self, *, newest: bool) -> None:
-        """Take in what has been added; the file is closed as soon as it is not the newest one."""
         if self._refusal is not None:
             raise self._refusal
         size = self.known.size
         self.known.look(may_grow=self._may_grow())
         self._closed = not newest
-        if self._final is not None and self.known.size > size:
-            self._check_growth(self._final)
+        if self._count is not None and self.known.size > size:
+            self._check_growth(self._count)
 
+    @override
     def may_hold(self, number: int) -> bool:
-        """Return whether there may be an event of that number, from 0. Counts nothing where it was last read."""
-        stop = self._stops.get(number)
-        if number == 0 or (stop is not None and stop.offset < self.known.size):
-            return True
-        return number < self.count()
+        place = self._places.get(number)
+        return number == 0 or (place is not None and place.offset < self.known.size) or number < self.count()
 
+    @override
     def count(self) -> int:
-        """Return how many events there are by now."""
-        if self._final is not None:
-            return self._final
+        if self._count is not None:
+            return self._count
         tail = b""
         if self._index.end.offset < self.known.size:
             with self.path.open("rb") as file:
@@ -69,14 +107,12 @@ class PlainLines:
                     tail = file.read(self.known.size - self._index.end.offset)
         events = self._index.end.event + _holds_event(tail, self._index.end.offset)
         if self._closed:
-            self._final = events
+            self._count = events
         return events
 
+    @override
     def extent(self, number: int) -> tuple[int, bytes]:
-        """Return the size in bytes of the first ``number`` events (at least 1), and its digest.
-
-        Space and line ends after the last of them do not count, so neither changes when that line gets its end.
-        """
+        """See ``EventFile``. Space after the events does not count, so nothing changes when a line gets its end."""
         count = self.count()
         if number < count:
             end = self._end_of(number)
@@ -86,20 +122,13 @@ class PlainLines:
             size = _without_space(file, end)
             return size, fingerprint(file, size)
 
-    def has_grown_from(self, size: int, digest: bytes) -> bool:
-        """Return ``False``: the extent of lines does not depend on what follows them."""
-        del size, digest
-        return False
-
+    @override
     def reader(self, first: int, before: int) -> LineReader:
-        """Open a reader at the event of that number or somewhat before it."""
-        mark = self._stops.get(first) or self._index.mark_before(first)
+        mark = self._places.get(first) or self._index.mark_before(first)
         self.known.look(may_grow=self._may_grow())
-        file = self.path.open("rb", buffering=_BUFFER)
-        file.seek(mark.offset)
         return LineReader(
             self.path,
-            file,
+            self._opened(mark),
             mark,
             before=before,
             size=self.known.size,
@@ -107,54 +136,45 @@ class PlainLines:
             at_stop=self._remember,
         )
 
+    def _opened(self, mark: Mark) -> BinaryIO:
+        file = self.path.open("rb", buffering=_BUFFER)
+        file.seek(mark.offset)
+        return file
+
     def _may_grow(self) -> bool:
         """Return whether something may be added: what follows moves no event, or the last line lacks its end."""
-        return not self._closed or self._final is None or self._final > self._index.end.event
+        return not self._closed or self._count is None or self._count > self._index.end.event
 
     def _check_growth(self, events: int) -> None:
         """Refuse what was added to a closed file, unless it only completes the last line."""
-        self._final = None
+        self._count = None
         if self.count() != events:
-            self._refusal = self.known.refused(
-                "has grown by more than the end of its last line after a file came after it"
-            )
+            what = "has grown by more than the end of its last line after a file came after it"
+            self._refusal = self.known.refused(what)
             raise self._refusal
 
     def _end_of(self, number: int) -> int:
         """Return the byte after the line that holds the event of that number, from 1."""
-        known = self._stops.get(number) or self._ends.get(number)
-        if known is not None:
-            return known.offset
-        event, line, offset = self._ends.get(number - 1) or self._nearest(number)
-        with self.path.open("rb") as file:
-            file.seek(offset)
-            while event < number:
-                texts = list(islice(file, number - event))
-                if not texts:
+        if number not in self._places:
+            known = [place for event, place in self._places.items() if event < number]
+            nearest = max([*known, self._index.mark_before(number - 1)])
+            with closing(LineReader(self.path, self._opened(nearest), nearest)) as reader:
+                reader.skip_to(number)
+                if reader.number < number:
                     raise self.known.refused("has shrunk")
-                full = sum(map(bool, map(bytes.strip, texts)))
-                if offset == 0:
-                    full += _holds_event(texts[0], 0) - bool(texts[0].strip())
-                event, line, offset = event + full, line + len(texts), offset + sum(map(len, texts))
-        _keep(self._ends, Mark(event, line, offset))
-        return offset
-
-    def _nearest(self, number: int) -> Mark:
-        """Return the last mark that is known before the end of the event of that number, from 1."""
-        near = [marks[event] for marks in (self._stops, self._ends) for event in marks if event < number]
-        return max([*near, self._index.mark_before(number - 1)])
+                self._keep(reader.mark)
+        return self._places[number].offset
 
     def _remember(self, stop: Mark) -> None:
-        _keep(self._stops, stop)
+        self._keep(stop)
         if stop.offset < self.known.size:  # a last line without its end may still get it
             self._index.pass_to(stop)
 
-
-def _keep(marks: dict[int, Mark], mark: Mark) -> None:
-    marks.pop(mark.event, None)
-    marks[mark.event] = mark
-    if len(marks) > _STOPS:
-        del marks[next(iter(marks))]
+    def _keep(self, place: Mark) -> None:
+        self._places.pop(place.event, None)
+        self._places[place.event] = place
+        if len(self._places) > _PLACES:
+            del self._places[next(iter(self._places))]
 
 
 def _holds_event(line: bytes, offset: int) -> bool:
@@ -165,7 +185,7 @@ def _holds_event(line: bytes, offset: int) -> bool:
 def _without_space(file: FileIO, end: int) -> int:
     """Return where the last byte before ``end`` that is no space ends."""
     while end > 0:
-        start = max(end - _SPACE_READ, 0)
+        start = max(end - _AT_ONCE, 0)
         file.seek(start)
         kept = len(file.read(end - start).rstrip())
         if kept:
@@ -174,28 +194,17 @@ def _without_space(file: FileIO, end: int) -> int:
     return 0
 
 
-class CompressedLines:
+class CompressedLines(EventFile):
     """A compressed file of lines. It is written once; readers go through it from the beginning."""
 
     skip_limit = sys.maxsize
 
     def __init__(self, path: Path, compression: Compression) -> None:
-        self.path = path
+        super().__init__(path)
         self._compression = compression
-        self.known = KnownFile(path)
-        self._count: int | None = None
 
-    def look(self, *, newest: bool) -> None:
-        """Take in how large the file is; it may grow until it was read to its end."""
-        del newest
-        self.known.look(may_grow=self._count is None)
-
+    @override
     def count(self) -> int:
-        """Return how many events there are; the first time, the file is unpacked for it.
-
-        Raises:
-            EventFormatError: OCQ-213, if the file is damaged or not complete yet.
-        """
         if self._count is None:
             with closing(unpacked(self.path, self._compression)) as file:
                 try:
@@ -204,22 +213,17 @@ class CompressedLines:
                     raise damaged(error, str(self.path)) from error
         return self._count
 
+    @override
     def may_hold(self, number: int) -> bool:
-        """Return whether there may be an event of that number, from 0. The first one is not counted for."""
-        return number == 0 or number < self.count()
+        return number == 0 or super().may_hold(number)
 
-    def extent(self, number: int) -> tuple[int, bytes]:
-        """Return the file's size in bytes, and its digest."""
-        del number
-        return self.known.size, self.known.print
-
+    @override
     def has_grown_from(self, size: int, digest: bytes) -> bool:
-        """Return whether the file was read while it was being written."""
         with self.path.open("rb") as file:
             return self.known.size > size and fingerprint(file, size) == digest
 
+    @override
     def reader(self, first: int, before: int) -> LineReader:
-        """Open a reader at the beginning."""
         del first
         self.look(newest=False)
         file = unpacked(self.path, self._compression)

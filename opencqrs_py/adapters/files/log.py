@@ -3,26 +3,102 @@
 from __future__ import annotations
 
 import logging
+import os
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from stat import S_ISDIR
+from urllib.parse import unquote, urlsplit
 
-from opencqrs_py.adapters.files.folder import listing
+from opencqrs_py.adapters.files.event_file import EventFile
 from opencqrs_py.adapters.files.formats import SUFFIXES, Compression, FileFormat, Kind, format_of
 from opencqrs_py.adapters.files.lines import CompressedLines, PlainLines
-from opencqrs_py.adapters.files.readers import EventFile
 from opencqrs_py.adapters.files.rows import ParquetRows
 from opencqrs_py.errors import EventStoreError
 from opencqrs_py.processing.ports import Clock
 
-__all__ = ["FileLog"]
-
 _log = logging.getLogger(__name__)
 
+_HIDDEN = (".", "_")  # of programs that write beside their results: temporary files, markers such as _SUCCESS
 _MOST_MENTIONED = 5  # names in one message
 _SETTLED = 2.0  # seconds after which a change of the folder shows in its time, on any file system
 _THOROUGH_EVERY = 5.0  # seconds between two looks at all files, at most
+
+
+def path_of_url(url: str, folder: Path) -> Path:
+    """Return the file or folder that ``file:///path`` or ``file:relative/path`` means.
+
+    Args:
+        url: The URL; ``%20`` and the like stand for what they stand for in URLs.
+        folder: Folder that a relative path counts from.
+
+    Raises:
+        EventStoreError: OCQ-344, if it is no URL of a file on this machine.
+    """
+    fix = "write file:///absolute/path, or file:path that counts from the project's folder"
+    scheme, colon, rest = url.partition(":")
+    if scheme.lower() != "file" or not colon:
+        raise EventStoreError("OCQ-344", f"{url!r} is no URL of a file or folder", fix=fix)
+    try:
+        host = urlsplit(url).netloc
+    except ValueError:
+        host = "?"
+    if host not in ("", "localhost"):
+        what = f"{url!r} names the machine {host!r}; files are read on this machine only"
+        raise EventStoreError("OCQ-344", what, fix=fix)
+    path = unquote(rest.removeprefix("//").removeprefix(host))
+    if not path or "\0" in path:
+        raise EventStoreError("OCQ-344", f"{url!r} names no file or folder", fix=fix)
+    return folder / path
+
+
+def listing(path: Path) -> tuple[list[Path], list[str]]:
+    """Return the files of events in a folder, or the one file itself, and the names of what is passed over.
+
+    Files are ordered by name, character by character. Passed over are files with other suffixes and folders; names
+    that begin with ``.`` or ``_`` are hidden and not mentioned.
+
+    Raises:
+        EventStoreError: OCQ-232, if the one file is not of events; OCQ-234, if a link leads nowhere; OCQ-233, if a
+            folder holds the same file compressed and not, so that its events would come twice.
+        OSError: If there is nothing, or it cannot be read.
+    """
+    if not S_ISDIR(path.stat().st_mode):
+        if format_of(path.name) is None:
+            what = "the name does not say how events stand in the file"
+            raise EventStoreError("OCQ-232", what, str(path), f"let it end with {SUFFIXES}")
+        return [path], []
+    names: list[str] = []
+    others: list[str] = []
+    with os.scandir(path) as entries:
+        for entry in entries:
+            if not entry.name.startswith(_HIDDEN):
+                (names if _holds_events(entry) else others).append(entry.name)
+    names.sort()
+    _check_twins(path, names)
+    return [path / name for name in names], sorted(others)
+
+
+def _holds_events(entry: os.DirEntry[str]) -> bool:
+    if format_of(entry.name) is None:
+        return False
+    if not entry.is_file() and not Path(entry.path).exists():
+        what = f"{entry.name} is a link that leads nowhere, so its events cannot be read"
+        raise EventStoreError("OCQ-234", what, entry.path, "put back what it leads to, or remove the link")
+    return entry.is_file()
+
+
+def _check_twins(folder: Path, names: Iterable[str]) -> None:
+    seen: dict[str, str] = {}
+    for name in names:
+        known = format_of(name)
+        suffix = known.compression.value if known else Compression.NONE.value
+        other = seen.setdefault(name[: len(name) - len(suffix)], name)
+        if other != name:
+            what = f"{other} and {name} are the same file twice, by their names"
+            fix = "remove one of them, or rename it if it has other events"
+            raise EventStoreError("OCQ-233", what, str(folder), fix)
 
 
 class FileLog:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import click
 
-from opencqrs_py.adapters.files import events_of_file, events_of_lines, files_of
+from opencqrs_py.adapters.files import events_of_file, events_of_lines, listing
 from opencqrs_py.cli.events.progress import Progress, rate
 from opencqrs_py.cli.events.storing import counted, writable_store
 from opencqrs_py.cli.options import ProjectOptions, format_option, project_options
@@ -85,7 +85,7 @@ def _expanded(files: Sequence[str]) -> list[str]:
             continue
         try:
             is_folder = Path(file).is_dir()
-            names += [str(path) for path in files_of(Path(file))] if is_folder else [file]
+            names += [str(path) for path in listing(Path(file))[0]] if is_folder else [file]
             if not is_folder and not Path(file).is_fifo():  # to close a pipe would end the program that writes to it
                 Path(file).open("rb").close()
         except (OSError, ValueError) as error:

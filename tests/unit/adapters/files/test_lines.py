@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from opencqrs_py.adapters.files import line_index
-from opencqrs_py.adapters.files.line_index import LineIndex, Mark
+from opencqrs_py.adapters.files import lines as line_files
+from opencqrs_py.adapters.files.line_reader import Mark
+from opencqrs_py.adapters.files.lines import LineIndex
 
 PIECES = st.sampled_from([b"\n", b"\r\n", b" \n", b"\t\n", b"a\n", b"a b\n", b"\n\n", b"x" * 40 + b"\n", b"a", b" "])
 TEXTS = st.lists(PIECES, max_size=40).map(b"".join)
@@ -22,14 +23,14 @@ def complete(text: bytes) -> list[bytes]:
 
 @pytest.fixture(params=[1, 7, 64])
 def block(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
-    monkeypatch.setattr(line_index, "_BLOCK", request.param)
+    monkeypatch.setattr(line_files, "_BLOCK", request.param)
     return int(request.param)
 
 
 @given(text=TEXTS, block=st.sampled_from([1, 7, 64]), cuts=st.lists(st.integers(0, 400), max_size=4))
 def test_a_file_that_grows_is_counted_as_one_that_was_whole(text: bytes, block: int, cuts: list[int]) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(line_index, "_BLOCK", block)
+        patch.setattr(line_files, "_BLOCK", block)
         index = LineIndex()
         for size in [*sorted(min(cut, len(text)) for cut in cuts), len(text)]:
             index.advance(io.BytesIO(text), size)
@@ -41,7 +42,7 @@ def test_a_file_that_grows_is_counted_as_one_that_was_whole(text: bytes, block: 
 @given(text=TEXTS, block=st.sampled_from([1, 7, 64]))
 def test_every_mark_is_a_place_between_two_lines(text: bytes, block: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(line_index, "_BLOCK", block)
+        patch.setattr(line_files, "_BLOCK", block)
         index = LineIndex()
         index.advance(io.BytesIO(text), len(text))
     for event in range(index.end.event + 1):

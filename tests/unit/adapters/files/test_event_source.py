@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from opencqrs_py.adapters.files.watch import FileWatch
+from opencqrs_py.adapters.files.event_source import FileWatch
 from opencqrs_py.testing import FakeClock
 
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from opencqrs_py.adapters.files import Compression, FileFormat, Kind, event_line, writer_to, writing
+from opencqrs_py.adapters.files import Compression, FileFormat, Kind, event_line, whole_files, writer_to
 from opencqrs_py.errors import EventFormatError
 from opencqrs_py.model.cloudevents import parse_event
 from opencqrs_py.model.event import Event
@@ -109,7 +109,7 @@ def test_rows_have_the_columns_of_an_event_and_a_time_to_calculate_with() -> Non
 
 
 def test_rows_come_in_groups_of_a_known_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writing, "_ROWS_PER_GROUP", 10)
+    monkeypatch.setattr(whole_files, "_ROWS_PER_GROUP", 10)
     content = written(FileFormat(Kind.ROWS), [EVENT] * 7, [EVENT] * 18)
     metadata = pq.ParquetFile(io.BytesIO(content)).metadata
     assert [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)] == [10, 10, 5]

@@ -1,24 +1,64 @@
-"""Writing events to files: NDJSON and Parquet."""
+"""All events of one file: read from its beginning to its end, or written."""
 
 from __future__ import annotations
 
+import errno
 import gzip
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import os
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
 from typing import Any, BinaryIO, Protocol, cast
 
 import orjson
 
-from opencqrs_py.adapters.files.formats import Compression, FileFormat, Kind
+from opencqrs_py.adapters.files.event_file import EventReader
+from opencqrs_py.adapters.files.formats import Compression, FileFormat, Kind, format_of, unpacked
+from opencqrs_py.adapters.files.line_reader import LineReader
+from opencqrs_py.adapters.files.rows import RowReader, open_parquet
 from opencqrs_py.model.cloudevents import extensions_of
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.exact_numbers import without_space
 from opencqrs_py.model.times import microseconds
 
-__all__ = ["EventWriter", "event_line", "writer_to"]
-
 _GZIP_LEVEL = 6
 _ROWS_PER_GROUP = 20_000  # a reader that starts in the middle decodes half of them in vain
+_CANNOT = (errno.EINVAL, errno.ENOTSUP)  # of file systems that have no way to sync a folder
+
+
+def events_of_file(path: Path) -> Generator[Event, None, None]:
+    """Yield a file's events, also that of a last line without its line end.
+
+    A file whose suffix is unknown is taken for lines, uncompressed unless it ends with ``.gz`` or ``.zst``.
+
+    Raises:
+        EventFormatError: OCQ-212, 230 or 231, naming file and line (or row) of what is no event, or whose data are
+            no JSON; OCQ-213, if the file is damaged.
+        EventStoreError: OCQ-235, if the columns of a Parquet file are not those of events.
+        OSError: If it cannot be opened.
+    """
+    known = format_of(path.name)
+    if known is not None and known.kind is Kind.ROWS:
+        reader: EventReader = RowReader(path, open_parquet(path), imported=True)
+    else:
+        compression = known.compression if known else _last_suffix(path)
+        reader = LineReader(path, unpacked(path, compression), compressed=compression is not Compression.NONE)
+    with closing(reader):
+        yield from reader
+
+
+def events_of_lines(lines: BinaryIO, name: str) -> Generator[Event, None, None]:
+    """Yield the events of an open stream of lines, which messages call ``name``.
+
+    Raises:
+        EventFormatError: OCQ-212, 230 or 231, naming the line of what is no event; OCQ-213, if the stream breaks off.
+    """
+    yield from LineReader(name, lines, compressed=True)
+
+
+def _last_suffix(path: Path) -> Compression:
+    suffixes = {compression.value: compression for compression in Compression}
+    return suffixes.get(path.suffix.lower(), Compression.NONE)
 
 
 class EventWriter(Protocol):
@@ -156,3 +196,42 @@ class _StaysOpen:
 
     def close(self) -> None:
         self.flush()
+
+
+@contextmanager
+def written_whole(path: Path) -> Iterator[BinaryIO]:
+    """Open a file for writing that gets its name at the end of the block, and is on the disk then.
+
+    Until then its name begins with ``.``, so that no event source takes it in. When the block raises, it is removed;
+    what had the name before stays as it is. The name is on the disk, too, where the platform can be told so: not on
+    Windows, nor in a folder that this user may not list.
+
+    Raises:
+        OSError: If it cannot be written; or, with the new file in its place, if the disk fails to keep the name.
+    """
+    hidden = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with hidden.open("wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        hidden.replace(path)
+        _sync(path.parent)
+    except BaseException:
+        with suppress(OSError):
+            hidden.unlink()
+        raise
+
+
+def _sync(folder: Path) -> None:
+    try:
+        opened = os.open(folder, os.O_RDONLY)
+    except PermissionError:
+        return
+    try:
+        os.fsync(opened)
+    except OSError as error:
+        if error.errno not in _CANNOT:
+            raise
+    finally:
+        os.close(opened)

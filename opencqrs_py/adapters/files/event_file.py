@@ -1,0 +1,312 @@
+"""One file of a log: how it is known again, and how its events are read."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from hashlib import blake2b
+from io import FileIO
+from itertools import compress
+from operator import itemgetter
+from pathlib import Path
+from typing import BinaryIO
+
+from opencqrs_py.errors import EventStoreError
+from opencqrs_py.model.cloudevents import parse_event
+from opencqrs_py.model.event import Event
+from opencqrs_py.model.event_lines import Columns, events_of, rows_of, subjects_of
+from opencqrs_py.model.rows import EventRows, Row
+from opencqrs_py.model.selection import Selection
+
+_SAMPLE = 2048  # bytes
+_SAMPLES = 8  # at equal distances, the first at the beginning and the last at the end; less is taken whole
+_FIX = (
+    "put the file back as it was; or, if the change is meant, rebuild the groups that have read it (delete their read "
+    "models and their progress), since a restart refuses the changed file, too (OCQ-316)"
+)
+
+
+class KnownFile:
+    """A file as it was when it was last looked at.
+
+    Args:
+        path: The file.
+
+    Attributes:
+        size: In bytes.
+        print: Digest of samples of its bytes.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.size = 0
+        self._seen: tuple[int, int, int] | None = None
+        self.print = b""
+
+    def look(self, *, may_grow: bool) -> None:
+        """Take in how large the file is by now; a file that was changed is refused.
+
+        Args:
+            may_grow: Whether bytes may have been added at its end since the last look.
+
+        Raises:
+            EventStoreError: OCQ-342, if it is gone, has shrunk, has other content where it was read before, or has
+                grown and must not.
+            OSError: If it cannot be looked at.
+        """
+        try:
+            found = self.path.stat()
+        except FileNotFoundError:
+            raise self.refused("is gone") from None
+        now = found.st_size, found.st_mtime_ns, found.st_ino
+        if now == self._seen:
+            return
+        if found.st_size < self.size:
+            raise self.refused(f"has shrunk from {self.size:,} to {found.st_size:,} bytes")
+        if self._seen is not None and found.st_size > self.size and not may_grow:
+            raise self.refused(f"has grown from {self.size:,} to {found.st_size:,} bytes and was complete before")
+        with self.path.open("rb", buffering=0) as file:
+            if self._seen is not None and fingerprint(file, self.size) != self.print:
+                raise self.refused("has changed")
+            self.print = fingerprint(file, found.st_size)
+        self.size, self._seen = found.st_size, now
+
+    def refused(self, what: str) -> EventStoreError:
+        """Return the error that says what has happened to the file."""
+        said = f"{self.path.name} {what}, so positions of events that were read would change"
+        return EventStoreError("OCQ-342", said, str(self.path), _FIX)
+
+
+def fingerprint(file: BinaryIO | FileIO, size: int) -> bytes:
+    """Return a digest of a file's first ``size`` bytes: of all up to 16 KiB, of eight samples of a longer file.
+
+    A longer file that was changed between the samples and kept its size has the same digest. Moves in the file.
+    """
+    digest = blake2b(digest_size=16)
+    if size <= _SAMPLE * _SAMPLES:
+        starts, length = [0], size
+    else:
+        starts, length = [(size - _SAMPLE) * number // (_SAMPLES - 1) for number in range(_SAMPLES)], _SAMPLE
+    for start in starts:
+        file.seek(start)
+        digest.update(file.read(length))
+    file.seek(0)
+    return digest.digest()
+
+
+_OF_ROWS = frozenset({"type", "data", "subject"})
+_position = itemgetter(0)
+_row = itemgetter(*map(Event._fields.index, ("position", "type", "payload", "subject")))
+
+
+class Selected:
+    """Collects the events that a read selects; the others are only checked.
+
+    If the selection needs no more than types, data and subjects, events stay rows beside their lines, and a line is
+    parsed again when somebody looks at the rest.
+    """
+
+    def __init__(self, selection: Selection) -> None:
+        self._selection = selection
+        self._selects_all = selection.everything and selection.types is None
+        self._as_rows = selection.attributes <= {"subject"}
+        self._events: list[Event] = []
+        self._rows: list[Row] = []
+        self._origins: list[bytes | Event] = []  # the line of each row, or its event
+
+    def __len__(self) -> int:
+        return len(self._rows) if self._as_rows else len(self._events)
+
+    def add(self, events: Iterable[Event]) -> None:
+        """Add those of several events that are selected; also of those before an error."""
+        selected = events if self._selects_all else filter(self._selection.matches, events)
+        if not self._rows:  # whole events are there already, so rows would save nothing
+            self._as_rows = False
+        if not self._as_rows:
+            self._events.extend(selected)
+            return
+        for event in selected:
+            self._rows.append(_row(event))
+            self._origins.append(event)
+
+    def add_lines(self, lines: Sequence[bytes], columns: Columns, position: int) -> None:
+        """Add those of several events that are selected.
+
+        Args:
+            lines: The lines that hold them, none of them empty.
+            columns: Their attributes.
+            position: Position of the first one.
+        """
+        positions: Sequence[int] = range(position, position + len(lines))
+        if not self._selects_all:
+            wanted = self._wanted(columns)
+            if not any(wanted):
+                return
+            names = _OF_ROWS & columns.keys() if self._as_rows else columns
+            columns = {name: tuple(compress(columns[name], wanted)) for name in names}
+            lines, positions = tuple(compress(lines, wanted)), tuple(compress(positions, wanted))
+        if self._as_rows:
+            self._rows += rows_of(columns, positions)
+            self._origins += lines
+        else:
+            self._events += events_of(columns, positions)
+
+    def events(self) -> Sequence[Event]:
+        """Return what was added."""
+        return EventRows(self._rows, self._whole) if self._rows else tuple(self._events)
+
+    def _wanted(self, columns: Columns) -> list[bool]:
+        """Return of each event whether it is selected."""
+        types, selection = self._selection.types, self._selection
+        wanted = [types is None or each in types for each in columns["type"]]
+        if selection.everything:
+            return wanted
+        return [one and selection.includes(subject) for one, subject in zip(wanted, subjects_of(columns), strict=False)]
+
+    def _whole(self, position: int) -> Event:
+        origin = self._origins[bisect_left(self._rows, position, key=_position)]
+        return origin if isinstance(origin, Event) else parse_event(origin, position, stored=True)
+
+
+class EventReader(ABC):
+    """Goes through a file's events once.
+
+    Attributes:
+        path: The file.
+        number: Number of the next event, from 0; after an error, of what is no event.
+        ended: Whether there was no next event.
+    """
+
+    path: Path | str
+    number: int = 0
+    ended: bool = False
+
+    @abstractmethod
+    def __iter__(self) -> Iterator[Event]:
+        """Yield the events; raises as ``take``."""
+
+    @abstractmethod
+    def take(self, most: int, into: Selected) -> None:
+        """Look at the next ``most`` events, and collect those that are selected; also those before an error.
+
+        Raises:
+            EventFormatError: OCQ-212 for what is no event, OCQ-213 if the file is damaged.
+        """
+
+    @abstractmethod
+    def skip_to(self, number: int) -> None:
+        """Pass over events, unread, up to the one of that number, or to the end."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close the file."""
+
+
+class EventFile(ABC):
+    """One file of a log. Its events are numbered from 0. What is not overridden is that of files written once.
+
+    Attributes:
+        path: The file.
+        known: The file as it was looked at last.
+        skip_limit: Most events that a kept reader passes over; for more, opening another one is quicker. 0 when
+            readers need not be kept at all.
+    """
+
+    skip_limit: int
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.known = KnownFile(path)
+        self._count: int | None = None  # of a file that cannot get more events
+
+    def look(self, *, newest: bool) -> None:
+        """Take in what was added; refuse a file that was changed. It may grow until it could be read.
+
+        Args:
+            newest: Whether no file comes after it.
+        """
+        del newest
+        self.known.look(may_grow=self._count is None)
+
+    @abstractmethod
+    def count(self) -> int:
+        """Return how many events there are by now.
+
+        Raises:
+            EventFormatError: OCQ-213, if the file is damaged or not complete yet.
+        """
+
+    def may_hold(self, number: int) -> bool:
+        """Return whether there may be an event of that number, from 0; events are counted only if need be."""
+        return number < self.count()
+
+    def extent(self, number: int) -> tuple[int, bytes]:
+        """Return the size in bytes of what holds the file's first ``number`` events (at least 1), and its digest."""
+        del number
+        return self.known.size, self.known.print
+
+    def has_grown_from(self, size: int, digest: bytes) -> bool:
+        """Return whether the file was shorter, as ``extent`` returned then, and has since been written to its end."""
+        del size, digest
+        return False
+
+    @abstractmethod
+    def reader(self, first: int, before: int) -> EventReader:
+        """Open a reader at the event of that number, or before it.
+
+        Args:
+            first: Number of an event. It must have been counted, unless it is the first.
+            before: Number of events in the files before this one.
+        """
+
+
+class Readers:
+    """Readers in no use right now, the last used at the end.
+
+    Args:
+        most: Number of readers kept. More of them than there are processing groups, and each group finds its own.
+    """
+
+    def __init__(self, most: int = 64) -> None:
+        self._most = most
+        self._kept: list[EventReader] = []
+
+    @contextmanager
+    def at(self, file: EventFile, first: int, before: int) -> Iterator[EventReader]:
+        """Lend a reader that is at the event of that number. It is closed when the block raises."""
+        reader = self._taken(file, first) or file.reader(first, before)
+        try:
+            reader.skip_to(first)
+            yield reader
+        except BaseException:
+            reader.close()
+            raise
+        if file.skip_limit and not reader.ended:
+            self._keep(reader)
+        else:
+            reader.close()
+
+    def is_kept_at(self, file: EventFile, first: int) -> bool:
+        """Return whether a reader of the file is kept that is at the event of that number."""
+        return any(reader.number == first and reader.path == file.path for reader in self._kept)
+
+    def close(self) -> None:
+        """Close all that are kept."""
+        while self._kept:
+            self._kept.pop().close()
+
+    def _taken(self, file: EventFile, first: int) -> EventReader | None:
+        """Take the reader of the file that is nearest before the event, if there is one."""
+        least = first - file.skip_limit
+        fitting = [reader for reader in self._kept if reader.path == file.path and least <= reader.number <= first]
+        nearest = max(fitting, key=lambda reader: reader.number, default=None)
+        if nearest is not None:
+            self._kept.remove(nearest)
+        return nearest
+
+    def _keep(self, reader: EventReader) -> None:
+        self._kept.append(reader)
+        if len(self._kept) > self._most:
+            self._kept.pop(0).close()
