@@ -8,8 +8,8 @@ from pathlib import Path
 
 from opencqrs_py.assembly.sources import Scan, scan_project
 from opencqrs_py.config import Configuration, ConfigurationWarning, load
-from opencqrs_py.config.names import canonical
 from opencqrs_py.config.problems import GroupWithoutHandlerWarning
+from opencqrs_py.model.naming import canonical
 
 __all__ = ["Project", "read_project"]
 

@@ -10,9 +10,9 @@ from opencqrs_py.assembly.blueprint import Blueprint, GroupRecipe
 from opencqrs_py.config import EffectiveGroup
 from opencqrs_py.config import Engine as EngineName
 from opencqrs_py.config import OnExhausted as OnExhaustedSetting
-from opencqrs_py.config.names import canonical
 from opencqrs_py.engines.runs import Engine, GroupRun
 from opencqrs_py.errors import AssemblyError, ExplainedError, OnStartError
+from opencqrs_py.model.naming import canonical
 from opencqrs_py.model.partition import Partition, layout
 from opencqrs_py.processing.binding import run_on_start
 from opencqrs_py.processing.error_text import message_of, type_name

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         Tracking,
     )
     from opencqrs_py.config.configuration import Configuration, EffectiveValue
+    from opencqrs_py.config.entries import Origin, OriginKind
     from opencqrs_py.config.groups import (
         EffectiveGroup,
         FetchSettings,
@@ -32,10 +33,9 @@ if TYPE_CHECKING:
     )
     from opencqrs_py.config.inheritance import effective_group
     from opencqrs_py.config.loading import load
-    from opencqrs_py.config.origin import Origin, OriginKind
-    from opencqrs_py.config.pinning import pinned
     from opencqrs_py.config.problems import ConfigurationWarning
     from opencqrs_py.config.settings import Settings
+    from opencqrs_py.config.sources import pinned
     from opencqrs_py.model.masking import mask_url
 
 __all__ = [
@@ -84,13 +84,13 @@ _MODULES = {
     "Configuration": "configuration",
     "ConfigurationWarning": "problems",
     "EffectiveValue": "configuration",
-    "Origin": "origin",
-    "OriginKind": "origin",
+    "Origin": "entries",
+    "OriginKind": "entries",
     "Settings": "settings",
     "effective_group": "inheritance",
     "load": "loading",
     "mask_url": ".model.masking",
-    "pinned": "pinning",
+    "pinned": "sources",
 }
 
 

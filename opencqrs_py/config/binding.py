@@ -1,25 +1,37 @@
-"""From keys as written to settings: each entry of a layer finds the one setting that it means."""
+"""From keys as written to settings: each entry finds the one setting that it means, and the highest layer wins."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
-from opencqrs_py.config.entries import Entry, Layer, LayerKind, Nothing, Value
-from opencqrs_py.config.free_names import FreeNamesInUse
-from opencqrs_py.config.limits import MOST_LEVELS
-from opencqrs_py.config.matching import Dialect, Key, Reading, readings, without
-from opencqrs_py.config.names import PREFIX, canonical, kebab
-from opencqrs_py.config.problems import Code, Findings
-from opencqrs_py.config.shaping import Bound, fits, holds_section, json_entries, shaped
-from opencqrs_py.config.sources.services import is_service_variable
-from opencqrs_py.config.sources.variables import is_ours, keys_of_variable
-from opencqrs_py.config.tree import FreeNames, Path, Section, display, steps
-from opencqrs_py.config.unknown_keys import report_foreign, report_unknown
-
-__all__ = ["Binder", "BoundLayer"]
+from opencqrs_py.config.entries import Entry, Layer, LayerKind, Nothing, Origin, Value, flattened, parsed_json
+from opencqrs_py.config.keys import FreeNames, Index, Kind, Path, Reading, Setting, Spelling
+from opencqrs_py.config.names import PREFIX, kebab, listed
+from opencqrs_py.config.problems import MOST_LEVELS, Code, Findings
+from opencqrs_py.config.suggestions import report_foreign_key, report_foreign_variable, report_unknown
+from opencqrs_py.config.variables import is_ours, is_service_variable, spellings_of_variable
+from opencqrs_py.model.naming import canonical
 
 _SHOWN = 60  # characters of a key that is too long
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """A value and the setting that it is for.
+
+    Args:
+        path: Path of the setting, free names in their known spelling.
+        value: What the source says: a text, a tuple of texts, ``None``, any object from code; ``Nothing.SECTION``
+            says only that there is a section.
+        origin: Where it says so.
+        index: Place in a list, from 0; ``None`` for the whole.
+    """
+
+    path: Path
+    value: Value
+    origin: Origin
+    index: int | None = None
 
 
 @dataclass(slots=True)
@@ -47,105 +59,148 @@ class _Meaning:
     by_variable: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Merged:
+    """What all layers together set.
+
+    Args:
+        stacks: For each setting everything that was said about it, the winner last. A section that was named, such
+            as a group without settings, has a stack of ``Nothing.SECTION``.
+    """
+
+    stacks: dict[Path, list[Bound]] = field(default_factory=dict)
+
+    def winner(self, path: Path) -> Bound | None:
+        """Return what holds for the setting at ``path``, ``None`` when nothing was said about it."""
+        stack = self.stacks.get(path)
+        return stack[-1] if stack else None
+
+    def winners(self) -> list[Bound]:
+        """Return what holds for each setting that was set, and for each section that was named."""
+        return [stack[-1] for stack in self.stacks.values()]
+
+
 @dataclass(slots=True)
 class Binder:
     """Finds the settings that keys mean.
 
     Args:
-        root: Tree of the settings.
+        index: All settings.
         names: Free names in use; the names that are bound are added.
         findings: Takes the problems.
     """
 
-    root: Section
-    names: FreeNamesInUse
+    index: Index
+    names: FreeNames
     findings: Findings
     _written: dict[Path, str] = field(default_factory=dict)
+
+    def merged(self, layers: Sequence[Layer]) -> tuple[Merged, list[Entry]]:
+        """Return the layers, from the lowest to the highest, as one, and the entries that belong to the user.
+
+        A list is replaced as a whole; everything else is merged setting by setting. Variables are bound last, since
+        they can only be read when the names in use are known.
+        """
+        result = Merged()
+        bound = {}
+        for place in sorted(range(len(layers)), key=lambda place: layers[place].kind is LayerKind.VARIABLES):
+            bound[place] = self.bind(layers[place])
+        foreign = []
+        for place in range(len(layers)):
+            foreign += bound[place].foreign
+            for part in (bound[place].wholes, bound[place].single):
+                for each in self._once_each(part) if len(part) > 1 or (part and part[0].index is not None) else part:
+                    result.stacks.setdefault(each.path, []).append(each)
+        return result, foreign
 
     def bind(self, layer: Layer) -> BoundLayer:
         """Return what ``layer`` sets; what it says wrongly goes to the findings."""
         result = BoundLayer()
         self._written.clear()
-        for entry in self._within_limits(layer):
-            spellings = _spellings(entry, layer.kind)
-            if spellings is None:
-                result.foreign.append(entry)
-                report_foreign(entry, layer.kind, self.root, self.findings)
-            else:
-                self._bind(entry, Reading((), self.root), spellings, result)
-        return result
-
-    def _within_limits(self, layer: Layer) -> Iterator[Entry]:
-        """Yield the entries whose keys can be read; note the first of the others."""
         reported = False
         for entry in layer.entries:
-            words = entry.key[0].count("_") if layer.kind is LayerKind.VARIABLES and is_ours(entry.key[0]) else 0
-            if entry.levels + words <= MOST_LEVELS:
-                yield entry
-            elif not reported:
+            if _is_foreign_variable(entry, layer.kind):
+                result.foreign.append(entry)
+                if entry.key[0][:1] in {"o", "O"}:  # thousands of variables of others are ordinary
+                    report_foreign_variable(entry, self.index, self.findings)
+            elif _levels(entry, layer.kind) > MOST_LEVELS:
+                if not reported:
+                    self._report_levels(entry)
                 reported = True
-                what = f"a key has more than {MOST_LEVELS} levels: {'.'.join(entry.key)[:_SHOWN]}…"
-                self.findings.error(Code.TOO_MUCH, what, entry.key_origin(-1), "write fewer levels")
+            elif layer.kind is LayerKind.VARIABLES:
+                self._bind(entry, list(spellings_of_variable(entry.key[0])), result.single, result)
+            else:
+                self._bind_key(entry, layer.kind, result)
+        return result
 
-    def _bind(self, entry: Entry, at: Reading, spellings: Sequence[tuple[Key, Dialect]], result: BoundLayer) -> None:
-        """Add to ``result`` what ``entry`` sets, when its key begins below ``at``."""
-        for key, dialect in spellings:
-            found = (each.at((*at.path, *each.path)) for each in readings(at.node, key, dialect))
-            meanings = [meaning for reading in found for meaning in self._meanings(reading, dialect)]
+    def _bind_key(self, entry: Entry, kind: LayerKind, result: BoundLayer) -> None:
+        written = entry.pieces
+        if written and canonical(written[0][0]) == PREFIX:
+            inside = (written[0][1:], *written[1:]) if len(written[0]) > 1 else written[1:]
+            self._bind(entry, [Spelling.of(inside)], result.single, result)
+        elif kind is LayerKind.KEYS:
+            self._bind(entry, [Spelling.of(written)], result.single, result)
+        else:
+            result.foreign.append(entry)
+            report_foreign_key(entry, self.index, self.findings)
+
+    def _report_levels(self, entry: Entry) -> None:
+        what = f"a key has more than {MOST_LEVELS} levels: {'.'.join(entry.key)[:_SHOWN]}…"
+        self.findings.error(Code.TOO_MUCH, what, entry.key_origin(-1), "write fewer levels")
+
+    def _bind(self, entry: Entry, spellings: list[Spelling], into: list[Bound], result: BoundLayer) -> None:
+        """Add to ``into`` what ``entry`` sets; what a whole section in JSON sets is added to the wholes."""
+        for spelling in spellings:
+            found = self.index.readings(spelling)
+            meanings = [each for reading in found for each in self._meanings(reading, spelling)]
             if any(not _means_little(meaning, entry.value) for meaning in meanings):
-                meaning = self._decided(meanings, entry)
+                meaning = meanings[0] if len(meanings) == 1 else self._decided(meanings, entry)
                 if meaning is not None:
-                    self._add(self._registered(meaning, entry), entry, at, result)
+                    self._register(meaning, entry)
+                    self._add(meaning, entry, into, result)
                 return
         if is_service_variable(entry):
             self.findings.ignored.setdefault(entry.key[0])
         elif not self.findings.has_many_unknown:
-            report_unknown(entry, at, spellings, self.root, self.names.letters(), self.findings)
+            report_unknown(entry, spellings, self.index, self.names, self.findings)
 
-    def _meanings(self, reading: Reading, dialect: Dialect) -> list[_Meaning]:
+    def _meanings(self, reading: Reading, spelling: Spelling) -> list[_Meaning]:
         """Return ``reading`` once for each combination of known names that it can mean."""
-        by_variable = dialect is Dialect.VARIABLE
-        found: list[tuple[Path, bool]] = [((), False)]
-        for name, parent in steps(self.root, reading.path):
-            if isinstance(parent, FreeNames):
-                found = [
-                    ((*path, known or name), new or not known)
-                    for path, new in found
-                    for known in self.names.meant(path, name, by_variable=by_variable) or [""]
-                ]
-            else:
-                found = [((*path, name), new) for path, new in found]
-        return [_Meaning(reading, path, new, by_variable) for path, new in found]
+        found: list[tuple[Path, bool]] = [(reading.path, False)]
+        for place in reading.free:
+            found = [
+                ((*path[:place], known or path[place], *path[place + 1 :]), new or not known)
+                for path, new in found
+                for known in self.names.meant(path[:place], path[place], by_variable=spelling.by_variable) or [""]
+            ]
+        return [_Meaning(reading, path, new, spelling.by_variable) for path, new in found]
 
     def _decided(self, meanings: list[_Meaning], entry: Entry) -> _Meaning | None:
         """Return the one meaning that the value, then the names in use, leave; ``None`` when there are several.
 
         Of new names in a dotted key the shortest is meant: there, a dot in a name has to be put in brackets.
         """
-        if len(meanings) > 1:
-            meanings = [each for each in meanings if fits(each.reading, entry.value)] or meanings
+        meanings = [each for each in meanings if _fits(each.reading.setting, entry.value)] or meanings
         if len(meanings) > 1:
             meanings = [each for each in meanings if not each.new] or meanings
         if len(meanings) == 1 or (meanings[0].new and not meanings[0].by_variable):
             return meanings[0]
-        both = " or ".join(display(self.root, each.path) for each in meanings)
+        both = " or ".join(self.index.display(each.path) for each in meanings)
         fix = "use a dotted key instead (in a file or with --set), with a name that holds dots in brackets"
         self.findings.error(Code.TWO_READINGS, f"{entry.key[-1]} can mean {both}", entry.key_origin(-1), fix)
         return None
 
-    def _registered(self, meaning: _Meaning, entry: Entry) -> Reading:
-        """Return the reading with its free names made known; note one that the layer spells in two ways."""
+    def _register(self, meaning: _Meaning, entry: Entry) -> None:
+        """Make the free names of a meaning known; note one that the layer spells in two ways, and former names."""
         path = meaning.path
-        for index, (name, parent) in enumerate(steps(self.root, path)):
-            if isinstance(parent, FreeNames):
-                self.names.add(path[:index], name)
-                if not meaning.by_variable:
-                    self._check_spelling(path[: index + 1], meaning.reading.path[index], entry)
+        for place in meaning.reading.free:
+            self.names.add(path[:place], path[place])
+            if not meaning.by_variable:
+                self._check_spelling(path[: place + 1], meaning.reading.path[place], entry)
         if meaning.reading.former:
-            what = f"{meaning.reading.former} is an old name of {display(self.root, path)}"
+            what = f"{meaning.reading.former} is an old name of {self.index.display(path)}"
             fix = f"write {kebab(path[-1])}; the old name still works"
             self.findings.warning(Code.DEPRECATED_KEY, what, entry.key_origin(-1), fix)
-        return meaning.reading.at(path)
 
     def _check_spelling(self, path: Path, written: str, entry: Entry) -> None:
         """Note that the layer spells the free name at the end of ``path`` in two ways."""
@@ -155,15 +210,91 @@ class Binder:
             fix = f"write {first} in both places, or choose names that differ in letters or digits"
             self.findings.error(Code.SET_TWICE, what, entry.key_origin(-1), fix)
 
-    def _add(self, reading: Reading, entry: Entry, at: Reading, result: BoundLayer) -> None:
-        """Add what ``entry`` sets by ``reading``; JSON that holds a whole section is bound key by key."""
-        if holds_section(reading, entry.value):
-            result.wholes.append(Bound(reading.path, Nothing.SECTION, entry.origin))
-            for below in json_entries(reading, entry, self.root, self.findings):
-                self._bind(below, reading, [(below.pieces, Dialect.DOTTED)], result)
+    def _add(self, meaning: _Meaning, entry: Entry, into: list[Bound], result: BoundLayer) -> None:
+        """Add what ``entry`` sets; JSON that holds a whole section is bound key by key."""
+        path, setting = meaning.path, meaning.reading.setting
+        if setting.kind.holds_settings and isinstance(entry.value, str) and _fits(setting, entry.value):
+            result.wholes.append(Bound(path, Nothing.SECTION, entry.origin))
+            for below in self._json_entries(path, entry):
+                spelling = Spelling.of([*((name,) for name in path), *below.pieces])
+                self._bind(below, [spelling], result.wholes, result)
+            return
+        if entry.value is Nothing.UNSET:
+            return
+        bound = Bound(path, entry.value, entry.origin, meaning.reading.index)
+        found = self._section(bound, setting) if setting.kind.holds_settings else _shaped(bound, setting)
+        if isinstance(found, str):
+            what = f"{self.index.display(path) or PREFIX} {found}"
+            self.findings.error(Code.WRONG_SHAPE, what, entry.origin, _fix(setting))
         else:
-            into = result.single if at.node is self.root else result.wholes
-            into.extend(shaped(reading, entry, self.root, self.findings))
+            into.extend(found)
+
+    def _section(self, bound: Bound, setting: Setting) -> list[Bound] | str:
+        """Return what a value sets for a whole section: ``null`` resets all that is in it, but no name of a map."""
+        match bound.value:
+            case None if setting.kind is Kind.SECTION and setting.path:
+                return [replace(bound, path=path) for path in self.index.inside(bound.path)]
+            case None | Nothing.EMPTY | Nothing.SECTION:
+                return [replace(bound, value=Nothing.SECTION)]
+            case _:
+                return "is a section, not a single value or a list"
+
+    def _json_entries(self, path: Path, entry: Entry) -> list[Entry]:
+        """Return the entries of the JSON object that ``entry`` holds for the section at ``path``."""
+        try:
+            content = parsed_json(str(entry.value))
+        except ValueError as error:
+            what = f"{self.index.display(path) or PREFIX} holds broken JSON: {error}"
+            self.findings.error(Code.WRONG_SHAPE, what, entry.origin, "correct the JSON")
+            return []
+        return list(flattened(content, entry.origin)) if isinstance(content, Mapping) else []
+
+    def _once_each(self, layer: list[Bound]) -> Iterator[Bound]:
+        """Yield one value per setting of ``layer``, lists put together; note those that are set twice."""
+        seen: dict[tuple[Path, int | None], Bound] = {}
+        lists: dict[Path, list[Bound]] = {}
+        for bound in layer:
+            first = seen.setdefault((bound.path, bound.index), bound)
+            if first is not bound:
+                self._check_repetition(first, bound)
+            elif bound.index is not None:
+                lists.setdefault(bound.path, []).append(bound)
+            else:
+                yield bound
+        for path, items in lists.items():
+            whole = seen.get((path, None))
+            if whole is None:
+                yield self._list_of(items)
+            else:
+                self._check_repetition(whole, items[0])
+
+    def _check_repetition(self, first: Bound, second: Bound) -> None:
+        """Note that one layer sets a setting twice, unless two names of a variable agree on a single value."""
+        agree = first.value is Nothing.SECTION or first.origin.place != second.origin.place
+        if first.value != second.value or not agree:
+            what = f"{self.index.display(second.path)} is set twice"
+            self.findings.error(Code.SET_TWICE, what, f"{first.origin} and {second.origin}", "remove one of them")
+
+    def _list_of(self, items: list[Bound]) -> Bound:
+        """Return single items as one list; note a gap in their numbers."""
+        ordered = sorted(items, key=lambda item: item.index or 0)
+        if [item.index for item in ordered] != list(range(len(ordered))):
+            numbers = ", ".join(str(item.index) for item in ordered)
+            what = f"the items of {self.index.display(ordered[0].path)} have the numbers {numbers}"
+            fix = f"number the items from 0 to {len(ordered) - 1}"
+            self.findings.error(Code.WRONG_SHAPE, what, ordered[0].origin, fix)
+        return replace(ordered[0], value=tuple(item.value for item in ordered), index=None)
+
+
+def _is_foreign_variable(entry: Entry, kind: LayerKind) -> bool:
+    return kind is LayerKind.VARIABLES and not is_ours(entry.key[0])
+
+
+def _levels(entry: Entry, kind: LayerKind) -> int:
+    """Return how many names the key of ``entry`` has at most."""
+    if kind is LayerKind.VARIABLES:
+        return entry.levels + entry.key[0].count("_")
+    return entry.levels
 
 
 def _means_little(meaning: _Meaning, value: Value) -> bool:
@@ -172,17 +303,50 @@ def _means_little(meaning: _Meaning, value: Value) -> bool:
     In ``groups.books.fetsch.subject`` everything after ``groups`` could be the name of a group, and in the name of a
     variable, too.
     """
-    if not meaning.new or not isinstance(meaning.reading.node, Section | FreeNames) or fits(meaning.reading, value):
+    setting = meaning.reading.setting
+    if not meaning.new or not setting.kind.holds_settings or _fits(setting, value):
         return False
     says_something = value is not None and value is not Nothing.EMPTY
     return meaning.by_variable or (says_something and "." in meaning.path[-1])
 
 
-def _spellings(entry: Entry, kind: LayerKind) -> list[tuple[Key, Dialect]] | None:
-    """Return the ways to split the key of ``entry``, in the order to try; ``None`` when it is none of ours."""
-    if kind is LayerKind.VARIABLES:
-        return list(keys_of_variable(entry.key[0])) if is_ours(entry.key[0]) else None
-    key = entry.pieces
-    if key and canonical(key[0][0]) == PREFIX:
-        return [(without(key, 1), Dialect.DOTTED)]
-    return [(key, Dialect.DOTTED)] if kind is LayerKind.KEYS else None
+def _fits(setting: Setting, value: Value) -> bool:
+    """Return whether ``value`` looks like a section exactly when ``setting`` is one."""
+    is_section = value is Nothing.SECTION or (isinstance(value, str) and value.lstrip().startswith("{"))
+    return is_section == setting.kind.holds_settings
+
+
+def _shaped(bound: Bound, setting: Setting) -> Iterable[Bound] | str:
+    """Return what a value sets, or what is wrong when it has the wrong shape for its setting."""
+    if bound.value is Nothing.EMPTY:
+        return [replace(bound, value=None)]
+    if setting.kind is Kind.VALUE or bound.index is not None:
+        is_single = not isinstance(bound.value, Nothing | tuple)
+        return [bound] if is_single else "is a single value, not a list or a section"
+    if isinstance(bound.value, Nothing):
+        return "is a list of single values"
+    if isinstance(bound.value, str) and bound.value.lstrip().startswith("["):
+        return _json_list(bound, bound.value)
+    return [bound]
+
+
+def _json_list(bound: Bound, text: str) -> list[Bound] | str:
+    try:
+        items = parsed_json(text)
+    except ValueError as error:
+        return f"holds broken JSON: {error}"
+    if isinstance(items, list) and all(isinstance(item, str) for item in items):
+        return [replace(bound, value=tuple(items))]
+    return "is a list of texts"
+
+
+def _fix(setting: Setting) -> str:
+    match setting.kind:
+        case Kind.SECTION:
+            return f"put one of its settings below it: {listed(map(kebab, setting.names))}"
+        case Kind.MAP:
+            return "put a name and its settings below it"
+        case Kind.VALUE:
+            return "write one value"
+        case Kind.LIST:
+            return "write a list of texts, or texts with commas between them"

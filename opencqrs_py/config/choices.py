@@ -5,20 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Self
 
-from opencqrs_py.config.names import canonical
-
-__all__ = [
-    "SYNONYMS",
-    "Choice",
-    "Controller",
-    "DataFormat",
-    "Engine",
-    "OnExhausted",
-    "OnUnknown",
-    "Resolution",
-    "RetryPolicy",
-    "Tracking",
-]
+from opencqrs_py.model.naming import canonical
 
 SYNONYMS = {"jdbc": "sql"}
 """Other words for choices, canonical."""

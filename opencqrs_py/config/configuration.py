@@ -6,23 +6,17 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path as FilePath
 
-from opencqrs_py.config.addressing import path_of
-from opencqrs_py.config.free_names import FreeNamesInUse
+from opencqrs_py.config.binding import Bound, Merged
+from opencqrs_py.config.entries import BUILT_IN, Origin, OriginKind
 from opencqrs_py.config.groups import EffectiveGroup, LeafName
 from opencqrs_py.config.inheritance import Inherited, Level, effective_group, inherited
-from opencqrs_py.config.merging import Merged
+from opencqrs_py.config.keys import FreeNames, Index, Kind, Path, index_of
 from opencqrs_py.config.names import kebab, listed, nearest
-from opencqrs_py.config.origin import BUILT_IN, Origin, OriginKind
 from opencqrs_py.config.problems import Code, ConfigurationWarning
 from opencqrs_py.config.settings import GROUPS, STANDARD, Settings
-from opencqrs_py.config.shaping import Bound
-from opencqrs_py.config.tree import FreeNames, Leaf, ListLeaf, Path, Section, display, leaves, node_at, tree_of
-from opencqrs_py.config.value_types import NO_FACT, Fact
-from opencqrs_py.config.writing import written
+from opencqrs_py.config.value_types import Fact, written
 from opencqrs_py.errors import ConfigurationError
 from opencqrs_py.model.masking import MASK, holds_secret, mask_url, secrets_in
-
-__all__ = ["Configuration", "EffectiveValue"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,14 +56,14 @@ class Configuration:
     group_names: tuple[str, ...] = ()
     ignored: tuple[str, ...] = ()
     _merged: Merged = field(default_factory=Merged, repr=False)
-    _names: FreeNamesInUse = field(default_factory=FreeNamesInUse, repr=False)
+    _names: FreeNames = field(default_factory=FreeNames, repr=False)
     _secrets: Mapping[Path, frozenset[str]] = field(default_factory=dict, repr=False)
     _bound_for: Callable[[Mapping[str, str]], Configuration] | None = field(default=None, repr=False, compare=False)
 
     @classmethod
     def from_settings(cls, settings: Settings) -> Configuration:
         """Return the configuration of settings that were made in code, without any source."""
-        names = FreeNamesInUse()
+        names = FreeNames()
         for group in settings.event_handling.groups:
             names.add(GROUPS, group)
         return cls(settings, group_names=tuple(settings.event_handling.groups), _names=names)
@@ -180,14 +174,15 @@ class Configuration:
         return mask_url(url)
 
     @property
-    def _root(self) -> Section:
-        return tree_of(type(self.settings))
+    def _index(self) -> Index:
+        return index_of(type(self.settings))
 
     def _path_of(self, key: str) -> Path:
         """Return the path of the setting that ``key`` names."""
-        path = path_of(key, self._root, self._names)
-        if path is None or isinstance(node_at(self._root, path), Section | FreeNames):
-            known = [display(self._root, each) for each, _ in leaves(node_at(self._root, path or ()), path or ())]
+        path = self._index.path_of(key, self._names)
+        if path is None or self._index.at(path).kind.holds_settings:
+            every = {each.key: each.path for each in self._index.settings()}
+            known = [name for name, each in every.items() if each[: len(path or ())] == (path or ())]
             close = nearest(key, known) if path is None else None
             fix = f"did you mean {close}?" if close else f"name one setting: {listed(known)}"
             raise ConfigurationError(Code.UNKNOWN_KEY.value, f"there is no setting {key}", "", fix)
@@ -201,7 +196,7 @@ class Configuration:
         return value
 
     def _spelled(self, name: str) -> str:
-        known = self._names.meant(GROUPS, name, by_variable=False)
+        known = self._names.meant(GROUPS, name)
         return known[0] if known else name
 
     def _origin(self, path: Path) -> Origin:
@@ -245,11 +240,12 @@ class Configuration:
             yield self._effective((*GROUPS, group, *leaf), decision.value, origin)
 
     def _general_values(self) -> Iterator[EffectiveValue]:
-        for path, node in leaves(self._root):
-            if path == GROUPS or (isinstance(node, ListLeaf) and node.fact.in_documents_only):
+        for setting in self._index.settings():
+            path = setting.path
+            if path == GROUPS or setting.fact.in_documents_only:
                 continue
             value = self._in_settings(path)
-            if isinstance(node, FreeNames) and isinstance(value, dict):
+            if setting.kind is Kind.MAP and isinstance(value, dict):
                 for name, item in value.items():
                     yield self._effective((*path, name), item, self._origin((*path, name)))
             elif path[: len(STANDARD)] != STANDARD or self._is_shown_of_standard(path):
@@ -261,14 +257,13 @@ class Configuration:
         return said.get((path[2], path[3])) is not None or len(self._merged.stacks.get(path, [])) > 1
 
     def _effective(self, path: Path, value: object, origin: Origin) -> EffectiveValue:
-        node = node_at(self._root, path)
-        fact = node.fact if isinstance(node, Leaf | ListLeaf) else NO_FACT
+        fact = self._index.at(path).fact
         text = written(value, fact)
         if value is not None and self._is_hidden(path, origin, fact):
             text = MASK
         for secret in sorted(self._secrets.get(path, ()), key=len, reverse=True):
             text = text.replace(secret, MASK) if secret else text
-        return EffectiveValue(display(self._root, path), mask_url(text), origin, origin.is_default)
+        return EffectiveValue(self._index.display(path), mask_url(text), origin, origin.is_default)
 
     def _as_written(self, bound: Bound) -> EffectiveValue:
         """Return what a source says, placeholders and all."""
@@ -276,7 +271,7 @@ class Configuration:
         text = ", ".join("null" if item is None else str(item) for item in items)
         if bound.value is not None and (self._names_secret(bound.path) or bound.origin.is_secret):
             text = MASK
-        path = display(self._root, bound.path)
+        path = self._index.display(bound.path)
         return EffectiveValue(path, mask_url(text), bound.origin, is_default=False)
 
     def _is_hidden(self, path: Path, origin: Origin, fact: Fact) -> bool:
@@ -284,8 +279,7 @@ class Configuration:
         return origin.is_secret or self._names_secret(path) or (path in self._secrets and not fact.is_url)
 
     def _names_secret(self, path: Path) -> bool:
-        node = node_at(self._root, path)
-        return (isinstance(node, Leaf) and node.secret) or holds_secret(path[-1])
+        return holds_secret(path[-1]) or self._index.at(path).secret
 
 
 def _of_group(path: Path) -> bool:

@@ -6,8 +6,6 @@ import math
 import re
 from decimal import Decimal
 
-__all__ = ["INFINITE", "checked_seconds", "duration_text", "is_infinite", "parse_duration"]
-
 INFINITE = "infinite"
 """How a duration or a number without limit is written."""
 

@@ -2,20 +2,84 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from datetime import date, datetime, time
 from enum import Enum, auto
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
-from opencqrs_py.config.limits import MOST_LEVELS
-from opencqrs_py.config.names import canonical, split_key
+from opencqrs_py.config.names import split_key
+from opencqrs_py.config.problems import MOST_LEVELS
 
-if TYPE_CHECKING:
-    from opencqrs_py.config.matching import Key
-    from opencqrs_py.config.origin import Origin
 
-__all__ = ["Entry", "Layer", "LayerKind", "Nothing", "Value", "flattened", "text_items"]
+class OriginKind(Enum):
+    """The kinds of places in which a setting can stand."""
+
+    BUILT_IN = auto()
+    CODE = auto()
+    FILE = auto()
+    SECRET = auto()
+    VARIABLE = auto()
+    ARGUMENT = auto()
+    SOURCE = auto()
+    TEST = auto()
+    STANDARD = auto()
+    RESET = auto()
+    REPLACED = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """The place that a value comes from.
+
+    Args:
+        kind: What sort of place it is.
+        place: Path of the file, name of the variable, key of the argument, or class of the user's own source.
+        line: Line in the file, from 1; 0 when there is none or it is unknown.
+        column: Column in the line, from 1; 0 when unknown.
+        of: For ``STANDARD``, ``RESET`` and ``REPLACED``: the place that the value really stands in.
+    """
+
+    kind: OriginKind
+    place: str = ""
+    line: int = 0
+    column: int = 0
+    of: Origin | None = None
+
+    @property
+    def is_default(self) -> bool:
+        """Whether nobody chose the value: it is the built-in one."""
+        return self.kind in {OriginKind.BUILT_IN, OriginKind.RESET}
+
+    @property
+    def is_secret(self) -> bool:
+        """Whether the value was kept in a secrets folder, so that it must not be shown."""
+        return self.kind is OriginKind.SECRET or (self.of is not None and self.of.is_secret)
+
+    def __str__(self) -> str:
+        if self.kind is OriginKind.SOURCE and self.place:
+            return f"source {self.place}"
+        numbers = "".join(f":{number}" for number in (self.line, self.column) if number)
+        return _TEXTS[self.kind].format(place=self.place, numbers=numbers, of=self.of)
+
+
+_TEXTS = {
+    OriginKind.BUILT_IN: "built-in default",
+    OriginKind.CODE: "default given in code",
+    OriginKind.FILE: "{place}{numbers}",
+    OriginKind.SECRET: "secret file {place}",
+    OriginKind.VARIABLE: "environment variable {place}",
+    OriginKind.ARGUMENT: "argument {place}",
+    OriginKind.SOURCE: "settings given in code",
+    OriginKind.TEST: "property of the test",
+    OriginKind.STANDARD: "standard ({of})",
+    OriginKind.RESET: "built-in default (reset by {of})",
+    OriginKind.REPLACED: "replaced by {place} ({of})",
+}
+
+BUILT_IN = Origin(OriginKind.BUILT_IN)
+"""The origin of a value that nobody set."""
 
 
 class Nothing(Enum):
@@ -61,15 +125,9 @@ class Entry:
         return sum(1 + key.count(".") for key in self.key)
 
     @property
-    def pieces(self) -> Key:
+    def pieces(self) -> tuple[tuple[str, ...], ...]:
         """The written keys, each split at its dots."""
         return tuple(map(split_key, self.key))
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The key in its canonical form, without the number of a list's item."""
-        names = tuple(canonical(piece) for pieces in self.pieces for piece in pieces)
-        return names[:-1] if names and names[-1].isdecimal() else names
 
 
 class LayerKind(Enum):
@@ -99,9 +157,10 @@ def flattened(value: object, origin: Origin, key: tuple[str, ...] = ()) -> Itera
         origin: Where all of it stands.
         key: Keys below which ``value`` stands.
     """
+    value = _as_mapping(value)
     match value:
-        case Mapping() if value and len(key) <= MOST_LEVELS:  # a longer key is refused when it is bound
-            for name, below in value.items():
+        case Mapping() as values if values and len(key) <= MOST_LEVELS:  # a longer key is refused when it is bound
+            for name, below in values.items():
                 yield from flattened(below, origin, (*key, str(name)))
         case Mapping():
             yield from [Entry(key, Nothing.SECTION, origin)] if key else []
@@ -109,6 +168,16 @@ def flattened(value: object, origin: Origin, key: tuple[str, ...] = ()) -> Itera
             yield Entry(key, _items(value), origin)
         case _:
             yield Entry(key, _scalar(value), origin)
+
+
+def _as_mapping(value: object) -> object:
+    """Return what was said in a section that is made in code; everything else as it is."""
+    if hasattr(value, "model_fields_set"):
+        return {name: getattr(value, name) for name in value.model_fields_set}
+    if is_dataclass(value):
+        said = ((each.name, getattr(value, each.name), each.default) for each in fields(value))
+        return {name: given for name, given, default in said if given != default}
+    return value
 
 
 def text_items(value: Value) -> tuple[str, ...]:
@@ -137,3 +206,31 @@ def _scalar(value: object) -> Value:
             return value.isoformat()
         case _:
             return value
+
+
+def parsed_json(text: str) -> Value:
+    """Return the content of ``text``; numbers stay texts, as they are in all other sources.
+
+    Raises:
+        ValueError: ``text`` is no JSON, or names a key twice; the message quotes nothing but that key.
+    """
+    try:
+        return json.loads(
+            text, object_pairs_hook=_without_repetition, parse_int=str, parse_float=str, parse_constant=str
+        )
+    except json.JSONDecodeError as error:
+        msg = f"{error.msg} at line {error.lineno}, column {error.colno}"
+        raise ValueError(msg) from None
+    except RecursionError:
+        msg = "it is nested too deeply"
+        raise ValueError(msg) from None
+
+
+def _without_repetition(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    found: dict[str, object] = {}
+    for key, value in pairs:
+        if key in found:
+            msg = f"the key {key!r} stands there twice"
+            raise ValueError(msg)
+        found[key] = value
+    return found

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from opencqrs_py.config.choices import Controller
 from opencqrs_py.config.groups import BUILT_IN, LEAVES, SECTIONS, EffectiveGroup, GroupSettings, LeafName
-from opencqrs_py.config.names import canonical
+from opencqrs_py.model.naming import canonical
 
 if TYPE_CHECKING:
     from opencqrs_py.config.settings import Settings

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from difflib import SequenceMatcher, get_close_matches
+from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 from opencqrs_py.model.naming import canonical, composed
@@ -11,17 +11,6 @@ from opencqrs_py.model.naming import canonical, composed
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = [
-    "PREFIX",
-    "alike",
-    "alike_groups",
-    "canonical",
-    "kebab",
-    "letters_and_digits",
-    "listed",
-    "nearest",
-    "split_key",
-]
 
 PREFIX = "opencqrs"
 """The section below which all settings stand."""
@@ -42,15 +31,8 @@ def kebab(field: str) -> str:
 
 def split_key(key: str) -> tuple[str, ...]:
     """Split a dotted key into its pieces, at least one; a piece in brackets keeps its dots (``groups[v1.2].fetch``)."""
-    if "." not in key and "[" not in key:
-        return (key.strip(),)
-    pieces = (bracketed or plain for bracketed, plain in _KEY_PART.findall(key))
-    return tuple(piece.strip() for piece in pieces if piece.strip()) or (key.strip(),)
-
-
-def alike(one: str, other: str) -> float:
-    """Return how alike two names are, from 0 to 1."""
-    return SequenceMatcher(None, one, other).ratio()
+    pieces = key.split(".") if "[" not in key else map("".join, _KEY_PART.findall(key))
+    return tuple(filter(None, map(str.strip, pieces))) or (key.strip(),)
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:

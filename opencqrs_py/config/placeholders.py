@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+from uuid import uuid4
 
-from opencqrs_py.config.limits import MOST_CHAINED, MOST_CHARACTERS, MOST_PLACEHOLDERS
+from opencqrs_py.config.entries import Entry, Nothing, text_items
+from opencqrs_py.config.keys import FreeNames, Kind
+from opencqrs_py.config.names import PREFIX, letters_and_digits, split_key
+from opencqrs_py.config.problems import MOST_CHAINED, MOST_CHARACTERS, MOST_PLACEHOLDERS, Code, Findings
+from opencqrs_py.model.masking import holds_secret
+from opencqrs_py.model.naming import canonical
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Mapping
 
-__all__ = ["Budget", "Found", "PlaceholderError", "has_placeholder", "resolved", "resolved_value"]
+    from opencqrs_py.config.binding import Merged
+    from opencqrs_py.config.entries import Origin, Value
+    from opencqrs_py.config.keys import Index, Path
 
 _MARK = re.compile(r"\\\$\{|\$\{|[{}:]")
 
@@ -165,3 +173,115 @@ class _Expansion:
 
     def _inside(self, text: str) -> Found:
         return resolved(text, self.lookup, (*self.stack, ""), self.budget) if has_placeholder(text) else Found(text)
+
+
+@dataclass(slots=True)
+class Lookup:
+    """Finds what a placeholder stands for: a setting, a variable, or one of the user's own keys.
+
+    Args:
+        environ: Environment variables, by exact name.
+        own: The user's own keys and variables, the highest last; found by the letters and digits of their names.
+        index: All settings.
+        names: Free names in use.
+        merged: The settings; ``None`` while they are not known.
+    """
+
+    environ: Mapping[str, str]
+    own: Iterable[Entry]
+    index: Index
+    names: FreeNames = field(default_factory=FreeNames)
+    merged: Merged | None = None
+    _texts: dict[str, Found] | None = None
+
+    def __call__(self, name: str) -> Found | None:
+        """Return the text of ``name``, its own placeholders unresolved; ``None`` when nothing is known of it."""
+        if name == "random.uuid":
+            return Found(str(uuid4()))
+        if name in self.environ:
+            return Found(self.environ[name], holds_secret(name))
+        if canonical(split_key(name)[0]) == PREFIX:
+            return self._setting(name)
+        if self._texts is None:
+            self._texts = {_letters(entry): found for entry in self.own if (found := _found(entry)) is not None}
+        return self._texts.get(letters_and_digits(name))
+
+    def _setting(self, name: str) -> Found | None:
+        path = self.index.path_of(name, self.names)
+        bound = self.merged.winner(path) if path and self.merged else None
+        text = _text(bound.value) if bound else None
+        return (
+            None
+            if bound is None or text is None
+            else Found(text, bound.origin.is_secret or holds_secret(bound.path[-1]))
+        )
+
+
+def _letters(entry: Entry) -> str:
+    return letters_and_digits(".".join(".".join(pieces) for pieces in entry.pieces))
+
+
+def _found(entry: Entry) -> Found | None:
+    text = _text(entry.value)
+    return None if text is None else Found(text, entry.origin.is_secret or holds_secret(".".join(entry.key)))
+
+
+def _text(value: Value) -> str | None:
+    match value:
+        case None | Nothing():
+            return None
+        case tuple():
+            return ",".join(str(item) for item in value if item is not None)
+        case _:
+            return str(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """The values that were set, ready to be validated.
+
+    Args:
+        values: Final value by path.
+        secrets: What of a value is secret since a placeholder or a folder of secrets has brought it in, by path.
+    """
+
+    values: dict[Path, object] = field(default_factory=dict)
+    secrets: dict[Path, frozenset[str]] = field(default_factory=dict)
+
+
+def resolved_values(merged: Merged, lookup: Lookup, findings: Findings) -> Resolved:
+    """Return the value of each setting of ``merged``; one that cannot be resolved is noted and left out."""
+    result, budget = Resolved(), Budget()
+    for bound in merged.winners():
+        try:
+            value, secrets = resolved_value(bound.value, lookup, budget)
+        except PlaceholderError as error:
+            _report(error, lookup.index.display(bound.path), bound.origin, findings)
+            continue
+        is_list = isinstance(value, str | tuple) and lookup.index.at(bound.path).kind is Kind.LIST
+        result.values[bound.path] = list(text_items(value)) if is_list else value
+        if bound.origin.is_secret:
+            secrets |= {str(value)}
+        if secrets:
+            result.secrets[bound.path] = secrets
+    return result
+
+
+def resolved_items(
+    entry: Entry, key: str, lookup: Callable[[str], Found | None], findings: Findings
+) -> tuple[str, ...]:
+    """Return the items of the list ``key``, which is needed before all sources are known; no unresolvable ones."""
+    items: list[str] = []
+    for item in entry.value if isinstance(entry.value, tuple) else (entry.value,):
+        try:
+            value, _ = resolved_value(item, lookup)
+        except PlaceholderError as error:
+            _report(error, key, entry.origin, findings)
+        else:
+            items.extend(text_items(value))
+    return tuple(items)
+
+
+def _report(error: PlaceholderError, key: str, origin: Origin, findings: Findings) -> None:
+    fix = r"set it, give it a default (${key:default}), or write \${ for the text itself"
+    findings.error(Code.PLACEHOLDER, f"{key} cannot be resolved: {error}", origin, fix)

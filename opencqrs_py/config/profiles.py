@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-__all__ = ["DEFAULT_PROFILE", "applies", "is_profile_name", "mentioned"]
 
 DEFAULT_PROFILE = "default"
 """The profile that is active when no other is."""

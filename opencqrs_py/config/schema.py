@@ -10,16 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import TypeAdapter
 
 from opencqrs_py.config.choices import SYNONYMS
-from opencqrs_py.config.defaults import built_in
+from opencqrs_py.config.keys import Index, Kind, Setting, index_of
 from opencqrs_py.config.names import PREFIX, kebab
 from opencqrs_py.config.settings import Settings
-from opencqrs_py.config.tree import Child, FreeNames, Leaf, ListLeaf, Node, Path, Section, fields_of, tree_of
-from opencqrs_py.config.writing import written
+from opencqrs_py.config.value_types import written
 
 if TYPE_CHECKING:
-    from pydantic.fields import FieldInfo
-
-__all__ = ["json_schema"]
+    pass
 
 _DEFINITIONS = {
     "placeholder": {"type": "string", "pattern": r"\$\{"},
@@ -39,9 +36,8 @@ def json_schema(settings_class: type[Settings] = Settings) -> dict[str, Any]:
     Args:
         settings_class: Class of the settings, for users who add sections.
     """
-    root = tree_of(settings_class)
-    writer = _Writer(root)
-    whole = writer.section(root, ())
+    writer = _Writer()
+    whole = writer.section(index_of(settings_class), index_of(settings_class).root)
     return {
         "$schema": "http://json-schema.org/draft-07/schema#",
         "title": "Settings of opencqrs_py",
@@ -52,25 +48,22 @@ def json_schema(settings_class: type[Settings] = Settings) -> dict[str, Any]:
 
 
 class _Writer:
-    """Writes the schema of each node, that of a section once."""
+    """Writes the schema of each setting, that of a section once."""
 
-    def __init__(self, root: Section) -> None:
-        self._root = root
+    def __init__(self) -> None:
         self.sections: dict[str, dict[str, Any]] = {}
 
-    def section(self, section: Section, path: Path) -> dict[str, Any]:
+    def section(self, index: Index, section: Setting) -> dict[str, Any]:
         """Return a reference to the schema of a section, which is in ``sections``."""
-        name = section.model.__name__
+        name = section.model.__name__ if section.model else ""
         reference = f"#/definitions/{name}"
         if name not in self.sections:
-            children = [child for child in section.children.values() if not child.former]
-            several_words = [child.name for child in children if "_" in child.name.rstrip("_")]
-            former = [child.former for child in section.children.values() if child.former]
+            children = [index.at((*section.path, each)) for each in section.names]
+            several_words = [each for each in section.names if "_" in each.rstrip("_")]
+            former = [old for child in children for old in child.fact.formerly]
             self.sections[name] = {
                 "type": ["object", "null"],
-                "properties": {
-                    kebab(child.name): self._child(section, child, (*path, child.name)) for child in children
-                },
+                "properties": {kebab(child.path[-1]): self._child(index, child) for child in children},
                 "patternProperties": {
                     **{
                         _other_spellings(name): {"$ref": f"{reference}/properties/{kebab(name)}"}
@@ -83,43 +76,42 @@ class _Writer:
             }
         return {"$ref": reference}
 
-    def _child(self, section: Section, child: Child, path: Path) -> dict[str, Any]:
-        info = fields_of(section.model)[child.name]
-        said = {"description": _described(child.node, info)} if info.description else {}
-        match child.node:
-            case Leaf() | ListLeaf() as node:
-                return {**self._value(node, info), **said, **self._default(node, path)}
-            case node:
-                return {"allOf": [self._names(node, path)], **said}
+    def _child(self, index: Index, child: Setting) -> dict[str, Any]:
+        said = {"description": _described(child)} if child.info and child.info.description else {}
+        match child.kind:
+            case Kind.SECTION:
+                return {"allOf": [self.section(index, child)], **said}
+            case Kind.MAP:
+                return {"allOf": [self._names(child.below)], **said}
+            case Kind.LIST:
+                return {"allOf": [{"$ref": "#/definitions/list"}], **said, **_default(child)}
+            case Kind.VALUE:
+                options = [*_alternatives(child), {"$ref": "#/definitions/placeholder"}, {"type": "null"}]
+                return {"anyOf": options, **said, **_default(child)}
 
-    def _names(self, node: Section | FreeNames, path: Path) -> dict[str, Any]:
-        if isinstance(node, Section):
-            return self.section(node, path)
-        if isinstance(node.value, Section):
-            return {"type": ["object", "null"], "additionalProperties": self.section(node.value, (*path, "*"))}
+    def _names(self, below: Index | None) -> dict[str, Any]:
+        if below is not None and below.root.kind is Kind.SECTION:
+            return {"type": ["object", "null"], "additionalProperties": self.section(below, below.root)}
         return {"$ref": "#/definitions/texts"}
 
-    def _value(self, node: Leaf | ListLeaf, info: FieldInfo) -> dict[str, Any]:
-        if isinstance(node, ListLeaf):
-            return {"allOf": [{"$ref": "#/definitions/list"}]}
-        return {"anyOf": [*_alternatives(node, info), {"$ref": "#/definitions/placeholder"}, {"type": "null"}]}
 
-    def _default(self, node: Leaf | ListLeaf, path: Path) -> dict[str, Any]:
-        value = built_in(self._root, path)
-        if value is None and node.fact.none == "null":
-            return {}
-        return {"default": value if isinstance(value, bool | int | list) else written(value, node.fact)}
+def _default(setting: Setting) -> dict[str, Any]:
+    value = setting.default
+    if value is None and setting.fact.none == "null":
+        return {}
+    return {"default": value if isinstance(value, bool | int | list) else written(value, setting.fact)}
 
 
-def _alternatives(node: Leaf, info: FieldInfo) -> list[dict[str, Any]]:
+def _alternatives(setting: Setting) -> list[dict[str, Any]]:
     """Return what a single value can be."""
-    if node.choices:
-        words = [*node.choices, *(other for other, choice in SYNONYMS.items() if choice in node.choices)]
+    if setting.choices:
+        words = [*setting.choices, *(other for other, choice in SYNONYMS.items() if choice in setting.choices)]
         others = [spelling for word in words for spelling in (word.replace("_", "-"), _camel(word), word.upper())]
         return [
-            {"enum": list(node.choices)},
-            {"enum": [word for word in dict.fromkeys(others) if word not in node.choices]},
+            {"enum": list(setting.choices)},
+            {"enum": [word for word in dict.fromkeys(others) if word not in setting.choices]},
         ]
+    info: Any = setting.info
     annotation: Any = Annotated[(info.annotation, *info.metadata)] if info.metadata else info.annotation
     schema = TypeAdapter(annotation).json_schema()
     return [
@@ -129,9 +121,9 @@ def _alternatives(node: Leaf, info: FieldInfo) -> list[dict[str, Any]]:
     ]
 
 
-def _described(node: Node, info: FieldInfo) -> str:
-    unit = node.fact.unit if isinstance(node, Leaf | ListLeaf) else ""
-    return f"{info.description} ({unit})" if unit else str(info.description)
+def _described(setting: Setting) -> str:
+    description = setting.info.description if setting.info else ""
+    return f"{description} ({setting.fact.unit})" if setting.fact.unit else str(description)
 
 
 def _camel(word: str) -> str:

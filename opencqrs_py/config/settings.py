@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
-from contextvars import ContextVar
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from pydantic import (
@@ -18,17 +17,17 @@ from pydantic import (
     model_validator,
 )
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+from typing_extensions import override
 
 from opencqrs_py.config.choices import DataFormat, OnUnknown
 from opencqrs_py.config.groups import GroupSettings
 from opencqrs_py.config.inheritance import Said, merged_group, said
+from opencqrs_py.config.sources import sources_of_this_load
 from opencqrs_py.config.value_types import Fact, Name, Url
 from opencqrs_py.model.masking import masked
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-
-    from pydantic.fields import FieldInfo
 
 GROUPS = ("event_handling", "groups")
 """Where the settings of single groups stand."""
@@ -37,15 +36,13 @@ STANDARD = ("event_handling", "standard")
 
 Column = Annotated[str, Field(min_length=1)]
 
-bound_values: ContextVar[Mapping[str, object]] = ContextVar("bound_values")
-"""What the binder has read, by field name; set while :func:`opencqrs_py.config.load` builds the settings."""
-
 
 class Section(BaseModel):
     """A part of the settings tree. Unknown names are refused; its ``repr`` and ``model_dump`` hide what is secret."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True, coerce_numbers_to_str=True)
 
+    @override
     def __repr_args__(self) -> Iterable[tuple[str | None, Any]]:
         for name, value in super().__repr_args__():
             yield name, masked(name or "", value)
@@ -200,19 +197,6 @@ class ProfilesSettings(Section):
     active: list[str] = Field([], description="Profiles; the last one wins. None: the profile default.")
 
 
-class BoundSource(PydanticBaseSettingsSource):
-    """The source of pydantic-settings that hands over what the binder has read; empty outside a load."""
-
-    def get_field_value(self, field: FieldInfo, field_name: str) -> tuple[Any, str, bool]:
-        """Return the value bound to ``field_name``."""
-        del field
-        return self().get(field_name), field_name, False
-
-    def __call__(self) -> dict[str, Any]:
-        """Return all bound values."""
-        return dict(bound_values.get({}))
-
-
 class Settings(BaseSettings):
     """The whole ``opencqrs`` tree, validated.
 
@@ -232,6 +216,7 @@ class Settings(BaseSettings):
     profiles: ProfilesSettings = Field(ProfilesSettings(), description="Which variants of the configuration apply.")
 
     @classmethod
+    @override
     def settings_customise_sources(
         cls,
         settings_cls: type[BaseSettings],
@@ -240,6 +225,10 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Return the sources: values given to the constructor, then what the binder has read."""
-        del env_settings, dotenv_settings, file_secret_settings
-        return init_settings, BoundSource(settings_cls)
+        """Return the sources of the load that is going on, the highest first; outside of one, the given values alone.
+
+        A subclass may put sources of its own above, between or below them: what they say is bound like all the rest,
+        in any spelling, and has their name as origin.
+        """
+        del settings_cls, env_settings, dotenv_settings, file_secret_settings
+        return sources_of_this_load() or (init_settings,)

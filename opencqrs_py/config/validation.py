@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
+from pydantic_settings import InitSettingsSource
 
-from opencqrs_py.config.entries import Nothing
+from opencqrs_py.config.entries import Origin, OriginKind
 from opencqrs_py.config.names import PREFIX, listed, nearest
-from opencqrs_py.config.origin import Origin, OriginKind
 from opencqrs_py.config.placeholders import has_placeholder
 from opencqrs_py.config.problems import Code, Findings
-from opencqrs_py.config.settings import GROUPS, Settings, bound_values
-from opencqrs_py.config.sources.variables import variable_name
-from opencqrs_py.config.tree import Leaf, ListLeaf, Node, Path, Section, display, node_at, tree_of
+from opencqrs_py.config.settings import GROUPS, Settings
+from opencqrs_py.config.sources import nested
+from opencqrs_py.config.variables import variable_name
 from opencqrs_py.model.masking import holds_secret, mask_url
 
 if TYPE_CHECKING:
@@ -21,10 +21,8 @@ if TYPE_CHECKING:
 
     from pydantic_core import ErrorDetails
 
-    from opencqrs_py.config.merging import Merged
-    from opencqrs_py.config.shaping import Bound
-
-__all__ = ["validated"]
+    from opencqrs_py.config.binding import Bound, Merged
+    from opencqrs_py.config.keys import Index, Path, Setting
 
 _LONGEST_SHOWN = 60
 _UNSEEN = "its value cannot be read"
@@ -53,6 +51,7 @@ _PLAIN = {
 def validated(
     model: type[Settings],
     values: Mapping[Path, object],
+    index: Index,
     merged: Merged,
     searched: str,
     findings: Findings,
@@ -62,80 +61,56 @@ def validated(
     Args:
         model: Class of the settings.
         values: Value of each setting that was set, placeholders resolved.
+        index: All settings.
         merged: What was said by whom.
         searched: Where a value could have stood, for those that are missing.
         findings: Takes the problems.
     """
-    root = tree_of(model)
-    token = bound_values.set(_nested(values, root))
+    tree = nested({path: value for path, value in values.items() if value is not None or _takes_none(path, index)})
     try:
-        return model()
+        return model(_build_sources=((InitSettingsSource(model, init_kwargs=tree),), {}))
     except ValidationError as error:
         for detail in error.errors(include_url=False, include_input=False):
-            _report(detail, merged, searched, root, findings)
+            _report(detail, merged, searched, index, findings)
         return None
-    finally:
-        bound_values.reset(token)
 
 
-def _nested(values: Mapping[Path, object], root: Section) -> dict[str, Any]:
-    """Return the values as nested mappings by field name; what is reset to its default is left out."""
-    tree: dict[str, Any] = {}
-    for path, value in values.items():
-        node = node_at(root, path)
-        if value is Nothing.SECTION:
-            _below(tree, path)
-        elif value is not None or (isinstance(node, Leaf) and node.nullable) or path[0] == "event_handling":
-            _below(tree, path[:-1])[path[-1]] = value
-    return tree
+def _takes_none(path: Path, index: Index) -> bool:
+    """Return whether ``None`` means something: it is a value, or resets what a group inherits."""
+    return path[0] == GROUPS[0] or index.at(path).nullable
 
 
-def _below(tree: dict[str, Any], path: Path) -> dict[str, Any]:
-    for name in path:
-        tree = tree.setdefault(name, {})
-    return tree
-
-
-def _report(detail: ErrorDetails, merged: Merged, searched: str, root: Section, findings: Findings) -> None:
+def _report(detail: ErrorDetails, merged: Merged, searched: str, index: Index, findings: Findings) -> None:
     location = tuple(str(part) for part in detail["loc"])
-    path = _known_part(location, root)
+    path = _known_part(location, index)
     if path[:2] == GROUPS and len(path) == len(GROUPS) + 3 and path not in merged.stacks:
         return  # what the group inherits is refused where the standard says it
-    key = display(root, path) or PREFIX
-    node, bound = node_at(root, path), merged.winner(path)
+    key = index.display(path) or PREFIX
+    setting, bound = index.at(path), merged.winner(path)
     if detail["type"] == "missing":
         fix = f"set it in a file, as a variable ({variable_name(path)}) or with --set {key}=…"
         findings.error(Code.VALUE_MISSING, f"{key} has no value", searched, fix)
         return
-    if detail["type"] in {"extra_forbidden", "unexpected_keyword_argument"}:
-        what = f"{key} has no setting {location[len(path)]}"
-        findings.error(Code.UNKNOWN_KEY, what, _place(path, bound, merged), "remove it")
-        return
-    is_seen = bound is not None and not _is_secret(path, node, bound)
+    is_seen = bound is not None and not _is_secret(path, setting, bound)
     is_quoted = bound is not None and is_seen and not has_placeholder(str(bound.value))
-    code, reason, fix = _explained(detail, node, bound if is_quoted else None)
+    code, reason, fix = _explained(detail, setting, bound if is_quoted else None)
     said = f"be {_shown(bound.value)}" if bound is not None and is_seen else "be used"
     findings.error(code, f"{key} cannot {said}: {reason}", _place(path, bound, merged), fix)
 
 
-def _known_part(location: Path, root: Section) -> Path:
-    """Return the beginning of pydantic's ``location`` that is a path of the tree; list items have none."""
-    path: Path = ()
-    node: Node = root
-    for name in location:
-        if isinstance(node, Leaf | ListLeaf) or (isinstance(node, Section) and name not in _names(node)):
-            break
-        path, node = (*path, name), node_at(node, (name,))
-    return path
+def _known_part(location: Path, index: Index) -> Path:
+    """Return the beginning of pydantic's ``location`` that is a path of a setting; list items have none."""
+    for length in range(len(location), 0, -1):
+        try:
+            index.at(location[:length])
+        except KeyError:
+            continue
+        return location[:length]
+    return ()
 
 
-def _names(section: Section) -> set[str]:
-    return {child.name for child in section.children.values()}
-
-
-def _is_secret(path: Path, node: Node, bound: Bound) -> bool:
-    is_url = isinstance(node, Leaf) and (node.secret or node.fact.is_url)
-    return is_url or bound.origin.is_secret or holds_secret(path[-1])
+def _is_secret(path: Path, setting: Setting, bound: Bound) -> bool:
+    return setting.secret or setting.fact.is_url or bound.origin.is_secret or holds_secret(path[-1])
 
 
 def _shown(value: object) -> str:
@@ -151,23 +126,22 @@ def _place(path: Path, bound: Bound | None, merged: Merged) -> Origin | str:
     return next(below, Origin(OriginKind.SOURCE))
 
 
-def _explained(detail: ErrorDetails, node: Node, quoted: Bound | None) -> tuple[Code, str, str]:
+def _explained(detail: ErrorDetails, setting: Setting, quoted: Bound | None) -> tuple[Code, str, str]:
     """Return code, reason and fix; when the value must not be quoted (``None``), they do not."""
     kind, context = detail["type"], detail.get("ctx", {})
     if kind == "opencqrs":
         unseen = (_UNSEEN, context["fix_unseen"]) if quoted is None and context["fix_unseen"] else None
         return Code(context["code"]), *(unseen or (context["reason"], context["fix"]))
     if kind == "enum":
-        return Code.CHOICE, "there is no such choice", _choices(node, quoted)
+        return Code.CHOICE, "there is no such choice", _choices(setting, quoted)
     if kind.startswith(("greater_than", "less_than")):
         return Code.RANGE, *_limit(kind, context)
     return Code.VALUE, *_PLAIN.get(kind, (detail["msg"].removeprefix("Value error, "), ""))
 
 
-def _choices(node: Node, quoted: Bound | None) -> str:
-    choices = node.choices if isinstance(node, Leaf) else ()
-    close = nearest(str(quoted.value), choices) if quoted else None
-    return f"use one of {listed(choices)}" + (f"; nearest: {close}" if close else "")
+def _choices(setting: Setting, quoted: Bound | None) -> str:
+    close = nearest(str(quoted.value), setting.choices) if quoted else None
+    return f"use one of {listed(setting.choices)}" + (f"; nearest: {close}" if close else "")
 
 
 def _limit(kind: str, context: Mapping[str, Any]) -> tuple[str, str]:

@@ -5,13 +5,15 @@ Pydantic is loaded only where it validates: the values themselves travel to work
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from enum import Enum
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from opencqrs_py.config.durations import INFINITE, checked_seconds, is_infinite, parse_duration
+from opencqrs_py.config.durations import INFINITE, checked_seconds, duration_text, is_infinite, parse_duration
 from opencqrs_py.config.problems import Code
 from opencqrs_py.model.mistaken_urls import url_mistake
 
@@ -228,3 +230,36 @@ Name = Annotated[str, Reads(_name, {"type": "string"})]
 """Name of a provider of the assembly container."""
 Position = Annotated[str, Reads(_position, {"type": ["string", "integer"]})]
 """Where a group without progress starts to read."""
+
+_NEEDS_QUOTES = re.compile(r"^$|^\s|\s$|^[-?:,\[\]{}#&*!|>'\"%@`]|: |:$| #|^(?:~|null)$", re.IGNORECASE)
+
+
+def written(value: object, fact: Fact = NO_FACT) -> str:
+    """Return ``value`` as YAML text.
+
+    Args:
+        value: A validated value, or a list of such.
+        fact: What the model says of the setting.
+    """
+    match value:
+        case None:
+            return fact.none
+        case float() | int() if fact.is_duration:
+            return duration_text(float(value))
+        case list() | tuple():
+            return f"[{', '.join(written(item) for item in value)}]"
+        case bool() | float() | Enum():
+            return _plain(value)
+        case _:
+            text = str(value)
+            return json.dumps(text, ensure_ascii=False) if _NEEDS_QUOTES.search(text) else text
+
+
+def _plain(value: bool | float | Enum) -> str:  # noqa: FBT001
+    match value:
+        case bool():
+            return str(value).lower()
+        case Enum():
+            return str(value.value)
+        case number:
+            return str(int(number)) if number.is_integer() else repr(number)

@@ -9,8 +9,8 @@ from typing import Any
 
 from opencqrs_py.assembly.handler_classes import methods_of
 from opencqrs_py.assembly.members import Member, marks_of, members_of
-from opencqrs_py.config.names import canonical
 from opencqrs_py.model.handler import HANDLER_ATTRIBUTE
+from opencqrs_py.model.naming import canonical
 
 __all__ = ["choose"]
 

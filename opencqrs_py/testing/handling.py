@@ -17,10 +17,10 @@ from typing import Any, Self
 from opencqrs_py.adapters.memory import InMemoryEventStore
 from opencqrs_py.adapters.sql import Database, DatabaseTransactions, Engine
 from opencqrs_py.assembly.discovery import discover_members
-from opencqrs_py.config.names import canonical
 from opencqrs_py.engines.parts import ProcessorOptions
 from opencqrs_py.engines.processor import EventHandlingProcessor
 from opencqrs_py.model.event import Event
+from opencqrs_py.model.naming import canonical
 from opencqrs_py.model.partition import Partition
 from opencqrs_py.model.progress import ProcessorState
 from opencqrs_py.processing.backoff import FixedBackOff

@@ -4,10 +4,10 @@ from typing import Annotated, Any
 
 import pytest
 from pydantic import Field, field_validator, model_validator
-from pydantic_settings import InitSettingsSource
+from pydantic_settings import InitSettingsSource, PydanticBaseSettingsSource
 
-from opencqrs_py.config import Settings
-from opencqrs_py.config.settings import Section
+from opencqrs_py.config import FetchSettings, GroupSettings, Settings
+from opencqrs_py.config.settings import EventHandlingSettings, Section
 from opencqrs_py.config.value_types import Duration, Fact
 
 
@@ -143,13 +143,120 @@ def test_a_source_of_the_users_own_merges_below_the_others(project):
     assert str(configuration.origin("event-handling.groups.books.fetch.recursive")) == "settings given in code"
 
 
+class Vault(PydanticBaseSettingsSource):
+    """A source as the documentation of pydantic-settings has it."""
+
+    def __init__(self, settings_cls, values):
+        super().__init__(settings_cls)
+        self.values = values
+
+    def get_field_value(self, field, field_name):
+        return self.values.get(field_name), field_name, False
+
+    def __call__(self):
+        return self.values
+
+
+def with_vault(place, values):
+    class Vaulted(Settings):
+        @classmethod
+        def settings_customise_sources(cls, settings_cls, **sources):
+            ours = super().settings_customise_sources(settings_cls, **sources)
+            at = {"highest": 0, "lowest": len(ours)}.get(place)
+            at = ours.index(sources[place]) if at is None else at
+            return (*ours[:at], Vault(settings_cls, values), *ours[at:])
+
+    return Vaulted
+
+
+MASTERS = {
+    "environ": {"OPENCQRS__SPARK__MASTER": "environ"},
+    "dotenv": "OPENCQRS__SPARK__MASTER=dotenv",
+    "file": "opencqrs.spark.master: file",
+}
+
+
+@pytest.mark.parametrize(
+    ("place", "given", "winner"),
+    [
+        ("highest", ("environ", "dotenv", "file"), "vault"),
+        ("env_settings", ("environ", "dotenv", "file"), "vault"),
+        ("dotenv_settings", ("environ", "dotenv", "file"), "environ"),
+        ("dotenv_settings", ("dotenv", "file"), "vault"),
+        ("lowest", ("file",), "file"),
+        ("lowest", (), "vault"),
+    ],
+)
+def test_a_source_of_the_users_own_ranks_where_it_is_put(project, place, given, winner):
+    if "file" in given:
+        project.yaml(MASTERS["file"])
+    if "dotenv" in given:
+        project.write(".env", MASTERS["dotenv"])
+    configuration = project.load(
+        settings_class=with_vault(place, {"spark": {"master": "vault"}}),
+        environ=MASTERS["environ"] if "environ" in given else {},
+    )
+    assert configuration.settings.spark.master == winner
+    shown = [configuration.value("spark.master"), *configuration.losers("spark.master")]
+    assert [str(each.origin) for each in shown if each.value == "vault"] == ["source Vault"]
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"opencqrs.eventHandling.groups.BOOKS.fetch.subject": "/vault"},
+        {"event-handling": {"groups": {"books": {"fetch.subject": "${WHERE}"}}}},
+        {"event_handling": {"groups": {"Books": {"fetch": FetchSettings(subject="/vault")}}}},
+        {"event_handling": EventHandlingSettings(groups={"Books": GroupSettings(fetch=FetchSettings("/vault"))})},
+    ],
+)
+def test_a_source_of_the_users_own_is_bound_like_all_others(project, values):
+    project.yaml("opencqrs.event-handling.groups.Books.life-cycle.partitions: 2")
+    books = project.load(settings_class=with_vault("highest", values), environ={"WHERE": "/vault"}).group("books")
+    assert (books.name, books.fetch.subject, books.life_cycle.partitions) == ("Books", "/vault", 2)
+
+
+def test_a_source_of_the_users_own_can_choose_profiles(project):
+    project.yaml("opencqrs.profiles.active: b").write("application-a.yaml", "{}").write("application-b.yaml", "{}")
+    values = {"profiles": {"active": ["a"]}}
+    assert project.load(settings_class=with_vault("highest", values)).profiles == ("a",)
+    assert project.load(settings_class=with_vault("lowest", values)).profiles == ("b",)
+
+
+def test_our_sources_are_sources_of_pydantic_settings(project):
+    found = {}
+
+    class Watched(Settings):
+        @classmethod
+        def settings_customise_sources(cls, settings_cls, **sources):
+            ours = super().settings_customise_sources(settings_cls, **sources)
+            found.update({type(source).__name__: source for source in ours})
+            return ours
+
+    project.yaml("opencqrs.spark.master: file").write(".env", MASTERS["dotenv"])
+    project.load(settings_class=Watched, environ=MASTERS["environ"], overrides=["spark.master=argument"])
+    assert all(isinstance(source, PydanticBaseSettingsSource) for source in found.values())
+    assert {name: source().get("spark", {}).get("master") for name, source in found.items()} == {
+        "TestSource": None,
+        "ArgumentSource": "argument",
+        "InlineJsonSource": None,
+        "EnvironmentSource": "environ",
+        "SecretsSource": None,
+        "DotenvSource": "dotenv",
+        "FilesSource": "file",
+        "DefaultsSource": None,
+    }
+    source = found["EnvironmentSource"]
+    assert source.get_field_value(Settings.model_fields["spark"], "spark") == ({"master": "environ"}, "spark", False)
+
+
 @pytest.mark.parametrize(
     ("values", "what"),
     [
-        ({"spark": {"mastr": "x"}}, "spark has no setting mastr"),
-        ({"nothing": 1}, "opencqrs has no setting nothing"),
-        ({"spark": {"master": 3.5j}}, "spark.master cannot be used: it is no text"),
-        ({"spark": 3}, "spark cannot be used: it is no section"),
+        ({"spark": {"mastr": "x"}}, "there is no setting spark.mastr"),
+        ({"nothing": 1}, "there is no setting nothing"),
+        ({"spark": {"master": 3.5j}}, "spark.master cannot be '3.5j': it is no text"),
+        ({"spark": 3}, "spark is a section, not a single value or a list"),
     ],
 )
 def test_what_is_wrong_in_a_source_of_the_users_own_is_reported(project, values, what):

@@ -12,25 +12,26 @@ import yaml
 from pydantic import Field
 
 from opencqrs_py.config import EffectiveGroup, Settings, load
-from opencqrs_py.config.reference import application_yaml, reference_files, settings_page
+from opencqrs_py.config.keys import index_of
 from opencqrs_py.config.schema import json_schema
 from opencqrs_py.config.settings import Section
-from opencqrs_py.config.tree import display, leaves, tree_of
 from opencqrs_py.config.value_types import Fact
 
 ROOT = Path(__file__).parents[2]
+REFERENCE = runpy.run_path(str(ROOT / "config" / "reference.py"))
+application_yaml, settings_page = REFERENCE["application_yaml"], REFERENCE["settings_page"]
+reference_files = REFERENCE["reference_files"]
 
 
 @pytest.mark.parametrize("name", sorted(reference_files()))
 def test_the_committed_file_is_current(name):
-    fix = "run: python -m opencqrs_py.config.reference ."
+    fix = "run: python config/reference.py"
     assert (ROOT / name).read_text(encoding="utf-8") == reference_files()[name], fix
 
 
-def test_the_files_are_written_anew_by_running_the_module(tmp_path, monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["reference", str(tmp_path)])
-    monkeypatch.delitem(sys.modules, "opencqrs_py.config.reference")
-    runpy.run_module("opencqrs_py.config.reference", run_name="__main__")
+def test_running_the_script_writes_the_files(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["reference.py", str(tmp_path)])
+    runpy.run_path(str(ROOT / "config" / "reference.py"), run_name="__main__")
     written = {str(file.relative_to(tmp_path)) for file in tmp_path.rglob("*.*") if file.is_file()}
     assert written == set(reference_files())
 
@@ -46,7 +47,7 @@ def test_the_sample_file_equals_the_built_in_defaults(project):
 
 
 def test_the_sample_file_lists_every_key_with_a_comment():
-    keys = {display(tree_of(Settings), path) for path, _ in leaves(tree_of(Settings))}
+    keys = {setting.key for setting in index_of(Settings).settings()}
     lines = [line.strip() for line in application_yaml().splitlines()]
     named = [line.removeprefix("# ").partition(":")[0] for line in lines if re.match(r"(?:# )?[a-z-]+:", line)]
     assert {key.rpartition(".")[2] for key in keys} <= set(named)
@@ -70,7 +71,8 @@ def dotted(tree, prefix=""):
 @pytest.mark.parametrize("column", [1, 2])
 def test_every_variable_on_the_page_sets_its_setting(project, column):
     rows = re.findall(r"^\| `(\S+)` \| `(OPENCQRS\S+)` \| `(\S+)` \|$", settings_page(), re.MULTILINE)
-    every = [path for path, _ in leaves(tree_of(Settings)) if path[-1] != "on_profile" and path[1] != "groups"]
+    paths = [setting.path for setting in index_of(Settings).settings()]
+    every = [path for path in paths if path[-1] != "on_profile" and path[1] != "groups"]
     of_groups = [path for path in every if path[:2] == ("event_handling", "standard")]
     assert len(rows) == len(every) + len(of_groups)
     values = {

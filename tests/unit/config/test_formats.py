@@ -2,12 +2,11 @@
 
 import pytest
 
-from opencqrs_py.config.entries import Nothing
-from opencqrs_py.config.origin import Origin, OriginKind
+from opencqrs_py.config.entries import Nothing, Origin, OriginKind
 from opencqrs_py.config.problems import Findings
-from opencqrs_py.config.sources.properties_file import properties_documents
-from opencqrs_py.config.sources.toml_file import toml_documents
-from opencqrs_py.config.sources.yaml_file import yaml_documents
+from opencqrs_py.config.properties_file import properties_documents
+from opencqrs_py.config.toml_file import toml_documents
+from opencqrs_py.config.yaml_file import yaml_documents
 
 FILE = Origin(OriginKind.FILE, "f")
 

@@ -1,6 +1,7 @@
 import pytest
 
-from opencqrs_py.config.names import alike, canonical, kebab, letters_and_digits, listed, nearest, split_key
+from opencqrs_py.config.names import kebab, letters_and_digits, listed, nearest, split_key
+from opencqrs_py.model.naming import canonical
 
 
 @pytest.mark.parametrize("name", ["life-cycle", "lifeCycle", "life_cycle", "LIFE_CYCLE", "LifeCycle", "LIFECYCLE"])
@@ -38,11 +39,6 @@ def test_keys_are_split_at_dots_outside_of_brackets(key, pieces):
 def test_the_nearest_name_is_found_in_any_spelling():
     assert nearest("AUTO_STRAT", ["auto-start", "controller"]) == "auto-start"
     assert nearest("something", ["auto-start", "controller"]) is None
-
-
-def test_likeness_is_between_nothing_and_one():
-    assert alike("abc", "abc") == 1
-    assert alike("abc", "xyz") == 0
 
 
 def test_lists_stop_at_ten():

@@ -4,7 +4,6 @@ import pytest
 
 import opencqrs_py.config
 from opencqrs_py.config import EffectiveGroup, Origin, OriginKind, Settings
-from opencqrs_py.config.settings import BoundSource
 
 
 @pytest.mark.parametrize("name", opencqrs_py.config.__all__)
@@ -31,12 +30,6 @@ def test_settings_survive_pickling():
     copy = pickle.loads(pickle.dumps(settings))
     assert copy == settings
     assert copy.event_handling.said_of("books") == {("retry", "max_elapsed_time"): "infinite"}
-
-
-def test_the_source_of_the_binder_is_empty_outside_of_a_load():
-    source = BoundSource(Settings)
-    assert source() == {}
-    assert source.get_field_value(Settings.model_fields["spark"], "spark") == (None, "spark", False)
 
 
 def test_a_group_is_a_value():

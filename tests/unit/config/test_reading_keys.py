@@ -2,21 +2,20 @@
 
 import pytest
 
-from opencqrs_py.config.addressing import path_of
-from opencqrs_py.config.free_names import FreeNamesInUse
-from opencqrs_py.config.guessing import DeadEnd, best_guess, dead_end
-from opencqrs_py.config.matching import Dialect, readings
+from opencqrs_py.config.entries import Entry, Origin, OriginKind
+from opencqrs_py.config.keys import FreeNames, Kind, Spelling, index_of
 from opencqrs_py.config.names import kebab, split_key
+from opencqrs_py.config.problems import Findings
 from opencqrs_py.config.settings import Settings
-from opencqrs_py.config.sources.variables import keys_of_variable, variable_name
-from opencqrs_py.config.tree import Leaf, display, node_at, steps, tree_of
+from opencqrs_py.config.suggestions import report_unknown
+from opencqrs_py.config.variables import spellings_of_variable, variable_name
 
-ROOT = tree_of(Settings)
+INDEX = index_of(Settings)
 GROUPS = ("event_handling", "groups")
 
 
 def key(*written):
-    return tuple(split_key(each) for each in written)
+    return Spelling.of([split_key(each) for each in written])
 
 
 @pytest.mark.parametrize(
@@ -40,22 +39,22 @@ def key(*written):
     ],
 )
 def test_a_dotted_key_means_every_setting_that_it_can(written, paths):
-    assert [reading.path for reading in readings(ROOT, key(*written), Dialect.DOTTED)] == paths
+    assert [reading.path for reading in INDEX.readings(key(*written))] == paths
 
 
 @pytest.mark.parametrize(
     ("name", "keys"),
     [
-        ("OPENCQRS__A_B__C", [(("A_B",), ("C",)), (("A", "B", "C"),)]),
-        ("OPENCQRS_A_B", [(("A", "B"),)]),
-        ("OPENCQRS___A___B__", [(("A",), ("B",)), (("A", "B"),)]),
+        ("OPENCQRS__A_B__C", [("A_B", "C"), ("A", "B", "C")]),
+        ("OPENCQRS_A_B", [("A", "B")]),
+        ("OPENCQRS___A___B__", [("A", "B"), ("A", "B")]),
         ("OPENCQRS", [()]),
         ("OPENCQRS_", [()]),
-        ("opencqrs.a-b.c", [(("a-b", "c"),)]),
+        ("opencqrs.a-b.c", [("a-b", "c")]),
     ],
 )
 def test_a_variable_is_split_at_two_underscores_then_at_one(name, keys):
-    assert [split for split, _ in keys_of_variable(name)] == keys
+    assert [spelling.pieces for spelling in spellings_of_variable(name)] == keys
 
 
 def test_the_recommended_variable_of_a_setting():
@@ -75,63 +74,86 @@ def test_the_recommended_variable_of_a_setting():
     ],
 )
 def test_paths_are_shown_as_dotted_keys_that_can_be_read_back(path, shown):
-    assert display(ROOT, path) == shown
-    assert path_of(shown or "opencqrs", ROOT, FreeNamesInUse()) == path
+    assert INDEX.display(path) == shown
+    assert INDEX.path_of(shown or "opencqrs", FreeNames()) == path
 
 
 def test_a_key_prefers_the_name_that_is_in_use():
-    names = FreeNamesInUse()
-    assert path_of("event-handling.groups.a.fetch", ROOT, names) == (*GROUPS, "a", "fetch")
+    names = FreeNames()
+    assert INDEX.path_of("event-handling.groups.a.fetch", names) == (*GROUPS, "a", "fetch")
     names.add(GROUPS, "A.Fetch")
-    assert path_of("event-handling.groups.a.fetch", ROOT, names) == (*GROUPS, "A.Fetch")
-    assert path_of("nothing", ROOT, names) is None
+    assert INDEX.path_of("event-handling.groups.a.fetch", names) == (*GROUPS, "A.Fetch")
+    assert INDEX.path_of("nothing", names) is None
 
 
 @pytest.mark.parametrize("path", [("nothing",), ("spark", "master", "deep"), ("profiles", "active", "0")])
 def test_a_path_that_does_not_exist_is_a_key_error(path):
     with pytest.raises(KeyError):
-        node_at(ROOT, path)
+        INDEX.at(path)
     with pytest.raises(KeyError):
-        list(steps(ROOT, (*path, "deeper")))
+        INDEX.display((*path, "deeper"))
 
 
-def test_the_node_of_a_path():
-    assert node_at(ROOT, ()) is ROOT
-    assert isinstance(node_at(ROOT, ("spark", "conf", "any")), Leaf)
+def test_the_setting_of_a_path():
+    assert INDEX.at(()) is INDEX.root
+    assert INDEX.at(("spark", "conf", "any")).kind is Kind.VALUE
+    assert INDEX.at((*GROUPS, "any", "retry", "max_attempts")).fact.none == "infinite"
+    assert INDEX.at(("spark", "master")).default == "local[*]"
+
+
+ROOTS = f"use one of {', '.join(sorted(map(kebab, Settings.model_fields)))}"
+SECTIONS = "use one of fetch, life-cycle, processing, progress, retry, sequence"
 
 
 @pytest.mark.parametrize(
-    ("written", "end"),
+    ("written", "key", "place", "fix"),
     [
-        (["zzz"], DeadEnd((("zzz",),), (), tuple(sorted(map(kebab, Settings.model_fields))))),
-        (["spark.zzz.a"], DeadEnd((("zzz", "a"),), ("spark",), ("allow-unauthenticated", "conf", "master"))),
-        (["spark", "master", "a", "b"], DeadEnd((("a",), ("b",)), ("spark", "master"))),
+        (["zzz"], "zzz", 0, ROOTS),
+        (["spark.zzz.a"], "spark.zzz", 0, "use one of allow-unauthenticated, conf, master"),
+        (["spark", "master", "a", "b"], "spark.master.a", 2, "put nothing below spark.master"),
+        (["event-handling.groups.a.z"], "event-handling.groups.a.z", 0, SECTIONS),
+        (["event-handling", "groups", "a.b", "z"], "event-handling.groups.a.b", 2, SECTIONS),
+        (["sparc.mastr"], "sparc", 0, "did you mean spark?"),
+        (["spark", "mastr"], "spark.mastr", 1, "did you mean spark.master?"),
         (
-            ["event-handling.groups.a.z"],
-            DeadEnd((("z",),), (*GROUPS, "a"), ("fetch", "life-cycle", "processing", "progress", "retry", "sequence")),
+            ["event-handling.groups.a.fetsch.subject"],
+            "event-handling.groups.a.fetsch",
+            0,
+            "did you mean event-handling.groups.a.fetch?",
+        ),
+        (
+            ["event-handling", "groups", "a.b", "fetch", "subjekt"],
+            "event-handling.groups[a.b].fetch.subjekt",
+            4,
+            "did you mean event-handling.groups[a.b].fetch.subject?",
+        ),
+        (["profile.active[0]"], "profile", 0, "did you mean profiles?"),
+        (
+            ["event-handling.standard.policy"],
+            "event-handling.standard.policy",
+            0,
+            "did you mean event-handling.standard.retry.policy?",
         ),
     ],
 )
-def test_where_a_key_goes_wrong(written, end):
-    assert dead_end(ROOT, key(*written)) == end
+def test_where_a_key_goes_wrong_and_what_it_was_meant_to_be(written, key, place, fix):
+    origins = tuple(Origin(OriginKind.ARGUMENT, str(number)) for number in range(len(written)))
+    entry, findings = Entry(tuple(written), "x", origins[-1], origins), Findings()
+    report_unknown(entry, [Spelling.of([split_key(each) for each in written])], INDEX, FreeNames(), findings)
+    (error,) = findings.unknown.values()
+    assert (error.what, error.where, error.fix) == (f"there is no setting {key}", f"argument {place}", fix)
 
 
 @pytest.mark.parametrize(
-    ("written", "path", "wrong"),
+    ("name", "meant"),
     [
-        (["sparc.mastr"], ("spark", "master"), 1),
-        (["spark.mastr"], ("spark", "master"), 2),
-        (["event-handling.groups.a.fetsch.subject"], (*GROUPS, "a", "fetch", "subject"), 4),
-        (["event-handling", "groups", "a.b", "fetch", "subjekt"], (*GROUPS, "a.b", "fetch", "subject"), 5),
-        (["profile.active[0]"], ("profiles", "active"), 1),
-        (["spark", "master"], ("spark", "master"), 0),
-        (["profiles.activ.first"], None, 0),
-        (["spark.master.deep"], None, 0),
-        (["xyz"], None, 0),
-        (["event-handling.standard.policy"], ("event_handling", "standard", "retry", "policy"), 3),
-        (["event-handling.standard.policy.deep"], None, 0),
+        ("OPENCQRS_EVENTHANDLING_GROUPS_BOOK_CATALOG_FETCH_SUBJCT", "GROUPS__BOOK_CATALOG__FETCH__SUBJECT"),
+        ("OPENCQRS__EVENT_HANDLIN__GROUPS__BOOK_CATALOG__FETCH__SUBJECT", "GROUPS__BOOK_CATALOG__FETCH__SUBJECT"),
+        ("OPENCQRS_EVENT_HANDLING_STANDARD_RETRY_MAXATTEMPT", "STANDARD__RETRY__MAX_ATTEMPTS"),
     ],
 )
-def test_what_a_misspelt_key_was_meant_to_be(written, path, wrong):
-    guess = best_guess(ROOT, key(*written), Dialect.DOTTED, frozenset())
-    assert (guess.path, guess.wrong) == (path, wrong) if path else guess is None
+def test_a_misspelt_variable_gets_the_setting_with_the_most_similar_letters(name, meant):
+    entry, findings = Entry((name,), "x", Origin(OriginKind.VARIABLE, name)), Findings()
+    report_unknown(entry, list(spellings_of_variable(name)), INDEX, FreeNames(), findings)
+    (error,) = findings.unknown.values()
+    assert error.fix == f"did you mean OPENCQRS__EVENT_HANDLING__{meant}?"

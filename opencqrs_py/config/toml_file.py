@@ -8,13 +8,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from opencqrs_py.config.entries import Entry, flattened
-from opencqrs_py.config.limits import MOST_LEVELS
-from opencqrs_py.config.problems import Code, Findings
+from opencqrs_py.config.problems import MOST_LEVELS, Code, Findings
 
 if TYPE_CHECKING:
-    from opencqrs_py.config.origin import Origin
+    from opencqrs_py.config.entries import Origin
 
-__all__ = ["toml_documents"]
 
 _HEADER = re.compile(r"^\s*\[(?!\[)\s*(?P<key>[^\]]+?)\s*\]\s*(?:#.*)?$")
 _KEY = re.compile(

@@ -1,37 +1,30 @@
+# ruff: noqa: INP001 a script
 """The reference of all settings, written from the models: sample file, JSON Schema, and a page for the documents.
 
-``python -m opencqrs_py.config.reference FOLDER`` writes the three files anew; a test says when that is needed.
+``python config/reference.py [FOLDER]`` writes the three files, into this repository if no folder is given; a test says
+when that is needed.
 """
 
 from __future__ import annotations
 
 import json
 import sys
-from pathlib import Path as FilePath
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
-from opencqrs_py.config.defaults import built_in
-from opencqrs_py.config.names import PREFIX, canonical, kebab
+from opencqrs_py.config.keys import Index, Kind, Setting, index_of
+from opencqrs_py.config.names import PREFIX, kebab
 from opencqrs_py.config.schema import json_schema
-from opencqrs_py.config.settings import Settings
-from opencqrs_py.config.sources.variables import INLINE_JSON
-from opencqrs_py.config.tree import Child, FreeNames, Leaf, ListLeaf, Path, Section, fields_of, leaves, node_at, tree_of
-from opencqrs_py.config.value_types import NO_FACT
-from opencqrs_py.config.writing import written
+from opencqrs_py.config.settings import GROUPS, STANDARD, Settings
+from opencqrs_py.config.value_types import written
+from opencqrs_py.config.variables import INLINE_JSON
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-__all__ = ["application_yaml", "reference_files", "settings_page", "write"]
-
-_STANDARD: Path = ("event_handling", "standard")
-_OF_GROUP: Path = ("event_handling", "groups", "<group>")
-
+_OF_GROUP = (*GROUPS, "<group>")
 _YAML_HEAD = """\
 # yaml-language-server: $schema=application.schema.json
 #
 # Every setting with its built-in default: a file to copy from, in which nothing needs to stand.
-# Made by: python -m opencqrs_py.config.reference .
+# Made by: python config/reference.py
 """
 _YAML_GROUPS = """\
     # Settings of single groups, by group name: all those of standard, each of them instead of the standard.
@@ -43,7 +36,7 @@ _YAML_GROUPS = """\
 _PAGE_HEAD = """\
 # Settings
 
-<!-- Made by: python -m opencqrs_py.config.reference . -->
+<!-- Made by: python config/reference.py -->
 
 All keys stand below `opencqrs` and may be written in kebab, snake or camel case. A group's setting is its own
 (`event-handling.groups.<group>.…`), else the standard (`event-handling.standard.…`), else the built-in default,
@@ -113,7 +106,7 @@ def reference_files() -> dict[str, str]:
     }
 
 
-def write(folder: FilePath) -> None:
+def write(folder: Path) -> None:
     """Write the files of the reference into the repository at ``folder``."""
     for name, text in reference_files().items():
         file = folder / name
@@ -123,84 +116,70 @@ def write(folder: FilePath) -> None:
 
 def application_yaml() -> str:
     """Return a YAML file with every setting, its default, its unit, and one comment."""
-    root = tree_of(Settings)
-    return f"{_YAML_HEAD}{PREFIX}:\n" + "".join(_yaml_section(root, root, ()))
+    index = index_of(Settings)
+    return f"{_YAML_HEAD}{PREFIX}:\n" + "".join(_yaml_section(index, index.root))
 
 
 def settings_page() -> str:
     """Return the page of all settings and variables, in Markdown."""
-    root = tree_of(Settings)
-    paths = [path for path, _ in leaves(root)]
-    general = [path for path in paths if path[0] != "event_handling"]
-    of_groups = [path for path in paths if path[:2] == _STANDARD]
-    variables = [path for path in general if not _is_of_documents(root, path)]
-    variables += [(*level, *path[2:]) for level in (_STANDARD, _OF_GROUP) for path in of_groups]
+    every = list(index_of(Settings).settings())
+    general = [each for each in every if each.path[0] != GROUPS[0]]
+    of_groups = [each for each in every if each.path[:2] == STANDARD]
+    variables = [(each.path, each.kind) for each in general if not each.fact.in_documents_only]
+    variables += [((*level, *each.path[2:]), each.kind) for level in (STANDARD, _OF_GROUP) for each in of_groups]
     return "\n".join(
         (
             _PAGE_HEAD + _VALUES,
-            _GENERAL_HEAD + "".join(_setting_row(root, path, 0) for path in general),
-            _GROUPS_HEAD + "".join(_setting_row(root, path, 2) for path in of_groups),
-            _VARIABLES_HEAD + "".join(_variable_row(root, path) for path in variables),
+            _GENERAL_HEAD + "".join(_setting_row(each, 0) for each in general),
+            _GROUPS_HEAD + "".join(_setting_row(each, 2) for each in of_groups),
+            _VARIABLES_HEAD + "".join(_variable_row(*each) for each in variables),
             _PAGE_FOOT,
         )
     )
 
 
-def _yaml_section(root: Section, section: Section, path: Path) -> Iterator[str]:
-    pad = "  " * (len(path) + 1)
-    for child in section.children.values():
-        below = (*path, child.name)
-        if below == _OF_GROUP[:2]:
+def _yaml_section(index: Index, section: Setting) -> Iterator[str]:
+    pad = "  " * (len(section.path) + 1)
+    for child in (index.at((*section.path, name)) for name in section.names):
+        name = kebab(child.path[-1])
+        if child.path == GROUPS:
             yield _YAML_GROUPS
             continue
-        yield f"{pad}# {_meaning(section, child)}\n"
-        if isinstance(child.node, Section):
-            yield f"{pad}{kebab(child.name)}:\n"
-            yield from _yaml_section(root, child.node, below)
-        elif _is_of_documents(root, below):
-            yield f"{pad}# {kebab(child.name)}: prod and not (eu or us)\n"
+        yield f"{pad}# {_meaning(child)}\n"
+        if child.kind is Kind.SECTION:
+            yield f"{pad}{name}:\n"
+            yield from _yaml_section(index, child)
+        elif child.fact.in_documents_only:
+            yield f"{pad}# {name}: prod and not (eu or us)\n"
         else:
-            yield f"{pad}{kebab(child.name)}: {_default(root, below)}\n"
+            yield f"{pad}{name}: {_default(child)}\n"
 
 
-def _setting_row(root: Section, path: Path, level: int) -> str:
-    section = node_at(root, path[:-1])
-    child = section.children[canonical(path[-1])] if isinstance(section, Section) else None
-    meaning = _meaning(section, child) if isinstance(section, Section) and child else ""
-    key = ".".join(map(kebab, path[level:]))
-    default = _default(root, path)
-    return f"| `{key}` | {'' if default == 'null' else f'`{default}`'} | {meaning} |\n"
+def _setting_row(setting: Setting, level: int) -> str:
+    key = ".".join(map(kebab, setting.path[level:]))
+    default = _default(setting)
+    return f"| `{key}` | {'' if default == 'null' else f'`{default}`'} | {_meaning(setting)} |\n"
 
 
-def _variable_row(root: Section, path: Path) -> str:
+def _variable_row(path: tuple[str, ...], kind: Kind) -> str:
     names = [name.rstrip("_").upper() for name in path]
-    if isinstance(node_at(root, path), FreeNames):
+    if kind is Kind.MAP:
         names.append("<KEY>")
     first = "__".join([PREFIX.upper(), *names])
     second = "_".join([PREFIX.upper(), *(name.replace("_", "") for name in names)])
     return f"| `{'.'.join(map(kebab, path))}` | `{first}` | `{second}` |\n"
 
 
-def _default(root: Section, path: Path) -> str:
-    node = node_at(root, path)
-    if isinstance(node, FreeNames):
-        return "{}"
-    return written(built_in(root, path), node.fact if isinstance(node, Leaf | ListLeaf) else NO_FACT)
+def _default(setting: Setting) -> str:
+    return "{}" if setting.kind is Kind.MAP else written(setting.default, setting.fact)
 
 
-def _meaning(section: Section, child: Child) -> str:
+def _meaning(setting: Setting) -> str:
     """Return what a setting is for, with its unit or its choices."""
-    node = child.node
-    unit = node.fact.unit if isinstance(node, Leaf | ListLeaf) else ""
-    unit = f"One of {', '.join(node.choices)}" if isinstance(node, Leaf) and node.choices else unit
-    description = str(fields_of(section.model)[child.name].description)
+    unit = f"One of {', '.join(setting.choices)}" if setting.choices else setting.fact.unit
+    description = str(setting.info.description) if setting.info else ""
     return f"{description} {unit[0].upper()}{unit[1:]}." if unit else description
 
 
-def _is_of_documents(root: Section, path: Path) -> bool:
-    node = node_at(root, path)
-    return isinstance(node, ListLeaf) and node.fact.in_documents_only
-
-
 if __name__ == "__main__":
-    write(FilePath(sys.argv[1]))
+    write(Path(sys.argv[1]) if sys.argv[1:] else Path(__file__).parents[1])

@@ -14,12 +14,8 @@ from typing import Any, TypeAlias
 
 import yaml
 
-from opencqrs_py.config.entries import Entry, Nothing, Value
-from opencqrs_py.config.limits import MOST_LEVELS, MOST_NODES
-from opencqrs_py.config.origin import Origin
-from opencqrs_py.config.problems import Code, Findings
-
-__all__ = ["yaml_documents"]
+from opencqrs_py.config.entries import Entry, Nothing, Origin, Value
+from opencqrs_py.config.problems import MOST_LEVELS, MOST_NODES, Code, Findings
 
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _NULLS = frozenset({"~", "null", "Null", "NULL"})

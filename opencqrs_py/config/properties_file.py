@@ -16,9 +16,8 @@ from opencqrs_py.config.problems import Code, Findings
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from opencqrs_py.config.origin import Origin
+    from opencqrs_py.config.entries import Origin
 
-__all__ = ["properties_documents"]
 
 _SEPARATOR = re.compile(r"[#!]---\s*")
 _KEY = re.compile(r"((?:\\.|[^\\\s=:])*)\s*[=:]?\s*", re.DOTALL)

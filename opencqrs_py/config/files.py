@@ -1,0 +1,369 @@
+"""Files of settings: which of them apply, in which order, and what they hold.
+
+What is there and cannot be read must not be passed over: a link that leads nowhere is a ConfigMap that is broken.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import stat
+from dataclasses import dataclass, field
+from os.path import normpath
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from opencqrs_py.config.entries import Entry, Layer, LayerKind, Origin, OriginKind, text_items
+from opencqrs_py.config.names import listed, nearest
+from opencqrs_py.config.placeholders import resolved_items
+from opencqrs_py.config.problems import MOST_BYTES, Code, Findings
+from opencqrs_py.config.profiles import applies, mentioned
+from opencqrs_py.config.variables import is_ours
+from opencqrs_py.model.naming import canonical
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from opencqrs_py.config.placeholders import Found
+
+SUFFIXES = (".yaml", ".yml", ".toml", ".properties")
+"""The formats of files; of two files in one folder the later in this list wins."""
+
+_ON_PROFILE = frozenset({"opencqrs.config.onprofile", "opencqrs.config.activate.onprofile"})
+_IMPORT = "opencqrs.config.import"
+_ACTIVE = "opencqrs.profiles.active"
+_NUMBER = re.compile(r"(\.\d+)?\.*$")
+_BRACKETS = str.maketrans("[]", "..")
+_SCHEME = re.compile(r"(?:file|configtree):", re.IGNORECASE)
+_OPTIONAL = "optional:"
+_KINDS = {
+    stat.S_IFDIR: "it is a folder",
+    stat.S_IFIFO: "it is a pipe",
+    stat.S_IFSOCK: "it is a socket",
+    stat.S_IFCHR: "it is a device",
+    stat.S_IFBLK: "it is a device",
+}
+
+
+@dataclass(slots=True)
+class Document:
+    """A part of a file that applies as a whole or not at all.
+
+    Args:
+        file: The file.
+        entries: What it sets.
+        conditions: Expressions of profiles; with none the document always applies.
+        imports: The files and folders that it imports.
+        active: The entries that choose profiles.
+    """
+
+    file: Path
+    entries: list[Entry] = field(default_factory=list)
+    conditions: list[Entry] = field(default_factory=list)
+    imports: list[Entry] = field(default_factory=list)
+    active: list[Entry] = field(default_factory=list)
+
+    def add(self, entry: Entry) -> None:
+        """Add an entry to what the document sets, or to its conditions."""
+        name = _NUMBER.sub("", canonical(".".join(entry.key)).translate(_BRACKETS)).replace("..", ".")
+        if name in _ON_PROFILE:
+            self.conditions.append(entry)
+            return
+        self.entries.append(entry)
+        if name == _IMPORT:
+            self.imports.append(entry)
+        elif name == _ACTIVE:
+            self.active.append(entry)
+
+
+@dataclass(slots=True)
+class FileReader:
+    """Reads folders and files, each once.
+
+    Args:
+        project: Folder that messages name files relative to.
+        findings: Takes the problems.
+    """
+
+    project: Path
+    findings: Findings
+    files: list[Path] = field(default_factory=list)
+    """The files read so far, in the order in which they were read."""
+    _documents: dict[Path, list[Document]] = field(default_factory=dict)
+    _names: dict[Path, frozenset[str]] = field(default_factory=dict)
+
+    def shown(self, path: Path) -> str:
+        """Return how messages call ``path``: relative to the project when it is in there."""
+        return str(path.relative_to(self.project)) if path.is_relative_to(self.project) else str(path)
+
+    def names_in(self, folder: Path) -> frozenset[str]:
+        """Return the names in ``folder``: none if there is no such folder, or it cannot be read, which is noted."""
+        if folder not in self._names:
+            reason = why_no_folder(folder)
+            if reason:
+                self._report_unreadable("folder", reason, self.shown(folder))
+            try:
+                self._names[folder] = frozenset() if reason else frozenset(os.listdir(folder))  # noqa: PTH208 names
+            except (FileNotFoundError, NotADirectoryError):
+                self._names[folder] = frozenset()
+        return self._names[folder]
+
+    def application_files(self, folders: tuple[Path, ...], profile: str | None = None) -> list[Path]:
+        """Return the ``application`` files that are there, from the lowest to the highest.
+
+        Args:
+            folders: Where to look, from the lowest to the highest.
+            profile: Profile whose files are looked for; ``None``: those for all profiles.
+        """
+        name = "application" if profile is None else f"application-{profile}"
+        found: list[Path] = []
+        for folder in folders:
+            there = self.names_in(folder)
+            found += [folder / f"{name}{suffix}" for suffix in SUFFIXES if f"{name}{suffix}" in there]
+        return found
+
+    def text(self, file: Path) -> str | None:
+        """Return the content of ``file``, ``None`` when it cannot be read."""
+        self.files.append(file)
+        try:
+            if reason := why_no_file(file):  # opening a pipe would wait for its writer
+                self._report_unreadable("file", reason, self.shown(file))
+                return None
+            if file.stat().st_size > MOST_BYTES:
+                what = f"the file is larger than {MOST_BYTES // 1024**2} MiB"
+                self.findings.error(Code.TOO_MUCH, what, self.shown(file), "check that it is the file that you mean")
+                return None
+            return file.read_bytes().decode("utf-8-sig")
+        except OSError as error:
+            self._report_unreadable("file", error.strerror, self.shown(file))
+        except UnicodeDecodeError as error:
+            line = error.object.count(b"\n", 0, error.start) + 1
+            place = Origin(OriginKind.FILE, self.shown(file), line)
+            self.findings.error(Code.FILE_UNREADABLE, "the file is not UTF-8", place, "save it as UTF-8")
+        return None
+
+    def documents(self, file: Path) -> list[Document]:
+        """Return the documents of ``file``; what is broken goes to the findings and is left out."""
+        if file not in self._documents:
+            text = self.text(file)
+            self._documents[file] = [] if text is None else self._parsed(file, text)
+        return self._documents[file]
+
+    def _report_unreadable(self, kind: str, reason: str | None, where: object) -> None:
+        what = f"the {kind} cannot be read: {reason}"
+        self.findings.error(Code.FILE_UNREADABLE, what, where, f"put back the {kind}, or check its name and rights")
+
+    def _parsed(self, file: Path, text: str) -> list[Document]:
+        origin = Origin(OriginKind.FILE, self.shown(file))
+        parse = _parser(file.suffix.lower())
+        if parse is None:
+            what, fix = f"{file.suffix or 'no suffix'} is no format of settings", f"use one of {listed(SUFFIXES)}"
+            self.findings.error(Code.FILE_UNREADABLE, what, origin, fix)
+            return []
+        documents = []
+        for entries in parse(text, origin, self.findings):
+            document = Document(file)
+            for entry in entries:
+                document.add(entry)
+            documents.append(document)
+        return documents
+
+
+@dataclass(slots=True)
+class FileStack:
+    """The layers of the files that apply with certain profiles.
+
+    Args:
+        reader: Reads files.
+        findings: Takes the problems.
+        profiles: The active profiles; ``None`` while they are still to be found out: then documents with a
+            condition, and variants by profile, are left out.
+        lookup: What placeholders in imports stand for.
+    """
+
+    reader: FileReader
+    findings: Findings
+    profiles: tuple[str, ...] | None
+    lookup: Callable[[str], Found | None]
+    layers: list[Layer] = field(default_factory=list)
+    secrets: list[Layer] = field(default_factory=list)
+    active: tuple[Entry, ...] = ()
+    known_profiles: set[str] = field(default_factory=set)
+    _imported: set[Path] = field(default_factory=set)
+
+    def add_folders(self, folders: tuple[Path, ...]) -> None:
+        """Put the application files of ``folders`` on top, then their variants for each profile."""
+        for file in self.reader.application_files(folders):
+            self._imported.add(file)
+            self._add_file(file)
+        for profile in self.profiles or ():
+            for file in self.reader.application_files(folders, profile):
+                self._add_file(file, profile)
+
+    def add_imports(self, entry: Entry, folder: Path) -> None:
+        """Put the files that ``entry`` names on top, the last of them highest.
+
+        Args:
+            entry: Names files and folders of secrets, ``optional:`` before those that may be missing.
+            folder: What relative names start from.
+        """
+        for item in resolved_items(entry, "config.import", self.lookup, self.findings):
+            self._import(item, entry, folder)
+
+    def _add_file(self, file: Path, profile: str | None = None) -> None:
+        for document in self.reader.documents(file):
+            if document.conditions and not self._applies(document):
+                continue
+            if document.active and (profile or document.conditions):
+                what = "profiles are chosen in a file or document that itself depends on a profile"
+                fix = "choose them in application.yaml, as a variable or as an argument"
+                self.findings.error(Code.PROFILE, what, document.active[0].origin, fix)
+            self.active = tuple(document.active) or self.active
+            self.layers.append(Layer(LayerKind.FILE, tuple(document.entries)))
+            if profile:
+                self.known_profiles.add(profile)
+            for entry in document.imports:
+                self.add_imports(entry, file.parent)
+
+    def _applies(self, document: Document) -> bool:
+        """Return whether the conditions of ``document`` hold; a broken one is noted and does not."""
+        holds = self.profiles is not None
+        for entry in document.conditions:
+            try:
+                expressions = text_items(entry.value)
+                self.known_profiles |= mentioned(expressions)
+                holds = holds and (not expressions or applies(expressions, self.profiles or ()))
+            except ValueError as error:
+                what, fix = f"on-profile cannot be read: {error}", "write it like: prod and not (eu or us)"
+                self.findings.error(Code.PROFILE, what, entry.origin, fix)
+                holds = False
+        return holds
+
+    def _import(self, name: str, entry: Entry, folder: Path) -> None:
+        is_optional = name.lower().startswith(_OPTIONAL)
+        plain = _SCHEME.sub("", name[len(_OPTIONAL) :] if is_optional else name, count=1)
+        path = Path(normpath(folder / plain))
+        if path in self._imported:
+            return
+        self._imported.add(path)
+        if os.path.isdir(path):  # noqa: PTH112 which does not raise where it may not look
+            if self.reader.names_in(path):
+                self.secrets.extend(secret_layers(path, self.reader.shown(path), self.findings))
+        elif is_there(path):
+            self._add_file(path)
+            for profile in self.profiles or ():
+                variant = path.with_name(f"{path.stem}-{profile}{path.suffix}")
+                if is_there(variant):
+                    self._add_file(variant, profile)
+        elif not is_optional:
+            self._report_missing(plain, path, entry)
+
+    def _report_missing(self, name: str, path: Path, entry: Entry) -> None:
+        there = sorted(each.name for each in path.parent.glob("*") if each.suffix in SUFFIXES or each.is_dir())
+        close = nearest(path.name, there)
+        fix = f"did you mean {close}?" if close else f"create it, or write optional:{name}"
+        where = f"{entry.origin} (looked for {self.reader.shown(path)})"
+        self.findings.error(Code.FILE_MISSING, f"the import {name} does not exist", where, fix)
+
+
+def secret_layers(folder: Path, shown: str, findings: Findings) -> list[Layer]:
+    """Return the files below ``folder``, as platforms mount secrets: the name is the key, the content the value.
+
+    ``opencqrs.database.url``, ``opencqrs/database/url`` and ``OPENCQRS__DATABASE__URL`` are one key. Hidden files, by
+    which platforms keep versions, are left out, and so are files of others that hold no text.
+
+    Args:
+        folder: The folder.
+        shown: How messages call it.
+        findings: Takes the problems.
+    """
+    by_key: list[Entry] = []
+    by_variable: list[Entry] = []
+    for file in _files_below(folder):
+        parts = file.relative_to(folder).parts
+        is_variable = len(parts) == 1 and "." not in parts[0] and is_ours(parts[0])
+        origin = Origin(OriginKind.SECRET, f"{shown.rstrip('/')}/{'/'.join(parts)}")
+        text = _secret(file)
+        if text is not None:
+            (by_variable if is_variable else by_key).append(Entry(parts, text, origin))
+        elif is_ours(parts[0]):
+            fix = "check its rights and encoding"
+            findings.error(Code.FILE_UNREADABLE, "the secret cannot be read as text", origin, fix)
+    return [Layer(LayerKind.FILE, tuple(by_key)), Layer(LayerKind.VARIABLES, tuple(by_variable))]
+
+
+def is_there(path: Path) -> bool:
+    """Return whether anything has the name ``path``; also a link that leads nowhere, and what may not be looked at."""
+    try:
+        path.lstat()
+    except (FileNotFoundError, NotADirectoryError, ValueError):
+        return False
+    except OSError:
+        return True
+    return True
+
+
+def why_no_file(path: Path) -> str:
+    """Return why ``path``, which is there, is no file that can be read; empty if it seems to be one."""
+    try:
+        mode = path.stat().st_mode
+    except OSError as error:
+        return _reason(path, error)
+    return "" if stat.S_ISREG(mode) else _KINDS.get(stat.S_IFMT(mode), "it is no file")
+
+
+def why_no_folder(path: Path) -> str:
+    """Return why ``path`` is a folder, or meant to be one, that cannot be looked into; empty if nothing is there."""
+    try:
+        if stat.S_ISDIR(path.stat().st_mode) and not os.access(path, os.R_OK | os.X_OK):
+            return os.strerror(errno.EACCES)
+    except OSError as error:
+        return _reason(path, error) if is_there(path) else ""
+    return ""
+
+
+def _reason(path: Path, error: OSError) -> str:
+    if isinstance(error, FileNotFoundError) and path.is_symlink():
+        return f"it is a link to {path.readlink()}, which does not exist"
+    return error.strerror or type(error).__name__
+
+
+def _files_below(folder: Path) -> Iterator[Path]:
+    """Yield all that is below ``folder``, and folders that cannot be looked into."""
+    for path in sorted(folder.iterdir()):
+        if path.name.startswith("."):
+            continue
+        if os.path.isdir(path) and not why_no_folder(path):  # noqa: PTH112 which does not raise
+            yield from _files_below(path)
+        else:
+            yield path
+
+
+def _secret(file: Path) -> str | None:
+    """Return what a file holds; ``None`` if that is no text, or it is no file that can be read."""
+    if why_no_file(file):
+        return None
+    try:
+        return file.read_bytes().decode().rstrip("\r\n")
+    except (OSError, UnicodeDecodeError):
+        return None
+
+
+def _parser(suffix: str) -> Callable[[str, Origin, Findings], list[list[Entry]]] | None:
+    """Return what reads files of this suffix; formats load when they are first needed."""
+    match suffix:
+        case ".yaml" | ".yml":
+            from opencqrs_py.config.yaml_file import yaml_documents  # noqa: PLC0415
+
+            return yaml_documents
+        case ".toml":
+            from opencqrs_py.config.toml_file import toml_documents  # noqa: PLC0415
+
+            return toml_documents
+        case ".properties":
+            from opencqrs_py.config.properties_file import properties_documents  # noqa: PLC0415
+
+            return properties_documents
+        case _:
+            return None

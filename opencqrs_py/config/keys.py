@@ -1,0 +1,383 @@
+"""The index of all settings: which of them a key means, in whatever spelling.
+
+A path is a tuple of field names and, below a map, of names that the user chose, such as group names:
+``("event_handling", "groups", "books", "fetch", "subject")``. The index of a model knows each of its paths by the
+canonical form of the dotted key, and a map has an index of what stands below each of its names.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field, fields, is_dataclass
+from enum import Enum, auto
+from functools import cache
+from itertools import chain
+from types import NoneType
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, get_args, get_origin, get_type_hints
+
+from pydantic import BaseModel, SecretBytes, SecretStr
+from pydantic.fields import FieldInfo
+
+from opencqrs_py.config.names import PREFIX, kebab, letters_and_digits, split_key
+from opencqrs_py.config.value_types import NO_FACT, Fact
+from opencqrs_py.model.naming import canonical
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+Path: TypeAlias = tuple[str, ...]
+"""Field names and free names, from the root of the settings."""
+
+_BRACKETS = re.compile(r"[.\[\]]")
+
+
+class Kind(Enum):
+    """What a path leads to."""
+
+    VALUE = auto()
+    LIST = auto()
+    SECTION = auto()
+    MAP = auto()
+    """A section whose names the user chooses."""
+
+    @property
+    def holds_settings(self) -> bool:
+        """Whether settings stand below."""
+        return self in {Kind.SECTION, Kind.MAP}
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A setting, or a section of them.
+
+    Args:
+        path: Its path in its index.
+        kind: What the path leads to.
+        info: The field of the model; ``None`` for the root, and for what stands below the names of a map.
+        fact: What the field says beyond its type.
+        nullable: Whether ``None`` is a value of it, so that ``null`` can reset what lower sources say.
+        choices: The words that it allows; empty when it is no choice.
+        secret: Whether its value must never be shown.
+        names: The fields of a section.
+        below: What stands below each name of a map.
+        model: The class of a section.
+        key: The dotted key in kebab case.
+        default: The built-in default, ``None`` when there is none.
+    """
+
+    path: Path
+    kind: Kind
+    info: FieldInfo | None = None
+    fact: Fact = NO_FACT
+    nullable: bool = False
+    choices: tuple[str, ...] = ()
+    secret: bool = False
+    names: tuple[str, ...] = ()
+    below: Index | None = None
+    model: type | None = None
+    key: str = ""
+    default: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Spelling:
+    """One way to take a key apart.
+
+    Args:
+        pieces: Names, or in words the words that names are made of.
+        ends: For each piece, how many written keys end with it or after it. In ``groups: {v1.2: {fetch.subject: /}}``
+            these are 3, 2, 2, 1, 1: a free name such as ``v1.2`` cannot go beyond the end of its written key.
+        words: Whether a name may be several pieces, as in the variable ``GROUPS_BOOK_CATALOG_LIFE_CYCLE``.
+        by_variable: Whether it is the name of a variable, in which case is lost.
+    """
+
+    pieces: tuple[str, ...]
+    ends: tuple[int, ...]
+    words: bool = False
+    by_variable: bool = False
+
+    @classmethod
+    def of(cls, written: Sequence[Sequence[str]], *, by_variable: bool = False) -> Spelling:
+        """Return the spelling of written keys, each split at its dots."""
+        ends: list[int] = []
+        for place, pieces in enumerate(written):
+            ends += [len(written) - place] * len(pieces)
+        return cls(tuple(chain.from_iterable(written)), tuple(ends), by_variable=by_variable)
+
+    def name(self, start: int, end: int) -> str:
+        """Return the free name that the pieces from ``start`` to ``end`` make up."""
+        name = ("_" if self.words else ".").join(self.pieces[start:end])
+        return name.lower() if self.by_variable else name
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """One meaning of a key.
+
+    Args:
+        path: Field names, and free names as the key says them.
+        setting: What stands at the path.
+        free: Where in the path free names stand.
+        index: Place in a list, from 0; ``None`` when the key means the whole.
+        former: Earlier name of a field that the key uses; empty when it uses none.
+    """
+
+    path: Path
+    setting: Setting
+    free: tuple[int, ...] = ()
+    index: int | None = None
+    former: str = ""
+
+
+class Index:
+    """The settings of a model by path, and by the canonical form of their keys."""
+
+    def __init__(self, root: Setting) -> None:
+        self.by_path: dict[Path, Setting] = {}
+        self.maps: list[Setting] = []
+        self._by_key: dict[tuple[str, ...], tuple[Setting, str]] = {}
+        self._by_letters: dict[str, list[tuple[Setting, str]]] = {}
+        self._add(root, [((), "")])
+
+    @property
+    def root(self) -> Setting:
+        """The model itself."""
+        return self.by_path[()]
+
+    def _add(self, setting: Setting, forms: list[tuple[tuple[str, ...], str]]) -> None:
+        """Add a setting, by its canonical key and by those with a former name, and what is in it."""
+        self.by_path[setting.path] = setting
+        for form, former in forms:
+            self._by_key[form] = (setting, former)
+            self._by_letters.setdefault("".join(form), []).append((setting, former))
+        if setting.kind is Kind.MAP:
+            self.maps.append(setting)
+        if setting.kind is not Kind.SECTION or setting.model is None:
+            return
+        for name, info in _fields_of(setting.model).items():
+            child = _setting((*setting.path, name), info, getattr(setting.default, name, _default(info)))
+            spellings = [(canonical(old), old) for old in child.fact.formerly] + [(canonical(name), "")]
+            self._add(child, [((*form, own), former or old) for form, former in forms for own, old in spellings])
+
+    def settings(self) -> Iterator[Setting]:
+        """Yield every setting, and every map instead of what is in it."""
+        return (each for each in self.by_path.values() if each.kind is not Kind.SECTION)
+
+    def at(self, path: Path) -> Setting:
+        """Return the setting at ``path``.
+
+        Raises:
+            KeyError: There is no such path.
+        """
+        found = self.by_path.get(path)
+        if found is not None:
+            return found
+        for each in self.maps:
+            length = len(each.path)
+            if path[:length] == each.path and each.below is not None:
+                return each.below.at(path[length + 1 :])
+        raise KeyError(path)
+
+    def inside(self, path: Path) -> list[Path]:
+        """Return the paths of the settings in the section at ``path``, without those of maps."""
+        if path in self.by_path:
+            below = (each for each in self.by_path.values() if each.path[: len(path)] == path)
+            return [each.path for each in below if not each.kind.holds_settings]
+        found = next(each for each in self.maps if path[: len(each.path)] == each.path)
+        length = len(found.path) + 1
+        return [(*path[:length], *each) for each in found.below.inside(path[length:])] if found.below else []
+
+    def display(self, path: Path) -> str:
+        """Return ``path`` as a dotted key in kebab case; a group name that holds a dot stands in brackets."""
+        found = self.by_path.get(path)
+        if found is not None:
+            return found.key
+        for each in self.maps:
+            length = len(each.path)
+            if path[:length] == each.path and each.below is not None:
+                name, rest = path[length], each.below.display(path[length + 1 :])
+                in_brackets = each.below.root.kind is not Kind.VALUE and _BRACKETS.search(name)
+                above = f"{each.key}[{name}]" if in_brackets else f"{each.key}.{name}"
+                return f"{above}.{rest}" if rest else above
+        raise KeyError(path)
+
+    def readings(self, spelling: Spelling, start: int = 0) -> list[Reading]:
+        """Return everything that a key can mean from its piece ``start`` on."""
+        forms = tuple(map(canonical, spelling.pieces[start:]))
+        found = [Reading(each.path, each, former=former) for each, former in self._exact(forms, spelling)]
+        if forms and spelling.pieces[-1].isdecimal():
+            lists = (pair for pair in self._exact(forms[:-1], spelling) if pair[0].kind is Kind.LIST)
+            number = int(spelling.pieces[-1])
+            found += [Reading(each.path, each, (), number, former) for each, former in lists]
+        for each in self.maps:
+            length = _length_of(each, forms, words=spelling.words)
+            if length is not None and length < len(forms):
+                found += self._named(each, spelling, start + length)
+        return found
+
+    def _exact(self, forms: tuple[str, ...], spelling: Spelling) -> Sequence[tuple[Setting, str]]:
+        if spelling.words:
+            return self._by_letters.get("".join(forms), ())
+        found = self._by_key.get(forms)
+        return () if found is None else (found,)
+
+    def _named(self, of: Setting, spelling: Spelling, start: int) -> Iterator[Reading]:
+        """Yield what a key can mean whose free name of the map ``of`` begins at the piece ``start``."""
+        if of.below is None:
+            return
+        if of.below.root.kind is Kind.VALUE:
+            name = spelling.name(start, len(spelling.pieces))
+            name = name.replace("_", ".") if spelling.words or spelling.by_variable else name
+            yield Reading((*of.path, name), of.below.root, (len(of.path),))
+            return
+        for end in range(start + 1, len(spelling.pieces) + 1):
+            if spelling.ends[end - 1] != spelling.ends[start]:
+                return
+            path = (*of.path, spelling.name(start, end))
+            for each in of.below.readings(spelling, end):
+                free = (len(of.path), *(len(path) + place for place in each.free))
+                yield Reading((*path, *each.path), each.setting, free, each.index, each.former)
+
+    def names_in(self, spelling: Spelling, of: Setting) -> list[str]:
+        """Return what could be a free name of the map ``of`` in a key, which may be misspelt."""
+        start = _length_of(of, tuple(map(canonical, spelling.pieces)), words=spelling.words)
+        if start is None or not spelling.words:
+            return [spelling.name(place, place + 1) for place in range(len(spelling.pieces))]
+        return [spelling.name(start, end) for end in range(start + 1, len(spelling.pieces) + 1)]
+
+    def path_of(self, key: str, names: FreeNames) -> Path | None:
+        """Return the path of what a dotted ``key`` means, ``None`` when it means nothing.
+
+        Args:
+            key: The key, with ``opencqrs`` in front or without, in any spelling.
+            names: Free names in use; a name that is not in use keeps its spelling.
+        """
+        pieces = split_key(key)
+        pieces = pieces[1:] if canonical(pieces[0]) == PREFIX else pieces
+        found = [names.known(each) for each in self.readings(Spelling.of([pieces]))]
+        return next((path for path, is_known in found if is_known), found[0][0] if found else None)
+
+
+def _length_of(of: Setting, forms: tuple[str, ...], *, words: bool) -> int | None:
+    """Return how many of the pieces make up the key of a map; ``None`` when they begin otherwise."""
+    wanted = tuple(map(canonical, of.path))
+    if not words:
+        return len(wanted) if forms[: len(wanted)] == wanted else None
+    letters, sought = "", "".join(wanted)
+    for count, form in enumerate(forms, start=1):
+        letters += form
+        if letters == sought:
+            return count
+    return None
+
+
+@dataclass(slots=True)
+class FreeNames:
+    """The names that the user chose, by the path of their map; the first spelling of each is the one it is known by."""
+
+    _spelled: dict[Path, dict[str, str]] = field(default_factory=dict)
+    _alike: dict[Path, dict[str, list[str]]] = field(default_factory=dict)
+
+    def add(self, of: Path, name: str) -> str:
+        """Return the spelling by which ``name`` is known in the map at ``of``; if there is none, it is ``name``."""
+        known = self._spelled.setdefault(of, {})
+        form = canonical(name)
+        if form not in known:
+            known[form] = name
+            self._alike.setdefault(of, {}).setdefault(letters_and_digits(name), []).append(name)
+        return known[form]
+
+    def meant(self, of: Path, name: str, *, by_variable: bool = False) -> Sequence[str]:
+        """Return the known names of the map at ``of`` that ``name`` can mean, in a variable or elsewhere."""
+        if by_variable:
+            return self._alike.get(of, {}).get(letters_and_digits(name), ())
+        spelled = self._spelled.get(of, {}).get(canonical(name))
+        return () if spelled is None else (spelled,)
+
+    def of(self, path: Path) -> Iterable[str]:
+        """Return the known names of the map at ``path``."""
+        return self._spelled.get(path, {}).values()
+
+    def known(self, reading: Reading) -> tuple[Path, bool]:
+        """Return the path of a reading with its free names as they are known, and whether all of them are."""
+        path, all_known = reading.path, True
+        for place in reading.free:
+            spelled = self.meant(path[:place], path[place])
+            path = (*path[:place], *(spelled or path[place : place + 1]), *path[place + 1 :])
+            all_known = all_known and bool(spelled)
+        return path, all_known
+
+
+@cache
+def index_of(model: type) -> Index:
+    """Return the index of the settings of ``model``."""
+    return Index(Setting((), Kind.SECTION, names=tuple(_fields_of(model)), model=model))
+
+
+def _fields_of(model: type) -> dict[str, FieldInfo]:
+    """Return the fields of a model, or of a dataclass that pydantic validates."""
+    if issubclass(model, BaseModel):
+        return dict(model.model_fields)
+    hints = get_type_hints(model, include_extras=True)
+    return {each.name: FieldInfo.from_annotated_attribute(hints[each.name], each) for each in fields(model)}  # type: ignore[arg-type]
+
+
+def _default(info: FieldInfo) -> Any:
+    return None if info.is_required() else info.get_default(call_default_factory=True)
+
+
+def _setting(path: Path, info: FieldInfo, default: Any = None) -> Setting:
+    """Return the setting of a field."""
+    annotation, facts = _unwrapped(info)
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    key, fact = ".".join(map(kebab, path)), _fact(facts)
+    if _is_section(annotation):
+        names = tuple(_fields_of(annotation))
+        return Setting(path, Kind.SECTION, info, fact, names=names, model=annotation, key=key, default=default)
+    if origin is dict:
+        value = arguments[1]
+        below = index_of(value) if _is_section(value) else Index(_setting((), FieldInfo(annotation=value)))
+        return Setting(path, Kind.MAP, info, fact, below=below, key=key, default=default)
+    if origin in {list, tuple, set, frozenset}:
+        return Setting(path, Kind.LIST, info, fact, key=key, default=default)
+    is_class = isinstance(annotation, type)
+    return Setting(
+        path,
+        Kind.VALUE,
+        info,
+        fact,
+        nullable=NoneType in get_args(info.annotation),
+        choices=tuple(str(each.value) for each in annotation) if is_class and issubclass(annotation, Enum) else (),
+        secret=is_class and issubclass(annotation, SecretStr | SecretBytes),
+        key=key,
+        default=default,
+    )
+
+
+def _is_section(annotation: Any) -> bool:
+    return isinstance(annotation, type) and (issubclass(annotation, BaseModel) or is_dataclass(annotation))
+
+
+def _unwrapped(info: FieldInfo) -> tuple[Any, list[object]]:
+    """Return the annotation without ``None`` and ``Annotated``, and the metadata that stood on the way."""
+    annotation, facts = info.annotation, list(info.metadata)
+    options = [option for option in get_args(annotation) if option is not NoneType]
+    if NoneType in get_args(annotation) and len(options) == 1:
+        annotation = options[0]
+    while get_origin(annotation) is Annotated:
+        annotation, *metadata = get_args(annotation)
+        facts.extend(metadata)
+    return annotation, facts
+
+
+def _fact(facts: list[object]) -> Fact:
+    """Return the facts of a field as one: those nearest to the field count."""
+    known = [fact for fact in facts if isinstance(fact, Fact)]
+    return Fact(
+        unit=next((fact.unit for fact in known if fact.unit), ""),
+        is_url=any(fact.is_url for fact in known),
+        is_duration=any(fact.is_duration for fact in known),
+        none=next((fact.none for fact in known if fact.none != NO_FACT.none), NO_FACT.none),
+        in_documents_only=any(fact.in_documents_only for fact in known),
+        formerly=tuple(name for fact in known for name in fact.formerly),
+    )

@@ -1,0 +1,382 @@
+"""The sources of a load, as sources of pydantic-settings: each yields layers of entries that know where they stand.
+
+``Settings.settings_customise_sources`` puts them in order, the highest first, so that a subclass can put sources of its
+own between them. The binder does what pydantic-settings does not: it finds one setting for all spellings of a key
+before anything is merged.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from io import StringIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pydantic_settings import InitSettingsSource, PydanticBaseSettingsSource
+from typing_extensions import override
+
+from opencqrs_py.config.binding import Binder, Merged
+from opencqrs_py.config.entries import Entry, Layer, LayerKind, Nothing, Origin, OriginKind, flattened, parsed_json
+from opencqrs_py.config.files import FileReader, FileStack, is_there
+from opencqrs_py.config.keys import FreeNames, index_of
+from opencqrs_py.config.names import nearest
+from opencqrs_py.config.placeholders import Lookup, resolved_items
+from opencqrs_py.config.problems import Code, Findings
+from opencqrs_py.config.profiles import DEFAULT_PROFILE, is_profile_name
+from opencqrs_py.config.variables import INLINE_JSON, text_value
+
+if TYPE_CHECKING:
+    from pydantic.fields import FieldInfo
+    from pydantic_settings import BaseSettings
+
+_IMPORT = ("config", "import_")
+_ACTIVE = ("profiles", "active")
+_pinned: ContextVar[tuple[Mapping[str, object], ...]] = ContextVar("pinned", default=())
+_of_this_load: ContextVar[tuple[PydanticBaseSettingsSource, ...]] = ContextVar("of_this_load", default=())
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What the caller gives to a load.
+
+    Args:
+        project: Project folder.
+        environ: Environment variables.
+        profiles: Active profiles; without any, a source chooses.
+        overrides: ``key=value`` texts.
+        defaults: Values given in code.
+        package: Folder of a package whose files rank below those of the project.
+    """
+
+    project: Path
+    environ: Mapping[str, str]
+    profiles: Sequence[str] = ()
+    overrides: Sequence[str] = ()
+    defaults: Mapping[str, object] = field(default_factory=dict)
+    package: Path | None = None
+
+
+class LayeredSource(PydanticBaseSettingsSource):
+    """A source whose values know where they stand."""
+
+    def __init__(self, settings_cls: type[BaseSettings], given: Given, findings: Findings) -> None:
+        super().__init__(settings_cls)
+        self.given = given
+        self.findings = findings
+
+    @abstractmethod
+    def layers(self) -> list[Layer]:
+        """Return what the source says, the lowest layer first."""
+
+    @override
+    def get_field_value(self, field: FieldInfo, field_name: str) -> tuple[Any, str, bool]:
+        return self().get(field_name), field_name, False
+
+    @override
+    def __call__(self) -> dict[str, Any]:
+        """Return what the source says by itself, unresolved, as nested mappings by field name."""
+        binder = Binder(index_of(self.settings_cls), FreeNames(), self.findings)
+        return nested({bound.path: bound.value for bound in binder.merged(self.layers())[0].winners()})
+
+
+class TestSource(LayeredSource):
+    """Properties that tests pin, the inner block on top."""
+
+    __test__ = False
+
+    @override
+    def layers(self) -> list[Layer]:
+        return [_code_layer(properties, OriginKind.TEST) for properties in _pinned.get()]
+
+
+class ArgumentSource(LayeredSource):
+    """Each ``--set key=value`` as a layer of its own, so that the last one wins."""
+
+    @override
+    def layers(self) -> list[Layer]:
+        layers: list[Layer] = []
+        for override_ in self.given.overrides:
+            key, sign, text = override_.partition("=")
+            origin = Origin(OriginKind.ARGUMENT, f"--set {key.strip()}")
+            if sign and key.strip():
+                value = None if text.strip() == "null" else text
+                layers.append(Layer(LayerKind.KEYS, (Entry((key.strip(),), value, origin),)))
+                continue
+            what = f"the argument --set {key.strip()} says no value" if key.strip() else "an argument --set has no key"
+            fix = "write it like --set event-handling.groups.books.fetch.subject=/books"
+            self.findings.error(Code.ARGUMENT, what, origin, fix)
+        return layers
+
+
+class InlineJsonSource(LayeredSource):
+    """``OPENCQRS_APPLICATION_JSON``; its keys may be dotted, and leave ``opencqrs`` out."""
+
+    @override
+    def layers(self) -> list[Layer]:
+        name = next((name for name in self.given.environ if name.upper() == INLINE_JSON), "")
+        if not self.given.environ.get(name, "").strip():
+            return []
+        origin = Origin(OriginKind.VARIABLE, name)
+        try:
+            content = parsed_json(self.given.environ[name])
+        except ValueError as error:
+            what, fix = f"{name} holds broken JSON: {error}", "correct the JSON"
+        else:
+            if isinstance(content, Mapping):
+                return [Layer(LayerKind.KEYS, tuple(flattened(content, origin)))]
+            what, fix = f"{name} holds no JSON object", 'write it like {"event-handling": {"groups": {}}}'
+        self.findings.error(Code.WRONG_SHAPE, what, origin, fix)
+        return []
+
+
+class EnvironmentSource(LayeredSource):
+    """All environment variables; those that are not ours serve placeholders only."""
+
+    @override
+    def layers(self) -> list[Layer]:
+        entries = [
+            Entry((name,), text_value(text), Origin(OriginKind.VARIABLE, name))
+            for name, text in self.given.environ.items()
+            if name.upper() != INLINE_JSON
+        ]
+        return [Layer(LayerKind.VARIABLES, tuple(entries))]
+
+
+class DotenvSource(LayeredSource):
+    """The file ``.env``: variables that are not set in the environment."""
+
+    def __init__(self, settings_cls: type[BaseSettings], given: Given, findings: Findings, reader: FileReader) -> None:
+        super().__init__(settings_cls, given, findings)
+        self._reader = reader
+
+    @override
+    def layers(self) -> list[Layer]:
+        file = self.given.project / ".env"
+        if ".env" not in self._reader.names_in(self.given.project) or is_there(file / "pyvenv.cfg"):
+            return []  # none, or that of ``python -m venv .env``
+        text = self._reader.text(file)
+        return [] if text is None else [Layer(LayerKind.VARIABLES, tuple(self._entries(file, text)))]
+
+    def _entries(self, file: Path, text: str) -> Iterator[Entry]:
+        from dotenv.parser import parse_stream  # noqa: PLC0415 most projects have no such file
+
+        for binding in parse_stream(StringIO(text)):
+            origin = Origin(OriginKind.FILE, file.name, binding.original.line)
+            if binding.error:
+                fix = "write it like NAME=value"
+                self.findings.error(Code.FILE_UNREADABLE, "it is no variable", origin, fix)
+            elif binding.key is not None:
+                value = Nothing.UNSET if binding.value is None else text_value(binding.value)
+                yield Entry((binding.key,), value, origin)
+
+
+class FilesSource(LayeredSource):
+    """The application files and what they import, as far as they apply with the active profiles."""
+
+    stack: FileStack | None = None
+
+    @override
+    def layers(self) -> list[Layer]:
+        return [] if self.stack is None else self.stack.layers
+
+
+class SecretsSource(FilesSource):
+    """The folders of secrets that files import."""
+
+    @override
+    def layers(self) -> list[Layer]:
+        return [] if self.stack is None else self.stack.secrets
+
+
+class DefaultsSource(LayeredSource):
+    """Values that the caller gives as defaults."""
+
+    @override
+    def layers(self) -> list[Layer]:
+        return [_code_layer(self.given.defaults, OriginKind.CODE)] if self.given.defaults else []
+
+
+@contextmanager
+def pinned(properties: Mapping[str, object]) -> Iterator[None]:
+    """Let ``properties`` win over every source of each ``load`` within the ``with`` block; meant for tests.
+
+    Args:
+        properties: Values by dotted key, or nested; of nested blocks the inner one wins.
+    """
+    token = _pinned.set((*_pinned.get(), properties))
+    try:
+        yield
+    finally:
+        _pinned.reset(token)
+
+
+def sources_of_this_load() -> tuple[PydanticBaseSettingsSource, ...]:
+    """Return the sources of the load that is going on in this context, the highest first; none outside of a load."""
+    return _of_this_load.get()
+
+
+@dataclass(slots=True)
+class Ranking:
+    """All layers of a load, from the lowest to the highest, and the active profiles, the last one wins."""
+
+    layers: list[Layer]
+    profiles: tuple[str, ...]
+    reader: FileReader
+
+
+def ranked_layers(given: Given, settings_cls: type[BaseSettings], findings: Findings) -> Ranking:
+    """Return all layers in the order that ``settings_cls`` puts its sources into.
+
+    Args:
+        given: What the caller gives.
+        settings_cls: Class of the settings.
+        findings: Takes the problems.
+    """
+    return _Ranker(given, settings_cls, findings, FileReader(given.project, findings)).ranking()
+
+
+@dataclass(slots=True)
+class _Ranker:
+    """Finds the order of the sources, the profiles, and the files that apply with them."""
+
+    given: Given
+    settings_cls: type[BaseSettings]
+    findings: Findings
+    reader: FileReader
+
+    def ranking(self) -> Ranking:
+        sources = self._in_order()
+        said = [None if isinstance(source, FilesSource) else _layers_of(source) for source in sources]
+        place = next((at for at, source in enumerate(sources) if type(source) is FilesSource), 0)
+        above, below = _joined(said[place:]), _joined(said[:place])
+        variables = [entry for layer in above for entry in layer.entries if layer.kind is LayerKind.VARIABLES]
+        lookup = Lookup(self.given.environ, variables, index_of(self.settings_cls))
+        early = self._early([*below, *above])
+        is_above = bool(early.winner(_ACTIVE)) and self._early(above).winner(_ACTIVE) is not None
+        profiles = self._profiles(early, lookup, is_above=is_above)
+        stack = self._stack(tuple(profiles) or (DEFAULT_PROFILE,), early, lookup, self.findings)
+        if profiles:
+            self._warn_of_unknown(profiles, stack)
+        for source in sources:
+            if isinstance(source, FilesSource):
+                source.stack = stack
+        layers = _joined(
+            [_layers_of(source) if found is None else found for source, found in zip(sources, said, strict=True)]
+        )
+        if self.given.profiles:
+            layers.append(Layer(LayerKind.KEYS, (_profiles_given(tuple(profiles)),)))
+        return Ranking(layers, tuple(profiles), self.reader)
+
+    def _in_order(self) -> list[Any]:
+        """Return the sources in the order that the settings put them into, the lowest first."""
+        given = (self.settings_cls, self.given, self.findings)
+        environment, dotenv, secrets = (
+            EnvironmentSource(*given),
+            DotenvSource(*given, self.reader),
+            SecretsSource(*given),
+        )
+        arguments = ArgumentSource(*given)
+        every = (
+            *(TestSource(*given), arguments, InlineJsonSource(*given), environment),
+            *(secrets, dotenv, FilesSource(*given), DefaultsSource(*given)),
+        )
+        token = _of_this_load.set(every)
+        try:
+            return [
+                *self.settings_cls.settings_customise_sources(
+                    self.settings_cls,
+                    init_settings=arguments,
+                    env_settings=environment,
+                    dotenv_settings=dotenv,
+                    file_secret_settings=secrets,
+                )
+            ][::-1]
+        finally:
+            _of_this_load.reset(token)
+
+    def _early(self, layers: list[Layer]) -> Merged:
+        """Return what ``layers`` say about profiles and imports; their problems are found again by the full binding."""
+        chosen = [Layer(layer.kind, tuple(filter(_is_early, layer.entries))) for layer in layers]
+        return Binder(index_of(self.settings_cls), FreeNames(), Findings()).merged(chosen)[0]
+
+    def _stack(self, profiles: tuple[str, ...] | None, early: Merged, lookup: Lookup, findings: Findings) -> FileStack:
+        """Return the files that apply with ``profiles``."""
+        stack = FileStack(self.reader, findings, profiles, lookup)
+        for folder in filter(None, (self.given.package, self.given.project)):
+            stack.add_folders((folder, folder / "config"))
+        imports = early.winner(_IMPORT)
+        if imports is not None:
+            stack.add_imports(Entry(_IMPORT, imports.value, imports.origin), self.given.project)
+        return stack
+
+    def _profiles(self, early: Merged, lookup: Lookup, *, is_above: bool) -> dict[str, Origin]:
+        """Return the profiles that the highest source chooses, each with where that is."""
+        chosen = early.winner(_ACTIVE)
+        entries: tuple[Entry, ...] = () if chosen is None else (Entry(_ACTIVE, chosen.value, chosen.origin),)
+        if self.given.profiles:
+            entries = (_profiles_given(self.given.profiles),)
+        elif not is_above:
+            entries = self._stack(None, early, lookup, Findings()).active or entries
+        names: dict[str, Origin] = {}
+        for entry in entries:
+            for name in resolved_items(entry, "profiles.active", lookup, self.findings):
+                if is_profile_name(name):
+                    names.setdefault(name, entry.origin)
+                else:
+                    fix = "use letters, digits and -_.+@, and none of the words and, or, not"
+                    self.findings.error(Code.PROFILE, f"{name!r} cannot be the name of a profile", entry.origin, fix)
+        return names
+
+    def _warn_of_unknown(self, profiles: dict[str, Origin], stack: FileStack) -> None:
+        """Note active profiles that no file and no document knows."""
+        folders = (self.given.project, self.given.project / "config")
+        files = (file for folder in folders for file in folder.glob("application-*"))
+        known = stack.known_profiles | {file.stem.removeprefix("application-") for file in files}
+        for name, origin in profiles.items():
+            if name not in known:
+                close = nearest(name, sorted(known))
+                fix = f"did you mean {close}?" if close else f"create application-{name}.yaml, or leave it out"
+                what = f"no file and no document knows the profile {name}"
+                self.findings.warning(Code.UNKNOWN_PROFILE, what, origin, fix)
+
+
+def nested(values: Mapping[tuple[str, ...], object]) -> dict[str, Any]:
+    """Return values by path as nested mappings by field name."""
+    tree: dict[str, Any] = {}
+    for path, value in values.items():
+        below = tree
+        for name in path if value is Nothing.SECTION else path[:-1]:
+            below = below.setdefault(name, {})
+        if value is not Nothing.SECTION:
+            below[path[-1]] = value
+    return tree
+
+
+def _joined(said: Sequence[list[Layer] | None]) -> list[Layer]:
+    return [layer for layers in said for layer in layers or ()]
+
+
+def _layers_of(source: Any) -> list[Layer]:
+    """Return what a source says, also one of the user's own, whose values know nothing but its name."""
+    if isinstance(source, LayeredSource):
+        return source.layers()
+    name = "" if isinstance(source, InitSettingsSource) else getattr(source, "__name__", type(source).__name__)
+    return [Layer(LayerKind.KEYS, tuple(flattened(source(), Origin(OriginKind.SOURCE, name))))]
+
+
+def _code_layer(values: Mapping[str, object], kind: OriginKind) -> Layer:
+    """Return values given in code, nested or with dotted keys."""
+    return Layer(LayerKind.KEYS, tuple(flattened(values, Origin(kind))))
+
+
+def _profiles_given(profiles: Sequence[str]) -> Entry:
+    return Entry((".".join(_ACTIVE),), tuple(profiles), Origin(OriginKind.ARGUMENT, "--profile"))
+
+
+def _is_early(entry: Entry) -> bool:
+    text = f"{''.join(entry.key)} {entry.value if isinstance(entry.value, str) else ''}".casefold()
+    return "profile" in text or "import" in text

@@ -1,1 +1,0 @@
-"""Where settings stand: one module for each kind of place, each yielding entries."""

@@ -1,0 +1,134 @@
+"""What is said about a key that names no setting: where it goes wrong, and what it was probably meant to be."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from difflib import SequenceMatcher, get_close_matches
+from typing import TYPE_CHECKING
+
+from opencqrs_py.config.keys import Kind, Path, Spelling
+from opencqrs_py.config.names import PREFIX, kebab, letters_and_digits, listed
+from opencqrs_py.config.problems import Code, Findings
+from opencqrs_py.config.variables import spellings_of_variable, variable_name
+from opencqrs_py.model.naming import canonical
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from opencqrs_py.config.entries import Entry
+    from opencqrs_py.config.keys import FreeNames, Index, Setting
+
+_ALIKE = 0.6
+_VERY_ALIKE = 0.8
+_LEFT_OUT = 0.7
+_VARIABLE_FIX = "write OPENCQRS and the names of a setting with __ between them, like OPENCQRS__SPARK__MASTER"
+
+
+@dataclass(frozen=True, slots=True)
+class _DeadEnd:
+    """Where a key stops to mean something: after the piece ``at``, with what its pieces mean up to there."""
+
+    at: int
+    path: Path
+    setting: Setting
+
+
+def report_unknown(
+    entry: Entry, spellings: Sequence[Spelling], index: Index, names: FreeNames, findings: Findings
+) -> None:
+    """Note that ``entry``, whose key was read in the ways of ``spellings``, names no setting."""
+    if spellings[0].by_variable:
+        _report_variable(entry, _nearest_to_variable(spellings, index, names), findings)
+        return
+    spelling = spellings[0]
+    end = _dead_end(index, spelling, names)
+    what = ".".join(filter(None, (index.display(end.path), spelling.pieces[end.at])))
+    where = entry.key_origin(len(entry.key) - spelling.ends[end.at])
+    meant = _nearest_below(index, end, spelling.pieces[end.at])
+    allowed = sorted(map(kebab, end.setting.names))
+    if meant is not None:
+        fix = f"did you mean {index.display(meant)}?"
+    else:
+        fix = f"use one of {listed(allowed)}" if allowed else f"put nothing below {index.display(end.path)}"
+    findings.unknown_name(Code.UNKNOWN_KEY, f"there is no setting {what}", where, fix)
+
+
+def report_foreign_key(entry: Entry, index: Index, findings: Findings) -> None:
+    """Note that a key of a file, which does not stand below ``opencqrs``, was probably meant to."""
+    first = entry.pieces[0][0]
+    if _likeness(canonical(first), PREFIX) >= _VERY_ALIKE:
+        what, fix = f"there is no section {first}", f"did you mean {PREFIX}?"
+        findings.unknown_name(Code.UNKNOWN_KEY, what, entry.key_origin(0), fix)
+        return
+    meant = next((name for name in index.root.names if canonical(name) == canonical(first)), "")
+    if "_" in meant.rstrip("_"):  # nobody uses the names of several words for anything else
+        fix = f"put it below {PREFIX}, as {PREFIX}.{kebab(meant)}"
+        findings.unknown_name(Code.UNKNOWN_KEY, f"{first} stands outside of {PREFIX}", entry.key_origin(0), fix)
+
+
+def report_foreign_variable(entry: Entry, index: Index, findings: Findings) -> None:
+    """Note that a variable names a setting when its first letters are taken for ``OPENCQRS``."""
+    name = entry.key[0]
+    first = name.find("_")
+    for length in (first, name.find("_", first + 1)):
+        if length < 0 or _likeness(canonical(name[:length]), PREFIX) < _VERY_ALIKE:
+            continue
+        for spelling in spellings_of_variable(name, length):
+            found = next((each for each in index.readings(spelling) if not each.setting.kind.holds_settings), None)
+            if found is not None:
+                _report_variable(entry, found.path, findings)
+                return
+
+
+def _report_variable(entry: Entry, meant: Path | None, findings: Findings) -> None:
+    fix = f"did you mean {variable_name(meant)}?" if meant else _VARIABLE_FIX
+    what = f"the environment variable {entry.key[0]} names no setting"
+    findings.unknown_name(Code.UNKNOWN_VARIABLE, what, entry.origin, fix)
+
+
+def _dead_end(index: Index, spelling: Spelling, names: FreeNames) -> _DeadEnd:
+    """Return where the key stops to mean something, going as far as possible."""
+    for end in range(len(spelling.pieces) - 1, 0, -1):
+        beginning = replace(spelling, pieces=spelling.pieces[:end], ends=spelling.ends[:end])
+        found = [(*names.known(each), each.setting) for each in index.readings(beginning)]
+        sure = [(path, setting) for path, is_known, setting in found if is_known or "." not in path[-1]]
+        if sure:
+            return _DeadEnd(end, *sure[0])
+    return _DeadEnd(0, (), index.root)
+
+
+def _nearest_below(index: Index, end: _DeadEnd, piece: str) -> Path | None:
+    """Return what is most like ``piece`` below a section, or stands in one of its sections under that name."""
+    name = canonical(piece)
+    found: list[tuple[float, Path]] = [(_likeness(name, canonical(each)), (each,)) for each in end.setting.names]
+    for each in end.setting.names:
+        below = index.at((*end.path, each))
+        found += [(_LEFT_OUT, (each, inner)) for inner in below.names if canonical(inner) == name]
+    likeness, meant = max(found, default=(0.0, ()))
+    return (*end.path, *meant) if likeness >= _ALIKE else None
+
+
+def _nearest_to_variable(spellings: Sequence[Spelling], index: Index, names: FreeNames) -> Path | None:
+    """Return the setting whose letters are most like those of a variable."""
+    said = "".join(letters_and_digits(piece) for piece in spellings[-1].pieces)
+    known = {"".join(map(letters_and_digits, path)): path for path in _candidates(spellings, index, names)}
+    close = get_close_matches(said, known, n=1, cutoff=_ALIKE)
+    return known[close[0]] if close else None
+
+
+def _candidates(spellings: Sequence[Spelling], index: Index, names: FreeNames) -> Iterator[Path]:
+    """Yield the paths that a variable may have meant, below a map with the names in use and those it may say."""
+    for setting in index.settings():
+        if setting.kind is not Kind.MAP or setting.below is None:
+            yield setting.path
+            continue
+        known = list(names.of(setting.path))
+        letters = set(map(letters_and_digits, known))
+        said = {name for spelling in spellings for name in index.names_in(spelling, setting)}
+        known += [name for name in sorted(said) if letters_and_digits(name) not in letters]
+        yield from ((*setting.path, name, *below.path) for name in known for below in setting.below.settings())
+
+
+def _likeness(one: str, other: str) -> float:
+    """Return how alike two names are, from 0 to 1."""
+    return SequenceMatcher(None, one, other).ratio()
