@@ -94,7 +94,7 @@ class Impatient(Observer):
     """Ends a run at the first thing that is more than a second attempt."""
 
     def noticed(self, notice: Notice) -> None:
-        assert notice.action is Action.RETRY, line_of(notice)
+        assert notice.action in (None, Action.RETRY), line_of(notice)
 
 
 def by_engine(engine: str, database: Database, everywhere: ModuleType) -> list[PartitionStatus]:
