@@ -424,7 +424,9 @@ class Application:
             verbose=verbose,
             allow_unauthenticated=spark.allow_unauthenticated,
         )
-        return Sessions(settings)
+        sessions = Sessions(settings)
+        sessions.require_master()
+        return sessions
 
 
 def _named(groups: Sequence[EffectiveGroup], names: Sequence[str]) -> list[EffectiveGroup]:

@@ -159,7 +159,7 @@ def test_a_wrong_secret_is_refused_by_the_cluster(project, cluster):
     wrong = {**AUTHENTICATED, "OPENCQRS__SPARK__CONF__SPARK_AUTHENTICATE_SECRET": "wrong"}
     run = project.opencqrs("run", "--until-caught-up", *settings_for(cluster), **wrong)
     assert run.code == 2, run.err
-    assert "[OCQ-402] Spark did not start" in run.err
+    assert "[OCQ-352] the Spark master did not register this program" in run.err
     assert SECRET not in run.out + run.err
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import secrets
 import sys
 import zipfile
@@ -28,6 +29,7 @@ from opencqrs_py.engines.spark.java import find_java
 from opencqrs_py.engines.spark.kept_recipes import KeptRecipe, keep
 from opencqrs_py.engines.spark.launch_settings import settings_by_file, value_before_launch
 from opencqrs_py.engines.spark.launching import launching
+from opencqrs_py.engines.spark.masters import not_registered, require_master
 from opencqrs_py.errors import EngineError
 
 __all__ = ["SessionSettings", "Sessions"]
@@ -71,6 +73,15 @@ class Sessions:
         self._folder: TemporaryDirectory[str] | None = None
         self._kept: list[KeptRecipe] = []
 
+    def require_master(self) -> None:
+        """Refuse, before anything is launched or claimed, a master that cannot be reached.
+
+        Raises:
+            EngineError: OCQ-350 or OCQ-351.
+        """
+        if SparkSession.getActiveSession() is None:
+            require_master(self._master)
+
     def require_authentication(self) -> None:
         """Refuse, before anything is launched, a session that will not authenticate the programs that connect to it.
 
@@ -97,7 +108,8 @@ class Sessions:
         """Return the session that is active in this process, else a new one.
 
         Raises:
-            EngineError: OCQ-401 without a Java, OCQ-402 if Spark does not start, OCQ-404 if it has no authentication.
+            EngineError: OCQ-401 without a Java, OCQ-402 if Spark does not start, OCQ-404 if it has no authentication;
+                OCQ-350 to OCQ-352, if it is not taken by the master.
         """
         if self._session is None:
             existing = SparkSession.getActiveSession()
@@ -147,6 +159,7 @@ class Sessions:
             self._folder.cleanup()
 
     def _start(self) -> SparkSession:
+        require_master(self._master)
         java = find_java(os.environ)
         os.environ["JAVA_HOME"] = str(java.home)
         os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
@@ -216,9 +229,18 @@ class Sessions:
 
 
 def _not_started(error: Exception, master: str, java: str) -> EngineError:
-    reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    reason = _reason(error)[:300]
     fix = "run 'opencqrs doctor', or 'opencqrs run --verbose' to see Spark's own log"
-    return EngineError("OCQ-402", f"Spark did not start ({reason[:300]})", f"spark.master {master}, Java {java}", fix)
+    return not_registered(master, reason) or EngineError(
+        "OCQ-402", f"Spark did not start ({reason})", f"spark.master {master}, Java {java}", fix
+    )
+
+
+def _reason(error: Exception) -> str:
+    """Return the last cause that Java names, without its package; else the first line."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    causes = [line for line in lines if line.startswith((": ", "Caused by: "))]
+    return re.sub(r"^(: |Caused by: )(\w+\.)*", "", causes[-1]) if causes else lines[0]
 
 
 def _hush(session: SparkSession) -> None:

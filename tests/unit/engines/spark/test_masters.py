@@ -1,0 +1,120 @@
+"""A Spark master that cannot be reached is refused in seconds, with the reason."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from contextlib import suppress
+from threading import Thread
+
+import pytest
+
+from opencqrs_py.engines.spark import masters
+from opencqrs_py.engines.spark.masters import not_registered, require_master
+from opencqrs_py.errors import EngineError
+
+
+@pytest.fixture
+def listening() -> Iterator[int]:
+    """A port that accepts connections and says nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server.getsockname()[1]
+
+
+@pytest.fixture
+def closed() -> int:
+    """A port on which nothing listens."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return server.getsockname()[1]
+
+
+@pytest.fixture
+def page() -> Iterator[int]:
+    """A port that answers as a web server does."""
+
+    def answer(server: socket.socket) -> None:
+        with suppress(OSError):
+            while True:
+                connection, _ = server.accept()
+                connection.recv(100)
+                connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+                connection.close()
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        Thread(target=answer, args=(server,), daemon=True).start()
+        yield server.getsockname()[1]
+
+
+def test_a_port_that_refuses_connections_is_named(closed):
+    with pytest.raises(EngineError) as refused:
+        require_master(f"spark://127.0.0.1:{closed}")
+    assert refused.value.code == "OCQ-350"
+    assert refused.value.what == f"the Spark master cannot be reached: 127.0.0.1:{closed}: connection refused"
+    assert refused.value.where == f"spark.master spark://127.0.0.1:{closed}"
+
+
+def test_a_host_that_no_name_server_knows_is_named():
+    with pytest.raises(EngineError, match=r"no-such-host\.invalid:7077: there is no host of this name"):
+        require_master("spark://no-such-host.invalid:7077")
+
+
+def test_an_address_that_never_answers_is_waited_for_a_few_seconds(monkeypatch):
+    def silent(_address: object, _seconds: float) -> socket.socket:
+        raise TimeoutError
+
+    monkeypatch.setattr(masters.socket, "create_connection", silent)
+    monkeypatch.setattr(masters, "ANSWER_SECONDS", 0.01)
+    with pytest.raises(EngineError, match=r"10\.0\.0\.1:7077: no answer within 0\.01 s"):
+        require_master("spark://10.0.0.1:7077")
+
+
+def test_one_of_several_masters_is_enough_and_else_each_has_its_reason(listening, closed):
+    require_master(f"spark://127.0.0.1:{closed},127.0.0.1:{listening}")
+    with pytest.raises(
+        EngineError, match=rf"127\.0\.0\.1:{closed}: connection refused; no-such-host\.invalid:7077: there"
+    ):
+        require_master(f"spark://127.0.0.1:{closed},no-such-host.invalid:7077")
+
+
+@pytest.mark.parametrize(
+    "master", ["local", "local[*]", "local[4,2]", "local-cluster[2,1,1024]", "yarn", "k8s://https://h"]
+)
+def test_other_kinds_of_master_have_no_address_to_look_at(master):
+    require_master(master)
+    assert not_registered(master, "any") is None
+
+
+@pytest.mark.parametrize(
+    "master",
+    [
+        "spark://host",
+        "spark://host:seven",
+        "spark://host:70777",
+        "spark:/host:7077",
+        "host:7077",
+        "spork://host:1",
+        "spark://",
+    ],
+)
+def test_what_is_no_url_of_a_master_is_refused_with_the_forms_that_are(master):
+    with pytest.raises(EngineError, match="OCQ-351") as refused:
+        require_master(master)
+    assert "spark://HOST:7077" in refused.value.fix
+
+
+def test_spark_connect_is_refused_by_name():
+    with pytest.raises(EngineError, match="Spark Connect cannot be used"):
+        require_master("sc://host:15002")
+
+
+def test_a_web_page_in_the_place_of_a_master_is_recognised(page):
+    error = not_registered(f"spark://127.0.0.1:{page}", "All masters are unresponsive")
+    assert error is not None
+    assert (error.code, error.what) == ("OCQ-352", f"127.0.0.1:{page} is a web page, not the port of a Spark master")
+
+
+def test_a_master_that_does_not_take_the_program_is_an_error_with_the_reason_of_spark(closed):
+    error = not_registered(f"spark://127.0.0.1:{closed}", "All masters are unresponsive")
+    assert error is not None
+    assert error.what == "the Spark master did not register this program (All masters are unresponsive)"
+    assert "spark.authenticate.secret" in error.fix
