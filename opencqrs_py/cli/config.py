@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -53,10 +54,17 @@ def config_command(
         for name, values in sections.items()
     }
     if as_json:
+        rows = {
+            name: [_row(value, lost if with_losers else None) for value, lost in values]
+            for name, values in shown.items()
+        }
         print_json(
             {
-                name or "application": [_row(value, lost if with_losers else None) for value, lost in values]
-                for name, values in shown.items()
+                "files": [str(file) for file in configuration.files],
+                "profiles": configuration.profiles,
+                "warnings": [asdict(warning) for warning in configuration.warnings],
+                "application": rows.pop("", []),
+                "groups": rows,
             }
         )
     else:
@@ -125,7 +133,7 @@ def schema_command() -> None:
 def _row(value: EffectiveValue, lost: Sequence[EffectiveValue] | None) -> dict[str, Any]:
     row: dict[str, Any] = {
         "path": value.path,
-        "value": value.value,
+        "value": value.typed,
         "origin": str(value.origin),
         "default": value.is_default,
     }

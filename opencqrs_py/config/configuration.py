@@ -14,7 +14,7 @@ from opencqrs_py.config.keys import FreeNames, Index, Kind, Path, index_of
 from opencqrs_py.config.names import kebab, listed, nearest
 from opencqrs_py.config.problems import Code, ConfigurationWarning
 from opencqrs_py.config.settings import GROUPS, STANDARD, Settings
-from opencqrs_py.config.value_types import Fact, written
+from opencqrs_py.config.value_types import Fact, typed, written
 from opencqrs_py.errors import ConfigurationError
 from opencqrs_py.model.masking import MASK, holds_secret, mask_url, secrets_in
 
@@ -28,12 +28,14 @@ class EffectiveValue:
         value: The value as it would be written in YAML, secrets as ``***``.
         origin: Where it comes from.
         is_default: Whether nobody chose it.
+        typed: The value for JSON: a duration is a text, and so is what holds a secret or says that there is no limit.
     """
 
     path: str
     value: str
     origin: Origin
     is_default: bool
+    typed: bool | float | str | list[str] | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,7 +265,9 @@ class Configuration:
             text = MASK
         for secret in sorted(self._secrets.get(path, ()), key=len, reverse=True):
             text = text.replace(secret, MASK) if secret else text
-        return EffectiveValue(self._index.display(path), mask_url(text), origin, origin.is_default)
+        text = mask_url(text)
+        value_in_json = typed(value, fact) if text == written(value, fact) else text
+        return EffectiveValue(self._index.display(path), text, origin, origin.is_default, value_in_json)
 
     def _as_written(self, bound: Bound) -> EffectiveValue:
         """Return what a source says, placeholders and all."""

@@ -255,6 +255,26 @@ def written(value: object, fact: Fact = NO_FACT) -> str:
             return json.dumps(text, ensure_ascii=False) if _NEEDS_QUOTES.search(text) else text
 
 
+def typed(value: object, fact: Fact = NO_FACT) -> bool | float | str | list[str] | None:
+    """Return ``value`` as JSON has it: durations, and what has no limit, are texts.
+
+    Args:
+        value: A validated value, or a list of such.
+        fact: What the model says of the setting.
+    """
+    match value:
+        case None if fact.none == NO_FACT.none:
+            return None
+        case float() | int() if not fact.is_duration:
+            return value
+        case str() if not isinstance(value, Enum):
+            return value
+        case list() | tuple():
+            return [str(item) for item in value]
+        case _:
+            return written(value, fact)
+
+
 def _plain(value: bool | float | Enum) -> str:  # noqa: FBT001
     match value:
         case bool():

@@ -76,7 +76,7 @@ def test_everything_is_the_application_and_then_each_group(config):
 
 def test_json_has_what_does_not_count_only_when_it_is_asked_for(config):
     _, lines, _ = config("--group", "BOOKS", "--changed", "--format", "json")
-    rows = json.loads("\n".join(lines))["books"]
+    rows = json.loads("\n".join(lines))["groups"]["books"]
     assert rows[0] == {
         "path": "event-handling.groups.books.fetch.subject",
         "value": "/books",
@@ -84,7 +84,7 @@ def test_json_has_what_does_not_count_only_when_it_is_asked_for(config):
         "default": False,
     }
     _, lines, _ = config("--group", "books", "--changed", "--format", "json", "--origin")
-    rows = json.loads("\n".join(lines))["books"]
+    rows = json.loads("\n".join(lines))["groups"]["books"]
     assert rows[0]["lost"] == [
         {
             "path": "event-handling.standard.fetch.subject",
@@ -92,6 +92,37 @@ def test_json_has_what_does_not_count_only_when_it_is_asked_for(config):
             "origin": "standard (application.yaml:6:24)",
         }
     ]
+
+
+def test_json_has_values_with_their_types_and_what_they_were_read_from(config, project):
+    project.write("application-prod.yaml", "opencqrs.spark.conf: {api.token: hunter2, x: 3}")
+    project.write(
+        "handlers.py", "from opencqrs_py import event_handling\n@event_handling('book')\ndef f(e: dict): ...\n"
+    )
+    _, lines, _ = config("--profile", "prod", "--format", "json")
+    shown = json.loads("\n".join(lines))
+    assert shown["files"] == [str(project.folder / name) for name in ("application.yaml", "application-prod.yaml")]
+    assert shown["profiles"] == ["prod"]
+    assert [(warning["code"], warning["fix"]) for warning in shown["warnings"]] == [
+        ("OCQ-117", "did you mean book?"),
+        ("OCQ-117", "groups with handlers: book"),
+    ]
+    assert list(shown["groups"]) == ["books", "v1.2", "book"]
+    values = {row["path"]: row["value"] for row in shown["application"]}
+    assert values["spark.allow-unauthenticated"] is False
+    assert values["database.url"] is None
+    assert values["profiles.active"] == ["prod"]
+    assert (values["spark.conf.api.token"], values["spark.conf.x"]) == ("***", "3")
+    books = {row["path"].removeprefix("event-handling.groups.books."): row["value"] for row in shown["groups"]["books"]}
+    assert (books["life-cycle.partitions"], books["retry.multiplier"], books["fetch.recursive"]) == (1, 1.5, True)
+    assert (books["retry.max-interval"], books["retry.max-attempts"]) == ("30s", "infinite")
+    assert (books["retry.policy"], books["progress.tracking"]) == ("exponential_backoff", None)
+
+
+def test_json_for_a_group_has_no_settings_of_the_application(config):
+    _, lines, _ = config("--group", "books", "--format", "json")
+    shown = json.loads("\n".join(lines))
+    assert (shown["application"], list(shown["groups"])) == ([], ["books"])
 
 
 @pytest.mark.parametrize(

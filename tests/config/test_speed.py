@@ -79,7 +79,7 @@ def count(_frame, event, _argument):
     global calls
     calls += event == "call"
 sys.setprofile(count)
-from opencqrs_py.cli import main
+from opencqrs_py.cli.main import main
 try:
     main(sys.argv[1:])
 except SystemExit as end:
