@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from opencqrs_py.cli.output import clean, stderr
+from opencqrs_py.cli.signals import signals
 
 if TYPE_CHECKING:
     from opencqrs_py.assembly.application import Application
@@ -32,6 +33,7 @@ class ProjectOptions:
         from opencqrs_py.assembly.application import Application  # noqa: PLC0415 only for commands that need it
 
         application = Application.from_project(self.project, profiles=self.profiles, overrides=self.overrides)
+        signals.terminated = application.configuration.settings.run.sigterm_exit_code
         for warning in application.configuration.warnings:
             stderr().print(clean(str(warning)), style="yellow", markup=False, soft_wrap=True)
         return application

@@ -170,6 +170,17 @@ class SparkSettings(Section):
     )
 
 
+class RunSettings(Section):
+    """How a process of the command line runs and ends."""
+
+    sigterm_exit_code: int = Field(
+        130,
+        description="Exit code after SIGTERM, such as 0 for a service manager that takes all others for a failure.",
+        ge=0,
+        le=255,
+    )
+
+
 class ActivateSettings(Section):
     """When a document of a file applies."""
 
@@ -211,6 +222,7 @@ class Settings(BaseSettings):
     discovery: DiscoverySettings = Field(DiscoverySettings(), description="Which modules are imported.")
     database: DatabaseSettings = Field(DatabaseSettings(), description="Where progress and read models are.")
     spark: SparkSettings = Field(SparkSettings(), description="The Spark session.")
+    run: RunSettings = Field(RunSettings(), description="How a process of the command line runs and ends.")
     event_handling: EventHandlingSettings = Field(EventHandlingSettings(), description="All processing groups.")
     config: ConfigSettings = Field(ConfigSettings(), description="How the configuration itself is read.")
     profiles: ProfilesSettings = Field(ProfilesSettings(), description="Which variants of the configuration apply.")

@@ -45,6 +45,22 @@ def test_an_interrupt_stops_cleanly_and_says_where_each_partition_stands(project
     assert [line.split()[:2] for line in out.splitlines()[1:]] == [["catalog", f"{n}/4"] for n in range(4)]
 
 
+def test_sigterm_ends_with_the_code_that_is_set_for_it(project):
+    project.write_events(10)
+    project.opencqrs("events", "import", "events.ndjson")
+    settings = ("run.sigterm-exit-code=0", "event-handling.standard.processing.engine=thread")
+    command = project.command("run", *(word for setting in settings for word in ("--set", setting)))
+    with subprocess.Popen(command, cwd=project.folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        wait_for_progress(project)
+        process.send_signal(signal.SIGTERM)
+        try:
+            _, err = process.communicate(timeout=60)
+        finally:
+            process.kill()
+    assert process.returncode == 0
+    assert b"stopped; each partition goes on from here:" in err
+
+
 def wait_for_progress(project) -> None:
     for _ in range(400):
         answered = project.opencqrs("status", "--format", "json")

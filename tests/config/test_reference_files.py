@@ -81,6 +81,7 @@ def test_every_variable_on_the_page_sets_its_setting(project, column):
         "unknown": "warn",
         "format": "envelope",
         "allow-unauthenticated": "true",
+        "sigterm-exit-code": "0",
     }
     for row in rows:
         leaf = row[0].rpartition(".")[2]
