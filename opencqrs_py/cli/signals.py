@@ -17,6 +17,7 @@ import signal
 import sys
 import time
 from collections.abc import Collection
+from contextlib import suppress
 from threading import Thread
 from types import FrameType
 from typing import Any, NoReturn
@@ -61,7 +62,7 @@ class Signals:
     def install(self) -> None:
         """Handle both signals from now on; one that is ignored, as in the background of a shell script, stays so."""
         sys.excepthook = self._unhandled
-        atexit.register(_ignore)  # the first to be registered is the last to be called
+        atexit.register(self._leave)  # the first to be registered is the last to be called
         for number in _HANDLED:
             if signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, self._receive)
@@ -103,6 +104,19 @@ class Signals:
 
         stderr().file = os.fdopen(os.dup(self._messages), "w", encoding="utf-8", errors="replace")
 
+    def _leave(self) -> None:
+        """Ignore signals while Python takes itself apart, when handlers of ours would no longer be called.
+
+        After a signal end at once: Python would kill itself with SIGINT if the interrupt had passed through ``exec`` of
+        a text, as that of dataclasses, even though it was caught.
+        """
+        if self.received:
+            with suppress(OSError, ValueError):
+                sys.stdout.flush()
+            os._exit(self.exit_code)
+        for number in _HANDLED:
+            signal.signal(number, signal.SIG_IGN)
+
     def _unhandled(self, kind: type[BaseException], error: BaseException, trace: Any) -> None:
         if self.received:
             self._end_now(self.exit_code)
@@ -133,12 +147,6 @@ class Signals:
         if launching is not None:
             launching.end_jvms(patience=0)
         os._exit(code)
-
-
-def _ignore() -> None:
-    """Ignore signals while Python takes itself apart, when handlers of ours would no longer be called."""
-    for number in _HANDLED:
-        signal.signal(number, signal.SIG_IGN)
 
 
 def _listed(names: Collection[str]) -> str:

@@ -44,6 +44,21 @@ def test_killed_runs_lose_and_double_nothing(engine, database, kills, events, re
     assert "each event was applied exactly once, in order" in out
 
 
+@pytest.mark.parametrize(
+    ("engine", "count", "commands"),
+    [
+        pytest.param("thread", 14, ("import", "tail", "config", "run", "status"), id="thread"),
+        pytest.param("spark", 4, ("run",), id="spark", marks=[pytest.mark.spark, pytest.mark.slow]),
+    ],
+)
+def test_interrupts_at_random_moments_end_in_one_way_and_lose_nothing(engine, count, commands):
+    """However busy the machine is: within two seconds is a promise for one that is not, and the soak's to measure."""
+    size = ("--count", count, "--seed", 5, "--events", 5_000, "--seconds", 60)
+    out = script("interrupt_soak.py", "--engine", engine, *size, "--commands", *commands)
+    assert f"{count} interrupts" in out
+    assert "each event was applied exactly once, in order" in out
+
+
 @pytest.mark.postgresql
 @pytest.mark.parametrize("mode", ["fast", "immediate"])
 def test_a_run_waits_for_a_database_that_is_away_and_goes_on(mode):

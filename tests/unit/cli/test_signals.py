@@ -6,7 +6,10 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from textwrap import dedent, indent
 
 import pytest
@@ -43,9 +46,17 @@ class Ended:
 def ended(body: str, *sent: signal.Signals, again_after: str = "") -> Ended:
     """Run a command, send it signals once it is ready (the second after a line), and return how it ended."""
     program = PROGRAM.format(body=indent(dedent(body), "    "))
-    with subprocess.Popen(
-        [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "program.py").write_text(program)
+        command = [sys.executable, "-m", "program"]
+        with subprocess.Popen(
+            command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        ) as process:
+            return wait_for_end(process, sent, again_after)
+
+
+def wait_for_end(process: subprocess.Popen[str], sent: Sequence[signal.Signals], again_after: str) -> Ended:
+    try:
         assert process.stdout is not None
         assert process.stderr is not None
         assert process.stdout.readline() == "ready\n"
@@ -55,10 +66,9 @@ def ended(body: str, *sent: signal.Signals, again_after: str = "") -> Ended:
                 err += process.stderr.readline()
                 assert again_after in err
             process.send_signal(each)
-        try:
-            out, more = process.communicate(timeout=LONG - 10)
-        finally:
-            process.kill()
+        out, more = process.communicate(timeout=LONG - 10)
+    finally:
+        process.kill()
     return Ended(process.returncode, out, err + more)
 
 
@@ -104,6 +114,9 @@ COMMANDS = {
             holder.execute("BEGIN EXCLUSIVE")
             ready()
             waiting.execute("BEGIN EXCLUSIVE")
+        """,
+    "is interrupted in the text of a program": """
+        exec("ready(); time.sleep(60)")
         """,
     "waits for a thread at its end": """
         threading.Thread(target=time.sleep, args=(60,)).start()
