@@ -12,8 +12,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from opencqrs_py.config.keys import Index, Kind, Setting, index_of
-from opencqrs_py.config.names import PREFIX, kebab
+from opencqrs_py.config.keys import PREFIX, Index, Kind, Setting, index_of, kebab
 from opencqrs_py.config.schema import json_schema
 from opencqrs_py.config.settings import GROUPS, STANDARD, Settings
 from opencqrs_py.config.value_types import written

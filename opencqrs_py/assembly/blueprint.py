@@ -12,10 +12,10 @@ from opencqrs_py.assembly.discovery import Discovered, discover
 from opencqrs_py.assembly.importing import import_modules
 from opencqrs_py.assembly.reading import PLAIN, EventsRule
 from opencqrs_py.config import EffectiveGroup
-from opencqrs_py.config.names import listed
 from opencqrs_py.errors import AssemblyError
 from opencqrs_py.model.mapping import TableMapping
 from opencqrs_py.model.masking import remember
+from opencqrs_py.model.naming import listed
 from opencqrs_py.processing.group import GroupProcessing
 
 __all__ = ["Blueprint", "GroupRecipe", "UserModules"]

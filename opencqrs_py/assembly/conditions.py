@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from opencqrs_py.config import Controller, EffectiveGroup, OnExhausted, Tracking
-from opencqrs_py.config.names import listed
 from opencqrs_py.errors import AssemblyError, AssemblyErrors, ExplainedError
+from opencqrs_py.model.naming import listed
 from opencqrs_py.processing.ports import LockRegistry, ProgressTracker
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from opencqrs_py.assembly.conditions import Decision, checked, undecided
 from opencqrs_py.assembly.injection import ContainerInjector
 from opencqrs_py.assembly.stores import is_sql, located, sqlite_file
 from opencqrs_py.config import Configuration
-from opencqrs_py.config.names import listed
 from opencqrs_py.errors import AssemblyError
+from opencqrs_py.model.naming import listed
 
 __all__ = ["DatabaseChoice", "DatabaseRule", "Said", "choose_database", "database_rule", "missing_files"]
 

@@ -16,7 +16,7 @@ from opencqrs_py.assembly.handler_classes import decorated_in, methods_of
 from opencqrs_py.assembly.injection import ContainerInjector
 from opencqrs_py.assembly.members import EVERYTHING, Member, marks_of, members_of
 from opencqrs_py.config import ConfigurationWarning
-from opencqrs_py.config.names import alike_groups, listed, nearest
+from opencqrs_py.config.problems import alike_groups
 from opencqrs_py.errors import AssemblyError, ExplainedError, HandlerSignatureError
 from opencqrs_py.model.handler import (
     AROUND_ATTRIBUTE,
@@ -29,7 +29,7 @@ from opencqrs_py.model.handler import (
     Upcaster,
     event_type_of,
 )
-from opencqrs_py.model.naming import canonical
+from opencqrs_py.model.naming import canonical, listed, nearest
 from opencqrs_py.processing.definitions import interceptors_on, order_of, place_of, upcaster_on
 
 __all__ = ["Discovered", "StartFunction", "discover", "discover_members"]

@@ -13,8 +13,8 @@ from dependency_injector import providers
 from dependency_injector.containers import Container
 from typing_extensions import is_protocol
 
-from opencqrs_py.config.names import listed, nearest
 from opencqrs_py.errors import AssemblyError, ProjectCodeError
+from opencqrs_py.model.naming import listed, nearest
 from opencqrs_py.processing.error_text import one_line
 from opencqrs_py.processing.interrupts import raise_interrupt
 

@@ -13,8 +13,7 @@ from opencqrs_py.assembly.project import read_project
 from opencqrs_py.cli.options import ProjectOptions, format_option, project_options
 from opencqrs_py.cli.output import clean, print_json, stderr, stdout
 from opencqrs_py.config import OriginKind
-from opencqrs_py.config.names import listed, nearest
-from opencqrs_py.model.naming import canonical
+from opencqrs_py.model.naming import canonical, listed, nearest
 
 if TYPE_CHECKING:
     from opencqrs_py.assembly.conditions import Decision

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
         ProgressSettings,
         RetrySettings,
         SequenceSettings,
+        effective_group,
     )
-    from opencqrs_py.config.inheritance import effective_group
     from opencqrs_py.config.loading import load
     from opencqrs_py.config.problems import ConfigurationWarning
     from opencqrs_py.config.settings import Settings
@@ -87,7 +87,7 @@ _MODULES = {
     "Origin": "entries",
     "OriginKind": "entries",
     "Settings": "settings",
-    "effective_group": "inheritance",
+    "effective_group": "groups",
     "load": "loading",
     "mask_url": ".model.masking",
     "pinned": "sources",

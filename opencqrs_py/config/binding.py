@@ -6,12 +6,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from opencqrs_py.config.entries import Entry, Layer, LayerKind, Nothing, Origin, Value, flattened, parsed_json
-from opencqrs_py.config.keys import FreeNames, Index, Kind, Path, Reading, Setting, Spelling
-from opencqrs_py.config.names import PREFIX, kebab, listed
+from opencqrs_py.config.keys import HOLDERS, PREFIX, FreeNames, Index, Kind, Path, Reading, Setting, Spelling, kebab
 from opencqrs_py.config.problems import MOST_LEVELS, Code, Findings
 from opencqrs_py.config.suggestions import report_foreign_key, report_foreign_variable, report_unknown
 from opencqrs_py.config.variables import is_ours, is_service_variable, spellings_of_variable
-from opencqrs_py.model.naming import canonical
+from opencqrs_py.model.naming import canonical, listed
 
 _SHOWN = 60  # characters of a key that is too long
 
@@ -47,16 +46,6 @@ class BoundLayer:
     wholes: list[Bound] = field(default_factory=list)
     single: list[Bound] = field(default_factory=list)
     foreign: list[Entry] = field(default_factory=list)
-
-
-@dataclass(frozen=True, slots=True)
-class _Meaning:
-    """A reading, and its path with the free names as they are known; ``new`` when one of them is not."""
-
-    reading: Reading
-    path: Path
-    new: bool
-    by_variable: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,36 +90,39 @@ class Binder:
         A list is replaced as a whole; everything else is merged setting by setting. Variables are bound last, since
         they can only be read when the names in use are known.
         """
-        result = Merged()
-        bound = {}
-        for place in sorted(range(len(layers)), key=lambda place: layers[place].kind is LayerKind.VARIABLES):
-            bound[place] = self.bind(layers[place])
-        foreign = []
-        for place in range(len(layers)):
-            foreign += bound[place].foreign
-            for part in (bound[place].wholes, bound[place].single):
-                for each in self._once_each(part) if len(part) > 1 or (part and part[0].index is not None) else part:
-                    result.stacks.setdefault(each.path, []).append(each)
+        bound: dict[int, BoundLayer] = {}
+        for kinds in ({LayerKind.FILE, LayerKind.KEYS}, {LayerKind.VARIABLES}):
+            for place, layer in enumerate(layers):
+                if layer.kind in kinds:
+                    bound[place] = self.bind(layer)
+        result, foreign = Merged(), []
+        for _, each in sorted(bound.items()):
+            foreign += each.foreign
+            for part in (each.wholes, each.single):
+                for one in self._once_each(part) if part else ():
+                    result.stacks.setdefault(one.path, []).append(one)
         return result, foreign
 
     def bind(self, layer: Layer) -> BoundLayer:
         """Return what ``layer`` sets; what it says wrongly goes to the findings."""
-        result = BoundLayer()
+        result, too_deep = BoundLayer(), None
         self._written.clear()
-        reported = False
         for entry in layer.entries:
-            if _is_foreign_variable(entry, layer.kind):
-                result.foreign.append(entry)
-                if entry.key[0][:1] in {"o", "O"}:  # thousands of variables of others are ordinary
-                    report_foreign_variable(entry, self.index, self.findings)
-            elif _levels(entry, layer.kind) > MOST_LEVELS:
-                if not reported:
-                    self._report_levels(entry)
-                reported = True
+            words = 0
+            if layer.kind is LayerKind.VARIABLES:
+                if not is_ours(entry.key[0]):
+                    self._leave_to_the_user(entry, layer.kind, result)
+                    continue
+                words = entry.key[0].count("_")
+            if entry.levels + words > MOST_LEVELS:
+                too_deep = too_deep or entry
             elif layer.kind is LayerKind.VARIABLES:
                 self._bind(entry, list(spellings_of_variable(entry.key[0])), result.single, result)
             else:
                 self._bind_key(entry, layer.kind, result)
+        if too_deep:
+            what = f"a key has more than {MOST_LEVELS} levels: {'.'.join(too_deep.key)[:_SHOWN]}…"
+            self.findings.error(Code.TOO_MUCH, what, too_deep.key_origin(-1), "write fewer levels")
         return result
 
     def _bind_key(self, entry: Entry, kind: LayerKind, result: BoundLayer) -> None:
@@ -141,22 +133,24 @@ class Binder:
         elif kind is LayerKind.KEYS:
             self._bind(entry, [Spelling.of(written)], result.single, result)
         else:
-            result.foreign.append(entry)
-            report_foreign_key(entry, self.index, self.findings)
+            self._leave_to_the_user(entry, kind, result)
 
-    def _report_levels(self, entry: Entry) -> None:
-        what = f"a key has more than {MOST_LEVELS} levels: {'.'.join(entry.key)[:_SHOWN]}…"
-        self.findings.error(Code.TOO_MUCH, what, entry.key_origin(-1), "write fewer levels")
+    def _leave_to_the_user(self, entry: Entry, kind: LayerKind, result: BoundLayer) -> None:
+        """Keep an entry for placeholders; note if it was probably meant to be a setting."""
+        result.foreign.append(entry)
+        if kind is not LayerKind.VARIABLES:
+            report_foreign_key(entry, self.index, self.findings)
+        elif entry.key[0][:1] in {"o", "O"}:  # thousands of variables of others are ordinary
+            report_foreign_variable(entry, self.index, self.findings)
 
     def _bind(self, entry: Entry, spellings: list[Spelling], into: list[Bound], result: BoundLayer) -> None:
         """Add to ``into`` what ``entry`` sets; what a whole section in JSON sets is added to the wholes."""
         for spelling in spellings:
-            found = self.index.readings(spelling)
-            meanings = [each for reading in found for each in self._meanings(reading, spelling)]
-            if any(not _means_little(meaning, entry.value) for meaning in meanings):
-                meaning = meanings[0] if len(meanings) == 1 else self._decided(meanings, entry)
+            meanings = self.index.readings(spelling, self.names)
+            if any(not _means_little(each, spelling, entry.value) for each in meanings):
+                meaning = meanings[0] if len(meanings) == 1 else self._decided(meanings, spelling, entry)
                 if meaning is not None:
-                    self._register(meaning, entry)
+                    self._register(meaning, spelling, entry)
                     self._add(meaning, entry, into, result)
                 return
         if is_service_variable(entry):
@@ -164,41 +158,30 @@ class Binder:
         elif not self.findings.has_many_unknown:
             report_unknown(entry, spellings, self.index, self.names, self.findings)
 
-    def _meanings(self, reading: Reading, spelling: Spelling) -> list[_Meaning]:
-        """Return ``reading`` once for each combination of known names that it can mean."""
-        found: list[tuple[Path, bool]] = [(reading.path, False)]
-        for place in reading.free:
-            found = [
-                ((*path[:place], known or path[place], *path[place + 1 :]), new or not known)
-                for path, new in found
-                for known in self.names.meant(path[:place], path[place], by_variable=spelling.by_variable) or [""]
-            ]
-        return [_Meaning(reading, path, new, spelling.by_variable) for path, new in found]
-
-    def _decided(self, meanings: list[_Meaning], entry: Entry) -> _Meaning | None:
+    def _decided(self, meanings: list[Reading], spelling: Spelling, entry: Entry) -> Reading | None:
         """Return the one meaning that the value, then the names in use, leave; ``None`` when there are several.
 
         Of new names in a dotted key the shortest is meant: there, a dot in a name has to be put in brackets.
         """
-        meanings = [each for each in meanings if _fits(each.reading.setting, entry.value)] or meanings
+        meanings = [each for each in meanings if _fits(each.setting, entry.value)] or meanings
         if len(meanings) > 1:
             meanings = [each for each in meanings if not each.new] or meanings
-        if len(meanings) == 1 or (meanings[0].new and not meanings[0].by_variable):
+        if len(meanings) == 1 or (meanings[0].new and not spelling.by_variable):
             return meanings[0]
         both = " or ".join(self.index.display(each.path) for each in meanings)
         fix = "use a dotted key instead (in a file or with --set), with a name that holds dots in brackets"
         self.findings.error(Code.TWO_READINGS, f"{entry.key[-1]} can mean {both}", entry.key_origin(-1), fix)
         return None
 
-    def _register(self, meaning: _Meaning, entry: Entry) -> None:
+    def _register(self, meaning: Reading, spelling: Spelling, entry: Entry) -> None:
         """Make the free names of a meaning known; note one that the layer spells in two ways, and former names."""
         path = meaning.path
-        for place in meaning.reading.free:
+        for place, written in meaning.written:
             self.names.add(path[:place], path[place])
-            if not meaning.by_variable:
-                self._check_spelling(path[: place + 1], meaning.reading.path[place], entry)
-        if meaning.reading.former:
-            what = f"{meaning.reading.former} is an old name of {self.index.display(path)}"
+            if not spelling.by_variable:
+                self._check_spelling(path[: place + 1], written, entry)
+        if meaning.former:
+            what = f"{meaning.former} is an old name of {self.index.display(path)}"
             fix = f"write {kebab(path[-1])}; the old name still works"
             self.findings.warning(Code.DEPRECATED_KEY, what, entry.key_origin(-1), fix)
 
@@ -210,10 +193,10 @@ class Binder:
             fix = f"write {first} in both places, or choose names that differ in letters or digits"
             self.findings.error(Code.SET_TWICE, what, entry.key_origin(-1), fix)
 
-    def _add(self, meaning: _Meaning, entry: Entry, into: list[Bound], result: BoundLayer) -> None:
+    def _add(self, meaning: Reading, entry: Entry, into: list[Bound], result: BoundLayer) -> None:
         """Add what ``entry`` sets; JSON that holds a whole section is bound key by key."""
-        path, setting = meaning.path, meaning.reading.setting
-        if setting.kind.holds_settings and isinstance(entry.value, str) and _fits(setting, entry.value):
+        path, setting = meaning.path, meaning.setting
+        if setting.kind in HOLDERS and isinstance(entry.value, str) and _fits(setting, entry.value):
             result.wholes.append(Bound(path, Nothing.SECTION, entry.origin))
             for below in self._json_entries(path, entry):
                 spelling = Spelling.of([*((name,) for name in path), *below.pieces])
@@ -221,8 +204,8 @@ class Binder:
             return
         if entry.value is Nothing.UNSET:
             return
-        bound = Bound(path, entry.value, entry.origin, meaning.reading.index)
-        found = self._section(bound, setting) if setting.kind.holds_settings else _shaped(bound, setting)
+        bound = Bound(path, entry.value, entry.origin, meaning.index)
+        found = self._section(bound, setting) if setting.kind in HOLDERS else _shaped(bound, setting)
         if isinstance(found, str):
             what = f"{self.index.display(path) or PREFIX} {found}"
             self.findings.error(Code.WRONG_SHAPE, what, entry.origin, _fix(setting))
@@ -286,34 +269,22 @@ class Binder:
         return replace(ordered[0], value=tuple(item.value for item in ordered), index=None)
 
 
-def _is_foreign_variable(entry: Entry, kind: LayerKind) -> bool:
-    return kind is LayerKind.VARIABLES and not is_ours(entry.key[0])
-
-
-def _levels(entry: Entry, kind: LayerKind) -> int:
-    """Return how many names the key of ``entry`` has at most."""
-    if kind is LayerKind.VARIABLES:
-        return entry.levels + entry.key[0].count("_")
-    return entry.levels
-
-
-def _means_little(meaning: _Meaning, value: Value) -> bool:
+def _means_little(meaning: Reading, spelling: Spelling, value: Value) -> bool:
     """Return whether a key only means a whole section of an unknown name, and holds none: it is misspelt.
 
     In ``groups.books.fetsch.subject`` everything after ``groups`` could be the name of a group, and in the name of a
     variable, too.
     """
-    setting = meaning.reading.setting
-    if not meaning.new or not setting.kind.holds_settings or _fits(setting, value):
+    if not meaning.new or meaning.setting.kind not in HOLDERS or _fits(meaning.setting, value):
         return False
     says_something = value is not None and value is not Nothing.EMPTY
-    return meaning.by_variable or (says_something and "." in meaning.path[-1])
+    return spelling.by_variable or (says_something and "." in meaning.path[-1])
 
 
 def _fits(setting: Setting, value: Value) -> bool:
     """Return whether ``value`` looks like a section exactly when ``setting`` is one."""
     is_section = value is Nothing.SECTION or (isinstance(value, str) and value.lstrip().startswith("{"))
-    return is_section == setting.kind.holds_settings
+    return is_section == (setting.kind in HOLDERS)
 
 
 def _shaped(bound: Bound, setting: Setting) -> Iterable[Bound] | str:

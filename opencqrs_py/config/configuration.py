@@ -8,15 +8,14 @@ from pathlib import Path as FilePath
 
 from opencqrs_py.config.binding import Bound, Merged
 from opencqrs_py.config.entries import BUILT_IN, Origin, OriginKind
-from opencqrs_py.config.groups import EffectiveGroup, LeafName
-from opencqrs_py.config.inheritance import Inherited, Level, effective_group, inherited
-from opencqrs_py.config.keys import FreeNames, Index, Kind, Path, index_of
-from opencqrs_py.config.names import kebab, listed, nearest
+from opencqrs_py.config.groups import EffectiveGroup, Inherited, LeafName, Level, effective_group, inherited
+from opencqrs_py.config.keys import HOLDERS, FreeNames, Index, Kind, Path, index_of, kebab
 from opencqrs_py.config.problems import Code, ConfigurationWarning
 from opencqrs_py.config.settings import GROUPS, STANDARD, Settings
 from opencqrs_py.config.value_types import Fact, typed, written
 from opencqrs_py.errors import ConfigurationError
 from opencqrs_py.model.masking import MASK, holds_secret, mask_url, secrets_in
+from opencqrs_py.model.naming import listed, nearest
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +181,7 @@ class Configuration:
     def _path_of(self, key: str) -> Path:
         """Return the path of the setting that ``key`` names."""
         path = self._index.path_of(key, self._names)
-        if path is None or self._index.at(path).kind.holds_settings:
+        if path is None or self._index.at(path).kind in HOLDERS:
             every = {each.key: each.path for each in self._index.settings()}
             known = [name for name, each in every.items() if each[: len(path or ())] == (path or ())]
             close = nearest(key, known) if path is None else None

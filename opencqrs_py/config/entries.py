@@ -9,7 +9,7 @@ from datetime import date, datetime, time
 from enum import Enum, auto
 from typing import TypeAlias
 
-from opencqrs_py.config.names import split_key
+from opencqrs_py.config.keys import split_key
 from opencqrs_py.config.problems import MOST_LEVELS
 
 

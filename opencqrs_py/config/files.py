@@ -15,12 +15,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from opencqrs_py.config.entries import Entry, Layer, LayerKind, Origin, OriginKind, text_items
-from opencqrs_py.config.names import listed, nearest
 from opencqrs_py.config.placeholders import resolved_items
 from opencqrs_py.config.problems import MOST_BYTES, Code, Findings
 from opencqrs_py.config.profiles import applies, mentioned
 from opencqrs_py.config.variables import is_ours
-from opencqrs_py.model.naming import canonical
+from opencqrs_py.model.naming import canonical, listed, nearest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -117,11 +116,9 @@ class FileReader:
             profile: Profile whose files are looked for; ``None``: those for all profiles.
         """
         name = "application" if profile is None else f"application-{profile}"
-        found: list[Path] = []
-        for folder in folders:
-            there = self.names_in(folder)
-            found += [folder / f"{name}{suffix}" for suffix in SUFFIXES if f"{name}{suffix}" in there]
-        return found
+        names = [f"{name}{suffix}" for suffix in SUFFIXES]
+        listed_in = [(folder, self.names_in(folder)) for folder in folders]
+        return [folder / each for folder, there in listed_in for each in names if each in there]
 
     def text(self, file: Path) -> str | None:
         """Return the content of ``file``, ``None`` when it cannot be read."""

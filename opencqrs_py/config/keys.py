@@ -8,19 +8,19 @@ canonical form of the dotted key, and a map has an index of what stands below ea
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from enum import Enum, auto
 from functools import cache
 from itertools import chain
+from operator import attrgetter
 from types import NoneType
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, get_args, get_origin, get_type_hints
 
 from pydantic import BaseModel, SecretBytes, SecretStr
 from pydantic.fields import FieldInfo
 
-from opencqrs_py.config.names import PREFIX, kebab, letters_and_digits, split_key
 from opencqrs_py.config.value_types import NO_FACT, Fact
-from opencqrs_py.model.naming import canonical
+from opencqrs_py.model.naming import canonical, letters_and_digits
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -28,6 +28,10 @@ if TYPE_CHECKING:
 Path: TypeAlias = tuple[str, ...]
 """Field names and free names, from the root of the settings."""
 
+PREFIX = "opencqrs"
+"""The section below which all settings stand."""
+
+_KEY_PART = re.compile(r"\[([^\]]*)\]|([^.\[]+)")
 _BRACKETS = re.compile(r"[.\[\]]")
 
 
@@ -40,10 +44,9 @@ class Kind(Enum):
     MAP = auto()
     """A section whose names the user chooses."""
 
-    @property
-    def holds_settings(self) -> bool:
-        """Whether settings stand below."""
-        return self in {Kind.SECTION, Kind.MAP}
+
+HOLDERS = (Kind.SECTION, Kind.MAP)
+"""The kinds below which settings stand."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,10 +107,12 @@ class Spelling:
             ends += [len(written) - place] * len(pieces)
         return cls(tuple(chain.from_iterable(written)), tuple(ends), by_variable=by_variable)
 
-    def name(self, start: int, end: int) -> str:
-        """Return the free name that the pieces from ``start`` to ``end`` make up."""
+    def name(self, start: int, end: int, *, dotted: bool = False) -> str:
+        """Return the free name that the pieces from ``start`` to ``end`` make up; if it is dotted, ``_`` is a dot."""
         name = ("_" if self.words else ".").join(self.pieces[start:end])
-        return name.lower() if self.by_variable else name
+        if not self.by_variable:
+            return name
+        return name.lower().replace("_", ".") if dotted else name.lower()
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,16 +120,18 @@ class Reading:
     """One meaning of a key.
 
     Args:
-        path: Field names, and free names as the key says them.
+        path: Field names, and free names in the spelling by which they are known.
         setting: What stands at the path.
-        free: Where in the path free names stand.
+        written: The free names as the key says them, each with its place in the path.
+        new: Whether one of them is not known.
         index: Place in a list, from 0; ``None`` when the key means the whole.
         former: Earlier name of a field that the key uses; empty when it uses none.
     """
 
     path: Path
     setting: Setting
-    free: tuple[int, ...] = ()
+    written: tuple[tuple[int, str], ...] = ()
+    new: bool = False
     index: int | None = None
     former: str = ""
 
@@ -182,7 +189,7 @@ class Index:
         """Return the paths of the settings in the section at ``path``, without those of maps."""
         if path in self.by_path:
             below = (each for each in self.by_path.values() if each.path[: len(path)] == path)
-            return [each.path for each in below if not each.kind.holds_settings]
+            return [each.path for each in below if each.kind not in HOLDERS]
         found = next(each for each in self.maps if path[: len(each.path)] == each.path)
         length = len(found.path) + 1
         return [(*path[:length], *each) for each in found.below.inside(path[length:])] if found.below else []
@@ -201,18 +208,26 @@ class Index:
                 return f"{above}.{rest}" if rest else above
         raise KeyError(path)
 
-    def readings(self, spelling: Spelling, start: int = 0) -> list[Reading]:
-        """Return everything that a key can mean from its piece ``start`` on."""
+    def readings(self, spelling: Spelling, names: FreeNames, start: int = 0, above: Path = ()) -> list[Reading]:
+        """Return everything that a key can mean.
+
+        Args:
+            spelling: The key.
+            names: Free names in use; a name that is not in use keeps its spelling.
+            start: The first piece that counts.
+            above: What the pieces before it mean.
+        """
         forms = tuple(map(canonical, spelling.pieces[start:]))
-        found = [Reading(each.path, each, former=former) for each, former in self._exact(forms, spelling)]
+        found = [Reading((*above, *each.path), each, former=old) for each, old in self._exact(forms, spelling)]
         if forms and spelling.pieces[-1].isdecimal():
-            lists = (pair for pair in self._exact(forms[:-1], spelling) if pair[0].kind is Kind.LIST)
             number = int(spelling.pieces[-1])
-            found += [Reading(each.path, each, (), number, former) for each, former in lists]
+            for each, old in self._exact(forms[:-1], spelling):
+                if each.kind is Kind.LIST:
+                    found.append(Reading((*above, *each.path), each, index=number, former=old))
         for each in self.maps:
             length = _length_of(each, forms, words=spelling.words)
             if length is not None and length < len(forms):
-                found += self._named(each, spelling, start + length)
+                found += self._named(each, spelling, names, start + length, above)
         return found
 
     def _exact(self, forms: tuple[str, ...], spelling: Spelling) -> Sequence[tuple[Setting, str]]:
@@ -221,22 +236,21 @@ class Index:
         found = self._by_key.get(forms)
         return () if found is None else (found,)
 
-    def _named(self, of: Setting, spelling: Spelling, start: int) -> Iterator[Reading]:
+    def _named(self, of: Setting, spelling: Spelling, names: FreeNames, start: int, above: Path) -> Iterator[Reading]:
         """Yield what a key can mean whose free name of the map ``of`` begins at the piece ``start``."""
-        if of.below is None:
+        path, below = (*above, *of.path), of.below
+        if below is None:
             return
-        if of.below.root.kind is Kind.VALUE:
-            name = spelling.name(start, len(spelling.pieces))
-            name = name.replace("_", ".") if spelling.words or spelling.by_variable else name
-            yield Reading((*of.path, name), of.below.root, (len(of.path),))
-            return
-        for end in range(start + 1, len(spelling.pieces) + 1):
-            if spelling.ends[end - 1] != spelling.ends[start]:
+        takes_all = below.root.kind is Kind.VALUE
+        for end in range(len(spelling.pieces) if takes_all else start + 1, len(spelling.pieces) + 1):
+            if not takes_all and spelling.ends[end - 1] != spelling.ends[start]:
                 return
-            path = (*of.path, spelling.name(start, end))
-            for each in of.below.readings(spelling, end):
-                free = (len(of.path), *(len(path) + place for place in each.free))
-                yield Reading((*path, *each.path), each.setting, free, each.index, each.former)
+            name = spelling.name(start, end, dotted=takes_all)
+            known = names.meant(path, name, by_variable=spelling.by_variable)
+            for spelled in known or (name,):
+                for each in below.readings(spelling, names, end, (*path, spelled)):
+                    written = ((len(path), name), *each.written)
+                    yield replace(each, written=written, new=each.new or not known)
 
     def names_in(self, spelling: Spelling, of: Setting) -> list[str]:
         """Return what could be a free name of the map ``of`` in a key, which may be misspelt."""
@@ -254,8 +268,8 @@ class Index:
         """
         pieces = split_key(key)
         pieces = pieces[1:] if canonical(pieces[0]) == PREFIX else pieces
-        found = [names.known(each) for each in self.readings(Spelling.of([pieces]))]
-        return next((path for path, is_known in found if is_known), found[0][0] if found else None)
+        found = sorted(self.readings(Spelling.of([pieces]), names), key=attrgetter("new"))
+        return found[0].path if found else None
 
 
 def _length_of(of: Setting, forms: tuple[str, ...], *, words: bool) -> int | None:
@@ -297,15 +311,6 @@ class FreeNames:
     def of(self, path: Path) -> Iterable[str]:
         """Return the known names of the map at ``path``."""
         return self._spelled.get(path, {}).values()
-
-    def known(self, reading: Reading) -> tuple[Path, bool]:
-        """Return the path of a reading with its free names as they are known, and whether all of them are."""
-        path, all_known = reading.path, True
-        for place in reading.free:
-            spelled = self.meant(path[:place], path[place])
-            path = (*path[:place], *(spelled or path[place : place + 1]), *path[place + 1 :])
-            all_known = all_known and bool(spelled)
-        return path, all_known
 
 
 @cache
@@ -381,3 +386,14 @@ def _fact(facts: list[object]) -> Fact:
         in_documents_only=any(fact.in_documents_only for fact in known),
         formerly=tuple(name for fact in known for name in fact.formerly),
     )
+
+
+def kebab(field: str) -> str:
+    """Return the spelling that messages and documents use for the model field ``field``."""
+    return field.rstrip("_").replace("_", "-")
+
+
+def split_key(key: str) -> tuple[str, ...]:
+    """Split a dotted key into its pieces, at least one; a piece in brackets keeps its dots (``groups[v1.2].fetch``)."""
+    pieces = key.split(".") if "[" not in key else map("".join, _KEY_PART.findall(key))
+    return tuple(filter(None, map(str.strip, pieces))) or (key.strip(),)

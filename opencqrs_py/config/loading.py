@@ -7,20 +7,22 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
+from pydantic import ValidationError
+from pydantic_settings import InitSettingsSource
+
 from opencqrs_py.config.binding import Binder, Merged
 from opencqrs_py.config.choices import OnUnknown
 from opencqrs_py.config.configuration import Configuration
 from opencqrs_py.config.entries import text_items
-from opencqrs_py.config.keys import FreeNames, Index, index_of
-from opencqrs_py.config.names import alike_groups, listed, nearest
+from opencqrs_py.config.keys import FreeNames, Index, Path, index_of
 from opencqrs_py.config.placeholders import Lookup, Resolved, resolved_values
-from opencqrs_py.config.problems import Code, Findings, GroupWithoutHandlerWarning
+from opencqrs_py.config.problems import Code, Findings, GroupWithoutHandlerWarning, alike_groups
 from opencqrs_py.config.profiles import DEFAULT_PROFILE
+from opencqrs_py.config.refusals import report_refusals
 from opencqrs_py.config.settings import GROUPS, Settings
-from opencqrs_py.config.sources import Given, Ranking, ranked_layers
-from opencqrs_py.config.validation import validated
+from opencqrs_py.config.sources import Given, Ranking, nested, ranked_layers
 from opencqrs_py.model.masking import remember
-from opencqrs_py.model.naming import canonical
+from opencqrs_py.model.naming import canonical, listed, nearest
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
@@ -103,12 +105,14 @@ class _Found:
 
     def configuration(self, groups: Collection[str] | Mapping[str, str]) -> Configuration:
         """Return the configuration for handlers of these groups, or raise everything that is wrong with it."""
-        findings = self.findings.copy()
+        found = self.findings
+        findings = Findings([*found.errors], [*found.warnings], dict(found.unknown), ignored=dict(found.ignored))
         names = _names(groups, findings) if groups else FreeNames()
         index, merged, result = self._resolved(names, findings)
         _check_profiles(self.ranking.profiles, result, merged, findings)
-        findings.settle_unknown(_on_unknown(result))
-        settings = validated(self.settings_class, result.values, index, merged, self._searched(), findings)
+        if findings.unknown:
+            findings.settle_unknown(_on_unknown(result))
+        settings = self._validated(result.values, index, merged, findings)
         if settings is None or findings.errors:
             raise findings.failure()
         configured = tuple(settings.event_handling.groups)
@@ -137,6 +141,25 @@ class _Found:
         _check_documents(merged, index, findings)
         lookup = Lookup(self.given.environ, own, index, names, merged)
         return index, merged, resolved_values(merged, lookup, findings)
+
+    def _validated(
+        self, values: Mapping[Path, object], index: Index, merged: Merged, findings: Findings
+    ) -> Settings | None:
+        """Return the settings that ``values`` make, ``None`` when they are not valid."""
+        tree = nested(
+            {
+                path: value
+                for path, value in values.items()
+                # of other settings, None is no value: it brings the default back
+                if value is not None or path[0] == GROUPS[0] or index.at(path).nullable
+            }
+        )
+        source = InitSettingsSource(self.settings_class, init_kwargs=tree)
+        try:
+            return self.settings_class(_build_sources=((source,), {}))
+        except ValidationError as error:
+            report_refusals(error, merged, index, self._searched(), findings)
+            return None
 
     def _searched(self) -> str:
         """Return where a value could have stood."""

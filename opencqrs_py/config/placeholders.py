@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from opencqrs_py.config.entries import Entry, Nothing, text_items
-from opencqrs_py.config.keys import FreeNames, Kind
-from opencqrs_py.config.names import PREFIX, letters_and_digits, split_key
+from opencqrs_py.config.keys import PREFIX, FreeNames, Kind, split_key
 from opencqrs_py.config.problems import MOST_CHAINED, MOST_CHARACTERS, MOST_PLACEHOLDERS, Code, Findings
 from opencqrs_py.model.masking import holds_secret
-from opencqrs_py.model.naming import canonical
+from opencqrs_py.model.naming import canonical, letters_and_digits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

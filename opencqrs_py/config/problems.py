@@ -91,10 +91,6 @@ class Findings:
     ignored: dict[str, None] = field(default_factory=dict)
     """Names of the variables that Kubernetes sets for Services, in the order in which they were found."""
 
-    def copy(self) -> Findings:
-        """Return the same findings, to which more can be added without changing these."""
-        return Findings(list(self.errors), list(self.warnings), dict(self.unknown), ignored=dict(self.ignored))
-
     def error(self, code: Code, what: str, where: object = "", fix: str = "") -> None:
         """Note something that must be mended before anything can start."""
         self.errors.append(ConfigurationError(code.value, what, str(where), fix))
@@ -130,3 +126,9 @@ class Findings:
     def failure(self) -> ConfigurationErrors:
         """Return all errors found as one, each once; there must be at least one."""
         return ConfigurationErrors(tuple({str(error): error for error in self.errors}.values()))
+
+
+def alike_groups(one: str, other: str, where: str) -> tuple[str, str, str]:
+    """Return what is wrong, where, and the fix, when handlers spell one group's name in two ways."""
+    what = f"the groups {one} and {other} cannot be told apart in settings"
+    return what, where, "write the same name in both places, or rename one: case, - and _ make no difference"

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import TypeAdapter
 
 from opencqrs_py.config.choices import SYNONYMS
-from opencqrs_py.config.keys import Index, Kind, Setting, index_of
-from opencqrs_py.config.names import PREFIX, kebab
+from opencqrs_py.config.keys import PREFIX, Index, Kind, Setting, index_of, kebab
 from opencqrs_py.config.settings import Settings
 from opencqrs_py.config.value_types import written
 

@@ -20,8 +20,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 from typing_extensions import override
 
 from opencqrs_py.config.choices import DataFormat, OnUnknown
-from opencqrs_py.config.groups import GroupSettings
-from opencqrs_py.config.inheritance import Said, merged_group, said
+from opencqrs_py.config.groups import GroupSettings, Said, merged_group, said
 from opencqrs_py.config.sources import sources_of_this_load
 from opencqrs_py.config.value_types import Fact, Name, Url
 from opencqrs_py.model.masking import masked

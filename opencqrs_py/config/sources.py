@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from io import StringIO
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,11 +24,11 @@ from opencqrs_py.config.binding import Binder, Merged
 from opencqrs_py.config.entries import Entry, Layer, LayerKind, Nothing, Origin, OriginKind, flattened, parsed_json
 from opencqrs_py.config.files import FileReader, FileStack, is_there
 from opencqrs_py.config.keys import FreeNames, index_of
-from opencqrs_py.config.names import nearest
 from opencqrs_py.config.placeholders import Lookup, resolved_items
 from opencqrs_py.config.problems import Code, Findings
 from opencqrs_py.config.profiles import DEFAULT_PROFILE, is_profile_name
 from opencqrs_py.config.variables import INLINE_JSON, text_value
+from opencqrs_py.model.naming import nearest
 
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
@@ -60,13 +61,24 @@ class Given:
     package: Path | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What the sources of a load share: what the caller gives, where problems go, and what reads files."""
+
+    settings_cls: type[BaseSettings]
+    given: Given
+    findings: Findings
+    reader: FileReader
+
+
 class LayeredSource(PydanticBaseSettingsSource):
     """A source whose values know where they stand."""
 
-    def __init__(self, settings_cls: type[BaseSettings], given: Given, findings: Findings) -> None:
-        super().__init__(settings_cls)
-        self.given = given
-        self.findings = findings
+    def __init__(self, load: Load) -> None:
+        super().__init__(load.settings_cls)
+        self.given = load.given
+        self.findings = load.findings
+        self.reader = load.reader
 
     @abstractmethod
     def layers(self) -> list[Layer]:
@@ -149,16 +161,12 @@ class EnvironmentSource(LayeredSource):
 class DotenvSource(LayeredSource):
     """The file ``.env``: variables that are not set in the environment."""
 
-    def __init__(self, settings_cls: type[BaseSettings], given: Given, findings: Findings, reader: FileReader) -> None:
-        super().__init__(settings_cls, given, findings)
-        self._reader = reader
-
     @override
     def layers(self) -> list[Layer]:
         file = self.given.project / ".env"
-        if ".env" not in self._reader.names_in(self.given.project) or is_there(file / "pyvenv.cfg"):
+        if ".env" not in self.reader.names_in(self.given.project) or is_there(file / "pyvenv.cfg"):
             return []  # none, or that of ``python -m venv .env``
-        text = self._reader.text(file)
+        text = self.reader.text(file)
         return [] if text is None else [Layer(LayerKind.VARIABLES, tuple(self._entries(file, text)))]
 
     def _entries(self, file: Path, text: str) -> Iterator[Entry]:
@@ -200,6 +208,19 @@ class DefaultsSource(LayeredSource):
         return [_code_layer(self.given.defaults, OriginKind.CODE)] if self.given.defaults else []
 
 
+OURS: tuple[type[LayeredSource], ...] = (
+    TestSource,
+    ArgumentSource,
+    InlineJsonSource,
+    EnvironmentSource,
+    SecretsSource,
+    DotenvSource,
+    FilesSource,
+    DefaultsSource,
+)
+"""Our sources, the highest first."""
+
+
 @contextmanager
 def pinned(properties: Mapping[str, object]) -> Iterator[None]:
     """Let ``properties`` win over every source of each ``load`` within the ``with`` block; meant for tests.
@@ -236,104 +257,92 @@ def ranked_layers(given: Given, settings_cls: type[BaseSettings], findings: Find
         settings_cls: Class of the settings.
         findings: Takes the problems.
     """
-    return _Ranker(given, settings_cls, findings, FileReader(given.project, findings)).ranking()
+    return _Ranker(Load(settings_cls, given, findings, FileReader(given.project, findings))).ranking()
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Ranker:
     """Finds the order of the sources, the profiles, and the files that apply with them."""
 
-    given: Given
-    settings_cls: type[BaseSettings]
-    findings: Findings
-    reader: FileReader
+    load: Load
 
     def ranking(self) -> Ranking:
         sources = self._in_order()
-        said = [None if isinstance(source, FilesSource) else _layers_of(source) for source in sources]
+        said = [_layers_of(source) for source in sources]  # files say nothing yet
         place = next((at for at, source in enumerate(sources) if type(source) is FilesSource), 0)
-        above, below = _joined(said[place:]), _joined(said[:place])
+        above = [*chain.from_iterable(said[place:])]
         variables = [entry for layer in above for entry in layer.entries if layer.kind is LayerKind.VARIABLES]
-        lookup = Lookup(self.given.environ, variables, index_of(self.settings_cls))
-        early = self._early([*below, *above])
-        is_above = bool(early.winner(_ACTIVE)) and self._early(above).winner(_ACTIVE) is not None
+        lookup = Lookup(self.load.given.environ, variables, index_of(self.load.settings_cls))
+        early = self._early([*chain.from_iterable(said)])
+        is_above = _ACTIVE in early.stacks and _ACTIVE in self._early(above).stacks
         profiles = self._profiles(early, lookup, is_above=is_above)
-        stack = self._stack(tuple(profiles) or (DEFAULT_PROFILE,), early, lookup, self.findings)
+        stack = self._stack(tuple(profiles) or (DEFAULT_PROFILE,), early, lookup, self.load.findings)
         if profiles:
             self._warn_of_unknown(profiles, stack)
-        for source in sources:
+        for at, source in enumerate(sources):
             if isinstance(source, FilesSource):
                 source.stack = stack
-        layers = _joined(
-            [_layers_of(source) if found is None else found for source, found in zip(sources, said, strict=True)]
-        )
-        if self.given.profiles:
+                said[at] = source.layers()
+        layers = [*chain.from_iterable(said)]
+        if self.load.given.profiles:
             layers.append(Layer(LayerKind.KEYS, (_profiles_given(tuple(profiles)),)))
-        return Ranking(layers, tuple(profiles), self.reader)
+        return Ranking(layers, tuple(profiles), self.load.reader)
 
     def _in_order(self) -> list[Any]:
         """Return the sources in the order that the settings put them into, the lowest first."""
-        given = (self.settings_cls, self.given, self.findings)
-        environment, dotenv, secrets = (
-            EnvironmentSource(*given),
-            DotenvSource(*given, self.reader),
-            SecretsSource(*given),
-        )
-        arguments = ArgumentSource(*given)
-        every = (
-            *(TestSource(*given), arguments, InlineJsonSource(*given), environment),
-            *(secrets, dotenv, FilesSource(*given), DefaultsSource(*given)),
-        )
-        token = _of_this_load.set(every)
+        ours = {kind: kind(self.load) for kind in OURS}
+        token = _of_this_load.set(tuple(ours.values()))
         try:
-            return [
-                *self.settings_cls.settings_customise_sources(
-                    self.settings_cls,
-                    init_settings=arguments,
-                    env_settings=environment,
-                    dotenv_settings=dotenv,
-                    file_secret_settings=secrets,
-                )
-            ][::-1]
+            in_order = self.load.settings_cls.settings_customise_sources(
+                self.load.settings_cls,
+                init_settings=ours[ArgumentSource],
+                env_settings=ours[EnvironmentSource],
+                dotenv_settings=ours[DotenvSource],
+                file_secret_settings=ours[SecretsSource],
+            )
         finally:
             _of_this_load.reset(token)
+        return list(reversed(in_order))
 
     def _early(self, layers: list[Layer]) -> Merged:
         """Return what ``layers`` say about profiles and imports; their problems are found again by the full binding."""
-        chosen = [Layer(layer.kind, tuple(filter(_is_early, layer.entries))) for layer in layers]
-        return Binder(index_of(self.settings_cls), FreeNames(), Findings()).merged(chosen)[0]
+        chosen = [Layer(layer.kind, found) for layer in layers if (found := tuple(filter(_is_early, layer.entries)))]
+        binder = Binder(index_of(self.load.settings_cls), FreeNames(), Findings())
+        return binder.merged(chosen)[0] if chosen else Merged()
 
     def _stack(self, profiles: tuple[str, ...] | None, early: Merged, lookup: Lookup, findings: Findings) -> FileStack:
         """Return the files that apply with ``profiles``."""
-        stack = FileStack(self.reader, findings, profiles, lookup)
-        for folder in filter(None, (self.given.package, self.given.project)):
+        stack = FileStack(self.load.reader, findings, profiles, lookup)
+        for folder in filter(None, (self.load.given.package, self.load.given.project)):
             stack.add_folders((folder, folder / "config"))
         imports = early.winner(_IMPORT)
         if imports is not None:
-            stack.add_imports(Entry(_IMPORT, imports.value, imports.origin), self.given.project)
+            stack.add_imports(Entry(_IMPORT, imports.value, imports.origin), self.load.given.project)
         return stack
 
     def _profiles(self, early: Merged, lookup: Lookup, *, is_above: bool) -> dict[str, Origin]:
         """Return the profiles that the highest source chooses, each with where that is."""
         chosen = early.winner(_ACTIVE)
         entries: tuple[Entry, ...] = () if chosen is None else (Entry(_ACTIVE, chosen.value, chosen.origin),)
-        if self.given.profiles:
-            entries = (_profiles_given(self.given.profiles),)
+        if self.load.given.profiles:
+            entries = (_profiles_given(self.load.given.profiles),)
         elif not is_above:
             entries = self._stack(None, early, lookup, Findings()).active or entries
         names: dict[str, Origin] = {}
         for entry in entries:
-            for name in resolved_items(entry, "profiles.active", lookup, self.findings):
+            for name in resolved_items(entry, "profiles.active", lookup, self.load.findings):
                 if is_profile_name(name):
                     names.setdefault(name, entry.origin)
                 else:
                     fix = "use letters, digits and -_.+@, and none of the words and, or, not"
-                    self.findings.error(Code.PROFILE, f"{name!r} cannot be the name of a profile", entry.origin, fix)
+                    self.load.findings.error(
+                        Code.PROFILE, f"{name!r} cannot be the name of a profile", entry.origin, fix
+                    )
         return names
 
     def _warn_of_unknown(self, profiles: dict[str, Origin], stack: FileStack) -> None:
         """Note active profiles that no file and no document knows."""
-        folders = (self.given.project, self.given.project / "config")
+        folders = (self.load.given.project, self.load.given.project / "config")
         files = (file for folder in folders for file in folder.glob("application-*"))
         known = stack.known_profiles | {file.stem.removeprefix("application-") for file in files}
         for name, origin in profiles.items():
@@ -341,7 +350,7 @@ class _Ranker:
                 close = nearest(name, sorted(known))
                 fix = f"did you mean {close}?" if close else f"create application-{name}.yaml, or leave it out"
                 what = f"no file and no document knows the profile {name}"
-                self.findings.warning(Code.UNKNOWN_PROFILE, what, origin, fix)
+                self.load.findings.warning(Code.UNKNOWN_PROFILE, what, origin, fix)
 
 
 def nested(values: Mapping[tuple[str, ...], object]) -> dict[str, Any]:
@@ -354,10 +363,6 @@ def nested(values: Mapping[tuple[str, ...], object]) -> dict[str, Any]:
         if value is not Nothing.SECTION:
             below[path[-1]] = value
     return tree
-
-
-def _joined(said: Sequence[list[Layer] | None]) -> list[Layer]:
-    return [layer for layers in said for layer in layers or ()]
 
 
 def _layers_of(source: Any) -> list[Layer]:

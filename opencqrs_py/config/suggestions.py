@@ -6,17 +6,16 @@ from dataclasses import dataclass, replace
 from difflib import SequenceMatcher, get_close_matches
 from typing import TYPE_CHECKING
 
-from opencqrs_py.config.keys import Kind, Path, Spelling
-from opencqrs_py.config.names import PREFIX, kebab, letters_and_digits, listed
+from opencqrs_py.config.keys import HOLDERS, PREFIX, FreeNames, Kind, Path, Spelling, kebab
 from opencqrs_py.config.problems import Code, Findings
 from opencqrs_py.config.variables import spellings_of_variable, variable_name
-from opencqrs_py.model.naming import canonical
+from opencqrs_py.model.naming import canonical, letters_and_digits, listed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from opencqrs_py.config.entries import Entry
-    from opencqrs_py.config.keys import FreeNames, Index, Setting
+    from opencqrs_py.config.keys import Index, Setting
 
 _ALIKE = 0.6
 _VERY_ALIKE = 0.8
@@ -74,7 +73,9 @@ def report_foreign_variable(entry: Entry, index: Index, findings: Findings) -> N
         if length < 0 or _likeness(canonical(name[:length]), PREFIX) < _VERY_ALIKE:
             continue
         for spelling in spellings_of_variable(name, length):
-            found = next((each for each in index.readings(spelling) if not each.setting.kind.holds_settings), None)
+            found = next(
+                (each for each in index.readings(spelling, FreeNames()) if each.setting.kind not in HOLDERS), None
+            )
             if found is not None:
                 _report_variable(entry, found.path, findings)
                 return
@@ -90,10 +91,10 @@ def _dead_end(index: Index, spelling: Spelling, names: FreeNames) -> _DeadEnd:
     """Return where the key stops to mean something, going as far as possible."""
     for end in range(len(spelling.pieces) - 1, 0, -1):
         beginning = replace(spelling, pieces=spelling.pieces[:end], ends=spelling.ends[:end])
-        found = [(*names.known(each), each.setting) for each in index.readings(beginning)]
-        sure = [(path, setting) for path, is_known, setting in found if is_known or "." not in path[-1]]
+        found = index.readings(beginning, names)
+        sure = [each for each in found if not each.new or "." not in each.path[-1]]
         if sure:
-            return _DeadEnd(end, *sure[0])
+            return _DeadEnd(end, sure[0].path, sure[0].setting)
     return _DeadEnd(0, (), index.root)
 
 

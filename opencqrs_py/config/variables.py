@@ -6,8 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from opencqrs_py.config.entries import Entry, Nothing, OriginKind, Value
-from opencqrs_py.config.keys import Spelling
-from opencqrs_py.config.names import split_key
+from opencqrs_py.config.keys import Spelling, split_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

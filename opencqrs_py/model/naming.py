@@ -1,11 +1,16 @@
-"""The canonical form of a name: in it, two spellings of one name are equal."""
+"""Names and their spellings: the canonical form, in which two spellings of one name are equal, and the nearest name."""
 
 from __future__ import annotations
 
+from difflib import get_close_matches
 from functools import lru_cache
+from typing import TYPE_CHECKING
 from unicodedata import normalize
 
-__all__ = ["canonical", "composed"]
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+_LIST_ENDS_AT = 10
 
 
 @lru_cache(maxsize=4096)
@@ -21,3 +26,23 @@ def canonical(name: str) -> str:
 def composed(name: str) -> str:
     """Return ``name`` with each letter as one character, whether or not it was typed as letter and accent."""
     return name if name.isascii() else normalize("NFC", name)
+
+
+def letters_and_digits(name: str) -> str:
+    """Return what an environment variable can express of ``name``: its letters and digits, without case."""
+    return "".join(filter(str.isalnum, composed(name).casefold()))
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """Return the name in ``known`` that ``name`` was most likely meant to be, or ``None``."""
+    spellings = {canonical(each): each for each in known}
+    matches = get_close_matches(canonical(name), spellings, n=1)
+    return spellings[matches[0]] if matches else None
+
+
+def listed(names: Iterable[str]) -> str:
+    """Return ``names`` as text, the first ten of them and how many more there are."""
+    every = list(names)
+    shown = ", ".join(every[:_LIST_ENDS_AT])
+    left = len(every) - _LIST_ENDS_AT
+    return f"{shown} and {left} more" if left > 0 else shown

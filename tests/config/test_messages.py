@@ -6,7 +6,7 @@ from dataclasses import asdict
 import pytest
 
 from opencqrs_py.config import Settings
-from opencqrs_py.config.names import kebab
+from opencqrs_py.config.keys import kebab
 from opencqrs_py.errors import ConfigurationErrors
 
 

@@ -3,6 +3,9 @@
 import subprocess
 import sys
 from collections import Counter
+from pathlib import Path
+
+import opencqrs_py
 
 HEAVY = ("pyspark", "sqlalchemy", "dependency_injector", "pandas", "pyarrow", "numpy", "rich", "click")
 
@@ -50,6 +53,35 @@ def calls_of(action):
     finally:
         sys.setprofile(None)
     return calls["call"]
+
+
+def own_calls_of(action):
+    """Return how many functions of the package ``action`` calls, and how many of its modules they are in."""
+    calls = Counter()
+    package = str(Path(opencqrs_py.__file__).parent)
+
+    def count(frame, event, _argument):
+        if event == "call" and frame.f_code.co_filename.startswith(package):
+            calls[frame.f_code.co_filename] += 1
+
+    sys.setprofile(count)
+    try:
+        action()
+    finally:
+        sys.setprofile(None)
+    return calls.total(), len(calls)
+
+
+def test_three_lines_of_yaml_load_with_few_calls(project):
+    project.yaml("""
+        opencqrs:
+          spark.master: local[2]
+          event-handling.groups.books.fetch.subject: /books
+    """)
+    project.load()  # the index of all settings is made once
+    calls, modules = own_calls_of(project.load)
+    assert calls <= 250
+    assert modules <= 16
 
 
 def test_five_hundred_groups_and_variables_bind_with_few_calls(project):

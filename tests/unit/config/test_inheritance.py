@@ -4,8 +4,15 @@ import pytest
 from pydantic import ValidationError
 
 from opencqrs_py.config.choices import Controller, Resolution, RetryPolicy, Tracking
-from opencqrs_py.config.groups import EffectiveGroup, FetchSettings, GroupSettings, RetrySettings
-from opencqrs_py.config.inheritance import Level, effective_group, inherited
+from opencqrs_py.config.groups import (
+    EffectiveGroup,
+    FetchSettings,
+    GroupSettings,
+    Level,
+    RetrySettings,
+    effective_group,
+    inherited,
+)
 from opencqrs_py.config.settings import Settings
 
 

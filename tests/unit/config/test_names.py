@@ -1,7 +1,7 @@
 import pytest
 
-from opencqrs_py.config.names import kebab, letters_and_digits, listed, nearest, split_key
-from opencqrs_py.model.naming import canonical
+from opencqrs_py.config.keys import kebab, split_key
+from opencqrs_py.model.naming import canonical, letters_and_digits, listed, nearest
 
 
 @pytest.mark.parametrize("name", ["life-cycle", "lifeCycle", "life_cycle", "LIFE_CYCLE", "LifeCycle", "LIFECYCLE"])

@@ -3,8 +3,7 @@
 import pytest
 
 from opencqrs_py.config.entries import Entry, Origin, OriginKind
-from opencqrs_py.config.keys import FreeNames, Kind, Spelling, index_of
-from opencqrs_py.config.names import kebab, split_key
+from opencqrs_py.config.keys import FreeNames, Kind, Spelling, index_of, kebab, split_key
 from opencqrs_py.config.problems import Findings
 from opencqrs_py.config.settings import Settings
 from opencqrs_py.config.suggestions import report_unknown
@@ -39,7 +38,7 @@ def key(*written):
     ],
 )
 def test_a_dotted_key_means_every_setting_that_it_can(written, paths):
-    assert [reading.path for reading in INDEX.readings(key(*written))] == paths
+    assert [reading.path for reading in INDEX.readings(key(*written), FreeNames())] == paths
 
 
 @pytest.mark.parametrize(

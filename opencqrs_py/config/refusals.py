@@ -1,24 +1,22 @@
-"""From merged values to validated settings; what pydantic refuses becomes a message with its place."""
+"""What is said about values that pydantic refuses: each with its setting, its place, and what to write instead."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pydantic import ValidationError
-from pydantic_settings import InitSettingsSource
-
 from opencqrs_py.config.entries import Origin, OriginKind
-from opencqrs_py.config.names import PREFIX, listed, nearest
+from opencqrs_py.config.keys import PREFIX
 from opencqrs_py.config.placeholders import has_placeholder
 from opencqrs_py.config.problems import Code, Findings
-from opencqrs_py.config.settings import GROUPS, Settings
-from opencqrs_py.config.sources import nested
+from opencqrs_py.config.settings import GROUPS
 from opencqrs_py.config.variables import variable_name
 from opencqrs_py.model.masking import holds_secret, mask_url
+from opencqrs_py.model.naming import listed, nearest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from pydantic import ValidationError
     from pydantic_core import ErrorDetails
 
     from opencqrs_py.config.binding import Bound, Merged
@@ -48,36 +46,18 @@ _PLAIN = {
 """Reason and fix for the errors that pydantic finds by itself."""
 
 
-def validated(
-    model: type[Settings],
-    values: Mapping[Path, object],
-    index: Index,
-    merged: Merged,
-    searched: str,
-    findings: Findings,
-) -> Settings | None:
-    """Return the settings that ``values`` make, ``None`` when they are not valid.
+def report_refusals(error: ValidationError, merged: Merged, index: Index, searched: str, findings: Findings) -> None:
+    """Note all that pydantic refuses.
 
     Args:
-        model: Class of the settings.
-        values: Value of each setting that was set, placeholders resolved.
-        index: All settings.
+        error: What pydantic raised.
         merged: What was said by whom.
+        index: All settings.
         searched: Where a value could have stood, for those that are missing.
         findings: Takes the problems.
     """
-    tree = nested({path: value for path, value in values.items() if value is not None or _takes_none(path, index)})
-    try:
-        return model(_build_sources=((InitSettingsSource(model, init_kwargs=tree),), {}))
-    except ValidationError as error:
-        for detail in error.errors(include_url=False, include_input=False):
-            _report(detail, merged, searched, index, findings)
-        return None
-
-
-def _takes_none(path: Path, index: Index) -> bool:
-    """Return whether ``None`` means something: it is a value, or resets what a group inherits."""
-    return path[0] == GROUPS[0] or index.at(path).nullable
+    for detail in error.errors(include_url=False, include_input=False):
+        _report(detail, merged, searched, index, findings)
 
 
 def _report(detail: ErrorDetails, merged: Merged, searched: str, index: Index, findings: Findings) -> None:
