@@ -145,7 +145,7 @@ def test_the_read_models_say_what_git_says_and_a_second_run_adds_what_is_new(exa
     printed = demo(example, repository)
 
     assert_read_models(example, expected_of(repository))
-    assert f"{1 + len(ODD_NAMES)} events imported" in printed
+    assert f"imported {1 + len(ODD_NAMES)} events" in printed
     for heading in ("Churn", "Hotspots", "Activity"):
         assert heading in printed
     assert "nothing yet" not in printed

@@ -68,9 +68,9 @@ def test_a_compressed_file_and_standard_input_are_imported_too(project, event_li
     import gzip  # noqa: PLC0415 only here
 
     (project.folder / "a.ndjson.gz").write_bytes(gzip.compress(f"{event_line(1)}\n\n{event_line(2)}\n".encode()))
-    assert project.opencqrs("events", "import", "a.ndjson.gz").out == "2 events imported\n"
+    assert project.opencqrs("events", "import", "a.ndjson.gz").out == "imported 2 events\n"
     again = project.opencqrs("events", "import", "-", stdin=f"{event_line(2)}\n{event_line(3)}\n")
-    assert again.out == "1 event imported, 1 known already\n"
+    assert again.out == "imported 1 event, skipped 1 (already stored)\n"
     assert [e["position"] for e in project.opencqrs("events", "list", "--format", "json").json] == [1, 2, 3]
 
 

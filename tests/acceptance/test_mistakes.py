@@ -61,7 +61,7 @@ def test_a_broken_line_is_named_and_nothing_of_its_file_is_imported(project, eve
     assert run.err.splitlines() == [
         "[OCQ-230] not JSON (unexpected end of data at character 13 of the line)",
         "  where: events.ndjson:2",
-        "  fix:   mend the line and import again; nothing of this file was imported",
+        "  fix:   fix the line and import again; nothing of this file was imported",
     ]
     assert project.opencqrs("events", "list", "--format", "json").json == []
 

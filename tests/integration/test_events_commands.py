@@ -18,7 +18,7 @@ import pytest
 
 from opencqrs_py.adapters.files import FileEventSource, event_line
 from opencqrs_py.assembly.application import Application
-from opencqrs_py.cli.events import progress, tailing
+from opencqrs_py.cli.events import display, listings
 from opencqrs_py.cli.main import main
 from opencqrs_py.model.event import Event
 
@@ -107,7 +107,7 @@ def test_what_was_exported_is_imported_as_it_was(tmp_path, events, suffix: str) 
     seconds = told.pop("seconds")
     assert (told, seconds >= 0) == ({"file": f"out.{suffix}", "events": 5, "after": 0, "upto": 5}, True)
     again = events("import", f"out.{suffix}", "--set", "event-store.url=sqlite:///again.db")
-    assert again.out == "5 events imported\n"
+    assert again.out == "imported 5 events\n"
     first, second = (FileEventSource(tmp_path / f"out.{suffix}"), tmp_path / "project" / "again.db")
     from opencqrs_py.adapters.sql import Database, SqlEventStore  # noqa: PLC0415 only here
     from opencqrs_py.model.selection import Selection  # noqa: PLC0415
@@ -137,7 +137,7 @@ def test_standard_output_gets_events_only(tmp_path, events) -> None:
     events("import", lines)
     done = events("export", "-")
     assert done.out == Path(lines).read_text()
-    assert done.err == "2 events exported\n"
+    assert done.err == "exported 2 events\n"
     quiet = events("export", "-", "--format", "json")
     assert (quiet.out, quiet.err) == (done.out, "")
 
@@ -151,7 +151,7 @@ def test_the_format_of_a_file_can_be_said_where_its_name_does_not(tmp_path, even
     assert events("export", "c.data", "--format-of-file", "parquet").code == 0
     assert pq.read_table("c.data")["id"].to_pylist() == ["1"]
     assert events("import", "a.txt", "b.txt.gz", "--set", "event-store.url=sqlite:///b.db").out.endswith(
-        "1 event imported, 1 known already\n"
+        "imported 1 event, skipped 1 (already stored)\n"
     )
 
 
@@ -195,7 +195,7 @@ def test_wrong_use_is_refused_with_what_to_do(events, stored, arguments, what: s
 def test_overwriting_is_asked_for(tmp_path, events) -> None:
     events("import", write_lines(tmp_path / "in.ndjson", [event(1)]))
     Path("a.ndjson").write_text("before")
-    assert events("export", "a.ndjson", "--overwrite").out == "1 event exported\n"
+    assert events("export", "a.ndjson", "--overwrite").out == "exported 1 event\n"
     assert Path("a.ndjson").read_bytes() == Path("in.ndjson").read_bytes()
 
 
@@ -218,9 +218,9 @@ def test_an_empty_list_says_so_to_people(events) -> None:
 
 
 def test_a_long_export_reads_slice_by_slice(tmp_path, events, monkeypatch) -> None:
-    from opencqrs_py.cli.events import selecting  # noqa: PLC0415
+    from opencqrs_py.cli.events import selection  # noqa: PLC0415
 
-    monkeypatch.setattr(selecting, "_EVENTS_PER_SLICE", 7)
+    monkeypatch.setattr(selection, "_EVENTS_PER_SLICE", 7)
     events("import", write_lines(tmp_path / "in.ndjson", [event(n) for n in range(50)]))
     events("export", "out.ndjson")
     assert Path("out.ndjson").read_bytes() == Path("in.ndjson").read_bytes()
@@ -238,12 +238,12 @@ def test_several_files_and_folders_are_imported_in_order(tmp_path, events, store
     done = events("import", *names, stdin=event_line(event(4)))
     assert [one["id"] for one in stored()] == ["1", "2", "3", "4"]
     assert done.out.splitlines() == [
-        f"{names[0]}: 1 event imported",
-        "folder/a.jsonl: 1 event imported",
-        "folder/b.ndjson: 1 event imported",
-        "-: 1 event imported",
-        f"{names[3]}: 0 events imported, 1 known already",
-        "4 events imported, 1 known already",
+        f"{names[0]}: imported 1 event",
+        "folder/a.jsonl: imported 1 event",
+        "folder/b.ndjson: imported 1 event",
+        "-: imported 1 event",
+        f"{names[3]}: imported 0 events, skipped 1 (already stored)",
+        "imported 4 events, skipped 1 (already stored)",
     ]
 
 
@@ -263,7 +263,7 @@ def test_a_named_pipe_is_read_to_its_end(tmp_path, events) -> None:
     os.mkfifo(tmp_path / "pipe")
     lines = Path(write_lines(tmp_path / "in.ndjson", [event(1), event(2)]))
     with subprocess.Popen(["sh", "-c", 'cat "$0" > "$1"', lines, tmp_path / "pipe"]) as writer:
-        assert events("import", str(tmp_path / "pipe")).out == "2 events imported\n"
+        assert events("import", str(tmp_path / "pipe")).out == "imported 2 events\n"
     assert writer.returncode == 0
 
 
@@ -277,7 +277,7 @@ def test_the_json_names_files_whose_names_are_not_utf_8(tmp_path, events) -> Non
 
 @pytest.mark.parametrize(
     ("name", "place", "what"),
-    [("bad.ndjson", "bad.ndjson:2", "mend the line and"), ("bad.parquet", "bad.parquet, row 2", "mend the file and")],
+    [("bad.ndjson", "bad.ndjson:2", "fix the line and"), ("bad.parquet", "bad.parquet, row 2", "fix the file and")],
 )
 def test_of_several_files_those_before_a_bad_one_are_kept_whole(tmp_path, events, stored, name, place, what) -> None:
     good = write_lines(tmp_path / "good.ndjson", [event(1), event(2)])
@@ -352,7 +352,7 @@ def is_being_written(store: Path) -> bool:
 
 def test_one_event_is_made_up_from_options(events, stored) -> None:
     assert (
-        events("append", "--type", "t", "--subject", "/ü'%", "--data", '{"a": [1.50, "ü"]}').out == "1 event appended\n"
+        events("append", "--type", "t", "--subject", "/ü'%", "--data", '{"a": [1.50, "ü"]}').out == "appended 1 event\n"
     )
     told = events(
         "append", "--type", "t", "--id", "7", "--source", "s", "--time", "2026-01-01T00:00:00Z", "--format", "json"
@@ -364,12 +364,12 @@ def test_one_event_is_made_up_from_options(events, stored) -> None:
     assert one["time"].endswith("+00:00")
     assert (other["subject"], other["time"], "data" in other) == ("/", "2026-01-01T00:00:00Z", False)
     known = events("append", "--type", "t", "--id", "7", "--source", "s")
-    assert known.out == "0 events appended, 1 known already\n"
+    assert known.out == "appended 0 events, skipped 1 (already stored)\n"
 
 
 def test_events_come_from_arguments_and_standard_input_all_or_none(events, stored) -> None:
     lines = [event_line(event(n)).decode() for n in range(4)]
-    assert events("append", lines[0], "-", lines[3], stdin="".join(lines[1:3]).encode()).out == "4 events appended\n"
+    assert events("append", lines[0], "-", lines[3], stdin="".join(lines[1:3]).encode()).out == "appended 4 events\n"
     refused = events("append", event_line(event(9)).decode(), "-", stdin=b'\n{"id":""}\n')
     assert (refused.code, "standard input:2" in refused.err) == (2, True)
     assert "nothing was appended" in refused.err
@@ -462,7 +462,7 @@ def test_tail_shows_one_line_an_event(tmp_path, events, monkeypatch) -> None:
     def interrupted(_self: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(tailing.Follower, "run", interrupted)
+    monkeypatch.setattr(listings.Follower, "run", interrupted)
     odd = [event(1, subject="/a\u001b[31m[bold]\nb", payload=f'"{"x" * 100}"'), event(2, payload=None)]
     events("import", write_lines(tmp_path / "in.ndjson", odd))
     shown = events("tail")
@@ -485,7 +485,7 @@ def test_tail_shows_one_line_an_event(tmp_path, events, monkeypatch) -> None:
 )
 def test_progress_of_long_work_goes_to_standard_error(tmp_path, events, monkeypatch, command, told, form) -> None:
     events("import", write_lines(tmp_path / "in.ndjson", [event(n) for n in range(12_000)]))
-    monkeypatch.setattr(progress, "_TELL_EVERY", 0.0)
+    monkeypatch.setattr(display, "_REPORT_EVERY", 0.0)
     ran = events(*command, "--format", form)
     assert ran.code == 0
     assert any(line.startswith(told) and line.endswith("…") for line in ran.err.splitlines())
@@ -497,7 +497,7 @@ def test_progress_of_long_work_goes_to_standard_error(tmp_path, events, monkeypa
 @pytest.mark.parametrize("form", ["text", "json"])
 @pytest.mark.parametrize("command", [("list",), ("stats",), ("tail",), ("export", "out.ndjson")])
 def test_who_finds_nothing_is_told_what_may_be_meant_otherwise(tmp_path, events, monkeypatch, command, form) -> None:
-    monkeypatch.setattr(tailing.Follower, "run", lambda _self: None)
+    monkeypatch.setattr(listings.Follower, "run", lambda _self: None)
     odd = [event(1, subject="books", type="t*"), event(2)]
     events("import", write_lines(tmp_path / "in.ndjson", odd))
     nothing = events(*command, "--type", "*t", "--subject", "a/1\u001b", "--format", form)
@@ -513,7 +513,7 @@ def test_who_finds_nothing_is_told_what_may_be_meant_otherwise(tmp_path, events,
 
 
 def test_positions_can_be_pasted_into_after(tmp_path, events, monkeypatch) -> None:
-    monkeypatch.setattr(tailing.Follower, "run", lambda _self: None)
+    monkeypatch.setattr(listings.Follower, "run", lambda _self: None)
     events("import", write_lines(tmp_path / "in.ndjson", [event(n) for n in range(1_200)]))
     assert events("list", "--after", "1199").out.splitlines()[1].split()[0] == "1200"
     assert events("tail", "--lines", "1").out.split()[0] == "1200"
@@ -525,7 +525,7 @@ def test_positions_can_be_pasted_into_after(tmp_path, events, monkeypatch) -> No
 
 
 def test_a_position_is_the_events_own_whatever_its_extensions_say(tmp_path, events, stored, monkeypatch) -> None:
-    monkeypatch.setattr(tailing.Follower, "run", lambda _self: None)
+    monkeypatch.setattr(listings.Follower, "run", lambda _self: None)
     events("import", write_lines(tmp_path / "in.ndjson", [event(1, extensions='{"position":77,"user":"ada"}')]))
     (listed,) = stored()
     assert (listed["position"], listed["user"], next(iter(listed))) == (1, "ada", "position")
@@ -559,7 +559,7 @@ def test_files_refuse_to_be_added_to(tmp_path, events, files, command) -> None:
 def test_files_can_be_listed_counted_and_exported(events, files) -> None:
     assert [one["id"] for one in events("list", "--after", "1", "--format", "json").json] == ["1", "2"]
     assert events("stats", "--format", "json").json["events"] == 3
-    assert events("export", "out.parquet").out == "3 events exported\n"
+    assert events("export", "out.parquet").out == "exported 3 events\n"
     assert pq.read_table("out.parquet")["position"].to_pylist() == [1, 2, 3]
 
 

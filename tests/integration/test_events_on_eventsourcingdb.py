@@ -76,7 +76,7 @@ def test_with_new_ids_what_is_imported_twice_is_there_twice(
 ) -> None:
     code, out, _ = events("import", "--new-ids", *files)
     assert code == 0
-    assert out.splitlines()[:2] == ["1.ndjson: 2 events imported", "2.ndjson: 1 event imported"]
+    assert out.splitlines()[:2] == ["1.ndjson: imported 2 events", "2.ndjson: imported 1 event"]
     told = json.loads(events("import", "--new-ids", files[1], "--format", "json")[1])
     assert (told["events"], told["added"]) == (1, 1)
     assert stored(server) == ["/a/1", "/a/2", "/a/3", "/a/3"]

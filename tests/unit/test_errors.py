@@ -11,7 +11,7 @@ import pytest
 
 import opencqrs_py
 from opencqrs_py import errors
-from opencqrs_py.cli.events import importing
+from opencqrs_py.cli.events import imports
 from opencqrs_py.errors import (
     AssemblyError,
     AssemblyErrors,
@@ -127,6 +127,6 @@ def test_an_import_explains_an_error_of_an_event_of_any_code(monkeypatch: pytest
         raise EventFormatError("OCQ-299", "odd", "a.ndjson:1")
         yield
 
-    monkeypatch.setattr(importing, "events_of_file", events)
-    with pytest.raises(EventFormatError, match=r"OCQ-299\] odd(?s:.*)mend the line and import again"):
-        next(importing._events_of("a.ndjson"))
+    monkeypatch.setattr(imports, "events_of_file", events)
+    with pytest.raises(EventFormatError, match=r"OCQ-299\] odd(?s:.*)fix the line and import again"):
+        next(imports._events_of("a.ndjson"))

@@ -9,16 +9,12 @@ from typing import Any
 
 import click
 
-from opencqrs_py.cli.events.nothing_found import tell_reasons
-from opencqrs_py.cli.events.progress import Progress
-from opencqrs_py.cli.events.selecting import selection_options, slices_between
-from opencqrs_py.cli.events.showing import on_one_line
+from opencqrs_py.cli.events.display import Progress, on_one_line
+from opencqrs_py.cli.events.selection import print_reasons, selection_options, slices_between
 from opencqrs_py.cli.options import ProjectOptions, format_option, project_options
 from opencqrs_py.cli.output import print_json, stdout
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.selection import Selection
-
-__all__ = ["Tally", "stats_command", "top_level"]
 
 _MOST_NAMES = 100_000  # that are counted one by one: memory must not grow with the log
 
@@ -99,7 +95,7 @@ def stats_command(options: ProjectOptions, top: int, selection: Selection, *, as
         tally.add(part.events)
         progress(part.upto)
     if not tally.events:
-        tell_reasons(selection)
+        print_reasons(selection)
     if as_json:
         print_json({**tally.rows(top), "seconds": round(time.monotonic() - began, 3)})
     else:

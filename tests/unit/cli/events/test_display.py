@@ -5,15 +5,15 @@ import io
 import pytest
 from rich.console import Console
 
-from opencqrs_py.cli.events import progress as progresses
-from opencqrs_py.cli.events.progress import Progress, rate
+from opencqrs_py.cli.events import display
+from opencqrs_py.cli.events.display import Progress, rate
 from opencqrs_py.testing import FakeClock
 
 
 @pytest.fixture
 def screen(monkeypatch):
     out = io.StringIO()
-    monkeypatch.setattr(progresses, "stderr", lambda: Console(file=out, width=200))
+    monkeypatch.setattr(display, "stderr", lambda: Console(file=out, width=200))
     return out
 
 

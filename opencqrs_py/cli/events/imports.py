@@ -12,19 +12,17 @@ from typing import NamedTuple
 import click
 
 from opencqrs_py.adapters.files import events_of_file, events_of_lines, listing
-from opencqrs_py.cli.events.progress import Progress, rate
-from opencqrs_py.cli.events.storing import counted, writable_store
+from opencqrs_py.cli.events.appends import writable_store
+from opencqrs_py.cli.events.display import Progress, counted, rate
 from opencqrs_py.cli.options import ProjectOptions, format_option, project_options
 from opencqrs_py.cli.output import clean, print_json, stdout
 from opencqrs_py.errors import DamagedFileError, EventFormatError, EventStoreError
 from opencqrs_py.model.event import Event
 from opencqrs_py.processing.ports import EventStore
 
-__all__ = ["import_command"]
-
 _STANDARD_INPUT = "-"
-_BAD_EVENT = "mend the {place} and import again; nothing of this file was imported"
-_DAMAGED = "fetch the file anew and import again; nothing of it was imported"
+_BAD_EVENT = "fix the {place} and import again; nothing of this file was imported"
+_DAMAGED = "fetch the file again and import it; nothing of it was imported"
 
 
 class _Imported(NamedTuple):
@@ -45,8 +43,8 @@ def import_command(files: tuple[str, ...], options: ProjectOptions, *, new_ids: 
     """Import CloudEvents from FILE: NDJSON (also .gz and .zst), Parquet, a folder of them, or - for standard input.
 
     Order is kept. One bad line, and nothing of its file is imported. Events whose source and id are known already are
-    left out, so importing twice adds nothing, and after an interruption the same command goes on. Not so in an
-    EventSourcingDB: it gives ids of its own and knows no event again, so an import there needs --new-ids.
+    left out, so importing twice adds nothing, and after an interruption the same command resumes. Not so in an
+    EventSourcingDB: it gives ids of its own and recognises no event, so an import there needs --new-ids.
     """
     names = _expanded(files)
     store = writable_store(options.application())

@@ -12,15 +12,12 @@ from typing import BinaryIO
 import click
 
 from opencqrs_py.adapters.files import Compression, FileFormat, Kind, format_of, writer_to, written_whole
-from opencqrs_py.cli.events.nothing_found import tell_reasons
-from opencqrs_py.cli.events.progress import Progress, rate
-from opencqrs_py.cli.events.selecting import after_option, selection_options, slices_between
+from opencqrs_py.cli.events.display import Progress, counted, rate
+from opencqrs_py.cli.events.selection import after_option, print_reasons, selection_options, slices_between
 from opencqrs_py.cli.options import ProjectOptions, format_option, project_options
 from opencqrs_py.cli.output import print_json, stderr, stdout
 from opencqrs_py.errors import EventStoreError
 from opencqrs_py.model.selection import Selection
-
-__all__ = ["export_command"]
 
 _STANDARD_OUTPUT = "-"
 _COMPRESSED = {".gz": Compression.GZIP, ".zst": Compression.ZSTD}
@@ -66,9 +63,9 @@ def export_command(
             progress(part.upto - after)
     seconds = time.monotonic() - began
     if not events:
-        tell_reasons(selection, after)
-    told = {"file": file, "events": events, "after": after, "upto": max(after, upto), "seconds": round(seconds, 3)}
-    _print(told, as_json=as_json)
+        print_reasons(selection, after)
+    result = {"file": file, "events": events, "after": after, "upto": max(after, upto), "seconds": round(seconds, 3)}
+    _print(result, as_json=as_json)
 
 
 def _format(file: str, kind: str | None) -> FileFormat:
@@ -106,11 +103,11 @@ def _opened(file: str) -> Iterator[BinaryIO]:
         ) from error
 
 
-def _print(told: dict[str, object], *, as_json: bool) -> None:
-    to_file = told["file"] != _STANDARD_OUTPUT
-    events, seconds = int(str(told["events"])), float(str(told["seconds"]))
+def _print(result: dict[str, object], *, as_json: bool) -> None:
+    to_file = result["file"] != _STANDARD_OUTPUT
+    events, seconds = int(str(result["events"])), float(str(result["seconds"]))
     if as_json and to_file:
-        print_json(told)
+        print_json(result)
     elif not as_json:
-        line = f"{events:,} event{'' if events == 1 else 's'} exported{rate(events, seconds)}"
+        line = counted(events, events, "exported") + rate(events, seconds)
         (stdout() if to_file else stderr()).print(line, markup=False)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from opencqrs_py.cli.events.nothing_found import reasons
+from opencqrs_py.cli.events.selection import reasons
 from opencqrs_py.model.selection import Selection
 
 EXACT = "types are compared exactly"

@@ -1,17 +1,17 @@
-"""Options that say which events a command looks at."""
+"""Which events a command looks at, and why it may have found none."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, TypeVar
+from functools import wraps
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
+from opencqrs_py.cli.output import clean, stderr
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.selection import Selection, Slice
 from opencqrs_py.processing.ports import EventSource
-
-__all__ = ["Text", "after_option", "events_after", "events_between", "selection_options", "slices_between"]
 
 if TYPE_CHECKING:
     _ParamType = click.ParamType[str]
@@ -21,6 +21,7 @@ else:
 F = TypeVar("F", bound=Callable[..., Any])
 
 _EVENTS_PER_SLICE = 5_000
+_EXACTLY = "types are compared exactly"
 
 
 class Text(_ParamType):
@@ -43,23 +44,13 @@ class Text(_ParamType):
 def selection_options(command: F) -> F:
     """Add ``--subject`` and ``--type``; they reach the command as ``selection``."""
 
+    @click.option("--subject", type=Text(), default="/", show_default=True, help="Subject, with its children.")
+    @click.option("--type", "types", type=Text(), multiple=True, help="Event type, compared exactly; may be repeated.")
+    @wraps(command)
     def wrapped(subject: str, types: tuple[str, ...], **others: Any) -> Any:
-        selection = Selection(subject, recursive=True, types=frozenset(types) or None)
-        return command(selection=selection, **others)
+        return command(selection=Selection(subject, types=frozenset(types) or None), **others)
 
-    wrapped.__name__ = command.__name__
-    wrapped.__doc__ = command.__doc__
-    wrapped.__dict__.update(command.__dict__)
-    decorated: Any = wrapped
-    for option in (
-        click.option(
-            "--type", "types", type=Text(), multiple=True, help="Event type, compared exactly; may be repeated."
-        ),
-        click.option("--subject", type=Text(), default="/", show_default=True, help="Subject, with its children."),
-    ):
-        decorated = option(decorated)
-    result: F = decorated
-    return result
+    return cast("F", wrapped)
 
 
 def after_option(text: str) -> Callable[[F], F]:
@@ -85,3 +76,37 @@ def events_between(source: EventSource, after: int, upto: int, selection: Select
     """Read the selected events with positions ``after + 1..upto``."""
     for part in slices_between(source, after, upto, selection):
         yield from part.events
+
+
+def reasons(selection: Selection, after: int) -> list[str]:
+    """Return what may have been meant instead where nothing was found; it may also be right as it was written.
+
+    Args:
+        selection: What was looked for.
+        after: Position after which it was looked for. After the beginning it is normal that nothing has come.
+    """
+    return [*_of_subject(selection.subject), *_of_types(sorted(selection.types or ()), after)]
+
+
+def print_reasons(selection: Selection, after: int = 0) -> bool:
+    """Print these reasons on standard error, and return whether there were any."""
+    found = reasons(selection, after)
+    for reason in found:
+        stderr().print(clean(f"nothing found: {reason}"), style="yellow", markup=False, soft_wrap=True)
+    return bool(found)
+
+
+def _of_subject(subject: str) -> list[str]:
+    meant = "/" + subject.strip("/*") if subject.endswith("*") else "/" + subject.lstrip("/")
+    if not subject.startswith("/"):
+        return [f"most subjects begin with a slash: did you mean --subject {meant}?"]
+    if subject.endswith("*"):
+        return [f"children of a subject are found without '*': did you mean --subject {meant}?"]
+    return []
+
+
+def _of_types(types: list[str], after: int) -> list[str]:
+    patterns = [f"{_EXACTLY}: '{each}' is no pattern here" for each in types if "*" in each or "?" in each]
+    lists = [f"{_EXACTLY}: '{each}' is one type; for several repeat --type" for each in types if "," in each]
+    ordinary = [f"{_EXACTLY}; 'opencqrs events stats' shows those that there are"] if types and after == 0 else []
+    return patterns + lists or ordinary

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import pytest
 
 from opencqrs_py.adapters.memory import InMemoryEventStore
-from opencqrs_py.cli.events import tailing
-from opencqrs_py.cli.events.tailing import Follower, last_events
+from opencqrs_py.cli.events import listings
+from opencqrs_py.cli.events.listings import Follower, last_events
 from opencqrs_py.errors import DatabaseFileError, DatabaseFileGoneError, EventStoreError
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.selection import Selection
@@ -23,7 +23,7 @@ def event(number, subject="/a"):
 @pytest.mark.parametrize("count", [0, 1, 2, 5, 50])
 @pytest.mark.parametrize("root", ["/", "/rare", "/none"])
 def test_the_last_events_are_those_of_the_whole_log(monkeypatch, window, count, root):
-    monkeypatch.setattr(tailing, "_FIRST_WINDOW", window)
+    monkeypatch.setattr(listings, "_FIRST_WINDOW", window)
     store = InMemoryEventStore(event(n, "/rare" if n % 7 == 0 else "/often") for n in range(40))
     everything = store.read(0, 100, Selection(root)).events
     found = last_events(store, store.head(), count, Selection(root))
@@ -103,8 +103,8 @@ def test_a_store_that_does_not_answer_is_waited_for(capsys):
     assert shown == ["0", "1", "2", "3", "4"]
     assert pauses == [0.5, 0.5, 0.5]
     assert capsys.readouterr().err.splitlines() == 3 * [
-        "the event store does not answer: down; waiting for it",
-        "the event store answers again",
+        "the event store is unavailable: down; waiting for it",
+        "the event store is available again",
     ]
 
 
@@ -150,13 +150,13 @@ def test_of_a_store_that_is_away_one_line_is_told_for_each_reason_and_one_when_i
     with pytest.raises(KeyboardInterrupt):
         Follower(store, 0, ALL, Shown(store), pauses.append).run()
     assert capsys.readouterr().err.splitlines() == [
-        "the event store does not answer: server closed; waiting for it",
-        "the event store does not answer: [OCQ-304] the database cannot be reached (refused), "
+        "the event store is unavailable: server closed; waiting for it",
+        "the event store is unavailable: [OCQ-304] the database cannot be reached (refused), "
         "postgresql://u@db:5432/events; waiting for it",
-        "the event store does not answer: [OCQ-304] the database cannot be reached (refused), "
+        "the event store is unavailable: [OCQ-304] the database cannot be reached (refused), "
         "postgresql://u@db:5433/events; waiting for it",
-        "the event store does not answer: AwayError; waiting for it",
-        "the event store answers again",
+        "the event store is unavailable: AwayError; waiting for it",
+        "the event store is available again",
     ]
     assert pauses == [0.5, 1, 2, 4, 8, 16]
 
@@ -173,7 +173,7 @@ def test_a_store_that_is_back_and_has_nothing_new_is_told_of_too(capsys):
     store.watched = watched
     with pytest.raises(KeyboardInterrupt):
         Follower(store, 0, ALL, Shown(store), lambda _: None).run()
-    assert capsys.readouterr().err.splitlines()[1:] == ["the event store answers again"]
+    assert capsys.readouterr().err.splitlines()[1:] == ["the event store is available again"]
 
 
 class Watches:
@@ -200,8 +200,8 @@ def test_a_store_whose_file_is_gone_is_waited_for(capsys):
         Follower(store, 0, ALL, Shown(store, event(2)), lambda _: None).run()
     assert watches.opened == 1
     assert capsys.readouterr().err.splitlines() == [
-        "the event store does not answer: [OCQ-342] the file was deleted, /log/x.db; waiting for it",
-        "the event store answers again",
+        "the event store is unavailable: [OCQ-342] the file was deleted, /log/x.db; waiting for it",
+        "the event store is available again",
     ]
 
 

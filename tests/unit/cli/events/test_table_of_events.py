@@ -6,8 +6,8 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from opencqrs_py.cli.events import listing
-from opencqrs_py.cli.events.listing import print_table
+from opencqrs_py.cli.events import listings
+from opencqrs_py.cli.events.listings import print_table
 from opencqrs_py.model.event import Event
 
 
@@ -19,7 +19,7 @@ def event(position=1, subject="/a", event_type="t", payload="{}", time="2026-01-
 def lines(monkeypatch):
     def printed(width, *events):
         out = io.StringIO()
-        monkeypatch.setattr(listing, "stdout", lambda: Console(file=out, width=width))
+        monkeypatch.setattr(listings, "stdout", lambda: Console(file=out, width=width))
         print_table(events)
         return out.getvalue().splitlines()
 

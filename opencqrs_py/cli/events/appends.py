@@ -12,16 +12,33 @@ import click
 import orjson
 
 from opencqrs_py.adapters.files import events_of_lines
-from opencqrs_py.cli.events.selecting import Text
-from opencqrs_py.cli.events.storing import counted, writable_store
+from opencqrs_py.assembly.application import Application
+from opencqrs_py.cli.events.display import counted
+from opencqrs_py.cli.events.selection import Text
 from opencqrs_py.cli.options import ProjectOptions, format_option, project_options
 from opencqrs_py.cli.output import print_json, stdout
-from opencqrs_py.errors import EventFormatError
+from opencqrs_py.errors import EventFormatError, EventStoreError
 from opencqrs_py.model.appending import Precondition, SubjectIsOnEventId, SubjectIsPopulated, SubjectIsPristine
 from opencqrs_py.model.cloudevents import parse_event
 from opencqrs_py.model.event import Event
+from opencqrs_py.processing.ports import EventStore
 
-__all__ = ["append_command"]
+
+def writable_store(application: Application) -> EventStore:
+    """Return the application's event store.
+
+    Raises:
+        EventStoreError: OCQ-343, if it can only be read.
+    """
+    store: EventStore = application.event_store
+    if not hasattr(store, "append"):
+        fix = (
+            "set event-store.url to a SQL database, without event-store.mapping; to add to a folder of files, put a "
+            "new file there whose name sorts after all others"
+        )
+        raise EventStoreError("OCQ-343", "events cannot be added to this event store", "event-store.url", fix)
+    return store
+
 
 _SOURCE = "urn:opencqrs:command-line"
 _NOT_KEPT = {"event_id": "--id", "time": "--time"}  # by a store that gives them itself
@@ -56,7 +73,7 @@ def append_command(
 
     Or one event is made up from --type and the options that go with it. Nothing is appended unless all conditions
     (--if-…) hold. Events whose source and id are known already are left out. Not so in an EventSourcingDB: it gives ids
-    of its own, which the JSON tells, and knows no event again.
+    of its own, which the JSON output lists, and recognises no event.
     """
     given = {name: value for name, value in attributes.items() if value is not None}
     if bool(events) == bool(given):
@@ -93,7 +110,7 @@ def _parsed(arguments: Sequence[str]) -> Iterator[Event]:
             else:
                 yield parse_event(argument)
         except EventFormatError as error:
-            fix = "mend it and append again; nothing was appended"
+            fix = "fix it and append again; nothing was appended"
             raise EventFormatError(error.code, error.what, error.where or where, fix) from None
 
 

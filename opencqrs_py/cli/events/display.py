@@ -1,0 +1,68 @@
+"""What the commands show of events, and of the progress of long work."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from opencqrs_py.cli.notices import in_words
+from opencqrs_py.cli.output import clean, stderr
+from opencqrs_py.model.cloudevents import write_event
+from opencqrs_py.model.event import Event
+
+DATA_SHOWN = 60  # characters of an event's data that people see
+_REPORT_EVERY = 2.0  # seconds between two lines
+
+
+class Progress:
+    """Reports on standard error, now and then, how much is done.
+
+    Args:
+        done: The word for it, such as ``read``.
+        total: How much there is, if that is known.
+        monotonic: Seconds that never go back.
+    """
+
+    def __init__(self, done: str, total: int | None = None, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._word = done
+        self._total = total
+        self._monotonic = monotonic
+        self._began = self._reported = monotonic()
+
+    def __call__(self, done: int) -> None:
+        """Report the number of events so far, if the time has come."""
+        now = self._monotonic()
+        if now - self._reported < _REPORT_EVERY:
+            return
+        self._reported = now
+        speed = done / (now - self._began)
+        known = f"{done:,} events {self._word} ({speed:,.0f}/s) …"
+        if self._total and speed:
+            left = in_words(max(0.0, (self._total - done) / speed))
+            known = f"{done:,} of {self._total:,} events {self._word} ({speed:,.0f}/s), {left} left …"
+        stderr().print(known, markup=False)
+
+
+def rate(events: int, seconds: float) -> str:
+    """Return the speed of what took long enough to have one, in brackets, or an empty text."""
+    return f" ({events / seconds:,.0f}/s)" if events >= 1_000 and seconds > 0 else ""
+
+
+def positioned(event: Event) -> dict[str, Any]:
+    """Return an event as the object of CloudEvents' JSON format behind its position.
+
+    An extension attribute of that name, which CloudEvents allow, is left out: programs page by the position.
+    """
+    return {"position": 0, **write_event(event)} | {"position": event.position}
+
+
+def on_one_line(text: str) -> str:
+    """Make text from outside safe to print where each thing has one line."""
+    return clean(text).replace("\n", "\\n")
+
+
+def counted(added: int, given: int, done: str) -> str:
+    """Return how many events were added and skipped, in words; ``done`` is the word for it, such as ``imported``."""
+    skipped = f", skipped {given - added:,} (already stored)" if given != added else ""
+    return f"{done} {added:,} event{'' if added == 1 else 's'}{skipped}"

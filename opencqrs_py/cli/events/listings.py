@@ -1,0 +1,246 @@
+"""``opencqrs events list``, ``tail`` and ``skipped``: show events."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict
+from itertools import islice
+from typing import Any
+
+import click
+import orjson
+
+from opencqrs_py.cli.events.display import DATA_SHOWN, on_one_line, positioned
+from opencqrs_py.cli.events.selection import (
+    after_option,
+    events_after,
+    events_between,
+    print_reasons,
+    selection_options,
+    slices_between,
+)
+from opencqrs_py.cli.options import ProjectOptions, format_option, project_options
+from opencqrs_py.cli.output import clean, print_json, stderr, stdout
+from opencqrs_py.errors import DatabaseFileGoneError, ExplainedError
+from opencqrs_py.model.event import Event
+from opencqrs_py.model.progress import Skip
+from opencqrs_py.model.selection import Selection
+from opencqrs_py.processing.ports import EventSource
+from opencqrs_py.processing.supervision import OUTAGE_BACK_OFF
+
+_TITLES = ("position", "time", "type", "subject", "data")
+_GAP = "  "  # between two cells
+_NARROWEST = 7  # columns that are left of a cell in the narrowest terminal
+
+
+@click.command("list")
+@project_options
+@format_option
+@after_option("Position after which the list begins.")
+@click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True, help="Most events listed.")
+@selection_options
+def list_command(options: ProjectOptions, after: int, limit: int, selection: Selection, *, as_json: bool) -> None:
+    """List events in the order of their positions."""
+    source = options.application().event_store
+    events = list(islice(events_after(source, after, limit, selection), limit))
+    is_explained = not events and print_reasons(selection, after)
+    if as_json:
+        print_json(list(map(positioned, events)))
+    elif events:
+        print_table(events)
+    elif not is_explained:
+        stderr().print("no events" + (f" after position {after}" if after else ""))
+
+
+def print_table(events: Sequence[Event]) -> None:
+    """Print one line an event. What is too long for the terminal is cut, the longest first, but no position or time."""
+    from rich.cells import cell_len  # noqa: PLC0415 only when a table is printed
+
+    console, rows = stdout(), [_cells(event) for event in events]
+    wanted = [max(map(cell_len, column)) for column in zip(_TITLES, *rows, strict=True)]
+    room = console.width - sum(wanted[:2]) - len(_GAP) * (len(_TITLES) - 1)
+    widths = wanted[:2] + _fitted([*wanted[2:4], min(wanted[4], DATA_SHOWN)], room)
+    console.print(_line(_TITLES, widths), style="bold", markup=False, soft_wrap=True)
+    for row in rows:
+        console.print(_line(row, widths), markup=False, soft_wrap=True)
+
+
+def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
+    from rich.cells import cell_len, set_cell_size  # noqa: PLC0415 as above
+
+    position, *others = cells
+    fitting = [
+        set_cell_size(cell, width) if cell_len(cell) <= width else set_cell_size(cell, width - 1) + "…"
+        for cell, width in zip(others, widths[1:], strict=True)
+    ]
+    return _GAP.join((position.rjust(widths[0]), *fitting)).rstrip()
+
+
+def _cells(event: Event) -> tuple[str, ...]:
+    shown = (event.time or "-", event.type, event.subject, event.payload or "-")
+    return str(event.position), *(on_one_line(cell) for cell in shown)
+
+
+def _fitted(wanted: Sequence[int], room: int) -> list[int]:
+    """Return the widths of columns that have so much room together: the widest are cut."""
+    widths = [min(width, max(room, _NARROWEST)) for width in wanted]
+    while sum(widths) > room and max(widths) > _NARROWEST:
+        widths[widths.index(max(widths))] -= 1
+    return widths
+
+
+_WAIT_SECONDS = 1.0  # at most, until a watch is asked again
+_FIRST_WINDOW = 1_000  # positions that are looked at for the last events, and then twice as many before them, and so on
+
+Show = Callable[[Sequence[Event]], None]
+
+
+@click.command("tail")
+@project_options
+@format_option
+@click.option("--lines", type=click.IntRange(min=0), default=10, show_default=True, help="Last events shown first.")
+@selection_options
+def tail_command(options: ProjectOptions, lines: int, selection: Selection, *, as_json: bool) -> None:
+    """Show the last events, and then each new one as it comes, until Ctrl-C. JSON: one event a line."""
+    application = options.application()
+    source: EventSource = application.event_store
+    show = _show_json if as_json else _show_text
+    head = source.head()
+    last = last_events(source, head, lines, selection)
+    if lines and not last:
+        print_reasons(selection)
+    show(last)
+    Follower(source, head, selection, show).run()
+
+
+def last_events(source: EventSource, head: int, count: int, selection: Selection) -> list[Event]:
+    """Return the last selected events up to the position ``head``, at most ``count``, in their order.
+
+    The log is searched backwards, page by page, so that it is read whole only if there are too few.
+    """
+    found: deque[Event] = deque()
+    upto, size = head, max(count, _FIRST_WINDOW)
+    while upto > 0 and len(found) < count:
+        after = max(0, upto - size)
+        page = deque(events_between(source, after, upto, selection), maxlen=count - len(found))
+        found.extendleft(reversed(page))
+        upto, size = after, size * 2
+    return list(found)
+
+
+class Follower:
+    """Shows new events as they come.
+
+    Args:
+        source: The event store.
+        after: Position after which events are shown.
+        selection: Which of them.
+        show: Shows some.
+        pause: Sleeps for that many seconds, while the store is unavailable.
+    """
+
+    def __init__(
+        self,
+        source: EventSource,
+        after: int,
+        selection: Selection,
+        show: Show,
+        pause: Callable[[float], object] = time.sleep,
+    ) -> None:
+        self.after = after
+        self._source = source
+        self._selection = selection
+        self._show = show
+        self._pause = pause
+        self._waits: Iterator[float] = OUTAGE_BACK_OFF.waits()
+        self._outage: str | None = None  # why the store is unavailable, as it was reported
+
+    def run(self) -> None:
+        """Follow until something raises, such as Ctrl-C. While the store is unavailable, wait for it."""
+        while True:
+            try:
+                self._follow()
+            except Exception as error:
+                if not isinstance(error, DatabaseFileGoneError) and not self._source.is_outage(error):
+                    raise
+                self._report_outage(_reason_of(error))
+                self._pause(next(self._waits))
+
+    def _follow(self) -> None:
+        with self._source.watched() as watch:
+            while True:
+                head = watch.wait(self.after, _WAIT_SECONDS)
+                for part in slices_between(self._source, self.after, head, self._selection):
+                    self._report_return()
+                    self._show(part.events)
+                    self.after = part.upto
+                self._report_return()
+
+    def _report_outage(self, reason: str) -> None:
+        if reason != self._outage:
+            line = f"the event store is unavailable: {reason}; waiting for it"
+            stderr().print(clean(line), style="yellow", markup=False, soft_wrap=True)
+        self._outage = reason
+
+    def _report_return(self) -> None:
+        if self._outage is not None:
+            stderr().print("the event store is available again", style="green")
+            self._outage, self._waits = None, OUTAGE_BACK_OFF.waits()
+
+
+def _reason_of(error: Exception) -> str:
+    """Return in one line why a store is unavailable; of an error around a driver's, what the driver says."""
+    if isinstance(error, ExplainedError):
+        return f"[{error.code}] {error.what}" + (f", {error.where}" if error.where else "")
+    cause = getattr(error, "orig", None) or error
+    said = str(cause.args[-1]).strip() if cause.args else ""  # MariaDB's driver has a number before it
+    return (said or type(cause).__name__).splitlines()[0]
+
+
+def _show_json(events: Iterable[Event]) -> None:
+    for event in events:
+        sys.stdout.write(orjson.dumps(positioned(event), option=orjson.OPT_APPEND_NEWLINE).decode())
+    sys.stdout.flush()
+
+
+def _show_text(events: Iterable[Event]) -> None:
+    for event in events:
+        data = event.payload or "-"
+        shown = data if len(data) <= DATA_SHOWN else data[: DATA_SHOWN - 1] + "…"
+        line = f"{event.position:>9}  {event.time or '-'}  {event.type}  {event.subject}  {shown}"
+        stdout().print(on_one_line(line), markup=False, soft_wrap=True)
+
+
+@click.command("skipped")
+@project_options
+@format_option
+@click.option("--group", "groups", multiple=True, metavar="G", help="Of this group only; may be repeated.")
+def skipped_command(options: ProjectOptions, groups: tuple[str, ...], *, as_json: bool) -> None:
+    """List the events whose attempts were exhausted and that were skipped, with the reason.
+
+    Nothing tries them again: their effects are missing from the read model.
+    """
+    skips = options.application().skipped()
+    chosen = [skip for skip in skips if not groups or skip.group in groups]
+    if as_json:
+        print_json([_row(skip) for skip in chosen])
+    elif chosen:
+        _print(chosen)
+    else:
+        stderr().print("no events were skipped")
+
+
+def _row(skip: Skip) -> dict[str, Any]:
+    return {**asdict(skip), "partition": str(skip.partition)}
+
+
+def _print(skips: Sequence[Skip]) -> None:
+    for skip in skips:
+        head = f"[{skip.group} {skip.partition}] event {skip.event_id} at position {skip.position}"
+        where = f"({skip.event_type}, {skip.subject})"
+        attempts = f"{skip.attempts} attempt{'s' if skip.attempts > 1 else ''}"
+        line = f"{head} {where} skipped after {attempts} at {skip.skipped_at}: {skip.reason}"
+        stdout().print(clean(line), markup=False, soft_wrap=True)
