@@ -122,7 +122,7 @@ class Entry:
     @property
     def levels(self) -> int:
         """How many names the key has, at most; brackets are not looked at."""
-        return sum(1 + key.count(".") for key in self.key)
+        return len(self.key) + "".join(self.key).count(".")
 
     @property
     def pieces(self) -> tuple[tuple[str, ...], ...]:

@@ -268,7 +268,10 @@ class _Ranker:
 
     def ranking(self) -> Ranking:
         sources = self._in_order()
-        said = [_layers_of(source) for source in sources]  # files say nothing yet
+        said = [  # files say nothing yet
+            source.layers() if isinstance(source, LayeredSource) else _layers_of_the_users_own(source)
+            for source in sources
+        ]
         place = next((at for at, source in enumerate(sources) if type(source) is FilesSource), 0)
         above = [*chain.from_iterable(said[place:])]
         variables = [entry for layer in above for entry in layer.entries if layer.kind is LayerKind.VARIABLES]
@@ -365,10 +368,8 @@ def nested(values: Mapping[tuple[str, ...], object]) -> dict[str, Any]:
     return tree
 
 
-def _layers_of(source: Any) -> list[Layer]:
-    """Return what a source says, also one of the user's own, whose values know nothing but its name."""
-    if isinstance(source, LayeredSource):
-        return source.layers()
+def _layers_of_the_users_own(source: Any) -> list[Layer]:
+    """Return what a source of the user's own says, whose values know nothing but its name."""
     name = "" if isinstance(source, InitSettingsSource) else getattr(source, "__name__", type(source).__name__)
     return [Layer(LayerKind.KEYS, tuple(flattened(source(), Origin(OriginKind.SOURCE, name))))]
 
