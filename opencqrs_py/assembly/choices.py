@@ -6,8 +6,7 @@ from collections.abc import Callable
 from typing import get_origin
 
 from opencqrs_py.adapters.memory import InMemoryProgressTracker, NoTransactions
-from opencqrs_py.adapters.sql import Database, DatabaseTransactions, Engine, SqlProgressTracker
-from opencqrs_py.adapters.sql.own_schema import SchemaError
+from opencqrs_py.adapters.sql import Database, DatabaseTransactions, Engine, SchemaError, SqlProgressTracker
 from opencqrs_py.assembly.conditions import tracking_of
 from opencqrs_py.assembly.databases import DatabaseChoice, DatabaseRule
 from opencqrs_py.assembly.injection import ContainerInjector

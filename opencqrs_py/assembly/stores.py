@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,11 +18,19 @@ if TYPE_CHECKING:
 __all__ = ["is_sql", "located", "mapping_of", "open_event_store", "refuse_all_but_sql", "sqlite_file"]
 
 _SQL = ("mariadb", "mysql", "postgresql", "sqlite")
+_OTHERS = ("file", "eventsourcingdb", "")
 
 
 def is_sql(url: str) -> bool:
-    """Say whether a URL names a SQL database; SQLAlchemy's may name a driver behind a ``+``."""
-    return url.partition(":")[0].partition("+")[0] in _SQL
+    """Return whether a URL names a SQL database; SQLAlchemy's may name a driver after a ``+``."""
+    name = url.partition(":")[0].partition("+")[0]
+    return name in _SQL or (name not in _OTHERS and _is_registered(name))
+
+
+@lru_cache
+def _is_registered(name: str) -> bool:
+    """Return whether another package brings the dialect of a database of that name."""
+    return bool(entry_points(group="opencqrs.databases", name=name))
 
 
 def located(url: str, project: Path) -> str:

@@ -108,7 +108,7 @@ def test_a_wrong_user_of_a_database_is_told_so_without_the_password(project, fre
         assert first.endswith(f"{reason})")
         assert where == f"  where: {url.render_as_string()}"
         assert fix.startswith(
-            "  fix:   mend user, password or database in the URL (settings event-store.url and database.url"
+            "  fix:   fix user, password or database in the URL (settings event-store.url and database.url"
         )
         assert "secret" not in run.err
 

@@ -9,7 +9,7 @@ from sqlalchemy.exc import OperationalError
 
 from opencqrs_py import Application
 from opencqrs_py.adapters.sql import Database
-from opencqrs_py.adapters.sql.outages import reason_of
+from opencqrs_py.adapters.sql.connections import reason_of
 from opencqrs_py.cli.main import main
 from opencqrs_py.config import Settings
 from opencqrs_py.errors import EventStoreError

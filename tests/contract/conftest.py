@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 from sqlalchemy import Column, Engine, Integer, MetaData, String, Table, Text, event, insert, select, text
 
-from opencqrs_py.adapters.sql import Database, driver
+from opencqrs_py.adapters.sql import Database
+from opencqrs_py.adapters.sql.connections import Fetching, Statement
+from opencqrs_py.adapters.sql.transactions import Unit
 from opencqrs_py.processing.ports import UnitOfWork
 
 KINDS = [
@@ -84,9 +86,9 @@ class NotedStatements:
 
         event.listen(Engine, "before_cursor_execute", hear)
         with self._monkeypatch.context() as patch:
-            patch.setattr(driver.Fetching, "fetch", _noting(driver.Fetching.fetch, note))
-            for name in ("opened", "closed"):  # of a unit: each takes a statement of ours, and its values
-                patch.setattr(driver, name, _noting_prepared(getattr(driver, name), note))
+            patch.setattr(Fetching, "fetch", _noting(Fetching.fetch, note))
+            for name in ("begin", "complete"):  # of a unit: each takes a statement of ours, and its values
+                patch.setattr(Unit, name, _noting_own(getattr(Unit, name), note))
             yield
         event.remove(Engine, "before_cursor_execute", hear)
 
@@ -99,10 +101,10 @@ def _noting(send: Callable[..., Any], note: Note) -> Callable[..., Any]:
     return noting
 
 
-def _noting_prepared(send: Callable[..., Any], note: Note) -> Callable[..., Any]:
-    def noting(connection: Any, savepoint: str, statement: driver.Prepared, *rest: Any) -> Any:
+def _noting_own(send: Callable[..., Any], note: Note) -> Callable[..., Any]:
+    def noting(unit: Unit, statement: Statement, *rest: Any) -> Any:
         note(statement.text, rest[-1])
-        return send(connection, savepoint, statement, *rest)
+        return send(unit, statement, *rest)
 
     return noting
 

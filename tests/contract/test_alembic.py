@@ -15,7 +15,7 @@ from alembic.util import CommandError
 from sqlalchemy import Column, Index, Integer, MetaData, String, Table, text
 
 from opencqrs_py.adapters.sql import Database, SqlEventStore, SqlProgressTracker
-from opencqrs_py.adapters.sql.schema import EVENTS
+from opencqrs_py.adapters.sql.tables import EVENTS
 from opencqrs_py.alembic import PREFIX, include_name, include_object
 from opencqrs_py.model.event import Event
 

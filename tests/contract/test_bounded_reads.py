@@ -106,8 +106,8 @@ def short_stretches(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let every way of going through a long log be gone with a short one."""
     monkeypatch.setattr(reading, "_WINDOW", 4)
     monkeypatch.setattr(reading, "_FEW", 3)
-    monkeypatch.setattr(mapped, "_STRETCH", 3)
-    monkeypatch.setattr(mapped, "_STRETCHES", 2)
+    monkeypatch.setattr(mapped, "_PAGE_ROWS", 3)
+    monkeypatch.setattr(mapped, "_PAGES", 2)
     monkeypatch.setattr(event_source, "_MOST_AT_ONCE", 5)
 
 

@@ -14,7 +14,7 @@ import pytest
 from sqlalchemy import Connection, text
 
 from opencqrs_py.adapters.sql import Database, MappedEventSource, mapped
-from opencqrs_py.adapters.sql.outages import DatabaseAwayError
+from opencqrs_py.adapters.sql.dialect import DatabaseAwayError
 from opencqrs_py.errors import EventStoreError
 from opencqrs_py.model import Event, Selection, Slice
 from opencqrs_py.model.mapping import TableMapping
@@ -343,7 +343,7 @@ def test_a_hanging_writer_is_spoken_of_and_holds_up_only_what_came_after_it(
     (said,) = [record.getMessage() for record in caplog.records]
     assert said.startswith(f"the server process {process}, in a transaction that began at 20")
     assert said.endswith(
-        "may still add events to 'Stored Events' below position 3; nothing behind 1 is read until it has ended"
+        "may still add events to 'Stored Events' below position 3; nothing after 1 is read until it has ended"
     )
     monkeypatch.setattr(mapped, "_FIRST_SECONDS", 0.05)
     another = MappedEventSource(database, MAPPING)  # as the command `status` opens it
@@ -444,8 +444,8 @@ DELAYS = {"postgresql": "SELECT pg_sleep(:seconds)", "sqlite": "SELECT :seconds"
 def test_what_is_rare_is_found_stretch_by_stretch(
     reader: Reader, database: Database, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    monkeypatch.setattr(mapped, "_STRETCH", 10)
-    monkeypatch.setattr(mapped, "_STRETCHES", 3)
+    monkeypatch.setattr(mapped, "_PAGE_ROWS", 10)
+    monkeypatch.setattr(mapped, "_PAGES", 3)
     with database.writing() as connection:
         for n in range(1, 101):
             insert(connection, event(n, "/rare" if n in (45, 46, 99) else "/common"), position=n * 1_000)
@@ -462,18 +462,18 @@ def test_what_is_rare_is_found_stretch_by_stretch(
 def test_rows_that_are_removed_meanwhile_push_none_out_of_sight(
     reader: Reader, database: Database, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    monkeypatch.setattr(mapped, "_STRETCH", 10)
+    monkeypatch.setattr(mapped, "_PAGE_ROWS", 10)
     with database.writing() as connection:
         for n in range(1, 31):
             insert(connection, event(n, "/rare" if n > 10 else "/common"))
-    end_of = reader.source._end_of_stretch
+    end_of = reader.source._end_of_page
 
     def remove_and_end(connection: Connection, after: int, upto: int) -> int:
         end = end_of(connection, after, upto)
         execute(database, 'DELETE FROM "Stored Events" WHERE nr <= 8')
         return end
 
-    monkeypatch.setattr(reader.source, "_end_of_stretch", remove_and_end)
+    monkeypatch.setattr(reader.source, "_end_of_page", remove_and_end)
     assert identities(reader.source, Selection("/rare"), limit=5) == [str(n) for n in range(11, 31)]
 
 
@@ -499,7 +499,7 @@ def test_a_table_that_is_not_there_is_named_with_those_that_are(database: Databa
     assert str(caught.value) == (
         "[OCQ-313] there is no table 'Stored Events'; there is one, two, v\n"
         f"  where: {database.label}\n"
-        "  fix:   mend event-store.mapping.table"
+        "  fix:   fix event-store.mapping.table"
     )
 
 
@@ -514,7 +514,7 @@ def test_columns_that_are_not_there_are_named_with_those_that_are(database: Data
         "[OCQ-313] the table 'log' has no column for id (event_id), subject (about); "
         "it has c0, c1, c2, c3, c4, c5, c6, c7, c8, c9, and 2 more\n"
         f"  where: {database.label}\n"
-        "  fix:   mend event-store.mapping"
+        "  fix:   fix event-store.mapping"
     )
 
 
@@ -545,7 +545,7 @@ MENDED = 'ALTER SEQUENCE "Stored Events_nr_seq" INCREMENT 1 CACHE 1 NO CYCLE'
     [
         ("CACHE 20", 'connections draw 20 at once from "Stored Events_nr_seq"'),
         ("INCREMENT -1", '"Stored Events_nr_seq" counts down'),
-        ("CYCLE", '"Stored Events_nr_seq" begins anew at its end'),
+        ("CYCLE", '"Stored Events_nr_seq" starts again at its end'),
         ("INCREMENT 50", '"Stored Events_nr_seq" counts in steps of 50, so numbers between them can come later'),
     ],
 )
@@ -598,7 +598,7 @@ def test_a_sequence_by_which_a_column_could_be_filled_in_blocks_is_spoken_of_onc
 
 @POSTGRESQL
 def test_a_replica_is_refused(database: Database, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("opencqrs_py.adapters.sql.at_work._SEEN", "SELECT true, 0, '{{}}'::text[] WHERE %s <> ''")
+    monkeypatch.setattr("opencqrs_py.adapters.sql.writers._SEEN", "SELECT true, 0, '{{}}'::text[] WHERE %s <> ''")
     create(database)
     with pytest.raises(EventStoreError, match=r"OCQ-338.*the server is a replica"):
         MappedEventSource(database, MAPPING).head()

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator
 import pytest
 from sqlalchemy import Connection, create_engine, inspect, text
 
-from opencqrs_py.adapters.sql import Database, SqlEventStore, SqlProgressTracker, schema
+from opencqrs_py.adapters.sql import Database, SqlEventStore, SqlProgressTracker
+from opencqrs_py.adapters.sql import tables as schema
 from opencqrs_py.alembic import PREFIX
 from opencqrs_py.errors import EventStoreError
 from opencqrs_py.model import layout

@@ -112,7 +112,7 @@ class TestSqlProgressTracker(ProgressTrackerContract):
         assert str(caught.value) == (
             "[OCQ-310] group 'books' has progress for 2 partition(s), but 3 are configured\n"
             "  where: table opencqrs_progress\n"
-            "  fix:   set life-cycle.partitions of 'books' back to 2; or, to handle all events anew, "
+            "  fix:   set life-cycle.partitions of 'books' back to 2; or, to handle all events again, "
             "delete the group's read model and its rows in opencqrs_progress"
         )
 

@@ -14,8 +14,8 @@ from sqlalchemy import URL, Connection, make_url, text
 from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
-from opencqrs_py.adapters.sql import Database, DatabaseTransactions, SqlEventStore, SqlProgressTracker, databases
-from opencqrs_py.adapters.sql.databases import DatabaseAwayError
+from opencqrs_py.adapters.sql import Database, DatabaseTransactions, SqlEventStore, SqlProgressTracker
+from opencqrs_py.adapters.sql.dialect import DatabaseAwayError, Dialect
 from opencqrs_py.errors import EventStoreError, NonTransientError, OpenCqrsError
 from opencqrs_py.model import layout
 from opencqrs_py.processing.ports import UnitOfWork
@@ -283,7 +283,7 @@ def test_mistakes_in_statements_are_no_outage(database: Database, written: ReadM
 
 @SQLITE
 def test_a_locked_database_is_an_outage(open_database: Callable[[], Database], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(databases, "_SQLITE_PATIENCE", 0.01)
+    monkeypatch.setattr(Dialect, "patience", 0.01)
     one, other = open_database(), open_database()
     with one.writing():
         error = error_of(lambda: execute(other, "CREATE TABLE t (a INTEGER)"))
@@ -307,7 +307,7 @@ def test_who_writes_already_is_told_to_use_the_open_transaction(database: Databa
 
 @SQLITE
 def test_a_thread_that_writes_for_too_long_is_an_outage(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(databases, "_SQLITE_PATIENCE", 0.01)
+    monkeypatch.setattr(Dialect, "patience", 0.01)
     with ThreadPoolExecutor(1) as threads, database.writing():
         waiting = threads.submit(execute, database, "SELECT 1")
         error = waiting.exception(60)
@@ -321,7 +321,7 @@ def test_a_thread_that_writes_for_too_long_is_an_outage(database: Database, monk
 def test_switching_the_journal_waits_for_who_does_it_as_well(
     database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(databases, "_SQLITE_PATIENCE", 0.05)
+    monkeypatch.setattr(Dialect, "patience", 0.05)
     occupant = sqlite3.connect(tmp_path / "test.db", isolation_level=None)
     occupant.execute("CREATE TABLE t (a INTEGER)")
     occupant.execute("BEGIN EXCLUSIVE")
@@ -351,7 +351,7 @@ def test_a_folder_that_is_away_is_an_outage(tmp_path: Path, kind: str) -> None:
     assert str(error) == (
         "[OCQ-304] the database cannot be reached (unable to open database file)\n"
         f"  where: sqlite:///{tmp_path / 'away' / 'test.db'}\n"
-        "  fix:   mend the URL (settings event-store.url and database.url, option url in Spark): "
+        "  fix:   fix the URL (settings event-store.url and database.url, option url in Spark): "
         "its folder must exist, and this user may read and write there"
     )
     (tmp_path / "away").mkdir()
@@ -367,7 +367,7 @@ def test_a_file_that_is_no_database_is_no_outage(database: Database, tmp_path: P
     assert str(error) == (
         "[OCQ-304] the database cannot be used (file is not a database)\n"
         f"  where: sqlite:///{tmp_path / 'test.db'}\n"
-        "  fix:   mend the URL (settings event-store.url and database.url, option url in Spark): "
+        "  fix:   fix the URL (settings event-store.url and database.url, option url in Spark): "
         "it must name an SQLite file, which this user may write"
     )
 
@@ -466,7 +466,7 @@ def refused(url: URL) -> EventStoreError:
 
 
 FIX = (
-    "mend user, password or database in the URL (settings event-store.url and database.url, option url in Spark); "
+    "fix user, password or database in the URL (settings event-store.url and database.url, option url in Spark); "
     "the user must have a right to it"
 )
 

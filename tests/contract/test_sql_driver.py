@@ -11,7 +11,7 @@ from sqlalchemy import Connection, create_engine, event, text
 from sqlalchemy.exc import DBAPIError
 
 from opencqrs_py.adapters.sql import Database, SqlEventStore, SqlProgressTracker
-from opencqrs_py.adapters.sql.outages import DatabaseAwayError
+from opencqrs_py.adapters.sql.dialect import DatabaseAwayError
 from opencqrs_py.model import Event, Selection, layout
 from opencqrs_py.model.progress import Cursor
 from opencqrs_py.testing.contracts import ReadModel

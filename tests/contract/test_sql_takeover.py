@@ -13,7 +13,8 @@ from textwrap import dedent
 import pytest
 from sqlalchemy import text
 
-from opencqrs_py.adapters.sql import Database, SqlProgressTracker, takeover
+from opencqrs_py.adapters.sql import Database, SqlProgressTracker
+from opencqrs_py.adapters.sql.dialect import Dialect
 from opencqrs_py.errors import EventStoreError
 from opencqrs_py.model import Cursor, layout
 
@@ -74,8 +75,7 @@ def wake(process: subprocess.Popen[str]) -> None:
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(takeover, "TAKE_OVER_SECONDS", 1.0)
-    monkeypatch.setattr("opencqrs_py.adapters.sql.progress.TAKE_OVER_SECONDS", 1.0)
+    monkeypatch.setattr(Dialect, "take_over_seconds", 1.0)
 
 
 @pytest.fixture
@@ -127,8 +127,8 @@ def test_the_session_of_a_stopped_owner_is_ended_and_its_chunk_is_handled_once(
 def test_an_owner_that_finishes_in_time_is_left_alone(
     url: str, database: Database, tracker: SqlProgressTracker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("opencqrs_py.adapters.sql.progress.end_holders", lambda *_: pytest.fail("it was ended"))
-    monkeypatch.setattr(takeover, "TAKE_OVER_SECONDS", 60.0)
+    monkeypatch.setattr(type(database.dialect), "end_session", lambda *_: pytest.fail("it was ended"))
+    monkeypatch.setattr(Dialect, "take_over_seconds", 60.0)
     with owner(url) as process:
         wake(process)
         assert claimed(tracker).stored in (1, 5)
@@ -139,7 +139,7 @@ def test_an_owner_that_finishes_in_time_is_left_alone(
 def test_who_may_not_end_the_owners_session_is_told_who_it_is(
     url: str, database: Database, tracker: SqlProgressTracker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("opencqrs_py.adapters.sql.progress.end_holders", lambda *_: False)
+    monkeypatch.setattr(type(database.dialect), "holder_of", lambda *_: None)
     with owner(url) as process:
         os.kill(process.pid, signal.SIGSTOP)
         with pytest.raises(EventStoreError) as caught:

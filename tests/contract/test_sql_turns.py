@@ -13,8 +13,8 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.exc import OperationalError
 
-from opencqrs_py.adapters.sql import Database, SqlEventStore, databases, turns, versions
-from opencqrs_py.adapters.sql.outages import DatabaseAwayError
+from opencqrs_py.adapters.sql import Database, SqlEventStore, tables
+from opencqrs_py.adapters.sql.dialect import DatabaseAwayError, Dialect
 from opencqrs_py.errors import PreconditionFailedError
 from opencqrs_py.model import Event, Selection
 from opencqrs_py.model.appending import Appended, SubjectIsOnEventId, SubjectIsPristine
@@ -83,13 +83,13 @@ def test_a_connection_that_is_cut_while_tables_are_made_is_an_outage(
     open_database: Callable[[], Database], database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = SqlEventStore(open_database())
-    create = versions._create
+    create = tables._create
 
     def cut_off(own: Database, connection: Any, table: Any) -> int:
         cut_others(database)
         return create(own, connection, table)
 
-    monkeypatch.setattr(versions, "_create", cut_off)
+    monkeypatch.setattr(tables, "_create", cut_off)
     with pytest.raises(DatabaseAwayError, match=r"OCQ-304.*does not answer any more") as caught:
         store.head()
     assert store.is_outage(caught.value)
@@ -118,8 +118,7 @@ def test_other_programs_wait_for_each_other_before_they_get_a_position(
 def test_who_waits_too_long_for_another_writer_is_told_so(
     open_database: Callable[[], Database], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(turns, "PATIENCE", 0.05)
-    monkeypatch.setattr(databases, "_SQLITE_PATIENCE", 0.05)
+    monkeypatch.setattr(Dialect, "patience", 0.05)
     hanging, other, reader = (SqlEventStore(open_database()) for _ in range(3))
     assert [store.head() for store in (hanging, other, reader)] == [0, 0, 0]
     events = Dawdling()
@@ -140,7 +139,7 @@ def test_who_waits_too_long_for_another_writer_is_told_so(
 def test_the_message_says_who_is_writing(
     open_database: Callable[[], Database], url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(turns, "PATIENCE", 0.05)
+    monkeypatch.setattr(Dialect, "patience", 0.05)
     store, hanging = SqlEventStore(open_database()), Database(f"{url}&application_name=nightly%20import")
     store.head()
     with hanging.writing() as connection:
@@ -211,17 +210,18 @@ def test_who_has_appended_has_to_take_a_turn_again(open_database: Callable[[], D
     with database.writing() as connection:
         assert connection.execute(ours).scalar() is None
         connection.execute(FOREIGN, {"id": "2"})
+        row = text("SELECT version FROM opencqrs_schema WHERE table_name = 'opencqrs_events' FOR UPDATE WAIT 0")
         with open_database().writing() as other, pytest.raises(OperationalError, match=r"1205|NOWAIT"):
-            turns.take_row(database, other, "opencqrs_events", patience=0)
+            other.execute(row)
 
 
 @MARIADB
 def test_who_changes_tables_for_too_long_keeps_others_waiting(
     open_database: Callable[[], Database], database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(turns, "PATIENCE", 0.05)
-    changes = turns.in_turn(open_database(), versions._CHANGES)
-    with changes, pytest.raises(DatabaseAwayError, match="OCQ-305"):
+    monkeypatch.setattr(Dialect, "patience", 0.05)
+    other = open_database()
+    with other.dialect.change_lock(other), pytest.raises(DatabaseAwayError, match="OCQ-305"):
         SqlEventStore(database).head()
     assert SqlEventStore(database).head() == 0
 

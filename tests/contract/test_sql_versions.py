@@ -10,9 +10,8 @@ import pytest
 from sqlalchemy import inspect, select, text, update
 
 from opencqrs_py.adapters.sql import Database, SqlEventStore, SqlProgressTracker
-from opencqrs_py.adapters.sql import versions as module
-from opencqrs_py.adapters.sql.schema import EVENTS, PROGRESS, SCHEMA
-from opencqrs_py.adapters.sql.versions import _create
+from opencqrs_py.adapters.sql import tables as module
+from opencqrs_py.adapters.sql.tables import EVENTS, PROGRESS, SCHEMA, _create
 from opencqrs_py.errors import EventStoreError
 from opencqrs_py.model import Event, Selection, layout
 

@@ -204,7 +204,7 @@ def test_a_watcher_goes_on_when_its_connection_was_cut(store: SqlEventStore, dat
 @POSTGRESQL
 def test_a_server_that_lets_nobody_listen_is_asked(store: SqlEventStore, monkeypatch: pytest.MonkeyPatch) -> None:
     wrong = replace(postgresql.statements_in(None), channel="not a name")
-    monkeypatch.setattr(watching, "statements_in", lambda _schema: wrong)
+    monkeypatch.setattr(postgresql, "statements_in", lambda _schema: wrong)
     with store.watched() as watch:
         assert watch.wait(0, 0.01) == 0
         store.append([event("1")])

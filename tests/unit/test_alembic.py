@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from opencqrs_py.adapters.sql import schema
+from opencqrs_py.adapters.sql import tables as schema
 from opencqrs_py.alembic import PREFIX, include_name, include_object
 
 

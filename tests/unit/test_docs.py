@@ -20,7 +20,7 @@ import pytest
 from sqlalchemy import Table
 
 import opencqrs_py
-from opencqrs_py.adapters.sql.schema import EVENTS, PROGRESS
+from opencqrs_py.adapters.sql.tables import EVENTS, PROGRESS
 from opencqrs_py.assembly.application import GroupStatus
 from opencqrs_py.cli.main import cli
 from opencqrs_py.cli.status import group_rows

@@ -1,11 +1,23 @@
-"""Ports fulfilled on SQL databases through SQLAlchemy: SQLite, PostgreSQL and MariaDB."""
+"""Ports fulfilled on SQL databases through SQLAlchemy: SQLite, PostgreSQL, MariaDB, and those that others add."""
 
 from sqlalchemy import Engine
 
-from opencqrs_py.adapters.sql.databases import Database
+from opencqrs_py.adapters.sql import mariadb, postgresql, sqlite  # noqa: F401 each registers its dialect
+from opencqrs_py.adapters.sql.database import Database
+from opencqrs_py.adapters.sql.dialect import Dialect
 from opencqrs_py.adapters.sql.event_store import SqlEventStore
 from opencqrs_py.adapters.sql.mapped import MappedEventSource
 from opencqrs_py.adapters.sql.progress import SqlProgressTracker
-from opencqrs_py.adapters.sql.units import DatabaseTransactions
+from opencqrs_py.adapters.sql.tables import SchemaError
+from opencqrs_py.adapters.sql.transactions import DatabaseTransactions
 
-__all__ = ["Database", "DatabaseTransactions", "Engine", "MappedEventSource", "SqlEventStore", "SqlProgressTracker"]
+__all__ = [
+    "Database",
+    "DatabaseTransactions",
+    "Dialect",
+    "Engine",
+    "MappedEventSource",
+    "SchemaError",
+    "SqlEventStore",
+    "SqlProgressTracker",
+]

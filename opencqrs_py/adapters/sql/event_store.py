@@ -3,35 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from datetime import datetime
 from threading import Lock
+from typing import TypeGuard
 
 from sqlalchemy import Connection, func, select
+from sqlalchemy.exc import DBAPIError
+from typing_extensions import override
 
-from opencqrs_py.adapters.sql.appending import append_events
-from opencqrs_py.adapters.sql.databases import Database
-from opencqrs_py.adapters.sql.reading import Reading, head_of, newest_mark
-from opencqrs_py.adapters.sql.schema import EVENTS
-from opencqrs_py.adapters.sql.versions import prepare
-from opencqrs_py.adapters.sql.watching import watching
-from opencqrs_py.model.appending import Appended, Precondition
+from opencqrs_py.adapters.sql.connections import reason_of
+from opencqrs_py.adapters.sql.database import Database
+from opencqrs_py.adapters.sql.dialect import Row, chunks
+from opencqrs_py.adapters.sql.reading import ReadRequest, head_of, newest_mark
+from opencqrs_py.adapters.sql.tables import EVENTS, WRITTEN, prepare
+from opencqrs_py.errors import EventStoreError
+from opencqrs_py.model.appending import Appended, Precondition, check
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.fingerprint import LogMark, check_mark
 from opencqrs_py.model.selection import ATTRIBUTES, Selection, Slice
 from opencqrs_py.model.times import microseconds
-from opencqrs_py.processing.ports import Watch
-
-__all__ = ["SqlEventStore"]
+from opencqrs_py.processing.ports import EventStore, Watch
 
 _LIVE = 32  # events at the head: they are read whole, since each commit asks for the identity of its last one
+_ROWS_PER_STATEMENT = 5_000
+_CHARACTERS_PER_STATEMENT = 8_000_000  # of payloads; what is taken in at once stays small, however large events are
+_USUAL_CHUNKS = 1  # of an append; one of more chunks is an import
+_ROWS_AT_ONCE = 100  # few enough to be sent together with the begin and the end of their transaction
+_PAYLOAD = WRITTEN.index("payload")
+_SMALLER = "nothing was added; on PostgreSQL id and source may have about 2,700 bytes together"
 
 
-class SqlEventStore:
+class SqlEventStore(EventStore):
     """CloudEvents in the table ``opencqrs_events``.
 
-    Appends follow each other (by SQLite's own lock, by one that the table's trigger takes on PostgreSQL), so positions
+    Appends follow each other (by SQLite's own lock, by one that the table's trigger takes on servers), so positions
     become visible in their order and a reader that has seen position n never misses an event before it. Rolled-back
     appends leave holes that stay empty.
 
@@ -45,8 +52,9 @@ class SqlEventStore:
         self._ready = False
         self._known = 0  # a position that the log has reached
         self._lock = Lock()
-        self._fingerprint: tuple[int, str] | None = None  # the last one, which partitions ask for in turn
+        self._fingerprint: tuple[int, str] | None = None  # the last one, which partitions ask for one after the other
 
+    @override
     def append(
         self,
         events: Iterable[Event],
@@ -64,14 +72,25 @@ class SqlEventStore:
             How many were given and how many of them were added.
 
         Raises:
-            DatabaseAwayError: OCQ-305, if another program has been appending for too long.
+            DatabaseAwayError: OCQ-304, if the database becomes unavailable; OCQ-305, if another program has been
+                appending for too long.
+            EventStoreError: OCQ-304, if the database's user may not add events; OCQ-306, if the database cannot hold
+                one of them.
             PreconditionFailedError: OCQ-320, naming the first precondition that does not hold.
         """
         self._prepare()
-        return append_events(self._database, events, preconditions, progress)
+        database = self._database
+        try:
+            with database.explained():
+                return self._append(events, preconditions, progress)
+        except DBAPIError as error:
+            if database.is_outage(error):
+                raise
+            what = f"the database does not take the events in ({reason_of(error)})"
+            raise EventStoreError("OCQ-306", what, database.label, _SMALLER) from None
 
+    @override
     def head(self) -> int:
-        """Return the position of the newest event, 0 when there is none."""
         self._prepare()
         with self._database.reading() as connection:
             return self._look(connection)
@@ -82,22 +101,20 @@ class SqlEventStore:
         with self._database.reading() as connection:
             return connection.execute(select(func.count()).select_from(self._table)).scalar_one()
 
+    @override
     def read(self, after: int, limit: int, selection: Selection, upto: int | None = None) -> Slice:
-        """Return the selected events that follow ``after``, at most ``limit``; there may be more behind the slice.
-
-        Nothing is read from behind ``upto``, and nobody asks for the head to know what is final before it.
-        """
+        """Return the selected events that follow ``after``; the head is not asked for: up to ``upto`` all is final."""
         self._prepare()
         if 0 < self._known - after <= _LIVE:
             selection = replace(selection, attributes=ATTRIBUTES)
-        reading = Reading(self._database, selection, limit)
+        request = ReadRequest(self._database, selection, limit)
         with self._database.quiet():
             if upto is None:
-                return reading.following(after, self._known)
-            return reading.within(after, upto, self._known)
+                return request.following(after, self._known)
+            return request.within(after, upto, self._known)
 
+    @override
     def position_before(self, moment: datetime) -> int:
-        """Return the position before the first event with ``time >= moment``; the head if there is none."""
         self._prepare()
         columns = self._table.c
         late_enough = select(columns.position).where(columns.time_us >= microseconds(moment.isoformat()))
@@ -106,12 +123,15 @@ class SqlEventStore:
             position = connection.execute(late_enough.order_by(columns.position).limit(1)).scalar()
             return head if position is None else position - 1
 
-    def watched(self) -> AbstractContextManager[Watch]:
-        """Open a watch, on a connection of its own that is closed at the end of the block."""
-        return self._watched()
+    @override
+    @contextmanager
+    def watched(self) -> Iterator[Watch]:
+        self._prepare()
+        with self._database.dialect.watch(self._database, self._look) as watch:
+            yield watch
 
+    @override
     def fingerprint(self, position: int, event: Event | None = None) -> str:
-        """Return a text that identifies the log up to ``position``: its newest event at or below it."""
         if event is None:
             self._prepare()
             with self._lock:
@@ -123,12 +143,8 @@ class SqlEventStore:
             self._fingerprint = (position, text)
         return text
 
+    @override
     def verify(self, position: int, fingerprint: str) -> None:
-        """Check that the log still holds what ``fingerprint`` says.
-
-        Raises:
-            EventStoreError: OCQ-316, if it does not.
-        """
         self._prepare()
 
         def find(marked: int) -> LogMark | None:
@@ -139,21 +155,64 @@ class SqlEventStore:
             self._fingerprint = None
         check_mark(position, fingerprint, self.head, find, self._database.label)
 
+    @override
     def is_outage(self, error: BaseException) -> bool:
-        """Say whether the store's database does not answer for now."""
         return self._database.is_outage(error)
-
-    @contextmanager
-    def _watched(self) -> Iterator[Watch]:
-        self._prepare()
-        with watching(self._database, self._look) as watch:
-            yield watch
 
     def _look(self, connection: Connection) -> int:
         self._known = head_of(self._database, connection)
         return self._known
 
+    def _append(
+        self,
+        events: Iterable[Event],
+        preconditions: Sequence[Precondition],
+        progress: Callable[[int], None] | None,
+    ) -> Appended:
+        database, dialect = self._database, self._database.dialect
+        if not preconditions and _is_short(events):
+            new = dialect.append_at_once(database, map(_row, events))
+            if new is not None:
+                return Appended(len(events), new)
+        given = added = 0
+        with dialect.append_lock(database) as connection, ExitStack() as until_all_are_in:
+            check(preconditions, lambda subject: self._newest(connection, subject), database.label)
+            rows = map(_row, events)
+            for number, chunk in enumerate(
+                chunks(rows, _ROWS_PER_STATEMENT, _CHARACTERS_PER_STATEMENT, _length_of_payload)
+            ):
+                if number == _USUAL_CHUNKS:
+                    until_all_are_in.enter_context(dialect.bulk_loading(connection))
+                added += dialect.insert(database, connection, chunk)
+                given += len(chunk)
+                if progress is not None:
+                    progress(given)
+        dialect.settle(database, added)
+        return Appended(given, added)
+
+    def _newest(self, connection: Connection, subject: str) -> str | None:
+        """Return the id of the newest event of a subject."""
+        dialect, table = self._database.dialect, self._database.prefix + EVENTS.name
+        values = (subject,) * dialect.newest.count("{mark}")
+        row = connection.exec_driver_sql(dialect.newest.format(table=table, mark=dialect.mark), values).first()
+        return None if row is None else str(row[0])
+
     def _prepare(self) -> None:
         if not self._ready:
             prepare(self._database, EVENTS)
             self._ready = True
+
+
+def _is_short(events: Iterable[Event]) -> TypeGuard[Sequence[Event]]:
+    """Return whether the events are there already, few and not large."""
+    if not isinstance(events, Sequence) or not 0 < len(events) <= _ROWS_AT_ONCE:
+        return False
+    return sum(len(event.payload or "") for event in events) <= _CHARACTERS_PER_STATEMENT
+
+
+def _row(event: Event) -> Row:
+    return (*event[1:], microseconds(event.time))
+
+
+def _length_of_payload(row: Row) -> int:
+    return len(row[_PAYLOAD] or "")

@@ -9,15 +9,11 @@ from typing import Any
 from sqlalchemy import Connection, inspect, types
 from sqlalchemy.exc import NoSuchTableError
 
-from opencqrs_py.adapters.sql.databases import Database
-from opencqrs_py.adapters.sql.kinds import kind_of
+from opencqrs_py.adapters.sql.database import Database
 from opencqrs_py.errors import EventStoreError
 from opencqrs_py.model.mapping import TableMapping
 
-__all__ = ["ForeignTable", "fitted", "in_utc", "listed"]
-
 _NAMED = 10  # most names in a message
-_RFC_3339 = 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +37,7 @@ class ForeignTable:
 
 
 def fitted(database: Database, connection: Connection, mapping: TableMapping) -> ForeignTable:
-    """Return the table of a mapping, which it was compared with.
+    """Return the table of a mapping, compared with what is there.
 
     Raises:
         EventStoreError: OCQ-313, if the table or a column is not there; OCQ-339, if a column is of no use.
@@ -51,9 +47,9 @@ def fitted(database: Database, connection: Connection, mapping: TableMapping) ->
     missing = [f"{part} ({column})" for part, column in mapping.columns.items() if column not in found]
     if missing:
         what = f"the table '{mapping.table}' has no column for {', '.join(missing)}; it has {listed(found)}"
-        raise EventStoreError("OCQ-313", what, database.label, f"mend {mapping.said_in}")
+        raise EventStoreError("OCQ-313", what, database.label, f"fix {mapping.said_in}")
     _check_types(database, mapping, found)
-    return _named(connection, mapping, table, schema, found)
+    return _named(database, connection, mapping, table, schema, found)
 
 
 def in_utc(moment: str | None) -> str | None:
@@ -78,7 +74,7 @@ def _columns(database: Database, connection: Connection, mapping: TableMapping) 
     except NoSuchTableError:
         there = [*inspector.get_table_names(schema or None), *inspector.get_view_names(schema or None)]
         what = f"there is no table '{table}'; there is {listed(there)}"
-        raise EventStoreError("OCQ-313", what, database.label, f"mend {mapping.said_in}.table") from None
+        raise EventStoreError("OCQ-313", what, database.label, f"fix {mapping.said_in}.table") from None
 
 
 def _check_types(database: Database, mapping: TableMapping, found: dict[str, Any]) -> None:
@@ -98,14 +94,14 @@ def _check_types(database: Database, mapping: TableMapping, found: dict[str, Any
 
 
 def _named(
-    connection: Connection, mapping: TableMapping, table: str, schema: str, found: dict[str, Any]
+    database: Database, connection: Connection, mapping: TableMapping, table: str, schema: str, found: dict[str, Any]
 ) -> ForeignTable:
     quote = connection.dialect.identifier_preparer.quote_identifier
-    exact = '{} COLLATE "C"' if kind_of(connection) == "postgresql" else "{} COLLATE BINARY"
+    dialect = database.dialect
 
     def text_of(part: str) -> str:
         column = mapping.columns.get(part)
-        return "NULL" if column is None else _as_text(connection, quote(column), found[column])
+        return "NULL" if column is None else dialect.as_text(quote(column), found[column])
 
     parts = [text_of(part) for part in ("id", "source", "subject", "type", "time", "data", "metadata")]
     subject = f"COALESCE({text_of('subject')}, '/')"
@@ -113,21 +109,9 @@ def _named(
         name=f"{quote(schema)}.{quote(table)}" if schema else quote(table),
         position=quote(mapping.position),
         selected=", ".join([quote(mapping.position), *parts]),
-        subject=f"({exact.format(subject)})",
-        type=f"({exact.format(text_of('type'))})",
+        subject=f"({dialect.exact.format(subject)})",
+        type=f"({dialect.exact.format(text_of('type'))})",
     )
-
-
-def _as_text(connection: Connection, column: str, kind: Any) -> str:
-    """Return an expression for the text of a column; a timestamp without a zone is taken for UTC."""
-    if kind_of(connection) != "postgresql":
-        return f"CAST({column} AS TEXT)"
-    if isinstance(kind, types.DateTime):
-        moment = f"{column} AT TIME ZONE 'UTC'" if kind.timezone else column
-        return f"to_char({moment}, '{_RFC_3339}')"
-    if isinstance(kind, types.LargeBinary):
-        return f"convert_from({column}, 'UTF8')"
-    return f"{column}::text"
 
 
 def listed(names: Any) -> str:

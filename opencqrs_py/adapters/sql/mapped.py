@@ -5,42 +5,39 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from datetime import datetime
 from threading import Lock
 from typing import Any
 
 from sqlalchemy import Connection
+from typing_extensions import override
 
-from opencqrs_py.adapters.sql.at_work import AtWork
-from opencqrs_py.adapters.sql.databases import Database
+from opencqrs_py.adapters.sql.database import Database
+from opencqrs_py.adapters.sql.dialect import DatabaseAwayError
 from opencqrs_py.adapters.sql.foreign import ForeignTable, fitted, in_utc
-from opencqrs_py.adapters.sql.horizon import Horizon
-from opencqrs_py.adapters.sql.kinds import mark_of
-from opencqrs_py.adapters.sql.outages import DatabaseAwayError
 from opencqrs_py.adapters.sql.watching import polling
+from opencqrs_py.adapters.sql.writers import Horizon, Writers
 from opencqrs_py.errors import EventStoreError
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.fingerprint import LogMark, check_mark
 from opencqrs_py.model.mapping import TableMapping
 from opencqrs_py.model.selection import Selection, Slice
 from opencqrs_py.model.times import microseconds
-from opencqrs_py.processing.ports import Watch
+from opencqrs_py.processing.ports import EventSource, Watch
 
-__all__ = ["MappedEventSource"]
-
-_STRETCH = 10_000  # rows that are searched at once
-_STRETCHES = 20  # stretches that one call searches, so that it comes back in good time
-_FIRST_SECONDS = 10.0  # so long a first look waits for those at work
+_PAGE_ROWS = 10_000  # rows that are searched at once
+_PAGES = 20  # that one call searches, so that it returns in good time
+_FIRST_SECONDS = 10.0  # that a first look waits for active transactions
 _PAUSE_SECONDS = 0.01
-_STALLED_SECONDS = 10.0  # after that long a transaction that holds the horizon back is spoken of
+_STALLED_SECONDS = 10.0  # after which a transaction that holds the horizon back is logged
 _JSON = "application/json"
 
 _log = logging.getLogger(__name__)
 
 
-class MappedEventSource:
-    """Somebody else's table as an event log.
+class MappedEventSource(EventSource):
+    """A table of another system as an event log.
 
     On PostgreSQL it is read up to the horizon below which nothing can be added any more. SQLite has one writer at a
     time, so everything that can be seen is final.
@@ -50,24 +47,27 @@ class MappedEventSource:
         mapping: Which column holds what.
 
     Raises:
-        EventStoreError: OCQ-325 on MariaDB, which does not tell who is at work.
+        EventStoreError: OCQ-325 on MariaDB, which does not show active transactions.
     """
 
     def __init__(self, database: Database, mapping: TableMapping) -> None:
-        if database.kind == "mariadb":
-            what = "tables of others cannot be read on MariaDB: it does not tell whether a lower position may come yet"
+        if not database.dialect.reads_foreign_tables:
+            what = (
+                "tables of others cannot be read on MariaDB: it does not show whether a lower position may still come"
+            )
             fix = "export the events to files, or append them to an event store of ours as they happen"
             raise EventStoreError("OCQ-325", what, database.label, fix)
         self._database = database
         self._mapping = mapping
-        self._mark = mark_of(database.kind)
+        self._mark = database.dialect.mark
         self._looking = Lock()
         self._horizon = Horizon()
         self._moved = time.monotonic()
-        self._spoken_of: frozenset[str] = frozenset()
+        self._logged: frozenset[str] = frozenset()
         self._table: ForeignTable | None = None
-        self._at_work: AtWork | None = None
+        self._writers: Writers | None = None
 
+    @override
     def head(self) -> int:
         """Return the horizon: the highest position below which nothing will be added, 0 in an empty table.
 
@@ -78,10 +78,11 @@ class MappedEventSource:
         with self._database.reading() as connection:
             return self._look(connection)
 
+    @override
     def read(self, after: int, limit: int, selection: Selection, upto: int | None = None) -> Slice:
-        """Return the selected events that follow ``after``, at most ``limit``; there may be more behind the slice.
+        """Return the selected events that follow ``after``, at most ``limit``; there may be more after the slice.
 
-        What is not behind ``upto`` is read without a look at the horizon, which may have to wait for others.
+        Up to ``upto`` is read without a look at the horizon, which may have to wait for others.
         """
         with self._database.reading() as connection:
             known = self._horizon.upto or 0
@@ -93,6 +94,7 @@ class MappedEventSource:
                 return part
             return self._within(connection, after, min(upto, self._look(connection)), limit, selection)
 
+    @override
     def position_before(self, moment: datetime) -> int:
         """Return the position before the first event with ``time >= moment``; the head if there is none.
 
@@ -103,7 +105,7 @@ class MappedEventSource:
         assert wanted is not None  # noqa: S101 for the type checker
         after, head = 0, self.head()
         while after < head:
-            part = self.read(after, _STRETCH, Selection())
+            part = self.read(after, _PAGE_ROWS, Selection())
             for event in part.events:
                 happened = self._time_of(event)
                 if happened is not None and happened >= wanted:
@@ -111,20 +113,18 @@ class MappedEventSource:
             after = part.upto
         return head
 
-    def watched(self) -> AbstractContextManager[Watch]:
-        """Open a watch, on a connection of its own that is closed at the end of the block."""
-        return self._watched()
+    @override
+    @contextmanager
+    def watched(self) -> Iterator[Watch]:
+        with polling(self._database, self._look) as watch:
+            yield watch
 
+    @override
     def fingerprint(self, position: int, event: Event | None = None) -> str:
-        """Return a text that identifies the log up to ``position``: its newest row at or below it."""
         return LogMark.of(event if event is not None else self._newest(position)).text
 
+    @override
     def verify(self, position: int, fingerprint: str) -> None:
-        """Check that the table still holds what ``fingerprint`` says.
-
-        Raises:
-            EventStoreError: OCQ-316, if it does not.
-        """
 
         def find(marked: int) -> LogMark | None:
             found = LogMark.of(self._newest(marked))
@@ -132,14 +132,9 @@ class MappedEventSource:
 
         check_mark(position, fingerprint, self.head, find, f"{self._database.label} table '{self._mapping.table}'")
 
+    @override
     def is_outage(self, error: BaseException) -> bool:
-        """Say whether the database does not answer for now, or a transaction has to end first."""
         return self._database.is_outage(error)
-
-    @contextmanager
-    def _watched(self) -> Iterator[Watch]:
-        with polling(self._database, self._look) as watch:
-            yield watch
 
     def _look(self, connection: Connection) -> int:
         """Return the horizon, as it is now; one looks at a time, as what was seen must be taken in in this order."""
@@ -156,33 +151,32 @@ class MappedEventSource:
     def _look_once(self, connection: Connection) -> None:
         self._fitted(connection)
         before = self._horizon.mark
-        if self._at_work is None:
+        if self._writers is None:
             self._horizon.look(self._highest(connection), frozenset())
             return
-        if before is None and self._at_work.doubt:
-            _log.warning("%s", self._at_work.doubt)
-        seen = self._at_work.look(connection)
-        self._horizon.look(seen.highest, seen.at_work)
+        if before is None and self._writers.doubt:
+            _log.warning("%s", self._writers.doubt)
+        seen = self._writers.look(connection)
+        self._horizon.look(seen.highest, seen.active)
         if self._horizon.mark != before or seen.highest == self._horizon.upto:
             self._moved = time.monotonic()
-        elif time.monotonic() - self._moved >= _STALLED_SECONDS and self._horizon.waited_for != self._spoken_of:
-            self._spoken_of = self._horizon.waited_for
+        elif time.monotonic() - self._moved >= _STALLED_SECONDS and self._horizon.waited_for != self._logged:
+            self._logged = self._horizon.waited_for
             _log.warning("%s", self._held_up(connection).what)
 
     def _held_up(self, connection: Connection) -> DatabaseAwayError:
-        assert self._at_work is not None  # noqa: S101 only there somebody is waited for
-        who = self._at_work.describe(connection, self._horizon.waited_for)
+        assert self._writers is not None  # noqa: S101 else no transaction is waited for
+        who = self._writers.describe(connection, self._horizon.waited_for)
         what = (
             f"{who} may still add events to '{self._mapping.table}' below position {self._horizon.mark}; "
-            f"nothing behind {self._horizon.upto or 0} is read until it has ended"
+            f"nothing after {self._horizon.upto or 0} is read until it has ended"
         )
         return DatabaseAwayError("OCQ-315", what, self._database.label, "let it finish, or end it")
 
     def _fitted(self, connection: Connection) -> ForeignTable:
         if self._table is None:
             table = fitted(self._database, connection, self._mapping)
-            if self._database.kind == "postgresql":
-                self._at_work = AtWork.on(self._database, connection, self._mapping, table)
+            self._writers = self._database.dialect.writers(self._database, connection, self._mapping, table)
             self._table = table
         return self._table
 
@@ -198,7 +192,7 @@ class MappedEventSource:
         return None if row is None else self._event(row)
 
     def _there(self, connection: Connection, part: Slice, upto: int) -> bool:
-        """Say whether the table reaches as far as the slice: it may have been restored since ``upto`` was seen."""
+        """Return whether the table reaches as far as the slice: it may have been restored since ``upto`` was seen."""
         seen = part.events[-1].position if part.events else part.after
         return part.upto < upto or seen == upto or self._highest(connection) >= upto
 
@@ -210,20 +204,20 @@ class MappedEventSource:
             return self._page(connection, after, upto, limit, "", ())
         conditions, values = self._conditions(connection, selection)
         start = after
-        for _ in range(_STRETCHES):
-            end = self._end_of_stretch(connection, start, upto)
+        for _ in range(_PAGES):
+            end = self._end_of_page(connection, start, upto)
             part = self._page(connection, start, end, limit, conditions, values)
             if part.events or part.upto == upto:
                 return Slice(after, part.upto, part.events)
             start = part.upto
         return Slice(after, start)
 
-    def _end_of_stretch(self, connection: Connection, after: int, upto: int) -> int:
-        """Return the position of the row with which a stretch ends; rows may be removed meanwhile, but none added."""
+    def _end_of_page(self, connection: Connection, after: int, upto: int) -> int:
+        """Return the position of the row with which a page ends; rows may be removed meanwhile, but none added."""
         table = self._fitted(connection)
         text = (
             f"SELECT {table.position} FROM {table.name} WHERE {table.position} > {self._mark} "  # noqa: S608 quoted
-            f"AND {table.position} <= {self._mark} ORDER BY {table.position} LIMIT 1 OFFSET {_STRETCH - 1}"
+            f"AND {table.position} <= {self._mark} ORDER BY {table.position} LIMIT 1 OFFSET {_PAGE_ROWS - 1}"
         )
         end = connection.exec_driver_sql(text, (after, upto)).scalar()
         return upto if end is None else int(end)
@@ -235,7 +229,7 @@ class MappedEventSource:
         table = self._fitted(connection)
         rows = f"{table.name} WHERE {table.position} > {self._mark} AND {table.position} <= {self._mark}"
         if conditions:
-            rows = f"(SELECT * FROM {rows} ORDER BY {table.position} LIMIT {_STRETCH}) stretch WHERE {conditions}"  # noqa: S608
+            rows = f"(SELECT * FROM {rows} ORDER BY {table.position} LIMIT {_PAGE_ROWS}) page WHERE {conditions}"  # noqa: S608
         text = f"SELECT {table.selected} FROM {rows} ORDER BY {table.position} LIMIT {self._mark}"  # noqa: S608 quoted
         found = connection.exec_driver_sql(text, (after, upto, *values, limit))
         events = tuple(self._event(row) for row in found)

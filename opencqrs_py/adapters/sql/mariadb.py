@@ -1,31 +1,56 @@
-"""MariaDB's part in appends: the table, the turn and the insert, as statements."""
+"""MariaDB: hashes tell events apart, a row is the append lock, and transactions begin where we say."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from hashlib import sha256
+from math import ceil
+from typing import Any
 
-from sqlalchemy import Connection
+from sqlalchemy import URL, Connection, Engine, String, Table, create_engine, event
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from typing_extensions import override
 
-from opencqrs_py.adapters.sql.postgresql import WRITTEN
-from opencqrs_py.adapters.sql.schema import EVENTS, ON_MARIADB, SCHEMA
+from opencqrs_py.adapters.sql.connections import WRITING, replace_cut_connections
+from opencqrs_py.adapters.sql.database import Database
+from opencqrs_py.adapters.sql.dialect import Dialect, Row, chunks, driver_error, register
+from opencqrs_py.adapters.sql.tables import EVENTS, PROGRESS, SCHEMA, WRITTEN
+from opencqrs_py.adapters.sql.transactions import Unit
+from opencqrs_py.errors import EventStoreError
+from opencqrs_py.model.partition import Partition
 
-__all__ = [
-    "IN_TURN",
-    "create_events",
-    "identity_of",
-    "insert_new",
-    "is_ordered",
-    "ordered",
-    "select_known",
-    "serialised",
-]
+# Errors that pass by themselves: out of disk, memory, connections or locks, shutdown, broken connections, lock waits,
+# deadlocks, a connection that was killed, too many of a user. From 2000 on, they are the client's own.
+_LOCK_WAIT_TIMEOUT = 1205
+_AWAY = {1021, 1037, 1038, 1040, 1041, 1053, 1079, 1152, 1158, 1159, 1160, 1161, 1203, _LOCK_WAIT_TIMEOUT, 1206}
+_AWAY |= {1213, 1226, 1927, 2002, 2003, 2005, 2006, 2013, 2055, 0}
+_DENIES = {1044, 1142, 1143, 1227, 1370}  # a database, table, column, privilege or routine
+_DENIES_STEP = {1142, 1227, 1419}  # no privilege, or, with a binary log, triggers for administrators only
+_DRIVERS = ("pymysql", "MySQLdb")
+
+_IN_TRANSACTION = 1  # a bit of the status that the server sends with each answer: SERVER_STATUS_IN_TRANS
+_READING = "opencqrs_reading"  # execution option: no transaction
+# A stricter isolation would still show what was there before the wait for another writer.
+_ISOLATION = "TRANSACTION ISOLATION LEVEL READ COMMITTED"
+_BEGIN = "START TRANSACTION"
+_COMMENTS = re.compile(r"(?:\s+|/\*(?!!).*?\*/|(?:#|--\s)[^\n]*\n)*", re.DOTALL)
+_COMMITS = re.compile(
+    r"(?:ALTER|ANALYZE|BEGIN|COMMIT|CREATE(?!\s+TEMPORARY)|DROP(?!\s+TEMPORARY)|GRANT|LOCK|OPTIMIZE|RENAME|REPAIR|REVOKE|"
+    r"ROLLBACK(?!\s+(?:WORK\s+)?TO)|SET\s+(?:SESSION\s+|@@(?:SESSION\.)?)?AUTOCOMMIT|START|TRUNCATE|UNLOCK)\b",
+    re.IGNORECASE,
+)
+
+# Tables with transactions, and texts that are compared character by character, spaces at the end too.
+_OPTIONS = {"engine": "InnoDB", "charset": "utf8mb4", "collate": "utf8mb4_nopad_bin"}
+_KEY_LENGTHS = {"table_name": 64, "group_name": 500}  # primary keys hold texts of a limited length only
+_INDEXED_LENGTH = 500  # characters
 
 _BYTES_OF_ID, _BYTES_OF_HASH = 20, 16
 _HASH = "UNHEX(SHA2(CONCAT(CHAR_LENGTH(source), ':', source, id), 256))"
-_OPTIONS = " ".join(
-    f"{option.upper()}={ON_MARIADB[f'mariadb_{option}']}" for option in ("engine", "charset", "collate")
-)
-
+# What tells an event from all others is too long for an index, so a hash of it stands there, in a column that does not
+# show up in ``SELECT *``.
 _CREATE_EVENTS = f"""
 CREATE TABLE IF NOT EXISTS {{table}} (
     position BIGINT NOT NULL AUTO_INCREMENT PRIMARY KEY,
@@ -33,66 +58,267 @@ CREATE TABLE IF NOT EXISTS {{table}} (
     time MEDIUMTEXT, content_type MEDIUMTEXT NOT NULL, payload LONGTEXT, extensions LONGTEXT, time_us BIGINT,
     identity BINARY(32) AS ({_HASH}) PERSISTENT INVISIBLE,
     UNIQUE KEY {EVENTS.name}_source_id (identity)
-) {_OPTIONS}
+) {" ".join(f"{option.upper()}={value}" for option, value in _OPTIONS.items())}
 """
-
-IN_TURN = "@opencqrs_turn"
-"""A variable of the connection that says that it has the turn already."""
-
+# The beginning of the id stands before its hash, so that ids in order come to the same end of the index. Hashes alone
+# go to a page anywhere in it, and once it is larger than the server's memory (with 128 MiB after a million events) each
+# append reads pages and writes them back.
 _ORDERED = f"""
 ALTER TABLE {{table}} MODIFY identity VARBINARY({_BYTES_OF_ID + _BYTES_OF_HASH})
 AS (CONCAT(LEFT(CAST(id AS BINARY), {_BYTES_OF_ID}), LEFT({_HASH}, {_BYTES_OF_HASH}))) PERSISTENT INVISIBLE
 """
-_LONGEST = f"""
+_LENGTH_OF_IDENTITY = f"""
 SELECT character_octet_length FROM information_schema.columns
 WHERE table_schema = COALESCE(%s, DATABASE()) AND table_name = '{EVENTS.name}' AND column_name = 'identity'
 """  # noqa: S608 our own names
 
-
-def create_events(prefix: str) -> str:
-    """Return the statement that makes the table of events.
-
-    What tells an event from all others is too long for an index here, so a hash of it stands there. Its column does not
-    show up in ``SELECT *``.
-
-    Args:
-        prefix: What stands before the names of our tables, as for all that follow.
-    """
-    return _CREATE_EVENTS.format(table=prefix + EVENTS.name)
-
-
-def serialised(prefix: str) -> tuple[str, ...]:
-    """Return what lets all who add events take turns.
-
-    Our own appends have the turn already; the trigger is for other programs. It fires before the first position is
-    given, and the row that it locks stays locked until the commit, so that positions become visible in their order.
-    """
-    return (
-        f"""
-CREATE OR REPLACE TRIGGER {prefix}{EVENTS.name}_in_turn BEFORE INSERT ON {prefix}{EVENTS.name} FOR EACH ROW
+_LOCKED = "@opencqrs_turn"  # a variable of the connection: it holds the append lock already
+# Our own appends hold the lock already; the trigger is for other programs. It fires before the first position is given,
+# and the row that it locks stays locked until the commit, so that positions become visible in their order.
+_TRIGGER = f"""
+CREATE OR REPLACE TRIGGER {{table}}_in_turn BEFORE INSERT ON {{table}} FOR EACH ROW
 BEGIN
     DECLARE turn INT;
-    IF {IN_TURN} IS NULL THEN
-        SELECT version INTO turn FROM {prefix}{SCHEMA.name} WHERE table_name = '{EVENTS.name}' FOR UPDATE;
+    IF {_LOCKED} IS NULL THEN
+        SELECT version INTO turn FROM {{versions}} WHERE table_name = '{EVENTS.name}' FOR UPDATE;
     END IF;
 END
-""",  # noqa: S608 our own names
-    )
+"""  # noqa: S608 our own names
+_CHANGES = "CONCAT('opencqrs.', SHA1(COALESCE(%s, DATABASE())))"  # the name of a lock, which is the whole server's
+
+_MOST_ROWS, _MOST_CHARACTERS = 5_000, 1_000_000  # of a statement: servers refuse more than 16 MiB by default
+_ESCAPED = "\0\n\r\x1a\"'\\"  # take two bytes in a statement
+_ROOM = 10_000  # bytes, for the rest of the statement
+_TEXTS = slice(0, -1)  # of a row: all but the time in microseconds
 
 
-def ordered(prefix: str) -> str:
-    """Return what puts the beginning of the id before its hash, so that ids in order come to the same end of the index.
+class MariaDbDialect(Dialect):
+    """MariaDB through PyMySQL; SQLAlchemy speaks to it as to MySQL, too."""
 
-    Hashes alone go to a page anywhere in it, and once it is larger than the server's memory (with 128 MiB after a
-    million events) each append reads pages and writes them away.
-    """
-    return _ORDERED.format(table=prefix + EVENTS.name)
+    name = "mariadb"
+    aliases = ("mysql",)
+    driver = "mysql+pymysql"
+    extra = "mariadb"
+    quote = "`"
+    schema_word = "database"
+    create_schema = "CREATE DATABASE IF NOT EXISTS"
+    walk_hint = " FORCE INDEX (PRIMARY)"
+    create_index = "CREATE INDEX IF NOT EXISTS"  # each statement counts at once, and may be sent again
+    index_key = f"{{}}({_INDEXED_LENGTH}), position"
+    search_hint = " FORCE INDEX ({})"
+    row_lock = "UPDATE {} SET connection_id = CONNECTION_ID() {}"
+    # ``ordered_reads`` is false: what a statement sees is decided transaction by transaction, while others commit.
+    plain_reads = False
+
+    @override
+    def driver_url(self, url: URL) -> URL:
+        found = super().driver_url(url)
+        return found.set(drivername=found.drivername.replace("mariadb+", "mysql+"))
+
+    @override
+    def engine(self, url: URL) -> Engine:
+        """Return an engine whose transactions begin where we say.
+
+        By itself the driver would begin one with whatever statement comes first, and again after each statement that
+        commits by itself; nothing would show that the transaction is another one.
+        """
+        engine = create_engine(url, isolation_level="AUTOCOMMIT")
+
+        @event.listens_for(engine, "connect")
+        def _configure(connection: Any, _record: Any) -> None:
+            with connection.cursor() as cursor:
+                cursor.execute(f"SET SESSION {_ISOLATION}")
+
+        @event.listens_for(engine, "begin")
+        def _begin(connection: Connection) -> None:
+            if not connection.get_execution_options().get(_READING, False):
+                connection.exec_driver_sql(_BEGIN)
+
+        replace_cut_connections(engine)
+        return engine
+
+    @override
+    def adopt(self, engine: Engine) -> None:
+        if not event.contains(engine, "begin", _begin_on_engine_of_others):
+            event.listen(engine, "begin", _begin_on_engine_of_others)
+
+    @override
+    def reading_engine(self, engine: Engine, url: URL | None) -> Engine:
+        return super().reading_engine(engine, None) if url is None else engine.execution_options(**{_READING: True})
+
+    @override
+    def writing_engine(self, engine: Engine, url: URL | None) -> Engine:
+        return engine.execution_options(isolation_level="AUTOCOMMIT") if url is None else engine
+
+    @override
+    def check_server(self, connection: Connection, label: str) -> None:
+        if not getattr(connection.dialect, "is_mariadb", False):
+            what = "the server is MySQL, which is not supported; MariaDB is"
+            raise EventStoreError("OCQ-302", what, label, "use sqlite:///…, postgresql://… or mariadb://…")
+
+    @override
+    def is_outage(self, error: BaseException | None, *, cut: bool) -> bool | None:
+        number = _number_of(error)
+        return None if number is None else cut or number in _AWAY
+
+    @override
+    def denies(self, error: BaseException | None) -> bool:
+        return _number_of(error) in _DENIES
+
+    @override
+    def is_lock_timeout(self, error: BaseException | None) -> bool:
+        return _number_of(error) == _LOCK_WAIT_TIMEOUT
+
+    @override
+    def adapt(self, table: Table) -> None:
+        for column, length in _KEY_LENGTHS.items():
+            if column in table.primary_key.columns:
+                table.c[column].type = String(length)
+        table.kwargs.update({f"{name}_{option}": v for name in _NAMES for option, v in _OPTIONS.items()})
+
+    @override
+    def create(self, database: Database, connection: Connection, table: Table) -> None:
+        if table.name != EVENTS.name:
+            super().create(database, connection, table)
+            return
+        connection.exec_driver_sql(_CREATE_EVENTS.format(table=database.prefix + EVENTS.name))
+
+    @override
+    def turn_statements(self, database: Database) -> tuple[str, ...]:
+        prefix = database.prefix
+        return (_TRIGGER.format(table=prefix + EVENTS.name, versions=prefix + SCHEMA.name),)
+
+    @override
+    def order_statements(self, database: Database, connection: Connection) -> tuple[str, ...]:
+        length: int = connection.exec_driver_sql(_LENGTH_OF_IDENTITY, (database.schema,)).scalar_one()
+        is_ordered = length == _BYTES_OF_ID + _BYTES_OF_HASH
+        return () if is_ordered else (_ORDERED.format(table=database.prefix + EVENTS.name),)
+
+    @override
+    def step_fix(self, error: BaseException | None) -> str:
+        if _number_of(error) not in _DENIES_STEP:
+            return ""
+        return (
+            "let an administrator run GRANT ALL ON the database, and with a binary log "
+            "SET GLOBAL log_bin_trust_function_creators = 1"
+        )
+
+    @override
+    @contextmanager
+    def append_lock(self, database: Database) -> Iterator[Connection]:
+        with database.writing() as connection:
+            try:
+                self._lock_version(database, connection, EVENTS, self.patience)
+            except DBAPIError as error:
+                if not self.is_lock_timeout(driver_error(error)):
+                    raise
+                raise self.too_long(database) from None
+            connection.exec_driver_sql(f"SET {_LOCKED} = 1")
+            try:
+                yield connection
+            finally:
+                with suppress(SQLAlchemyError):  # then the connection is gone, and what it knew with it
+                    connection.exec_driver_sql(f"SET {_LOCKED} = NULL")
+
+    @override
+    @contextmanager
+    def change_lock(self, database: Database) -> Iterator[Connection]:
+        """Hold a lock of the connection: changes of tables end a transaction here."""
+        with database.reading() as connection:
+            values = (database.schema, self.patience)
+            if connection.exec_driver_sql(f"SELECT GET_LOCK({_CHANGES}, %s)", values).scalar() != 1:
+                raise self.too_long(database)
+            try:
+                yield connection
+            finally:
+                with suppress(SQLAlchemyError):  # as above; the lock ends with its connection
+                    connection.exec_driver_sql(f"DO RELEASE_LOCK({_CHANGES})", (database.schema,))
+
+    @override
+    def insert(self, database: Database, connection: Connection, rows: list[Row]) -> int:
+        """Look for those that are known first: an insert that fails would use up positions."""
+        found: dict[bytes, Row] = {}
+        for row in rows:
+            found.setdefault(identity_of(row[1], row[0]), row)
+        table = database.prefix + EVENTS.name
+        known_ones = f"SELECT identity FROM {table} WHERE identity IN ({', '.join(['%s'] * len(found))})"  # noqa: S608
+        known = frozenset(connection.exec_driver_sql(known_ones, tuple(found)).scalars())
+        new = [row for identity, row in found.items() if identity not in known]
+        for few in chunks(new, _MOST_ROWS, _MOST_CHARACTERS, _length_of):
+            *others, last = few
+            if _length_of(last) <= _MOST_CHARACTERS:
+                _insert_new(connection, table, few)
+                continue
+            _check_size(connection, last)
+            _insert_new(connection, table, others)
+            _insert_new(connection, table, [last])  # alone it fits, as was seen; with the others it need not
+        return len(new)
+
+    @override
+    def watch_statements(self, unit: Unit, driver: Any, undone: ExitStack) -> None:
+        """Watch what is sent, as some statements commit by themselves, and some errors roll back.
+
+        In a guarded unit they are refused. Elsewhere, as where tables are created at the start, another transaction is
+        begun after them.
+        """
+        if self.in_transaction(driver) is None:
+            return
+        send = driver.query
+
+        def query(statement: str | bytes, *arguments: Any) -> Any:
+            text = statement if isinstance(statement, str) else bytes(statement[:200]).decode(errors="replace")
+            ends = commits_by_itself(text)
+            if ends:
+                unit.refuse_end(f"'{' '.join(text.split()[:2])}' commits by itself on MariaDB: run it in @on_start")
+            try:
+                answer = send(statement, *arguments)
+            except Exception:
+                unit.erred = True
+                raise
+            if ends:
+                send(_BEGIN)
+            return answer
+
+        driver.query = query
+        undone.callback(delattr, driver, "query")
+
+    @override
+    def in_transaction(self, driver: Any) -> bool | None:
+        status = getattr(driver, "server_status", None)
+        return None if status is None else bool(status & _IN_TRANSACTION)
+
+    @override
+    def has_failed(self, connection: Connection, *, erred: bool) -> bool:
+        """Ask the server, if a statement has failed: after a deadlock there is no transaction any more."""
+        return erred and not connection.exec_driver_sql("SELECT @@in_transaction").scalar()
+
+    @override
+    def lock_claim(
+        self, database: Database, connection: Connection, group: str, partitions: Sequence[Partition]
+    ) -> None:
+        self._lock_version(database, connection, PROGRESS, self.take_over_seconds)
+        self.lock_rows(database, connection, group, partitions, f" WAIT {ceil(self.take_over_seconds)}")
+
+    @override
+    def holder_of(self, database: Database, connection: Connection, group: str, partition: Partition) -> int | None:
+        """Read what an open transaction has written into the row, and not committed: the number of its connection."""
+        connection.exec_driver_sql("SET TRANSACTION ISOLATION LEVEL READ UNCOMMITTED")
+        where = f"{database.prefix}{PROGRESS.name} WHERE group_name = %s AND modulus = %s AND residue = %s"
+        values = (group, partition.modulus, partition.residue)
+        number: int | None = connection.exec_driver_sql(f"SELECT connection_id FROM {where}", values).scalar()  # noqa: S608
+        return number
+
+    @override
+    def end_session(self, connection: Connection, holder: int) -> None:
+        connection.exec_driver_sql("KILL CONNECTION %s", (holder,))
+
+    def _lock_version(self, database: Database, connection: Connection, table: Table, seconds: float) -> None:
+        """Wait until no other transaction holds the row of a table in the table of versions, and hold it."""
+        where = f"WHERE table_name = %s FOR UPDATE WAIT {ceil(seconds)}"
+        connection.exec_driver_sql(f"SELECT version FROM {database.prefix}{SCHEMA.name} {where}", (table.name,))  # noqa: S608
 
 
-def is_ordered(connection: Connection, schema: str | None) -> bool:
-    """Return whether the beginning of the id stands in the column ``identity``."""
-    longest: int = connection.exec_driver_sql(_LONGEST, (schema,)).scalar_one()
-    return longest == _BYTES_OF_ID + _BYTES_OF_HASH
+_NAMES = (MariaDbDialect.name, *MariaDbDialect.aliases)
 
 
 def identity_of(source: str, event_id: str) -> bytes:
@@ -101,13 +327,46 @@ def identity_of(source: str, event_id: str) -> bytes:
     return event_id.encode()[:_BYTES_OF_ID] + hashed[:_BYTES_OF_HASH]
 
 
-def select_known(prefix: str, count: int) -> str:
-    """Return the statement that finds those of ``count`` identities that are there."""
-    return f"SELECT identity FROM {prefix}{EVENTS.name} WHERE identity IN ({', '.join(['%s'] * count)})"  # noqa: S608 our own names
+def commits_by_itself(statement: str) -> bool:
+    """Return whether a statement ends the transaction that it runs in."""
+    start = _COMMENTS.match(statement)
+    return _COMMITS.match(statement, start.end() if start else 0) is not None
 
 
-def insert_new(prefix: str, count: int) -> str:
-    """Return the statement that adds ``count`` rows in their order."""
-    row = f"({', '.join(['%s'] * len(WRITTEN))})"
-    table = prefix + EVENTS.name
-    return f"INSERT INTO {table} ({', '.join(WRITTEN)}) VALUES {', '.join([row] * count)}"  # noqa: S608 our own names
+def _number_of(error: BaseException | None) -> int | None:
+    """Return the number of MariaDB's error, 0 when the connection was closed; ``None`` for errors of others."""
+    if error is None or not type(error).__module__.startswith(_DRIVERS) or not error.args:
+        return None
+    return error.args[0] if isinstance(error.args[0], int) else None
+
+
+def _begin_on_engine_of_others(connection: Connection) -> None:
+    """Begin a transaction of ours on an engine of the user; others begin as the user likes."""
+    if connection.info.pop(WRITING, False):
+        connection.exec_driver_sql(f"SET {_ISOLATION}")  # of the next transaction only
+        connection.exec_driver_sql(_BEGIN)
+
+
+def _insert_new(connection: Connection, table: str, rows: list[Row]) -> None:
+    if rows:
+        marks = ", ".join([f"({', '.join(['%s'] * len(WRITTEN))})"] * len(rows))
+        text = f"INSERT INTO {table} ({', '.join(WRITTEN)}) VALUES {marks}"  # noqa: S608 our own names
+        connection.exec_driver_sql(text, tuple(value for row in rows for value in row))
+
+
+def _check_size(connection: Connection, row: Row) -> None:
+    """Refuse what the server would cut the connection for, which would look like an outage."""
+    texts = [text for text in row[_TEXTS] if text is not None]
+    size = sum(len(text.encode()) + sum(map(text.count, _ESCAPED)) for text in texts) + _ROOM
+    most: int = connection.exec_driver_sql("SELECT @@max_allowed_packet").scalar_one()
+    if size > most:
+        what = f"the event is too large: it takes a statement of {size:,} bytes, and the server takes {most:,}"
+        fix = "nothing was added; let an administrator raise max_allowed_packet"
+        raise EventStoreError("OCQ-306", what, f"event {row[0]!r} of {row[1]!r}", fix)
+
+
+def _length_of(row: Row) -> int:
+    return sum(map(len, filter(None, row[_TEXTS])))
+
+
+register(MariaDbDialect())

@@ -1,47 +1,280 @@
-"""PostgreSQL's part in appends: the turn, the insert and the word to those who listen, as statements and functions."""
+"""PostgreSQL: an advisory lock for appends, notifications, and units of work that begin and end in one message."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 from zlib import crc32
 
-from opencqrs_py.adapters.sql.schema import EVENTS
+import orjson
+from sqlalchemy import Connection, Table, Text, types
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.types import TypeEngine
+from typing_extensions import override
 
-__all__ = ["APPENDS", "WRITTEN", "Statements", "lock_in", "statements_in"]
+from opencqrs_py.adapters.sql.connections import Statement, as_sqlalchemy
+from opencqrs_py.adapters.sql.database import Database
+from opencqrs_py.adapters.sql.dialect import DatabaseBusyError, Dialect, Row, Values, driver_error, register
+from opencqrs_py.adapters.sql.foreign import ForeignTable
+from opencqrs_py.adapters.sql.tables import EVENTS, PROGRESS, WRITTEN
+from opencqrs_py.adapters.sql.transactions import ended
+from opencqrs_py.adapters.sql.watching import Look, listening
+from opencqrs_py.adapters.sql.writers import Writers
+from opencqrs_py.model.mapping import TableMapping
+from opencqrs_py.model.partition import Partition, hash_of
+from opencqrs_py.processing.ports import Watch
 
-APPENDS = 0x0C9126 << 32
-"""The advisory lock of those who add events, to a log that is in no schema of its own."""
+_LOCK_NOT_AVAILABLE = "55P03"
+# SQLSTATE classes that pass by themselves: connection, rolled back for others, resources, shutdown, lock not available.
+# Not among them: 57014, a statement that was cancelled or took too long, which is the handler's.
+_AWAY = ("08", "40", "53", "57P", _LOCK_NOT_AVAILABLE)
+_DENIES = {"42501", "3F000"}  # a privilege on an object, or on all schemas that are searched (or none is there)
+# What the server says when it refuses a user. Before there is a connection libpq hands no SQLSTATE on, so these are
+# texts; in another language they count as an outage.
+_REFUSES = re.compile(
+    r"authentication failed for user|no password supplied|pg_hba\.conf|is not permitted to log in|"
+    r"permission denied for database|(?:role|database) \".*\" does not exist"
+)
+_NO_SAVEPOINT = ("3B001", "25P01")  # there is no such savepoint, or no transaction at all
+_IN_ERROR = 3  # psycopg.pq.TransactionStatus.INERROR
 
-WRITTEN = ("id", "source", "subject", "type", "time", "content_type", "payload", "extensions", "time_us")
-"""The columns that an append fills."""
+# Advisory locks: of claims (one for each hash of a group), of appends, and of changes of our tables. Any numbers do.
+_CLAIMS, APPENDS, _CHANGES = 0x0C9125 << 32, 0x0C9126 << 32, 0x0C9127 << 32
+_TAKE = """
+SELECT pg_advisory_xact_lock(%s), current_setting('transaction_isolation')
+FROM set_config('lock_timeout', %s, true) patience, set_config('opencqrs.turn', %s, true) turn
+"""
+_HOLDER = """
+SELECT pid, application_name, to_char(xact_start, 'YYYY-MM-DD HH24:MI:SS TZ')
+FROM pg_locks JOIN pg_stat_activity USING (pid)
+WHERE locktype = 'advisory' AND granted AND (classid::bigint << 32) + objid::bigint = %s
+"""
+# A row that is locked names the transaction that has locked it; that transaction holds a lock on its own number.
+_HOLDER_OF_ROW = """
+SELECT locks.pid FROM {} progress
+JOIN pg_locks locks ON locks.locktype = 'transactionid' AND locks.granted AND locks.transactionid = progress.xmax
+WHERE group_name = %s AND modulus = %s AND residue = %s AND locks.pid <> pg_backend_pid()
+"""
+
+_NOT_FOUND = "opencqrs: no row"  # in the error of a prepared statement that has found no row
+_INDEXED_LENGTH = 500  # characters that an index holds; the server takes up to 2,704 bytes
+_ROWS_UNFORESEEN = 10_000  # of one append, after which the server has to look at the table, as else it guesses
+_RFC_3339 = 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'
 
 _NAMES = ", ".join(WRITTEN)
 _COLUMNS = ", ".join(f"{name} {'bigint' if name == 'time_us' else 'text'}" for name in WRITTEN)
 
 
-def lock_in(schema: str | None, lock: int) -> int:
-    """Return the key of an advisory lock in a schema: keys are the whole database's, and each schema may hold a log."""
-    return lock if schema is None else lock + crc32(schema.encode())
+class PostgresqlDialect(Dialect):
+    """PostgreSQL through psycopg."""
+
+    name = "postgresql"
+    driver = "postgresql+psycopg"
+    extra = "postgresql"
+    find_schema = "SELECT 1 FROM pg_namespace WHERE nspname = %s"
+    indexed = f"left({{}}, {_INDEXED_LENGTH})"
+    indexed_length = _INDEXED_LENGTH
+    index_key = f"left({{}}, {_INDEXED_LENGTH}), position"
+    # As a plain condition the server would think that it leaves hardly any, and read and sort all the subject has.
+    newest = (
+        f"SELECT id FROM {{table}} WHERE left(subject, {_INDEXED_LENGTH}) = left({{mark}}, {_INDEXED_LENGTH}) "  # noqa: S608
+        "AND CASE subject WHEN {mark} THEN true ELSE false END ORDER BY position DESC LIMIT 1"
+    )
+    ordered_reads = True
+    exact = '{} COLLATE "C"'
+    reads_foreign_tables = True
+
+    @override
+    def is_outage(self, error: BaseException | None, *, cut: bool) -> bool | None:
+        if not hasattr(error, "sqlstate"):
+            return None
+        state = _state_of(error)
+        if not any(kind.__name__ == "OperationalError" for kind in type(error).__mro__):  # psycopg's: it is an extra
+            return cut
+        if state is None and _REFUSES.search(str(error).partition("\n")[0]) is not None:
+            return False
+        return cut or state is None or state.startswith(_AWAY)  # without a state the connection itself failed
+
+    @override
+    def denies(self, error: BaseException | None) -> bool:
+        return _state_of(error) in _DENIES
+
+    @override
+    def is_lock_timeout(self, error: BaseException | None) -> bool:
+        return _state_of(error) == _LOCK_NOT_AVAILABLE
+
+    @override
+    def adapt(self, table: Table) -> None:
+        """Compare subjects and types byte by byte, whatever the database's language."""
+        if table.name == EVENTS.name:
+            table.c.subject.type = table.c.type.type = Text(collation="C")
+
+    @override
+    def turn_statements(self, database: Database) -> tuple[str, ...]:
+        return statements_in(database.schema).serialised
+
+    @override
+    def append_lock(self, database: Database) -> AbstractContextManager[Connection]:
+        return self._locked(database, APPENDS)
+
+    @override
+    def change_lock(self, database: Database) -> AbstractContextManager[Connection]:
+        return self._locked(database, _CHANGES)
+
+    @override
+    def append_at_once(self, database: Database, rows: Iterable[Row]) -> int | None:
+        """Take one round trip instead of four; transactions may be stricter than the lock needs."""
+        with self._bounded(database, lock_in(database.schema, APPENDS)) as patience:
+            statement = statements_in(database.schema).append_at_once
+            ((added,),) = database.fetch(statement, (_as_json(rows), patience))
+        return None if added < 0 else int(added)
+
+    @override
+    def insert(self, database: Database, connection: Connection, rows: list[Row]) -> int:
+        """Send all rows as one JSON text, the quickest there is for the driver, and notify listeners of the newest."""
+        insert_all = statements_in(database.schema).insert_all
+        added: int = connection.exec_driver_sql(insert_all, (_as_json(rows),)).scalar_one()
+        return added
+
+    @override
+    def settle(self, database: Database, added: int) -> None:
+        if added >= _ROWS_UNFORESEEN:
+            with database.reading() as connection:
+                connection.exec_driver_sql(f"ANALYZE {database.prefix}{EVENTS.name}")
+
+    @override
+    def watch(self, database: Database, look: Look) -> AbstractContextManager[Watch]:
+        known = statements_in(database.schema)
+        return listening(database, look, known.channel, known.table_number)
+
+    @override
+    def writers(
+        self, database: Database, connection: Connection, mapping: TableMapping, table: ForeignTable
+    ) -> Writers | None:
+        return Writers.of(database, connection, mapping, table)
+
+    @override
+    def as_text(self, column: str, kind: TypeEngine[Any]) -> str:
+        if isinstance(kind, types.DateTime):
+            moment = f"{column} AT TIME ZONE 'UTC'" if kind.timezone else column
+            return f"to_char({moment}, '{_RFC_3339}')"
+        if isinstance(kind, types.LargeBinary):
+            return f"convert_from({column}, 'UTF8')"
+        return f"{column}::text"
+
+    @override
+    def begin_at_once(
+        self, connection: Connection, savepoint: str, lock: Statement, later: Sequence[Statement], values: Values
+    ) -> bool | None:
+        """Send BEGIN, which psycopg sends by itself, together with what follows. If that fails, the usual way explains.
+
+        Statements are prepared at the first unit of a connection. That is forbidden (``prepare_threshold=None``) where
+        connections lead through a pooler.
+        """
+        driver: Any = connection.connection.dbapi_connection
+        if connection.dialect.driver != "psycopg" or not _begins_as_usual(driver):
+            return None
+        known = connection.info.get(lock.name)
+        if known:
+            found = _sent(driver, f"BEGIN; SAVEPOINT {savepoint}; {_execution(lock, values)}")
+            if not found.error_message:
+                return int(found.ntuples) == 1
+            driver.pgconn.exec_(b"ROLLBACK")  # not by rollback(), which is watched: it is no handler's doing
+        for statement in (lock, *later):
+            if known is None:
+                driver.execute(_preparation(statement))
+            connection.info[statement.name] = known is None  # after an error, it is left at the usual way
+        return None
+
+    @override
+    def commit_at_once(self, connection: Connection, savepoint: str, move: Statement, values: Values) -> bool | None:
+        if connection.dialect.driver != "psycopg" or not connection.info.get(move.name):
+            return None
+        driver: Any = connection.connection.dbapi_connection
+        result = _sent(driver, f"RELEASE SAVEPOINT {savepoint}; {_execution(move, values)}; COMMIT")
+        return not result.error_message or _found_nothing(connection, result)
+
+    @override
+    def has_failed(self, connection: Connection, *, erred: bool) -> bool:
+        driver = connection.connection.dbapi_connection
+        return getattr(getattr(driver, "info", None), "transaction_status", None) == _IN_ERROR
+
+    @override
+    def lock_claim(
+        self, database: Database, connection: Connection, group: str, partitions: Sequence[Partition]
+    ) -> None:
+        connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{self.take_over_seconds * 1_000:.0f}ms'")
+        key = _CLAIMS + hash_of(group if database.schema is None else f"{database.schema}.{group}")
+        connection.exec_driver_sql("SELECT pg_advisory_xact_lock(%s)", (key,))
+        self.lock_rows(database, connection, group, partitions)
+
+    @override
+    def holder_of(self, database: Database, connection: Connection, group: str, partition: Partition) -> int | None:
+        text = _HOLDER_OF_ROW.format(database.prefix + PROGRESS.name)
+        values = (group, partition.modulus, partition.residue)
+        pid: int | None = connection.exec_driver_sql(text, values).scalar()
+        return pid
+
+    @override
+    def end_session(self, connection: Connection, holder: int) -> None:
+        connection.exec_driver_sql("SELECT pg_terminate_backend(%s)", (holder,))
+
+    @contextmanager
+    def _locked(self, database: Database, lock: int) -> Iterator[Connection]:
+        """Open a transaction that holds an advisory lock.
+
+        Under a stricter isolation, which a server may have by default, statements would still see what was before the
+        wait.
+        """
+        key = lock_in(database.schema, lock)
+        for isolation in (None, "READ COMMITTED"):
+            with database.writing(isolation=isolation) as connection:
+                with self._bounded(database, key) as patience:
+                    row = connection.exec_driver_sql(_TAKE, (key, patience, str(key))).one()
+                if row[1] == "read committed":
+                    yield connection
+                    return
+
+    @contextmanager
+    def _bounded(self, database: Database, key: int) -> Iterator[str]:
+        """Name who holds an advisory lock that was waited for too long; the block gets the patience as a setting."""
+        try:
+            yield f"{self.patience * 1_000:.0f}ms"
+        except (DBAPIError, DatabaseBusyError) as error:
+            if isinstance(error, DBAPIError) and not self.is_lock_timeout(driver_error(error)):
+                raise
+        else:
+            return
+        with database.reading() as connection:
+            holder = connection.exec_driver_sql(_HOLDER, (key,)).first()
+        if holder is None:
+            raise self.too_long(database)
+        name = f" of '{holder[1]}'" if holder[1] else ""
+        who = f"the server process {holder[0]}{name}, in a transaction that began at {holder[2]},"
+        raise self.too_long(database, who)
 
 
 @dataclass(frozen=True, slots=True)
-class Statements:
+class LogStatements:
     """What is sent for the log of one schema.
 
     Attributes:
-        channel: Where those who listen are told that events are being added. A channel is the whole database's, and
-            each of its schemas may hold a log. So an append tells the newest position and, behind a space, the table's
-            number; the trigger tells nothing but that there is news.
-        table_number: The number that tells the table from those of the same name in other schemas.
-        insert_all: Adds rows and tells the newest position; within a turn.
-        append_at_once: Adds rows in a turn of its own, with the time that it waits for it; a statement that is a whole
-            transaction. Returns how many were added, -1 if transactions are so strict that they do not see what was
-            written during the wait.
-        serialised: What lets all who add events take turns, and tells those who listen. Our own appends do both
-            themselves; the trigger is for other programs. The turn is taken before the first position is given and kept
-            until the commit, so that positions become visible in their order. The lock is one that, unlike a lock on
-            the table, lets the server look after the table meanwhile.
+        channel: Where listeners hear that events are being added. A channel is the whole database's, and each of its
+            schemas may hold a log. So an append notifies of the newest position and, after a space, the table's number;
+            the trigger only says that there is news.
+        table_number: Expression for the number that tells the table from those of the same name in other schemas.
+        insert_all: Adds rows and notifies of the newest position; under the append lock.
+        append_at_once: Adds rows under a lock of its own, with the time that it waits for it; a statement that is a
+            whole transaction. Returns how many were added, -1 if transactions are so strict that they do not see what
+            was written during the wait.
+        serialised: What lets all programs that add events follow each other, and notifies listeners. Our own appends do
+            both themselves; the trigger is for other programs. The lock is taken before the first position is given and
+            kept until the commit, so that positions become visible in their order. Unlike a lock on the table, it lets
+            the server look after the table meanwhile.
     """
 
     channel: str
@@ -51,14 +284,19 @@ class Statements:
     serialised: tuple[str, ...]
 
 
+def lock_in(schema: str | None, lock: int) -> int:
+    """Return the key of an advisory lock in a schema: keys are the whole database's, and each schema may hold a log."""
+    return lock if schema is None else lock + crc32(schema.encode())
+
+
 @lru_cache
-def statements_in(schema: str | None) -> Statements:
+def statements_in(schema: str | None) -> LogStatements:
     """Return the statements for the log of a schema, ``None`` for the one that connections begin in."""
     prefix = "" if schema is None else f'"{schema}".'
     table, lock = prefix + EVENTS.name, lock_in(schema, APPENDS)
     channel = EVENTS.name if schema is None else f"{EVENTS.name}_{crc32(schema.encode()):08x}"
     number = f"'{table}'::regclass::oid"
-    return Statements(
+    return LogStatements(
         channel=channel,
         table_number=number,
         insert_all=f"""{_fresh(table, "%s::json")}
@@ -122,3 +360,63 @@ def _trigger(table: str, lock: int) -> str:
 CREATE TRIGGER {EVENTS.name}_in_turn BEFORE INSERT ON {table} FOR EACH STATEMENT
 WHEN (current_setting('opencqrs.turn', true) IS DISTINCT FROM '{lock}') EXECUTE FUNCTION {table}_in_turn()
 """
+
+
+def _as_json(rows: Iterable[Row]) -> str:
+    once: dict[Row, Row] = {}
+    for row in rows:  # a single statement does not see what it adds itself
+        once.setdefault(row[:2], row)
+    return orjson.dumps([dict(zip(WRITTEN, row, strict=True)) for row in once.values()]).decode()
+
+
+def _state_of(error: BaseException | None) -> str | None:
+    """Return the SQLSTATE, ``None`` when the connection itself failed or the error is another driver's."""
+    state = getattr(error, "sqlstate", None)
+    return None if state is None else str(state)
+
+
+def _begins_as_usual(driver: Any) -> bool:
+    """Return whether a transaction of psycopg begins with a plain BEGIN, and statements may be prepared."""
+    special = (driver.isolation_level, driver.read_only, driver.deferrable)
+    return not driver.autocommit and special == (None, None, None) and driver.prepare_threshold is not None
+
+
+def _preparation(statement: Statement) -> str:
+    """Return what prepares a statement; one that moves the progress raises if it finds no row."""
+    text = statement.text.format(*(f"${n}" for n in range(1, statement.text.count("{}") + 1)))
+    if text.startswith("UPDATE"):
+        counted = f"CAST('{_NOT_FOUND} ' || count(*) AS integer)"  # no constant, which would be cast at once
+        checked = f"SELECT CASE WHEN count(*) = 1 THEN 1 ELSE {counted} END FROM moved"  # noqa: S608
+        text = f"WITH moved AS ({text} RETURNING 1) {checked}"
+    return f"PREPARE {statement.name} AS {text}"
+
+
+def _execution(statement: Statement, values: Values) -> str:
+    return f"EXECUTE {statement.name}({', '.join(map(_literal, values))})"
+
+
+def _sent(driver: Any, text: str) -> Any:
+    return driver.pgconn.exec_(text.encode(driver.info.encoding))
+
+
+def _literal(value: str | int) -> str:
+    if isinstance(value, int):
+        return str(value)
+    quoted = value.replace("\\", "\\\\").replace("'", "''")
+    return f"E'{quoted}'"  # with a backslash for each one, whatever standard_conforming_strings says
+
+
+def _found_nothing(connection: Connection, result: Any) -> bool:
+    """Return false if the last statement has found no row; raise any other error of its message."""
+    from psycopg.errors import error_from_result  # noqa: PLC0415 of an extra
+
+    driver: Any = connection.connection.dbapi_connection
+    error = error_from_result(result, encoding=driver.info.encoding)
+    if _NOT_FOUND in str(error):
+        return False
+    if error.sqlstate in _NO_SAVEPOINT:
+        raise ended(connection, error, "RELEASE SAVEPOINT") from error
+    raise as_sqlalchemy(connection.dialect, error, "COMMIT", driver) from error
+
+
+register(PostgresqlDialect())

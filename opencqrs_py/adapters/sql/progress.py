@@ -4,41 +4,29 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, and_, func, select, update
+from sqlalchemy.exc import DBAPIError
+from typing_extensions import override
 
-from opencqrs_py.adapters.sql import driver
-from opencqrs_py.adapters.sql.databases import Database
-from opencqrs_py.adapters.sql.schema import PROGRESS, SKIPPED
-from opencqrs_py.adapters.sql.takeover import (
-    TAKE_OVER_SECONDS,
-    end_holders,
-    held_too_long,
-    lock_claim,
-    waited_in_vain,
-)
-from opencqrs_py.adapters.sql.units import DatabaseTransactions
-from opencqrs_py.adapters.sql.versions import prepare
+from opencqrs_py.adapters.sql.connections import Statement
+from opencqrs_py.adapters.sql.database import Database
+from opencqrs_py.adapters.sql.dialect import DatabaseAwayError, DatabaseBusyError
+from opencqrs_py.adapters.sql.tables import PROGRESS, SKIPPED, prepare
+from opencqrs_py.adapters.sql.transactions import DatabaseTransactions
 from opencqrs_py.errors import EventStoreError, FencedError, TransactionEndedError
 from opencqrs_py.model.partition import Partition, hash_of
 from opencqrs_py.model.progress import Cursor, Failure, PartitionStatus, ProcessorState, Skip
-from opencqrs_py.processing.ports import UnitOfWork
-
-__all__ = ["SqlProgressTracker"]
+from opencqrs_py.processing.ports import ProgressTracker, UnitOfWork
 
 _ERROR_LENGTH = 1_000  # characters of an error's text that are kept
 
 # As text, since they are part of each chunk: SQLAlchemy needs half the time to send it.
 _HERE = "WHERE group_name = {} AND modulus = {} AND residue = {} AND epoch = {} AND position = {}"
-_LOCKS = {
-    "sqlite": "SELECT 1 FROM %s %s",
-    "postgresql": "SELECT 1 FROM %s %s FOR UPDATE",
-    "mariadb": "UPDATE %s SET connection_id = CONNECTION_ID() %s",
-}
 _MOVED = "position = {}, updated_at = {}, log_fingerprint = {}, connection_id = NULL"
 
 
@@ -52,21 +40,17 @@ class _Statements:
     """
 
     def __init__(self, database: Database) -> None:
-        self._table = database.prefix + PROGRESS.name
-        # A pool that somebody else has made may serve two schemas, and a statement is prepared once a connection.
-        self._name = PROGRESS.name if database.schema is None else f"{PROGRESS.name}_{hash_of(database.schema):08x}"
-        self.lock = driver.Prepared(f"{self._name}_lock", _LOCKS[database.kind] % (self._table, _HERE))
-        self.advance = self._move("advance", f"{_MOVED}, failure = NULL")
-        self.advance_towards = self._move("advance_towards", _MOVED)
-
-    def _move(self, name: str, values: str) -> driver.Prepared:
-        text = f"UPDATE {self._table} SET {values} {_HERE}"  # noqa: S608 our own names
-        counted = f"CAST('{driver.NOT_FOUND} ' || count(*) AS integer)"  # no constant, which would be cast at once
-        checked = f"SELECT CASE WHEN count(*) = 1 THEN 1 ELSE {counted} END FROM moved"  # noqa: S608
-        return driver.Prepared(f"{self._name}_{name}", text, f"WITH moved AS ({text} RETURNING 1) {checked}")
+        table = database.prefix + PROGRESS.name
+        # The pool of a user's engine may serve two schemas, and a statement is prepared once a connection.
+        name = PROGRESS.name if database.schema is None else f"{PROGRESS.name}_{hash_of(database.schema):08x}"
+        move = f"UPDATE {table} SET {_MOVED}"  # noqa: S608 our own names
+        lock = database.dialect.row_lock.format(table, _HERE)
+        self.lock = Statement(f"{name}_lock", lock)
+        self.advance = Statement(f"{name}_advance", f"{move}, failure = NULL {_HERE}")
+        self.advance_towards = Statement(f"{name}_advance_towards", f"{move} {_HERE}")
 
 
-class SqlProgressTracker:
+class SqlProgressTracker(ProgressTracker):
     """Progress in the table ``opencqrs_progress``, moved by compare-and-set under a fencing epoch.
 
     Args:
@@ -84,6 +68,7 @@ class SqlProgressTracker:
         self._progress, self._skipped = database.table(PROGRESS), database.table(SKIPPED)
         self._ready = False
 
+    @override
     def claim(
         self,
         group: str,
@@ -98,7 +83,9 @@ class SqlProgressTracker:
 
         Progress of the whole layout is written at the first claim, so that another layout is noticed at once.
 
-        A transaction of the owner before is waited for, but not for long; then its session is ended.
+        A process that is stopped (SIGSTOP, a paused container, a laptop asleep) keeps its row locked for as long as the
+        server believes that it lives. Its transaction is waited for, but not for long; then its session is ended. That
+        loses nothing: its chunk is rolled back, and handled again by the new owner.
 
         Raises:
             EventStoreError: OCQ-310, if the group's progress belongs to another layout of partitions.
@@ -110,28 +97,38 @@ class SqlProgressTracker:
             try:
                 return self._claimed(group, partitions, whole, initial, owner, fingerprint)
             except Exception as error:
-                if not waited_in_vain(error) or not end_holders(self._database, group, partitions):
+                if not self._timed_out(error) or not self._end_holders(group, partitions):
                     raise
             return self._claimed(group, partitions, whole, initial, owner, fingerprint)
         except Exception as error:
-            if not waited_in_vain(error):
+            if not self._timed_out(error):
                 raise
-            raise held_too_long(self._database, group, partitions) from error
+            raise self._held_too_long(group, partitions) from error
 
+    @override
+    @contextmanager
     def unit(
         self, group: str, cursor: Cursor, to: int, *, fingerprint: str = "", skip: Skip | None = None
-    ) -> AbstractContextManager[UnitOfWork]:
-        """Open a transaction that moves progress from ``cursor.stored`` to ``to``, as its last step.
+    ) -> Iterator[UnitOfWork]:
+        cursor.check_forward(to)
+        self._prepare()
+        here = (group, cursor.partition.modulus, cursor.partition.residue, cursor.epoch, cursor.stored)
+        known = self._statements
+        move = known.advance_towards if cursor.holds_back(to) else known.advance
+        with self._transactions.opened(guarded=True) as unit:
+            if not unit.begin(known.lock, (known.advance, known.advance_towards), here):
+                raise _fenced(group, cursor.partition)
+            with unit.kept_open():
+                yield unit
+                unit.finish()
+            if skip is not None:
+                unit.connection.execute(self._skipped.insert().values(**_row_of(skip)))
+            if not unit.complete(move, (to, _now(), fingerprint, *here)):
+                msg = f"a handler changed the row of its own partition in {PROGRESS.name}: leave that table alone"
+                raise TransactionEndedError(msg)  # the row was locked, so it was no other process
 
-        Raises:
-            FencedError: On entering, if the progress or the epoch is not the cursor's any more.
-            TransactionEndedError: On leaving, if the block ended the transaction. The progress has not moved.
-            ValueError: On entering, if ``to`` is before ``cursor.stored``.
-        """
-        return self._unit(group, cursor, to, fingerprint, skip)
-
+    @override
     def renewed(self, group: str, cursor: Cursor) -> Cursor | None:
-        """Return where the partition goes on if the claim is still the cursor's, ``None`` if somebody else has it."""
         columns = self._progress.c
         one = self._one(group, cursor.partition, cursor.epoch)
         with self._database.reading() as connection:
@@ -140,8 +137,8 @@ class SqlProgressTracker:
             return None
         return Cursor(cursor.partition, cursor.epoch, row[0], row[0], fingerprint=row[1] or "")
 
+    @override
     def report(self, status: PartitionStatus, epoch: int) -> None:
-        """Publish what a processor does, and the failure that holds it up; ignored when ``epoch`` is an old one."""
         values = {
             "state": status.state.value,
             "attempt": status.attempt,
@@ -155,8 +152,8 @@ class SqlProgressTracker:
             one = self._one(status.group, status.partition, epoch)
             connection.execute(update(self._progress).where(one).values(**values))
 
+    @override
     def statuses(self) -> list[PartitionStatus]:
-        """Return what is known of every partition of every group."""
         self._prepare()
         columns, skips = self._progress.c, self._skipped.c
         ordered = select(self._progress).order_by(columns.group_name, columns.modulus, columns.residue)
@@ -166,16 +163,16 @@ class SqlProgressTracker:
             skipped = {tuple(row[:3]): row[3] for row in connection.execute(counted)}
             return [_status(row, skipped) for row in connection.execute(ordered).mappings()]
 
+    @override
     def skipped(self) -> list[Skip]:
-        """Return the events that were given up, by group and position."""
         self._prepare()
         skips = self._skipped.c
         ordered = select(self._skipped).order_by(skips.group_name, skips.position, skips.modulus, skips.residue)
         with self._database.reading() as connection:
             return [_skip(row) for row in connection.execute(ordered).mappings()]
 
+    @override
     def is_outage(self, error: BaseException) -> bool:
-        """Return whether the database is temporarily unavailable."""
         return self._database.is_outage(error)
 
     def _prepare(self) -> None:
@@ -194,8 +191,9 @@ class SqlProgressTracker:
         fingerprint: str,
     ) -> tuple[Cursor, ...]:
         """Claim in one transaction; progress of the whole layout is written, so that another one is noticed at once."""
-        with self._database.writing(patience=TAKE_OVER_SECONDS) as connection:
-            lock_claim(self._database, connection, group, partitions)
+        dialect = self._database.dialect
+        with self._database.writing(patience=dialect.take_over_seconds) as connection:
+            dialect.lock_claim(self._database, connection, group, partitions)
             held = self._held(connection, group)
             _check_layout(group, held, whole)
             for partition in whole:
@@ -215,25 +213,36 @@ class SqlProgressTracker:
             now_held = self._held(connection, group)
         return tuple(now_held[partition] for partition in partitions)
 
-    @contextmanager
-    def _unit(self, group: str, cursor: Cursor, to: int, fingerprint: str, skip: Skip | None) -> Iterator[UnitOfWork]:
-        cursor.check_forward(to)
-        self._prepare()
-        here = (group, cursor.partition.modulus, cursor.partition.residue, cursor.epoch, cursor.stored)
-        known = self._statements
-        move = known.advance_towards if cursor.holds_back(to) else known.advance
-        with self._transactions.opened(guarded=True) as unit:
-            connection = unit.connection
-            if not driver.opened(connection, unit.savepoint, known.lock, (known.advance, known.advance_towards), here):
-                raise _fenced(group, cursor.partition)
-            with unit.kept_open():
-                yield unit
-                unit.finish()
-            if skip is not None:
-                connection.execute(self._skipped.insert().values(**_row_of(skip)))
-            if not driver.closed(connection, unit.savepoint, move, (to, _now(), fingerprint, *here)):
-                msg = f"a handler changed the row of its own partition in {PROGRESS.name}: leave that table alone"
-                raise TransactionEndedError(msg)  # the row was locked, so it was no other process
+    def _timed_out(self, error: BaseException) -> bool:
+        """Return whether a lock was waited for in vain."""
+        if isinstance(error, DatabaseBusyError):
+            return True
+        return isinstance(error, DBAPIError) and self._database.dialect.is_lock_timeout(error.orig)
+
+    def _end_holders(self, group: str, partitions: Sequence[Partition]) -> bool:
+        """End the sessions whose open transactions hold the partitions; return whether there was one."""
+        database, dialect = self._database, self._database.dialect
+        with database.reading() as connection:
+            found = {dialect.holder_of(database, connection, group, partition) for partition in partitions}
+            holders = {holder for holder in found if holder is not None}
+            for holder in holders:
+                dialect.end_session(connection, holder)
+        return bool(holders)
+
+    def _held_too_long(self, group: str, partitions: Sequence[Partition]) -> DatabaseAwayError:
+        """Return the error that a claim was waited for in vain, naming the owners of the partitions."""
+        columns, database = self._progress.c, self._database
+        chosen = (columns.group_name == group) & (columns.owner != "")
+        asked = select(columns.modulus, columns.residue, columns.owner).where(chosen)
+        with database.reading() as connection:
+            rows: list[Any] = [r for r in connection.execute(asked) if Partition(r.modulus, r.residue) in partitions]
+        owners = dict.fromkeys(row.owner for row in rows)
+        who = f"its owner {' and '.join(owners)}" if owners else "another process"
+        what = (
+            f"group '{group}' cannot be taken over: {who} (host:process:claim), or another writer, has had a "
+            f"transaction open for more than {database.dialect.take_over_seconds:g} seconds"
+        )
+        return DatabaseBusyError("OCQ-305", what, database.label, "let it finish, or end that process")
 
     def _one(self, group: str, partition: Partition, epoch: int) -> ColumnElement[bool]:
         columns = self._progress.c
@@ -320,7 +329,7 @@ def _check_layout(group: str, held: dict[Partition, Any], partitions: Sequence[P
         return
     what = f"group '{group}' has progress for {len(held)} partition(s), but {len(partitions)} are configured"
     fix = (
-        f"set life-cycle.partitions of '{group}' back to {len(held)}; or, to handle all events anew, delete the "
+        f"set life-cycle.partitions of '{group}' back to {len(held)}; or, to handle all events again, delete the "
         f"group's read model and its rows in {PROGRESS.name}"
     )
     raise EventStoreError("OCQ-310", what, f"table {PROGRESS.name}", fix)

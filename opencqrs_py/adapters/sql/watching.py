@@ -6,55 +6,64 @@ import select
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
-from opencqrs_py.adapters.sql.databases import Database
-from opencqrs_py.adapters.sql.postgresql import statements_in
 from opencqrs_py.processing.ports import Watch
 
-__all__ = ["polling", "watching"]
+if TYPE_CHECKING:
+    from opencqrs_py.adapters.sql.database import Database
 
-_LOOK_SECONDS = 0.5  # a look at the head now and then, whatever the database tells
+_LOOK_SECONDS = 0.5  # the head is looked at now and then, whatever the database says
 _SHORTEST_PAUSE = 0.001  # seconds
 _LONGEST_PAUSE = 0.02  # seconds
 _PAUSE_SHARE = 0.02  # of the time since something happened
 
-
 Look = Callable[[Connection], int]
+Counter = Callable[[Connection], Callable[[], int] | None]
 
 
 @contextmanager
-def watching(database: Database, look: Look) -> Iterator[Watch]:
-    """Open a watch on the events of ``database``; ``look`` returns the head."""
+def polling(database: Database, look: Look, counter: Counter = lambda _: None) -> Iterator[Watch]:
+    """Open a watch that looks again and again.
+
+    Args:
+        database: Where the events are.
+        look: Returns the head.
+        counter: Returns, for a connection, what changes whenever another connection has written; ``None`` if there is
+            no such thing.
+    """
     with database.reading() as connection:
-        if database.kind == "sqlite":
-            yield _ChangeCounter(connection, look, database.check_file)
-            return
+        yield _Poll(database, connection, look, counter(connection))
+
+
+@contextmanager
+def listening(database: Database, look: Look, channel: str, table_number: str) -> Iterator[Watch]:
+    """Open a watch that PostgreSQL notifies.
+
+    Args:
+        database: Where the events are.
+        look: Returns the head.
+        channel: Where appends are announced.
+        table_number: Expression for what tells our table from others of the same name.
+    """
+    with database.reading() as connection:
         connection.detach()  # it hears things that the pool's next user would not expect
         try:
-            connection.exec_driver_sql(f"LISTEN {statements_in(database.schema).channel}")
+            connection.exec_driver_sql(f"LISTEN {channel}")
         except DBAPIError as error:
             if database.is_outage(error):
                 raise
-            yield _ChangeCounter(connection, look, database.check_file)  # a replica lets nobody listen
+            yield _Poll(database, connection, look, None)  # a replica refuses LISTEN
         else:
-            number = statements_in(database.schema).table_number
-            yield _Listener(connection, look, str(connection.exec_driver_sql(f"SELECT {number}").scalar_one()))
-
-
-@contextmanager
-def polling(database: Database, look: Look) -> Iterator[Watch]:
-    """Open a watch that asks again and again; ``look`` returns the head."""
-    with database.reading() as connection:
-        yield _ChangeCounter(connection, look, database.check_file)
+            table = str(connection.exec_driver_sql(f"SELECT {table_number}").scalar_one())
+            yield _Listener(connection, look, table)
 
 
 class _Listener:
-    """Is told by PostgreSQL: our appends tell the newest position, the table's trigger that somebody adds something.
+    """Hears of appends: of ours with the newest position, of those by other programs through the table's trigger.
 
     The head is looked at after it began to listen, so nothing is missed in between.
     """
@@ -96,28 +105,28 @@ class _Listener:
         except self._connection.dialect.loaded_dbapi.Error:
             self._must_look = True  # which meets the error as well, and explains it
 
-    def _hear(self, told: str) -> None:
-        position, _, table = told.partition(" ")
+    def _hear(self, payload: str) -> None:
+        position, _, table = payload.partition(" ")
         if table == self._table:
             self._head = max(self._head, int(position))
         elif not table:
             self._must_look = True
 
 
-class _ChangeCounter:
-    """Asks again and again: SQLite, whether another connection has changed the file; others, for the head.
+class _Poll:
+    """Looks again and again: at the counter of changes if there is one, else at the head.
 
     The longer nothing has happened, the longer the pauses are: a change is noticed after at most a fiftieth of the time
-    since the one before, and idling costs next to nothing. Without a file there is no such counter; then the head is
-    looked at each time.
+    since the one before, and idling costs next to nothing.
     """
 
-    def __init__(self, connection: Connection, look: Look, check_file: Callable[[Connection], None]) -> None:
+    def __init__(
+        self, database: Database, connection: Connection, look: Look, counter: Callable[[], int] | None
+    ) -> None:
+        self._database = database
         self._connection = connection
         self._head_of = look
-        self._check_file = check_file
-        self._driver: Any = connection.connection.dbapi_connection
-        self._counts = connection.dialect.name == "sqlite" and _is_file(connection)
+        self._counter = counter
         self._changed = time.monotonic()
         self._looked = 0.0
         self._seen: int | None = None
@@ -136,19 +145,14 @@ class _ChangeCounter:
 
     def _look(self, now: float) -> None:
         """Look at the head if something has changed. The counter is read first: what comes next changes it again."""
-        if self._counts and now - self._looked < _LOOK_SECONDS:
-            counted = self._driver.execute("PRAGMA data_version").fetchone()[0]
+        if self._counter is not None and now - self._looked < _LOOK_SECONDS:
+            counted = self._counter()
             if counted == self._seen:
                 return
             self._seen = counted
             self._changed = now
         self._looked = now
         head = self._head_of(self._connection)
-        self._check_file(self._connection)
+        self._database.check_file(self._connection)
         if head != self._head:
             self._changed, self._head = now, head
-
-
-def _is_file(connection: Connection) -> bool:
-    name = connection.exec_driver_sql("PRAGMA database_list").first()
-    return name is not None and bool(name[2]) and Path(name[2]).exists()

@@ -12,8 +12,9 @@ import pymysql
 import pytest
 from sqlalchemy import Engine, exc, make_url
 
-from opencqrs_py.adapters.sql import Database, databases
-from opencqrs_py.adapters.sql.outages import is_outage, reason_of
+from opencqrs_py.adapters.sql import Database, sqlite
+from opencqrs_py.adapters.sql.connections import reason_of
+from opencqrs_py.adapters.sql.dialect import is_outage
 from opencqrs_py.errors import EventStoreError
 
 
@@ -198,9 +199,9 @@ class SqliteConnection:
 def test_switching_the_journal_is_tried_again_while_another_process_does_it(
     busy: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(databases, "_SQLITE_PAUSE", 0)
+    monkeypatch.setattr(sqlite, "_PAUSE_SECONDS", 0)
     connection = SqliteConnection(busy, busy, 0)
-    databases._use_write_ahead_log(connection)  # type: ignore[arg-type]
+    sqlite.use_write_ahead_log(connection, 60)  # type: ignore[arg-type]
     assert connection.codes == []
 
 
@@ -208,7 +209,7 @@ def test_switching_the_journal_is_tried_again_while_another_process_does_it(
 def test_switching_the_journal_is_not_tried_again_when_that_cannot_help(code: int) -> None:
     connection = SqliteConnection(code, 0)
     with pytest.raises(sqlite3.OperationalError):
-        databases._use_write_ahead_log(connection)  # type: ignore[arg-type]
+        sqlite.use_write_ahead_log(connection, 60)  # type: ignore[arg-type]
     assert connection.codes == [0]
 
 

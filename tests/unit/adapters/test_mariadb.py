@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from opencqrs_py.adapters.sql.mariadb import identity_of
-from opencqrs_py.adapters.sql.mariadb_engine import commits_by_itself
+from opencqrs_py.adapters.sql.mariadb import commits_by_itself, identity_of
 
 
 @pytest.mark.parametrize(

@@ -1,22 +1,20 @@
-"""Who is at work on a table that others fill: PostgreSQL tells it by the locks of the transactions.
+"""The transactions that write to a table of another system, which PostgreSQL shows by their locks.
 
 An insert locks its table before it draws a position from a sequence, and a transaction that draws one by itself
-locks the sequence. Both locks are let go when the transaction has ended and what it wrote can be seen. So whoever may
-still commit a position that is lower than one already seen holds such a lock.
+locks the sequence. Both locks are released when the transaction has ended and what it wrote is visible. So each
+transaction that may still commit a position that is lower than one already seen holds such a lock.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from sqlalchemy import Connection
 
-from opencqrs_py.adapters.sql.databases import Database
+from opencqrs_py.adapters.sql.database import Database
 from opencqrs_py.adapters.sql.foreign import ForeignTable, listed
 from opencqrs_py.errors import EventStoreError
 from opencqrs_py.model.mapping import TableMapping
-
-__all__ = ["AtWork", "Seen"]
 
 _RELATION = "SELECT relkind FROM pg_class WHERE oid = %s::regclass"
 _SEQUENCES = """
@@ -60,22 +58,22 @@ class Seen:
 
     Attributes:
         highest: Highest position that can be seen.
-        at_work: Transactions that write, or have drawn a position, looked for after that.
+        active: Transactions that write, or have drawn a position, looked for after that.
     """
 
     highest: int
-    at_work: frozenset[str]
+    active: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)
-class AtWork:
-    """Looks who is at work.
+class Writers:
+    """Shows which transactions are active.
 
     Attributes:
         database: Where the table is.
         table: The table, quoted.
         statement: What shows it.
-        doubt: Why events can be missed all the same, empty when nothing speaks for it.
+        doubt: Why events can be missed all the same, empty if there is no reason.
     """
 
     database: Database
@@ -84,7 +82,7 @@ class AtWork:
     doubt: str = ""
 
     @classmethod
-    def on(cls, database: Database, connection: Connection, mapping: TableMapping, table: ForeignTable) -> AtWork:
+    def of(cls, database: Database, connection: Connection, mapping: TableMapping, table: ForeignTable) -> Writers:
         """Return what looks at a table.
 
         Raises:
@@ -93,7 +91,7 @@ class AtWork:
         """
         kind = connection.exec_driver_sql(_RELATION, (_plain(table.name),)).scalar_one()
         if kind not in ("r", "p"):
-            what = f"'{mapping.table}' is no table but a view, which does not tell who is writing"
+            what = f"'{mapping.table}' is no table but a view, which does not show who is writing"
             fix = "name the table itself in event-store.mapping.table"
             raise EventStoreError("OCQ-338", what, database.label, fix)
         sequences = connection.exec_driver_sql(_SEQUENCES, (_plain(table.name), mapping.position)).all()
@@ -105,36 +103,36 @@ class AtWork:
         return cls(database, table.name, statement, "" if own else _doubt(connection, mapping, table))
 
     def look(self, connection: Connection) -> Seen:
-        """Look now; what is found at work may have begun after the highest position was seen, but none is left out.
+        """Look now; what is active may have begun after the highest position was seen, but none is left out.
 
         Raises:
-            EventStoreError: OCQ-338, on a replica, which does not know who is at work.
+            EventStoreError: OCQ-338, on a replica, which does not know the active transactions.
         """
         row = connection.exec_driver_sql(self.statement, (_plain(self.table),)).one()
         if row[0]:
-            what = "the server is a replica, which does not know the transactions that are at work"
+            what = "the server is a replica, which does not know the active transactions"
             raise EventStoreError("OCQ-338", what, self.database.label, "name the primary server in event-store.url")
         return Seen(row[1], frozenset(row[2]))
 
-    def describe(self, connection: Connection, at_work: frozenset[str]) -> str:
-        """Return who has been at work the longest, as a message says it."""
-        processes = [int(one.split()[1]) for one in at_work if one.split()[1].isdecimal()]
+    def describe(self, connection: Connection, active: frozenset[str]) -> str:
+        """Return which transaction has been active the longest, as a message says it."""
+        processes = [int(one.split()[1]) for one in active if one.split()[1].isdecimal()]
         row = connection.exec_driver_sql(_WHO, (processes,)).first()
         if row is None:
-            return "a prepared transaction" if at_work and not processes else "a transaction"
+            return "a prepared transaction" if active and not processes else "a transaction"
         name = f" of '{row[1]}'" if row[1] else ""
         return f"the server process {row[0]}{name}, in a transaction that began at {row[2]},"
 
 
 def _check(database: Database, mapping: TableMapping, name: str, step: int, cached: int, cycles: bool) -> None:  # noqa: FBT001 a row
-    """Refuse a sequence by which a lower position can come without a sign of who will bring it."""
+    """Refuse a sequence by which a lower position can come without a sign of its transaction."""
     fix = f"let their owner run ALTER SEQUENCE {name} INCREMENT 1 CACHE 1 NO CYCLE"
     if cached > 1:
         why = f"connections draw {cached} at once from {name}"
     elif step < 0:
         why = f"{name} counts down"
     elif cycles:
-        why = f"{name} begins anew at its end"
+        why = f"{name} starts again at its end"
     elif step > 1:
         why = f"{name} counts in steps of {step}, so numbers between them can come later"
         fix = f"draw a number for each row when it is inserted (with Hibernate: allocationSize=1), and {fix}"
@@ -159,3 +157,41 @@ def _doubt(connection: Connection, mapping: TableMapping, table: ForeignTable) -
 def _plain(quoted: str) -> str:
     """Return a quoted name as a value; in statements a percent sign is doubled."""
     return quoted.replace("%%", "%")
+
+
+@dataclass(slots=True)
+class Horizon:
+    """Moves on by evidence that transactions have ended, never by time.
+
+    A transaction draws a position and commits later, so positions become visible in any order. Each that may still
+    commit a position up to a *mark*, the highest one that was seen, was active when it was seen. So when all that were
+    active then have ended, the horizon is at the mark.
+
+    Attributes:
+        upto: The horizon; ``None`` as long as nothing is known.
+        mark: Position that becomes the horizon next; ``None`` before the first look.
+        waited_for: Transactions that were active when the mark was seen, and have not ended.
+    """
+
+    upto: int | None = None
+    mark: int | None = None
+    waited_for: frozenset[str] = field(default=frozenset())
+
+    def look(self, highest: int, active: frozenset[str]) -> None:
+        """Take in what was seen.
+
+        Args:
+            highest: Highest position that was seen.
+            active: Transactions that write, looked for after ``highest`` was.
+        """
+        if self.mark is not None:
+            self.waited_for &= active
+            if self.waited_for:
+                return
+            self._reach(self.mark)
+        if not active:
+            self._reach(highest)
+        self.mark, self.waited_for = highest, active
+
+    def _reach(self, position: int) -> None:
+        self.upto = max(self.upto or 0, position)

@@ -1,108 +1,190 @@
-"""Units of work: the transactions that handlers write in, which only their owner may end."""
+"""Units of work: the transactions that handlers write in, which only their owner may end.
+
+Commands that end a transaction can be refused where a driver's methods can be replaced. But a statement that was
+prepared before, or a conflict clause, ends it without asking. So a unit is guarded by a savepoint with a random name,
+which does not survive the transaction: it shows the end on every database.
+"""
 
 from __future__ import annotations
 
-import sqlite3
+import secrets
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from types import TracebackType
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from sqlalchemy import Connection, event
 from sqlalchemy.orm import Session, SessionTransaction
+from typing_extensions import override
 
-from opencqrs_py.adapters.sql import guard
-from opencqrs_py.adapters.sql.databases import Database
-from opencqrs_py.adapters.sql.guard import refuse
-from opencqrs_py.adapters.sql.mariadb_engine import commits_by_itself, in_transaction
+from opencqrs_py.adapters.sql.connections import Statement, as_sqlalchemy, send
+from opencqrs_py.adapters.sql.dialect import Dialect, Values, is_outage
 from opencqrs_py.errors import OpenCqrsError, TransactionEndedError
 from opencqrs_py.processing.error_text import one_line
+from opencqrs_py.processing.ports import Transactions, UnitOfWork
 
-__all__ = ["DatabaseTransactions", "Unit"]
+if TYPE_CHECKING:
+    from opencqrs_py.adapters.sql.database import Database
 
 _UNIT = "opencqrs_unit"  # in the ``info`` of a connection: the unit that it serves
-_PSYCOPG_IN_ERROR = 3  # psycopg.pq.TransactionStatus.INERROR
+_LEAVE_OUT = "leave commit() and rollback() out; for a part that may fail, use connection.begin_nested()"
 
 _OF_CONNECTION = ("commit", "rollback", "close", "detach")
 _OF_DRIVER = ("commit", "rollback", "close")
 
 
-class Unit:
+def refuse(reason: str = _LEAVE_OUT, *_: Any, **__: Any) -> NoReturn:
+    """Refuse what would end the transaction.
+
+    Raises:
+        TransactionEndedError: Always.
+    """
+    msg = f"a handler must not end the transaction that it shares with the progress: {reason}"
+    raise TransactionEndedError(msg)
+
+
+def ended(connection: Connection, error: Exception, statement: str) -> Exception:
+    """Return what it means that a savepoint cannot be released: an outage, or the end of its transaction."""
+    if is_outage(error):
+        return as_sqlalchemy(connection.dialect, error, statement, connection.connection.dbapi_connection)
+    return TransactionEndedError(
+        "a handler ended the transaction that it shares with the progress: what it wrote may be there, the progress "
+        f"has not moved; {_LEAVE_OUT}, and do not send COMMIT, ROLLBACK, BEGIN or OR ROLLBACK as SQL"
+    )
+
+
+class Unit(UnitOfWork):
     """A transaction that handlers write in.
 
-    What would end it is refused where the driver lets us. Where it does not, the end is noticed by a savepoint with a
-    random name, which is set at the beginning and released at the end: it does not survive the transaction.
+    What would end it is refused where the driver lets us. Where it does not, the end is noticed by the savepoint.
 
     Args:
         connection: The connection, in a transaction.
+        dialect: Of its database.
         guarded: Whether the unit must stay one transaction.
     """
 
-    __slots__ = (
-        "_closed",
-        "_erred",
-        "_flush_failed",
-        "_guarded",
-        "_rolled_back",
-        "_session",
-        "connection",
-        "savepoint",
-    )
-
-    def __init__(self, connection: Connection, *, guarded: bool) -> None:
-        self.connection = connection
-        self.savepoint = guard.new_savepoint() if guarded else ""
+    def __init__(self, connection: Connection, dialect: Dialect, *, guarded: bool) -> None:
+        self._connection = connection
+        self._dialect = dialect
+        self._savepoint = f"opencqrs_{secrets.token_hex(8)}" if guarded else ""
         self._session: _HandlerSession | None = None
         self._guarded = guarded
         self._rolled_back = False
         self._flush_failed = False
         self._closed = False
-        self._erred = False
+        self.erred = False
 
     @property
+    @override
+    def connection(self) -> Connection:
+        return self._connection
+
+    @property
+    @override
     def session(self) -> Session:
-        """The unit's session, made at first use."""
         if self._session is None:
-            self._session = _HandlerSession(self.connection)
+            self._session = _HandlerSession(self._connection)
             self._session.unit = self
         return self._session
 
+    @override
     def flush(self) -> None:
-        """Send what the session holds: nothing of one event waits for the next one, which might drop it."""
         if self._rolled_back:
             refuse()
         if self._session is not None:
             _HandlerSession.flush(self._session)  # of the class, whatever a handler has set on the object
 
+    @override
     def ended_early(self, error: BaseException) -> TransactionEndedError | None:
-        """Return the error to report if the transaction has ended, ``None`` if it is open or the database is away.
+        """Return the error to report if the transaction has ended, ``None`` if it is open or there is an outage.
 
         Rolls back to the savepoint, so nothing of the unit can be kept after that.
         """
         if not self._guarded or isinstance(error, TransactionEndedError):
             return None
-        if not self._closed and guard.is_outage(error):
+        if not self._closed and is_outage(error):
             return None
         if self._flush_failed and not self._rolled_back:  # SQLAlchemy has rolled back, and the error was not caught
             return None
-        if not self._rolled_back and not self._closed and guard.rolled_back_to(self.connection, self.savepoint):
+        if not self._rolled_back and not self._closed and self._rolled_back_to_savepoint():
             return None
-        return TransactionEndedError(_ended(f"then it raised {one_line(error)}"))
+        return TransactionEndedError(
+            f"the handler ended the transaction that it shares with the progress: {_LEAVE_OUT}; "
+            f"then it raised {one_line(error)}"
+        )
+
+    def begin(self, lock: Statement, later: Sequence[Statement], values: Values) -> bool:
+        """Set the savepoint and lock the row of a partition, at the beginning of the transaction.
+
+        Args:
+            lock: The statement that finds and locks the row.
+            later: The statements that may end the transaction, so that they can be prepared.
+            values: Of the lock.
+
+        Returns:
+            Whether the row was found.
+
+        Raises:
+            Exception: The driver's own.
+        """
+        found = self._dialect.begin_at_once(self._connection, self._savepoint, lock, later, values)
+        if found is not None:
+            return found
+        self.set_savepoint()
+        cursor = send(self._connection, lock.text_of(self._dialect.mark), values)
+        return cursor.fetchone() is not None if cursor.description else int(cursor.rowcount) == 1
+
+    def complete(self, move: Statement, values: Values) -> bool:
+        """Release the savepoint and send the last statement; on PostgreSQL the commit goes with them.
+
+        Returns:
+            Whether the statement has found its row; if not, nothing is committed.
+
+        Raises:
+            TransactionEndedError: If the transaction was ended before.
+            DBAPIError: As SQLAlchemy raises it.
+            Exception: The driver's own.
+        """
+        found = self._dialect.commit_at_once(self._connection, self._savepoint, move, values)
+        if found is not None:
+            return found
+        self.release_savepoint()
+        return int(send(self._connection, move.text_of(self._dialect.mark), values).rowcount) == 1
+
+    def set_savepoint(self) -> None:
+        """Set the savepoint of a guarded unit."""
+        if self._guarded:
+            send(self._connection, f"SAVEPOINT {self._savepoint}").close()
+
+    def release_savepoint(self) -> None:
+        """Release the savepoint of a guarded unit.
+
+        Raises:
+            TransactionEndedError: If it is gone, and so the transaction in which it was set.
+            DBAPIError: As SQLAlchemy raises it, if the database is unavailable.
+        """
+        if not self._guarded:
+            return
+        statement = f"RELEASE SAVEPOINT {self._savepoint}"
+        try:
+            send(self._connection, statement).close()
+        except Exception as error:
+            raise ended(self._connection, error, statement) from error
 
     @contextmanager
     def kept_open(self) -> Iterator[None]:
         """Refuse what ends the transaction, and notice the driver's ``rollback()``, if the driver lets us."""
-        driver: Any = self.connection.connection.dbapi_connection
-        connection: Any = self.connection
+        connection: Any = self._connection
         with ExitStack() as undone:
-            undone.callback(self.connection.info.pop, _UNIT, None)
-            self.connection.info[_UNIT] = self
+            undone.callback(connection.info.pop, _UNIT, None)
+            connection.info[_UNIT] = self
             for name in _OF_CONNECTION:
                 setattr(connection, name, refuse)
                 undone.callback(delattr, connection, name)
-            if not isinstance(driver, sqlite3.Connection):  # its methods cannot be replaced
-                self._watch_driver(driver, undone)
+            if self._dialect.replaceable_methods:
+                self._watch_driver(connection.connection.dbapi_connection, undone)
             yield
 
     def finish(self) -> None:
@@ -111,12 +193,12 @@ class Unit:
             msg = "a flush failed and its error was caught: run what may fail within session.begin_nested()"
             raise OpenCqrsError(msg)
         self.flush()
-        if self._rolled_back or self._closed or not self.connection.in_transaction():
+        if self._rolled_back or self._closed or not self._connection.in_transaction():
             refuse()
-        if self._failed():
+        if self._dialect.has_failed(self._connection, erred=self.erred):
             msg = "a statement failed and its error was caught: run such statements within connection.begin_nested()"
             raise OpenCqrsError(msg)
-        if not self._guarded and self._ended():
+        if not self._guarded and self._dialect.in_transaction(self._connection.connection.dbapi_connection) is False:
             refuse()
 
     def note_rollback(self) -> None:
@@ -125,6 +207,19 @@ class Unit:
             self._flush_failed = True
         else:
             self._rolled_back = True
+
+    def refuse_end(self, reason: str) -> None:
+        """Refuse a statement that would end the transaction, if it must stay one."""
+        if self._guarded:
+            refuse(reason)
+
+    def _rolled_back_to_savepoint(self) -> bool:
+        """Roll back to the savepoint; return whether it was there. Of an unavailable database it is assumed."""
+        try:
+            send(self._connection, f"ROLLBACK TO SAVEPOINT {self._savepoint}").close()
+        except Exception as error:  # whatever the driver says of a savepoint that is gone
+            return is_outage(error)
+        return True
 
     def _watch_driver(self, driver: Any, undone: ExitStack) -> None:
         roll_back, close = driver.rollback, driver.close
@@ -140,45 +235,7 @@ class Unit:
         driver.commit, driver.rollback, driver.close = refuse, rollback, note_close
         for name in _OF_DRIVER:
             undone.callback(delattr, driver, name)
-        if in_transaction(driver) is not None:
-            self._look_at_statements(driver)
-            undone.callback(delattr, driver, "query")
-
-    def _look_at_statements(self, driver: Any) -> None:
-        """Watch over what is sent to MariaDB, where some statements commit by themselves, and some errors roll back.
-
-        In a guarded unit they are refused. Elsewhere, as where tables are created at the start, a new transaction is
-        begun after it.
-        """
-        send = driver.query
-
-        def query(statement: str | bytes, *arguments: Any) -> Any:
-            text = statement if isinstance(statement, str) else bytes(statement[:200]).decode(errors="replace")
-            ends = commits_by_itself(text)
-            if ends and self._guarded:
-                refuse(f"'{' '.join(text.split()[:2])}' commits by itself on MariaDB: run it in @on_start")
-            try:
-                answer = send(statement, *arguments)
-            except Exception:
-                self._erred = True
-                raise
-            if ends:
-                send("START TRANSACTION")
-            return answer
-
-        driver.query = query
-
-    def _ended(self) -> bool:
-        """Return whether the transaction was ended on the driver's own connection, as far as it shows."""
-        driver = self.connection.connection.dbapi_connection
-        return getattr(driver, "in_transaction", None) is False or in_transaction(driver) is False
-
-    def _failed(self) -> bool:
-        """Return whether the server would answer a commit by rolling back, or has rolled back, without any error."""
-        driver = self.connection.connection.dbapi_connection
-        if in_transaction(driver) is not None:  # after a deadlock there is none; to be sure, the server is asked
-            return self._erred and not self.connection.exec_driver_sql("SELECT @@in_transaction").scalar()
-        return getattr(getattr(driver, "info", None), "transaction_status", None) == _PSYCOPG_IN_ERROR
+        self._dialect.watch_statements(self, driver, undone)
 
 
 class _HandlerSession(Session):
@@ -232,7 +289,7 @@ def _on_session_rollback(session: Any, transaction: SessionTransaction) -> None:
         session.unit.note_rollback()
 
 
-class DatabaseTransactions:
+class DatabaseTransactions(Transactions):
     """Opens the transactions that handlers write in.
 
     Args:
@@ -243,6 +300,7 @@ class DatabaseTransactions:
         self._database = database
         self._watched = False
 
+    @override
     @contextmanager
     def begin(self, *, guarded: bool = True) -> Iterator[Unit]:
         """Open a transaction: committed at the end of the block, rolled back when the block raises.
@@ -255,13 +313,11 @@ class DatabaseTransactions:
             OpenCqrsError: If a statement failed in the block, and with it the transaction, and its error was caught.
         """
         with self.opened(guarded=guarded) as unit:
-            if guarded:
-                guard.set_savepoint(unit.connection, unit.savepoint)
+            unit.set_savepoint()
             with unit.kept_open():
                 yield unit
                 unit.finish()
-            if guarded:
-                guard.release(unit.connection, unit.savepoint)
+            unit.release_savepoint()
 
     @contextmanager
     def opened(self, *, guarded: bool) -> Iterator[Unit]:
@@ -273,7 +329,7 @@ class DatabaseTransactions:
         try:
             with self._database.writing(of_handlers=True) as connection:
                 try:
-                    yield Unit(connection, guarded=guarded)
+                    yield Unit(connection, self._database.dialect, guarded=guarded)
                 except BaseException as error:
                     raised = error
                     raise
@@ -282,14 +338,14 @@ class DatabaseTransactions:
                 raise
             raise raised from raised.__cause__  # not what the roll back of a closed connection says
 
+    @override
     def is_outage(self, error: BaseException) -> bool:
-        """Return whether the database is temporarily unavailable."""
-        return self._database.is_outage(error)
+        return is_outage(error)
 
 
 def _watch_ends(database: Database) -> None:
-    """See SQLAlchemy's own commits and rollbacks on SQLite, whose driver's methods cannot be replaced."""
-    if database.kind == "sqlite" and not event.contains(database.engine, "commit", _on_commit):
+    """See SQLAlchemy's own commits and rollbacks where the driver's methods cannot be replaced."""
+    if not database.dialect.replaceable_methods and not event.contains(database.engine, "commit", _on_commit):
         event.listen(database.engine, "commit", _on_commit)
         event.listen(database.engine, "rollback", _on_rollback)
 
@@ -303,7 +359,3 @@ def _on_rollback(connection: Connection) -> None:
     unit: Unit | None = connection.info.get(_UNIT)
     if unit is not None:
         unit.note_rollback()
-
-
-def _ended(how: str) -> str:
-    return f"the handler ended the transaction that it shares with the progress: {guard.LEAVE_OUT}; {how}"

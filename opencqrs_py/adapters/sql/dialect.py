@@ -1,0 +1,386 @@
+"""What differs from one database to another. A dialect is one class in one module, registered by its name.
+
+A fourth database is a subclass of ``Dialect`` that keeps the contracts of event stores and progress trackers. Another
+package names it in an entry point of the group ``opencqrs.databases``; its name is the scheme of its URLs.
+"""
+
+# ruff: noqa: ARG002, B027 -- most dialects do not need all hooks, nor each of their arguments
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from importlib.metadata import entry_points
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from sqlalchemy import URL, Connection, Engine, Table, create_engine, exc, inspect
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.types import TypeEngine
+
+from opencqrs_py.adapters.sql.connections import Statement, replace_cut_connections
+from opencqrs_py.adapters.sql.tables import PROGRESS
+from opencqrs_py.adapters.sql.watching import Look, polling
+from opencqrs_py.errors import EventStoreError
+from opencqrs_py.model.mapping import TableMapping
+from opencqrs_py.model.partition import Partition
+from opencqrs_py.processing.ports import Watch
+
+if TYPE_CHECKING:
+    from opencqrs_py.adapters.sql.database import Database
+    from opencqrs_py.adapters.sql.foreign import ForeignTable
+    from opencqrs_py.adapters.sql.transactions import Unit
+    from opencqrs_py.adapters.sql.writers import Writers
+
+Row = tuple[Any, ...]
+Values = tuple[str | int, ...]
+
+URL_SETTINGS = "the URL (settings event-store.url and database.url, option url in Spark)"
+GRANT = f"let an administrator grant the privilege, or name another user in {URL_SETTINGS}"
+
+
+class DatabaseAwayError(EventStoreError):
+    """The database is temporarily unavailable (OCQ-304, OCQ-305, OCQ-315)."""
+
+
+class DatabaseBusyError(DatabaseAwayError):
+    """Another process, or another thread, holds what is needed for too long (OCQ-305)."""
+
+
+class FileGuard:
+    """What a process itself watches over: nothing where the database is a server. ``SqliteFile`` shows what else."""
+
+    @property
+    def outlives_connections(self) -> bool:
+        """Whether the database is still there when all connections to it are closed."""
+        return True
+
+    def turn(self) -> AbstractContextManager[None]:
+        """Return a block in which no other thread of this process writes, if the database has one writer at a time."""
+        return nullcontext()
+
+    def quiet(self) -> AbstractContextManager[None]:
+        """Return a block for a long read, in which no other thread writes if that would slow both down."""
+        return nullcontext()
+
+    def follow(self, connection: Connection) -> None:
+        """Take note of the file that the first connection has opened."""
+
+    def check(self, connection: Connection | None = None) -> None:
+        """Raise if the file is not in its place."""
+
+    def checked(self, connection: Connection) -> AbstractContextManager[None]:
+        """Check at the end of a block that is about to commit, and when the database raises in it."""
+        return nullcontext()
+
+    def forget(self) -> None:
+        """Forget the file, since all connections are closed."""
+
+
+class Dialect(ABC):
+    """One kind of database: the statements and habits that it does not share with the others. It has no state.
+
+    What stands here is right for a server that speaks standard SQL and can lock a row.
+    """
+
+    name: ClassVar[str]  # what the package calls the database and, with the aliases, the schemes of its URLs
+    aliases: ClassVar[tuple[str, ...]] = ()
+    driver: ClassVar[str]  # SQLAlchemy's dialect and driver, if a URL names none
+    extra: ClassVar[str] = ""  # the extra of this package that installs the driver
+    mark: ClassVar[str] = "%s"  # what stands for a value in a statement
+    patience: ClassVar[float] = 60.0  # seconds that one waits for other writers
+    take_over_seconds: ClassVar[float] = 10.0  # how long a claim waits for the transaction of the owner before
+    quote: ClassVar[str] = '"'  # what stands around the name of a schema; empty where there are none
+    schema_word: ClassVar[str] = "schema"  # what a schema is called
+    # Finds a schema by its name.
+    find_schema: ClassVar[str] = "SELECT 1 FROM information_schema.schemata WHERE schema_name = %s"
+    create_schema: ClassVar[str] = "CREATE SCHEMA IF NOT EXISTS"  # creates one, with its quoted name after it
+    # After the table's name, keeps the database from any index but the one of the positions.
+    walk_hint: ClassVar[str] = ""
+    search_hint: ClassVar[str] = ""  # after the table's name, holds it to the index in the braces
+    unindexed: ClassVar[str] = "{}"  # a column, in the braces, for which no index is used
+    indexed: ClassVar[str] = "{}"  # a column as its index holds it
+    indexed_length: ClassVar[int | None] = None  # how many characters an index holds; ``None``: all
+    create_index: ClassVar[str] = "CREATE INDEX"
+    index_key: ClassVar[str] = "{}"  # the columns of an index of a subject or type
+    # Finds the id of the newest event of a subject, each mark of which stands for the subject.
+    newest: ClassVar[str] = "SELECT id FROM {table} WHERE subject = {mark} ORDER BY position DESC LIMIT 1"
+    # Locks the row of a partition: the table, and the condition.
+    row_lock: ClassVar[str] = "SELECT 1 FROM {} {} FOR UPDATE"
+    # Whether no statement shows an event that was appended after one that it does not show.
+    ordered_reads: ClassVar[bool] = False
+    plain_reads: ClassVar[bool] = True  # whether short reads may go past SQLAlchemy, on kept connections of the driver
+    replaceable_methods: ClassVar[bool] = True  # whether methods of the driver's connections can be replaced
+    exact: ClassVar[str] = "{} COLLATE BINARY"  # compares a text character by character
+    # Whether it shows up to where nothing will be added to a table that others fill.
+    reads_foreign_tables: ClassVar[bool] = False
+    # What to do when the database refuses the connection.
+    fix_refused: ClassVar[str] = f"fix user, password or database in {URL_SETTINGS}; the user must have a right to it"
+    fix_unreachable: ClassVar[str] = f"start it, or fix {URL_SETTINGS}"  # what to do when it cannot be reached
+
+    # Connections
+
+    def check_url(self, url: URL) -> None:
+        """Raise OCQ-301 for a URL that cannot be meant."""
+
+    def driver_url(self, url: URL) -> URL:
+        """Return the URL as SQLAlchemy takes it."""
+        return url if "+" in url.drivername else url.set(drivername=self.driver)
+
+    def file(self, url: URL) -> FileGuard:
+        """Return what watches over the file of a database, if it is one."""
+        return FileGuard()
+
+    def engine(self, url: URL) -> Engine:
+        """Return an engine of our own."""
+        engine = create_engine(url)
+        replace_cut_connections(engine)
+        return engine
+
+    def adopt(self, engine: Engine) -> None:
+        """See that transactions of ours begin as they should on an engine of the user."""
+
+    def reading_engine(self, engine: Engine, url: URL | None) -> Engine:
+        """Return the engine whose statements each see the newest state; ``url`` is ``None`` if ``engine`` is not ours.
+
+        It is one of its own: to switch a connection to and fro takes longer than a short read.
+        """
+        if url is None:
+            return engine.execution_options(isolation_level="AUTOCOMMIT")
+        own = create_engine(url, isolation_level="AUTOCOMMIT")
+        replace_cut_connections(own)
+        return own
+
+    def writing_engine(self, engine: Engine, url: URL | None) -> Engine:
+        """Return the engine whose connections begin transactions; ``url`` is ``None`` if ``engine`` is not ours."""
+        return engine
+
+    def check_server(self, connection: Connection, label: str) -> None:
+        """Raise OCQ-302 if another server than this dialect's answers."""
+
+    # Errors: each is the driver's own
+
+    @abstractmethod
+    def is_outage(self, error: BaseException | None, *, cut: bool) -> bool | None:
+        """Return whether the database is temporarily unavailable, ``None`` if the error is not of its driver.
+
+        Args:
+            error: What a driver has raised.
+            cut: Whether SQLAlchemy takes the connection for cut.
+        """
+
+    @abstractmethod
+    def denies(self, error: BaseException | None) -> bool:
+        """Return whether the database's user lacks a privilege."""
+
+    def is_busy(self, error: BaseException | None) -> bool:
+        """Return whether another process has held the whole database for too long."""
+        return False
+
+    def is_lock_timeout(self, error: BaseException | None) -> bool:
+        """Return whether a lock was waited for in vain."""
+        return False
+
+    # Tables
+
+    def adapt(self, table: Table) -> None:
+        """Change a copy of one of our tables into what the database needs."""
+
+    def create(self, database: Database, connection: Connection, table: Table) -> None:
+        """Create one of our tables unless it is there."""
+        if not inspect(connection).has_table(table.name, schema=database.schema):
+            database.table(table).create(connection)
+
+    def turn_statements(self, database: Database) -> tuple[str, ...]:
+        """Return what lets other programs that add events take the append lock, too."""
+        return ()
+
+    def order_statements(self, database: Database, connection: Connection) -> tuple[str, ...]:
+        """Return what brings the events of an older version of the table into the order of their ids."""
+        return ()
+
+    def step_fix(self, error: BaseException | None) -> str:
+        """Return what to do if the user may not change our tables in this way; empty for other errors."""
+        return ""
+
+    # Appends
+
+    @abstractmethod
+    def append_lock(self, database: Database) -> AbstractContextManager[Connection]:
+        """Open a transaction that begins when all other appends have ended, and sees what they wrote.
+
+        Positions must become visible in their order, whoever appends: see ``turn_statements``.
+
+        Raises:
+            DatabaseAwayError: OCQ-305, if another holds the lock for too long; OCQ-304, if the database is unavailable.
+        """
+
+    @abstractmethod
+    def change_lock(self, database: Database) -> AbstractContextManager[Connection]:
+        """Open a transaction that begins when all others that change our tables have ended. Raises as above."""
+
+    def append_at_once(self, database: Database, rows: Iterable[Row]) -> int | None:
+        """Append a few rows by one statement that is a transaction of its own.
+
+        Returns:
+            How many were new; ``None``, and nothing is done, where that is not possible.
+        """
+        return None
+
+    @abstractmethod
+    def insert(self, database: Database, connection: Connection, rows: list[Row]) -> int:
+        """Add rows under the append lock, but for known ones, which use up no position; return how many were new."""
+
+    def bulk_loading(self, connection: Connection) -> AbstractContextManager[None]:
+        """Return a block in which very many events are added."""
+        return nullcontext()
+
+    def settle(self, database: Database, added: int) -> None:
+        """Do what is due after an append of so many events."""
+
+    # Reads
+
+    def watch(self, database: Database, look: Look) -> AbstractContextManager[Watch]:
+        """Open a watch on the events by the quickest means there is; ``look`` returns the head."""
+        return polling(database, look)
+
+    # Tables of others
+
+    def writers(
+        self, database: Database, connection: Connection, mapping: TableMapping, table: ForeignTable
+    ) -> Writers | None:
+        """Return what shows the transactions that may still add events; ``None`` if everything to be seen is final."""
+        return None
+
+    def as_text(self, column: str, kind: TypeEngine[Any]) -> str:
+        """Return an expression for the text of a column; a timestamp without a zone is taken for UTC."""
+        return f"CAST({column} AS TEXT)"
+
+    # Units of work
+
+    def begin_at_once(
+        self, connection: Connection, savepoint: str, lock: Statement, later: Sequence[Statement], values: Values
+    ) -> bool | None:
+        """Begin a transaction, set a savepoint and lock a row by one message; ``later`` are those that may end it.
+
+        Returns:
+            Whether the row was found; ``None``, and nothing is done, where that is not possible.
+        """
+        return None
+
+    def commit_at_once(self, connection: Connection, savepoint: str, move: Statement, values: Values) -> bool | None:
+        """Release a savepoint, send the last statement and commit, by one message; nothing is committed without a row.
+
+        Returns:
+            Whether the row was found; ``None``, and nothing is done, where that is not possible.
+        """
+        return None
+
+    def watch_statements(self, unit: Unit, driver: Any, undone: ExitStack) -> None:
+        """Watch what handlers send, where statements end a transaction that look as if they did not."""
+
+    def in_transaction(self, driver: Any) -> bool | None:
+        """Return whether a connection of the driver is in a transaction, ``None`` if that does not show."""
+        return None
+
+    def has_failed(self, connection: Connection, *, erred: bool) -> bool:
+        """Return whether a commit would be answered by a roll back, or all was rolled back, without any error.
+
+        Args:
+            connection: Where the transaction is.
+            erred: Whether a statement has failed, as far as ``watch_statements`` has seen.
+        """
+        return False
+
+    # Taking over
+
+    @abstractmethod
+    def lock_claim(
+        self, database: Database, connection: Connection, group: str, partitions: Sequence[Partition]
+    ) -> None:
+        """Let claims of a group follow each other, and lock the rows of the partitions, with a bounded wait.
+
+        Raises:
+            DBAPIError: If a lock was waited for in vain; see ``is_lock_timeout``.
+        """
+
+    def lock_rows(
+        self, database: Database, connection: Connection, group: str, partitions: Sequence[Partition], wait: str = ""
+    ) -> None:
+        """Lock the rows of partitions on a server; ``wait`` is its way to bound the wait of a statement."""
+        where = f"{database.prefix}{PROGRESS.name} WHERE group_name = %s AND modulus = %s AND residue = %s"
+        for partition in sorted(partitions):
+            row = (group, partition.modulus, partition.residue)
+            connection.exec_driver_sql(f"SELECT epoch FROM {where} FOR UPDATE{wait}", row).all()  # noqa: S608 our own names
+
+    def holder_of(self, database: Database, connection: Connection, group: str, partition: Partition) -> int | None:
+        """Return the session whose open transaction holds a partition."""
+        return None
+
+    def end_session(self, connection: Connection, holder: int) -> None:
+        """End a session.
+
+        Raises:
+            DBAPIError: If the database's user may not.
+        """
+
+    # Helpers
+
+    def too_long(self, database: Database, who: str = "another program") -> DatabaseAwayError:
+        """Return the error that a lock was waited for in vain."""
+        what = f"{who} has been writing for more than {self.patience:g} seconds"
+        return DatabaseBusyError("OCQ-305", what, database.label, "let it finish, or end it")
+
+
+ENTRY_POINTS = "opencqrs.databases"
+_known: dict[str, Dialect] = {}
+
+
+def register(dialect: Dialect) -> None:
+    """Make a dialect known by its name and its aliases."""
+    for name in (dialect.name, *dialect.aliases):
+        _known[name] = dialect
+
+
+def dialect_named(name: str) -> Dialect | None:
+    """Return the dialect of that name or alias, ``None`` if there is none."""
+    if name not in _known:
+        for entry in entry_points(group=ENTRY_POINTS, name=name):
+            register(entry.load()())
+    return _known.get(name)
+
+
+def driver_error(error: BaseException) -> BaseException | None:
+    """Return what the driver has raised, out of what SQLAlchemy has made of it."""
+    return error.orig if isinstance(error, DBAPIError) else error
+
+
+def is_outage(error: BaseException) -> bool:
+    """Return whether ``error`` means that a database is temporarily unavailable.
+
+    Errors of every driver count, as well as what SQLAlchemy has made of them: a handler may use a connection of its
+    own, to another database.
+    """
+    if isinstance(error, exc.TimeoutError | DatabaseAwayError):
+        return True
+    cut = isinstance(error, DBAPIError) and error.connection_invalidated
+    of_driver = driver_error(error)
+    for dialect in dict.fromkeys(_known.values()):
+        found = dialect.is_outage(of_driver, cut=cut)
+        if found is not None:
+            return found
+    return cut
+
+
+def chunks(rows: Iterable[Row], most_rows: int, most: int, length_of: Callable[[Row], int]) -> Iterator[list[Row]]:
+    """Yield the rows in lists of up to ``most_rows``, each of which ends when its lengths add up to ``most``."""
+    chunk: list[Row] = []
+    length = 0
+    for row in rows:
+        chunk.append(row)
+        length += length_of(row)
+        if len(chunk) == most_rows or length >= most:
+            yield chunk
+            chunk, length = [], 0
+    if chunk:
+        yield chunk

@@ -1,0 +1,394 @@
+"""SQLite: one writer at a time, on a file that must stay in its place."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
+from pathlib import Path
+from threading import Lock, get_ident
+from typing import Any
+
+from sqlalchemy import URL, Connection, Engine, Integer, Table, create_engine, event, exc
+from sqlalchemy.exc import DBAPIError, IntegrityError
+from typing_extensions import override
+
+from opencqrs_py.adapters.sql.connections import WRITING
+from opencqrs_py.adapters.sql.database import Database
+from opencqrs_py.adapters.sql.dialect import URL_SETTINGS, Dialect, FileGuard, Row, register
+from opencqrs_py.adapters.sql.tables import EVENTS, WRITTEN
+from opencqrs_py.adapters.sql.watching import Look, polling
+from opencqrs_py.errors import DatabaseFileError, DatabaseFileGoneError, EventStoreError, NonTransientError
+from opencqrs_py.model.partition import Partition
+from opencqrs_py.processing.ports import Watch
+
+_QUIET_SECONDS = 0.1  # that a reader waits for a writer of the same process
+_PAUSE_SECONDS = 0.005  # between two looks, where SQLite does not wait by itself
+_READING = "opencqrs_reading"  # execution option: no transaction
+
+# Result codes that pass by themselves: BUSY, LOCKED, IOERR, FULL, CANTOPEN, PROTOCOL.
+_AWAY = {5, 6, 10, 13, 14, 15}
+
+_CACHE_BYTES = 128 * 1024 * 1024
+_KIBIBYTE = 1024  # SQLite takes a negative size of its cache for KiB, a positive one for pages
+
+# Never ON CONFLICT DO NOTHING: an event that is left out would still use up a position.
+_NAMES, _MARKS = ", ".join(WRITTEN), ", ".join("?" * len(WRITTEN))
+_INSERT_NEW = f"INSERT INTO {EVENTS.name} ({_NAMES}) VALUES ({_MARKS})"  # noqa: S608 our own names, as below
+_INSERT_UNKNOWN = f"""
+INSERT INTO {EVENTS.name} ({_NAMES}) SELECT {_MARKS}
+WHERE NOT EXISTS (SELECT 1 FROM {EVENTS.name} WHERE id = ? AND source = ?)
+"""  # noqa: S608
+_POSITIONS = "SELECT seq FROM sqlite_sequence WHERE name = ?"
+
+_BESIDE = ("-wal", "-shm")
+_SEEN = "opencqrs_files"  # in the ``info`` of a pooled connection: the files beside the database that it has open
+_RESTART = "or stop this process; the next start uses the file that is there then"
+
+
+class SqliteDialect(Dialect):
+    """SQLite through Python's own driver, with a write-ahead log.
+
+    It does not know what is rare, and would collect and sort a whole log's events of a type to return the first few. So
+    it is held to an index or, by a column that is part of an expression, kept from it.
+    """
+
+    name = "sqlite"
+    driver = "sqlite"
+    mark = "?"
+    quote = ""
+    search_hint = " INDEXED BY {}"
+    unindexed = "+{}"
+    row_lock = "SELECT 1 FROM {} {}"  # the transaction holds the write lock
+    ordered_reads = True
+    replaceable_methods = False
+    reads_foreign_tables = True
+    fix_refused = f"fix {URL_SETTINGS}: it must name an SQLite file, which this user may write"
+    fix_unreachable = f"fix {URL_SETTINGS}: its folder must exist, and this user may read and write there"
+
+    @override
+    def check_url(self, url: URL) -> None:
+        if url.host or url.username or url.password or url.port:
+            fix = "write three slashes before a relative path, sqlite:///events.db, and four before an absolute one"
+            raise EventStoreError("OCQ-301", "the URL of SQLite names a machine, not a file", fix=fix)
+
+    @override
+    def file(self, url: URL) -> FileGuard:
+        return SqliteFile(url.database, self)
+
+    @override
+    def engine(self, url: URL) -> Engine:
+        engine = create_engine(url, connect_args={"timeout": self.patience})
+
+        @event.listens_for(engine, "connect")
+        def _configure(connection: Any, _record: Any) -> None:
+            connection.isolation_level = None  # transactions begin where we say, not where the driver guesses
+            use_write_ahead_log(connection, self.patience)
+
+        event.listen(engine, "begin", _begin)
+        return engine
+
+    @override
+    def adopt(self, engine: Engine) -> None:
+        if not event.contains(engine, "begin", _begin_on_engine_of_others):
+            event.listen(engine, "begin", _begin_on_engine_of_others)
+
+    @override
+    def reading_engine(self, engine: Engine, url: URL | None) -> Engine:
+        return engine.execution_options(**{_READING: True})
+
+    @override
+    def is_outage(self, error: BaseException | None, *, cut: bool) -> bool | None:
+        """Return it whatever ``cut`` says: a connection that is closed was closed by this process."""
+        return _result_code(error) in _AWAY if isinstance(error, sqlite3.Error) else None
+
+    @override
+    def denies(self, error: BaseException | None) -> bool:
+        return False
+
+    @override
+    def is_busy(self, error: BaseException | None) -> bool:
+        return _result_code(error) == sqlite3.SQLITE_BUSY
+
+    @override
+    def adapt(self, table: Table) -> None:
+        if table.name == EVENTS.name:
+            table.c.position.type = Integer()
+            table.kwargs["sqlite_autoincrement"] = True  # no position twice, even after the newest event was deleted
+
+    @override
+    def append_lock(self, database: Database) -> AbstractContextManager[Connection]:
+        return database.writing()
+
+    @override
+    def change_lock(self, database: Database) -> AbstractContextManager[Connection]:
+        return database.writing()
+
+    @override
+    def insert(self, database: Database, connection: Connection, rows: list[Row]) -> int:
+        """Take the events for new ones, which they mostly are: to look for each first takes twice the time.
+
+        What was added before a known one stays: for a savepoint SQLite would write a copy of each page that it changes
+        to a file of its own, and the more events are stored, the more pages there are to change.
+        """
+        before = _given_positions(connection) if len(rows) > 1 else 0
+        try:
+            return connection.exec_driver_sql(_INSERT_NEW, rows).rowcount
+        except IntegrityError:
+            rest = connection.exec_driver_sql(_INSERT_UNKNOWN, [(*row, *row[:2]) for row in rows])
+            return rest.rowcount if len(rows) == 1 else _given_positions(connection) - before
+
+    @override
+    @contextmanager
+    def bulk_loading(self, connection: Connection) -> Iterator[None]:
+        """Hold up to 128 MiB of the database in memory.
+
+        Ids and subjects come in no order, so each event changes a page somewhere in the middle of each of their
+        indexes. By default SQLite holds 2 MiB of pages; the indexes of 100,000 events are larger, and from then on it
+        would read a page and write another one for each event. At the end of the block the memory is free again. There
+        is one writer at a time, so that one such cache is in use for a file, however many processes there are.
+        """
+        before: int = connection.exec_driver_sql("PRAGMA cache_size").scalar_one()
+        page: int = connection.exec_driver_sql("PRAGMA page_size").scalar_one()
+        if (before * page if before >= 0 else -before * _KIBIBYTE) >= _CACHE_BYTES:
+            yield
+            return
+        connection.exec_driver_sql(f"PRAGMA cache_size = {-_CACHE_BYTES // _KIBIBYTE}")
+        try:
+            yield
+        finally:
+            with suppress(DBAPIError):  # then the connection is broken, and what it held gone with it
+                connection.exec_driver_sql(f"PRAGMA cache_size = {before}")
+
+    @override
+    def watch(self, database: Database, look: Look) -> AbstractContextManager[Watch]:
+        return polling(database, look, _change_counter)
+
+    @override
+    def in_transaction(self, driver: Any) -> bool | None:
+        return bool(driver.in_transaction)
+
+    @override
+    def lock_claim(
+        self, database: Database, connection: Connection, group: str, partitions: Sequence[Partition]
+    ) -> None:
+        """Lock nothing: the transaction holds the write lock already."""
+
+
+class SqliteFile(FileGuard):
+    """The turns of the threads that write to a database file, and the file itself. Safe for several threads.
+
+    SQLite does not notice that its file was deleted or that another one was moved over it: it continues with the one
+    that no name leads to any more, and everything that is written there is lost when the process ends. A look takes
+    about a microsecond a file.
+
+    Args:
+        name: The file's name as the database's URL has it.
+        dialect: Says how long a thread waits for its turn.
+    """
+
+    def __init__(self, name: str | None, dialect: Dialect) -> None:
+        self._dialect = dialect
+        self._free = Lock()
+        self._holder: int | None = None
+        self._name = name
+        self._path: Path | None = None
+        self._identity: _Identity | None = None
+        self._beside: tuple[Path, ...] = ()
+        self._lost: Path | None = None  # a file beside it; other connections would not notice that
+
+    @property
+    @override
+    def outlives_connections(self) -> bool:
+        return self._identity is not None  # one in memory does not
+
+    @override
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        """Wait for the turn.
+
+        Raises:
+            NonTransientError: If this thread has it already.
+            sqlalchemy.exc.TimeoutError: If another thread keeps it too long.
+        """
+        if self._holder == get_ident():
+            msg = "a transaction is open on this thread already: write through its connection or session"
+            raise NonTransientError(msg)
+        if not self._free.acquire(timeout=self._dialect.patience):
+            msg = f"another thread has been writing for {self._dialect.patience:g} seconds"
+            raise exc.TimeoutError(msg)
+        with self._held():
+            yield
+
+    @override
+    @contextmanager
+    def quiet(self) -> Iterator[None]:
+        """Wait for the turn, but not for long; a thread that has it already, or does not get it, reads all the same.
+
+        SQLite's driver releases the interpreter at each row and each statement, so two busy threads would hand it to
+        and fro, and both take twice the time.
+        """
+        if self._holder == get_ident() or not self._free.acquire(timeout=_QUIET_SECONDS):
+            yield
+            return
+        with self._held():
+            yield
+
+    @override
+    def follow(self, connection: Connection) -> None:
+        if self._name is None or self._identity is not None:
+            return
+        resolved = _main_file(connection)
+        # By its own name, a link that leads to another file later is noticed, too.
+        self._path = Path(resolved if self._name.startswith("file:") else self._name).absolute()
+        self._beside = tuple(Path(resolved + suffix) for suffix in _BESIDE)
+        self._identity = _identity_of(self._path) if resolved else None
+        if self._identity is None:  # a database in memory, which may have a name all the same
+            self._name = None
+
+    @override
+    def check(self, connection: Connection | None = None) -> None:
+        """Raise if the file is not in its place.
+
+        Args:
+            connection: A connection that has read something; then the files beside it are looked at as well. They
+                stay the same for as long as it is open.
+
+        Raises:
+            DatabaseFileGoneError: OCQ-342, if no file is there.
+            DatabaseFileError: OCQ-342, if another file is there, or a file beside it is gone or another one.
+        """
+        if self._path is None or self._identity is None:
+            return
+        try:
+            found = _identity_of(self._path)
+        except OSError:  # the database meets it as well, and explains it
+            return
+        if found is None:
+            what = "the file of the SQLite database was deleted or moved away while it is in use"
+            raise DatabaseFileGoneError("OCQ-342", what, str(self._path), f"put the file back, {_RESTART}")
+        if self._lost is not None:
+            raise _lost(self._lost)
+        if found != self._identity:
+            what = "another file is in the place of the SQLite database that is in use"
+            raise DatabaseFileError("OCQ-342", what, str(self._path), f"put back the file that was there, {_RESTART}")
+        if connection is not None:
+            self._check_beside(connection)
+
+    @override
+    @contextmanager
+    def checked(self, connection: Connection) -> Iterator[None]:
+        try:
+            yield
+        except DBAPIError:
+            self.check(connection)
+            raise
+        self.check(connection)
+
+    @override
+    def forget(self) -> None:
+        self._path = self._identity = self._lost = None
+
+    @contextmanager
+    def _held(self) -> Iterator[None]:
+        self._holder = get_ident()
+        try:
+            yield
+        finally:
+            self._holder = None
+            self._free.release()
+
+    def _check_beside(self, connection: Connection) -> None:
+        seen: dict[Path, _Identity | None] = connection.info.setdefault(_SEEN, {})
+        for path in self._beside:
+            found = _identity_of(path)
+            known = seen.get(path)
+            if known is None:
+                seen[path] = found
+            elif found != known:
+                self._lost = path
+                raise _lost(path)
+
+
+_Identity = tuple[int, int]
+
+
+def _identity_of(path: Path) -> _Identity | None:
+    try:
+        found = path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return found.st_dev, found.st_ino
+
+
+def _lost(path: Path) -> DatabaseFileError:
+    what = "a file that belongs to the SQLite database was deleted or replaced while it is in use"
+    fix = "stop all processes that use the database, then start again"
+    return DatabaseFileError("OCQ-342", what, str(path), fix)
+
+
+def _main_file(connection: Connection) -> str:
+    driver: Any = connection.connection.dbapi_connection
+    return str(driver.execute("PRAGMA database_list").fetchone()[2])
+
+
+def _change_counter(connection: Connection) -> Callable[[], int] | None:
+    """Return what counts the changes that other connections make to the file; ``None`` in memory."""
+    name = _main_file(connection)
+    driver: Any = connection.connection.dbapi_connection
+    return (lambda: int(driver.execute("PRAGMA data_version").fetchone()[0])) if name and Path(name).exists() else None
+
+
+def _given_positions(connection: Connection) -> int:
+    """Return how many positions SQLite has given so far; an event that is left out uses up none."""
+    return connection.exec_driver_sql(_POSITIONS, (EVENTS.name,)).scalar() or 0
+
+
+def _result_code(error: BaseException | None) -> int:
+    return int(getattr(error, "sqlite_errorcode", 0)) & 0xFF
+
+
+def use_write_ahead_log(connection: sqlite3.Connection, patience: float) -> None:
+    """Switch the journal mode; for this SQLite does not wait by itself when another process is switching too."""
+    until = time.monotonic() + patience
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode=WAL")
+        except sqlite3.OperationalError as error:
+            if _result_code(error) != sqlite3.SQLITE_BUSY or time.monotonic() >= until:
+                raise
+            time.sleep(_PAUSE_SECONDS)
+        else:
+            return
+
+
+def _begin_on_engine_of_others(connection: Connection) -> None:
+    """Begin a transaction; the engine's pool may hold connections from before we knew it, so each is looked at."""
+    driver: Any = connection.connection.dbapi_connection
+    if driver.in_transaction:  # begun by a listener of the engine's maker, which knows no writers
+        driver.rollback()
+    if "opencqrs" not in connection.info:
+        connection.info["opencqrs"] = True
+        driver.isolation_level = None
+        driver.execute(f"PRAGMA busy_timeout={SqliteDialect.patience * 1000:.0f}")
+        use_write_ahead_log(driver, SqliteDialect.patience)
+    _begin(connection)
+
+
+def _begin(connection: Connection) -> None:
+    patience = connection.info.pop(WRITING, None)
+    if connection.get_execution_options().get(_READING, False):
+        return
+    usual = SqliteDialect.patience
+    if patience in (None, usual):
+        connection.exec_driver_sql("BEGIN" if patience is None else "BEGIN IMMEDIATE")
+        return
+    connection.exec_driver_sql(f"PRAGMA busy_timeout={patience * 1000:.0f}")
+    try:
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
+    finally:
+        connection.exec_driver_sql(f"PRAGMA busy_timeout={usual * 1000:.0f}")
+
+
+register(SqliteDialect())

@@ -1,0 +1,221 @@
+"""The tables of this package: created at first use, and brought forward when an older package has made them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, cast
+
+from sqlalchemy import BigInteger, Column, Connection, Integer, MetaData, Table, Text, UniqueConstraint, inspect, select
+from sqlalchemy.exc import DBAPIError
+
+from opencqrs_py.adapters.sql.connections import reason_of
+from opencqrs_py.errors import EventStoreError
+
+if TYPE_CHECKING:
+    from opencqrs_py.adapters.sql.database import Database
+    from opencqrs_py.adapters.sql.dialect import Dialect
+
+_metadata = MetaData()
+
+SCHEMA = Table(
+    "opencqrs_schema",
+    _metadata,
+    Column("table_name", Text, primary_key=True),
+    Column("version", Integer, nullable=False),
+)
+
+EVENTS = Table(
+    "opencqrs_events",
+    _metadata,
+    Column("position", BigInteger, primary_key=True, autoincrement=True),
+    Column("id", Text, nullable=False),
+    Column("source", Text, nullable=False),
+    Column("subject", Text, nullable=False),
+    Column("type", Text, nullable=False),
+    Column("time", Text),  # as it was sent
+    Column("content_type", Text, nullable=False),
+    Column("payload", Text),  # the data as JSON
+    Column("extensions", Text),  # all other attributes as one JSON object
+    Column("time_us", BigInteger),  # ``time`` in microseconds since 1970, to search by
+    UniqueConstraint("source", "id", name="opencqrs_events_source_id"),
+)
+
+WRITTEN = tuple(str(column.name) for column in EVENTS.columns)[1:]
+"""The columns that an append fills."""
+
+PROGRESS = Table(
+    "opencqrs_progress",
+    _metadata,
+    Column("group_name", Text, primary_key=True),
+    Column("modulus", BigInteger, primary_key=True, autoincrement=False),
+    Column("residue", BigInteger, primary_key=True, autoincrement=False),
+    Column("position", BigInteger, nullable=False),
+    Column("epoch", BigInteger, nullable=False),  # grows with each claim; fences out earlier owners
+    Column("owner", Text, nullable=False),
+    Column("state", Text, nullable=False),
+    Column("attempt", Integer, nullable=False),
+    Column("error", Text, nullable=False),
+    Column("next_attempt_at", Text),
+    Column("updated_at", Text, nullable=False),
+    Column("log_fingerprint", Text),  # the newest event at or below the position; NULL: not known, and not checked
+    Column("failure", Text),  # of the event that holds the partition up, as JSON
+    Column("connection_id", BigInteger),  # MariaDB: of the transaction that is open, for a claim by another process
+)
+
+SKIPPED = Table(
+    "opencqrs_skipped",
+    _metadata,
+    Column("group_name", Text, primary_key=True),
+    Column("position", BigInteger, primary_key=True, autoincrement=False),
+    Column("modulus", BigInteger, primary_key=True, autoincrement=False),
+    Column("residue", BigInteger, primary_key=True, autoincrement=False),
+    Column("event_id", Text, nullable=False),
+    Column("event_source", Text, nullable=False),
+    Column("subject", Text, nullable=False),
+    Column("event_type", Text, nullable=False),
+    Column("attempts", Integer, nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("skipped_at", Text, nullable=False),
+)
+
+
+@lru_cache
+def adapted(table: Table, dialect: Dialect, schema: str | None) -> Table:
+    """Return one of our tables as a database has it, in a schema or, if that is ``None``, where connections begin."""
+    copy = table.to_metadata(MetaData(), schema=cast("Any", schema))
+    dialect.adapt(copy)
+    return copy
+
+
+class SchemaError(EventStoreError):
+    """Our tables cannot be in the schema that is set (OCQ-321, OCQ-322)."""
+
+
+def prepare(database: Database, table: Table) -> None:
+    """See that ``table`` is there in the version that this package knows; harmless when several processes do it.
+
+    If it is, that takes one statement and waits for no writer.
+
+    Raises:
+        EventStoreError: OCQ-304, if the database's user may not read or create it; OCQ-311, if a newer package has
+            changed the table; OCQ-312, if MariaDB does not let us create the trigger that all who add events need, or
+            alter the table; OCQ-323, if the schema is missing and the user may not create it.
+    """
+    version = _recorded(database, table)
+    newest = 1 + len(_STEPS.get(table.name, ()))
+    if version is None or version < newest:
+        version = _bring_forward(database, table)
+    if version > newest:
+        what = f"the table {table.name} has version {version}, and this package knows versions up to {newest}"
+        raise EventStoreError("OCQ-311", what, database.label, "update it: pip install --upgrade opencqrs-py")
+
+
+def _recorded(database: Database, table: Table) -> int | None:
+    try:
+        with database.reading() as connection:
+            return _version(database, connection, table)
+    except DBAPIError as error:
+        if database.is_outage(error):
+            raise
+        return None  # nothing of ours is there yet, most likely; else the next statement meets the same error
+
+
+def _version(database: Database, connection: Connection, table: Table) -> int | None:
+    versions = database.table(SCHEMA).c
+    return connection.execute(select(versions.version).where(versions.table_name == table.name)).scalar()
+
+
+def _bring_forward(database: Database, table: Table) -> int:
+    """Take the steps that are missing, and record the version.
+
+    It is one transaction, but not on MariaDB: there each statement counts at once. What was broken off half-way is
+    done again there, so every step leaves alone what it finds done.
+    """
+    with database.explained(), database.dialect.change_lock(database) as connection:
+        _create_schema(database, connection)
+        versions = database.table(SCHEMA)
+        versions.create(connection, checkfirst=True)
+        recorded = _version(database, connection, table)
+        version = recorded or _create(database, connection, table)
+        for step in _STEPS.get(table.name, ())[version - 1 :]:
+            _take_step(database, connection, step)
+            version += 1
+        if recorded is None:
+            connection.execute(versions.insert().values(table_name=table.name, version=version))
+        else:
+            connection.execute(versions.update().where(versions.c.table_name == table.name).values(version=version))
+        return version
+
+
+def _create_schema(database: Database, connection: Connection) -> None:
+    dialect, schema = database.dialect, database.schema
+    if schema is None or connection.exec_driver_sql(dialect.find_schema, (schema,)).first() is not None:
+        return
+    statement = f"{dialect.create_schema} {database.prefix[:-1]}"
+    try:
+        connection.exec_driver_sql(statement)
+    except DBAPIError as error:
+        if not dialect.denies(error.orig):
+            raise
+        missing = f"the {dialect.schema_word} '{schema}' for our tables is missing"
+        what = f"{missing} and cannot be created ({reason_of(error)})"
+        fix = f"let an administrator run {statement}, and grant all on it to the user; or correct database.schema"
+        raise EventStoreError("OCQ-323", what, database.label, fix) from None
+
+
+def _create(database: Database, connection: Connection, table: Table) -> int:
+    """Create the table, unless it is there from a time before versions were recorded."""
+    database.dialect.create(database, connection, table)
+    return 1
+
+
+Step = Callable[["Database", Connection], None]
+
+
+def _take_step(database: Database, connection: Connection, step: Step) -> None:
+    try:
+        step(database, connection)
+    except DBAPIError as error:
+        fix = database.dialect.step_fix(error.orig)
+        if not fix:
+            raise
+        what = f"the table {EVENTS.name} cannot be completed ({reason_of(error)})"
+        raise EventStoreError("OCQ-312", what, database.label, fix) from None
+
+
+def _search_events(database: Database, connection: Connection) -> None:
+    """Version 2 of the event store: rare subjects and types are found quickly."""
+    dialect, table = database.dialect, database.prefix + EVENTS.name
+    for name in ("subject", "type"):
+        key = dialect.index_key.format(name)
+        connection.exec_driver_sql(f"{dialect.create_index} {EVENTS.name}_{name} ON {table} ({key})")
+
+
+def _serialise_events(database: Database, connection: Connection) -> None:
+    """Version 3 of the event store: on servers all programs that add events take the append lock."""
+    _send(connection, database.dialect.turn_statements(database))
+
+
+def _order_identities(database: Database, connection: Connection) -> None:
+    """Version 4 of the event store: on MariaDB ids in order are kept in order, as they are on the others."""
+    _send(connection, database.dialect.order_statements(database, connection))
+
+
+def _record_failures(database: Database, connection: Connection) -> None:
+    """Version 2 of the progress: it holds the log's fingerprint, the failure in hand, and the open transaction."""
+    there = {column["name"] for column in inspect(connection).get_columns(PROGRESS.name, database.schema)}
+    added = (("log_fingerprint", "TEXT"), ("failure", "TEXT"), ("connection_id", "BIGINT"))
+    table = database.prefix + PROGRESS.name
+    _send(connection, [f"ALTER TABLE {table} ADD COLUMN {name} {kind}" for name, kind in added if name not in there])
+
+
+def _send(connection: Connection, statements: Iterable[str]) -> None:
+    for statement in statements:
+        connection.exec_driver_sql(statement)
+
+
+_STEPS: dict[str, tuple[Step, ...]] = {
+    EVENTS.name: (_search_events, _serialise_events, _order_identities),
+    PROGRESS.name: (_record_failures,),
+}
