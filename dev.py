@@ -15,14 +15,29 @@ once. With -v the output of the set-up is shown. Python 3.11 or newer and a netw
 # Only the standard library, as nothing else is there yet; and nothing that Python 3.6 cannot read, so that an
 # old Python gets as far as the message about itself.
 
+import os
+import signal
+import sys
+
+INTERRUPTED = 130
+
+
+def end_at_once(_number: int, _frame: object) -> None:
+    """End by Ctrl-C or SIGTERM while nothing is started yet."""
+    os.write(2, b"\ndev.py: interrupted\n")
+    os._exit(INTERRUPTED)
+
+
+if __name__ == "__main__":
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, end_at_once)
+
+# ruff: noqa: E402 - the others take a while to import
 import hashlib
 import importlib.util
 import json
-import os
 import shutil
-import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -129,7 +144,7 @@ def main(typed: "list[str]") -> int:
         return 1
     except KeyboardInterrupt:
         print("\ndev.py: interrupted", file=sys.stderr)
-        return 130
+        return INTERRUPTED
 
 
 def parse(typed: "list[str]") -> Request:
@@ -367,7 +382,9 @@ def set_up(label: str, command: "list[str]", *, verbose: bool) -> None:
 def start_quietly(command: "list[str]", output: "BinaryIO | None") -> "subprocess.Popen[bytes]":
     """Start a program that asks nothing, and installs nothing outside .venv whatever pip's settings say."""
     environ = {**os.environ, "PIP_USER": "0"}
-    return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environ)
+    group = None if os.name == "nt" else 0  # of its own: Ctrl-C reaches only us, who end all of it
+    quiet = subprocess.DEVNULL
+    return subprocess.Popen(command, stdin=quiet, stdout=output, stderr=output, env=environ, process_group=group)
 
 
 def wait(process: "subprocess.Popen[bytes]", ticker: str) -> int:
@@ -380,9 +397,20 @@ def wait(process: "subprocess.Popen[bytes]", ticker: str) -> int:
             if ticker:
                 print(f"{ticker} {time.monotonic() - begin:.0f} s", end="", flush=True)
         except KeyboardInterrupt:
-            process.terminate()
-            process.wait()
+            end(process)
             raise
+
+
+def end(process: "subprocess.Popen[bytes]") -> None:
+    """End a program that was started quietly, with the programs that it has started: within a second."""
+    numbers = [signal.SIGTERM] if os.name == "nt" else [signal.SIGTERM, signal.SIGKILL]
+    for number in numbers:
+        process.send_signal(number) if os.name == "nt" else os.killpg(process.pid, number)
+        try:
+            process.wait(timeout=1)
+            break
+        except subprocess.TimeoutExpired:
+            continue
 
 
 def set_up_failure(label: str, output: str) -> str:
@@ -396,4 +424,9 @@ def set_up_failure(label: str, output: str) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    code = main(sys.argv[1:])
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)  # what is left is to leave
+    sys.exit(code)

@@ -409,8 +409,23 @@ class TestSteps:
         assert len(lines) == 3
 
     @pytest.mark.skipif(os.name == "nt", reason="signals")
+    @pytest.mark.parametrize("sent", ["SIGINT", "SIGTERM"])
+    def test_an_interrupt_while_python_imports_is_one_line(self, sent: str, tmp_path: Path) -> None:
+        slow = f"import os, signal, time\nos.kill(os.getpid(), signal.{sent})\ntime.sleep(60)\n"
+        (tmp_path / "hashlib.py").write_text(slow)
+
+        done = subprocess.run(
+            [sys.executable, ROOT / "dev.py"],
+            env={**os.environ, "PYTHONPATH": str(tmp_path)},
+            capture_output=True,
+            check=False,
+        )
+
+        assert (done.returncode, done.stderr) == (130, b"\ndev.py: interrupted\n")
+
+    @pytest.mark.skipif(os.name == "nt", reason="signals")
     def test_ctrl_c_ends_the_program_of_a_step(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+        process = dev.start_quietly(["sh", "-c", "sleep 60 & wait"], None)
         waited = process.wait
         answers = iter([KeyboardInterrupt()])
 
