@@ -1,8 +1,9 @@
 """A state machine that writes projects, and compares which handlers ran with what was decorated.
 
 Group names in several spellings, given as literals, constants, enums and texts put together; functions, overloads,
-loops, factories, classes, wrappers; files, packages, folders with and without ``__init__.py``, copies. After each
-change a run either calls every decorated handler once for each event, or it is refused with a message.
+loops, factories, classes, wrappers; files, packages, folders with and without ``__init__.py``, copies. Each project
+begins with every kind of handler. After each change a run either calls every decorated handler once for each event,
+or it is refused with a message.
 
 ``OPENCQRS_TEST_EXAMPLES=500`` tries more of them than the few of every day.
 """
@@ -60,6 +61,15 @@ def logged(function):
     def wrapper(*args, **kwargs):
         return function(*args, **kwargs)
     return wrapper
+
+def marking(token):
+    def decorate(function):
+        @functools.wraps(function)
+        def wrapper(*args, **kwargs):
+            note(token)
+            return function(*args, **kwargs)
+        return wrapper
+    return decorate
 """
 )
 
@@ -122,7 +132,80 @@ PIECES: dict[str, tuple[str, list[str]]] = {
         "@event_handling({g})\ndef on(event: Happened_{t}) -> None: note('{t}')",
         ["{t}"],
     ),
+    "slotted event class": (
+        "@dataclass(slots=True)\n@event_type('machine.happened.v1')\nclass Slotted_{t}: ...\n"
+        "@event_handling({g})\ndef on(event: Slotted_{t}) -> None: note('{t}' + type(event).__name__)",
+        ["{t}Slotted_{t}"],
+    ),
+    "slotted class": (
+        "@dataclass(slots=True)\n@event_handling({g})\nclass Slotted:\n    made: bool = True\n"
+        "    @event_handling\n    def on(self, raw: Event) -> None: note('{t}' * self.made)",
+        ["{t}"],
+    ),
+    "classes of one name": (
+        "for letter in 'ab':\n    @event_handling({g})\n    class Handlers:\n        letter = letter\n"
+        "        @event_handling\n        def on(self, raw: Event) -> None: note('{t}' + self.letter)",
+        ["{t}a", "{t}b"],
+    ),
+    "class of a factory": (
+        "def made_{t}(letter):\n    @event_handling({g})\n    class Handlers:\n"
+        "        @event_handling\n        def on(self, raw: Event) -> None: note('{t}' + letter)\n"
+        "made_{t}('a')\nmade_{t}('b')",
+        ["{t}a", "{t}b"],
+    ),
+    "decorated for other types": (
+        "@event_handling({g}, types=['machine.*'])\n@event_handling({g}, types=['machine.happened.*'])\n"
+        "def on(raw: Event) -> None: note('{t}')",
+        ["{t}"] * 2,
+    ),
+    "decorated later": (
+        "def on_{t}(raw: Event) -> None: note('{t}')\nlater_{t} = event_handling({g})(on_{t})",
+        ["{t}"],
+    ),
+    "second name": (
+        "@event_handling({g})\ndef on_{t}(raw: Event) -> None: note('{t}')\nagain_{t} = on = on_{t}",
+        ["{t}"],
+    ),
+    "deleted name": ("@event_handling({g})\ndef gone(raw: Event) -> None: note('{t}')\ndel gone", ["{t}"]),
+    "wrapped overloads": (
+        "from machine_library import logged\n"
+        "@logged\n@event_handling({g})\ndef on(raw: Event) -> None: note('{t}a')\n"
+        "@event_handling({g})\n@logged\ndef on(raw: Event) -> None: note('{t}b')",
+        ["{t}a", "{t}b"],
+    ),
+    "changed by its wrapper": (
+        "from machine_library import marking\n"
+        "@marking('{t}')\n@event_handling({g})\ndef on_{t}(raw: Event) -> None: ...",
+        ["{t}"],
+    ),
+    "wrapped method": (
+        "from machine_library import logged\n@event_handling({g})\nclass Handlers:\n"
+        "    @logged\n    @event_handling\n    def on(self, raw: Event) -> None: note('{t}a')\n"
+        "    @classmethod\n    @event_handling\n    def other(cls, raw: Event) -> None: note('{t}b')",
+        ["{t}a", "{t}b"],
+    ),
+    "overridden method": (
+        "class Base_{t}:\n    @event_handling({g})\n    def on(self, raw: Event) -> None: note('{t}a')\n"
+        "class Derived_{t}(Base_{t}):\n    def on(self, raw: Event) -> None: note('{t}b')",
+        ["{t}a", "{t}b"],
+    ),
     "start": ("@on_start({g})\ndef prepare() -> None: note('{t}')", ["{t}"]),
+}
+# What is refused, whatever stands beside it.
+REFUSED = {
+    "decorated twice": "@event_handling({g})\n@event_handling({g})\ndef on(raw: Event) -> None: ...",
+    "hidden by a wrapper": (
+        "@lambda function: lambda raw: function(raw)\n@event_handling({g})\ndef on_{t}(raw: Event) -> None: ..."
+    ),
+    "class that no name holds": (
+        "class Lost:\n    @event_handling({g})\n    def on(self, raw: Event) -> None: ...\ndel Lost"
+    ),
+    "class without handlers": "@event_handling({g})\nclass Empty: ...",
+    "no group": "@event_handling\ndef on(raw: Event) -> None: ...",
+    "start of a method": "class Starting_{t}:\n    @on_start({g})\n    def on(self) -> None: ...",
+    "start without handlers": "@on_start('machine-unknown')\ndef prepare() -> None: ...",
+    "program that ends": "@event_handling({g})\ndef on(raw: Event) -> None: ...\nraise SystemExit(0)",
+    "import of nothing": "import machine_nothing\n@event_handling({g})\ndef on(raw: Event) -> None: ...",
 }
 # How a group is named: what is written before, and the expression; {head} and {tail} together are the name.
 GROUPS = {
@@ -163,7 +246,8 @@ class Piece:
     def written(self) -> str:
         values = {"t": self.number, "n": self.group, "head": self.group[:1], "tail": self.group[1:]}
         before, expression = (text.format(**values) for text in GROUPS[self.style])
-        return before + PIECES[self.kind][0].format(g=expression, t=self.number)
+        source = REFUSED.get(self.kind) or PIECES[self.kind][0]
+        return before + source.format(g=expression, t=self.number)
 
     @property
     def notes(self) -> list[str]:
@@ -224,6 +308,8 @@ class ProjectMachine(RuleBasedStateMachine):
                 self.environ[f"OPENCQRS_EVENTHANDLING_GROUPS_{name}_LIFECYCLE_PARTITIONS"] = "2"
             self.partitions[canonical(group)] = 2 if how else 1
         (self.folder / "application.yaml").write_text("\n".join(lines) + "\n")
+        for kind in PIECES:
+            self.add(data, data.draw(st.sampled_from(PLACES[:-2]), label=f"place of {kind}"), kind)
 
     @rule(data=st.data(), place=st.sampled_from(PLACES), kind=st.sampled_from(list(PIECES)))
     def add(self, data: st.DataObject, place: str, kind: str) -> None:
@@ -250,6 +336,22 @@ class ProjectMachine(RuleBasedStateMachine):
     def remove(self, data: st.DataObject) -> None:
         """Remove a file."""
         del self.files[data.draw(st.sampled_from(sorted(self.files)), label="file")]
+
+    @precondition(lambda self: self.files and not self._wrong())
+    @rule(data=st.data(), place=st.sampled_from(PLACES[:-2]), kind=st.sampled_from(list(REFUSED)))
+    def add_what_is_refused(self, data: st.DataObject, place: str, kind: str) -> None:
+        """Add lines that are refused, run, and take them away again."""
+        before = dict(self.files)
+        group = data.draw(st.sampled_from([piece.group for piece in self._pieces() if piece.kind != "start"]))
+        refused = File((Piece(kind, group, "literal", next(self.numbers)),))
+        pieces = (*self.files[place].pieces, *refused.pieces) if place in self.files else refused.pieces
+        self.files[place] = File(pieces)
+        self._write()
+        with pytest.raises(OpenCqrsError, match=r"OCQ-"):
+            self._ran()
+        self._forget()
+        self.noted.clear()
+        self.files = before
 
     @precondition(lambda self: self.files)
     @invariant()

@@ -32,6 +32,7 @@ from opencqrs_py import (
     around_handler,
     event_handling,
     event_type,
+    on_start,
     upcaster,
 )
 
@@ -349,6 +350,17 @@ class Methods:
 
 
 HANDLERS["becomes-method"] = [Methods().take]
+
+
+CUT = dict.fromkeys(("mysql", "mariadb"), "KILL CONNECTION_ID()")
+CUT["postgresql"] = "SELECT pg_terminate_backend(pg_backend_pid())"
+
+
+@on_start("becomes-method")
+def prepare(connection: Connection) -> None:
+    """Lose the connection the first time, as if the server had gone."""
+    if connection.dialect.name in CUT and first("prepare"):
+        connection.execute(text(CUT[connection.dialect.name]))
 
 
 class Parts(containers.DeclarativeContainer):
