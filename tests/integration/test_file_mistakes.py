@@ -49,9 +49,10 @@ def events(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def application(tmp_path: Path, handlers: ModuleType) -> Callable[..., Application]:
-    def made(url: str = "file:events/") -> Application:
+    def made(url: str = "file:events/", engine: str = "thread") -> Application:
         settings = {
-            "event-handling.standard.processing.engine": "thread",
+            "spark.master": "local[1]",
+            "event-handling.standard.processing.engine": engine,
             "event-store.url": url,
             "database.url": "sqlite:///read.db",
         }
@@ -128,17 +129,19 @@ def replace(events: Path) -> None:
     put(events / "1.ndjson", *range(10, 15))
 
 
-@pytest.mark.parametrize(
-    "change", [remove_oldest, insert, copy_and_truncate, rename_to_the_end, replace], ids=lambda one: one.__name__
-)
-def test_files_that_were_changed_between_two_runs_are_refused(tmp_path, events, application, change) -> None:
+CHANGES = [(change, "thread") for change in (remove_oldest, insert, copy_and_truncate, rename_to_the_end, replace)]
+CHANGES += [pytest.param(insert, "spark", marks=pytest.mark.spark)]
+
+
+@pytest.mark.parametrize(("change", "engine"), CHANGES)
+def test_files_that_were_changed_between_two_runs_are_refused(tmp_path, events, application, change, engine) -> None:
     put(events / "1.ndjson", *range(20, 25))
     put(events / "2.ndjson", *range(25, 30))
-    assert not application().run(until_caught_up=True).failed
+    assert not application(engine=engine).run(until_caught_up=True).failed
     change(events)
     for _ in range(2):
         with pytest.raises(EventStoreError, match="OCQ-316"):
-            application().run(until_caught_up=True)
+            application(engine=engine).run(until_caught_up=True)
     assert seen(tmp_path) == [str(number) for number in range(20, 30)]
 
 

@@ -15,13 +15,14 @@ import shutil
 import sys
 import tempfile
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from types import ModuleType
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -178,6 +179,11 @@ PIECES: dict[str, tuple[str, list[str]]] = {
         "@marking('{t}')\n@event_handling({g})\ndef on_{t}(raw: Event) -> None: ...",
         ["{t}"],
     ),
+    "wrapped again": (
+        "from machine_library import marking\n@event_handling({g})\ndef on_{t}(raw: Event) -> None: ...\n"
+        "once_{t} = marking('{t}a')(on_{t})\non_{t} = marking('{t}b')(once_{t})",
+        ["{t}a", "{t}b"],
+    ),
     "wrapped method": (
         "from machine_library import logged\n@event_handling({g})\nclass Handlers:\n"
         "    @logged\n    @event_handling\n    def on(self, raw: Event) -> None: note('{t}a')\n"
@@ -234,6 +240,9 @@ PLACES = [
 ]
 
 
+COPY = "machine_space/copy.py"
+
+
 @dataclass(frozen=True)
 class Piece:
     """A few lines of a file."""
@@ -265,6 +274,10 @@ class File:
         return (
             PRELUDE + "\n".join(piece.written() for piece in self.pieces) + ("\nEDITED = 1\n" if self.edited else "\n")
         )
+
+    @property
+    def kinds(self) -> set[str]:
+        return {piece.kind for piece in self.pieces}
 
     @property
     def handles(self) -> bool:
@@ -310,6 +323,8 @@ class ProjectMachine(RuleBasedStateMachine):
         (self.folder / "application.yaml").write_text("\n".join(lines) + "\n")
         for kind in PIECES:
             self.add(data, data.draw(st.sampled_from(PLACES[:-2]), label=f"place of {kind}"), kind)
+        for changed in self._collisions():
+            self._refuse(changed)
 
     @rule(data=st.data(), place=st.sampled_from(PLACES), kind=st.sampled_from(list(PIECES)))
     def add(self, data: st.DataObject, place: str, kind: str) -> None:
@@ -341,17 +356,34 @@ class ProjectMachine(RuleBasedStateMachine):
     @rule(data=st.data(), place=st.sampled_from(PLACES[:-2]), kind=st.sampled_from(list(REFUSED)))
     def add_what_is_refused(self, data: st.DataObject, place: str, kind: str) -> None:
         """Add lines that are refused, run, and take them away again."""
-        before = dict(self.files)
         group = data.draw(st.sampled_from([piece.group for piece in self._pieces() if piece.kind != "start"]))
-        refused = File((Piece(kind, group, "literal", next(self.numbers)),))
-        pieces = (*self.files[place].pieces, *refused.pieces) if place in self.files else refused.pieces
-        self.files[place] = File(pieces)
+        self._refuse({place: self._with(place, kind, group)})
+
+    def _refuse(self, changed: dict[str, File]) -> None:
+        """Run the project with some files changed, which must be refused, and change them back."""
+        before = dict(self.files)
+        self.files.update(changed)
         self._write()
-        with pytest.raises(OpenCqrsError, match=r"OCQ-"):
+        with pytest.raises(OpenCqrsError, match="OCQ-"):
             self._ran()
         self._forget()
         self.noted.clear()
         self.files = before
+
+    def _collisions(self) -> Iterator[dict[str, File]]:
+        """Yield changes by which two things have one name."""
+        used = {piece.group for piece in self._pieces() if piece.kind != "start"}
+        place, of_class = next((p, file) for p, file in self.files.items() if "event class" in file.kinds)
+        group = min(used)
+        other = next(name for name in _SPELLED if canonical(name) == canonical(group) and name != group)
+        yield {place: self._with(place, "function", other)}
+        yield {COPY: of_class}
+        yield {COPY: File(of_class.pieces, edited=True)}
+        yield {name: self._with(name, "function", group) for name in ("machine_one.py", "src/machine_one.py")}
+
+    def _with(self, place: str, kind: str, group: str) -> File:
+        there = self.files[place].pieces if place in self.files else ()
+        return File((*there, Piece(kind, group, "literal", next(self.numbers))))
 
     @precondition(lambda self: self.files)
     @invariant()
@@ -401,7 +433,7 @@ class ProjectMachine(RuleBasedStateMachine):
         """Return what is wrong with the project, empty if nothing is."""
         handled = {piece.group for piece in self._pieces() if piece.kind != "start"}
         contents = Counter(file.written() for file in self.files.values() if file.handles)
-        classes = Counter(piece.number for piece in self._pieces() if piece.kind == "event class")
+        classes = Counter(piece.number for piece in self._pieces() if piece.kind.endswith("event class"))
         wrong = {
             "no handler": not handled,
             "two spellings": len(handled) != len({canonical(name) for name in handled}),
@@ -423,12 +455,13 @@ class ProjectMachine(RuleBasedStateMachine):
         for piece in self._pieces():
             times = 1 if piece.kind == "start" else self.events - self.done.get(canonical(piece.group), 0)
             expected.update(piece.notes * times)
-        assert self.noted == expected
+        wrong = [p for p in self._pieces() if any(self.noted[note] != expected[note] for note in p.notes)]
+        assert self.noted == expected, f"called too often or too seldom: {wrong}"
         self.progress.update({canonical(name): name for name in handled})
         self.done.update({canonical(name): self.events for name in handled})
 
     def _write(self) -> None:
-        for place in [*PLACES, "machine_library.py", "machine_pack/__init__.py"]:
+        for place in [*PLACES, COPY, "machine_library.py", "machine_pack/__init__.py"]:
             (self.folder / place).unlink(missing_ok=True)
         for place, file in self.files.items():
             (self.folder / place).parent.mkdir(parents=True, exist_ok=True)
@@ -454,6 +487,7 @@ def test_every_decorated_handler_runs_or_a_message_says_why_not(monkeypatch: pyt
             max_examples=EXAMPLES,
             stateful_step_count=6,
             deadline=None,
+            phases=[Phase.reuse, Phase.generate],  # a failure names the pieces; to shrink a project takes minutes
             suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
         ),
     )

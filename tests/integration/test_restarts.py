@@ -108,9 +108,12 @@ class Project:
     params=[
         pytest.param("sqlite_url", id="sqlite"),
         pytest.param("postgresql_url", id="postgresql", marks=pytest.mark.postgresql),
+        pytest.param("mariadb", id="mariadb", marks=pytest.mark.mariadb),
     ]
 )
-def url(request: pytest.FixtureRequest) -> str:
+def url(request: pytest.FixtureRequest, fresh_url: Callable[[str], str]) -> str:
+    if request.param == "mariadb":
+        return fresh_url("mariadb")
     found: str = request.getfixturevalue(request.param)
     return found
 
