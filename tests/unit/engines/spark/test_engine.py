@@ -78,6 +78,8 @@ class Context:
 class Sessions:
     """Sessions with that context."""
 
+    will_start = ""
+
     def __init__(self, context: Context) -> None:
         self.context = context
         self.gone = False
