@@ -5,18 +5,23 @@ It offers kebab-case names, and accepts what the loader accepts: other spellings
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-from pydantic import TypeAdapter
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
+from typing_extensions import override
 
 from opencqrs_py.config.choices import SYNONYMS
-from opencqrs_py.config.keys import PREFIX, Index, Kind, Setting, index_of, kebab
+from opencqrs_py.config.keys import PREFIX, Kind, index_of, kebab
 from opencqrs_py.config.settings import Settings
 from opencqrs_py.config.value_types import written
 
 if TYPE_CHECKING:
-    pass
+    from pydantic_core import core_schema
 
+    from opencqrs_py.config.keys import Setting
+
+_MODEL = "x-model"
+_REFERENCE = "#/definitions/{model}"
 _DEFINITIONS = {
     "placeholder": {"type": "string", "pattern": r"\$\{"},
     "text": {"type": ["string", "number", "boolean", "null"]},
@@ -35,63 +40,83 @@ def json_schema(settings_class: type[Settings] = Settings) -> dict[str, Any]:
     Args:
         settings_class: Class of the settings, for users who add sections.
     """
-    writer = _Writer()
-    whole = writer.section(index_of(settings_class), index_of(settings_class).root)
+    whole = settings_class.model_json_schema(ref_template=_REFERENCE, schema_generator=_SettingsSchema)
+    generated = {**whole.pop("$defs", {}), settings_class.__name__: whole}
     return {
         "$schema": "http://json-schema.org/draft-07/schema#",
         "title": "Settings of opencqrs_py",
         "type": "object",
-        "properties": {PREFIX: whole},
-        "definitions": {**_DEFINITIONS, **writer.sections},
+        "properties": {PREFIX: {"$ref": _REFERENCE.format(model=settings_class.__name__)}},
+        "definitions": {**_DEFINITIONS, **{name: _section(name, each) for name, each in generated.items()}},
     }
 
 
-class _Writer:
-    """Writes the schema of each setting, that of a section once."""
+class _SettingsSchema(GenerateJsonSchema):
+    """Pydantic's generator, with sections and values as files may have them."""
 
-    def __init__(self) -> None:
-        self.sections: dict[str, dict[str, Any]] = {}
+    @override
+    def default_schema(self, schema: core_schema.WithDefaultSchema) -> JsonSchemaValue:
+        return self.generate_inner(schema["schema"])  # defaults are written as in files, by `_property`
 
-    def section(self, index: Index, section: Setting) -> dict[str, Any]:
-        """Return a reference to the schema of a section, which is in ``sections``."""
-        name = section.model.__name__ if section.model else ""
-        reference = f"#/definitions/{name}"
-        if name not in self.sections:
-            children = [index.at((*section.path, each)) for each in section.names]
-            several_words = [each for each in section.names if "_" in each.rstrip("_")]
-            former = [old for child in children for old in child.fact.formerly]
-            self.sections[name] = {
-                "type": ["object", "null"],
-                "properties": {kebab(child.path[-1]): self._child(index, child) for child in children},
-                "patternProperties": {
-                    **{
-                        _other_spellings(name): {"$ref": f"{reference}/properties/{kebab(name)}"}
-                        for name in several_words
-                    },
-                    **{f"^{name}$": {"deprecated": True} for name in former},
-                    r"[.\[]": {},
-                },
-                "additionalProperties": False,
-            }
-        return {"$ref": reference}
+    @override
+    def enum_schema(self, schema: core_schema.EnumSchema) -> JsonSchemaValue:
+        words = [str(member.value) for member in schema["members"]]
+        every = [*words, *(other for other, choice in SYNONYMS.items() if choice in words)]
+        others = [spelling for word in every for spelling in (word.replace("_", "-"), _camel(word), word.upper())]
+        return {"anyOf": [{"enum": words}, {"enum": [word for word in dict.fromkeys(others) if word not in words]}]}
 
-    def _child(self, index: Index, child: Setting) -> dict[str, Any]:
-        said = {"description": _described(child)} if child.info and child.info.description else {}
-        match child.kind:
-            case Kind.SECTION:
-                return {"allOf": [self.section(index, child)], **said}
-            case Kind.MAP:
-                return {"allOf": [self._names(child.below)], **said}
-            case Kind.LIST:
-                return {"allOf": [{"$ref": "#/definitions/list"}], **said, **_default(child)}
-            case Kind.VALUE:
-                options = [*_alternatives(child), {"$ref": "#/definitions/placeholder"}, {"type": "null"}]
-                return {"anyOf": options, **said, **_default(child)}
+    @override
+    def model_schema(self, schema: core_schema.ModelSchema) -> JsonSchemaValue:
+        return {**super().model_schema(schema), _MODEL: schema["cls"]}
 
-    def _names(self, below: Index | None) -> dict[str, Any]:
-        if below is not None and below.root.kind is Kind.SECTION:
-            return {"type": ["object", "null"], "additionalProperties": self.section(below, below.root)}
-        return {"$ref": "#/definitions/texts"}
+    @override
+    def dataclass_schema(self, schema: core_schema.DataclassSchema) -> JsonSchemaValue:
+        return {**super().dataclass_schema(schema), _MODEL: schema["cls"]}
+
+
+def _section(name: str, generated: JsonSchemaValue) -> JsonSchemaValue:
+    """Return the schema of a section as pydantic has generated it from its model; of a choice, the same."""
+    model = generated.pop(_MODEL, None)
+    if model is None:
+        return generated
+    settings = [index_of(model).at((name,)) for name in index_of(model).root.names]
+    several_words = [each.path[0] for each in settings if "_" in each.path[0].rstrip("_")]
+    former = [old for each in settings for old in each.fact.formerly]
+    reference = f"{_REFERENCE.format(model=name)}/properties"
+    return {
+        "type": ["object", "null"],
+        "properties": {each.key: _property(each, generated["properties"][each.path[0]]) for each in settings},
+        "patternProperties": {
+            **{_other_spellings(each): {"$ref": f"{reference}/{kebab(each)}"} for each in several_words},
+            **{f"^{old}$": {"deprecated": True} for old in former},
+            r"[.\[]": {},
+        },
+        "additionalProperties": False,
+    }
+
+
+def _property(setting: Setting, generated: JsonSchemaValue) -> JsonSchemaValue:
+    """Return the schema of a setting, from what pydantic has generated for its field."""
+    unit = f" ({setting.fact.unit})" if setting.fact.unit else ""
+    said = {"description": f"{setting.info.description}{unit}"} if setting.info and setting.info.description else {}
+    generated = {name: value for name, value in generated.items() if name not in {"title", "description"}}
+    match setting.kind:
+        case Kind.SECTION:
+            return {"allOf": [generated], **said}
+        case Kind.MAP if setting.below is not None and setting.below.root.kind is Kind.SECTION:
+            return {"allOf": [{**generated, "type": ["object", "null"]}], **said}
+        case Kind.MAP:
+            return {"allOf": [{"$ref": "#/definitions/texts"}], **said}
+        case Kind.LIST:
+            return {"allOf": [{"$ref": "#/definitions/list"}], **said, **_default(setting)}
+        case Kind.VALUE:
+            options = [
+                {_LIMITS.get(name, name): value for name, value in option.items()}
+                for option in generated.get("anyOf", [generated])
+                if option != {"type": "null"}
+            ]
+            null = {"type": "null"}
+            return {"anyOf": [*options, {"$ref": "#/definitions/placeholder"}, null], **said, **_default(setting)}
 
 
 def _default(setting: Setting) -> dict[str, Any]:
@@ -99,30 +124,6 @@ def _default(setting: Setting) -> dict[str, Any]:
     if value is None and setting.fact.none == "null":
         return {}
     return {"default": value if isinstance(value, bool | int | list) else written(value, setting.fact)}
-
-
-def _alternatives(setting: Setting) -> list[dict[str, Any]]:
-    """Return what a single value can be."""
-    if setting.choices:
-        words = [*setting.choices, *(other for other, choice in SYNONYMS.items() if choice in setting.choices)]
-        others = [spelling for word in words for spelling in (word.replace("_", "-"), _camel(word), word.upper())]
-        return [
-            {"enum": list(setting.choices)},
-            {"enum": [word for word in dict.fromkeys(others) if word not in setting.choices]},
-        ]
-    info: Any = setting.info
-    annotation: Any = Annotated[(info.annotation, *info.metadata)] if info.metadata else info.annotation
-    schema = TypeAdapter(annotation).json_schema()
-    return [
-        {_LIMITS.get(key, key): value for key, value in option.items() if key not in {"title", "default"}}
-        for option in schema.get("anyOf", [schema])
-        if option != {"type": "null"}
-    ]
-
-
-def _described(setting: Setting) -> str:
-    description = setting.info.description if setting.info else ""
-    return f"{description} ({setting.fact.unit})" if setting.fact.unit else str(description)
 
 
 def _camel(word: str) -> str:
