@@ -191,7 +191,7 @@ def fail() -> None:
 def test_partitions_whose_tasks_had_handled_everything_when_their_round_was_lost_recover(engine):
     engine.context.after.append(fail)
     engine.engine.start()
-    assert engine.seen.reasons() == ["Spark could not finish a round: executor lost"] * PARTITIONS
+    assert engine.seen.reasons() == ["[OCQ-405] Spark could not finish a round: executor lost"] * PARTITIONS
     engine.clock.advance(5)
     assert engine.seen.done.wait(SECONDS)
     assert sorted(engine.handled) == list(range(1, EVENTS + 1))
