@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -107,6 +108,40 @@ def test_nothing_is_waited_for_where_nothing_ever_was(tmp_path, events, applicat
     put(events / "a.ndjson", 1)
     with pytest.raises(EventStoreError, match="OCQ-346"):
         application(url).run(until_caught_up=True)
+
+
+def other_columns(events: Path) -> None:
+    pq.write_table(pa.table({"x": [1]}), events / "a.parquet")
+
+
+def dangling(events: Path) -> None:
+    (events / "a.ndjson").symlink_to("nowhere.ndjson")
+
+
+@pytest.mark.parametrize(("write", "code"), [(other_columns, "OCQ-235"), (dangling, "OCQ-234")])
+def test_what_holds_no_events_is_explained_without_a_trace(tmp_path, events, write, code: str) -> None:
+    write(events)
+    (tmp_path / "file_handlers.py").write_text(HANDLERS)
+    settings = ["event-store.url=file:events/", "event-handling.standard.processing.engine=thread"]
+    command = [
+        sys.executable,
+        "-m",
+        "opencqrs_py",
+        "run",
+        "--until-caught-up",
+        "--set",
+        "database.url=sqlite:///read.db",
+    ]
+    done = subprocess.run(
+        [*command, *(word for each in settings for word in ("--set", each))],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert f"[{code}] " in done.stderr
+    assert "Traceback" not in done.stderr + done.stdout
 
 
 def remove_oldest(events: Path) -> None:
