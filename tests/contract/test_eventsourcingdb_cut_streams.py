@@ -9,7 +9,7 @@ from eventsourcingdb import Client
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from opencqrs_py.adapters.eventsourcingdb import EventSourcingDbAwayError, EventSourcingDbEventStore
+from opencqrs_py.adapters.eventsourcingdb import EventSourcingDbEventStore, EventSourcingDbUnavailableError
 from opencqrs_py.model import Event, Selection
 from opencqrs_py.testing.contracts.event_source import event
 from opencqrs_py.testing.eventsourcingdb import EventSourcingDbStandIn, Fault, Then
@@ -69,7 +69,7 @@ def test_a_stream_that_ends_early_is_an_outage_and_the_next_read_finds_all(
 ) -> None:
     store = open_store(*rare_at(5, 50, 220))
     server.misbehave(ended(after))
-    with pytest.raises(EventSourcingDbAwayError, match=r"OCQ-331\].* \(.+ended.*\)") as raised:
+    with pytest.raises(EventSourcingDbUnavailableError, match=r"OCQ-331\].* \(.+ended.*\)") as raised:
         store.read(0, 1_000, RARE)
     assert store.is_outage(raised.value)
     part = store.read(0, 1_000, RARE)
@@ -80,7 +80,7 @@ def test_a_stream_that_ends_early_is_an_outage_and_the_next_read_finds_all(
 def test_the_message_tells_what_was_seen_and_what_is_there(open_store: Open, server: EventSourcingDbStandIn) -> None:
     store = open_store(*rare_at(5, 50, 220))
     server.misbehave(ended(1))
-    with pytest.raises(EventSourcingDbAwayError, match="its answer ended after event 5 although there are 220"):
+    with pytest.raises(EventSourcingDbUnavailableError, match="its answer ended after event 5 although there are 220"):
         store.read(0, 1_000, RARE)
 
 
@@ -94,7 +94,7 @@ def test_what_is_asked_to_make_sure_may_end_early_as_well(
     part = store.read(0, 1_000, RARE)
     assert (positions(part.events), part.upto) == ([5, 220], COUNT), "found among the events of all subjects"
     server.misbehave(ended(after), ended(0), ended(7))
-    with pytest.raises(EventSourcingDbAwayError, match=rf"ended after event \d+ although there are {COUNT}"):
+    with pytest.raises(EventSourcingDbUnavailableError, match=rf"ended after event \d+ although there are {COUNT}"):
         store.read(0, 1_000, RARE)
 
 
@@ -197,7 +197,7 @@ def test_wherever_streams_end_each_event_is_seen_once(
         for _ in range(len(ends) + len(subjects) + 1):
             try:
                 part = store.read(after, limit, selection)
-            except EventSourcingDbAwayError:
+            except EventSourcingDbUnavailableError:
                 continue
             seen += [int(one.id) for one in part.events]
             after = part.upto

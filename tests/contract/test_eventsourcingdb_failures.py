@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from opencqrs_py.adapters.eventsourcingdb import EventSourcingDbAwayError, EventSourcingDbEventStore
+from opencqrs_py.adapters.eventsourcingdb import EventSourcingDbEventStore, EventSourcingDbUnavailableError
 from opencqrs_py.engines.watching import HeadWatcher
 from opencqrs_py.errors import EventStoreError, PreconditionFailedError
 from opencqrs_py.model import Selection
@@ -102,7 +102,9 @@ def test_what_passes_by_itself_is_an_outage_and_the_next_read_goes_on(
     hasty: EventSourcingDbEventStore, server: EventSourcingDbStandIn, fault: Fault
 ) -> None:
     server.misbehave(fault)
-    with pytest.raises(EventSourcingDbAwayError, match=r"OCQ-331\] EventSourcingDB cannot be reached \(.+\)") as raised:
+    with pytest.raises(
+        EventSourcingDbUnavailableError, match=r"OCQ-331\] EventSourcingDB cannot be reached \(.+\)"
+    ) as raised:
         hasty.read(0, 10, ALL)
     assert hasty.is_outage(raised.value)
     assert server.url in str(raised.value)
@@ -116,7 +118,7 @@ def test_a_server_that_is_not_ready_is_an_outage(
 ) -> None:
     line = error_line(server, "not now", f"https://docs.eventsourcingdb.io/errors/{code}")
     server.misbehave(Fault(READ, 2, line, Then.END))
-    with pytest.raises(EventSourcingDbAwayError, match="not now"):
+    with pytest.raises(EventSourcingDbUnavailableError, match="not now"):
         store.read(0, 10, ALL)
 
 
@@ -127,13 +129,13 @@ def test_retry_after_is_obeyed(
     monkeypatch.setattr(store._connection, "_monotonic", lambda: now[0])
     server.misbehave(Fault(READ, status=429, line="too many requests", retry_after=3))
     said = r"OCQ-331\] EventSourcingDB limits requests, and asks for none in the next {} s"
-    with pytest.raises(EventSourcingDbAwayError, match=said.format(3)) as raised:
+    with pytest.raises(EventSourcingDbUnavailableError, match=said.format(3)) as raised:
         store.read(0, 10, ALL)
     assert store.is_outage(raised.value)
     requests = server.counts()
     now[0] += 2.5
     for use in (store.head, lambda: store.read(0, 10, ALL), lambda: store.append([event(10)])):
-        with pytest.raises(EventSourcingDbAwayError, match=said.format(1)):
+        with pytest.raises(EventSourcingDbUnavailableError, match=said.format(1)):
             use()
     assert server.counts() == requests, "nothing is sent meanwhile"
     now[0] += 0.5
@@ -146,9 +148,9 @@ def test_a_pause_that_is_no_number_or_far_too_long_is_bounded(
     now = [100.0]
     monkeypatch.setattr(store._connection, "_monotonic", lambda: now[0])
     server.misbehave(Fault(READ, status=429, line="busy"), Fault(READ, status=429, retry_after=10**9))
-    with pytest.raises(EventSourcingDbAwayError, match="busy"):
+    with pytest.raises(EventSourcingDbUnavailableError, match="busy"):
         store.read(0, 10, ALL)
-    with pytest.raises(EventSourcingDbAwayError, match="limits requests"):
+    with pytest.raises(EventSourcingDbUnavailableError, match="limits requests"):
         store.read(0, 10, ALL)
     now[0] += 300
     assert len(store.read(0, 10, ALL).events) == 10
@@ -161,7 +163,7 @@ def test_a_server_that_shuts_down_is_an_outage_for_those_who_watch(
         while not server.counts()[OBSERVE]:
             watch.wait(10, HEARTBEAT)
         server.stop(graceful=True)
-        with pytest.raises(EventSourcingDbAwayError, match="shutting down") as raised:
+        with pytest.raises(EventSourcingDbUnavailableError, match="shutting down") as raised:
             watch.wait(10, SECONDS)
         assert store.is_outage(raised.value)
 
@@ -177,7 +179,7 @@ def test_a_server_that_is_away_at_the_start_is_found_when_it_comes(
     server.stop()
     store = open_store()
     for use in (store.head, lambda: store.read(0, 10, ALL), lambda: store.append([event(1)])):
-        with pytest.raises(EventSourcingDbAwayError, match="OCQ-331") as raised:
+        with pytest.raises(EventSourcingDbUnavailableError, match="OCQ-331") as raised:
             use()
         assert store.is_outage(raised.value)
     server.start()
@@ -188,7 +190,7 @@ def test_a_server_that_is_away_at_the_start_is_found_when_it_comes(
 def test_a_server_that_comes_back_is_read_on(store: EventSourcingDbEventStore, server: EventSourcingDbStandIn) -> None:
     assert len(store.read(0, 4, ALL).events) == 4
     server.stop()
-    with pytest.raises(EventSourcingDbAwayError):
+    with pytest.raises(EventSourcingDbUnavailableError):
         store.read(4, 4, ALL)
     server.start()
     assert [event.id for event in store.read(4, 4, ALL).events] == ["4", "5", "6", "7"]
@@ -196,7 +198,7 @@ def test_a_server_that_comes_back_is_read_on(store: EventSourcingDbEventStore, s
 
 def test_a_name_without_a_host_is_an_outage() -> None:
     store = EventSourcingDbEventStore("eventsourcingdb://nowhere.invalid", "secret")
-    with pytest.raises(EventSourcingDbAwayError, match="OCQ-331"):
+    with pytest.raises(EventSourcingDbUnavailableError, match="OCQ-331"):
         store.head()
     store.close()
 
@@ -205,7 +207,7 @@ def test_something_else_that_answers_may_be_a_proxy(monkeypatch: pytest.MonkeyPa
     with EventSourcingDbStandIn(names=False) as server:
         monkeypatch.setattr("opencqrs_py.testing.eventsourcingdb.server._Handler.version_string", lambda _: "nginx")
         store = EventSourcingDbEventStore(server.url, server.api_token)
-        with pytest.raises(EventSourcingDbAwayError, match="Server must be EventSourcingDB"):
+        with pytest.raises(EventSourcingDbUnavailableError, match="Server must be EventSourcingDB"):
             store.head()
         store.close()
 
@@ -294,7 +296,7 @@ def test_an_append_that_was_refused_for_now_is_an_outage(
     store: EventSourcingDbEventStore, server: EventSourcingDbStandIn, status: int
 ) -> None:
     server.misbehave(Fault(WRITE, status=status, line="busy"))
-    with pytest.raises(EventSourcingDbAwayError, match="busy"):
+    with pytest.raises(EventSourcingDbUnavailableError, match="busy"):
         store.append([event(10)])
 
 
@@ -382,7 +384,7 @@ def test_a_watch_of_an_empty_log_sees_the_first_event(open_store: Open) -> None:
 def test_a_watch_ends_with_its_block(store: EventSourcingDbEventStore, server: EventSourcingDbStandIn) -> None:
     with store.watched() as watch:
         assert watch.wait(10, HEARTBEAT) == 10
-    with pytest.raises(EventSourcingDbAwayError, match="the watch is closed"):
+    with pytest.raises(EventSourcingDbUnavailableError, match="the watch is closed"):
         watch.wait(10, SECONDS)
 
 
@@ -390,7 +392,7 @@ def test_closing_the_store_wakes_who_waits(store: EventSourcingDbEventStore) -> 
     with store.watched() as watch, ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(watch.wait, 10, SECONDS)
         store.close()
-        with pytest.raises(EventSourcingDbAwayError):
+        with pytest.raises(EventSourcingDbUnavailableError):
             waiting.result(SECONDS)
 
 
@@ -403,7 +405,7 @@ def test_closing_the_store_ends_a_read_that_hangs(open_store: Open, server: Even
         reading = pool.submit(store.head)
         assert reached.wait(SECONDS)
         store.close()
-        with pytest.raises(EventSourcingDbAwayError, match="was closed meanwhile"):
+        with pytest.raises(EventSourcingDbUnavailableError, match="was closed meanwhile"):
             reading.result(SECONDS)
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from opencqrs_py.adapters.eventsourcingdb import EventSourcingDbAwayError, EventSourcingDbEventStore
+from opencqrs_py.adapters.eventsourcingdb import EventSourcingDbEventStore, EventSourcingDbUnavailableError
 from opencqrs_py.adapters.eventsourcingdb.chain import EMPTY
 from opencqrs_py.errors import EventStoreError
 from opencqrs_py.model import Event, Selection
@@ -130,7 +130,9 @@ def test_in_version_1_an_empty_log_is_an_outage_until_it_has_events(
     known = store.fingerprint(50)
     lose_disk(server)
     for look in (store.head, lambda: store.read(50, 10, ALL), lambda: store.verify(50, known)):
-        with pytest.raises(EventSourcingDbAwayError, match=r"although event 49 was there.*the server has lost it"):
+        with pytest.raises(
+            EventSourcingDbUnavailableError, match=r"although event 49 was there.*the server has lost it"
+        ):
             look()
     write(server, 1)
     with pytest.raises(EventStoreError, match=REPLACED + ".*and now the log ends at event 0"):

@@ -12,12 +12,12 @@ from opencqrs_py.adapters.eventsourcingdb.address import Address
 from opencqrs_py.errors import EventStoreError
 
 if TYPE_CHECKING:
+    from opencqrs_py.adapters.eventsourcingdb.connection import EventSourcingDbUnavailableError
     from opencqrs_py.adapters.eventsourcingdb.event_store import EventSourcingDbEventStore
-    from opencqrs_py.adapters.eventsourcingdb.failures import EventSourcingDbAwayError
 
-__all__ = ["Address", "EventSourcingDbAwayError", "EventSourcingDbEventStore"]
+__all__ = ["Address", "EventSourcingDbEventStore", "EventSourcingDbUnavailableError"]
 
-_HOMES = {"EventSourcingDbAwayError": "failures", "EventSourcingDbEventStore": "event_store"}
+_HOMES = {"EventSourcingDbUnavailableError": "connection", "EventSourcingDbEventStore": "event_store"}
 
 
 def __getattr__(name: str) -> Any:

@@ -8,8 +8,6 @@ from urllib.parse import urlsplit
 
 from opencqrs_py.errors import EventStoreError
 
-__all__ = ["Address"]
-
 _SCHEMES = {"eventsourcingdb": "http", "eventsourcingdb+http": "http", "eventsourcingdb+https": "https"}
 _MISTAKEN = {"http": "eventsourcingdb", "esdb": "eventsourcingdb", "https": "eventsourcingdb+https"}
 _PORT = 3000

@@ -15,16 +15,17 @@ from typing import NamedTuple
 
 import orjson
 
-from opencqrs_py.adapters.eventsourcingdb.failures import not_the_log
-from opencqrs_py.errors import EventStoreError
+from opencqrs_py.errors import EventStoreError, OtherLogError
 from opencqrs_py.model.event import Event
-
-__all__ = ["EMPTY", "Link", "SeenChain"]
 
 EMPTY = "eventsourcingdb:empty"
 """The fingerprint of a log without events."""
 
 _PREFIX = "eventsourcingdb:"
+_REPLACED = (
+    "restore the event store that the progress belongs to; or rebuild the group: delete its read model and its "
+    "progress rows; or, to continue from here all the same, clear log_fingerprint in its progress rows, and start again"
+)
 _MOST = 20_000  # links that are remembered, beside the newest one
 
 
@@ -129,3 +130,34 @@ class SeenChain:
         """
         self.doubted = expected
         return not_the_log(expected, found, self._label)
+
+
+def not_the_log(expected: Link, found: Link | None, label: str) -> EventStoreError:
+    """Return the error for a log that does not hold what was read before.
+
+    Args:
+        expected: An event that was read.
+        found: The newest event at or below its position; ``None`` if the log is empty.
+        label: How messages name the server.
+    """
+    if found is None:
+        there = "the log is empty"
+    elif found.position < expected.position:
+        there = f"the log ends at event {found.position - 1}"
+    else:
+        there = f"it has {_short(found.hash)}"
+    what = (
+        "the event store is not the one that the progress belongs to: "
+        f"event {expected.position - 1} had the hash {_short(expected.hash)}, and now {there}"
+    )
+    return OtherLogError("OCQ-316", what, label, _REPLACED)
+
+
+def other_store(position: int, found: str, label: str) -> EventStoreError:
+    """Return the error for progress at a position that this log cannot have made."""
+    what = f"the event store is not the one that the progress belongs to: the progress is at {position}, {found}"
+    return OtherLogError("OCQ-316", what, label, _REPLACED)
+
+
+def _short(text: str) -> str:
+    return f"…{text[-12:]}"

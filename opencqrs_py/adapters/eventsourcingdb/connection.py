@@ -1,4 +1,9 @@
-"""The connection to EventSourcingDB: its asynchronous client on an event loop of its own, for threads to use."""
+"""The connection to EventSourcingDB: its asynchronous client on an event loop of its own, and its failures.
+
+Source:
+    The mapping of client errors in OpenCQRS: connection, end of stream, 5xx and 408 pass; 409 is a conflict; the rest
+    does not pass. Added here: 429, a stall, and errors whose code says that the server is not ready.
+"""
 
 from __future__ import annotations
 
@@ -9,16 +14,120 @@ import weakref
 from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError, Future
 from functools import partial
+from http import HTTPStatus
 from threading import Lock, Thread, current_thread
 from typing import Any, TypeVar
 
-from eventsourcingdb import Client, DbApiError
+import aiohttp
+from eventsourcingdb import (
+    Client,
+    ConnectionStalledError,
+    CustomError,
+    DbApiError,
+    ErrorCode,
+    OutcomeUnknownError,
+    ServerError,
+)
 
 from opencqrs_py.adapters.eventsourcingdb.address import Address
-from opencqrs_py.adapters.eventsourcingdb.failures import away, explained, limited
-from opencqrs_py.errors import EventStoreError
+from opencqrs_py.errors import EventStoreError, PreconditionFailedError
+from opencqrs_py.model.masking import scrubbed
 
-__all__ = ["Connection"]
+_PASSING_STATUSES = {HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS}
+_LASTING_STATUSES = {HTTPStatus.NOT_IMPLEMENTED, HTTPStatus.INSUFFICIENT_STORAGE}  # the latter for the license, too
+_LASTING_CODES = {ErrorCode.STORE_READ_ONLY, ErrorCode.LICENSE_INVALID}
+_PASSING_CODES = {
+    ErrorCode.SERVER_SHUTTING_DOWN,
+    ErrorCode.INDEXES_REBUILDING,
+    ErrorCode.RESTORE_IN_PROGRESS,
+    ErrorCode.STORE_FAILED,
+}
+# Of what the client raises as a bare ServerError, only the text tells these two: a stream that was closed in the
+# middle, and an answer without the server's header, which is what a proxy gives while the server is down.
+_PASSING_TEXTS = ("closed the stream before it ended", "must be EventSourcingDB")
+_SHUTTING_DOWN = "shutting down"  # in version 1 errors have no code; its words are not documented
+
+_START = "start it, or correct event-store.url"
+_TOKEN = "set event-store.api-token to the token that the server was started with"  # noqa: S105 no token, its name
+
+
+class EventSourcingDbUnavailableError(EventStoreError):
+    """EventSourcingDB is temporarily unavailable (OCQ-331)."""
+
+
+def explained(error: Exception, label: str) -> Exception:
+    """Return what to raise instead of an error of the client.
+
+    Args:
+        error: Raised while the client was used; what is not the client's comes back as it is.
+        label: How messages name the server.
+    """
+    match error:
+        case DbApiError():
+            return _refused(error, label)
+        case OutcomeUnknownError():
+            what = f"it is unknown whether EventSourcingDB has stored the events ({_reason(error.cause)})"
+            fix = "read the subjects to see; or append again with a precondition that holds only if it has not"
+            return EventStoreError("OCQ-335", what, label, fix)
+        case aiohttp.ClientSSLError() | aiohttp.ClientConnectorCertificateError():
+            fix = "make the server's certificate one that this machine trusts, or correct event-store.url"
+            return EventStoreError("OCQ-334", f"no secure connection ({_reason(error)})", label, fix)
+        case _ if _is_outage(error):
+            return unavailable(_reason(error), label)
+        case CustomError() | ValueError():
+            what = f"the answer of EventSourcingDB cannot be understood ({_reason(error)})"
+            fix = "is this an EventSourcingDB? a newer one may need a newer client: pip install -U eventsourcingdb"
+            return EventStoreError("OCQ-334", what, label, fix)
+    return error
+
+
+def unavailable(reason: str, label: str) -> EventSourcingDbUnavailableError:
+    """Return the error for a server that is temporarily unavailable."""
+    return EventSourcingDbUnavailableError("OCQ-331", f"EventSourcingDB cannot be reached ({reason})", label, _START)
+
+
+def limited(seconds: float, label: str) -> EventSourcingDbUnavailableError:
+    """Return the error for a request that the server has asked not to send yet."""
+    what = f"EventSourcingDB limits requests, and asks for none in the next {math.ceil(seconds)} s"
+    fix = "wait; if it happens often, send fewer requests, or raise the limit of the server"
+    return EventSourcingDbUnavailableError("OCQ-331", what, label, fix)
+
+
+def _refused(error: DbApiError, label: str) -> EventStoreError:
+    conflict = error.status == HTTPStatus.CONFLICT and error.code is None
+    text = scrubbed(error.description) or f"status {error.status}"
+    if conflict or error.code == ErrorCode.PRECONDITION_VIOLATED:
+        fix = "read the subject's events, decide again and append again"
+        return PreconditionFailedError("OCQ-320", f"a precondition does not hold ({text})", label, fix)
+    if error.status == HTTPStatus.UNAUTHORIZED:
+        return EventStoreError("OCQ-332", f"EventSourcingDB does not accept the API token ({text})", label, _TOKEN)
+    if error.retry_after:
+        return limited(error.retry_after, label)
+    if _passes(error):
+        return unavailable(text, label)
+    return EventStoreError("OCQ-333", f"EventSourcingDB reports an error: {text}", label)
+
+
+def _is_outage(error: Exception) -> bool:
+    if isinstance(error, ConnectionStalledError | aiohttp.ClientError | OSError):
+        return True
+    return isinstance(error, ServerError) and any(text in str(error) for text in _PASSING_TEXTS)
+
+
+def _passes(error: DbApiError) -> bool:
+    if error.code in _PASSING_CODES or error.status in _PASSING_STATUSES:
+        return True
+    if error.code is None and error.status == HTTPStatus.OK and _SHUTTING_DOWN in error.description:
+        return True
+    if error.code in _LASTING_CODES or error.status in _LASTING_STATUSES:
+        return False
+    return error.status >= HTTPStatus.INTERNAL_SERVER_ERROR
+
+
+def _reason(error: BaseException) -> str:
+    text = str(error).removeprefix("Server error occurred: ").removeprefix("Validation error occurred: ")
+    return scrubbed(text.rstrip(".")) or type(error).__name__
+
 
 T = TypeVar("T")
 
@@ -36,7 +145,7 @@ class Connection:
     Args:
         address: Where the server is.
         api_token: The server's token.
-        stall_seconds: After so long without a sign of life, a heartbeat included, the server counts as away.
+        stall_seconds: After so long without a sign of life, a heartbeat included, the server counts as unavailable.
         monotonic: The clock that ``Retry-After`` is kept by, in seconds.
     """
 
@@ -95,11 +204,11 @@ class Connection:
     def explained(self, error: BaseException) -> BaseException:
         """Return what to raise instead of an error of the client."""
         if isinstance(error, CancelledError):
-            return away("the connection was closed meanwhile", self._address.label)
+            return unavailable("the connection was closed meanwhile", self._address.label)
         return explained(error, self._address.label) if isinstance(error, Exception) else error
 
     def close(self) -> None:
-        """Give up what is under way and close everything; the next use opens it anew."""
+        """Give up what is under way and close everything; the next use opens another one."""
         with self._lock:
             loop, self._loop = self._loop, None
         if loop is not None:

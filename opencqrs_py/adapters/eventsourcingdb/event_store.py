@@ -4,27 +4,103 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from concurrent.futures import Future
+from contextlib import aclosing, contextmanager
 from datetime import datetime
+from threading import Condition
 from typing import TypeVar
 
-from eventsourcingdb import Client
+from eventsourcingdb import Bound, BoundType, Client, ObserveEventsOptions
+from typing_extensions import override
 
 from opencqrs_py.adapters.eventsourcingdb.address import Address
-from opencqrs_py.adapters.eventsourcingdb.chain import EMPTY, Link, SeenChain
-from opencqrs_py.adapters.eventsourcingdb.connection import Connection, Use
-from opencqrs_py.adapters.eventsourcingdb.failures import EventSourcingDbAwayError, not_the_log, other_store
-from opencqrs_py.adapters.eventsourcingdb.reading import Reading, head_of, newest, newest_upto, prove
-from opencqrs_py.adapters.eventsourcingdb.translation import candidate_of, position_of, precondition_of
-from opencqrs_py.adapters.eventsourcingdb.watch import ObservingWatch
+from opencqrs_py.adapters.eventsourcingdb.chain import EMPTY, Link, SeenChain, not_the_log, other_store
+from opencqrs_py.adapters.eventsourcingdb.connection import (
+    Connection,
+    EventSourcingDbUnavailableError,
+    Use,
+    unavailable,
+)
+from opencqrs_py.adapters.eventsourcingdb.reading import (
+    Reading,
+    candidate_of,
+    head_of,
+    newest,
+    newest_upto,
+    position_of,
+    precondition_of,
+    prove,
+)
 from opencqrs_py.errors import PreconditionFailedError
 from opencqrs_py.model.appending import Appended, Precondition, check
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.masking import remember
 from opencqrs_py.model.selection import Selection, Slice
 from opencqrs_py.model.times import microseconds
+from opencqrs_py.processing.ports import EventStore, Watch
 
-__all__ = ["EventSourcingDbEventStore"]
+
+class ObservingWatch(Watch):
+    """Follows the head on one stream. Heartbeats are signs of life; a stream that ends or stalls is an error.
+
+    Args:
+        connection: The server.
+        chain: What was seen of the log before. The newest of it is sent first, which shows that the log is the same.
+        head: Position after which events are news.
+        seen: Called with each position seen, on the connection's thread.
+    """
+
+    def __init__(self, connection: Connection, chain: SeenChain, head: int, seen: Callable[[int], None]) -> None:
+        self._connection = connection
+        self._chain = chain
+        self._head = head
+        self._seen = seen
+        self._failure: BaseException | None = None
+        self._changed = Condition()
+        self._following = connection.start(self._follow)
+        self._following.add_done_callback(self._ended)
+
+    @override
+    def wait(self, after: int, seconds: float) -> int:
+        """See ``Watch``.
+
+        Raises:
+            EventStoreError: OCQ-331 to OCQ-334, if the stream has ended or stalled, and OCQ-316, if the log is another
+                one; the watch is of no use any more.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: self._head > after or self._failure is not None, seconds)
+            if self._head <= after and self._failure is not None:
+                raise self._failure
+            return self._head
+
+    def close(self) -> None:
+        """End the stream."""
+        self._following.cancel()
+
+    async def _follow(self, client: Client) -> None:
+        newest = self._chain.newest
+        first = Bound(str(newest.position - 1), BoundType.INCLUSIVE) if newest is not None else None
+        options = ObserveEventsOptions(recursive=True, lower_bound=first)
+        async with aclosing(client.observe_events("/", options)) as stream:
+            async for event in stream:
+                link = Link(position_of(event.event_id), event.hash)
+                self._chain.follow(link, event.predecessor_hash)
+                if link.position > self._head:
+                    self._see(link.position)
+
+    def _see(self, head: int) -> None:
+        self._seen(head)
+        with self._changed:
+            self._head = head
+            self._changed.notify_all()
+
+    def _ended(self, following: Future[None]) -> None:
+        error = None if following.cancelled() else following.exception()
+        with self._changed:
+            self._failure = self._connection.explained(error) if error else unavailable("the watch is closed", "")
+            self._changed.notify_all()
+
 
 _SIFTED = 50_000  # most events that one read takes from the server to find those that are wanted
 STALL_SECONDS = 30.0
@@ -32,7 +108,7 @@ STALL_SECONDS = 30.0
 T = TypeVar("T")
 
 
-class EventSourcingDbEventStore:
+class EventSourcingDbEventStore(EventStore):
     """Events in an EventSourcingDB. Its ids are numbers from 0 without a gap; a position is the id plus 1.
 
     The server gives each event id and time, so those of appended events are not kept, and an event that is appended
@@ -42,7 +118,7 @@ class EventSourcingDbEventStore:
         url: ``eventsourcingdb://host:port`` or ``eventsourcingdb+https://host:port``.
         api_token: The server's token.
         source: Source of appended events that name none.
-        stall_seconds: After so long without a sign of life, a heartbeat included, the server counts as away.
+        stall_seconds: After so long without a sign of life, a heartbeat included, the server counts as unavailable.
 
     Raises:
         EventStoreError: OCQ-330, if the URL cannot be read.
@@ -61,8 +137,9 @@ class EventSourcingDbEventStore:
         self._known = 0  # where the newest event was when we last heard of one
         self._chain = SeenChain(self._address.label)
 
+    @override
     def head(self) -> int:
-        """Return the position of the newest event, 0 when there is none.
+        """See ``EventSource``.
 
         Raises:
             EventStoreError: OCQ-316, if the log does not reach what this store has read, or holds something else there.
@@ -70,11 +147,12 @@ class EventSourcingDbEventStore:
         self._known = self._run(lambda client: head_of(client, self._chain, self._address.label))
         return self._known
 
+    @override
     def read(self, after: int, limit: int, selection: Selection, upto: int | None = None) -> Slice:
-        """Return the selected events that follow ``after``, at most ``limit``, none behind ``upto``.
+        """See ``EventSource``. The server selects by subject, this method by type.
 
-        The server selects by subject, this method by type. Reads up to the newest event that is known of; only when
-        there is none behind ``after``, the server is asked for a newer one.
+        Reads up to the newest event that is known of; only when there is none after ``after``, the server is asked for
+        a newer one.
 
         Raises:
             EventStoreError: OCQ-316, if the log is not the one that this store has read before: the server has lost its
@@ -91,14 +169,11 @@ class EventSourcingDbEventStore:
         reading = Reading(selection, limit, _SIFTED, self._chain, self._address.label)
         return self._run(lambda client: reading.read(client, after, last))
 
+    @override
     def fingerprint(self, position: int, event: Event | None = None) -> str:
-        """Return a text that identifies the log up to ``position``: id and hash of its newest event at or below it.
+        """See ``EventSource``. The text is the id and hash of the newest event at or below the position.
 
         Asks the server only for an event that reads have not shown: at the first claim of a partition, mostly.
-
-        Args:
-            position: Where the log is cut.
-            event: The event at ``position``, if it is at hand.
 
         Raises:
             EventStoreError: OCQ-316, if the log is not the one that this store has read before.
@@ -112,16 +187,9 @@ class EventSourcingDbEventStore:
         found = self._chain.at(position) or self._run(lambda client: self._looked_up(client, position))
         return EMPTY if found is None else found.fingerprint
 
+    @override
     def verify(self, position: int, fingerprint: str) -> None:
-        """See that the log still holds what ``fingerprint`` says.
-
-        Args:
-            position: Where the progress is. At 0, nothing of the log was handled, and any log will do.
-            fingerprint: What ``fingerprint()`` returned there; empty to see only that the log reaches ``position``.
-
-        Raises:
-            EventStoreError: OCQ-316, if it does not.
-        """
+        """See ``EventSource``. At position 0 nothing of the log was handled, and any log will do."""
         if position <= 0 or fingerprint == EMPTY:
             return
         label = self._address.label
@@ -137,25 +205,19 @@ class EventSourcingDbEventStore:
         if found is not None:
             self._chain.keep([found])
 
+    @override
     def position_before(self, moment: datetime) -> int:
-        """Return the position before the first event with ``time >= moment``; the head if there is none.
-
-        Looks at a few events only: the times, which the server's clock gave, grow with the positions.
-        """
+        """See ``EventSource``. Looks at a few events only: the times of the server's clock grow with the positions."""
         return bisect_left(range(1, self.head() + 1), microseconds(moment.isoformat()) or 0, key=self._time_at)
 
+    @override
     def append(
         self,
         events: Iterable[Event],
         preconditions: Sequence[Precondition] = (),
         progress: Callable[[int], None] | None = None,
     ) -> Appended:
-        """Add events in their order, all or none, in one request.
-
-        Args:
-            events: Any number that the server takes at once. When it raises, nothing is added.
-            preconditions: Looked at by the server in the same step.
-            progress: Called with the number of events added.
+        """See ``EventStore``. All are added in one request; the server checks the preconditions in the same step.
 
         Returns:
             How many were given, which all were added, and the ids that the server gave them.
@@ -163,7 +225,7 @@ class EventSourcingDbEventStore:
         Raises:
             PreconditionFailedError: OCQ-320, if a precondition does not hold.
             EventStoreError: OCQ-336, if an event holds what the server has no place for; OCQ-335, if the answer was
-                lost, so that nobody knows whether the events were added.
+                lost, so that it is unknown whether the events were added.
         """
         candidates = [candidate_of(event, self._source) for event in events]
         conditions = [precondition_of(condition) for condition in preconditions]
@@ -180,6 +242,7 @@ class EventSourcingDbEventStore:
             progress(len(written))
         return Appended(len(candidates), len(written), tuple(str(event.event_id) for event in written))
 
+    @override
     @contextmanager
     def watched(self) -> Iterator[ObservingWatch]:
         """Observe the log on a stream of its own until the end of the block."""
@@ -189,9 +252,9 @@ class EventSourcingDbEventStore:
         finally:
             watch.close()
 
+    @override
     def is_outage(self, error: BaseException) -> bool:
-        """Say whether EventSourcingDB does not answer for now."""
-        return isinstance(error, EventSourcingDbAwayError)
+        return isinstance(error, EventSourcingDbUnavailableError)
 
     def close(self) -> None:
         """Close all connections; the next use opens new ones."""
@@ -209,7 +272,7 @@ class EventSourcingDbEventStore:
                 self._connection.run(lambda client: prove(client, self._chain, doubted, self._address.label))
                 self._chain.doubted = None
             return self._connection.run(use)
-        except EventSourcingDbAwayError:
+        except EventSourcingDbUnavailableError:
             self._known = 0  # a server that lost its disk comes back with fewer events
             raise
 

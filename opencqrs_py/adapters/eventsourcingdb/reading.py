@@ -1,20 +1,108 @@
-"""One read of an EventSourcingDB: stretch after stretch, until enough is found."""
+"""Reading EventSourcingDB, and what its events and ours have in common."""
 
 from __future__ import annotations
 
+import json
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from datetime import UTC
 from itertools import starmap
 
+import eventsourcingdb as esdb
 from eventsourcingdb import Bound, BoundType, Client, Order, ReadEventsOptions
 
 from opencqrs_py.adapters.eventsourcingdb.chain import Link, SeenChain
-from opencqrs_py.adapters.eventsourcingdb.failures import away
-from opencqrs_py.adapters.eventsourcingdb.translation import event_of, position_of
+from opencqrs_py.adapters.eventsourcingdb.connection import unavailable
+from opencqrs_py.errors import EventStoreError
+from opencqrs_py.model.appending import Precondition, SubjectIsOnEventId, SubjectIsPopulated, SubjectIsPristine
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.selection import Selection, Slice
 
-__all__ = ["Reading", "head_of", "newest", "newest_upto", "prove"]
+_JSON = "application/json"
+_PASSED_ON = {"traceparent": "trace_parent", "tracestate": "trace_state"}
+_MADE_BY_SERVER = {"hash", "predecessorhash", "signature"}
+
+# Not orjson: it knows no whole number beyond 64 bits.
+_text = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+
+
+def position_of(event_id: str) -> int:
+    """Return the position of an event: its id, which is a number from 0 as text, plus 1.
+
+    Raises:
+        ValueError: If the id is no such number.
+    """
+    if not (event_id.isascii() and event_id.isdigit()):
+        msg = f"an event's id must be a number, got {event_id!r}"
+        raise ValueError(msg)
+    return int(event_id) + 1
+
+
+def event_of(read: esdb.Event) -> Event:
+    """Return an event as this package has it.
+
+    The data are written anew from what the client has parsed: equal in value, without the server's spacing. The time
+    is the server's own text, to the nanosecond, which the client keeps to verify the hash; its ``datetime`` is cut to
+    microseconds and has no zone.
+    """
+    extensions = {
+        "predecessorhash": read.predecessor_hash,
+        "hash": read.hash,
+        "signature": read.signature,
+        "traceparent": read.trace_parent,
+        "tracestate": read.trace_state,
+    }
+    return Event(
+        position_of(read.event_id),
+        read.event_id,
+        read.source,
+        read.subject,
+        read.type,
+        getattr(read, "_time_from_server", None) or read.time.replace(tzinfo=UTC).isoformat(),
+        read.data_content_type,
+        _text(read.data),
+        _text({name: value for name, value in extensions.items() if value is not None}),
+    )
+
+
+def candidate_of(event: Event, source: str) -> esdb.EventCandidate:
+    """Return what is sent to have an event stored. Its id and time are left out: the server gives its own.
+
+    Hashes and a signature are left out, too, as they belong to the store that the event came from.
+
+    Args:
+        event: The event.
+        source: Its source, if it names none itself.
+
+    Raises:
+        EventStoreError: OCQ-336, if the server has no place for something that the event holds.
+    """
+    data = json.loads(event.payload) if event.payload is not None else None
+    if not isinstance(data, dict):
+        raise _unfit(event, "its data are no JSON object", "put the data into an object")
+    if event.content_type != _JSON:
+        raise _unfit(event, f"its data are {event.content_type}", f"EventSourcingDB takes {_JSON} only")
+    foreign = sorted(event.metadata.keys() - _PASSED_ON.keys() - _MADE_BY_SERVER)
+    if foreign:
+        raise _unfit(event, f"it has the extension '{foreign[0]}'", "put what it says into the data")
+    traces = {_PASSED_ON[name]: value for name, value in event.metadata.items() if name in _PASSED_ON}
+    return esdb.EventCandidate(event.source or source, event.subject, event.type, data, **traces)
+
+
+def precondition_of(condition: Precondition) -> esdb.Precondition:
+    """Return a precondition as the client has it."""
+    match condition:
+        case SubjectIsPristine(subject):
+            return esdb.IsSubjectPristine(subject)
+        case SubjectIsPopulated(subject):
+            return esdb.IsSubjectPopulated(subject)
+        case SubjectIsOnEventId(subject, event_id):
+            return esdb.IsSubjectOnEventId(subject, event_id)
+
+
+def _unfit(event: Event, reason: str, fix: str) -> EventStoreError:
+    return EventStoreError("OCQ-336", f"EventSourcingDB cannot keep the event: {reason}", event.label, fix)
+
 
 _FEW = 100  # events of all subjects that are had sooner than a second opinion, or a new connection
 _EVERYTHING = Selection()
@@ -41,7 +129,7 @@ async def newest_upto(client: Client, position: int, label: str) -> Link | None:
     One request if there is an event at the position, else two.
 
     Raises:
-        EventSourcingDbAwayError: OCQ-331, if version 1 sends nothing, which is no evidence of an empty log.
+        EventSourcingDbUnavailableError: OCQ-331, if version 1 sends nothing, which is no evidence of an empty log.
     """
     found = await newest(client, after=position - 1, upto=position) or await newest(client, upto=position)
     if found is None and not await _ends_are_marked(client):
@@ -54,7 +142,7 @@ async def head_of(client: Client, chain: SeenChain, label: str) -> int:
 
     Raises:
         EventStoreError: OCQ-316, if the log does not hold the newest event that was seen.
-        EventSourcingDbAwayError: OCQ-331, if version 1 sends nothing although there was an event.
+        EventSourcingDbUnavailableError: OCQ-331, if version 1 sends nothing although there was an event.
     """
     found, seen = await newest(client), chain.newest
     if found is None and seen is not None and not await _ends_are_marked(client):
@@ -74,7 +162,7 @@ async def prove(client: Client, chain: SeenChain, expected: Link, label: str) ->
 
     Raises:
         EventStoreError: OCQ-316, if it does not.
-        EventSourcingDbAwayError: OCQ-331, if version 1 sends nothing.
+        EventSourcingDbUnavailableError: OCQ-331, if version 1 sends nothing.
     """
     found = await newest_upto(client, expected.position, label)
     if found != expected:
@@ -119,7 +207,7 @@ class Reading:
         """Return the first selected events of ``after + 1..upto``; all of that must be there already.
 
         Raises:
-            EventSourcingDbAwayError: OCQ-331, if a stream has ended before its last event.
+            EventSourcingDbUnavailableError: OCQ-331, if a stream has ended before its last event.
             EventStoreError: OCQ-316, if the log is not the one that was read before.
         """
         is_short = upto - after <= _FEW and self.selection.subject.startswith("/")  # what is malformed, the server says
@@ -212,9 +300,9 @@ def _bound(position: int) -> Bound:
 
 
 def _ended_early(seen: int, there: int, label: str) -> Exception:
-    return away(f"its answer ended after event {seen} although there are {there}", label)
+    return unavailable(f"its answer ended after event {seen} although there are {there}", label)
 
 
 def _sent_nothing(position: int, label: str) -> Exception:
     reason = f"it sends no event although event {position - 1} was there: the answer was cut, or the server has lost it"
-    return away(reason, label)
+    return unavailable(reason, label)

@@ -19,7 +19,7 @@ from eventsourcingdb import (
     ValidationError,
 )
 
-from opencqrs_py.adapters.eventsourcingdb.failures import EventSourcingDbAwayError, explained
+from opencqrs_py.adapters.eventsourcingdb.connection import EventSourcingDbUnavailableError, explained
 from opencqrs_py.errors import EventStoreError, PreconditionFailedError
 
 URL = "eventsourcingdb://db:3000"
@@ -35,19 +35,19 @@ def reported(status: int, code: str | None = None, text: str = "words") -> DbApi
 @pytest.mark.parametrize(
     ("error", "code", "kind"),
     [
-        (ConnectionStalledError(30), "OCQ-331", EventSourcingDbAwayError),
-        (aiohttp.ClientConnectorError(KEY, REFUSED), "OCQ-331", EventSourcingDbAwayError),
-        (aiohttp.ClientPayloadError("not completed"), "OCQ-331", EventSourcingDbAwayError),
-        (aiohttp.ServerDisconnectedError(), "OCQ-331", EventSourcingDbAwayError),
-        (ConnectionResetError(), "OCQ-331", EventSourcingDbAwayError),
-        (TimeoutError(), "OCQ-331", EventSourcingDbAwayError),
-        (ServerError("The server closed the stream before it ended, so …"), "OCQ-331", EventSourcingDbAwayError),
-        (ServerError("Server must be EventSourcingDB"), "OCQ-331", EventSourcingDbAwayError),
-        (reported(500), "OCQ-331", EventSourcingDbAwayError),
-        (reported(503), "OCQ-331", EventSourcingDbAwayError),
-        (reported(408), "OCQ-331", EventSourcingDbAwayError),
-        (reported(429), "OCQ-331", EventSourcingDbAwayError),
-        (reported(200, ErrorCode.SERVER_SHUTTING_DOWN), "OCQ-331", EventSourcingDbAwayError),
+        (ConnectionStalledError(30), "OCQ-331", EventSourcingDbUnavailableError),
+        (aiohttp.ClientConnectorError(KEY, REFUSED), "OCQ-331", EventSourcingDbUnavailableError),
+        (aiohttp.ClientPayloadError("not completed"), "OCQ-331", EventSourcingDbUnavailableError),
+        (aiohttp.ServerDisconnectedError(), "OCQ-331", EventSourcingDbUnavailableError),
+        (ConnectionResetError(), "OCQ-331", EventSourcingDbUnavailableError),
+        (TimeoutError(), "OCQ-331", EventSourcingDbUnavailableError),
+        (ServerError("The server closed the stream before it ended, so …"), "OCQ-331", EventSourcingDbUnavailableError),
+        (ServerError("Server must be EventSourcingDB"), "OCQ-331", EventSourcingDbUnavailableError),
+        (reported(500), "OCQ-331", EventSourcingDbUnavailableError),
+        (reported(503), "OCQ-331", EventSourcingDbUnavailableError),
+        (reported(408), "OCQ-331", EventSourcingDbUnavailableError),
+        (reported(429), "OCQ-331", EventSourcingDbUnavailableError),
+        (reported(200, ErrorCode.SERVER_SHUTTING_DOWN), "OCQ-331", EventSourcingDbUnavailableError),
         (reported(503, ErrorCode.STORE_READ_ONLY), "OCQ-333", EventStoreError),
         (reported(507, ErrorCode.LICENSE_INVALID), "OCQ-333", EventStoreError),
         (reported(200, text=""), "OCQ-333", EventStoreError),

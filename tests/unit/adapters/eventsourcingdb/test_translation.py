@@ -5,7 +5,7 @@ from __future__ import annotations
 import eventsourcingdb as esdb
 import pytest
 
-from opencqrs_py.adapters.eventsourcingdb.translation import event_of, position_of, precondition_of
+from opencqrs_py.adapters.eventsourcingdb.reading import event_of, position_of, precondition_of
 from opencqrs_py.model.appending import Precondition, SubjectIsOnEventId, SubjectIsPopulated, SubjectIsPristine
 
 SENT = {
