@@ -10,11 +10,16 @@ from pathlib import Path
 from types import ModuleType
 
 from opencqrs_py.assembly.conditions import raise_together
-from opencqrs_py.errors import AssemblyError
+from opencqrs_py.errors import AssemblyError, ExplainedError
 from opencqrs_py.processing.error_text import message_of, one_line, type_name
 from opencqrs_py.processing.interrupts import raise_interrupt
 
 __all__ = ["import_modules"]
+
+
+_IMPORT_FIX = "fix the line named, install what it imports, or name the module in discovery.exclude"
+_UNTANGLE = "let one of the two modules not import the other: put what both need into a third one"
+_OURS = Path(__file__).parents[1]
 
 
 def import_modules(
@@ -28,6 +33,7 @@ def import_modules(
         expected: The file of each, where it is known on this machine.
 
     Raises:
+        HandlerSignatureError: If a decorator refuses what it is given.
         AssemblyError: OCQ-501, if one cannot be imported or ends the program; names the file and line that raised.
             OCQ-512, if another module of the same name stands in its way.
         AssemblyErrors: All of these, if there are several.
@@ -39,14 +45,17 @@ def import_modules(
             sys.path.insert(0, root)
     importlib.invalidate_caches()
     modules: list[ModuleType] = []
-    errors: dict[tuple[str, str], AssemblyError] = {}
+    errors: dict[tuple[str, str], ExplainedError] = {}
     for name in names:
         try:
             modules.append(_imported(name, unique))
             _check_place(modules[-1], unique, (expected or {}).get(name, ""))
-        except AssemblyError as error:
+        except ExplainedError as error:
+            where = error.where
             cause = one_line(error.__cause__) if error.__cause__ else error.what
-            errors.setdefault((cause, error.where), error)  # who imports a broken module fails like it
+            if error.fix == _UNTANGLE:  # each module of the circle fails, in a line of the other
+                cause = where = _UNTANGLE
+            errors.setdefault((cause, where), error)  # who imports a broken module fails like it
     raise_together(errors.values())
     return modules
 
@@ -58,10 +67,12 @@ def _imported(name: str, roots: Sequence[str]) -> ModuleType:
         what = f"module '{name}' ends the program when it is imported (SystemExit: {message_of(error)})"
         fix = 'put what is to run below if __name__ == "__main__":, or name the module in discovery.exclude'
         raise AssemblyError("OCQ-501", what, _raised_at(error, roots), fix) from error
+    except ExplainedError as error:  # of a decorator, which does not know its line
+        raise type(error)(error.code, error.what, error.where or _raised_at(error, roots), error.fix) from error
     except BaseException as error:  # an import runs the user's code; everything but Ctrl-C is that module's error
         raise_interrupt(error)
         what = f"module '{name}' cannot be imported ({type_name(error)}: {message_of(error)})"
-        fix = "fix the line named, install what it imports, or name the module in discovery.exclude"
+        fix = _UNTANGLE if "circular import" in str(error) else _IMPORT_FIX
         raise AssemblyError("OCQ-501", what, _raised_at(error, roots), fix) from error
 
 
@@ -72,9 +83,10 @@ def _raised_at(error: BaseException, roots: Sequence[str]) -> str:
     trace = error.__traceback__
     frames = [frame for frame in inspect.getinnerframes(trace) if "importlib" not in frame.filename] if trace else []
     if len(frames) <= 1:
-        return ""
+        return str(getattr(error, "filename", None) or "")
     own = [frame for frame in frames if any(Path(frame.filename).is_relative_to(root) for root in roots)]
-    frame = own[-1] if own and isinstance(error, SystemExit) else frames[-1]
+    ours = Path(frames[-1].filename).is_relative_to(_OURS)
+    frame = own[-1] if own and (ours or isinstance(error, SystemExit)) else frames[-1]
     return f"{frame.filename}:{frame.lineno}"
 
 

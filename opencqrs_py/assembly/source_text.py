@@ -28,16 +28,20 @@ class SourceText:
         path: The file.
         name: Dotted module name.
         text: Its bytes; empty when it cannot be read.
+        readable: Whether it can be read; if not, it counts, and its import says what is wrong.
     """
 
     path: Path
     name: str
     text: bytes
+    readable: bool = True
 
     @cached_property
     def counts(self) -> bool:
         """Whether it uses a decorator of this package or dependency-injector itself."""
         marks = (_PACKAGE, _CONTAINERS.encode(), *(name.encode() for name in _UNMISTAKABLE))
+        if not self.readable:
+            return True
         if not any(mark in self.text for mark in marks):
             return False
         if self._tree is None:
@@ -101,7 +105,7 @@ def read_source(path: Path, name: str) -> SourceText:
     try:
         return SourceText(path, name, path.read_bytes())
     except OSError:
-        return SourceText(path, name, b"")
+        return SourceText(path, name, b"", readable=False)
 
 
 def _names(tree: ast.AST) -> Iterator[str]:

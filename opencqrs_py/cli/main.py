@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import sys
 from typing import NoReturn
 
@@ -25,6 +27,7 @@ _COMMANDS = {
 }
 
 WRONG_USE = 2
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
 class _Commands(click.Group):
@@ -68,6 +71,12 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     except BrokenPipeError:  # whoever read our output has seen enough
         sys.stderr.close()
         sys.exit(0)
+    except OSError as error:
+        if error.errno not in _NO_SPACE:
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left of the output is not tried again
+        stderr().print(f"the output cannot be written: {error.strerror}", style="red", markup=False)
+        sys.exit(1)
     except OpenCqrsError as error:
         if not signals.received:
             explain(error)

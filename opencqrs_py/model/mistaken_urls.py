@@ -13,6 +13,7 @@ _DATABASES = {
     "mariadb": "mariadb://user:password@host/database",
     "sqlite": "sqlite:///events.db, or sqlite:////srv/events.db for an absolute path",
 }
+_SLASHES = "write three slashes before a relative path, sqlite:///events.db, and four before an absolute one"
 _ANY = "write it like sqlite:///events.db or postgresql://user:password@host/database"
 _WINDOWS_FIX = "write sqlite:///C:/folder/events.db, or file:///C:/folder for files of events"
 _DRIVERS = {
@@ -61,6 +62,8 @@ def _of_scheme(kind: str, driver: str | None, rest: str) -> tuple[str, str] | No
         return "it is a URL of JDBC", f"write {_DATABASES[inner]}" if inner in _DATABASES else _ANY
     if kind == "postgres":
         return "its scheme is postgres", "write postgresql:// in place of postgres://"
+    if kind == "sqlite" and (host := rest[2:3]) and rest.startswith("//") and host not in "/?":
+        return "after sqlite: there are two slashes", _SLASHES
     if driver is not None and kind in _DRIVERS and driver not in _DRIVERS[kind]:
         return f"the driver {driver} is not supported", f"write {kind}:// without a driver; {_DRIVERS[kind][0]} is used"
     if kind in _DATABASES and not rest.startswith("//"):

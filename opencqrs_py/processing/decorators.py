@@ -72,7 +72,7 @@ def event_handling(
         order: Handlers of a group run in ascending order, those without one last, in the order of definition.
 
     Raises:
-        HandlerSignatureError: OCQ-200, if ``group`` or ``types`` are not what they should be.
+        HandlerSignatureError: OCQ-200, if ``group``, ``types`` or ``order`` are not what they should be.
 
     Source:
         OpenCQRS ``@EventHandling`` and Spring's order annotation.
@@ -85,6 +85,8 @@ def event_handling(
         raise HandlerSignatureError("OCQ-200", f"a processing group's name is a text, got {group!r}", fix=fix)
     if isinstance(types, str) or not all(isinstance(pattern, str) and pattern for pattern in types):
         raise HandlerSignatureError("OCQ-200", f"types is a list of patterns, got {types!r}", fix=fix)
+    if order is not None and (isinstance(order, bool) or not isinstance(order, int)):
+        raise HandlerSignatureError("OCQ-200", f"order is a whole number, got {order!r}", fix="write order=10")
     mark = HandlerMark(group.strip(), tuple(types), order)
     return lambda handler: _marked(handler, mark)
 

@@ -69,12 +69,7 @@ def test_a_broken_line_is_named_and_nothing_of_its_file_is_imported(project, eve
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("frob",), "No such command 'frob'"),
-        (("run", "--project", "nowhere"), "Directory 'nowhere' does not exist"),
-        (("run", "--group", "catalogue", *THREAD), "no handler belongs to a group 'catalogue'"),
-        (("events", "import", "nowhere.ndjson"), "cannot read nowhere.ndjson: No such file or directory"),
         (("config", "--group", "catalogue"), "there is no group 'catalogue'; did you mean catalog?"),
-        (("run", "--set", "event-store.url=oracle://u:secret@h/d", *THREAD), "kind 'oracle' are not supported"),
         (("run", "--set", "event-store.url=nonsense", *THREAD), "event-store.url cannot be used: it is no URL"),
         (("run", "--set", "event-handling.standard.retry.on-exhausted=park", *THREAD), "does not exist yet"),
         (("run", "--set", "event-handling.standard.life-cycle.controller=leader-election", *THREAD), "lock registry"),
@@ -111,14 +106,6 @@ def test_a_wrong_user_of_a_database_is_told_so_without_the_password(project, fre
             "  fix:   fix user, password or database in the URL (settings event-store.url and database.url"
         )
         assert "secret" not in run.err
-
-
-def test_a_folder_without_handlers_says_what_to_write(project):
-    project.write("handlers.py", "")
-    run = project.opencqrs("run", *THREAD)
-    assert run.code == 2
-    assert "no handlers were found" in run.err
-    assert '@event_handling("…")' in run.err
 
 
 def test_another_number_of_partitions_is_refused_with_the_way_out(project):

@@ -351,8 +351,8 @@ def test_a_folder_that_is_away_is_an_outage(tmp_path: Path, kind: str) -> None:
     assert str(error) == (
         "[OCQ-304] the database cannot be reached (unable to open database file)\n"
         f"  where: sqlite:///{tmp_path / 'away' / 'test.db'}\n"
-        "  fix:   fix the URL (settings event-store.url and database.url, option url in Spark): "
-        "its folder must exist, and this user may read and write there"
+        f"  fix:   create the folder {tmp_path / 'away'}, or fix the URL "
+        "(settings event-store.url and database.url, option url in Spark)"
     )
     (tmp_path / "away").mkdir()
     execute(database, "SELECT 1")

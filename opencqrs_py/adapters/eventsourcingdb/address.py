@@ -11,6 +11,7 @@ from opencqrs_py.errors import EventStoreError
 _SCHEMES = {"eventsourcingdb": "http", "eventsourcingdb+http": "http", "eventsourcingdb+https": "https"}
 _MISTAKEN = {"http": "eventsourcingdb", "esdb": "eventsourcingdb", "https": "eventsourcingdb+https"}
 _PORT = 3000
+_PLACE = "setting event-store.url, option url in Spark"
 _FIX = "write it as eventsourcingdb://host:3000 or eventsourcingdb+https://host:3000"
 
 
@@ -49,7 +50,7 @@ class Address:
         if parts.scheme in _MISTAKEN and host:
             what = f"an event store is not named by '{parts.scheme}:'"
             right = f"{_MISTAKEN[parts.scheme]}://{parts.netloc}{parts.path.rstrip('/')}"
-            raise EventStoreError("OCQ-330", what, fix=f"if an EventSourcingDB is there, write it as {right}")
+            raise EventStoreError("OCQ-330", what, _PLACE, f"if an EventSourcingDB is there, write it as {right}")
         if not host or parts.query or parts.fragment or parts.scheme not in _SCHEMES:
             shown = url.partition("?")[0].partition("#")[0]
             raise EventStoreError("OCQ-330", "the URL of EventSourcingDB cannot be read", shown, _FIX)

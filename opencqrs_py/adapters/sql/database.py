@@ -15,13 +15,14 @@ from sqlalchemy.pool import QueuePool
 from opencqrs_py.adapters.sql.connections import WRITING, Fetching, Rows, reason_of
 from opencqrs_py.adapters.sql.dialect import (
     GRANT,
+    RESTORE,
     DatabaseAwayError,
     DatabaseBusyError,
     Dialect,
     dialect_named,
     is_outage,
 )
-from opencqrs_py.adapters.sql.tables import SchemaError, adapted
+from opencqrs_py.adapters.sql.tables import SchemaError, TableMissingError, adapted
 from opencqrs_py.errors import EventStoreError
 from opencqrs_py.model.masking import mask_url, remember, scrubbed, secrets_in
 from opencqrs_py.model.mistaken_urls import not_a_database, url_mistake
@@ -32,6 +33,7 @@ PARAMETER = "opencqrs_schema"
 """The parameter of a database URL that names the schema."""
 
 _SCHEMA_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
+_PLACE = "setting database.url or event-store.url, option url in Spark"
 _KINDS = "use sqlite:///…, postgresql://… or mariadb://…"
 _FORMS = "write it as sqlite:///events.db, postgresql://user:password@host/database or mariadb://…"
 _ESCAPED = "write %40 for every '@' in user and password, %2F for '/' and %3A for ':'"
@@ -147,7 +149,7 @@ class Database:
         Raises:
             DatabaseAwayError: OCQ-304, if the database does not answer any more; OCQ-305, if a lock was waited for in
                 vain.
-            EventStoreError: OCQ-304, if the user lacks a privilege.
+            EventStoreError: OCQ-304, if the user lacks a privilege, or a table or column is missing.
             DBAPIError: As it came, if it is another one.
         """
         try:
@@ -159,9 +161,12 @@ class Database:
                 what = f"another program has held a lock for too long ({reason})"
                 raise DatabaseBusyError("OCQ-305", what, self.label, "let it finish, or end it") from None
             if self.is_outage(error):
-                fix = "see to it that it answers, and do the same again"
+                remedy = "free space on its disk" if self.dialect.is_full(error.orig) else "see to it that it answers"
                 what = f"the database does not answer any more ({reason})"
-                raise DatabaseAwayError("OCQ-304", what, self.label, fix) from None
+                raise DatabaseAwayError("OCQ-304", what, self.label, f"{remedy}, and do the same again") from None
+            if self.dialect.misses_table(error.orig):
+                what = f"the database cannot be used ({reason})"
+                raise TableMissingError("OCQ-304", what, self.label, RESTORE) from None
             if not self.dialect.denies(error.orig):
                 raise
             raise EventStoreError("OCQ-304", f"the database cannot be used ({reason})", self.label, GRANT) from None
@@ -275,19 +280,19 @@ class Database:
                 what = f"another process has been writing for too long ({reason})"
                 raise DatabaseBusyError("OCQ-305", what, self.label, "let it finish, or end it") from None
             what = f"the database cannot be reached ({reason})"
-            raise DatabaseAwayError("OCQ-304", what, self.label, self.dialect.fix_unreachable) from None
+            raise DatabaseAwayError("OCQ-304", what, self.label, self.dialect.fix_to_reach(self._url)) from None
 
 
 def _parsed(url: str) -> URL:
     """Read a URL. It is not repeated in a message, since it cannot be known what of it is a password."""
     if (mistake := url_mistake(url) or not_a_database(url)) is not None:
-        raise EventStoreError("OCQ-301", f"the database URL cannot be used: {mistake[0]}", fix=mistake[1])
+        raise EventStoreError("OCQ-301", f"the database URL cannot be used: {mistake[0]}", _PLACE, mistake[1])
     try:
         parsed = make_url(url)
     except (ArgumentError, ValueError):
-        raise EventStoreError("OCQ-301", "the database URL cannot be read", fix=_FORMS) from None
+        raise EventStoreError("OCQ-301", "the database URL cannot be read", _PLACE, _FORMS) from None
     if "@" in (parsed.host or ""):
-        raise EventStoreError("OCQ-301", "the database URL cannot be read: it has several '@'", fix=_ESCAPED)
+        raise EventStoreError("OCQ-301", "the database URL cannot be read: it has several '@'", _PLACE, _ESCAPED)
     return parsed
 
 

@@ -36,6 +36,7 @@ Row = tuple[Any, ...]
 Values = tuple[str | int, ...]
 
 URL_SETTINGS = "the URL (settings event-store.url and database.url, option url in Spark)"
+RESTORE = f"a table of opencqrs was dropped or changed: restore it from a backup, or fix {URL_SETTINGS}"
 GRANT = f"let an administrator grant the privilege, or name another user in {URL_SETTINGS}"
 
 
@@ -172,6 +173,18 @@ class Dialect(ABC):
     @abstractmethod
     def denies(self, error: BaseException | None) -> bool:
         """Return whether the database's user lacks a privilege."""
+
+    def misses_table(self, error: BaseException | None) -> bool:
+        """Return whether a table or column is missing that a statement names."""
+        return False
+
+    def is_full(self, error: BaseException | None) -> bool:
+        """Return whether there is no space left for the database's file."""
+        return False
+
+    def fix_to_reach(self, url: URL) -> str:
+        """Return what to do when the database cannot be reached."""
+        return self.fix_unreachable
 
     def is_busy(self, error: BaseException | None) -> bool:
         """Return whether another process has held the whole database for too long."""

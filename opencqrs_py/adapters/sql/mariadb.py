@@ -166,6 +166,10 @@ class MariaDbDialect(Dialect):
         return _number_of(error) in _DENIES
 
     @override
+    def misses_table(self, error: BaseException | None) -> bool:
+        return _number_of(error) in {1146, 1054}
+
+    @override
     def is_lock_timeout(self, error: BaseException | None) -> bool:
         return _number_of(error) == _LOCK_WAIT_TIMEOUT
 

@@ -19,7 +19,7 @@ from opencqrs_py.adapters.sql.database import Database
 from opencqrs_py.adapters.sql.dialect import URL_SETTINGS, Dialect, FileGuard, Row, register
 from opencqrs_py.adapters.sql.tables import EVENTS, WRITTEN
 from opencqrs_py.adapters.sql.watching import Look, polling
-from opencqrs_py.errors import DatabaseFileError, DatabaseFileGoneError, EventStoreError, NonTransientError
+from opencqrs_py.errors import DatabaseFileError, DatabaseFileGoneError, NonTransientError
 from opencqrs_py.model.partition import Partition
 from opencqrs_py.processing.ports import Watch
 
@@ -65,13 +65,16 @@ class SqliteDialect(Dialect):
     replaceable_methods = False
     reads_foreign_tables = True
     fix_refused = f"fix {URL_SETTINGS}: it must name an SQLite file, which this user may write"
-    fix_unreachable = f"fix {URL_SETTINGS}: its folder must exist, and this user may read and write there"
 
     @override
-    def check_url(self, url: URL) -> None:
-        if url.host or url.username or url.password or url.port:
-            fix = "write three slashes before a relative path, sqlite:///events.db, and four before an absolute one"
-            raise EventStoreError("OCQ-301", "the URL of SQLite names a machine, not a file", fix=fix)
+    def fix_to_reach(self, url: URL) -> str:
+        path = Path(url.database or "")
+        if path.is_dir():
+            return f"it is a folder: name a file in it, in {URL_SETTINGS}"
+        if not path.parent.is_dir():
+            return f"create the folder {path.parent}, or fix {URL_SETTINGS}"
+        what = "the file" if path.exists() else f"the folder {path.parent}"
+        return f"let this user read and write {what}, or fix {URL_SETTINGS}"
 
     @override
     def file(self, url: URL) -> FileGuard:
@@ -106,6 +109,14 @@ class SqliteDialect(Dialect):
     @override
     def denies(self, error: BaseException | None) -> bool:
         return False
+
+    @override
+    def misses_table(self, error: BaseException | None) -> bool:
+        return isinstance(error, sqlite3.Error) and str(error).startswith(("no such table", "no such column"))
+
+    @override
+    def is_full(self, error: BaseException | None) -> bool:
+        return _result_code(error) == sqlite3.SQLITE_FULL
 
     @override
     def is_busy(self, error: BaseException | None) -> bool:

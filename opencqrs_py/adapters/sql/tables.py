@@ -88,6 +88,10 @@ def adapted(table: Table, dialect: Dialect, schema: str | None) -> Table:
     return copy
 
 
+class TableMissingError(EventStoreError):
+    """A table or column of ours is missing in the database (OCQ-304)."""
+
+
 class SchemaError(EventStoreError):
     """Our tables cannot be in the schema that is set (OCQ-321, OCQ-322)."""
 
@@ -115,10 +119,12 @@ def _recorded(database: Database, table: Table) -> int | None:
     try:
         with database.reading() as connection:
             return _version(database, connection, table)
+    except TableMissingError:
+        return None
     except DBAPIError as error:
         if database.is_outage(error):
             raise
-        return None  # nothing of ours is there yet, most likely; else the next statement meets the same error
+        return None  # its schema is not there yet, most likely; else the next statement meets the same error
 
 
 def _version(database: Database, connection: Connection, table: Table) -> int | None:

@@ -50,6 +50,7 @@ def test_what_is_no_url_is_refused_without_repeating_it(url: str) -> None:
         Database(url)
     assert str(caught.value) == (
         "[OCQ-301] the database URL cannot be read\n"
+        "  where: setting database.url or event-store.url, option url in Spark\n"
         "  fix:   write it as sqlite:///events.db, postgresql://user:password@host/database or mariadb://…"
     )
 
@@ -60,6 +61,7 @@ def test_a_password_with_an_at_sign_must_be_escaped_and_is_not_repeated(url: str
         Database(url)
     assert str(caught.value) == (
         "[OCQ-301] the database URL cannot be read: it has several '@'\n"
+        "  where: setting database.url or event-store.url, option url in Spark\n"
         "  fix:   write %40 for every '@' in user and password, %2F for '/' and %3A for ':'"
     )
 
@@ -69,7 +71,8 @@ def test_a_file_behind_two_slashes_is_refused(url: str) -> None:
     with pytest.raises(EventStoreError) as caught:
         Database(url)
     assert str(caught.value) == (
-        "[OCQ-301] the URL of SQLite names a machine, not a file\n"
+        "[OCQ-301] the database URL cannot be used: after sqlite: there are two slashes\n"
+        "  where: setting database.url or event-store.url, option url in Spark\n"
         "  fix:   write three slashes before a relative path, sqlite:///events.db, and four before an absolute one"
     )
 
@@ -233,6 +236,7 @@ def test_a_known_mistake_in_a_url_is_refused_with_the_right_form() -> None:
         Database("postgresql+psycopg2://me:secret@host/db")
     assert str(caught.value) == (
         "[OCQ-301] the database URL cannot be used: the driver psycopg2 is not supported\n"
+        "  where: setting database.url or event-store.url, option url in Spark\n"
         "  fix:   write postgresql:// without a driver; psycopg is used"
     )
 

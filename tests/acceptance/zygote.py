@@ -1,0 +1,52 @@
+"""Runs commands, each in a process of its own that is forked from one in which everything is loaded.
+
+A request is a line of JSON: ``arguments``, ``folder``, ``environment``, ``into`` (a folder for ``out`` and ``err``) and
+``prepare``, Python that is executed before. The answer is a line with the exit code.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import sys
+import traceback
+from typing import Any
+
+LOADED = ("cli.main", "cli.run", "cli.status", "cli.events", "cli.config", "assembly.application", "assembly.container")
+FAILED = 70  # no exit code of ours
+
+
+def carry_out(request: dict[str, Any]) -> None:
+    """Run a command in this process and end it."""
+    os.chdir(request["folder"])
+    os.environ.update(request["environment"])
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    for number, name in ((1, "out"), (2, "err")):
+        os.dup2(os.open(f"{request['into']}/{name}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
+    code: object = FAILED
+    try:
+        exec(request["prepare"], {})
+        importlib.import_module("opencqrs_py.cli.main").main(request["arguments"])
+    except SystemExit as end:
+        code = end.code
+    except BaseException:
+        traceback.print_exc()
+    sys.stderr.flush()
+    os._exit(code if isinstance(code, int) else FAILED)
+
+
+def serve() -> None:
+    """Carry out one request after the other until there are no more."""
+    for name in LOADED:
+        importlib.import_module(f"opencqrs_py.{name}")
+    for line in iter(sys.stdin.readline, ""):
+        child = os.fork()
+        if child == 0:
+            carry_out(json.loads(line))
+        sys.stdout.write(f"{os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])}\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    serve()
