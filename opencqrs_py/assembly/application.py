@@ -272,9 +272,12 @@ class Application:
             for settings in chosen
         ]
         owner = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
-        self._engines = engines_for(runs, owner, observer, lambda: self._sessions(verbose=verbose))
+        engines = engines_for(runs, owner, observer, lambda: self._sessions(verbose=verbose))
+        self._engines = [engine for engine, _ in engines]
         try:
-            for engine in self._engines:
+            for engine, its_runs in engines:
+                for run in its_runs:
+                    engine.assign(run.group, run.partitions)
                 engine.start()
         except BaseException:
             self.stop(patience=0)

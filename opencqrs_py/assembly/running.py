@@ -37,12 +37,12 @@ def group_run(blueprint: Blueprint, settings: EffectiveGroup, group: Any, contai
     source: EventSource = container.event_store()
     return GroupRun(
         processing=group.processing(),
-        recipe=GroupRecipe(blueprint, settings, blueprint.discover().fingerprint(settings.name)),
         partitions=layout(settings.life_cycle.partitions),
         initial=lambda: _initial(settings, source, group.tracker()),
-        prepare=_preparation(blueprint, settings.name, container),
         back_off=group.back_off(),
         on_exhausted=OnExhausted.STOP if settings.retry.on_exhausted is OnExhaustedSetting.STOP else OnExhausted.SKIP,
+        prepare=_preparation(blueprint, settings.name, container),
+        recipe=GroupRecipe(blueprint, settings, blueprint.discover().fingerprint(settings.name)),
     )
 
 
@@ -51,19 +51,19 @@ def engines_for(
     owner: str,
     observer: Observer,
     sessions: Callable[[], Any],
-) -> list[Engine]:
-    """Return an engine for each kind that the groups ask for. Spark is loaded only if one of them does."""
-    engines: list[Engine] = []
+) -> list[tuple[Engine, list[GroupRun]]]:
+    """Return an engine for each kind that groups ask for, with those groups. Only Spark's engine loads Spark."""
+    engines: list[tuple[Engine, list[GroupRun]]] = []
     threaded = [run for settings, run in runs if settings.processing.engine is EngineName.THREAD]
     on_spark = [run for settings, run in runs if settings.processing.engine is EngineName.SPARK]
     if threaded:
         from opencqrs_py.engines.thread import ThreadEngine  # noqa: PLC0415 as below, for symmetry
 
-        engines.append(ThreadEngine(threaded, owner, observer))
+        engines.append((ThreadEngine(threaded, owner, observer), threaded))
     if on_spark:
         from opencqrs_py.engines.spark.engine import SparkEngine  # noqa: PLC0415 loads PySpark
 
-        engines.append(SparkEngine(on_spark, owner, sessions(), observer))
+        engines.append((SparkEngine(on_spark, owner, sessions(), observer), on_spark))
     return engines
 
 

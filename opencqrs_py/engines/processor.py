@@ -10,25 +10,18 @@ from collections.abc import Callable, Sequence
 from threading import Event as Signal
 from threading import Lock, Thread, current_thread, get_ident
 
+from opencqrs_py.engines.driver import PartitionDriver, claim
+from opencqrs_py.engines.following import follow
 from opencqrs_py.engines.parts import ProcessorOptions, make_processing
-from opencqrs_py.engines.runs import begin, check_log, release, settle
-from opencqrs_py.errors import DatabaseFileError, OpenCqrsError
+from opencqrs_py.engines.runs import GroupRun
+from opencqrs_py.engines.watching import HeadWatcher
+from opencqrs_py.errors import OpenCqrsError
 from opencqrs_py.model.handler import Handler
-from opencqrs_py.model.outcome import Origin, Outcome
 from opencqrs_py.model.partition import Partition, layout
 from opencqrs_py.model.progress import PartitionStatus
 from opencqrs_py.processing.definitions import Definition, in_order
-from opencqrs_py.processing.error_text import trouble_of
-from opencqrs_py.processing.interrupts import raise_interrupt
-from opencqrs_py.processing.ports import BackOff, EventSource, ProgressTracker, Watch
+from opencqrs_py.processing.ports import BackOff, EventSource, ProgressTracker
 from opencqrs_py.processing.sequencing import PartitionResolver
-from opencqrs_py.processing.supervision import SupervisedPartition
-
-__all__ = ["EventHandlingProcessor"]
-
-_LOOK_SECONDS = 0.2  # longest wait of the store's watch in one piece: so soon a stop is noticed
-_IDLE_LOOKS = 5  # looks without anything new, before the store is read all the same
-_AFTER_ERROR_SECONDS = 0.5
 
 
 class EventHandlingProcessor:
@@ -77,7 +70,7 @@ class EventHandlingProcessor:
         handlers = in_order(definitions)
         self.group = _only_group(handlers)
         self.partition = _partition(partition, partition_resolver.partitions)
-        self._processing = make_processing(
+        processing = make_processing(
             self.group,
             handlers,
             reader,
@@ -88,15 +81,16 @@ class EventHandlingProcessor:
             subject=subject,
             recursive=recursive,
         )
-        self._processor = self._processing.processor(self.partition, self._options.clock)
-        self._back_off = backoff
+        partitions, initial = layout(self.partition.modulus), self._options.initial_position
+        self._group_run = GroupRun(processing, partitions, lambda: initial, backoff, self._options.on_exhausted)
         self._driving = Lock()  # held by the thread that steps, and by whoever lets go of the partition
-        self._driver: int | None = None  # that thread
+        self._thread_driving: int | None = None
         self._stopping = Signal()
         self._ended = Signal()
         self._ended.set()
         self._thread: Thread | None = None  # made by the last start
-        self._supervised: SupervisedPartition | None = None
+        self._watcher: HeadWatcher | None = None  # of the run under way
+        self._driver: PartitionDriver | None = None  # of the last claim
         self._claimed = False
 
     @property
@@ -106,7 +100,7 @@ class EventHandlingProcessor:
 
     def status(self) -> PartitionStatus | None:
         """Return what there is to show, also of a run that has ended; ``None`` before the first claim."""
-        return self._supervised.status() if self._supervised is not None else None
+        return self._driver.supervised.status() if self._driver is not None else None
 
     def step(self) -> float | None:
         """Handle the next chunk; take the partition over first, unless it was.
@@ -123,7 +117,7 @@ class EventHandlingProcessor:
         try:
             if not self._claimed:
                 self._stopping.clear()
-            wait = self._step(self._claim())
+            wait = _step(self._claim())
             if self._stopping.is_set():  # asked for by a handler, or by somebody whose patience has ended
                 self._let_go()
             return wait
@@ -171,8 +165,12 @@ class EventHandlingProcessor:
             patience: Seconds to wait at most; the loop ends behind the chunk in hand all the same.
         """
         self._stopping.set()
-        if self._driver != get_ident() and self._driving.acquire(timeout=patience):
-            self._driver = get_ident()
+        if self._thread_driving == get_ident():
+            return
+        if self._watcher is not None:
+            self._watcher.stop()
+        if self._driving.acquire(timeout=patience):
+            self._thread_driving = get_ident()
             try:
                 self._let_go()
             finally:
@@ -190,112 +188,59 @@ class EventHandlingProcessor:
         if not self._driving.acquire(blocking=False):
             msg = f"the processor of group '{self.group}' partition {self.partition} runs already"
             raise OpenCqrsError(msg)
-        self._driver = get_ident()
+        self._thread_driving = get_ident()
 
     def _leave_the_wheel(self) -> None:
-        self._driver = None
+        self._thread_driving = None
         self._driving.release()
 
-    def _claim(self) -> SupervisedPartition:
+    def _claim(self) -> PartitionDriver:
         """Take the partition over, unless it was."""
-        if self._supervised is None or not self._claimed:
+        if self._driver is None or not self._claimed:
             owner = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
-            tracker, options = self._processing.tracker, self._options
-            whole = layout(self.partition.modulus)
-            source, initial = self._processing.source, options.initial_position
-            (cursor,) = tracker.claim(
-                self.group, [self.partition], initial, owner, layout=whole, fingerprint=source.fingerprint(initial)
-            )
-            check_log(self.group, source, cursor)
-            self._supervised = SupervisedPartition(
-                self.group, cursor, self._back_off, options.on_exhausted, options.clock
-            )
+            options = self._options
+            (self._driver,) = claim(self._group_run, [self.partition], owner, options.clock, options.observer)
             self._claimed = True
-            begin(self._supervised, tracker, options.observer)
-        return self._supervised
-
-    def _step(self, supervised: SupervisedPartition) -> float | None:
-        if supervised.over:
-            return None
-        if (wait := supervised.wait()) > 0:
-            return wait
-        outcome = self._processor.step(supervised.cursor)
-        self._settle(supervised, outcome)
-        return None if outcome.idle else supervised.wait()
+        return self._driver
 
     def _run(self) -> None:
         """Run at the wheel, which the caller has taken, and leave it."""
-        self._driver = get_ident()
+        self._thread_driving = get_ident()
         self._ended.clear()
         try:
             if self._claimed or not self._stopping.is_set():
-                self._run_until_over(self._claim())
+                self._follow(self._claim())
             else:
                 self._stopping.clear()
         finally:
             self._ended.set()
             self._leave_the_wheel()
 
-    def _run_until_over(self, supervised: SupervisedPartition) -> None:
+    def _follow(self, driver: PartitionDriver) -> None:
+        self._watcher = watcher = HeadWatcher(self._group_run.processing.source)
         try:
-            while not self._is_over(supervised):
-                self._follow_while_reachable(supervised)
-        except BaseException as error:  # not of a step: an observer's, or a fault of the tracker or of the watch
-            raise_interrupt(error)
-            supervised.take(Outcome(supervised.cursor, trouble=trouble_of(error, Origin.FRAMEWORK)))
-            raise
+            follow(driver, watcher, self._stopping)
         finally:
-            self._let_go()
-
-    def _follow_while_reachable(self, supervised: SupervisedPartition) -> None:
-        """Follow the store; return when it is away, or when all is over."""
-        try:
-            with self._processing.source.watched() as watch:
-                self._follow(supervised, watch)
-        except Exception as error:
-            if not self._processing.source.is_outage(error) and not isinstance(error, DatabaseFileError):
-                raise
-            supervised.doubt()
-            self._step(supervised)  # meets the same error, and reports it
-            self._stopping.wait(_AFTER_ERROR_SECONDS)
-
-    def _follow(self, supervised: SupervisedPartition, watch: Watch) -> None:
-        head = 0
-        while not self._is_over(supervised):
-            wait = self._step(supervised)
-            if wait is None:
-                # Beyond what was seen before the step, too: it has found nothing there, and would find nothing again.
-                head = self._await_more(watch, max(supervised.cursor.position, head))
-            elif wait > 0:
-                self._stopping.wait(wait)
-
-    def _await_more(self, watch: Watch, after: int) -> int:
-        """Return the head as soon as it is beyond ``after``, or when it is time to look all the same."""
-        for _ in range(_IDLE_LOOKS):
-            if self._stopping.is_set():
-                break
-            head = watch.wait(after, _LOOK_SECONDS)
-            if head > after:
-                return head
-        return after
-
-    def _is_over(self, supervised: SupervisedPartition) -> bool:
-        return self._stopping.is_set() or supervised.over
+            self._claimed = False
+            self._stopping.clear()
+            watcher.stop()
 
     def _let_go(self) -> None:
-        """Store what is still to be stored and release the partition; a stop before the first claim is kept for it."""
-        supervised = self._supervised
-        if supervised is None:
+        """Release the partition; a stop before the first claim is kept for it."""
+        if self._driver is None:
             return
         self._stopping.clear()
         if self._claimed:
             self._claimed = False
-            if supervised.trouble is None:
-                self._settle(supervised, self._processor.flush(supervised.cursor))
-            release(supervised, self._processing.tracker, self._options.observer)
+            self._driver.release()
 
-    def _settle(self, supervised: SupervisedPartition, outcome: Outcome) -> None:
-        settle(supervised, outcome, self._processing.tracker, self._options.observer)
+
+def _step(driver: PartitionDriver) -> float | None:
+    if driver.over:
+        return None
+    if (wait := driver.wait()) > 0:
+        return wait
+    return None if driver.step().idle else driver.wait()
 
 
 def _only_group(handlers: Sequence[Handler]) -> str:

@@ -74,12 +74,17 @@ class HeadWatcher:
             if self._changed.wait_for(lambda: not self._is_watched, _STOP_SECONDS):
                 self._close()
 
-    def wait_beyond(self, position: int, seconds: float) -> None:
-        """Wait until there is an event behind ``position``, the time is over, or all is to stop."""
+    def wake(self) -> None:
+        """Have those who wait check whether they are to stop; the one that watches the store does within 0.2 s."""
+        with self._changed:
+            self._changed.notify_all()
+
+    def wait_beyond(self, position: int, seconds: float, stopping: Event | None = None) -> None:
+        """Wait until there is an event after ``position``, the time is over, or ``stopping`` or the watcher's stop."""
         until = time.monotonic() + seconds
-        while self._must_wait(position) and (left := until - time.monotonic()) > 0:
+        while self._must_wait(position, stopping) and (left := until - time.monotonic()) > 0:
             with self._changed:
-                if not self._must_wait(position):
+                if not self._must_wait(position, stopping):
                     return
                 if self._is_watched:
                     self._changed.wait(left)
@@ -94,8 +99,9 @@ class HeadWatcher:
                     if self._stopping.is_set():  # stop() may have given up waiting for this thread
                         self._close()
 
-    def _must_wait(self, position: int) -> bool:
-        return self._head <= position and not self._stopping.is_set()
+    def _must_wait(self, position: int, stopping: Event | None) -> bool:
+        stopped = self._stopping.is_set() or (stopping is not None and stopping.is_set())
+        return self._head <= position and not stopped
 
     def _watch_on(self) -> None:
         while not self._stopping.is_set():

@@ -107,8 +107,7 @@ def engine(store: EventSourcingDbEventStore, database: Database, watching: Watch
         partitions=2,
         batch_size=20,
     )
-    recipe: Any = None
-    run = GroupRun(processing, recipe, layout(2), lambda: 0, lambda: None, FixedBackOff(0.001), OnExhausted.SKIP)
+    run = GroupRun(processing, layout(2), lambda: 0, FixedBackOff(0.001), OnExhausted.SKIP)
     engine = ThreadEngine([run], "me", watching)
     yield engine
     engine.stop(SECONDS)
@@ -151,6 +150,7 @@ def test_each_event_is_handled_once_and_in_order_through_cuts_stalls_and_a_resta
         Fault("read-events", status=503, line="starting"),
         Fault("observe-events", 5, then=Then.CUT),
     )
+    engine.assign("orders", layout(2))
     engine.start()
     watching.wait_for(caught_up)
     server.stop()

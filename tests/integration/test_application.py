@@ -17,6 +17,7 @@ from opencqrs_py.assembly import running
 from opencqrs_py.errors import AssemblyError
 from opencqrs_py.model.cloudevents import parse_event
 from opencqrs_py.model.partition import Partition
+from opencqrs_py.processing.supervision import Notice
 
 HANDLERS = """
 from opencqrs_py import Event, event_handling, on_start
@@ -87,6 +88,8 @@ def test_a_second_thread_cannot_start_what_is_being_started(handlers, tmp_path, 
     started = []
 
     class Engine:
+        def assign(self, group: str, partitions: object) -> None: ...
+
         def start(self) -> None:
             started.append(self)
             begun.set()
@@ -94,7 +97,7 @@ def test_a_second_thread_cannot_start_what_is_being_started(handlers, tmp_path, 
 
         def stop(self, patience: float) -> None: ...
 
-    monkeypatch.setattr(running, "engines_for", lambda *_: [Engine()])
+    monkeypatch.setattr(running, "engines_for", lambda *_: [(Engine(), [])])
     with ThreadPoolExecutor() as threads:
         first = threads.submit(application.start)
         assert begun.wait(60)
@@ -143,6 +146,34 @@ def test_a_running_application_tells_how_far_it_is_while_the_store_is_away(handl
         assert [(s.group, s.head, s.lag) for s in application.status()] == [("seen", 100, 0), ("other", 100, 0)]
     finally:
         application.stop()
+
+
+class Waiting(Observer):
+    """Notes that a start waits."""
+
+    def __init__(self) -> None:
+        self.waits = Event()
+
+    def noticed(self, notice: Notice) -> None:
+        self.waits.set()
+
+
+@pytest.mark.parametrize("engine", ["thread", "spark"])
+def test_a_stop_ends_a_start_that_waits_for_the_store(engine, handlers, tmp_path, monkeypatch):
+    settings = {"event-handling.standard.processing.engine": engine}
+    application, observer = Application(settings, [handlers], tmp_path), Waiting()
+    store = application.event_store
+
+    def away(*_: object) -> str:
+        raise AwayError
+
+    monkeypatch.setattr(store, "fingerprint", away)
+    monkeypatch.setattr(store, "is_outage", lambda error: isinstance(error, AwayError))
+    with ThreadPoolExecutor() as threads:
+        starting = threads.submit(application.start, observer=observer)
+        assert observer.waits.wait(60)
+        application.stop()
+        starting.result(60)
 
 
 class Noting(Observer):

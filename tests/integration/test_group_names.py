@@ -166,6 +166,16 @@ def test_a_process_that_finds_other_handlers_than_the_one_that_started_it_is_ref
     assert (caught.value.code, caught.value.where) == ("OCQ-526", "not here: gone:on")
 
 
+def test_groups_of_one_application_share_connections_in_a_worker(make, tmp_path):
+    application = Application(THREAD, [make("NAME"), make('"other"')], tmp_path)
+    first, second = (
+        GroupRecipe(application.blueprint, group, application.blueprint.discover().fingerprint(group.name))()
+        for group in application.groups
+    )
+    assert first.source is second.source
+    assert first.tracker._database is second.tracker._database
+
+
 OVERLOADS = """
 from opencqrs_py import Event, event_handling, on_start
 from sqlalchemy import Connection, text

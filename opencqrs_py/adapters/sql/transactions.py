@@ -303,7 +303,10 @@ class DatabaseTransactions(Transactions):
     @override
     @contextmanager
     def begin(self, *, guarded: bool = True) -> Iterator[Unit]:
-        """Open a transaction.
+        """Open a transaction: committed at the end of the block, rolled back when the block raises.
+
+        Args:
+            guarded: Whether a block that ends the transaction is an error.
 
         Raises:
             TransactionEndedError: If the block ended a guarded transaction, or tried to.

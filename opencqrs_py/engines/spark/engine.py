@@ -6,14 +6,16 @@ Runs on the driver. One coordinator thread decides; the threads of rounds only b
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from threading import Condition, Thread
 
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
-from opencqrs_py.engines.runs import GroupRun, claim, release, settle
+from opencqrs_py.engines.assignment import Assignment
+from opencqrs_py.engines.driver import PartitionDriver
+from opencqrs_py.engines.runs import GroupRun
 from opencqrs_py.engines.spark.jobs import GroupJobs, running_tasks, spark_trouble
 from opencqrs_py.engines.spark.orders import Order, Report
 from opencqrs_py.engines.spark.session import Sessions
@@ -22,12 +24,10 @@ from opencqrs_py.engines.spark.worker import OrderHandler
 from opencqrs_py.engines.watching import HeadWatcher
 from opencqrs_py.errors import EngineLostError
 from opencqrs_py.model.outcome import Origin, Outcome, Trouble
+from opencqrs_py.model.partition import Partition
 from opencqrs_py.processing.clocks import SystemClock
-from opencqrs_py.processing.error_text import trouble_of
 from opencqrs_py.processing.ports import Clock
 from opencqrs_py.processing.supervision import NO_OBSERVER, Observer, SupervisedPartition
-
-__all__ = ["SparkEngine"]
 
 ORDER_SECONDS = 2.0  # a round's length: short enough to stop within, long enough to make Spark's own cost small
 _IDLE_SECONDS = 1.0
@@ -35,41 +35,52 @@ STILL_SECONDS = 60.0  # how long a round may wait while nothing at all runs on S
 
 
 class _Group:
-    """A group, its partitions and its jobs.
+    """A group that the engine may run, and its rounds.
 
-    ``busy`` are the partitions of the round under way; ``since`` is the time at which its job was started.
+    ``busy`` are the partitions of the round under way; ``since`` is the time at which its job was started; ``leaving``
+    are partitions that no further round takes up.
     """
 
-    def __init__(self, run: GroupRun, partitions: list[SupervisedPartition], watcher: HeadWatcher) -> None:
+    def __init__(self, run: GroupRun, assignment: Assignment, watcher: HeadWatcher) -> None:
         self.run = run
-        self.partitions = partitions
         self.watcher = watcher
-        self.busy: tuple[SupervisedPartition, ...] = ()
+        self.busy: tuple[PartitionDriver, ...] = ()
+        self.leaving: set[PartitionDriver] = set()
         self.since: float | None = None
         self.jobs: GroupJobs | None = None
+        self._assignment = assignment
         self._interruptions = watcher.interruptions
 
-    def ready(self) -> list[SupervisedPartition]:
+    @property
+    def drivers(self) -> list[PartitionDriver]:
+        """The partitions that the engine has."""
+        return self._assignment.of(self.run.group)
+
+    def ready(self) -> list[PartitionDriver]:
         """Return the partitions that have something to do now."""
         if self.busy:
             return []
+        drivers = self.drivers
         if self.watcher.interruptions != self._interruptions:
             self._interruptions = self.watcher.interruptions
-            for partition in self.partitions:
-                partition.doubt()
-        return [p for p in self.partitions if not p.over and p.wait() == 0 and self._has_work(p)]
+            for driver in drivers:
+                driver.supervised.doubt()
+        return [one for one in drivers if not self._rests(one) and one.wait() == 0 and self._has_work(one)]
 
     def next_due(self) -> float:
         """Return the seconds until a partition's back-off is over."""
-        waits = [p.wait() for p in self.partitions if not p.over and not self.busy and p.wait() > 0]
+        waits = [one.wait() for one in self.drivers if not self._rests(one) and not self.busy and one.wait() > 0]
         return min(waits, default=_IDLE_SECONDS)
 
-    def _has_work(self, partition: SupervisedPartition) -> bool:
+    def _rests(self, driver: PartitionDriver) -> bool:
+        return driver.over or driver in self.leaving
+
+    def _has_work(self, driver: PartitionDriver) -> bool:
         if self.watcher.refusal is not None:
             return True
-        cursor = partition.cursor
+        cursor = driver.cursor
         # A partition whose task was lost after it had handled everything recovers by a step that finds nothing.
-        unsettled = partition.trouble is not None or cursor.doubtful
+        unsettled = driver.supervised.trouble is not None or cursor.doubtful
         return cursor.position < self.watcher.head or cursor.position != cursor.stored or unsettled
 
 
@@ -92,15 +103,15 @@ class SparkEngine:
         observer: Observer = NO_OBSERVER,
         clock: Clock | None = None,
     ) -> None:
-        self._runs = tuple(runs)
-        self._owner = owner
-        self._sessions = sessions
-        self._observer = observer
         self._clock = clock or SystemClock()
-        self._watchers = {
-            id(run.processing.source): HeadWatcher(run.processing.source, self._wake) for run in self._runs
+        self._observer = observer
+        self._sessions = sessions
+        self._assignment = Assignment(runs, owner, self._clock, observer)
+        sources = {id(run.processing.source): run.processing.source for run in runs}
+        self._watchers = {key: HeadWatcher(source, self._wake) for key, source in sources.items()}
+        self._groups = {
+            run.group: _Group(run, self._assignment, self._watchers[id(run.processing.source)]) for run in runs
         }
-        self._groups: list[_Group] = []
         self._changed = Condition()
         self._stopping = False
         self._failure: Exception | None = None
@@ -108,22 +119,37 @@ class SparkEngine:
         self._stillness = Stillness(self._running_tasks, self._clock, STILL_SECONDS)
         self._thread = Thread(target=self._coordinate, name="opencqrs-coordinator", daemon=True)
 
-    def start(self) -> None:
-        """Claim all partitions and begin to give orders.
-
-        The session is opened here if there is something to do already, else with the first new event.
-        """
+    def assign(self, group: str, partitions: Sequence[Partition]) -> None:
+        """Claim partitions; the next rounds of their group take them up."""
         self._sessions.require_authentication()
-        for run in self._runs:
-            watcher = self._watchers[id(run.processing.source)]
-            self._groups.append(_Group(run, claim(run, self._owner, self._clock, self._observer), watcher))
+        self._assignment.claim(group, partitions)
+        self._wake()
+
+    def start(self) -> None:
+        """Begin with the rounds.
+
+        The session is opened here if there is something to do already, otherwise with the first new event.
+        """
+        if self._assignment.stopped:
+            return
         for watcher in self._watchers.values():
             watcher.look()
-        if any(group.ready() for group in self._groups):
+        if any(group.ready() for group in self._groups.values()):
             self._open()
         for watcher in self._watchers.values():
             watcher.start()
         self._thread.start()
+
+    def release(self, group: str, partitions: Sequence[Partition], patience: float) -> None:
+        """Take the partitions up in no further round; let the one under way finish, otherwise cancel it."""
+        of_group = self._groups[group]
+        drivers = self._assignment.of(group, partitions)
+        with self._changed:
+            of_group.leaving.update(drivers)
+        self._await_rounds(patience, lambda: any(driver in of_group.busy for driver in drivers))
+        if any(driver in of_group.busy for driver in drivers):
+            self._abandon(of_group, _cancelled())
+        self._let_go(of_group, drivers)
 
     def check(self) -> None:
         """Raise what ended the coordinator, if something did."""
@@ -132,35 +158,46 @@ class SparkEngine:
 
     def stop(self, patience: float) -> None:
         """Let the rounds under way finish, for at most ``patience`` seconds in all; then cancel them."""
+        self._assignment.stop()
         with self._changed:
             self._stopping = True
             self._changed.notify_all()
         for watcher in self._watchers.values():
             watcher.stop()
-        self._await_rounds(patience)
-        for group in self._groups:
+        self._await_rounds(patience, lambda: any(group.busy for group in self._groups.values()))
+        for group in self._groups.values():
             if group.jobs is not None:
                 group.jobs.stop()
-            for partition in group.partitions:
-                release(partition, group.run.processing.tracker, self._observer)
+            self._free(group)
+            self._let_go(group, group.drivers)
         self._sessions.close()
 
     def partitions(self) -> Sequence[SupervisedPartition]:
-        """Return every partition that was started."""
-        return tuple(partition for group in self._groups for partition in group.partitions)
+        """Return the state of every partition that the engine has or had."""
+        return self._assignment.partitions()
 
-    def _await_rounds(self, patience: float) -> None:
+    def _await_rounds(self, patience: float, under_way: Callable[[], bool]) -> None:
         until = time.monotonic() + patience
         with self._changed:
-            while any(group.busy for group in self._groups) and time.monotonic() < until:
+            while under_way() and time.monotonic() < until:
                 self._changed.wait(max(0.0, until - time.monotonic()))
+
+    def _let_go(self, group: _Group, drivers: Sequence[PartitionDriver]) -> None:
+        for driver in drivers:
+            driver.release()
+            self._assignment.remove(driver)
+        with self._changed:
+            group.leaving.difference_update(drivers)
 
     def _open(self) -> None:
         if master := self._sessions.will_start:
             self._observer.starting(f"Spark ({master})")
         spark = self._sessions.open()
         self._spark = spark
-        for group in self._groups:
+        for group in self._groups.values():
+            if group.run.recipe is None:
+                msg = f"group '{group.run.group}' has no recipe, which Spark's workers build its parts by"
+                raise ValueError(msg)
             group.jobs = GroupJobs(
                 spark,
                 group.run.group,
@@ -180,7 +217,7 @@ class SparkEngine:
     def _fail(self, error: Exception) -> None:
         """End the coordinator; ``check`` raises the error. Nothing waits for rounds that were not started."""
         self._failure = self._failure or error
-        for group in self._groups:
+        for group in self._groups.values():
             if group.since is None:
                 self._free(group)
 
@@ -189,11 +226,11 @@ class SparkEngine:
             with self._changed:
                 if self._stopping or self._failure is not None:
                     return
-                rounds = [(group, ready) for group in self._groups if (ready := group.ready())]
+                rounds = [(group, ready) for group in self._groups.values() if (ready := group.ready())]
                 for group, ready in rounds:
                     group.busy = tuple(ready)
                 if not rounds:
-                    self._changed.wait(min(group.next_due() for group in self._groups))
+                    self._changed.wait(min(group.next_due() for group in self._groups.values()))
             rounds = [(group, ready) for group, ready in rounds if not self._is_refused(group)]
             if rounds and self._spark is None:
                 self._open()
@@ -206,12 +243,9 @@ class SparkEngine:
         refusal = group.watcher.refusal
         if refusal is None:
             return False
-        trouble = trouble_of(refusal, Origin.FRAMEWORK)
         try:
-            for partition in group.busy:
-                settle(
-                    partition, Outcome(partition.cursor, trouble=trouble), group.run.processing.tracker, self._observer
-                )
+            for driver in group.busy:
+                driver.refuse(refusal)
         finally:
             self._free(group)
         return True
@@ -222,25 +256,29 @@ class SparkEngine:
         A round of which a task runs is left alone: a handler may take hours, and Spark itself notices an executor that
         has hung.
         """
-        waiting = [(group, group.since) for group in self._groups if group.since is not None]
+        waiting = [(group, group.since) for group in self._groups.values() if group.since is not None]
         if not self._stillness.lasts([since for _, since in waiting]):
             return
         for group, _ in waiting:
-            if group.jobs is not None and group.jobs.abandon_round():
-                self._broken(group, _still(STILL_SECONDS))
-                self._free(group)
+            self._abandon(group, _still(STILL_SECONDS))
+
+    def _abandon(self, group: _Group, trouble: Trouble) -> None:
+        """Cancel the round of a group."""
+        if group.jobs is not None and group.jobs.abandon_round():
+            self._broken(group, trouble)
+            self._free(group)
 
     def _running_tasks(self) -> int:
         return 0 if self._spark is None else running_tasks(self._spark.sparkContext)
 
-    def _give_orders(self, group: _Group, ready: list[SupervisedPartition]) -> None:
+    def _give_orders(self, group: _Group, ready: list[PartitionDriver]) -> None:
         """Deal the partitions out to as many tasks as can run at once; each task reads the log once."""
         if group.jobs is None:
             return
         group.since = self._clock.monotonic()
         try:
             tasks = min(len(ready), self._slots())
-            dealt = (tuple(p.cursor for p in ready[task::tasks]) for task in range(tasks))
+            dealt = (tuple(driver.cursor for driver in ready[task::tasks]) for task in range(tasks))
             group.jobs.start_round([Order(cursors, ORDER_SECONDS) for cursors in dealt])
         except Exception as error:
             self._lost(group, error)
@@ -253,8 +291,8 @@ class SparkEngine:
         """Take reports in. Called on the thread of a round."""
         try:
             outcomes = {outcome.cursor.partition: outcome for report in reports for outcome in report.outcomes}
-            for partition in group.busy:
-                settle(partition, outcomes[partition.partition], group.run.processing.tracker, self._observer)
+            for driver in group.busy:
+                driver.settle(outcomes[driver.partition])
         except Exception as error:
             self._fail(error)
         finally:
@@ -275,17 +313,10 @@ class SparkEngine:
 
     def _broken(self, group: _Group, trouble: Trouble) -> None:
         """Claim the partitions again: what the lost tasks have committed is only in the database."""
-        tracker = group.run.processing.tracker
-        try:
-            cursors = tracker.claim(group.run.group, group.run.partitions, 0, self._owner)
-        except Exception as error:
-            if not tracker.is_outage(error):
-                raise
-            cursors = ()
-        for partition, cursor in zip(group.partitions, cursors, strict=False):
-            partition.claimed_again(cursor)
-        for partition in group.busy:
-            settle(partition, Outcome(partition.cursor, trouble=trouble), tracker, self._observer)
+        self._assignment.claim_again(group.run.group)
+        for driver in group.busy:
+            if driver not in group.leaving:
+                driver.settle(Outcome(driver.cursor, trouble=trouble))
 
     def _free(self, group: _Group) -> None:
         with self._changed:
@@ -301,6 +332,11 @@ class SparkEngine:
 def _jvm_gone(error: Exception) -> EngineLostError:
     fix = "start again: progress is safe in the database"
     return EngineLostError("OCQ-403", f"Spark's JVM has gone ({type(error).__name__})", fix=fix)
+
+
+def _cancelled() -> Trouble:
+    message = "another partition of the group was released, and its events were not finished in time"
+    return Trouble(Origin.OUTAGE, permanent=False, error="a round on Spark was cancelled", message=message)
 
 
 def _still(seconds: float) -> Trouble:

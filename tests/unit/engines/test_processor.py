@@ -37,7 +37,6 @@ from opencqrs_py import (
     event_type,
     upcaster,
 )
-from opencqrs_py.engines.processor import _LOOK_SECONDS
 from opencqrs_py.errors import AssemblyError, EventStoreError, HandlerSignatureError
 from opencqrs_py.model import Outcome, Partition, PartitionStatus, ProcessorState
 from opencqrs_py.processing.definitions import interceptors_in_order, upcasters_of
@@ -488,7 +487,6 @@ def test_an_observer_is_told_in_this_order(world: World) -> None:
         ("advanced", 1),
         ("noticed", None),
         ("advanced", 1),
-        ("advanced", 1),
         ("stopped", "orders", "0/1"),
     ]
 
@@ -819,17 +817,11 @@ class PanicException(BaseException):
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 @pytest.mark.parametrize("way", ["start", "run"])
-@pytest.mark.parametrize("part", ["observer", "watch"])
 @pytest.mark.parametrize("error", [LookupError, PanicException])
-def test_an_error_of_the_loop_itself_ends_it_visibly(
-    world: World, part: str, way: str, error: type[BaseException]
-) -> None:
+def test_an_error_of_an_observer_ends_the_loop_visibly(world: World, way: str, error: type[BaseException]) -> None:
     def spoil(outcome: Outcome) -> None:
-        if part == "observer":
-            raise error(part)
+        raise error("observer")
 
-    if part == "watch":
-        world.store.watch_away = [error(part)]  # type: ignore[list-item]
     world.append(FIRST)
     world.watching.on_advanced = spoil
     processor = world.processor()
@@ -842,10 +834,28 @@ def test_an_error_of_the_loop_itself_ends_it_visibly(
     assert not processor.is_running
     status = processor.status()
     assert status is not None
-    assert (status.state, status.error) == (ProcessorState.FAILED, f"{error.__name__}: {part}")
+    assert (status.state, status.error) == (ProcessorState.FAILED, f"{error.__name__}: observer")
     assert world.watching.told[-1] == ("stopped", "orders", "0/1")
     assert world.status().state is ProcessorState.FAILED
-    assert world.handled == ([] if part == "watch" else ["1"])
+    assert world.handled == ["1"]
+
+
+@pytest.mark.parametrize("error", [LookupError, PanicException])
+def test_a_store_that_cannot_be_watched_is_reported_and_tried_again(
+    world: World, error: type[BaseException], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("opencqrs_py.engines.watching._AFTER_ERROR_SECONDS", 0.001)
+    monkeypatch.setattr("opencqrs_py.engines.following._IDLE_SECONDS", 0.001)
+    world.append(FIRST)
+    world.store.watch_away = [error("watch")]  # type: ignore[list-item]
+    processor = world.processor()
+    processor.start()
+    world.watching.wait_for(lambda: world.watching.notices)
+    status = processor.status()
+    assert status is not None
+    assert (status.state, status.error) == (ProcessorState.FAILED, f"{error.__name__}: watch")
+    processor.stop(SECONDS)
+    assert world.handled == ["1"]
 
 
 def test_an_interrupt_ends_the_loop_with_a_clean_stop(world: World) -> None:
@@ -861,7 +871,7 @@ def test_an_interrupt_ends_the_loop_with_a_clean_stop(world: World) -> None:
 
 
 def test_a_watch_that_is_away_is_opened_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("opencqrs_py.engines.processor._AFTER_ERROR_SECONDS", 0.001)
+    monkeypatch.setattr("opencqrs_py.engines.watching._AFTER_ERROR_SECONDS", 0.001)
     world.store.watch_away = [ConnectionError("away")] * 3
     world.append(FIRST)
     processor = world.processor()
@@ -877,16 +887,16 @@ class Quiet:
     """A watch that says what it is told to say, and notes how it was asked."""
 
     def __init__(self, heads: Sequence[int], done: Callable[[], object]) -> None:
-        self.asked: list[tuple[int, float]] = []
+        self.asked: list[int] = []
         self._heads = list(heads)
         self._done = done
 
     def wait(self, after: int, seconds: float) -> int:
-        self.asked.append((after, seconds))
+        self.asked.append(after)
         if self._heads:
             return self._heads.pop(0)
         self._done()
-        return 0
+        return after
 
 
 def test_a_head_that_leads_to_nothing_is_not_looked_at_again_and_again(
@@ -894,7 +904,7 @@ def test_a_head_that_leads_to_nothing_is_not_looked_at_again_and_again(
 ) -> None:
     world.append(FIRST)
     processor = world.processor()
-    watch = Quiet([7, 7, 0, 0, 0, 0], processor.stop)
+    watch = Quiet([1, 7, 7, 7], processor.stop)
 
     @contextmanager
     def watched() -> Iterator[Quiet]:
@@ -902,6 +912,6 @@ def test_a_head_that_leads_to_nothing_is_not_looked_at_again_and_again(
 
     monkeypatch.setattr(world.store, "watched", watched)
     processor.run()
-    assert watch.asked == [(1, _LOOK_SECONDS)] + [(7, _LOOK_SECONDS)] * 6
+    assert watch.asked == [0, 1, 7, 7, 7]
     steps = [told for told in world.watching.told if told[0] == "advanced"]
-    assert len(steps) == 5  # the event, nothing, nothing in spite of the head, nothing after five looks, the last
+    assert len(steps) == 3  # the event, nothing, nothing in spite of the head

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from queue import Queue
 from threading import Event as Signal
-from types import SimpleNamespace
 
 import pytest
 from py4j.protocol import Py4JNetworkError
+from support.spark import Context, Sessions
 
 from opencqrs_py.adapters.sql import Database, SqlEventStore, SqlProgressTracker
 from opencqrs_py.assembly.injection import ContainerInjector
@@ -30,73 +29,6 @@ from opencqrs_py.testing import FakeClock
 EVENTS = 60
 PARTITIONS = 3
 SECONDS = 30  # to wait at most; nothing here takes long
-
-
-class Context:
-    """A Spark context whose jobs run on the thread that collects them."""
-
-    defaultParallelism = 2  # noqa: N815 Spark's name
-
-    def __init__(self) -> None:
-        self.groups: list[str] = []
-        self.cancelled: list[str] = []
-        self.tags: list[str] = []
-        self.before: list[Callable[[], None]] = []  # what happens to the next jobs before their tasks run
-        self.after: list[Callable[[], None]] = []  # and after them
-        self.active = 0
-        self.looked = Signal()
-
-    def setJobGroup(self, group: str, _description: str, *, interruptOnCancel: bool) -> None:  # noqa: N802, N803 Spark's
-        assert interruptOnCancel
-        self.groups.append(group)
-
-    def addJobTag(self, tag: str) -> None:  # noqa: N802 Spark's name
-        self.tags.append(tag)
-
-    def cancelJobsWithTag(self, tag: str) -> None:  # noqa: N802 Spark's name
-        self.cancelled.append(tag)
-
-    def parallelize(self, lines: list[str], slices: int) -> SimpleNamespace:
-        assert len(lines) == slices
-
-        def collect(handler: Callable[[str], str]) -> list[str]:
-            if self.before:
-                self.before.pop(0)()
-            reports = [handler(line) for line in lines]
-            if self.after:
-                self.after.pop(0)()
-            return reports
-
-        return SimpleNamespace(map=lambda handler: SimpleNamespace(collect=lambda: collect(handler)))
-
-    def statusTracker(self) -> SimpleNamespace:  # noqa: N802 Spark's name
-        self.looked.set()
-        stage = SimpleNamespace(numActiveTasks=self.active)
-        return SimpleNamespace(getActiveStageIds=lambda: [1], getStageInfo=lambda _: stage)
-
-
-class Sessions:
-    """Sessions with that context."""
-
-    will_start = ""
-
-    def __init__(self, context: Context) -> None:
-        self.context = context
-        self.gone = False
-
-    def require_authentication(self) -> None: ...
-
-    def open(self) -> SimpleNamespace:
-        return SimpleNamespace(sparkContext=self.context)
-
-    def handed_over(self, recipe: object) -> object:
-        return recipe
-
-    def check(self) -> None:
-        if self.gone:
-            raise Py4JNetworkError
-
-    def close(self) -> None: ...
 
 
 class Seen(Observer):
@@ -150,18 +82,21 @@ class Engine:
         )
         run = GroupRun(
             processing,
-            lambda: processing,
             layout(PARTITIONS),
             lambda: 0,
-            lambda: None,
             ExponentialBackOff(),
             OnExhausted.SKIP,
+            recipe=lambda: processing,
         )
         self.context = Context()
         self.sessions = Sessions(self.context)
         self.clock = FakeClock()
         self.seen = Seen()
         self.engine = SparkEngine([run], "me", self.sessions, self.seen, self.clock)
+
+    def start(self) -> None:
+        self.engine.assign("g", layout(PARTITIONS))
+        self.engine.start()
 
     def states(self) -> list[tuple[str, int]]:
         return [(p.status().state.value, p.status().position) for p in self.engine.partitions()]
@@ -175,7 +110,7 @@ def engine(tmp_path):
 
 
 def test_each_round_is_a_job_in_the_group_of_the_groups_name(engine):
-    engine.engine.start()
+    engine.start()
     assert engine.seen.done.wait(SECONDS)
     assert sorted(engine.handled) == list(range(1, EVENTS + 1))
     assert set(engine.context.groups) == {"g"}
@@ -190,7 +125,7 @@ def fail() -> None:
 
 def test_partitions_whose_tasks_had_handled_everything_when_their_round_was_lost_recover(engine):
     engine.context.after.append(fail)
-    engine.engine.start()
+    engine.start()
     assert engine.seen.reasons() == ["[OCQ-405] Spark could not finish a round: executor lost"] * PARTITIONS
     engine.clock.advance(5)
     assert engine.seen.done.wait(SECONDS)
@@ -208,7 +143,7 @@ def test_a_round_for_which_no_task_starts_is_cancelled_reported_and_given_again(
         assert go.wait(SECONDS)
 
     engine.context.before.append(hang)
-    engine.engine.start()
+    engine.start()
     assert begun.wait(SECONDS)
     engine.clock.advance(STILL_SECONDS + 1)
     assert all("no task was running on Spark for 60 s" in reason for reason in engine.seen.reasons())
@@ -229,7 +164,7 @@ def test_a_round_of_which_a_task_runs_is_left_alone_for_hours(engine):
 
     engine.context.active = 1
     engine.context.before.append(take_long)
-    engine.engine.start()
+    engine.start()
     assert begun.wait(SECONDS)
     for _ in range(3):
         engine.context.looked.clear()
@@ -248,7 +183,7 @@ def test_a_jvm_that_has_gone_ends_the_engine(engine):
 
     ended = Signal()
     engine.context.before.append(lambda: (ended.set(), die()))
-    engine.engine.start()
+    engine.start()
     assert ended.wait(SECONDS)
     engine.engine.stop(patience=SECONDS)  # which waits until the round is over
     with pytest.raises(EngineLostError, match="OCQ-403"):

@@ -1,7 +1,8 @@
-"""The thread engine on SQLite: partitions, back-off, stopping in mid-run, and two engines that want the same group."""
+"""The contract of engines, on SQLite: partitions, back-off, stops, assignment, and two engines that want one group."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -10,12 +11,15 @@ from typing import Any
 
 import pytest
 from sqlalchemy import Column, Connection, Integer, MetaData, Table, Text, insert, select
+from support.spark import Context, Sessions
 
 from opencqrs_py import Event as StoredEvent
 from opencqrs_py import NonTransientError, ProcessingContext
 from opencqrs_py.adapters.sql import Database, DatabaseTransactions, SqlEventStore, SqlProgressTracker
-from opencqrs_py.engines.runs import GroupRun
+from opencqrs_py.engines.runs import Engine, GroupRun
+from opencqrs_py.engines.spark.engine import SparkEngine
 from opencqrs_py.engines.thread import ThreadEngine
+from opencqrs_py.engines.watching import HeadWatcher
 from opencqrs_py.model import (
     Handler,
     HandlerMark,
@@ -66,8 +70,12 @@ class Watching(Observer):
             self._changed.notify_all()
 
     def wait_for(self, condition: Callable[[], object]) -> None:
+        """Wait for something that an observer hears of, or that is true soon after it has heard."""
+        until = time.monotonic() + SECONDS
         with self._changed:
-            assert self._changed.wait_for(condition, SECONDS)
+            while not condition():
+                assert time.monotonic() < until
+                self._changed.wait(0.05)
 
 
 class NothingProvided:
@@ -79,13 +87,18 @@ class NothingProvided:
 
 
 class World:
-    """A project in one SQLite file, and the engines that were made for it."""
+    """A project in one SQLite file, and the engines of one kind that were made for it.
 
-    def __init__(self, url: str) -> None:
+    Spark's runs its jobs in this process.
+    """
+
+    def __init__(self, url: str, kind: str) -> None:
         self.url = url
+        self.kind = kind
+        self.context = Context()
         self.database = Database(url)
         self.store = SqlEventStore(self.database)
-        self.engines: list[tuple[ThreadEngine, Watching]] = []
+        self.engines: list[tuple[Engine, Watching]] = []
         self.before: dict[str, Callable[[ProcessingContext], None]] = {}
         with self.database.writing() as connection:
             metadata.create_all(connection)
@@ -104,6 +117,7 @@ class World:
         back_off: BackOff | None = None,
         on_exhausted: OnExhausted = OnExhausted.SKIP,
         batch_size: int | None = None,
+        prepare: Callable[[], None] = lambda: None,
     ) -> GroupRun:
         """Return a group that writes each event into the table, after what ``before`` says for it."""
 
@@ -123,17 +137,24 @@ class World:
             partitions=partitions,
             batch_size=batch_size,
         )
-        recipe: Any = None
         back_off = back_off or FixedBackOff(0.001)
-        return GroupRun(processing, recipe, layout(partitions), lambda: 0, lambda: None, back_off, on_exhausted)
+        return GroupRun(
+            processing, layout(partitions), lambda: 0, back_off, on_exhausted, prepare, recipe=lambda: processing
+        )
 
-    def engine(self, *runs: GroupRun, owner: str = "me") -> tuple[ThreadEngine, Watching]:
-        watching = Watching()
-        self.engines.append((ThreadEngine(runs, owner, watching), watching))
+    def engine(self, *runs: GroupRun, owner: str = "me") -> tuple[Engine, Watching]:
+        watching, sessions = Watching(), Sessions(self.context)
+        on_threads = self.kind == "thread"
+        engine: Engine = (
+            ThreadEngine(runs, owner, watching) if on_threads else SparkEngine(runs, owner, sessions, watching)
+        )
+        self.engines.append((engine, watching))
         return self.engines[-1]
 
-    def started(self, *runs: GroupRun) -> tuple[ThreadEngine, Watching]:
-        engine, watching = self.engine(*runs)
+    def started(self, *runs: GroupRun, owner: str = "me") -> tuple[Engine, Watching]:
+        engine, watching = self.engine(*runs, owner=owner)
+        for run in runs:
+            engine.assign(run.group, run.partitions)
         engine.start()
         return engine, watching
 
@@ -148,15 +169,18 @@ class World:
     def statuses(self) -> list[PartitionStatus]:
         return SqlProgressTracker(self.database).statuses()
 
-    def when_done(self, engine: ThreadEngine, watching: Watching) -> None:
+    def states(self) -> list[ProcessorState]:
+        return [status.state for status in self.statuses()]
+
+    def when_done(self, engine: Engine, watching: Watching) -> None:
         """Wait until everything in the store is handled."""
         head = self.store.head()
         watching.wait_for(lambda: all(partition.done(head) for partition in engine.partitions()))
 
 
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    world = World(f"sqlite:///{tmp_path / 'orders.db'}")
+@pytest.fixture(params=["thread", "spark"])
+def world(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[World]:
+    world = World(f"sqlite:///{tmp_path / 'orders.db'}", request.param)
     yield world
     for engine, _ in world.engines:
         engine.stop(SECONDS)
@@ -271,30 +295,49 @@ def test_an_event_whose_attempts_are_used_up_is_skipped_or_stops_its_partition(
     assert world.statuses()[0].position == (3 if skipped else 1)
 
 
-class Gate:
-    """Holds a handler until the test lets it go on."""
+class KilledError(BaseException):
+    """What a task meets that Spark kills."""
 
-    def __init__(self) -> None:
+
+class Gate:
+    """Holds a handler until the test opens it, or Spark kills the task."""
+
+    def __init__(self, world: World) -> None:
         self.reached = Event()
         self.opened = Event()
+        self.killed = False
+        world.context.on_cancel = self._kill
 
     def __call__(self, context: ProcessingContext) -> None:
         self.reached.set()
         assert self.opened.wait(SECONDS)
+        if self.killed:
+            self.killed = False  # the next task lives
+            raise KilledError
+
+    def _kill(self) -> None:
+        self.killed = True
+        self.opened.set()
 
 
-def test_a_stop_waits_for_the_chunk_in_hand_and_the_next_start_goes_on_behind_it(world: World) -> None:
+def test_a_stop_waits_for_the_chunk_in_hand_and_the_next_start_continues_after_it(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun = Event()
+    monkeypatch.setattr(HeadWatcher, "stop", lambda _watcher: begun.set())
     world.append(*[FIRST] * 10)
-    gate = world.before["3"] = Gate()
+    gate = world.before["3"] = Gate(world)
     engine, _ = world.started(world.run(partitions=1, batch_size=2))
     assert gate.reached.wait(SECONDS)
     with ThreadPoolExecutor(1) as threads:
         stopping = threads.submit(engine.stop, SECONDS)
-        assert engine._stopping.wait(SECONDS)
+        assert begun.wait(SECONDS)
         gate.opened.set()
         stopping.result(SECONDS)
-    assert world.rows() == [0, 1, 2, 3]
-    assert [(status.position, status.state) for status in world.statuses()] == [(4, ProcessorState.STOPPED)]
+    monkeypatch.undo()
+    done = 4 if world.kind == "thread" else 10  # a round on Spark finishes what it has begun, within two seconds
+    assert world.rows() == list(range(done))
+    assert [(status.position, status.state) for status in world.statuses()] == [(done, ProcessorState.STOPPED)]
     engine.stop(SECONDS)
 
     again, watching = world.started(world.run(partitions=1, batch_size=2))
@@ -304,24 +347,32 @@ def test_a_stop_waits_for_the_chunk_in_hand_and_the_next_start_goes_on_behind_it
 
 def test_a_stop_waits_no_longer_than_its_patience(world: World) -> None:
     world.append(FIRST)
-    gate = world.before["0"] = Gate()
+    gate = world.before["0"] = Gate(world)
     engine, _ = world.started(world.run(partitions=1))
     assert gate.reached.wait(SECONDS)
     engine.stop(0.01)
     assert world.rows() == []
     gate.opened.set()
     engine.stop(SECONDS)
+    after, watching = world.started(world.run(partitions=1), owner="another")
+    world.when_done(after, watching)
     assert world.rows() == [0]
 
 
-def test_what_ends_a_thread_is_raised_by_the_next_check(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_that_ends_an_engine_is_raised_by_the_next_check(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = Event()
+
     def broken(_observer: Watching, *_step: Any) -> None:
+        seen.set()
         msg = "an observer's error"
         raise LookupError(msg)
 
     world.append(FIRST)
     monkeypatch.setattr(Watching, "advanced", broken)
     engine, _ = world.started(world.run(partitions=1))
+    assert seen.wait(SECONDS)
     engine.stop(SECONDS)
     with pytest.raises(LookupError, match="an observer's error"):
         engine.check()
@@ -346,15 +397,14 @@ def test_a_second_engine_takes_over_and_the_first_writes_nothing_more(world: Wor
 
 def test_a_take_over_in_mid_chunk_waits_for_it_and_loses_nothing(world: World) -> None:
     world.append(*[FIRST] * 6)
-    gate = world.before["2"] = Gate()
+    gate = world.before["2"] = Gate(world)
     old, old_watching = world.started(world.run(partitions=1, batch_size=3))
     assert gate.reached.wait(SECONDS)
     del world.before["2"]
-    new, new_watching = world.engine(world.run(partitions=1, batch_size=3), owner="another")
     with ThreadPoolExecutor(1) as threads:
-        starting = threads.submit(new.start)
+        starting = threads.submit(world.started, world.run(partitions=1, batch_size=3), owner="another")
         gate.opened.set()
-        starting.result(SECONDS)
+        new, new_watching = starting.result(SECONDS)
     world.when_done(new, new_watching)
     world.append(FIRST)
     world.when_done(new, new_watching)
@@ -366,16 +416,87 @@ def test_what_must_be_prepared_is_prepared_before_the_first_event(world: World) 
     order: list[str] = []
     world.append(FIRST)
     world.before["0"] = lambda context: order.append("handled")
-    run = world.run(partitions=1)
 
     def prepare() -> None:
         with DatabaseTransactions(world.database).begin():
             order.append("prepared")
 
-    prepared = GroupRun(
-        run.processing, run.recipe, run.partitions, run.initial, prepare, run.back_off, run.on_exhausted
-    )
-    engine, watching = world.started(prepared)
+    engine, watching = world.started(world.run(partitions=1, prepare=prepare))
     world.when_done(engine, watching)
     engine.check()
     assert order == ["prepared", "handled"]
+
+
+def test_nothing_is_handled_before_the_start(world: World) -> None:
+    world.append(FIRST)
+    engine, _ = world.engine(world.run(partitions=1))
+    engine.assign("orders", layout(1))
+    engine.stop(SECONDS)
+    assert world.rows() == []
+    assert [status.state for status in world.statuses()] == [ProcessorState.STOPPED]
+
+
+def test_partitions_are_assigned_and_released_while_others_continue(world: World) -> None:
+    world.append(FIRST, SECOND)
+    run = world.run()
+    first, second = run.partitions
+    engine, watching = world.engine(run)
+    engine.assign("orders", [first])
+    engine.start()
+    watching.wait_for(lambda: world.rows() == [0])
+    watching.wait_for(lambda: world.states() == [ProcessorState.RUNNING, ProcessorState.STOPPED])
+
+    engine.assign("orders", [first, second])
+    watching.wait_for(lambda: world.rows(subject=SECOND) == [1])
+    engine.release("orders", [first], SECONDS)
+    world.append(FIRST, SECOND)
+    watching.wait_for(lambda: world.rows(subject=SECOND) == [1, 3])
+    assert world.rows(subject=FIRST) == [0]
+    watching.wait_for(lambda: world.states() == [ProcessorState.STOPPED, ProcessorState.RUNNING])
+
+    engine.assign("orders", [first])
+    world.when_done(engine, watching)
+    assert world.rows(subject=FIRST) == [0, 2]
+    engine.release("orders", run.partitions, SECONDS)
+    assert {status.state for status in world.statuses()} == {ProcessorState.STOPPED}
+    engine.check()
+
+
+def test_a_released_partition_finishes_the_events_in_hand_and_another_engine_continues_after_them(world: World) -> None:
+    world.append(*[FIRST] * 4)
+    gate = world.before["1"] = Gate(world)
+    old, _ = world.started(world.run(partitions=1, batch_size=2))
+    assert gate.reached.wait(SECONDS)
+    with ThreadPoolExecutor(1) as threads:
+        releasing = threads.submit(old.release, "orders", layout(1), SECONDS)
+        gate.opened.set()
+        releasing.result(SECONDS)
+    handled_here = world.rows()
+    assert handled_here in ([0, 1], [0, 1, 2, 3])
+    new, watching = world.started(world.run(partitions=1), owner="another")
+    world.when_done(new, watching)
+    assert world.rows() == [0, 1, 2, 3]
+    assert [partition.trouble for partition in old.partitions()] == [None]
+
+
+def test_a_release_whose_patience_ends_loses_and_doubles_nothing(world: World) -> None:
+    world.append(FIRST, SECOND, SECOND)
+    gate = world.before["0"] = Gate(world)
+    run = world.run()
+    engine, watching = world.started(run)
+    assert gate.reached.wait(SECONDS)
+    engine.release("orders", run.partitions[:1], 0.01)
+    gate.opened.set()
+    watching.wait_for(lambda: world.rows(subject=SECOND) == [1, 2])
+    engine.stop(SECONDS)
+    after, watching = world.started(world.run(), owner="another")
+    world.when_done(after, watching)
+    assert sorted(world.rows()) == [0, 1, 2]
+
+
+def test_an_engine_refuses_what_it_does_not_run(world: World) -> None:
+    engine, _ = world.engine(world.run())
+    with pytest.raises(ValueError, match="this engine does not run group 'boks'"):
+        engine.assign("boks", layout(2))
+    with pytest.raises(ValueError, match="this engine does not run partition 2/4 of group 'orders'"):
+        engine.assign("orders", [Partition(4, 2)])

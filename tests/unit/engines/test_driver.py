@@ -1,4 +1,4 @@
-"""What engines share: claiming a group's partitions, settling steps, and telling others about it."""
+"""The driver of a partition: claims, steps that are settled, releases; and the wait for an outage at the start."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from opencqrs_py.adapters.memory import InMemoryEventStore
-from opencqrs_py.engines.runs import GroupRun, claim, publish, release, settle
+from opencqrs_py.engines.assignment import Assignment
+from opencqrs_py.engines.driver import PartitionDriver
+from opencqrs_py.engines.runs import GroupRun
 from opencqrs_py.model import (
     Cursor,
     Event,
@@ -28,7 +30,7 @@ from opencqrs_py.processing.group import GroupProcessing
 from opencqrs_py.processing.ports import UnitOfWork
 from opencqrs_py.processing.recovery import Action, OnExhausted
 from opencqrs_py.processing.sequencing import PerSubject, SequencingByEvent
-from opencqrs_py.processing.supervision import Notice, Observer, SupervisedPartition
+from opencqrs_py.processing.supervision import NO_OBSERVER, Notice, Observer
 from opencqrs_py.testing import FakeClock
 
 
@@ -104,13 +106,21 @@ def run_of(tracker: Tracker, prepare: Callable[[], None], initial: Callable[[], 
         partitions=partitions,
         batch_size=None,
     )
-    recipe: Any = None
-    return GroupRun(processing, recipe, layout(partitions), initial, prepare, FixedBackOff(3), OnExhausted.SKIP)
+    return GroupRun(processing, layout(partitions), initial, FixedBackOff(3), OnExhausted.SKIP, prepare)
 
 
-def supervised(position: int = 0) -> SupervisedPartition:
+def claimed(run: GroupRun, observer: Observer = NO_OBSERVER) -> list[PartitionDriver]:
+    return Assignment([run], "me", FakeClock(), observer).claim("books", run.partitions)
+
+
+def driver_of(tracker: Tracker, observer: Observer = NO_OBSERVER, position: int = 0) -> PartitionDriver:
+    """Return a driver as after a claim, of which nothing is in the log."""
     cursor = Cursor(Partition(1, 0), 4, position, position)
-    return SupervisedPartition("books", cursor, FixedBackOff(3), OnExhausted.SKIP, FakeClock())
+    driver = PartitionDriver(run_of(tracker, lambda: None, lambda: 0, 1), cursor, FakeClock(), observer)
+    tracker.log.clear()
+    if isinstance(observer, Watching):
+        observer.moments.clear()
+    return driver
 
 
 def failed(cursor: Cursor) -> Outcome:
@@ -126,7 +136,7 @@ def test_a_group_is_prepared_before_it_is_claimed_and_the_claim_is_published(tra
         return 5
 
     run = run_of(tracker, prepare, initial)
-    partitions = claim(run, "me", FakeClock())
+    drivers = claimed(run)
     assert tracker.log == [
         "prepared",
         "asked where to start",
@@ -134,27 +144,28 @@ def test_a_group_is_prepared_before_it_is_claimed_and_the_claim_is_published(tra
         (ProcessorState.STARTING, 5, 1),
         (ProcessorState.STARTING, 5, 1),
     ]
-    assert [str(partition.partition) for partition in partitions] == ["0/2", "1/2"]
-    assert {partition.group for partition in partitions} == {run.group} == {"books"}
+    assert [str(driver.partition) for driver in drivers] == ["0/2", "1/2"]
+    assert {driver.supervised.group for driver in drivers} == {run.group} == {"books"}
 
 
 def test_an_observer_is_told_of_each_partition_that_was_claimed(tracker: Tracker) -> None:
     observer = Watching()
-    claim(run_of(tracker, lambda: None, lambda: 5), "me", FakeClock(), observer)
+    claimed(run_of(tracker, lambda: None, lambda: 5), observer)
     assert observer.moments == [("claimed", "books", "0/2", 5), ("claimed", "books", "1/2", 5)]
 
 
 def test_a_partition_that_is_let_go_of_is_published_before_the_observer_is_told(tracker: Tracker) -> None:
     observer = Watching()
-    release(supervised(3), tracker, observer)
+    driver_of(tracker, observer, 3).release()
     assert tracker.log == [(ProcessorState.STOPPED, 3, 4)]
     assert observer.moments == [("stopped", "books", "0/1")]
 
 
 def test_the_observer_is_told_of_the_end_even_if_it_cannot_be_published(tracker: Tracker) -> None:
     observer = Watching()
+    driver = driver_of(tracker, observer, 3)
     tracker.error = LookupError("no such table")
-    release(supervised(3), tracker, observer)
+    driver.release()
     assert observer.moments == [("stopped", "books", "0/1")]
 
 
@@ -163,7 +174,7 @@ def test_a_group_that_cannot_be_prepared_is_not_claimed(tracker: Tracker) -> Non
         raise LookupError("no such table")
 
     with pytest.raises(LookupError):
-        claim(run_of(tracker, prepare, lambda: 0), "me", FakeClock())
+        claimed(run_of(tracker, prepare, lambda: 0))
     assert tracker.log == []
 
 
@@ -171,7 +182,7 @@ def test_an_outage_while_a_group_is_prepared_is_waited_for_and_reported(
     tracker: Tracker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waits: list[float] = []
-    monkeypatch.setattr("opencqrs_py.engines.runs.time.sleep", waits.append)
+    monkeypatch.setattr("threading.Event.wait", lambda _self, seconds=None: waits.append(seconds))
     errors = [ConnectionError("away"), ConnectionError("still away")]
 
     def prepare() -> None:
@@ -179,7 +190,7 @@ def test_an_outage_while_a_group_is_prepared_is_waited_for_and_reported(
             raise errors.pop(0)
 
     observer = Watching()
-    (first, _) = claim(run_of(tracker, prepare, lambda: 0), "me", FakeClock(), observer)
+    (first, _) = claimed(run_of(tracker, prepare, lambda: 0), observer)
     assert waits == [0.5, 1.0]
     assert [(notice.action, str(notice.trouble), notice.wait) for notice in observer.notices] == [
         (Action.WAIT, "ConnectionError: away", 0.5),
@@ -194,37 +205,42 @@ def test_a_database_that_cannot_be_reached_at_all_is_an_error(tracker: Tracker) 
 
     tracker.statuses = statuses  # type: ignore[method-assign]
     with pytest.raises(ConnectionError):
-        claim(run_of(tracker, lambda: None, lambda: 0), "me", FakeClock())
+        claimed(run_of(tracker, lambda: None, lambda: 0))
 
 
 def test_an_outage_is_not_made_worse_by_what_cannot_be_published(tracker: Tracker) -> None:
+    driver = driver_of(tracker)
     tracker.error = ConnectionError("away")
-    publish(tracker, supervised())
+    driver.release()
+    assert driver.over
 
 
 def test_any_other_error_of_publishing_is_logged_and_ends_nothing(
     tracker: Tracker, caplog: pytest.LogCaptureFixture
 ) -> None:
+    driver = driver_of(tracker)
     tracker.error = LookupError("no such table")
-    publish(tracker, supervised())
+    driver.release()
     assert caplog.messages == ["[books 0/1] its state cannot be reported: LookupError: no such table"]
 
 
 def test_a_change_of_state_is_published_and_a_further_step_is_not(tracker: Tracker) -> None:
-    partition, observer = supervised(), Watching()
+    observer = Watching()
+    driver = driver_of(tracker, observer)
     for position in (1, 2, 3):
-        settle(partition, Outcome(partition.cursor.moved_to(position, stored=True), handled=1), tracker, observer)
+        driver.settle(Outcome(driver.cursor.moved_to(position, stored=True), handled=1))
     assert tracker.log == [(ProcessorState.RUNNING, 1, 4)]
     assert [outcome.cursor.position for _, _, outcome in observer.steps] == [1, 2, 3]
     assert {(group, part) for group, part, _ in observer.steps} == {("books", Partition(1, 0))}
     assert observer.notices == []
-    assert partition.handled == 3
+    assert driver.supervised.handled == 3
 
 
 def test_each_failure_is_noticed_and_published(tracker: Tracker) -> None:
-    partition, observer = supervised(), Watching()
+    observer = Watching()
+    driver = driver_of(tracker, observer)
     for _ in range(2):
-        settle(partition, failed(partition.cursor), tracker, observer)
+        driver.settle(failed(driver.cursor))
     assert tracker.log == [(ProcessorState.BACKING_OFF, 0, 4)] * 2
     assert [(notice.action, notice.attempt, notice.wait) for notice in observer.notices] == [
         (Action.RETRY, 1, 3),
@@ -233,9 +249,64 @@ def test_each_failure_is_noticed_and_published(tracker: Tracker) -> None:
 
 
 def test_recovery_is_noticed_and_published(tracker: Tracker) -> None:
-    partition, observer = supervised(), Watching()
-    settle(partition, failed(partition.cursor), tracker, observer)
-    settle(partition, Outcome(partition.cursor.moved_to(1, stored=True), handled=1), tracker, observer)
+    observer = Watching()
+    driver = driver_of(tracker, observer)
+    driver.settle(failed(driver.cursor))
+    driver.settle(Outcome(driver.cursor.moved_to(1, stored=True), handled=1))
     assert tracker.log[-1] == (ProcessorState.RUNNING, 1, 4)
     assert [notice.action for notice in observer.notices] == [Action.RETRY, None]
     assert len(observer.steps) == 2
+
+
+def test_an_outage_at_the_start_is_waited_for_until_the_engine_is_stopped(tracker: Tracker) -> None:
+    def prepare() -> None:
+        raise ConnectionError
+
+    class Stopping(Observer):
+        def noticed(self, notice: Notice) -> None:
+            assignment.stop()
+
+    run = run_of(tracker, prepare, lambda: 0)
+    assignment = Assignment([run], "me", FakeClock(), Stopping())
+    assert assignment.claim("books", run.partitions) == []
+    assert tracker.log == []
+
+
+def test_a_group_is_prepared_once_and_a_partition_claimed_once(tracker: Tracker) -> None:
+    run = run_of(tracker, lambda: tracker.log.append("prepared"), lambda: 0)
+    first, second = run.partitions
+    assignment = Assignment([run], "me", FakeClock())
+    for wanted in ([first], [first, second], [second]):
+        assignment.claim("books", wanted)
+    assert [one for one in tracker.log if one == "prepared" or one[0] == "claim"] == [
+        "prepared",
+        ("claim", "books", 0, "me"),
+        ("claim", "books", 0, "me"),
+    ]
+    assert [str(driver.partition) for driver in assignment.of("books")] == ["0/2", "1/2"]
+    assert [str(driver.partition) for driver in assignment.of("books", [second])] == ["1/2"]
+
+
+def test_a_partition_that_was_removed_can_be_claimed_again_and_its_state_stays_known(tracker: Tracker) -> None:
+    run = run_of(tracker, lambda: None, lambda: 0)
+    assignment = Assignment([run], "me", FakeClock())
+    (driver, _) = assignment.claim("books", run.partitions)
+    driver.release()
+    assignment.remove(driver)
+    assert [one.state for one in assignment.partitions()] == [ProcessorState.STOPPED, ProcessorState.STARTING]
+    assignment.claim("books", run.partitions)
+    assert [one.state for one in assignment.partitions()] == [ProcessorState.STARTING] * 2
+
+
+@pytest.mark.parametrize(
+    ("group", "partitions", "message"),
+    [
+        ("boks", [Partition(2, 0)], "this engine does not run group 'boks'"),
+        ("books", [Partition(2, 1), Partition(4, 3)], "this engine does not run partition 3/4 of group 'books'"),
+    ],
+)
+def test_what_an_engine_does_not_run_cannot_be_assigned(
+    tracker: Tracker, group: str, partitions: list[Partition], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        Assignment([run_of(tracker, lambda: None, lambda: 0)], "me", FakeClock()).claim(group, partitions)

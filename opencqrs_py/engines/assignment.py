@@ -1,0 +1,111 @@
+"""The assignment of an engine: which partitions of its groups it has, and how it gets and gives them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from threading import Event as Signal
+from threading import Lock
+
+from opencqrs_py.engines.driver import PartitionDriver, claim, when_available
+from opencqrs_py.engines.runs import GroupRun
+from opencqrs_py.model.partition import Partition
+from opencqrs_py.processing.ports import Clock
+from opencqrs_py.processing.supervision import NO_OBSERVER, Observer, SupervisedPartition
+
+
+class Assignment:
+    """The partitions that an engine has. Safe for several threads.
+
+    Args:
+        runs: The groups that may be assigned.
+        owner: Name under which partitions are claimed.
+        clock: Time.
+        observer: Sees what happens.
+    """
+
+    def __init__(self, runs: Sequence[GroupRun], owner: str, clock: Clock, observer: Observer = NO_OBSERVER) -> None:
+        self.runs = {run.group: run for run in runs}
+        self._owner = owner
+        self._clock = clock
+        self._observer = observer
+        self._prepared: set[str] = set()
+        self._drivers: dict[tuple[str, Partition], PartitionDriver] = {}
+        self._known: dict[tuple[str, Partition], SupervisedPartition] = {}
+        self._stopping = Signal()
+        self._lock = Lock()
+
+    def claim(self, group: str, partitions: Sequence[Partition]) -> list[PartitionDriver]:
+        """Claim those of the partitions that the engine does not have yet; return their drivers.
+
+        The group is prepared before its first claim. During an outage the claim is tried again until ``stop``.
+
+        Raises:
+            ValueError: For a group or partition that there is not.
+            EventStoreError: As ``driver.claim``.
+        """
+        run = self._run(group, partitions)
+        missing = [one for one in partitions if (group, one) not in self._drivers]
+        if not missing:
+            return []
+        claimed = when_available(run, lambda: self._claimed(run, missing), self._stopping, self._observer)
+        with self._lock:
+            self._drivers |= {(group, driver.partition): driver for driver in claimed}
+            self._known |= {(group, driver.partition): driver.supervised for driver in claimed}
+        return claimed
+
+    def claim_again(self, group: str) -> None:
+        """Claim the partitions of a group that the engine has once more: what others may still do for them is void.
+
+        Nothing happens during an outage, as the next step meets it.
+        """
+        run, drivers = self.runs[group], self.of(group)
+        tracker = run.processing.tracker
+        try:
+            partitions = [driver.partition for driver in drivers]
+            cursors = tracker.claim(group, partitions, 0, self._owner, layout=run.partitions)
+        except Exception as error:
+            if not tracker.is_outage(error):
+                raise
+        else:
+            for driver, cursor in zip(drivers, cursors, strict=True):
+                driver.supervised.claimed_again(cursor)
+
+    def of(self, group: str, partitions: Sequence[Partition] | None = None) -> list[PartitionDriver]:
+        """Return the drivers of a group, or of some of its partitions."""
+        with self._lock:
+            of_group = [driver for (name, _), driver in self._drivers.items() if name == group]
+        return [driver for driver in of_group if partitions is None or driver.partition in partitions]
+
+    def remove(self, driver: PartitionDriver) -> None:
+        """Forget a driver that was released; its partition can be assigned again."""
+        with self._lock:
+            self._drivers.pop((driver.supervised.group, driver.partition), None)
+
+    def partitions(self) -> Sequence[SupervisedPartition]:
+        """Return the state of every partition that the engine has or had."""
+        with self._lock:
+            return tuple(self._known.values())
+
+    @property
+    def stopped(self) -> bool:
+        """Whether nothing is claimed any more."""
+        return self._stopping.is_set()
+
+    def stop(self) -> None:
+        """Claim nothing any more, and end the wait for an outage to be over."""
+        self._stopping.set()
+
+    def _run(self, group: str, partitions: Sequence[Partition]) -> GroupRun:
+        run = self.runs.get(group)
+        unknown = [str(one) for one in partitions if run is not None and one not in run.partitions]
+        if run is None or unknown:
+            what = f"partition {unknown[0]} of group '{group}'" if unknown else f"group '{group}'"
+            msg = f"this engine does not run {what}"
+            raise ValueError(msg)
+        return run
+
+    def _claimed(self, run: GroupRun, partitions: Sequence[Partition]) -> list[PartitionDriver]:
+        if run.group not in self._prepared:
+            run.prepare()
+            self._prepared.add(run.group)
+        return claim(run, partitions, self._owner, self._clock, self._observer)

@@ -1,0 +1,199 @@
+"""The driver of a partition: by it every engine claims, moves and releases partitions."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from threading import Event as Signal
+
+from opencqrs_py.engines.runs import GroupRun
+from opencqrs_py.errors import DatabaseFileError, EventStoreError, OtherLogError
+from opencqrs_py.model.outcome import Origin, Outcome
+from opencqrs_py.model.partition import Partition
+from opencqrs_py.model.progress import Cursor, PartitionStatus, ProcessorState
+from opencqrs_py.processing.error_text import one_line, trouble_of
+from opencqrs_py.processing.ports import Clock, EventSource
+from opencqrs_py.processing.recovery import Action
+from opencqrs_py.processing.supervision import (
+    NO_OBSERVER,
+    OUTAGE_BACK_OFF,
+    Notice,
+    Observer,
+    SupervisedPartition,
+)
+
+_log = logging.getLogger(__name__)
+
+
+class PartitionDriver:
+    """Moves one partition from its claim to its release.
+
+    An engine decides on which thread and when. Where the steps are done in another process, only their outcomes are
+    settled here. One thread at a time may use a driver.
+
+    Args:
+        run: The partition's group.
+        cursor: What the claim returned.
+        clock: Time.
+        observer: Sees what happens.
+    """
+
+    def __init__(self, run: GroupRun, cursor: Cursor, clock: Clock, observer: Observer = NO_OBSERVER) -> None:
+        self.supervised = SupervisedPartition(run.group, cursor, run.back_off, run.on_exhausted, clock)
+        self._processor = run.processing.processor(cursor.partition, clock)
+        self._tracker = run.processing.tracker
+        self._observer = observer
+        self._publish()
+        observer.claimed(run.group, cursor.partition, cursor.stored)
+
+    @property
+    def partition(self) -> Partition:
+        """The partition."""
+        return self.supervised.partition
+
+    @property
+    def cursor(self) -> Cursor:
+        """Where the next step begins."""
+        return self.supervised.cursor
+
+    @property
+    def over(self) -> bool:
+        """Whether this process must not touch the partition any more."""
+        return self.supervised.over
+
+    def wait(self) -> float:
+        """Return the seconds until the next step may begin, 0 when it may now."""
+        return self.supervised.wait()
+
+    def step(self) -> Outcome:
+        """Handle the next chunk of events, and settle what came of it."""
+        return self.settle(self._processor.step(self.cursor))
+
+    def flush(self) -> Outcome:
+        """Store progress over events that were not the partition's, and settle what came of it."""
+        return self.settle(self._processor.flush(self.cursor))
+
+    def settle(self, outcome: Outcome) -> Outcome:
+        """Record what a step came to, wherever it was done; notify the observer and publish a change of state."""
+        supervised, before = self.supervised, self.supervised.state
+        notice = supervised.take(outcome)
+        self._observer.advanced(supervised.group, self.partition, outcome)
+        for trouble in outcome.missed:
+            self._observer.noticed(Notice(supervised.group, self.partition, None, trouble))
+        if notice is not None:
+            self._observer.noticed(notice)
+        if notice is not None or supervised.state is not before:
+            self._publish()
+        return outcome
+
+    def refuse(self, error: BaseException) -> None:
+        """Settle that no step can be done, because the event store cannot be watched."""
+        self.settle(Outcome(self.cursor, trouble=trouble_of(error, Origin.FRAMEWORK)))
+
+    def fail(self, error: BaseException) -> None:
+        """Record an error that no step has met, such as an observer's."""
+        self.supervised.take(Outcome(self.cursor, trouble=trouble_of(error, Origin.FRAMEWORK)))
+
+    def release(self) -> None:
+        """Store the progress that is not stored yet, record that the partition was stopped, and publish it."""
+        try:
+            if (
+                self.supervised.trouble is None
+                and not self.cursor.doubtful
+                and self.cursor.position > self.cursor.stored
+            ):
+                self.flush()
+        finally:
+            self.supervised.stop()
+            try:
+                self._publish()
+            finally:
+                self._observer.stopped(self.supervised.group, self.partition)
+
+    def _publish(self) -> None:
+        """Let others see the partition's state. A failure to do so ends nothing: the next step meets its reason."""
+        try:
+            self._tracker.report(self.supervised.status(), self.cursor.epoch)
+        except DatabaseFileError:
+            pass
+        except Exception as error:
+            if not self._tracker.is_outage(error):
+                where = f"[{self.supervised.group} {self.partition}]"
+                _log.warning("%s its state cannot be reported: %s", where, one_line(error))
+
+
+def claim(
+    run: GroupRun, partitions: Sequence[Partition], owner: str, clock: Clock, observer: Observer = NO_OBSERVER
+) -> list[PartitionDriver]:
+    """Take partitions of a group over from whoever had them.
+
+    Args:
+        run: The group.
+        partitions: Some or all of its partitions.
+        owner: Name of this process, for messages.
+        clock: Time.
+        observer: Sees what happens.
+
+    Raises:
+        EventStoreError: OCQ-310 for another layout of partitions; OCQ-316, if the log is not the one that the progress
+            belongs to.
+    """
+    tracker, source, initial = run.processing.tracker, run.processing.source, run.initial()
+    fingerprint = source.fingerprint(initial)
+    cursors = tracker.claim(run.group, partitions, initial, owner, layout=run.partitions, fingerprint=fingerprint)
+    try:
+        for cursor in cursors:
+            _verify_log(run.group, source, cursor)
+    except EventStoreError as error:
+        for cursor in cursors:
+            state, message = ProcessorState.FAILED, f"[{error.code}] {error.what}"
+            status = PartitionStatus(run.group, cursor.partition, cursor.stored, state, 0, message)
+            tracker.report(replace(status, failure=cursor.failure), cursor.epoch)
+        raise
+    return [PartitionDriver(run, cursor, clock, observer) for cursor in cursors]
+
+
+def when_available(
+    run: GroupRun, act: Callable[[], list[PartitionDriver]], stopping: Signal, observer: Observer = NO_OBSERVER
+) -> list[PartitionDriver]:
+    """Return what ``act`` returns; during an outage of a database or the event store, try again after a wait.
+
+    A database that cannot be reached at all is an error, since most likely its URL is wrong. Later outages, such as a
+    stopped process that holds the write lock of an SQLite file, are waited for.
+
+    Args:
+        run: The group.
+        act: Claims its partitions.
+        stopping: Ends the wait; nothing is claimed then.
+        observer: Is notified of each wait.
+
+    Raises:
+        DatabaseAwayError: OCQ-304, if the database of the progress cannot be reached.
+    """
+    tracker, source = run.processing.tracker, run.processing.source
+    tracker.statuses()
+    for wait in OUTAGE_BACK_OFF.waits():
+        try:
+            return act()
+        except Exception as error:
+            if not (tracker.is_outage(error) or source.is_outage(error)):
+                raise
+            trouble = trouble_of(error, Origin.OUTAGE)
+            observer.noticed(Notice(run.group, run.partitions[0], Action.WAIT, trouble, wait=wait))
+        if stopping.wait(wait):
+            break
+    return []
+
+
+def _verify_log(group: str, source: EventSource, cursor: Cursor) -> None:
+    """Check that the log is the one that the progress of a partition belongs to.
+
+    Raises:
+        OtherLogError: OCQ-316, naming the partition.
+    """
+    try:
+        source.verify(cursor.stored, cursor.fingerprint)
+    except OtherLogError as error:
+        what = f"group '{group}' partition {cursor.partition}: {error.what}"
+        raise OtherLogError(error.code, what, error.where, error.fix) from error

@@ -1,0 +1,79 @@
+"""Following the log with one partition on one thread, until it is stopped."""
+
+from __future__ import annotations
+
+import time
+from threading import Event as Signal
+
+from opencqrs_py.engines.driver import PartitionDriver
+from opencqrs_py.engines.watching import HeadWatcher
+from opencqrs_py.processing.interrupts import raise_interrupt
+
+_QUIET_SECONDS = 0.05  # without a new event, after which progress over events of others is stored
+_UNSTORED_SECONDS = 1.0  # longest time that it is not, however many events come
+_IDLE_SECONDS = 1.0  # longest sleep of an idle partition, should a wake-up be lost
+
+
+def follow(driver: PartitionDriver, watcher: HeadWatcher, stopping: Signal) -> None:
+    """Move a partition until ``stopping`` is set or another process has claimed it; then release it.
+
+    An error that is not a step's, such as an observer's, is recorded in the partition's status and raised.
+    """
+    try:
+        _step_until_stopped(driver, watcher, stopping)
+    except BaseException as error:
+        raise_interrupt(error)
+        driver.fail(error)
+        raise
+    finally:
+        driver.release()
+
+
+def _step_until_stopped(driver: PartitionDriver, watcher: HeadWatcher, stopping: Signal) -> None:
+    flushing = _Flushing(driver, watcher, stopping)
+    interruptions = watcher.interruptions
+    while not (stopping.is_set() or driver.over):
+        wait = driver.wait()
+        if wait > 0:
+            stopping.wait(wait)
+            continue
+        if watcher.interruptions != interruptions:
+            interruptions = watcher.interruptions
+            driver.supervised.doubt()
+        seen = watcher.head
+        outcome = driver.flush() if flushing.due(seen) else driver.step()
+        if outcome.idle or _is_done(driver, watcher.head):
+            # Beyond what was seen before the step, too: it has found nothing there, and would find nothing again.
+            watcher.wait_beyond(max(driver.cursor.position, seen), _IDLE_SECONDS, stopping)
+            if watcher.refusal is not None and not stopping.is_set():
+                driver.refuse(watcher.refusal)
+
+
+def _is_done(driver: PartitionDriver, head: int) -> bool:
+    """Return whether the partition is exactly at the newest event seen, so that a look for more can be saved."""
+    return driver.cursor.position == head and driver.supervised.done(head)
+
+
+class _Flushing:
+    """When to store progress over events that were not the partition's: in a quiet moment, but not too late.
+
+    Otherwise each new event would cost every other partition of its group a transaction.
+    """
+
+    def __init__(self, driver: PartitionDriver, watcher: HeadWatcher, stopping: Signal) -> None:
+        self._driver = driver
+        self._watcher = watcher
+        self._stopping = stopping
+        self._since: float | None = None  # when the progress that is not stored began
+
+    def due(self, seen: int) -> bool:
+        """Wait a moment for new events if there is only progress to store; return whether to store it now."""
+        cursor = self._driver.cursor
+        if cursor.position == cursor.stored or self._driver.supervised.trouble is not None:
+            self._since = None
+            return False
+        self._since = self._since or time.monotonic()
+        if cursor.position != seen or cursor.doubtful:
+            return False
+        self._watcher.wait_beyond(seen, _QUIET_SECONDS, self._stopping)
+        return self._watcher.head == seen or time.monotonic() - self._since > _UNSTORED_SECONDS
