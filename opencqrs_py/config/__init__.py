@@ -1,6 +1,6 @@
 """What a user may set: found in files, variables and arguments, bound, inherited and validated.
 
-Public names load when they are first used: the values that travel to Spark's workers need none of what reads them.
+What reads settings loads when it is first used: the values that travel to Spark's workers need none of it.
 """
 
 from __future__ import annotations
@@ -8,35 +8,36 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from opencqrs_py.config.choices import (
+    Controller,
+    DataFormat,
+    Engine,
+    OnExhausted,
+    OnUnknown,
+    Resolution,
+    RetryPolicy,
+    Tracking,
+)
+from opencqrs_py.config.groups import (
+    EffectiveGroup,
+    FetchSettings,
+    GroupSettings,
+    LifeCycleSettings,
+    ProcessingSettings,
+    ProgressSettings,
+    RetrySettings,
+    SequenceSettings,
+    effective_group,
+)
+from opencqrs_py.config.problems import ConfigurationWarning
+from opencqrs_py.model.masking import mask_url
+
 if TYPE_CHECKING:
-    from opencqrs_py.config.choices import (
-        Controller,
-        DataFormat,
-        Engine,
-        OnExhausted,
-        OnUnknown,
-        Resolution,
-        RetryPolicy,
-        Tracking,
-    )
     from opencqrs_py.config.configuration import Configuration, EffectiveValue
     from opencqrs_py.config.entries import Origin, OriginKind
-    from opencqrs_py.config.groups import (
-        EffectiveGroup,
-        FetchSettings,
-        GroupSettings,
-        LifeCycleSettings,
-        ProcessingSettings,
-        ProgressSettings,
-        RetrySettings,
-        SequenceSettings,
-        effective_group,
-    )
     from opencqrs_py.config.loading import load
-    from opencqrs_py.config.problems import ConfigurationWarning
     from opencqrs_py.config.settings import Settings
     from opencqrs_py.config.sources import pinned
-    from opencqrs_py.model.masking import mask_url
 
 __all__ = [
     "Configuration",
@@ -67,35 +68,19 @@ __all__ = [
     "pinned",
 ]
 
-_CHOICES = ("Controller", "DataFormat", "Engine", "OnExhausted", "OnUnknown", "Resolution", "RetryPolicy", "Tracking")
-_GROUP = (
-    "EffectiveGroup",
-    "GroupSettings",
-    "FetchSettings",
-    "LifeCycleSettings",
-    "ProcessingSettings",
-    "ProgressSettings",
-    "RetrySettings",
-    "SequenceSettings",
-)
-_MODULES = {
-    **dict.fromkeys(_CHOICES, "choices"),
-    **dict.fromkeys(_GROUP, "groups"),
+_LATER = {
     "Configuration": "configuration",
-    "ConfigurationWarning": "problems",
     "EffectiveValue": "configuration",
     "Origin": "entries",
     "OriginKind": "entries",
     "Settings": "settings",
-    "effective_group": "groups",
     "load": "loading",
-    "mask_url": ".model.masking",
     "pinned": "sources",
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
+    if name not in _LATER:
         msg = f"module {__name__!r} has no attribute {name!r}"
         raise AttributeError(msg)
-    return getattr(import_module(f".{_MODULES[name]}", __name__), name)
+    return getattr(import_module(f"{__name__}.{_LATER[name]}"), name)

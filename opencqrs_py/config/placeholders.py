@@ -47,78 +47,87 @@ def has_placeholder(text: str) -> bool:
     return "${" in text
 
 
-class Budget:
-    """How many placeholders may still be replaced; shared by all values of a load."""
-
-    def __init__(self, left: int = MOST_PLACEHOLDERS) -> None:
-        self._left = left
-
-    def spend(self) -> None:
-        """Count a placeholder.
-
-        Raises:
-            PlaceholderError: If there were too many.
-        """
-        self._left -= 1
-        if self._left < 0:
-            msg = f"more than {MOST_PLACEHOLDERS:,} placeholders have to be replaced"
-            raise PlaceholderError(msg)
-
-
-def resolved(
-    text: str, lookup: Callable[[str], Found | None], stack: tuple[str, ...] = (), budget: Budget | None = None
-) -> Found:
-    r"""Return ``text`` with its placeholders replaced; ``\${`` stands for ``${`` itself.
+@dataclass(slots=True)
+class Resolver:
+    """Replaces the placeholders of the values of a load.
 
     Args:
-        text: Any text.
         lookup: Returns the unresolved text of a key, ``None`` when there is no such key.
-        stack: Keys that are being resolved, and what stands around in the text, as an empty name.
-        budget: What may be spent; ``None`` for one of its own.
-
-    Raises:
-        PlaceholderError: A key is unknown and has no default, refers to itself, or its brace is not closed; or more
-            would have to be replaced than can be wanted.
+        left: How many placeholders may still be replaced, in all values together.
     """
-    if len(stack) > MOST_CHAINED:
-        msg = f"more than {MOST_CHAINED} placeholders refer to each other in a chain"
-        raise PlaceholderError(msg)
-    expansion = _Expansion(lookup, stack, budget or Budget())
-    parts: list[str] = []
-    secret, values, position, length = False, frozenset[str](), 0, 0
-    while (start := text.find("${", position)) >= 0:
-        if start > 0 and text[start - 1] == "\\":
-            parts += [text[position : start - 1], "${"]
-            position = start + 2
-            continue
-        end, colon = _end_of(text, start)
-        found = expansion.replaced(text[start + 2 : end], colon - start - 2 if colon >= 0 else -1)
-        parts += [text[position:start], found.text]
-        secret, values = secret or found.secret, values | found.values
-        position, length = end + 1, length + len(found.text)
-        if length > MOST_CHARACTERS:
-            msg = f"it comes to more than {MOST_CHARACTERS:,} characters"
+
+    lookup: Callable[[str], Found | None]
+    left: int = MOST_PLACEHOLDERS
+
+    def value(self, value: object) -> tuple[object, frozenset[str]]:
+        """Return a text, or each text of a tuple, with its placeholders replaced, and what of it is secret thereby.
+
+        Raises:
+            PlaceholderError: As by :meth:`text`.
+        """
+        match value:
+            case str(text) if has_placeholder(text):
+                found = self.text(text)
+                return found.text, found.values
+            case tuple(items):
+                parts = [self.value(item) for item in items]
+                return tuple(item for item, _ in parts), frozenset[str]().union(*(secrets for _, secrets in parts))
+            case _:
+                return value, frozenset()
+
+    def text(self, text: str, stack: tuple[str, ...] = ()) -> Found:
+        r"""Return ``text`` with its placeholders replaced; ``\${`` stands for ``${`` itself.
+
+        Args:
+            text: Any text.
+            stack: Keys that are being resolved, and what stands around in the text, as an empty name.
+
+        Raises:
+            PlaceholderError: A key is unknown and has no default, refers to itself, or its brace is not closed; or more
+                would have to be replaced than can be wanted.
+        """
+        if len(stack) > MOST_CHAINED:
+            msg = f"more than {MOST_CHAINED} placeholders refer to each other in a chain"
             raise PlaceholderError(msg)
-    return Found("".join((*parts, text[position:])), secret, values)
+        parts: list[str] = []
+        secret, values, position, length = False, frozenset[str](), 0, 0
+        while (start := text.find("${", position)) >= 0:
+            if start > 0 and text[start - 1] == "\\":
+                parts += [text[position : start - 1], "${"]
+                position = start + 2
+                continue
+            end, colon = _end_of(text, start)
+            found = self._replaced(text[start + 2 : end], colon - start - 2 if colon >= 0 else -1, stack)
+            parts += [text[position:start], found.text]
+            secret, values = secret or found.secret, values | found.values
+            position, length = end + 1, length + len(found.text)
+            if length > MOST_CHARACTERS:
+                msg = f"it comes to more than {MOST_CHARACTERS:,} characters"
+                raise PlaceholderError(msg)
+        return Found("".join((*parts, text[position:])), secret, values)
 
+    def _replaced(self, content: str, colon: int, stack: tuple[str, ...]) -> Found:
+        """Return what a placeholder stands for, with ``content`` in its braces and its default after ``colon``."""
+        self.left -= 1
+        if self.left < 0:
+            msg = f"more than {MOST_PLACEHOLDERS:,} placeholders have to be replaced"
+            raise PlaceholderError(msg)
+        written = content if colon < 0 else content[:colon]
+        name = self._inside(written, stack).text.strip()
+        if name in stack:
+            msg = f"${{{written}}} refers to itself"
+            raise PlaceholderError(msg)
+        found = self.lookup(name)
+        if found is not None:
+            inner = self.text(found.text, (*stack, name))
+            return Found(inner.text, secret=True, values=inner.values | {inner.text}) if found.secret else inner
+        if colon >= 0:
+            return self._inside(content[colon + 1 :], stack)
+        msg = f"nothing is known of ${{{written}}}"
+        raise PlaceholderError(msg)
 
-def resolved_value(
-    value: object, lookup: Callable[[str], Found | None], budget: Budget | None = None
-) -> tuple[object, frozenset[str]]:
-    """Return a text, or each text of a tuple, with its placeholders replaced, and what of it is secret thereby.
-
-    Raises:
-        PlaceholderError: As by :func:`resolved`.
-    """
-    match value:
-        case str(text) if has_placeholder(text):
-            found = resolved(text, lookup, budget=budget)
-            return found.text, found.values
-        case tuple(items):
-            parts = [resolved_value(item, lookup, budget) for item in items]
-            return tuple(item for item, _ in parts), frozenset[str]().union(*(secrets for _, secrets in parts))
-        case _:
-            return value, frozenset()
+    def _inside(self, text: str, stack: tuple[str, ...]) -> Found:
+        return self.text(text, (*stack, "")) if has_placeholder(text) else Found(text)
 
 
 def _end_of(text: str, start: int) -> tuple[int, int]:
@@ -138,40 +147,6 @@ def _end_of(text: str, start: int) -> tuple[int, int]:
                 pass
     msg = "a placeholder that begins with ${ is not closed by }"
     raise PlaceholderError(msg)
-
-
-@dataclass(frozen=True, slots=True)
-class _Expansion:
-    """Replaces single placeholders; ``stack`` is what they stand in."""
-
-    lookup: Callable[[str], Found | None]
-    stack: tuple[str, ...]
-    budget: Budget
-
-    def replaced(self, content: str, colon: int) -> Found:
-        """Return what a placeholder stands for.
-
-        Args:
-            content: What stands between its braces.
-            colon: Where in it the default begins, after a colon; -1 if there is none.
-        """
-        self.budget.spend()
-        written = content if colon < 0 else content[:colon]
-        name = self._inside(written).text.strip()
-        if name in self.stack:
-            msg = f"${{{written}}} refers to itself"
-            raise PlaceholderError(msg)
-        found = self.lookup(name)
-        if found is not None:
-            inner = resolved(found.text, self.lookup, (*self.stack, name), self.budget)
-            return Found(inner.text, secret=True, values=inner.values | {inner.text}) if found.secret else inner
-        if colon >= 0:
-            return self._inside(content[colon + 1 :])
-        msg = f"nothing is known of ${{{written}}}"
-        raise PlaceholderError(msg)
-
-    def _inside(self, text: str) -> Found:
-        return resolved(text, self.lookup, (*self.stack, ""), self.budget) if has_placeholder(text) else Found(text)
 
 
 @dataclass(slots=True)
@@ -250,10 +225,10 @@ class Resolved:
 
 def resolved_values(merged: Merged, lookup: Lookup, findings: Findings) -> Resolved:
     """Return the value of each setting of ``merged``; one that cannot be resolved is noted and left out."""
-    result, budget = Resolved(), Budget()
+    result, resolver = Resolved(), Resolver(lookup)
     for bound in merged.winners():
         try:
-            value, secrets = resolved_value(bound.value, lookup, budget)
+            value, secrets = resolver.value(bound.value)
         except PlaceholderError as error:
             _report(error, lookup.index.display(bound.path), bound.origin, findings)
             continue
@@ -273,7 +248,7 @@ def resolved_items(
     items: list[str] = []
     for item in entry.value if isinstance(entry.value, tuple) else (entry.value,):
         try:
-            value, _ = resolved_value(item, lookup)
+            value, _ = Resolver(lookup).value(item)
         except PlaceholderError as error:
             _report(error, key, entry.origin, findings)
         else:

@@ -1,6 +1,6 @@
 import pytest
 
-from opencqrs_py.config.placeholders import Found, PlaceholderError, has_placeholder, resolved
+from opencqrs_py.config.placeholders import Found, PlaceholderError, Resolver, has_placeholder
 
 KNOWN = {
     "host": "example.org",
@@ -46,9 +46,9 @@ def lookup(name):
 def test_placeholders(text, result):
     if result is None:
         with pytest.raises(PlaceholderError, match="is not closed"):
-            resolved(text, lookup)
+            Resolver(lookup).text(text)
     else:
-        assert resolved(text, lookup).text == result
+        assert Resolver(lookup).text(text).text == result
 
 
 @pytest.mark.parametrize(
@@ -63,13 +63,13 @@ def test_placeholders(text, result):
 )
 def test_what_cannot_be_resolved_is_named_as_it_is_written(text, message):
     with pytest.raises(PlaceholderError, match=message):
-        resolved(text, lookup)
+        Resolver(lookup).text(text)
 
 
 def test_a_secret_makes_the_whole_text_secret():
-    assert resolved("${url}", lookup).secret
-    assert resolved("${nothing:${port}}", lookup).secret
-    assert not resolved("${host}", lookup).secret
+    assert Resolver(lookup).text("${url}").secret
+    assert Resolver(lookup).text("${nothing:${port}}").secret
+    assert not Resolver(lookup).text("${host}").secret
 
 
 def test_placeholders_are_seen():
