@@ -84,7 +84,7 @@ def _sections(configuration: Configuration, groups: Sequence[str]) -> dict[str, 
 
 
 def _is_untouched(value: EffectiveValue, configuration: Configuration) -> bool:
-    """Say whether nobody has chosen a value, nor taken back what another place says."""
+    """Return whether a value is the built-in default, and not one that ``null`` brought back."""
     is_reset = value.origin.kind is OriginKind.RESET
     return value.is_default and not (is_reset and configuration.losers(value.path))
 

@@ -1,4 +1,4 @@
-"""From keys as written to settings: each entry finds the one setting that it means, and the highest layer wins."""
+"""Binding: match each written key to one setting, and merge the layers so that the highest wins."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SHOWN = 60  # characters of a key that is too long
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """A value and the setting that it is for.
+    """A value bound to its setting.
 
     Args:
         path: Path of the setting, free names in their known spelling.
@@ -35,7 +35,7 @@ class Bound:
 
 @dataclass(slots=True)
 class BoundLayer:
-    """What a layer sets.
+    """The settings of one layer.
 
     Args:
         wholes: What whole sections, written as JSON, set.
@@ -50,7 +50,7 @@ class BoundLayer:
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """What all layers together set.
+    """The settings of all layers together.
 
     Args:
         stacks: For each setting everything that was said about it, the winner last. A section that was named, such
@@ -60,18 +60,18 @@ class Merged:
     stacks: dict[Path, list[Bound]] = field(default_factory=dict)
 
     def winner(self, path: Path) -> Bound | None:
-        """Return what holds for the setting at ``path``, ``None`` when nothing was said about it."""
+        """Return the value that wins for the setting at ``path``, ``None`` if it was not set."""
         stack = self.stacks.get(path)
         return stack[-1] if stack else None
 
     def winners(self) -> list[Bound]:
-        """Return what holds for each setting that was set, and for each section that was named."""
+        """Return the winning value of each setting that was set, and each section that was named."""
         return [stack[-1] for stack in self.stacks.values()]
 
 
 @dataclass(slots=True)
 class Binder:
-    """Finds the settings that keys mean.
+    """Matches keys to settings.
 
     Args:
         index: All settings.
@@ -85,7 +85,7 @@ class Binder:
     _written: dict[Path, str] = field(default_factory=dict)
 
     def merged(self, layers: Sequence[Layer]) -> tuple[Merged, list[Entry]]:
-        """Return the layers, from the lowest to the highest, as one, and the entries that belong to the user.
+        """Merge the layers, lowest first; return the result and the entries that are the user's own.
 
         A list is replaced as a whole; everything else is merged setting by setting. Variables are bound last, since
         they can only be read when the names in use are known.
@@ -104,7 +104,7 @@ class Binder:
         return result, foreign
 
     def bind(self, layer: Layer) -> BoundLayer:
-        """Return what ``layer`` sets; what it says wrongly goes to the findings."""
+        """Return the settings of ``layer``; mistakes go to the findings."""
         result, too_deep = BoundLayer(), None
         self._written.clear()
         for entry in layer.entries:
@@ -136,7 +136,7 @@ class Binder:
             self._leave_to_the_user(entry, kind, result)
 
     def _leave_to_the_user(self, entry: Entry, kind: LayerKind, result: BoundLayer) -> None:
-        """Keep an entry for placeholders; note if it was probably meant to be a setting."""
+        """Keep an entry for placeholders; report it if it was probably meant as a setting."""
         result.foreign.append(entry)
         if kind is not LayerKind.VARIABLES:
             report_foreign_key(entry, self.index, self.findings)
@@ -144,7 +144,7 @@ class Binder:
             report_foreign_variable(entry, self.index, self.findings)
 
     def _bind(self, entry: Entry, spellings: list[Spelling], into: list[Bound], result: BoundLayer) -> None:
-        """Add to ``into`` what ``entry`` sets; what a whole section in JSON sets is added to the wholes."""
+        """Bind ``entry`` and add it to ``into``; a whole section in JSON is added to ``result.wholes``."""
         for spelling in spellings:
             meanings = self.index.readings(spelling, self.names)
             if any(not _means_little(each, spelling, entry.value) for each in meanings):
@@ -159,7 +159,7 @@ class Binder:
             report_unknown(entry, spellings, self.index, self.names, self.findings)
 
     def _decided(self, meanings: list[Reading], spelling: Spelling, entry: Entry) -> Reading | None:
-        """Return the one meaning that the value, then the names in use, leave; ``None`` when there are several.
+        """Return the one meaning that fits the value and the names in use; ``None`` if several do.
 
         Of new names in a dotted key the shortest is meant: there, a dot in a name has to be put in brackets.
         """
@@ -174,7 +174,7 @@ class Binder:
         return None
 
     def _register(self, meaning: Reading, spelling: Spelling, entry: Entry) -> None:
-        """Make the free names of a meaning known; note one that the layer spells in two ways, and former names."""
+        """Register the free names of a meaning; report a name spelled in two ways, and warn about former names."""
         path = meaning.path
         for place, written in meaning.written:
             self.names.add(path[:place], path[place])
@@ -186,7 +186,7 @@ class Binder:
             self.findings.warning(Code.DEPRECATED_KEY, what, entry.key_origin(-1), fix)
 
     def _check_spelling(self, path: Path, written: str, entry: Entry) -> None:
-        """Note that the layer spells the free name at the end of ``path`` in two ways."""
+        """Report a free name, at the end of ``path``, that the layer spells in two ways."""
         first = self._written.setdefault(path, written)
         if first != written:
             what = f"{first} and {written} are two spellings of one name"
@@ -194,7 +194,7 @@ class Binder:
             self.findings.error(Code.SET_TWICE, what, entry.key_origin(-1), fix)
 
     def _add(self, meaning: Reading, entry: Entry, into: list[Bound], result: BoundLayer) -> None:
-        """Add what ``entry`` sets; JSON that holds a whole section is bound key by key."""
+        """Add the value of ``entry``; a whole section in JSON is bound key by key."""
         path, setting = meaning.path, meaning.setting
         if setting.kind in HOLDERS and isinstance(entry.value, str) and _fits(setting, entry.value):
             result.wholes.append(Bound(path, Nothing.SECTION, entry.origin))
@@ -213,7 +213,7 @@ class Binder:
             into.extend(found)
 
     def _section(self, bound: Bound, setting: Setting) -> list[Bound] | str:
-        """Return what a value sets for a whole section: ``null`` resets all that is in it, but no name of a map."""
+        """Return the bound values of a whole section; ``null`` resets its settings, but not the names of a map."""
         match bound.value:
             case None if setting.kind is Kind.SECTION and setting.path:
                 return [replace(bound, path=path) for path in self.index.inside(bound.path)]
@@ -233,7 +233,7 @@ class Binder:
         return list(flattened(content, entry.origin)) if isinstance(content, Mapping) else []
 
     def _once_each(self, layer: list[Bound]) -> Iterator[Bound]:
-        """Yield one value per setting of ``layer``, lists put together; note those that are set twice."""
+        """Yield one value per setting of ``layer``, with lists assembled; report settings that are set twice."""
         seen: dict[tuple[Path, int | None], Bound] = {}
         lists: dict[Path, list[Bound]] = {}
         for bound in layer:
@@ -252,14 +252,14 @@ class Binder:
                 self._check_repetition(whole, items[0])
 
     def _check_repetition(self, first: Bound, second: Bound) -> None:
-        """Note that one layer sets a setting twice, unless two names of a variable agree on a single value."""
+        """Report a setting that one layer sets twice, unless two spellings of a variable have the same value."""
         agree = first.value is Nothing.SECTION or first.origin.place != second.origin.place
         if first.value != second.value or not agree:
             what = f"{self.index.display(second.path)} is set twice"
             self.findings.error(Code.SET_TWICE, what, f"{first.origin} and {second.origin}", "remove one of them")
 
     def _list_of(self, items: list[Bound]) -> Bound:
-        """Return single items as one list; note a gap in their numbers."""
+        """Return single items as one list; report a gap in their numbers."""
         ordered = sorted(items, key=lambda item: item.index or 0)
         if [item.index for item in ordered] != list(range(len(ordered))):
             numbers = ", ".join(str(item.index) for item in ordered)
@@ -270,7 +270,7 @@ class Binder:
 
 
 def _means_little(meaning: Reading, spelling: Spelling, value: Value) -> bool:
-    """Return whether a key only means a whole section of an unknown name, and holds none: it is misspelt.
+    """Return whether a key could only be a section under an unknown name but has no section as value: a misspelling.
 
     In ``groups.books.fetsch.subject`` everything after ``groups`` could be the name of a group, and in the name of a
     variable, too.
@@ -282,13 +282,13 @@ def _means_little(meaning: Reading, spelling: Spelling, value: Value) -> bool:
 
 
 def _fits(setting: Setting, value: Value) -> bool:
-    """Return whether ``value`` looks like a section exactly when ``setting`` is one."""
+    """Return whether ``value`` and ``setting`` are both sections, or neither is."""
     is_section = value is Nothing.SECTION or (isinstance(value, str) and value.lstrip().startswith("{"))
     return is_section == (setting.kind in HOLDERS)
 
 
 def _shaped(bound: Bound, setting: Setting) -> Iterable[Bound] | str:
-    """Return what a value sets, or what is wrong when it has the wrong shape for its setting."""
+    """Return the bound values, or what is wrong if the value has the wrong shape for its setting."""
     if bound.value is Nothing.EMPTY:
         return [replace(bound, value=None)]
     if setting.kind is Kind.VALUE or bound.index is not None:

@@ -20,13 +20,13 @@ from opencqrs_py.model.naming import listed, nearest
 
 @dataclass(frozen=True, slots=True)
 class EffectiveValue:
-    """One setting as it applies.
+    """One setting in effect.
 
     Args:
         path: Dotted key without ``opencqrs``.
         value: The value as it would be written in YAML, secrets as ``***``.
         origin: Where it comes from.
-        is_default: Whether nobody chose it.
+        is_default: Whether it is the built-in default.
         typed: The value for JSON: a duration is a text, and so is what holds a secret or says that there is no limit.
     """
 
@@ -39,13 +39,13 @@ class EffectiveValue:
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """What was configured.
+    """The configuration of an application.
 
     Args:
         settings: The validated settings.
         profiles: The active profiles, the last one wins; empty when only ``default`` is.
         files: The files that were read.
-        warnings: What works, but is probably not meant.
+        warnings: What works, but probably not as intended.
         group_names: Configured groups and those of handlers, each in its known spelling.
         ignored: Environment variables that Kubernetes sets for a Service whose name begins with ``opencqrs``.
     """
@@ -102,7 +102,7 @@ class Configuration:
         return self.value(key).origin
 
     def value(self, key: str) -> EffectiveValue:
-        """Return one setting as it applies, a secret masked.
+        """Return one setting in effect, with secrets masked.
 
         Args:
             key: Dotted key in any spelling, with ``opencqrs`` in front or without.
@@ -117,7 +117,7 @@ class Configuration:
         return self._effective(path, self._in_settings(path), self._origin(path))
 
     def losers(self, key: str) -> tuple[EffectiveValue, ...]:
-        """Return what else was said of a setting and does not count, from the highest to the lowest, as written.
+        """Return the overridden values of a setting, from the highest to the lowest, as written.
 
         Of a group's setting these are also what the standard says, when the group says something itself.
 
@@ -140,7 +140,7 @@ class Configuration:
         return tuple(self._as_written(bound) for bound in reversed(every[: len(every) - wins]))
 
     def values(self, group: str | None = None) -> list[EffectiveValue]:
-        """Return the settings as they apply, secrets masked.
+        """Return the settings in effect, with secrets masked.
 
         Args:
             group: Only the settings of this group; ``None``: the general ones, the standard, and those of all groups.
@@ -190,7 +190,7 @@ class Configuration:
         return path
 
     def _in_settings(self, path: Path) -> object:
-        """Return the validated value of a setting that nothing is inherited by; ``None`` of a name not in use."""
+        """Return the validated value at ``path``; ``None`` for a name that is not in use."""
         value: object = self.settings
         for name in path:
             value = value.get(name) if isinstance(value, dict) else getattr(value, name, None)
@@ -201,14 +201,14 @@ class Configuration:
         return known[0] if known else name
 
     def _origin(self, path: Path) -> Origin:
-        """Return the origin of a setting that nothing is inherited by."""
+        """Return the origin of the value at ``path``, without inheritance."""
         bound = self._merged.winner(path)
         if bound is None:
             return Origin(OriginKind.SOURCE) if self._is_set_in_code(path) else BUILT_IN
         return Origin(OriginKind.RESET, of=bound.origin) if bound.value is None else bound.origin
 
     def _is_set_in_code(self, path: Path) -> bool:
-        """Return whether the model has a value that did not come from the binder."""
+        """Return whether the value was set in code, not by a source."""
         if path[: len(STANDARD)] == STANDARD or _of_group(path):
             group = None if path[: len(STANDARD)] == STANDARD else path[2]
             return path[-2:] in self.settings.event_handling.said_of(group)
@@ -253,7 +253,7 @@ class Configuration:
                 yield self._effective(path, value, self._origin(path))
 
     def _is_shown_of_standard(self, path: Path) -> bool:
-        """Return whether the standard says this setting, or takes back what a lower source says of it."""
+        """Return whether the standard sets this value, or resets that of a lower source."""
         said = self.settings.event_handling.said_of(None)
         return said.get((path[2], path[3])) is not None or len(self._merged.stacks.get(path, [])) > 1
 
@@ -269,7 +269,7 @@ class Configuration:
         return EffectiveValue(self._index.display(path), text, origin, origin.is_default, value_in_json)
 
     def _as_written(self, bound: Bound) -> EffectiveValue:
-        """Return what a source says, placeholders and all."""
+        """Return a value as its source has it, with placeholders."""
         items = bound.value if isinstance(bound.value, tuple) else (bound.value,)
         text = ", ".join("null" if item is None else str(item) for item in items)
         if bound.value is not None and (self._names_secret(bound.path) or bound.origin.is_secret):
@@ -278,7 +278,7 @@ class Configuration:
         return EffectiveValue(path, mask_url(text), bound.origin, is_default=False)
 
     def _is_hidden(self, path: Path, origin: Origin, fact: Fact) -> bool:
-        """Return whether nothing of a value is shown; of a URL with a secret in it, the rest is."""
+        """Return whether to hide a value completely; of a URL only the secret part is hidden."""
         return origin.is_secret or self._names_secret(path) or (path in self._secrets and not fact.is_url)
 
     def _names_secret(self, path: Path) -> bool:

@@ -1,4 +1,4 @@
-"""What a source yields: flat entries, each a key, a value and where they stand."""
+"""The contents of a source: flat entries with key, value and origin."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from opencqrs_py.config.problems import MOST_LEVELS
 
 
 class OriginKind(Enum):
-    """The kinds of places in which a setting can stand."""
+    """The kinds of places that a value can come from."""
 
     BUILT_IN = auto()
     CODE = auto()
@@ -49,7 +49,7 @@ class Origin:
 
     @property
     def is_default(self) -> bool:
-        """Whether nobody chose the value: it is the built-in one."""
+        """Whether the value is the built-in default."""
         return self.kind in {OriginKind.BUILT_IN, OriginKind.RESET}
 
     @property
@@ -79,11 +79,11 @@ _TEXTS = {
 }
 
 BUILT_IN = Origin(OriginKind.BUILT_IN)
-"""The origin of a value that nobody set."""
+"""The origin of a built-in default."""
 
 
 class Nothing(Enum):
-    """What can stand in place of a value."""
+    """What a key can have instead of a value."""
 
     EMPTY = "nothing"
     """A key without anything after it: no value for a setting, nothing said for a section."""
@@ -101,7 +101,7 @@ Value: TypeAlias = object
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One setting as one source says it.
+    """One key and value of a source.
 
     Args:
         key: The keys as they were written, from the outermost; each may be dotted.
@@ -116,7 +116,7 @@ class Entry:
     key_origins: tuple[Origin, ...] = ()
 
     def key_origin(self, index: int) -> Origin:
-        """Return where the written key ``index`` stands."""
+        """Return the place of the written key ``index``."""
         return self.key_origins[index] if self.key_origins else self.origin
 
     @property
@@ -171,7 +171,7 @@ def flattened(value: object, origin: Origin, key: tuple[str, ...] = ()) -> Itera
 
 
 def _as_mapping(value: object) -> object:
-    """Return what was said in a section that is made in code; everything else as it is."""
+    """Return the values given to a section that is made in code; anything else unchanged."""
     if hasattr(value, "model_fields_set"):
         return {name: getattr(value, name) for name in value.model_fields_set}
     if is_dataclass(value):

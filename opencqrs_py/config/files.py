@@ -1,4 +1,4 @@
-"""Files of settings: which of them apply, in which order, and what they hold.
+"""Files of settings: which files apply, in which order, and their contents.
 
 What is there and cannot be read must not be passed over: a link that leads nowhere is a ConfigMap that is broken.
 """
@@ -93,11 +93,11 @@ class FileReader:
     _names: dict[Path, frozenset[str]] = field(default_factory=dict)
 
     def shown(self, path: Path) -> str:
-        """Return how messages call ``path``: relative to the project when it is in there."""
+        """Return ``path`` as messages show it: relative to the project if it is inside."""
         return str(path.relative_to(self.project)) if path.is_relative_to(self.project) else str(path)
 
     def names_in(self, folder: Path) -> frozenset[str]:
-        """Return the names in ``folder``: none if there is no such folder, or it cannot be read, which is noted."""
+        """Return the names in ``folder``; none if it does not exist, or cannot be read, which is reported."""
         if folder not in self._names:
             reason = why_no_folder(folder)
             if reason:
@@ -121,7 +121,7 @@ class FileReader:
         return [folder / each for folder, there in listed_in for each in names if each in there]
 
     def text(self, file: Path) -> str | None:
-        """Return the content of ``file``, ``None`` when it cannot be read."""
+        """Return the content of ``file``, ``None`` if it cannot be read."""
         self.files.append(file)
         try:
             if reason := why_no_file(file):  # opening a pipe would wait for its writer
@@ -141,7 +141,7 @@ class FileReader:
         return None
 
     def documents(self, file: Path) -> list[Document]:
-        """Return the documents of ``file``; what is broken goes to the findings and is left out."""
+        """Return the documents of ``file``; broken parts are reported and left out."""
         if file not in self._documents:
             text = self.text(file)
             self._documents[file] = [] if text is None else self._parsed(file, text)
@@ -224,7 +224,7 @@ class FileStack:
                 self.add_imports(entry, file.parent)
 
     def _applies(self, document: Document) -> bool:
-        """Return whether the conditions of ``document`` hold; a broken one is noted and does not."""
+        """Return whether the conditions of ``document`` hold; a broken condition is reported and does not."""
         holds = self.profiles is not None
         for entry in document.conditions:
             try:
@@ -291,7 +291,7 @@ def secret_layers(folder: Path, shown: str, findings: Findings) -> list[Layer]:
 
 
 def is_there(path: Path) -> bool:
-    """Return whether anything has the name ``path``; also a link that leads nowhere, and what may not be looked at."""
+    """Return whether ``path`` exists; a dangling link does, and so does a path that may not be accessed."""
     try:
         path.lstat()
     except (FileNotFoundError, NotADirectoryError, ValueError):
@@ -302,7 +302,7 @@ def is_there(path: Path) -> bool:
 
 
 def why_no_file(path: Path) -> str:
-    """Return why ``path``, which is there, is no file that can be read; empty if it seems to be one."""
+    """Return why the existing ``path`` cannot be read as a file; empty if it seems readable."""
     try:
         mode = path.stat().st_mode
     except OSError as error:
@@ -311,7 +311,7 @@ def why_no_file(path: Path) -> str:
 
 
 def why_no_folder(path: Path) -> str:
-    """Return why ``path`` is a folder, or meant to be one, that cannot be looked into; empty if nothing is there."""
+    """Return why ``path`` cannot be listed as a folder; empty if it can, or does not exist."""
     try:
         if stat.S_ISDIR(path.stat().st_mode) and not os.access(path, os.R_OK | os.X_OK):
             return os.strerror(errno.EACCES)
@@ -327,7 +327,7 @@ def _reason(path: Path, error: OSError) -> str:
 
 
 def _files_below(folder: Path) -> Iterator[Path]:
-    """Yield all that is below ``folder``, and folders that cannot be looked into."""
+    """Yield everything below ``folder``, including folders that cannot be listed."""
     for path in sorted(folder.iterdir()):
         if path.name.startswith("."):
             continue
@@ -338,7 +338,7 @@ def _files_below(folder: Path) -> Iterator[Path]:
 
 
 def _secret(file: Path) -> str | None:
-    """Return what a file holds; ``None`` if that is no text, or it is no file that can be read."""
+    """Return the text of a file; ``None`` if it cannot be read or is no text."""
     if why_no_file(file):
         return None
     try:

@@ -212,12 +212,12 @@ class Inherited:
 
     @property
     def is_given(self) -> bool:
-        """Whether a level said a value."""
+        """Whether a level gives a value."""
         return self.level is not Level.BUILT_IN and not self.reset
 
 
 def said(group: object) -> Said:
-    """Return what ``group``, nested mappings or settings made in code, says; nothing if it is neither."""
+    """Return the values set in ``group``, a nested mapping or settings made in code; nothing for anything else."""
     if isinstance(group, GroupSettings):
         every = {leaf: getattr(getattr(group, leaf[0]), leaf[1]) for leaf in LEAVES}
         return {leaf: value for leaf, value in every.items() if value != getattr(getattr(BUILT_IN, leaf[0]), leaf[1])}
@@ -292,7 +292,7 @@ def _spelled(groups: Mapping[str, GroupSettings], name: str) -> str | None:
 def _without_the_replaced(
     chosen: dict[LeafName, Inherited], choice: LeafName, reference: LeafName
 ) -> dict[LeafName, Inherited]:
-    """Return the pair with one of the two out of force: the reference, unless the choice is given on a nearer level."""
+    """Return the pair with one of them replaced: the choice, unless it is given on a nearer level."""
     by_choice, by_reference = chosen[choice], chosen[reference]
     if not by_reference.is_given:
         return {}
@@ -302,7 +302,7 @@ def _without_the_replaced(
 
 
 def _of_leader_election(chosen: dict[LeafName, Inherited]) -> dict[LeafName, Inherited]:
-    """Return the controller or the lock registry out of force, where one of them rules the other out.
+    """Return the controller or the lock registry as replaced, if one rules the other out.
 
     A lock registry is part of leader election, so it does not take that choice's place. Against the application context
     the nearer of the two counts, and on one level the application context: so a named registry can be switched off.

@@ -1,4 +1,4 @@
-"""The index of all settings: which of them a key means, in whatever spelling.
+"""The index of all settings: finds the setting that a key means, in any spelling.
 
 A path is a tuple of field names and, below a map, of names that the user chose, such as group names:
 ``("event_handling", "groups", "books", "fetch", "subject")``. The index of a model knows each of its paths by the
@@ -36,7 +36,7 @@ _BRACKETS = re.compile(r"[.\[\]]")
 
 
 class Kind(Enum):
-    """What a path leads to."""
+    """What a path points to."""
 
     VALUE = auto()
     LIST = auto()
@@ -84,7 +84,7 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Spelling:
-    """One way to take a key apart.
+    """One way to split a key.
 
     Args:
         pieces: Names, or in words the words that names are made of.
@@ -152,7 +152,7 @@ class Index:
         return self.by_path[()]
 
     def _add(self, setting: Setting, forms: list[tuple[tuple[str, ...], str]]) -> None:
-        """Add a setting, by its canonical key and by those with a former name, and what is in it."""
+        """Add a setting under its canonical key and its former names, and everything below it."""
         self.by_path[setting.path] = setting
         for form, former in forms:
             self._by_key[form] = (setting, former)
@@ -167,7 +167,7 @@ class Index:
             self._add(child, [((*form, own), former or old) for form, former in forms for own, old in spellings])
 
     def settings(self) -> Iterator[Setting]:
-        """Yield every setting, and every map instead of what is in it."""
+        """Yield every setting; a map is yielded instead of its contents."""
         return (each for each in self.by_path.values() if each.kind is not Kind.SECTION)
 
     def at(self, path: Path) -> Setting:
@@ -209,7 +209,7 @@ class Index:
         raise KeyError(path)
 
     def readings(self, spelling: Spelling, names: FreeNames, start: int = 0, above: Path = ()) -> list[Reading]:
-        """Return everything that a key can mean.
+        """Return all meanings of a key.
 
         Args:
             spelling: The key.
@@ -237,7 +237,7 @@ class Index:
         return () if found is None else (found,)
 
     def _named(self, of: Setting, spelling: Spelling, names: FreeNames, start: int, above: Path) -> Iterator[Reading]:
-        """Yield what a key can mean whose free name of the map ``of`` begins at the piece ``start``."""
+        """Yield the meanings of a key in which a free name of the map ``of`` starts at the piece ``start``."""
         path, below = (*above, *of.path), of.below
         if below is None:
             return
@@ -253,14 +253,14 @@ class Index:
                     yield replace(each, written=written, new=each.new or not known)
 
     def names_in(self, spelling: Spelling, of: Setting) -> list[str]:
-        """Return what could be a free name of the map ``of`` in a key, which may be misspelt."""
+        """Return what could be a free name of the map ``of`` in a key, which may be misspelled."""
         start = _length_of(of, tuple(map(canonical, spelling.pieces)), words=spelling.words)
         if start is None or not spelling.words:
             return [spelling.name(place, place + 1) for place in range(len(spelling.pieces))]
         return [spelling.name(start, end) for end in range(start + 1, len(spelling.pieces) + 1)]
 
     def path_of(self, key: str, names: FreeNames) -> Path | None:
-        """Return the path of what a dotted ``key`` means, ``None`` when it means nothing.
+        """Return the path of a dotted ``key``, ``None`` if there is no such setting.
 
         Args:
             key: The key, with ``opencqrs`` in front or without, in any spelling.
@@ -273,7 +273,7 @@ class Index:
 
 
 def _length_of(of: Setting, forms: tuple[str, ...], *, words: bool) -> int | None:
-    """Return how many of the pieces make up the key of a map; ``None`` when they begin otherwise."""
+    """Return how many pieces form the key of a map; ``None`` if they do not start with it."""
     wanted = tuple(map(canonical, of.path))
     if not words:
         return len(wanted) if forms[: len(wanted)] == wanted else None
@@ -287,13 +287,13 @@ def _length_of(of: Setting, forms: tuple[str, ...], *, words: bool) -> int | Non
 
 @dataclass(slots=True)
 class FreeNames:
-    """The names that the user chose, by the path of their map; the first spelling of each is the one it is known by."""
+    """The names that the user chose, by the path of their map. The first spelling of a name is kept."""
 
     _spelled: dict[Path, dict[str, str]] = field(default_factory=dict)
     _alike: dict[Path, dict[str, list[str]]] = field(default_factory=dict)
 
     def add(self, of: Path, name: str) -> str:
-        """Return the spelling by which ``name`` is known in the map at ``of``; if there is none, it is ``name``."""
+        """Register ``name`` in the map at ``of``, and return its known spelling."""
         known = self._spelled.setdefault(of, {})
         form = canonical(name)
         if form not in known:
@@ -364,7 +364,7 @@ def _is_section(annotation: Any) -> bool:
 
 
 def _unwrapped(info: FieldInfo) -> tuple[Any, list[object]]:
-    """Return the annotation without ``None`` and ``Annotated``, and the metadata that stood on the way."""
+    """Return the annotation without ``None`` and ``Annotated``, and the metadata found on the way."""
     annotation, facts = info.annotation, list(info.metadata)
     options = [option for option in get_args(annotation) if option is not NoneType]
     if NoneType in get_args(annotation) and len(options) == 1:
@@ -376,7 +376,7 @@ def _unwrapped(info: FieldInfo) -> tuple[Any, list[object]]:
 
 
 def _fact(facts: list[object]) -> Fact:
-    """Return the facts of a field as one: those nearest to the field count."""
+    """Merge the facts of a field; those nearest to the field win."""
     known = [fact for fact in facts if isinstance(fact, Fact)]
     return Fact(
         unit=next((fact.unit for fact in known if fact.unit), ""),

@@ -1,4 +1,4 @@
-"""Loading: all sources in their order, bound, merged, resolved, validated; all problems together."""
+"""Loading: bind, merge, resolve and validate all sources, and report all problems together."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def _read(given: Given, settings_class: type[Settings]) -> _Found:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """What all sources say; which setting a key means depends on the names of the groups."""
+    """The contents of all sources. Which setting a key means depends on the names of the groups."""
 
     given: Given
     settings_class: type[Settings]
@@ -94,7 +94,7 @@ class _Found:
     findings: Findings = field(repr=False)
 
     def discovery(self) -> tuple[list[str], list[str]]:
-        """Return ``discovery.modules`` and ``discovery.exclude``; what is wrong with them is found once more later."""
+        """Return ``discovery.modules`` and ``discovery.exclude``; their problems are reported later."""
         if not any(
             _DISCOVERY in canonical("".join(entry.key)) for each in self.ranking.layers for entry in each.entries
         ):
@@ -135,7 +135,7 @@ class _Found:
         return configuration
 
     def _resolved(self, names: FreeNames, findings: Findings) -> tuple[Index, Merged, Resolved]:
-        """Return all settings, what was said of them by whom, and their values."""
+        """Return the index of all settings, the merged layers, and the resolved values."""
         index = index_of(self.settings_class)
         merged, own = Binder(index, names, findings).merged(self.ranking.layers)
         _check_documents(merged, index, findings)
@@ -162,7 +162,7 @@ class _Found:
             return None
 
     def _searched(self) -> str:
-        """Return where a value could have stood."""
+        """Return the places where a value could have been set."""
         files = [self.ranking.reader.shown(file) for file in self.ranking.reader.files]
         missing = [] if files else [f"{self.given.project / 'application.yaml'} (does not exist)"]
         return "looked in " + ", ".join([*files, *missing, "environment variables", "arguments"])
@@ -173,7 +173,7 @@ def _items(value: object) -> Iterable[object]:
 
 
 def _names(groups: Collection[str] | Mapping[str, str], findings: Findings) -> FreeNames:
-    """Return the names of the handlers' groups; note two that no setting could tell apart."""
+    """Return the names of the handlers' groups; report two that settings cannot tell apart."""
     names = FreeNames()
     for group in groups:
         known = names.add(GROUPS, group)
@@ -186,7 +186,7 @@ def _names(groups: Collection[str] | Mapping[str, str], findings: Findings) -> F
 def _warn_of_groups(
     configured: Sequence[str], groups: Sequence[str], merged: Merged, index: Index, findings: Findings
 ) -> None:
-    """Note configured groups that no handler declares; without any handler nothing can be said."""
+    """Warn about configured groups without a handler, unless there is no handler at all."""
     handled = {canonical(group) for group in groups}
     for name in configured:
         if not handled or canonical(name) in handled:
@@ -201,14 +201,14 @@ def _warn_of_groups(
 
 
 def _check_documents(merged: Merged, index: Index, findings: Findings) -> None:
-    """Note what is about the document that it stands in, and stands in none."""
+    """Report settings that apply to a document of a file but are outside of one."""
     for path in merged.stacks.keys() & _IN_DOCUMENTS:
         what, origin = f"{index.display(path)} stands outside of a file", merged.stacks.pop(path)[-1].origin
         findings.error(Code.PROFILE, what, origin, "put it into a document of a file")
 
 
 def _check_profiles(active: tuple[str, ...], result: Resolved, merged: Merged, findings: Findings) -> None:
-    """Note that ``profiles.active`` is not what is active: it was said where profiles cannot be chosen any more."""
+    """Report a ``profiles.active`` that differs from the active profiles because it was read after they were chosen."""
     bound = merged.winner(_ACTIVE)
     said = text_items(",".join(map(str, _items(result.values.get(_ACTIVE)))))
     if bound is None or tuple(dict.fromkeys(said)) == active or findings.has_error(Code.PROFILE, Code.PLACEHOLDER):
@@ -219,7 +219,7 @@ def _check_profiles(active: tuple[str, ...], result: Resolved, merged: Merged, f
 
 
 def _on_unknown(result: Resolved) -> OnUnknown:
-    """Return what becomes of unknown keys; a value that is none of the choices is reported elsewhere."""
+    """Return how to treat unknown keys; an invalid choice is reported elsewhere."""
     try:
         return OnUnknown(str(result.values.get(_UNKNOWN) or "error"))
     except ValueError:

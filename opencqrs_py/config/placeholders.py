@@ -49,7 +49,7 @@ def has_placeholder(text: str) -> bool:
 
 @dataclass(slots=True)
 class Resolver:
-    """Replaces the placeholders of the values of a load.
+    """Replaces the placeholders in the values of a load.
 
     Args:
         lookup: Returns the unresolved text of a key, ``None`` when there is no such key.
@@ -60,7 +60,7 @@ class Resolver:
     left: int = MOST_PLACEHOLDERS
 
     def value(self, value: object) -> tuple[object, frozenset[str]]:
-        """Return a text, or each text of a tuple, with its placeholders replaced, and what of it is secret thereby.
+        """Return a text, or each text of a tuple, with placeholders replaced, and the secret parts of it.
 
         Raises:
             PlaceholderError: As by :meth:`text`.
@@ -131,7 +131,7 @@ class Resolver:
 
 
 def _end_of(text: str, start: int) -> tuple[int, int]:
-    """Return where the placeholder that begins at ``start`` ends, and where its colon is (-1: it has none)."""
+    """Return the end of the placeholder that starts at ``start``, and the place of its colon, or -1."""
     depth, colon = 0, -1
     for match in _MARK.finditer(text, start):
         match match.group():
@@ -151,7 +151,7 @@ def _end_of(text: str, start: int) -> tuple[int, int]:
 
 @dataclass(slots=True)
 class Lookup:
-    """Finds what a placeholder stands for: a setting, a variable, or one of the user's own keys.
+    """Looks up placeholders: settings, variables and the user's own keys.
 
     Args:
         environ: Environment variables, by exact name.
@@ -169,7 +169,7 @@ class Lookup:
     _texts: dict[str, Found] | None = None
 
     def __call__(self, name: str) -> Found | None:
-        """Return the text of ``name``, its own placeholders unresolved; ``None`` when nothing is known of it."""
+        """Return the unresolved text of ``name``; ``None`` if there is none."""
         if name == "random.uuid":
             return Found(str(uuid4()))
         if name in self.environ:
@@ -224,7 +224,7 @@ class Resolved:
 
 
 def resolved_values(merged: Merged, lookup: Lookup, findings: Findings) -> Resolved:
-    """Return the value of each setting of ``merged``; one that cannot be resolved is noted and left out."""
+    """Return the resolved value of each setting; one that cannot be resolved is reported and left out."""
     result, resolver = Resolved(), Resolver(lookup)
     for bound in merged.winners():
         try:
@@ -244,7 +244,7 @@ def resolved_values(merged: Merged, lookup: Lookup, findings: Findings) -> Resol
 def resolved_items(
     entry: Entry, key: str, lookup: Callable[[str], Found | None], findings: Findings
 ) -> tuple[str, ...]:
-    """Return the items of the list ``key``, which is needed before all sources are known; no unresolvable ones."""
+    """Return the items of the list ``key``, before all sources are known; report those that cannot be resolved."""
     items: list[str] = []
     for item in entry.value if isinstance(entry.value, tuple) else (entry.value,):
         try:

@@ -58,7 +58,7 @@ class Code(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ConfigurationWarning:
-    """Something that works, but probably not as it was meant.
+    """Something that works, but probably not as intended.
 
     Args:
         code: Stable identifier, ``OCQ-1`` and two digits.
@@ -92,7 +92,7 @@ class Findings:
     """Names of the variables that Kubernetes sets for Services, in the order in which they were found."""
 
     def error(self, code: Code, what: str, where: object = "", fix: str = "") -> None:
-        """Note something that must be mended before anything can start."""
+        """Add an error, which prevents the start."""
         self.errors.append(ConfigurationError(code.value, what, str(where), fix))
 
     def has_error(self, *codes: Code) -> bool:
@@ -100,22 +100,22 @@ class Findings:
         return any(error.code in codes for error in self.errors)
 
     def warning(self, code: Code, what: str, where: object = "", fix: str = "") -> None:
-        """Note something that is probably not meant."""
+        """Add a warning."""
         self.warnings.append(ConfigurationWarning(code.value, what, str(where), fix))
 
     def unknown_name(self, code: Code, what: str, where: object = "", fix: str = "") -> None:
-        """Note a key or variable that names no setting; ``config.unknown`` says what becomes of it."""
+        """Add an unknown key or variable; ``config.unknown`` decides how it is treated."""
         self.unknown_found += 1
         error = ConfigurationError(code.value, what, str(where), fix)
         self.unknown.setdefault(str(error), error)
 
     @property
     def has_many_unknown(self) -> bool:
-        """Whether so many names are unknown that further ones would help nobody."""
+        """Whether enough unknown names were reported."""
         return self.unknown_found >= _MOST_UNKNOWN
 
     def settle_unknown(self, choice: OnUnknown) -> None:
-        """Turn the unknown names into errors or warnings, or drop them, as ``config.unknown`` says."""
+        """Turn unknown names into errors or warnings, or drop them, as ``config.unknown`` demands."""
         unknown = self.unknown.values()
         if choice is OnUnknown.ERROR:
             self.errors.extend(unknown)
@@ -129,6 +129,6 @@ class Findings:
 
 
 def alike_groups(one: str, other: str, where: str) -> tuple[str, str, str]:
-    """Return what is wrong, where, and the fix, when handlers spell one group's name in two ways."""
+    """Return message, place and fix for a group whose name handlers spell in two ways."""
     what = f"the groups {one} and {other} cannot be told apart in settings"
     return what, where, "write the same name in both places, or rename one: case, - and _ make no difference"

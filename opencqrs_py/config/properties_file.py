@@ -1,4 +1,4 @@
-"""``.properties`` files: ``key=value`` lines with the escapes and continuations of Java, documents parted by ``#---``.
+"""``.properties`` files: ``key=value`` lines with Java's escapes and continuations, documents separated by ``#---``.
 
 Source:
     java.util.Properties, "load"; Spring Boot reference, "Working With Multi-Document Files".
@@ -54,7 +54,7 @@ def properties_documents(text: str, file: Origin, findings: Findings) -> list[li
 
 
 def _logical_lines(text: str) -> Iterator[_Line]:
-    """Yield the lines that are not blank; a line that ends in an odd number of backslashes goes on in the next."""
+    """Yield the lines that are not blank; an odd number of backslashes at the end continues a line."""
     parts: list[str] = []
     first, indent = 0, 0
     for number, line in enumerate(text.splitlines(), start=1):

@@ -1,4 +1,4 @@
-"""What is said about values that pydantic refuses: each with its setting, its place, and what to write instead."""
+"""Messages about values that pydantic refuses, each with its setting, its place and what to write instead."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _PLAIN = {
 
 
 def report_refusals(error: ValidationError, merged: Merged, index: Index, searched: str, findings: Findings) -> None:
-    """Note all that pydantic refuses.
+    """Report every value that pydantic refuses.
 
     Args:
         error: What pydantic raised.
@@ -79,7 +79,7 @@ def _report(detail: ErrorDetails, merged: Merged, searched: str, index: Index, f
 
 
 def _known_part(location: Path, index: Index) -> Path:
-    """Return the beginning of pydantic's ``location`` that is a path of a setting; list items have none."""
+    """Return the longest part of pydantic's ``location`` that is the path of a setting; list items have none."""
     for length in range(len(location), 0, -1):
         try:
             index.at(location[:length])
@@ -99,7 +99,7 @@ def _shown(value: object) -> str:
 
 
 def _place(path: Path, bound: Bound | None, merged: Merged) -> Origin | str:
-    """Return where a refused value stands: its own place, else that of the first setting below its section."""
+    """Return the place of a refused value: its own, or that of the first setting in its section."""
     if bound is not None:
         return bound.origin
     below = (each.origin for each in merged.winners() if each.path[: len(path)] == path)
@@ -107,7 +107,7 @@ def _place(path: Path, bound: Bound | None, merged: Merged) -> Origin | str:
 
 
 def _explained(detail: ErrorDetails, setting: Setting, quoted: Bound | None) -> tuple[Code, str, str]:
-    """Return code, reason and fix; when the value must not be quoted (``None``), they do not."""
+    """Return code, reason and fix. They quote the value unless ``quoted`` is ``None``."""
     kind, context = detail["type"], detail.get("ctx", {})
     if kind == "opencqrs":
         unseen = (_UNSEEN, context["fix_unseen"]) if quoted is None and context["fix_unseen"] else None

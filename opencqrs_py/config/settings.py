@@ -52,7 +52,7 @@ class Section(BaseModel):
 
 
 class EventHandlingSettings(Section):
-    """All processing groups. ``groups`` hold what they inherit from ``standard``, too."""
+    """All processing groups. ``groups`` include what they inherit; :meth:`Configuration.group` is what applies."""
 
     standard: GroupSettings = Field(GroupSettings(), description="What applies to groups that do not say otherwise.")
     groups: dict[str, GroupSettings] = Field({}, description="Settings of single groups, by group name.")
@@ -61,7 +61,7 @@ class EventHandlingSettings(Section):
     @model_validator(mode="wrap")
     @classmethod
     def _inherit(cls, data: Any, validate: ModelWrapValidatorHandler[Self]) -> Self:
-        """Put what the standard says under each group before they are validated; remember who said what."""
+        """Merge the standard into each group before validation, and remember which level set what."""
         if not isinstance(data, Mapping) or not isinstance(data.get("groups", {}), Mapping):
             return validate(data)
         groups, standard = data.get("groups", {}), said(data.get("standard"))
@@ -75,7 +75,7 @@ class EventHandlingSettings(Section):
         return result
 
     def said_of(self, group: str | None) -> Said:
-        """Return what a group says itself, before it was validated; ``None`` for the standard."""
+        """Return what a group itself sets, before validation; ``None`` for the standard."""
         return self._said.get(group, {})
 
 
@@ -236,7 +236,7 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Return the sources of the load that is going on, the highest first; outside of one, the given values alone.
+        """Return the sources of the running load, the highest first; outside of a load, the given values only.
 
         A subclass may put sources of its own above, between or below them: what they say is bound like all the rest,
         in any spelling, and has their name as origin.

@@ -1,4 +1,4 @@
-"""The sources of a load, as sources of pydantic-settings: each yields layers of entries that know where they stand.
+"""The sources of settings, as sources of pydantic-settings. Each yields layers of entries with their origins.
 
 ``Settings.settings_customise_sources`` puts them in order, the highest first, so that a subclass can put sources of its
 own between them. The binder does what pydantic-settings does not: it finds one setting for all spellings of a key
@@ -42,7 +42,7 @@ _of_this_load: ContextVar[tuple[PydanticBaseSettingsSource, ...]] = ContextVar("
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """What the caller gives to a load.
+    """The arguments of a load.
 
     Args:
         project: Project folder.
@@ -63,7 +63,7 @@ class Given:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What the sources of a load share: what the caller gives, where problems go, and what reads files."""
+    """What the sources of a load share."""
 
     settings_cls: type[BaseSettings]
     given: Given
@@ -72,7 +72,7 @@ class Load:
 
 
 class LayeredSource(PydanticBaseSettingsSource):
-    """A source whose values know where they stand."""
+    """A source whose values have origins."""
 
     def __init__(self, load: Load) -> None:
         super().__init__(load.settings_cls)
@@ -82,7 +82,7 @@ class LayeredSource(PydanticBaseSettingsSource):
 
     @abstractmethod
     def layers(self) -> list[Layer]:
-        """Return what the source says, the lowest layer first."""
+        """Return the layers of the source, the lowest first."""
 
     @override
     def get_field_value(self, field: FieldInfo, field_name: str) -> tuple[Any, str, bool]:
@@ -90,7 +90,7 @@ class LayeredSource(PydanticBaseSettingsSource):
 
     @override
     def __call__(self) -> dict[str, Any]:
-        """Return what the source says by itself, unresolved, as nested mappings by field name."""
+        """Return the values of this source alone, unresolved, as nested mappings by field name."""
         binder = Binder(index_of(self.settings_cls), FreeNames(), self.findings)
         return nested({bound.path: bound.value for bound in binder.merged(self.layers())[0].winners()})
 
@@ -201,7 +201,7 @@ class SecretsSource(FilesSource):
 
 
 class DefaultsSource(LayeredSource):
-    """Values that the caller gives as defaults."""
+    """Defaults given by the caller."""
 
     @override
     def layers(self) -> list[Layer]:
@@ -236,7 +236,7 @@ def pinned(properties: Mapping[str, object]) -> Iterator[None]:
 
 
 def sources_of_this_load() -> tuple[PydanticBaseSettingsSource, ...]:
-    """Return the sources of the load that is going on in this context, the highest first; none outside of a load."""
+    """Return the sources of the running load, the highest first; none if no load is running in this context."""
     return _of_this_load.get()
 
 
@@ -308,7 +308,7 @@ class _Ranker:
         return list(reversed(in_order))
 
     def _early(self, layers: list[Layer]) -> Merged:
-        """Return what ``layers`` say about profiles and imports; their problems are found again by the full binding."""
+        """Return what ``layers`` set about profiles and imports. The full binding reports their problems."""
         chosen = [Layer(layer.kind, found) for layer in layers if (found := tuple(filter(_is_early, layer.entries)))]
         binder = Binder(index_of(self.load.settings_cls), FreeNames(), Findings())
         return binder.merged(chosen)[0] if chosen else Merged()
@@ -324,7 +324,7 @@ class _Ranker:
         return stack
 
     def _profiles(self, early: Merged, lookup: Lookup, *, is_above: bool) -> dict[str, Origin]:
-        """Return the profiles that the highest source chooses, each with where that is."""
+        """Return the profiles that the highest source chooses, each with its origin."""
         chosen = early.winner(_ACTIVE)
         entries: tuple[Entry, ...] = () if chosen is None else (Entry(_ACTIVE, chosen.value, chosen.origin),)
         if self.load.given.profiles:
@@ -344,7 +344,7 @@ class _Ranker:
         return names
 
     def _warn_of_unknown(self, profiles: dict[str, Origin], stack: FileStack) -> None:
-        """Note active profiles that no file and no document knows."""
+        """Warn about active profiles that no file and no document mentions."""
         folders = (self.load.given.project, self.load.given.project / "config")
         files = (file for folder in folders for file in folder.glob("application-*"))
         known = stack.known_profiles | {file.stem.removeprefix("application-") for file in files}
@@ -357,7 +357,7 @@ class _Ranker:
 
 
 def nested(values: Mapping[tuple[str, ...], object]) -> dict[str, Any]:
-    """Return values by path as nested mappings by field name."""
+    """Return values as nested mappings by field name."""
     tree: dict[str, Any] = {}
     for path, value in values.items():
         below = tree
@@ -369,7 +369,7 @@ def nested(values: Mapping[tuple[str, ...], object]) -> dict[str, Any]:
 
 
 def _layers_of_the_users_own(source: Any) -> list[Layer]:
-    """Return what a source of the user's own says, whose values know nothing but its name."""
+    """Return the layer of a user's own source; the source's name is the origin of its values."""
     name = "" if isinstance(source, InitSettingsSource) else getattr(source, "__name__", type(source).__name__)
     return [Layer(LayerKind.KEYS, tuple(flattened(source(), Origin(OriginKind.SOURCE, name))))]
 

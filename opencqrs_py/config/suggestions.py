@@ -1,4 +1,4 @@
-"""What is said about a key that names no setting: where it goes wrong, and what it was probably meant to be."""
+"""Messages about unknown keys: where a key goes wrong, and the setting that was probably meant."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _VARIABLE_FIX = "write OPENCQRS and the names of a setting with __ between them,
 
 @dataclass(frozen=True, slots=True)
 class _DeadEnd:
-    """Where a key stops to mean something: after the piece ``at``, with what its pieces mean up to there."""
+    """Where a key stops making sense: at the piece ``at``, with the meaning of the pieces before it."""
 
     at: int
     path: Path
@@ -35,7 +35,7 @@ class _DeadEnd:
 def report_unknown(
     entry: Entry, spellings: Sequence[Spelling], index: Index, names: FreeNames, findings: Findings
 ) -> None:
-    """Note that ``entry``, whose key was read in the ways of ``spellings``, names no setting."""
+    """Report that ``entry``, tried in all ``spellings``, names no setting."""
     if spellings[0].by_variable:
         _report_variable(entry, _nearest_to_variable(spellings, index, names), findings)
         return
@@ -53,20 +53,20 @@ def report_unknown(
 
 
 def report_foreign_key(entry: Entry, index: Index, findings: Findings) -> None:
-    """Note that a key of a file, which does not stand below ``opencqrs``, was probably meant to."""
+    """Report a key of a file that is outside ``opencqrs`` and probably belongs below it."""
     first = entry.pieces[0][0]
     if _likeness(canonical(first), PREFIX) >= _VERY_ALIKE:
         what, fix = f"there is no section {first}", f"did you mean {PREFIX}?"
         findings.unknown_name(Code.UNKNOWN_KEY, what, entry.key_origin(0), fix)
         return
     meant = next((name for name in index.root.names if canonical(name) == canonical(first)), "")
-    if "_" in meant.rstrip("_"):  # nobody uses the names of several words for anything else
+    if "_" in meant.rstrip("_"):  # no other program uses these names of several words
         fix = f"put it below {PREFIX}, as {PREFIX}.{kebab(meant)}"
         findings.unknown_name(Code.UNKNOWN_KEY, f"{first} stands outside of {PREFIX}", entry.key_origin(0), fix)
 
 
 def report_foreign_variable(entry: Entry, index: Index, findings: Findings) -> None:
-    """Note that a variable names a setting when its first letters are taken for ``OPENCQRS``."""
+    """Report a variable that would name a setting if its first letters were ``OPENCQRS``."""
     name = entry.key[0]
     first = name.find("_")
     for length in (first, name.find("_", first + 1)):
@@ -88,7 +88,7 @@ def _report_variable(entry: Entry, meant: Path | None, findings: Findings) -> No
 
 
 def _dead_end(index: Index, spelling: Spelling, names: FreeNames) -> _DeadEnd:
-    """Return where the key stops to mean something, going as far as possible."""
+    """Return where the key stops making sense, after the longest part that does."""
     for end in range(len(spelling.pieces) - 1, 0, -1):
         beginning = replace(spelling, pieces=spelling.pieces[:end], ends=spelling.ends[:end])
         found = index.readings(beginning, names)
@@ -99,7 +99,7 @@ def _dead_end(index: Index, spelling: Spelling, names: FreeNames) -> _DeadEnd:
 
 
 def _nearest_below(index: Index, end: _DeadEnd, piece: str) -> Path | None:
-    """Return what is most like ``piece`` below a section, or stands in one of its sections under that name."""
+    """Return the setting most similar to ``piece`` in a section, or of that name one section further down."""
     name = canonical(piece)
     found: list[tuple[float, Path]] = [(_likeness(name, canonical(each)), (each,)) for each in end.setting.names]
     for each in end.setting.names:
@@ -110,7 +110,7 @@ def _nearest_below(index: Index, end: _DeadEnd, piece: str) -> Path | None:
 
 
 def _nearest_to_variable(spellings: Sequence[Spelling], index: Index, names: FreeNames) -> Path | None:
-    """Return the setting whose letters are most like those of a variable."""
+    """Return the setting most similar to a variable, going by letters and digits."""
     said = "".join(letters_and_digits(piece) for piece in spellings[-1].pieces)
     known = {"".join(map(letters_and_digits, path)): path for path in _candidates(spellings, index, names)}
     close = get_close_matches(said, known, n=1, cutoff=_ALIKE)
@@ -118,7 +118,7 @@ def _nearest_to_variable(spellings: Sequence[Spelling], index: Index, names: Fre
 
 
 def _candidates(spellings: Sequence[Spelling], index: Index, names: FreeNames) -> Iterator[Path]:
-    """Yield the paths that a variable may have meant, below a map with the names in use and those it may say."""
+    """Yield the paths that a variable may mean; in a map, for names in use and for names in the variable."""
     for setting in index.settings():
         if setting.kind is not Kind.MAP or setting.below is None:
             yield setting.path
@@ -131,5 +131,5 @@ def _candidates(spellings: Sequence[Spelling], index: Index, names: FreeNames) -
 
 
 def _likeness(one: str, other: str) -> float:
-    """Return how alike two names are, from 0 to 1."""
+    """Return how similar two names are, from 0 to 1."""
     return SequenceMatcher(None, one, other).ratio()

@@ -1,4 +1,4 @@
-"""TOML files: entries with the line and column of their key, as far as it can be told."""
+"""TOML files: entries with the line and column of their key, as far as they can be found."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def _deepest_line(text: str) -> int:
 
 
 def _with_texts(entry: Entry) -> Entry:
-    """Return ``entry`` with its numbers as texts, as they are in all other files."""
+    """Return ``entry`` with its numbers as texts, as in all other files."""
     match entry.value:
         case int(number):
             return replace(entry, value=str(number))
@@ -84,7 +84,7 @@ def _placed(entry: Entry, places: dict[tuple[str, ...], tuple[Origin, Origin]]) 
 
 
 def _places(text: str, file: Origin) -> dict[tuple[str, ...], tuple[Origin, Origin]]:
-    """Return where each key and its value stand, going by lines; texts over several lines are skipped."""
+    """Return the places of keys and values, line by line; multi-line texts are skipped."""
     places: dict[tuple[str, ...], tuple[Origin, Origin]] = {}
     table: tuple[str, ...] = ()
     quotes = ""

@@ -34,7 +34,7 @@ _POSITION_FIX = (
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """What a model field says of its setting beyond its type.
+    """Facts about a setting beyond its type.
 
     Args:
         unit: Unit of the value, for documents.
@@ -55,7 +55,7 @@ class Fact:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Reads:
-    """How a value is read.
+    """How pydantic reads a value of the annotated type.
 
     Args:
         read: Returns the value of what a source says, or raises what pydantic takes for a refusal.
@@ -87,7 +87,7 @@ NO_FACT = Fact()
 
 
 def _refusal(reason: str, fix: str, code: Code = Code.VALUE, fix_unseen: str = "") -> PydanticCustomError:
-    """Return the error by which a value is refused; with ``fix_unseen`` when the other texts repeat the value."""
+    """Return the error that refuses a value; ``fix_unseen`` is shown instead of ``fix`` if the value is secret."""
     from pydantic_core import PydanticCustomError  # noqa: PLC0415 workers do without it
 
     context = {"reason": reason, "fix": fix, "code": code.value, "fix_unseen": fix_unseen}
@@ -256,7 +256,7 @@ def written(value: object, fact: Fact = NO_FACT) -> str:
 
 
 def typed(value: object, fact: Fact = NO_FACT) -> bool | float | str | list[str] | None:
-    """Return ``value`` as JSON has it: durations, and what has no limit, are texts.
+    """Return ``value`` for JSON, with durations and missing limits as text.
 
     Args:
         value: A validated value, or a list of such.

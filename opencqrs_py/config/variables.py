@@ -36,14 +36,14 @@ def is_ours(name: str) -> bool:
 
 
 def text_value(text: str) -> Value:
-    """Return what a text says where there are only texts: empty is unset, ``null`` is null."""
+    """Return the value of a variable: an empty text is unset, ``null`` is null."""
     if not text.strip():
         return Nothing.UNSET
     return None if text.strip() == "null" else text
 
 
 def spellings_of_variable(name: str, prefix_length: int = _PREFIX_LENGTH) -> Iterator[Spelling]:
-    """Yield the ways to take the variable ``name`` apart; the first that means something counts.
+    """Yield the ways to split the variable ``name``, in the order to try.
 
     ``OPENCQRS__A_B__C`` is split at ``__`` (the style of pydantic-settings) and, when that means nothing or there is
     no ``__``, at every ``_`` (the style of Spring Boot). A name with dots, which shells cannot set but containers

@@ -1,4 +1,4 @@
-"""YAML files: entries with line and column, and every value as the text that stands there.
+"""YAML files: entries with line and column, and every value as its text.
 
 YAML's own guesses about types are switched off: ``no`` is the text ``no``, ``1:30`` is no number and ``2024-01-01`` no
 date; what a text means is decided by the setting that it is for.
@@ -30,7 +30,7 @@ _MARGIN = re.compile(rf"^[ \t?:-]{{{MOST_LEVELS}}}", re.MULTILINE)
 
 
 class _TooMuchError(Exception):
-    """A file holds more than can be wanted."""
+    """A file exceeds a limit."""
 
     def __init__(self, what: str, mark: Any) -> None:
         super().__init__(what)
@@ -102,7 +102,7 @@ class _Reader:
     _nodes: int = 0
 
     def broken(self, error: yaml.MarkedYAMLError, text: str) -> None:
-        """Note that the file is no YAML, with a hint where a known trap was stepped into."""
+        """Report that the file is no YAML, with a hint for known traps."""
         mark = error.problem_mark or error.context_mark
         place = self.at(mark) if mark else self.file
         line = text.splitlines()[mark.line] if mark and mark.line < len(text.splitlines()) else ""
@@ -201,7 +201,7 @@ def _items(node: yaml.SequenceNode) -> Value:
 
 
 def _scalar(node: Any) -> Value:
-    """Return the text of a scalar node; only what is plain can be nothing or null."""
+    """Return the text of a scalar node; only plain scalars can be empty or null."""
     if node.style in _PLAIN_STYLES and not node.value:
         return Nothing.EMPTY
     if node.style in _PLAIN_STYLES and node.value in _NULLS:

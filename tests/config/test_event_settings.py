@@ -37,7 +37,7 @@ def test_event_types_of_several_places_are_put_together_one_by_one(project):
     assert events.types == {"a.v1": "m:A", "b.v1": "m:Better", "c.v1": "m:C", "d.v1": "m:D"}
 
 
-def test_a_format_that_does_not_exist_is_told_with_those_that_do(project):
+def test_an_unknown_format_is_refused_with_the_known_ones(project):
     error = project.yaml("opencqrs.events.format: xml").error()
     assert (error.code, error.what) == ("OCQ-112", "events.format cannot be 'xml': there is no such choice")
     assert error.fix == "use one of plain, envelope"

@@ -140,7 +140,7 @@ def test_profiles_that_cannot_be_meant_are_errors(project, files, given, code, s
 @pytest.mark.parametrize(
     ("name", "fix"), [("prdo", "did you mean prod?"), ("qa", "create application-qa.yaml, or leave it out")]
 )
-def test_a_profile_that_nobody_knows_is_warned_of(project, name, fix):
+def test_an_unknown_profile_gets_a_warning(project, name, fix):
     project.yaml("opencqrs: {config.on-profile: prod}").write("application-test.yaml", "{}")
     (warning,) = project.load(profiles=["test", name]).warnings
     assert (warning.code, warning.fix) == ("OCQ-119", fix)

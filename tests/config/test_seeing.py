@@ -133,7 +133,7 @@ def lost(configuration, key):
     return [(value.path, value.value, str(value.origin)) for value in configuration.losers(key)]
 
 
-def test_what_does_not_count_is_told_with_its_place_from_the_highest_to_the_lowest(project):
+def test_overridden_values_are_listed_with_their_places_from_the_highest_to_the_lowest(project):
     project.yaml("opencqrs.spark.master: local[1]").write(".env", "OPENCQRS__SPARK__MASTER=local[2]")
     configuration = project.load(overrides=["spark.master=local[3]"], environ={"OPENCQRS_SPARK_MASTER": "local[4]"})
     assert lost(configuration, "spark.master") == [
@@ -203,7 +203,7 @@ def test_secrets_that_do_not_count_are_not_shown_either(project):
         assert [value for _, value, _ in lost(configuration, key)] == [shown_]
 
 
-def test_lists_that_do_not_count_and_null_are_told_as_they_are_written(project):
+def test_overridden_lists_and_null_are_shown_as_written(project):
     project.yaml("""
         opencqrs.profiles.active: [a, b]
         ---
