@@ -6,10 +6,8 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from opencqrs_py.errors import EventFormatError
-from opencqrs_py.model.exact_numbers import read_json
+from opencqrs_py.model.json_text import read_json
 from opencqrs_py.model.times import moment_of
-
-__all__ = ["Event", "Metadata"]
 
 
 class Metadata(dict[str, Any]):

@@ -9,8 +9,6 @@ from typing import Any, overload
 
 from opencqrs_py.model.event import Event, Metadata
 
-__all__ = ["EventRows", "Row", "Whole"]
-
 Row = tuple[Any, ...]
 """Position, type and payload; then the subject, if somebody looks at it."""
 
@@ -84,7 +82,7 @@ class EventRows(Sequence[Event]):
 
 
 class _Glimpse(Event):
-    """An event that was seen as a row; all else about it is read when somebody looks at it."""
+    """An event that was read as a row; the rest of it is read when it is first looked at."""
 
     _whole: Whole
     _subject: str | None
@@ -110,6 +108,18 @@ class _Glimpse(Event):
 
     def __getitem__(self, index: Any) -> Any:
         return self._read[index]
+
+    def __contains__(self, value: object) -> bool:
+        return value in self._read
+
+    def __add__(self, other: Any) -> Any:
+        return self._read + tuple(other)
+
+    def __radd__(self, other: Any) -> Any:
+        return tuple(other) + self._read
+
+    def __repr__(self) -> str:
+        return repr(self._read)
 
     def __eq__(self, other: object) -> bool:
         return self is other or self._read == other
@@ -139,5 +149,5 @@ class _Glimpse(Event):
         """How messages name the event; if it cannot be read any more, by what is known of it."""
         try:
             return self._read.label
-        except Exception:  # a store that is away must not hide what is being told of the event
+        except Exception:  # a store that is unavailable must not hide what is being said of the event
             return f"event at position {self.position} ({self.type})"

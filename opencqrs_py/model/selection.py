@@ -7,8 +7,6 @@ from dataclasses import dataclass, field
 
 from opencqrs_py.model.event import Event
 
-__all__ = ["ATTRIBUTES", "Selection", "Slice"]
-
 ATTRIBUTES = frozenset(Event._fields) - {"position", "type", "payload"}
 """All that an event has besides its position, type and data."""
 

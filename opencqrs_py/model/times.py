@@ -6,8 +6,6 @@ import re
 from calendar import monthrange
 from datetime import UTC, date, datetime, timedelta, timezone
 
-__all__ = ["check_time", "is_time", "microseconds", "moment_of", "surely_a_time"]
-
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _EPOCH_DAY = date(1970, 1, 1).toordinal()
 _DAYS_OF_400_YEARS = 146_097  # after which the calendar repeats itself

@@ -12,7 +12,7 @@ from pydantic import BaseModel, PydanticUndefinedAnnotation, PydanticUserError, 
 
 from opencqrs_py.errors import EventFormatError, HandlerSignatureError
 from opencqrs_py.model.event import Event
-from opencqrs_py.model.exact_numbers import loses_digits, read_json
+from opencqrs_py.model.json_text import loses_digits, read_json
 from opencqrs_py.processing.annotated_numbers import Conversion, conversion_of_fields, converted, mentions_decimal
 
 __all__ = ["NO_OBJECTS", "Decoder", "QuickDecoder", "decodable", "decoder_for", "quick_decoder_for", "yields_others"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from opencqrs_py.errors import EventFormatError
 from opencqrs_py.model.event import Event
-from opencqrs_py.model.exact_numbers import write_parsed
+from opencqrs_py.model.json_text import write_parsed
 
 __all__ = ["unwrapped"]
 

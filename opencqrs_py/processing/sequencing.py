@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Protocol
 
 from opencqrs_py.errors import EventFormatError
 from opencqrs_py.model.event import Event
-from opencqrs_py.model.exact_numbers import write_parsed
+from opencqrs_py.model.json_text import write_parsed
 from opencqrs_py.model.partition import residue_of
 from opencqrs_py.processing.ports import SequenceResolver
 from opencqrs_py.processing.sequence_ids import checked_ids, fields_looked_at

@@ -7,8 +7,8 @@ from typing import Any
 
 from opencqrs_py.errors import EventFormatError, HandlerSignatureError, ProjectCodeError
 from opencqrs_py.model.event import Event
-from opencqrs_py.model.exact_numbers import write_json
 from opencqrs_py.model.handler import Upcaster
+from opencqrs_py.model.json_text import write_json
 from opencqrs_py.model.upcast import Upcast
 from opencqrs_py.processing.awaiting import finish
 from opencqrs_py.processing.binding import Call, with_arguments

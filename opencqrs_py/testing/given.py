@@ -10,8 +10,8 @@ from pydantic_core import to_jsonable_python
 
 from opencqrs_py.model.cloudevents import parse_event
 from opencqrs_py.model.event import Event
-from opencqrs_py.model.exact_numbers import write_json
 from opencqrs_py.model.handler import event_type_of
+from opencqrs_py.model.json_text import write_json
 
 __all__ = ["GivenEvents"]
 

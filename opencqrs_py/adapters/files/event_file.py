@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 from opencqrs_py.errors import EventStoreError
-from opencqrs_py.model.cloudevents import parse_event
+from opencqrs_py.model.cloudevents import Columns, events_of, parse_event, rows_of, subjects_of
 from opencqrs_py.model.event import Event
-from opencqrs_py.model.event_lines import Columns, events_of, rows_of, subjects_of
 from opencqrs_py.model.rows import EventRows, Row
 from opencqrs_py.model.selection import Selection
 

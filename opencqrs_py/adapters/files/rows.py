@@ -14,8 +14,8 @@ from typing_extensions import override
 from opencqrs_py.adapters.files.event_file import EventFile, EventReader, Selected
 from opencqrs_py.adapters.files.formats import REPAIR, REPAIR_WHOLE, damaged
 from opencqrs_py.errors import EventFormatError, EventStoreError
-from opencqrs_py.model.duplicate_keys import first_duplicate
 from opencqrs_py.model.event import Event
+from opencqrs_py.model.json_text import first_duplicate
 from opencqrs_py.model.times import check_time, is_time, microseconds, surely_a_time
 
 COLUMNS = Event._fields[1:]  # positions are counted, whatever stands in the file

@@ -18,7 +18,7 @@ from opencqrs_py.adapters.files.line_reader import LineReader
 from opencqrs_py.adapters.files.rows import RowReader, open_parquet
 from opencqrs_py.model.cloudevents import extensions_of
 from opencqrs_py.model.event import Event
-from opencqrs_py.model.exact_numbers import without_space
+from opencqrs_py.model.json_text import without_space
 from opencqrs_py.model.times import microseconds
 
 _GZIP_LEVEL = 6

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from opencqrs_py.errors import EventFormatError
 from opencqrs_py.model.cloudevents import parse_event
-from opencqrs_py.model.duplicate_keys import first_duplicate
+from opencqrs_py.model.json_text import first_duplicate
 
 CORE = '"id":"1","source":"s:1","type":"t"'
 DEEP = "[" * 1_000 + "]" * 1_000  # as deep as the parser goes

@@ -11,10 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from opencqrs_py.errors import EventFormatError
-from opencqrs_py.model import event_lines
-from opencqrs_py.model.cloudevents import parse_event
+from opencqrs_py.model import cloudevents
+from opencqrs_py.model.cloudevents import columns_of, events_of, parse_event, rows_of
 from opencqrs_py.model.event import Event
-from opencqrs_py.model.event_lines import columns_of, events_of, rows_of
 
 TEXT = st.text(max_size=6) | st.sampled_from(["", "a b", "ü", "\0", "data", '"data":', "}\n", ":", "\\", "/", "😀"])
 NUMBERS = (
@@ -178,7 +177,7 @@ def test_lines_that_need_a_closer_look_are_left_to_it(lines: list[bytes]) -> Non
 
 
 def test_lines_cannot_reach_into_each_other_as_long_as_the_mark_is_not_known() -> None:
-    mark = event_lines._MARK.encode()
+    mark = cloudevents._MARK.encode()
     assert len(mark) == 32
     lines = [b'{"a":[1', b'2]},"%s",7' % mark, line()]
     assert columns_of([each + b"\n" for each in lines]) is None

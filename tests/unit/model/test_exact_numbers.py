@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from opencqrs_py.adapters.files import event_line
 from opencqrs_py.model.cloudevents import parse_event, write_event
-from opencqrs_py.model.exact_numbers import exact_members, loses_digits
+from opencqrs_py.model.json_text import exact_members, loses_digits
 
 KEPT = [
     "0",

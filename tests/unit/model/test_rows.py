@@ -69,8 +69,11 @@ def test_who_looks_at_an_event_sees_all_of_it(store: Store, *, subjects: bool) -
         lambda one: (one[1], one[-1], one[2:5]),
         lambda one: one._replace(payload="2"),
         lambda one: [*one],
+        repr,
+        lambda one: ("urn:library" in one, "" in one),
+        lambda one: ((*one, "more"), one + one, ("more",) + one, one + ("more",)),  # noqa: RUF005
     ],
-    ids=["tuple", "hash", "copy", "dict", "pickle", "items", "replace", "unpacked"],
+    ids=["tuple", "hash", "copy", "dict", "pickle", "items", "replace", "unpacked", "repr", "contains", "add"],
 )
 def test_who_takes_an_event_for_a_tuple_sees_all_of_it(store: Store, taken: Callable[[Event], Any]) -> None:
     assert [taken(one) for one in rows(store)] == [taken(event) for event in EVENTS]
