@@ -36,7 +36,7 @@ def parse_event(line: bytes | str, position: int = 0, *, stored: bool = False) -
     """Read one CloudEvent from its JSON format.
 
     ``subject`` may be missing and is then ``/``. All attributes that are not named by the specification's core become
-    extensions. Numbers are kept to the last digit. A key that stands twice in an object is refused, in ``data``, too.
+    extensions. Numbers are kept to the last digit. A key that appears twice in an object is refused, in ``data``, too.
 
     Args:
         line: The JSON object.
@@ -141,7 +141,7 @@ def _with_exact_numbers(event: Event, text: bytes, extensions: tuple[str, ...]) 
 
 
 def _unreadable(line: bytes | str, error: orjson.JSONDecodeError) -> str:
-    """Say why a line is not JSON; of bytes that are no UTF-8 the parser tells only that there are some."""
+    """Return why a line is not JSON; of bytes that are no UTF-8 the parser reports only that there are some."""
     if isinstance(line, bytes):
         try:
             line.decode()
@@ -211,7 +211,7 @@ def columns_of(lines: Sequence[bytes]) -> Columns | None:
     """Return the attributes of the events of a stored log if none of the lines needs a closer look.
 
     All lines are parsed together, and written again together. If that gives the same text, but for the space between
-    the parts, then no digit of a number was lost and no key stands twice. What follows is done by columns. Lines of
+    the parts, then no digit of a number was lost and no key appears twice. What follows is done by columns. Lines of
     which that cannot be said (escaped characters, attributes of other lines missing, anything wrong) are no error:
     they are for ``parse_event``.
 

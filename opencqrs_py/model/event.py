@@ -13,7 +13,7 @@ from opencqrs_py.model.times import moment_of
 class Metadata(dict[str, Any]):
     """What accompanies an event's data: the CloudEvent's extension attributes. Empty when there is none.
 
-    A dictionary of its own for each handler and each look at ``Event.metadata``: a change is seen by nobody else.
+    A dictionary of its own for each handler and each look at ``Event.metadata``: a change is seen nowhere else.
     """
 
 
@@ -30,7 +30,7 @@ class _Columns(NamedTuple):
 
 
 class Event(_Columns):
-    """One stored CloudEvent, undecoded until somebody asks.
+    """One stored CloudEvent, undecoded until it is looked at.
 
     A named tuple rather than a dataclass: a store makes one per row, and ``Event._make(row)`` costs a fifth of a
     frozen dataclass. It holds nothing that can be changed, as partitions, groups and attempts share it: ``data`` and
@@ -103,7 +103,7 @@ class Event(_Columns):
             return moment_of(self.time) if self.time else None
         except ValueError:
             what = f"the event's time is {self.time!r}, which is no RFC 3339 time of the years 1 to 9999"
-            fix = "mend it where it is kept, or handle the text that was sent: Event.time"
+            fix = "fix it where it is stored, or handle the text that was sent: Event.time"
             raise EventFormatError("OCQ-210", what, self.label, fix) from None
 
     @property

@@ -14,7 +14,7 @@ from typing import Any
 import orjson
 
 _BACKSLASH = ord("\\")  # a number is looked for in bytes in a third of the time
-_SHOWN = 100  # characters of a key, and of where it stands
+_SHOWN = 100  # characters of a key, and of where it is
 _MANY = 17  # characters of a number, with its point; what is shorter is kept
 _DIGITS = bytes(ord("0") if chr(byte) in "0123456789." else ord(" ") for byte in range(256))
 _MANY_DIGITS = b"0" * _MANY
@@ -49,7 +49,7 @@ def escapes_a_colon(text: bytes) -> bool:
 
 
 def duplicate_key(text: bytes | str) -> str | None:
-    """Return a sentence that names the first key that stands twice in an object, and where; ``None`` without one.
+    """Return a sentence that names the first key that appears twice in an object, and where; ``None`` without one.
 
     Looks at each key, which takes several times as long as parsing.
 
@@ -60,7 +60,7 @@ def duplicate_key(text: bytes | str) -> str | None:
         members = json.loads(text, object_pairs_hook=_Members, parse_int=str, parse_float=str)
         return next(_duplicates(members, ""), None)
     except RecursionError:  # at a depth that only a dropped member can have: what is kept was written before
-        return "a key stands twice"
+        return "a key appears twice"
 
 
 class _Members(list[tuple[str, Any]]):
@@ -72,7 +72,7 @@ def _duplicates(value: Any, path: str) -> Iterator[str]:
         seen = set()
         for name, inner in value:
             if name in seen:
-                yield f"the key {name[:_SHOWN]!r} stands twice" + (f" in {path[:_SHOWN]}" if path else "")
+                yield f"the key {name[:_SHOWN]!r} appears twice" + (f" in {path[:_SHOWN]}" if path else "")
             seen.add(name)
             yield from _duplicates(inner, f"{path}.{name}" if path else name)
     elif isinstance(value, list):

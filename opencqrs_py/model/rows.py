@@ -1,4 +1,4 @@
-"""Events as the rows of a store: of most of them nobody sees more than their type and data."""
+"""Events as the rows of a store: of most of them only type and data are seen."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, overload
 from opencqrs_py.model.event import Event, Metadata
 
 Row = tuple[Any, ...]
-"""Position, type and payload; then the subject, if somebody looks at it."""
+"""Position, type and payload; then the subject, if it is looked at."""
 
 Whole = Callable[[int], Event]
 """Reads the event at a position with all its attributes."""

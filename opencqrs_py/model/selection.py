@@ -20,7 +20,7 @@ class Selection:
         recursive: Whether child subjects count too.
         types: The event types wanted, or ``None`` for all.
         attributes: What anybody looks at besides an event's position, type and data. A store may read the others only
-            when somebody looks at them all the same, which makes reading a log twice as quick.
+            when they are looked at after all, which makes reading a log twice as quick.
 
     Source:
         OpenCQRS observe options ``subject`` and ``recursive``.
@@ -52,11 +52,11 @@ class Selection:
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """Selected events from one stretch of a log.
+    """Selected events from one page of a log.
 
     Attributes:
-        after: Position before the stretch.
-        upto: Last position of the stretch; no event in ``after + 1..upto`` will ever be added to it.
+        after: Position before the page.
+        upto: Last position of the page; no event in ``after + 1..upto`` will ever be added to it.
         events: The selected ones, in the order of their positions.
     """
 

@@ -41,7 +41,7 @@ _NAMES = {"hours": "hours of the offset", "minutes": "minutes of the offset"}
 
 
 def is_time(text: str) -> bool:
-    """Say whether a text is a time as RFC 3339 has it; see ``check_time``."""
+    """Return whether a text is a time as RFC 3339 has it; see ``check_time``."""
     if surely_a_time(text):
         return True
     try:

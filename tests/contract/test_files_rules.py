@@ -492,7 +492,7 @@ def test_a_line_with_a_key_that_stands_twice_is_refused_with_its_place(tmp_path,
         file.write(b'{"id":"2","source":"s","type":"t","data":{"copies":1,"copies":2}}\n')
     assert source.read(0, 10, ALL).upto == 1
     error = refusal(lambda: source.read(1, 10, ALL), "OCQ-230")
-    assert (error.what.partition(";")[0], error.where) == ("the key 'copies' stands twice in data", f"{path}:2")
+    assert (error.what.partition(";")[0], error.where) == ("the key 'copies' appears twice in data", f"{path}:2")
 
 
 @pytest.mark.parametrize("suffix", ["gz", "zst"])
@@ -575,7 +575,7 @@ def test_columns_that_are_not_of_events_are_refused(tmp_path, source, columns, w
         ("time", "2026-01-01T00:00:00", "an offset is missing"),
         ("extensions", "[]", "the column 'extensions' holds no JSON object"),
         ("extensions", "{", "the column 'extensions' holds no JSON object"),
-        ("extensions", '{"a":1,"a":1}', "the column 'extensions': the key 'a' stands twice"),
+        ("extensions", '{"a":1,"a":1}', "the column 'extensions': the key 'a' appears twice"),
     ],
 )
 def test_a_bad_row_is_refused_where_it_stands(tmp_path, source, column: str, value: str | None, what: str) -> None:
@@ -608,7 +608,7 @@ def test_data_of_a_row_with_a_key_that_stands_twice_are_refused_in_an_import(tmp
     with path.open("wb") as file, writer_to(file, format_of(path.name)) as writer:
         writer.write([event(1)._replace(payload='{"a":{"b":1,"b":1}}')])
     error = refusal(lambda: next(events_of_file(path)), "OCQ-212")
-    assert (error.what, error.where) == ("the column 'payload': the key 'b' stands twice in a", f"{path}, row 1")
+    assert (error.what, error.where) == ("the column 'payload': the key 'b' appears twice in a", f"{path}, row 1")
 
 
 def test_extensions_of_rows_are_kept(tmp_path, source) -> None:
@@ -687,11 +687,11 @@ def test_what_is_passed_over_is_logged_once(tmp_path, source, caplog) -> None:
     source.head()
     source.renew()
     (said,) = caplog.messages
-    assert "2026, b.json, c.csv, d.ndjson are no files of events and are passed over" in said
+    assert "2026, b.json, c.csv, d.ndjson are no files of events and are ignored" in said
     assert str(tmp_path) in said
     (tmp_path / "z.json").write_text("x")
     source.renew()
-    assert "z.json is no file of events and is passed over" in caplog.messages[1]
+    assert "z.json is no file of events and is ignored" in caplog.messages[1]
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")

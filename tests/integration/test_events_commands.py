@@ -94,7 +94,7 @@ def test_a_key_that_stands_twice_is_refused_by_file_and_line_and_nothing_is_impo
     Path("in.ndjson").write_bytes(right + b'{"id":"2","source":"s","type":"t","data":{"a":1,"a":2}}\n')
     refused = events("import", "in.ndjson")
     assert refused.code == 2
-    assert "[OCQ-230] the key 'a' stands twice in data; " in refused.err
+    assert "[OCQ-230] the key 'a' appears twice in data; " in refused.err
     assert "in.ndjson:2" in refused.err
     assert stored() == []
 
@@ -173,8 +173,8 @@ def test_the_format_of_a_file_can_be_said_where_its_name_does_not(tmp_path, even
         (("append", "--type", "t", "--time", "now"), "[OCQ-212] attribute 'time' is no RFC 3339 time"),
         (("append", "--type", ""), "[OCQ-212] attribute 'type' is ''"),
         (("append", "[]"), "[OCQ-230] a CloudEvent is a JSON object, got list\n  where: EVENT 1"),
-        (("append", '{"id":"1","id":"2","source":"s","type":"t"}'), "the key 'id' stands twice; "),
-        (("append", "--type", "t", "--data", '{"a":1,"a":2}'), "the key 'a' stands twice in data; "),
+        (("append", '{"id":"1","id":"2","source":"s","type":"t"}'), "the key 'id' appears twice; "),
+        (("append", "--type", "t", "--data", '{"a":1,"a":2}'), "the key 'a' appears twice in data; "),
         (("append", '{"id":null,"source":"s","type":"t"}'), "attribute 'id' is null; it must be a text"),
         (("append", "--type", "\udcff"), "it is not UTF-8"),
         (("append", "--type", "a\0"), "it must not contain the character U+0000"),

@@ -42,7 +42,7 @@ _PASSING_CODES = {
     ErrorCode.RESTORE_IN_PROGRESS,
     ErrorCode.STORE_FAILED,
 }
-# Of what the client raises as a bare ServerError, only the text tells these two: a stream that was closed in the
+# Of what the client raises as a bare ServerError, only the text shows these two: a stream that was closed in the
 # middle, and an answer without the server's header, which is what a proxy gives while the server is down.
 _PASSING_TEXTS = ("closed the stream before it ended", "must be EventSourcingDB")
 _SHUTTING_DOWN = "shutting down"  # in version 1 errors have no code; its words are not documented
@@ -172,7 +172,7 @@ class Connection:
             raise error.with_traceback(None) from None  # where on the loop it was raised says nothing to a person
         except Exception as error:
             raise self.explained(error) from error
-        except BaseException:  # Ctrl-C: nobody waits for the answer any more
+        except BaseException:  # Ctrl-C: the answer is no longer waited for
             future.cancel()
             raise
 

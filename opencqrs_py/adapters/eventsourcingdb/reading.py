@@ -41,7 +41,7 @@ def position_of(event_id: str) -> int:
 def event_of(read: esdb.Event) -> Event:
     """Return an event as this package has it.
 
-    The data are written anew from what the client has parsed: equal in value, without the server's spacing. The time
+    The data are written again from what the client has parsed: equal in value, without the server's spacing. The time
     is the server's own text, to the nanosecond, which the client keeps to verify the hash; its ``datetime`` is cut to
     microseconds and has no zone.
     """
@@ -158,7 +158,7 @@ async def head_of(client: Client, chain: SeenChain, label: str) -> int:
 
 
 async def prove(client: Client, chain: SeenChain, expected: Link, label: str) -> None:
-    """See that the log holds a link that was read before.
+    """Check that the log holds a link that was read before.
 
     Raises:
         EventStoreError: OCQ-316, if it does not.
@@ -174,11 +174,11 @@ class Reading:
     """Selected events of a part of the log.
 
     The protocol has bounds but no limit, and what is left over when a stream is broken off was sent in vain, with a
-    connection lost. So each request names a stretch: as long as what is wanted at first, twice as long each time.
+    connection lost. So each request names a page: as long as what is wanted at first, then twice as long each time.
 
     In version 1 of the protocol a stream that ends early looks like one that is complete. It has lost its last events
     then, never one in the middle, so what was seen counts, and the stretches follow each other from the last event
-    seen. That nothing comes behind it is believed only on the evidence of an event: the last id of the stretch where
+    seen. That nothing comes after it is believed only on the evidence of an event: the last id of the page where
     all subjects are read, else the subject's newest event.
 
     The log may have been replaced since it was read last, by a server that has lost its disk. The first event names the
@@ -188,7 +188,7 @@ class Reading:
     Attributes:
         selection: Which events; the server looks at the subject, we at the rest.
         limit: Most events wanted.
-        most: Most events of all subjects that are read, where nothing else tells that there is none of the subject.
+        most: Most events of all subjects that are read, where nothing else shows that there is none of the subject.
         chain: What was seen of the log before; what is seen now is added at the end.
         label: How messages name the server.
         found: The events found so far, in the order of their positions.
@@ -232,12 +232,12 @@ class Reading:
         return len(self.found) >= self.limit
 
     async def _make_sure(self, client: Client, after: int, seen: int, upto: int) -> int:
-        """Return up to where there is, surely, no event of the subject behind ``seen`` that was not found."""
+        """Return up to where there is, surely, no event of the subject after ``seen`` that was not found."""
         if upto - seen > _FEW:
             older = seen - 1 if seen > after else 0  # an event that was seen must be there again
             subject, recursive = self.selection.subject, self.selection.recursive
-            told = await newest(client, subject, recursive=recursive, after=older, upto=upto)
-            position = told.position if told is not None else None
+            found = await newest(client, subject, recursive=recursive, after=older, upto=upto)
+            position = found.position if found is not None else None
             if position is not None and seen < position <= upto:
                 raise _ended_early(seen, position, self.label)
             if position is not None and position <= seen:
@@ -264,7 +264,7 @@ class Reading:
         return seen
 
     def _follow(self, position: int, own: str, predecessor: str) -> None:
-        """See that an event follows the one before it, if that one was seen."""
+        """Check that an event follows the one before it, if that one was seen."""
         before = position - 1
         known = self.shown.get(before) or ((link := self.chain.at(before)) and link.hash)
         if known is not None and known != predecessor:
@@ -272,7 +272,7 @@ class Reading:
         self.shown[position] = own
 
     async def _prove(self, client: Client, after: int, upto: int) -> None:
-        """See that what was read follows what was read before, and learn the hash at ``upto`` for the next read.
+        """Check that what was read follows what was read before, and learn the hash at ``upto`` for the next read.
 
         What was read before is looked at last: a log that is replaced in between does not hold it.
         """
@@ -287,7 +287,7 @@ class Reading:
 
 
 async def _ends_are_marked(client: Client) -> bool:
-    """Say whether the protocol marks the end of a stream, so that the client notices one that ends early.
+    """Return whether the protocol marks the end of a stream, so that the client notices one that ends early.
 
     Asked after a stream: a client that has fallen back to version 1 stays there.
     """

@@ -104,7 +104,7 @@ class Selected:
     """Collects the events that a read selects; the others are only checked.
 
     If the selection needs no more than types, data and subjects, events stay rows beside their lines, and a line is
-    parsed again when somebody looks at the rest.
+    parsed again when the rest is looked at.
     """
 
     def __init__(self, selection: Selection) -> None:

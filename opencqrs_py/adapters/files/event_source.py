@@ -5,11 +5,10 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from threading import RLock
-from types import TracebackType
 
 from typing_extensions import override
 
@@ -75,7 +74,7 @@ class FileEventSource(EventSource):
     """CloudEvents in files: NDJSON (``.ndjson``, ``.jsonl``, also ``.gz`` and ``.zst``) and Parquet. Read-only.
 
     The files of a folder are one log, in the order of their names, and an event's position is its running number in
-    it, from 1. New files are followed, if their names sort behind all others, and so are new lines at the end of the
+    it, from 1. New files are followed, if their names sort after all others, and so are new lines at the end of the
     newest file, if it is not compressed. A line without its line end is no event yet, unless a file comes after it.
 
     What would change the position of an event is refused, for as long as this object lives. Safe for several threads.
@@ -97,7 +96,7 @@ class FileEventSource(EventSource):
     def head(self) -> int:
         """Return the position of the newest event, 0 when there is none.
 
-        The first time, all events are counted, one file after the other; reads go on in between.
+        The first time, all events are counted, one file after the other; reads continue in between.
 
         Raises:
             EventStoreError: OCQ-340, if the files cannot be read for now; OCQ-346, if there never were any; OCQ-341,
@@ -222,8 +221,14 @@ class FileEventSource(EventSource):
         with self._lock:
             self._readers.close()
 
-    def _held(self) -> _Held:
-        return _Held(self._lock, self._explained)
+    @contextmanager
+    def _held(self) -> Iterator[None]:
+        """Hold the lock; raise an error of the operating system as an explained one."""
+        with self._lock:
+            try:
+                yield
+            except OSError as error:
+                raise self._explained(error) from error
 
     def _explained(self, error: OSError) -> EventStoreError:
         """Return the error to raise for one of the operating system; where nothing ever was, it is no outage."""
@@ -261,26 +266,6 @@ class FileEventSource(EventSource):
             if reading.upto == reading.after:
                 raise
             reading.full = True
-
-
-class _Held:
-    """Holds a lock; an error of the operating system leaves as an explained one, with no frame of other libraries."""
-
-    def __init__(self, lock: AbstractContextManager[object], explained: Callable[[OSError], EventStoreError]) -> None:
-        self._lock = lock
-        self._explained = explained
-
-    def __enter__(self) -> None:
-        self._lock.__enter__()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        try:
-            if isinstance(error, OSError):
-                raise self._explained(error) from error
-        finally:
-            self._lock.__exit__(kind, error, trace)
 
 
 class _Reading:

@@ -12,7 +12,7 @@ from typing import BinaryIO, cast
 
 from opencqrs_py.errors import DamagedFileError
 
-SUFFIXES = ".ndjson or .jsonl (also with .gz or .zst behind it), or .parquet"
+SUFFIXES = ".ndjson or .jsonl (also followed by .gz or .zst), or .parquet"
 _LINES = (".ndjson", ".jsonl")
 _BUFFER = 256 * 1024  # bytes
 DAMAGE = (EOFError, OSError, zlib.error)  # what is raised on compressed bytes that are cut off or not what they seem
@@ -24,7 +24,7 @@ REPAIR_WHOLE = (
 
 
 class Kind(Enum):
-    """How events stand in a file."""
+    """How a file holds events."""
 
     LINES = "ndjson"  # one CloudEvent a line
     ROWS = "parquet"  # one event a row

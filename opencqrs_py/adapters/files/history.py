@@ -13,7 +13,7 @@ from opencqrs_py.adapters.files.log import FileLog
 from opencqrs_py.errors import EventFormatError, EventStoreError, OtherLogError
 
 _FORMAT = "files 1"
-_STEPS = 96  # most digests of the way to a position, which only tell where another log begins to differ
+_STEPS = 96  # most digests of the way to a position, which only show where another log begins to differ
 _STEP_LENGTH = 4  # characters
 _NAME_LENGTH = 120  # characters of a file's name that are kept for messages
 _FIX = (
@@ -31,7 +31,7 @@ class _Trace:
         events: Number of events in them.
         digest: Of the numbers of their events, their sizes, and samples of their bytes.
         steps: Beginnings of the digests of fewer files, at equal distances.
-        name: Of the file with the event. It tells a person where to look and is not compared, nor are others: a folder
+        name: Of the file with the event. It shows a person where to look and is not compared, nor are others: a folder
             may be another one tomorrow, and a name that changes no position does no harm.
         size: Bytes of that file that hold its events up to this one; of a file that is written once, all of them.
         print: Of samples of these bytes.
@@ -154,7 +154,7 @@ class History:
             self._filled.append(len(self._names))
 
     def _first_difference(self, expected: _Trace) -> str:
-        """Say which file is not the one that was read, as near as is known; empty if that cannot be told."""
+        """Return which file is not the one that was read, as near as is known; empty if that is unknown."""
         self._take_in(len(self._log.files) - 1)
         there = [*self._names, *(file.path.name for file in self._log.files[-1:])]
         step, steps = expected.step, expected.steps
@@ -194,7 +194,7 @@ def _shown(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class LogState:
-    """A log of files as somebody has seen it; small, whatever number of files there is.
+    """A log of files as it was looked at; small, however many files there are.
 
     Attributes:
         closed: Number of files before the newest one.
@@ -220,7 +220,7 @@ def state_of(files: Sequence[EventFile]) -> LogState:
 
 
 def holds(files: Sequence[EventFile], state: LogState) -> bool:
-    """Say whether a log, as it was looked at last, is the one of a state: the same, or with more at its end.
+    """Return whether a log, as it was looked at last, is the one of a state: the same, or with more at its end.
 
     Raises:
         OSError: If the file that was the newest cannot be read.

@@ -42,7 +42,7 @@ class LineReader(EventReader):
         path: Name of the file in messages.
         file: The file, opened (and unpacked), at the mark.
         mark: Where it stands.
-        before: Number of events in the log's files before this one; the first event here has the position behind it.
+        before: Number of events in the log's files before this one; the first event here has the next position.
             ``None`` if the lines are no part of a log yet: then the rules for times are the strict ones of imports.
         size: Bytes to be read at most; ``None`` for all.
         unfinished: Whether a last line without its end may still be written, and is no event yet.
@@ -170,7 +170,7 @@ class LineReader(EventReader):
                 lines[0] = lines[0][self._offset :]
             return lines
         if self._damaged is not None:
-            raise damaged(self._damaged, f"{self.path}, behind line {self._line}") from self._damaged
+            raise damaged(self._damaged, f"{self.path}, after line {self._line}") from self._damaged
         if not self.ended:
             self.ended = True
             if self._at_end is not None:

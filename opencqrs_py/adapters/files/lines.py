@@ -50,14 +50,14 @@ class LineIndex:
             wanted = _BLOCK if lines else len(rest)  # a line longer than a block: look at twice as much
 
     def pass_to(self, mark: Mark) -> None:
-        """Take over what somebody has counted who has gone through the file from a mark of this index."""
+        """Take over what a reader has counted that began at a mark of this index."""
         if mark.offset > self.end.offset:
             self.end = mark
             for column, value in zip(self._marks, mark, strict=True):
                 column.append(value)
 
     def mark_before(self, event: int) -> Mark:
-        """Return the last mark that is not behind the event of that number, from 0."""
+        """Return the last mark at or before the event of that number, from 0."""
         at = bisect_right(self._marks[0], event) - 1
         return Mark(*(column[at] for column in self._marks))
 

@@ -54,9 +54,9 @@ def path_of_url(url: str, folder: Path) -> Path:
 
 
 def listing(path: Path) -> tuple[list[Path], list[str]]:
-    """Return the files of events in a folder, or the one file itself, and the names of what is passed over.
+    """Return the files of events in a folder, or the one file itself, and the names of what is ignored.
 
-    Files are ordered by name, character by character. Passed over are files with other suffixes and folders; names
+    Files are ordered by name, character by character. Files with other suffixes and folders are ignored; names
     that begin with ``.`` or ``_`` are hidden and not mentioned.
 
     Raises:
@@ -66,7 +66,7 @@ def listing(path: Path) -> tuple[list[Path], list[str]]:
     """
     if not S_ISDIR(path.stat().st_mode):
         if format_of(path.name) is None:
-            what = "the name does not say how events stand in the file"
+            what = "the name does not show the format of the file"
             raise EventStoreError("OCQ-232", what, str(path), f"let it end with {SUFFIXES}")
         return [path], []
     names: list[str] = []
@@ -128,11 +128,11 @@ class FileLog:
         All files are looked at when the folder has changed, and every few seconds; otherwise only the newest one.
 
         Args:
-            position: What is wanted comes behind this position; what was added after that can wait.
+            position: What is wanted comes after this position; what was added after that can wait.
 
         Raises:
             EventStoreError: OCQ-341, if a file has come between those that are known; OCQ-342, if a known one was
-                changed; OCQ-232 to OCQ-235, if it cannot be told which events there are.
+                changed; OCQ-232 to OCQ-235, if it is unclear which events there are.
             OSError: If the folder or a file cannot be read.
         """
         now = self._clock.monotonic()
@@ -164,13 +164,13 @@ class FileLog:
         self._due = self._clock.monotonic() + _THOROUGH_EVERY
 
     def _mention(self, others: Sequence[str]) -> None:
-        """Log once what is passed over, as it may be events under a wrong name."""
+        """Log once what is ignored, as it may be events under a wrong name."""
         new = [name for name in others if name not in self._mentioned]
         if new:
             self._mentioned.update(new)
             shown = ", ".join(new[:_MOST_MENTIONED]) + (", …" if len(new) > _MOST_MENTIONED else "")
             what = "is no file of events and is" if len(new) == 1 else "are no files of events and are"
-            _log.warning("in %s, %s %s passed over; names of events end with %s", self.path, shown, what, SUFFIXES)
+            _log.warning("in %s, %s %s ignored; names of files of events end with %s", self.path, shown, what, SUFFIXES)
 
     def before(self, index: int) -> int:
         """Return the number of events in the files before the one with that index, ``0..len(files) - 1``.
@@ -217,7 +217,7 @@ class FileLog:
 def _check_order(newest: Path, new: Sequence[Path]) -> None:
     early = [path for path in new if path.name < newest.name]
     if early:
-        what = f"{early[0].name} has come after {newest.name} was read and would stand before it, by its name"
+        what = f"{early[0].name} has come after {newest.name} was read and would come before it, by its name"
         fix = (
             "give it a name that sorts after all other files; as it stands, positions of events that were read would "
             "change, so a restart refuses it, too (OCQ-316)"

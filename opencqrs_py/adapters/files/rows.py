@@ -18,7 +18,7 @@ from opencqrs_py.model.event import Event
 from opencqrs_py.model.json_text import first_duplicate
 from opencqrs_py.model.times import check_time, is_time, microseconds, surely_a_time
 
-COLUMNS = Event._fields[1:]  # positions are counted, whatever stands in the file
+COLUMNS = Event._fields[1:]  # positions are counted, whatever the file holds
 REQUIRED = ("id", "source", "type")
 
 _ROWS = 2_000  # that are decoded at once
@@ -88,7 +88,7 @@ class RowReader(EventReader):
         try:
             return next(self._rows, None)
         except (OSError, ValueError) as error:  # of pyarrow
-            raise damaged(error, f"{self.path}, behind row {self.number}") from error
+            raise damaged(error, f"{self.path}, after row {self.number}") from error
 
 
 def _rows(file: Any, group: int, check_the_time: Callable[[str | None], object]) -> Iterator[Row | str]:
@@ -192,7 +192,7 @@ def open_parquet(path: Path) -> Any:
     wrong = _wrong_columns(file.schema_arrow)
     if wrong:
         file.close()
-        fix = f"its columns are {', '.join(COLUMNS)}, all of them text; others are passed over"
+        fix = f"its columns are {', '.join(COLUMNS)}, all of them text; others are ignored"
         raise EventStoreError("OCQ-235", f"the Parquet file holds no events: {wrong}", str(path), fix)
     return file
 

@@ -65,7 +65,7 @@ class EventWriter(Protocol):
     """Takes events for a file."""
 
     def write(self, events: Sequence[Event]) -> None:
-        """Write events behind those that were written before.
+        """Write events after those that were written before.
 
         Raises:
             EventFormatError: OCQ-210, if an event's data are not JSON.
@@ -186,7 +186,7 @@ def _packed(file: BinaryIO, compression: Compression) -> Iterator[BinaryIO]:
 
 
 class _StaysOpen:
-    """A file that whoever writes to it does not close."""
+    """A file that stays open when a writer closes it."""
 
     closed = False
 
@@ -203,7 +203,7 @@ def written_whole(path: Path) -> Iterator[BinaryIO]:
     """Open a file for writing that gets its name at the end of the block, and is on the disk then.
 
     Until then its name begins with ``.``, so that no event source takes it in. When the block raises, it is removed;
-    what had the name before stays as it is. The name is on the disk, too, where the platform can be told so: not on
+    what had the name before stays as it is. The name is on the disk, too, where the platform supports that: not on
     Windows, nor in a folder that this user may not list.
 
     Raises:

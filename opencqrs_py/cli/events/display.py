@@ -50,7 +50,7 @@ def rate(events: int, seconds: float) -> str:
 
 
 def positioned(event: Event) -> dict[str, Any]:
-    """Return an event as the object of CloudEvents' JSON format behind its position.
+    """Return an event as the object of CloudEvents' JSON format, preceded by its position.
 
     An extension attribute of that name, which CloudEvents allow, is left out: programs page by the position.
     """

@@ -46,7 +46,7 @@ class Tally:
     """What there is to say about events that come by in their order.
 
     Args:
-        most: Different types, and different subjects, that are told apart.
+        most: Different types, and different subjects, that are counted separately.
     """
 
     def __init__(self, most: int = _MOST_NAMES) -> None:
@@ -140,4 +140,4 @@ def _print_names(title: str, names: _Names, top: int) -> None:
     for name, count in shown:
         console.print(f"  {count:>{width},}  {on_one_line(name)}", markup=False, soft_wrap=True)
     if names.others:
-        console.print(f"  {names.others:>{width},}  others, not told apart", markup=False)
+        console.print(f"  {names.others:>{width},}  others, not counted separately", markup=False)

@@ -1,4 +1,4 @@
-"""A key that stands twice in an object of JSON is refused, wherever it stands and however it is written."""
+"""A key that appears twice in an object of JSON is refused, wherever it stands and however it is written."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ CORE = '"id":"1","source":"s:1","type":"t"'
 DEEP = "[" * 1_000 + "]" * 1_000  # as deep as the parser goes
 
 REFUSED = [
-    (f'{{{CORE},"id":"2"}}', "the key 'id' stands twice"),
-    (f'{{{CORE},"id":"1"}}', "the key 'id' stands twice"),
-    (f'{{"id":null,{CORE}}}', "the key 'id' stands twice"),
-    (f'{{{CORE},"subject":"/a","subject":null}}', "the key 'subject' stands twice"),
-    (f'{{{CORE},"time":"2026-01-02T03:04:05Z","time":"2026-01-02T03:04:05Z"}}', "the key 'time' stands twice"),
-    (f'{{{CORE},"specversion":"0.3","specversion":"1.0"}}', "the key 'specversion' stands twice"),
-    (f'{{{CORE},"data":1,"data":null}}', "the key 'data' stands twice"),
-    (f'{{{CORE},"tenant":"a","tenant":"b"}}', "the key 'tenant' stands twice"),
-    (f'{{{CORE},"data":{{"a":1,"a":2}}}}', "the key 'a' stands twice in data"),
-    (f'{{{CORE},"data":{{ "a" : 1 , "b" : {{}} , "a" :{{"x":2}} }} }}', "the key 'a' stands twice in data"),
-    (f'{{{CORE},"data":{{"n":[0,{{"a":1,"a":1}}]}}}}', "the key 'a' stands twice in data.n[1]"),
-    (f'{{{CORE},"more":{{"a":1,"a":2}}}}', "the key 'a' stands twice in more"),
-    (f'{{{CORE},"data":{{"a":1,"\\u0061":2}}}}', "the key 'a' stands twice in data"),
-    (f'{{{CORE},"data":{{"a:":1,"a\\u003a":2}}}}', "the key 'a:' stands twice in data"),
-    (f'{{{CORE},"data":{{"a":"\\u003A","a":1}}}}', "the key 'a' stands twice in data"),
-    (f'{{{CORE},"data":{{"a":12345678901234567890123,"a":1}}}}', "the key 'a' stands twice in data"),
-    (f'{{{CORE},"data":{{"a":{"9" * 300},"a":1}}}}', "the key 'a' stands twice in data"),
-    (f'{{{CORE},"data":{{"":1,"":1}}}}', "the key '' stands twice in data"),
-    (f'{{{CORE},"data":{{"a\\n":1,"a\\n":1}}}}', "the key 'a\\n' stands twice in data"),
-    (f'{{{CORE},"data":{{"{"k" * 200}":1,"{"k" * 200}":1}}}}', f"the key '{'k' * 100}' stands twice in data"),
-    (f'{{{CORE},"data":{DEEP},"data":1}}', "a key stands twice"),
+    (f'{{{CORE},"id":"2"}}', "the key 'id' appears twice"),
+    (f'{{{CORE},"id":"1"}}', "the key 'id' appears twice"),
+    (f'{{"id":null,{CORE}}}', "the key 'id' appears twice"),
+    (f'{{{CORE},"subject":"/a","subject":null}}', "the key 'subject' appears twice"),
+    (f'{{{CORE},"time":"2026-01-02T03:04:05Z","time":"2026-01-02T03:04:05Z"}}', "the key 'time' appears twice"),
+    (f'{{{CORE},"specversion":"0.3","specversion":"1.0"}}', "the key 'specversion' appears twice"),
+    (f'{{{CORE},"data":1,"data":null}}', "the key 'data' appears twice"),
+    (f'{{{CORE},"tenant":"a","tenant":"b"}}', "the key 'tenant' appears twice"),
+    (f'{{{CORE},"data":{{"a":1,"a":2}}}}', "the key 'a' appears twice in data"),
+    (f'{{{CORE},"data":{{ "a" : 1 , "b" : {{}} , "a" :{{"x":2}} }} }}', "the key 'a' appears twice in data"),
+    (f'{{{CORE},"data":{{"n":[0,{{"a":1,"a":1}}]}}}}', "the key 'a' appears twice in data.n[1]"),
+    (f'{{{CORE},"more":{{"a":1,"a":2}}}}', "the key 'a' appears twice in more"),
+    (f'{{{CORE},"data":{{"a":1,"\\u0061":2}}}}', "the key 'a' appears twice in data"),
+    (f'{{{CORE},"data":{{"a:":1,"a\\u003a":2}}}}', "the key 'a:' appears twice in data"),
+    (f'{{{CORE},"data":{{"a":"\\u003A","a":1}}}}', "the key 'a' appears twice in data"),
+    (f'{{{CORE},"data":{{"a":12345678901234567890123,"a":1}}}}', "the key 'a' appears twice in data"),
+    (f'{{{CORE},"data":{{"a":{"9" * 300},"a":1}}}}', "the key 'a' appears twice in data"),
+    (f'{{{CORE},"data":{{"":1,"":1}}}}', "the key '' appears twice in data"),
+    (f'{{{CORE},"data":{{"a\\n":1,"a\\n":1}}}}', "the key 'a\\n' appears twice in data"),
+    (f'{{{CORE},"data":{{"{"k" * 200}":1,"{"k" * 200}":1}}}}', f"the key '{'k' * 100}' appears twice in data"),
+    (f'{{{CORE},"data":{DEEP},"data":1}}', "a key appears twice"),
 ]
 
 
