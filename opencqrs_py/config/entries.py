@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass
 from datetime import date, datetime, time
 from enum import Enum, auto
 from typing import TypeAlias
 
+from opencqrs_py.config.groups import GroupSection
 from opencqrs_py.config.keys import split_key
 from opencqrs_py.config.problems import MOST_LEVELS
 
@@ -174,9 +175,8 @@ def _as_mapping(value: object) -> object:
     """Return the values given to a section that is made in code; anything else unchanged."""
     if hasattr(value, "model_fields_set"):
         return {name: getattr(value, name) for name in value.model_fields_set}
-    if is_dataclass(value):
-        said = ((each.name, getattr(value, each.name), each.default) for each in fields(value))
-        return {name: given for name, given, default in said if given != default}
+    if isinstance(value, GroupSection):
+        return value.given()
     return value
 
 

@@ -20,7 +20,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from enum import Enum, auto
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self, TypeAlias
 
 from annotated_types import Ge, Le
 
@@ -56,12 +56,26 @@ def setting(default: Any, description: str) -> Any:
 class GroupSection:
     """A part of a group's settings. Unknown names are refused; its ``repr`` hides what is secret."""
 
-    __slots__ = ()
+    __slots__ = ("_given",)
+    _given: set[str]
     __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid", "coerce_numbers_to_str": True}
+
+    def __new__(cls, *values: Any, **by_name: Any) -> Self:
+        """Remember which values are given: a given default beats what would be inherited."""
+        section = super().__new__(cls)
+        names = [each.name for each in fields(cls)]  # type: ignore[arg-type]
+        object.__setattr__(section, "_given", {*names[: len(values)], *by_name})
+        return section
 
     def __repr__(self) -> str:
         values = ((each.name, getattr(self, each.name)) for each in fields(self))  # type: ignore[arg-type]
         return f"{type(self).__name__}({', '.join(f'{name}={masked(name, value)!r}' for name, value in values)})"
+
+    def given(self) -> dict[str, Any]:
+        """Return what was said when this section was made, by field name; also what is not built in."""
+        defaults = {each.name: each.default for each in fields(self)}  # type: ignore[arg-type]
+        values = {name: getattr(self, name) for name in defaults}
+        return {name: value for name, value in values.items() if name in self._given or value != defaults[name]}
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -219,8 +233,8 @@ class Inherited:
 def said(group: object) -> Said:
     """Return the values set in ``group``, a nested mapping or settings made in code; nothing for anything else."""
     if isinstance(group, GroupSettings):
-        every = {leaf: getattr(getattr(group, leaf[0]), leaf[1]) for leaf in LEAVES}
-        return {leaf: value for leaf, value in every.items() if value != getattr(getattr(BUILT_IN, leaf[0]), leaf[1])}
+        sections = {name: section.given() for name, section in group.given().items() if name in SECTIONS}
+        return {(section, leaf): value for section, values in sections.items() for leaf, value in values.items()}
     if not isinstance(group, Mapping):
         return {}
     return {

@@ -239,7 +239,8 @@ class Settings(BaseSettings):
         """Return the sources of the running load, the highest first; outside of a load, the given values only.
 
         A subclass may put sources of its own above, between or below them: what they say is bound like all the rest,
-        in any spelling, and has their name as origin.
+        in any spelling, and has their name as origin. Of the four that it is handed it may leave some out; inline JSON,
+        files, defaults and the properties of tests are added if it does.
         """
         del settings_cls, env_settings, dotenv_settings, file_secret_settings
         return sources_of_this_load() or (init_settings,)

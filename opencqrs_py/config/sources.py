@@ -305,7 +305,7 @@ class _Ranker:
             )
         finally:
             _of_this_load.reset(token)
-        return list(reversed(in_order))
+        return list(reversed(_completed(list(in_order), ours)))
 
     def _early(self, layers: list[Layer]) -> Merged:
         """Return what ``layers`` set about profiles and imports. The full binding reports their problems."""
@@ -354,6 +354,17 @@ class _Ranker:
                 fix = f"did you mean {close}?" if close else f"create application-{name}.yaml, or leave it out"
                 what = f"no file and no document knows the profile {name}"
                 self.load.findings.warning(Code.UNKNOWN_PROFILE, what, origin, fix)
+
+
+def _completed(in_order: list[Any], ours: Mapping[type, LayeredSource]) -> list[Any]:
+    """Return the sources with those of ours that ``settings_customise_sources`` is not handed and so cannot return."""
+    there = {type(source) for source in in_order}
+    if InlineJsonSource not in there:
+        arguments = ours[ArgumentSource]
+        in_order.insert(in_order.index(arguments) + 1 if arguments in in_order else 0, ours[InlineJsonSource])
+    if TestSource not in there:
+        in_order.insert(0, ours[TestSource])
+    return [*in_order, *(ours[kind] for kind in (FilesSource, DefaultsSource) if kind not in there)]
 
 
 def nested(values: Mapping[tuple[str, ...], object]) -> dict[str, Any]:

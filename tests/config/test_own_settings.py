@@ -6,7 +6,7 @@ import pytest
 from pydantic import Field, field_validator, model_validator
 from pydantic_settings import InitSettingsSource, PydanticBaseSettingsSource
 
-from opencqrs_py.config import FetchSettings, GroupSettings, Settings
+from opencqrs_py.config import FetchSettings, GroupSettings, Settings, pinned
 from opencqrs_py.config.settings import EventHandlingSettings, Section
 from opencqrs_py.config.value_types import Duration, Fact
 
@@ -214,6 +214,45 @@ def test_a_source_of_the_users_own_is_bound_like_all_others(project, values):
     project.yaml("opencqrs.event-handling.groups.Books.life-cycle.partitions: 2")
     books = project.load(settings_class=with_vault("highest", values), environ={"WHERE": "/vault"}).group("books")
     assert (books.name, books.fetch.subject, books.life_cycle.partitions) == ("Books", "/vault", 2)
+
+
+def test_the_order_of_pydantics_documentation_loses_no_source_of_ours(project):
+    class Documented(Settings):
+        @classmethod
+        def settings_customise_sources(
+            cls, settings_cls, init_settings, env_settings, dotenv_settings, file_secret_settings
+        ):
+            vault = Vault(settings_cls, {"spark": {"master": "vault"}})
+            return vault, init_settings, env_settings, dotenv_settings, file_secret_settings
+
+    inline = {"OPENCQRS_APPLICATION_JSON": '{"spark.master": "json"}'}
+    given = {"environ": MASTERS["environ"] | inline, "overrides": ["spark.master=argument"]}
+    project.yaml(MASTERS["file"]).write(".env", MASTERS["dotenv"])
+    configuration = project.load(settings_class=Documented, defaults={"spark.master": "code"}, **given)
+    lost = [each.value for each in configuration.losers("spark.master")]
+    assert [configuration.settings.spark.master, *lost] == [
+        "vault",
+        "argument",
+        "json",
+        "environ",
+        "dotenv",
+        "file",
+        "code",
+    ]
+    with pinned({"spark.master": "test"}):
+        assert project.load(settings_class=Documented, **given).settings.spark.master == "test"
+
+
+def test_a_source_that_is_left_out_says_nothing(project):
+    class WithoutVariables(Settings):
+        @classmethod
+        def settings_customise_sources(cls, settings_cls, init_settings, **sources):
+            return (init_settings,)
+
+    project.yaml(MASTERS["file"]).write(".env", MASTERS["dotenv"])
+    given = {"environ": MASTERS["environ"], "overrides": ["spark.conf.a=b"]}
+    spark = project.load(settings_class=WithoutVariables, **given).settings.spark
+    assert (spark.master, spark.conf) == ("file", {"a": "b"})
 
 
 def test_a_source_of_the_users_own_can_choose_profiles(project):

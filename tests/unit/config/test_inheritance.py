@@ -170,6 +170,13 @@ def test_groups_made_of_settings_say_what_is_not_built_in():
     assert effective_group(given, "other") == EffectiveGroup("other", retry=retry)
 
 
+@pytest.mark.parametrize("fetch", [FetchSettings("/"), FetchSettings(subject="/"), {"subject": "/"}])
+def test_a_default_that_a_group_says_itself_beats_the_standard(fetch):
+    own = GroupSettings(fetch=fetch) if isinstance(fetch, FetchSettings) else {"fetch": fetch}
+    given = settings({"fetch": {"subject": "/a", "recursive": False}}, books=own)
+    assert effective_group(given, "books").fetch == FetchSettings(subject="/", recursive=False)
+
+
 @pytest.mark.parametrize("wrong", [3, {"nothing": None}, {"fetch": 3}, {"fetch": {"subjct": "/"}}, {"nothing": {}}])
 @pytest.mark.parametrize("level", ["standard", "groups"])
 def test_what_is_no_group_is_refused(level, wrong):
