@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from opencqrs_py.config.keys import PREFIX, Index, Kind, Setting, index_of, kebab
+from opencqrs_py.config.keys import PREFIX, Index, Setting, SettingKind, index_of, kebab
 from opencqrs_py.config.schema import json_schema
 from opencqrs_py.config.settings import GROUPS, STANDARD, Settings
 from opencqrs_py.config.value_types import written
@@ -145,7 +145,7 @@ def _yaml_section(index: Index, section: Setting) -> Iterator[str]:
             yield _YAML_GROUPS
             continue
         yield f"{pad}# {_meaning(child)}\n"
-        if child.kind is Kind.SECTION:
+        if child.kind is SettingKind.SECTION:
             yield f"{pad}{name}:\n"
             yield from _yaml_section(index, child)
         elif child.fact.in_documents_only:
@@ -160,9 +160,9 @@ def _setting_row(setting: Setting, level: int) -> str:
     return f"| `{key}` | {'' if default == 'null' else f'`{default}`'} | {_meaning(setting)} |\n"
 
 
-def _variable_row(path: tuple[str, ...], kind: Kind) -> str:
+def _variable_row(path: tuple[str, ...], kind: SettingKind) -> str:
     names = [name.rstrip("_").upper() for name in path]
-    if kind is Kind.MAP:
+    if kind is SettingKind.MAP:
         names.append("<KEY>")
     first = "__".join([PREFIX.upper(), *names])
     second = "_".join([PREFIX.upper(), *(name.replace("_", "") for name in names)])
@@ -170,7 +170,7 @@ def _variable_row(path: tuple[str, ...], kind: Kind) -> str:
 
 
 def _default(setting: Setting) -> str:
-    return "{}" if setting.kind is Kind.MAP else written(setting.default, setting.fact)
+    return "{}" if setting.kind is SettingKind.MAP else written(setting.default, setting.fact)
 
 
 def _meaning(setting: Setting) -> str:

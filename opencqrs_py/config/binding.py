@@ -6,7 +6,18 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from opencqrs_py.config.entries import Entry, Layer, LayerKind, Nothing, Origin, Value, flattened, parsed_json
-from opencqrs_py.config.keys import HOLDERS, PREFIX, FreeNames, Index, Kind, Path, Reading, Setting, Spelling, kebab
+from opencqrs_py.config.keys import (
+    HOLDERS,
+    PREFIX,
+    FreeNames,
+    Index,
+    Meaning,
+    Path,
+    Setting,
+    SettingKind,
+    Spelling,
+    kebab,
+)
 from opencqrs_py.config.problems import MOST_LEVELS, Code, Findings
 from opencqrs_py.config.suggestions import report_foreign_key, report_foreign_variable, report_unknown
 from opencqrs_py.config.variables import is_ours, is_service_variable, spellings_of_variable
@@ -146,7 +157,7 @@ class Binder:
     def _bind(self, entry: Entry, spellings: list[Spelling], into: list[Bound], result: BoundLayer) -> None:
         """Bind ``entry`` and add it to ``into``; a whole section in JSON is added to ``result.wholes``."""
         for spelling in spellings:
-            meanings = self.index.readings(spelling, self.names)
+            meanings = self.index.meanings(spelling, self.names)
             if any(not _means_little(each, spelling, entry.value) for each in meanings):
                 meaning = meanings[0] if len(meanings) == 1 else self._decided(meanings, spelling, entry)
                 if meaning is not None:
@@ -158,7 +169,7 @@ class Binder:
         elif not self.findings.has_many_unknown:
             report_unknown(entry, spellings, self.index, self.names, self.findings)
 
-    def _decided(self, meanings: list[Reading], spelling: Spelling, entry: Entry) -> Reading | None:
+    def _decided(self, meanings: list[Meaning], spelling: Spelling, entry: Entry) -> Meaning | None:
         """Return the one meaning that fits the value and the names in use; ``None`` if several do.
 
         Of new names in a dotted key the shortest is meant: there, a dot in a name has to be put in brackets.
@@ -173,7 +184,7 @@ class Binder:
         self.findings.error(Code.TWO_READINGS, f"{entry.key[-1]} can mean {both}", entry.key_origin(-1), fix)
         return None
 
-    def _register(self, meaning: Reading, spelling: Spelling, entry: Entry) -> None:
+    def _register(self, meaning: Meaning, spelling: Spelling, entry: Entry) -> None:
         """Register the free names of a meaning; report a name spelled in two ways, and warn about former names."""
         path = meaning.path
         for place, written in meaning.written:
@@ -193,7 +204,7 @@ class Binder:
             fix = f"write {first} in both places, or choose names that differ in letters or digits"
             self.findings.error(Code.SET_TWICE, what, entry.key_origin(-1), fix)
 
-    def _add(self, meaning: Reading, entry: Entry, into: list[Bound], result: BoundLayer) -> None:
+    def _add(self, meaning: Meaning, entry: Entry, into: list[Bound], result: BoundLayer) -> None:
         """Add the value of ``entry``; a whole section in JSON is bound key by key."""
         path, setting = meaning.path, meaning.setting
         if setting.kind in HOLDERS and isinstance(entry.value, str) and _fits(setting, entry.value):
@@ -215,7 +226,7 @@ class Binder:
     def _section(self, bound: Bound, setting: Setting) -> list[Bound] | str:
         """Return the bound values of a whole section; ``null`` resets its settings, but not the names of a map."""
         match bound.value:
-            case None if setting.kind is Kind.SECTION and setting.path:
+            case None if setting.kind is SettingKind.SECTION and setting.path:
                 return [replace(bound, path=path) for path in self.index.inside(bound.path)]
             case None | Nothing.EMPTY | Nothing.SECTION:
                 return [replace(bound, value=Nothing.SECTION)]
@@ -269,7 +280,7 @@ class Binder:
         return replace(ordered[0], value=tuple(item.value for item in ordered), index=None)
 
 
-def _means_little(meaning: Reading, spelling: Spelling, value: Value) -> bool:
+def _means_little(meaning: Meaning, spelling: Spelling, value: Value) -> bool:
     """Return whether a key could only be a section under an unknown name but has no section as value: a misspelling.
 
     In ``groups.books.fetsch.subject`` everything after ``groups`` could be the name of a group, and in the name of a
@@ -291,7 +302,7 @@ def _shaped(bound: Bound, setting: Setting) -> Iterable[Bound] | str:
     """Return the bound values, or what is wrong if the value has the wrong shape for its setting."""
     if bound.value is Nothing.EMPTY:
         return [replace(bound, value=None)]
-    if setting.kind is Kind.VALUE or bound.index is not None:
+    if setting.kind is SettingKind.VALUE or bound.index is not None:
         is_single = not isinstance(bound.value, Nothing | tuple)
         return [bound] if is_single else "is a single value, not a list or a section"
     if isinstance(bound.value, Nothing):
@@ -313,11 +324,11 @@ def _json_list(bound: Bound, text: str) -> list[Bound] | str:
 
 def _fix(setting: Setting) -> str:
     match setting.kind:
-        case Kind.SECTION:
+        case SettingKind.SECTION:
             return f"put one of its settings below it: {listed(map(kebab, setting.names))}"
-        case Kind.MAP:
+        case SettingKind.MAP:
             return "put a name and its settings below it"
-        case Kind.VALUE:
+        case SettingKind.VALUE:
             return "write one value"
-        case Kind.LIST:
+        case SettingKind.LIST:
             return "write a list of texts, or texts with commas between them"

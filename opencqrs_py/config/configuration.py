@@ -9,7 +9,7 @@ from pathlib import Path as FilePath
 from opencqrs_py.config.binding import Bound, Merged
 from opencqrs_py.config.entries import BUILT_IN, Origin, OriginKind
 from opencqrs_py.config.groups import EffectiveGroup, Inherited, LeafName, Level, effective_group, inherited
-from opencqrs_py.config.keys import HOLDERS, FreeNames, Index, Kind, Path, index_of, kebab
+from opencqrs_py.config.keys import HOLDERS, FreeNames, Index, Path, SettingKind, index_of, kebab
 from opencqrs_py.config.problems import Code, ConfigurationWarning
 from opencqrs_py.config.settings import GROUPS, STANDARD, Settings
 from opencqrs_py.config.value_types import Fact, typed, written
@@ -246,7 +246,7 @@ class Configuration:
             if path == GROUPS or setting.fact.in_documents_only:
                 continue
             value = self._in_settings(path)
-            if setting.kind is Kind.MAP and isinstance(value, dict):
+            if setting.kind is SettingKind.MAP and isinstance(value, dict):
                 for name, item in value.items():
                     yield self._effective((*path, name), item, self._origin((*path, name)))
             elif path[: len(STANDARD)] != STANDARD or self._is_shown_of_standard(path):

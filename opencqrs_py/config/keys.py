@@ -35,7 +35,7 @@ _KEY_PART = re.compile(r"\[([^\]]*)\]|([^.\[]+)")
 _BRACKETS = re.compile(r"[.\[\]]")
 
 
-class Kind(Enum):
+class SettingKind(Enum):
     """What a path points to."""
 
     VALUE = auto()
@@ -45,7 +45,7 @@ class Kind(Enum):
     """A section whose names the user chooses."""
 
 
-HOLDERS = (Kind.SECTION, Kind.MAP)
+HOLDERS = (SettingKind.SECTION, SettingKind.MAP)
 """The kinds below which settings stand."""
 
 
@@ -69,7 +69,7 @@ class Setting:
     """
 
     path: Path
-    kind: Kind
+    kind: SettingKind
     info: FieldInfo | None = None
     fact: Fact = NO_FACT
     nullable: bool = False
@@ -116,7 +116,7 @@ class Spelling:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class Meaning:
     """One meaning of a key.
 
     Args:
@@ -157,9 +157,9 @@ class Index:
         for form, former in forms:
             self._by_key[form] = (setting, former)
             self._by_letters.setdefault("".join(form), []).append((setting, former))
-        if setting.kind is Kind.MAP:
+        if setting.kind is SettingKind.MAP:
             self.maps.append(setting)
-        if setting.kind is not Kind.SECTION or setting.model is None:
+        if setting.kind is not SettingKind.SECTION or setting.model is None:
             return
         for name, info in _fields_of(setting.model).items():
             child = _setting((*setting.path, name), info, getattr(setting.default, name, _default(info)))
@@ -168,7 +168,7 @@ class Index:
 
     def settings(self) -> Iterator[Setting]:
         """Yield every setting; a map is yielded instead of its contents."""
-        return (each for each in self.by_path.values() if each.kind is not Kind.SECTION)
+        return (each for each in self.by_path.values() if each.kind is not SettingKind.SECTION)
 
     def at(self, path: Path) -> Setting:
         """Return the setting at ``path``.
@@ -203,12 +203,12 @@ class Index:
             length = len(each.path)
             if path[:length] == each.path and each.below is not None:
                 name, rest = path[length], each.below.display(path[length + 1 :])
-                in_brackets = each.below.root.kind is not Kind.VALUE and _BRACKETS.search(name)
+                in_brackets = each.below.root.kind is not SettingKind.VALUE and _BRACKETS.search(name)
                 above = f"{each.key}[{name}]" if in_brackets else f"{each.key}.{name}"
                 return f"{above}.{rest}" if rest else above
         raise KeyError(path)
 
-    def readings(self, spelling: Spelling, names: FreeNames, start: int = 0, above: Path = ()) -> list[Reading]:
+    def meanings(self, spelling: Spelling, names: FreeNames, start: int = 0, above: Path = ()) -> list[Meaning]:
         """Return all meanings of a key.
 
         Args:
@@ -218,12 +218,12 @@ class Index:
             above: What the pieces before it mean.
         """
         forms = tuple(map(canonical, spelling.pieces[start:]))
-        found = [Reading((*above, *each.path), each, former=old) for each, old in self._exact(forms, spelling)]
+        found = [Meaning((*above, *each.path), each, former=old) for each, old in self._exact(forms, spelling)]
         if forms and spelling.pieces[-1].isdecimal():
             number = int(spelling.pieces[-1])
             for each, old in self._exact(forms[:-1], spelling):
-                if each.kind is Kind.LIST:
-                    found.append(Reading((*above, *each.path), each, index=number, former=old))
+                if each.kind is SettingKind.LIST:
+                    found.append(Meaning((*above, *each.path), each, index=number, former=old))
         for each in self.maps:
             length = _length_of(each, forms, words=spelling.words)
             if length is not None and length < len(forms):
@@ -236,19 +236,19 @@ class Index:
         found = self._by_key.get(forms)
         return () if found is None else (found,)
 
-    def _named(self, of: Setting, spelling: Spelling, names: FreeNames, start: int, above: Path) -> Iterator[Reading]:
+    def _named(self, of: Setting, spelling: Spelling, names: FreeNames, start: int, above: Path) -> Iterator[Meaning]:
         """Yield the meanings of a key in which a free name of the map ``of`` starts at the piece ``start``."""
         path, below = (*above, *of.path), of.below
         if below is None:
             return
-        takes_all = below.root.kind is Kind.VALUE
+        takes_all = below.root.kind is SettingKind.VALUE
         for end in range(len(spelling.pieces) if takes_all else start + 1, len(spelling.pieces) + 1):
             if not takes_all and spelling.ends[end - 1] != spelling.ends[start]:
                 return
             name = spelling.name(start, end, dotted=takes_all)
             known = names.meant(path, name, by_variable=spelling.by_variable)
             for spelled in known or (name,):
-                for each in below.readings(spelling, names, end, (*path, spelled)):
+                for each in below.meanings(spelling, names, end, (*path, spelled)):
                     written = ((len(path), name), *each.written)
                     yield replace(each, written=written, new=each.new or not known)
 
@@ -268,7 +268,7 @@ class Index:
         """
         pieces = split_key(key)
         pieces = pieces[1:] if canonical(pieces[0]) == PREFIX else pieces
-        found = sorted(self.readings(Spelling.of([pieces]), names), key=attrgetter("new"))
+        found = sorted(self.meanings(Spelling.of([pieces]), names), key=attrgetter("new"))
         return found[0].path if found else None
 
 
@@ -316,7 +316,7 @@ class FreeNames:
 @cache
 def index_of(model: type) -> Index:
     """Return the index of the settings of ``model``."""
-    return Index(Setting((), Kind.SECTION, names=tuple(_fields_of(model)), model=model))
+    return Index(Setting((), SettingKind.SECTION, names=tuple(_fields_of(model)), model=model))
 
 
 def _fields_of(model: type) -> dict[str, FieldInfo]:
@@ -338,17 +338,17 @@ def _setting(path: Path, info: FieldInfo, default: Any = None) -> Setting:
     key, fact = ".".join(map(kebab, path)), _fact(facts)
     if _is_section(annotation):
         names = tuple(_fields_of(annotation))
-        return Setting(path, Kind.SECTION, info, fact, names=names, model=annotation, key=key, default=default)
+        return Setting(path, SettingKind.SECTION, info, fact, names=names, model=annotation, key=key, default=default)
     if origin is dict:
         value = arguments[1]
         below = index_of(value) if _is_section(value) else Index(_setting((), FieldInfo(annotation=value)))
-        return Setting(path, Kind.MAP, info, fact, below=below, key=key, default=default)
+        return Setting(path, SettingKind.MAP, info, fact, below=below, key=key, default=default)
     if origin in {list, tuple, set, frozenset}:
-        return Setting(path, Kind.LIST, info, fact, key=key, default=default)
+        return Setting(path, SettingKind.LIST, info, fact, key=key, default=default)
     is_class = isinstance(annotation, type)
     return Setting(
         path,
-        Kind.VALUE,
+        SettingKind.VALUE,
         info,
         fact,
         nullable=NoneType in get_args(info.annotation),

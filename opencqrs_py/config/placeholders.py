@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from opencqrs_py.config.entries import Entry, Nothing, text_items
-from opencqrs_py.config.keys import PREFIX, FreeNames, Kind, split_key
+from opencqrs_py.config.keys import PREFIX, FreeNames, SettingKind, split_key
 from opencqrs_py.config.problems import MOST_CHAINED, MOST_CHARACTERS, MOST_PLACEHOLDERS, Code, Findings
 from opencqrs_py.model.masking import holds_secret
 from opencqrs_py.model.naming import canonical, letters_and_digits
@@ -232,7 +232,7 @@ def resolved_values(merged: Merged, lookup: Lookup, findings: Findings) -> Resol
         except PlaceholderError as error:
             _report(error, lookup.index.display(bound.path), bound.origin, findings)
             continue
-        is_list = isinstance(value, str | tuple) and lookup.index.at(bound.path).kind is Kind.LIST
+        is_list = isinstance(value, str | tuple) and lookup.index.at(bound.path).kind is SettingKind.LIST
         result.values[bound.path] = list(text_items(value)) if is_list else value
         if bound.origin.is_secret:
             secrets |= {str(value)}

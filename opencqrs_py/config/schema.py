@@ -11,7 +11,7 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from typing_extensions import override
 
 from opencqrs_py.config.choices import SYNONYMS
-from opencqrs_py.config.keys import PREFIX, Kind, index_of, kebab
+from opencqrs_py.config.keys import PREFIX, SettingKind, index_of, kebab
 from opencqrs_py.config.settings import Settings
 from opencqrs_py.config.value_types import written
 
@@ -101,15 +101,15 @@ def _property(setting: Setting, generated: JsonSchemaValue) -> JsonSchemaValue:
     said = {"description": f"{setting.info.description}{unit}"} if setting.info and setting.info.description else {}
     generated = {name: value for name, value in generated.items() if name not in {"title", "description"}}
     match setting.kind:
-        case Kind.SECTION:
+        case SettingKind.SECTION:
             return {"allOf": [generated], **said}
-        case Kind.MAP if setting.below is not None and setting.below.root.kind is Kind.SECTION:
+        case SettingKind.MAP if setting.below is not None and setting.below.root.kind is SettingKind.SECTION:
             return {"allOf": [{**generated, "type": ["object", "null"]}], **said}
-        case Kind.MAP:
+        case SettingKind.MAP:
             return {"allOf": [{"$ref": "#/definitions/texts"}], **said}
-        case Kind.LIST:
+        case SettingKind.LIST:
             return {"allOf": [{"$ref": "#/definitions/list"}], **said, **_default(setting)}
-        case Kind.VALUE:
+        case SettingKind.VALUE:
             options = [
                 {_LIMITS.get(name, name): value for name, value in option.items()}
                 for option in generated.get("anyOf", [generated])

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from difflib import SequenceMatcher, get_close_matches
 from typing import TYPE_CHECKING
 
-from opencqrs_py.config.keys import HOLDERS, PREFIX, FreeNames, Kind, Path, Spelling, kebab
+from opencqrs_py.config.keys import HOLDERS, PREFIX, FreeNames, Path, SettingKind, Spelling, kebab
 from opencqrs_py.config.problems import Code, Findings
 from opencqrs_py.config.variables import spellings_of_variable, variable_name
 from opencqrs_py.model.naming import canonical, letters_and_digits, listed
@@ -74,7 +74,7 @@ def report_foreign_variable(entry: Entry, index: Index, findings: Findings) -> N
             continue
         for spelling in spellings_of_variable(name, length):
             found = next(
-                (each for each in index.readings(spelling, FreeNames()) if each.setting.kind not in HOLDERS), None
+                (each for each in index.meanings(spelling, FreeNames()) if each.setting.kind not in HOLDERS), None
             )
             if found is not None:
                 _report_variable(entry, found.path, findings)
@@ -91,7 +91,7 @@ def _dead_end(index: Index, spelling: Spelling, names: FreeNames) -> _DeadEnd:
     """Return where the key stops making sense, after the longest part that does."""
     for end in range(len(spelling.pieces) - 1, 0, -1):
         beginning = replace(spelling, pieces=spelling.pieces[:end], ends=spelling.ends[:end])
-        found = index.readings(beginning, names)
+        found = index.meanings(beginning, names)
         sure = [each for each in found if not each.new or "." not in each.path[-1]]
         if sure:
             return _DeadEnd(end, sure[0].path, sure[0].setting)
@@ -120,7 +120,7 @@ def _nearest_to_variable(spellings: Sequence[Spelling], index: Index, names: Fre
 def _candidates(spellings: Sequence[Spelling], index: Index, names: FreeNames) -> Iterator[Path]:
     """Yield the paths that a variable may mean; in a map, for names in use and for names in the variable."""
     for setting in index.settings():
-        if setting.kind is not Kind.MAP or setting.below is None:
+        if setting.kind is not SettingKind.MAP or setting.below is None:
             yield setting.path
             continue
         known = list(names.of(setting.path))

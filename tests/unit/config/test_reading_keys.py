@@ -3,7 +3,7 @@
 import pytest
 
 from opencqrs_py.config.entries import Entry, Origin, OriginKind
-from opencqrs_py.config.keys import FreeNames, Kind, Spelling, index_of, kebab, split_key
+from opencqrs_py.config.keys import FreeNames, SettingKind, Spelling, index_of, kebab, split_key
 from opencqrs_py.config.problems import Findings
 from opencqrs_py.config.settings import Settings
 from opencqrs_py.config.suggestions import report_unknown
@@ -38,7 +38,7 @@ def key(*written):
     ],
 )
 def test_a_dotted_key_means_every_setting_that_it_can(written, paths):
-    assert [reading.path for reading in INDEX.readings(key(*written), FreeNames())] == paths
+    assert [reading.path for reading in INDEX.meanings(key(*written), FreeNames())] == paths
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_a_path_that_does_not_exist_is_a_key_error(path):
 
 def test_the_setting_of_a_path():
     assert INDEX.at(()) is INDEX.root
-    assert INDEX.at(("spark", "conf", "any")).kind is Kind.VALUE
+    assert INDEX.at(("spark", "conf", "any")).kind is SettingKind.VALUE
     assert INDEX.at((*GROUPS, "any", "retry", "max_attempts")).fact.none == "infinite"
     assert INDEX.at(("spark", "master")).default == "local[*]"
 
