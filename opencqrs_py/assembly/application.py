@@ -14,7 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from threading import Lock
 from types import ModuleType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from opencqrs_py.assembly.blueprint import Blueprint, UserModules
 from opencqrs_py.assembly.conditions import (
@@ -42,7 +42,9 @@ from opencqrs_py.model.partition import Partition
 from opencqrs_py.model.progress import PartitionStatus, ProcessorState, Skip
 from opencqrs_py.processing.supervision import NO_OBSERVER, Observer
 
-__all__ = ["Application", "GroupStatus", "RunResult"]
+if TYPE_CHECKING:
+    from opencqrs_py.assembly.container import ApplicationContainer, GroupContainer
+    from opencqrs_py.engines.spark.session import Sessions
 
 _log = logging.getLogger(__name__)
 STOP_PATIENCE = 3.0  # seconds that events in hand get to finish
@@ -149,19 +151,17 @@ class Application:
         return application
 
     @cached_property
-    def container(self) -> Any:
+    def container(self) -> ApplicationContainer:
         """The assembly container, as yet without groups: the event store can be used before any handler is right."""
         from opencqrs_py.assembly.container import assemble  # noqa: PLC0415 loads SQLAlchemy
 
         return assemble(self.blueprint)
 
     @cached_property
-    def _group_containers(self) -> Mapping[str, Any]:
-        from opencqrs_py.assembly.container import add_groups  # noqa: PLC0415 loads SQLAlchemy
+    def _group_containers(self) -> Mapping[str, GroupContainer]:
+        from opencqrs_py.assembly.container import group_containers  # noqa: PLC0415 loads SQLAlchemy
 
-        add_groups(self.container, self.groups)
-        containers: Mapping[str, Any] = self.container.groups()
-        return containers
+        return group_containers(self.container, self.groups)
 
     @cached_property
     def groups(self) -> tuple[EffectiveGroup, ...]:
@@ -367,7 +367,7 @@ class Application:
         controllers = {each.group: each for each in decisions if each.subject == "life-cycle.controller"}
         raise_together([*errors, *(e for group in groups for e in unsupported(group, controllers[group.name]))])
 
-    def _groups_to_look_at(self) -> tuple[Sequence[EffectiveGroup], Mapping[str, Any]]:
+    def _groups_to_look_at(self) -> tuple[Sequence[EffectiveGroup], Mapping[str, GroupContainer]]:
         """Return the groups and their containers; without any import, if the files name all groups and need none."""
         scan = self._scan
         if scan is None or "groups" in vars(self) or scan.containers or not (scan.complete and scan.all_named):
@@ -376,12 +376,9 @@ class Application:
         refs = (self.configuration.settings.database.ref, *(group.progress.tracker_ref for group in groups))
         if any(refs):
             return self.groups, self._group_containers
-        from opencqrs_py.assembly.container import add_groups, assemble  # noqa: PLC0415 loads SQLAlchemy
+        from opencqrs_py.assembly.container import assemble, group_containers  # noqa: PLC0415 loads SQLAlchemy
 
-        container = assemble(replace(self.blueprint, modules=UserModules(())))
-        add_groups(container, groups)
-        containers: Mapping[str, Any] = container.groups()
-        return groups, containers
+        return groups, group_containers(assemble(replace(self.blueprint, modules=UserModules(()))), groups)
 
     def _chosen(self, names: Sequence[str]) -> list[EffectiveGroup]:
         if not self.groups:
@@ -415,7 +412,7 @@ class Application:
         handled = {(p.group, p.partition): p.handled for p in partitions}
         return RunResult(tuple(p.status() for p in partitions), handled, sum(p.skipped for p in partitions))
 
-    def _sessions(self, *, verbose: bool) -> Any:
+    def _sessions(self, *, verbose: bool) -> Sessions:
         from opencqrs_py.engines.spark.session import Sessions, SessionSettings  # noqa: PLC0415 loads PySpark
 
         spark = self.configuration.settings.spark
@@ -441,7 +438,7 @@ def _named(groups: Sequence[EffectiveGroup], names: Sequence[str]) -> list[Effec
     return [known[key] for key in dict.fromkeys(map(canonical, names))]
 
 
-def _known(group: Any, name: str, head: int) -> list[PartitionStatus]:
+def _known(group: GroupContainer, name: str, head: int) -> list[PartitionStatus]:
     return [_beyond(status, head) for status in group.tracker().statuses() if status.group == name]
 
 

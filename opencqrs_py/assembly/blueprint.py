@@ -5,20 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from opencqrs_py.assembly.databases import DatabaseRule
 from opencqrs_py.assembly.discovery import Discovered, discover
 from opencqrs_py.assembly.importing import import_modules
 from opencqrs_py.assembly.reading import PLAIN, EventsRule
-from opencqrs_py.config import EffectiveGroup
-from opencqrs_py.errors import AssemblyError
 from opencqrs_py.model.mapping import TableMapping
-from opencqrs_py.model.masking import remember
-from opencqrs_py.model.naming import listed
-from opencqrs_py.processing.group import GroupProcessing
-
-__all__ = ["Blueprint", "GroupRecipe", "UserModules"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,53 +68,6 @@ class Blueprint:
     def discover(self) -> Discovered:
         """Import the modules and find the handlers; once per process."""
         return _discovered(self.modules)
-
-
-@dataclass(frozen=True, slots=True)
-class GroupRecipe:
-    """Builds one group's parts in any process, by the same container as the driver's.
-
-    Attributes:
-        blueprint: What the application is made from.
-        settings: The group's effective settings.
-        handlers: Fingerprint of the group's handlers, as the process that made the recipe has found them.
-    """
-
-    blueprint: Blueprint
-    settings: EffectiveGroup
-    handlers: tuple[str, ...] = ()
-
-    def __call__(self) -> GroupProcessing:
-        """Assemble the parts. Called once per Spark worker and group.
-
-        Raises:
-            AssemblyError: OCQ-526, if this process finds other handlers than the one that made the recipe.
-        """
-        from opencqrs_py.assembly.container import group_container  # noqa: PLC0415 it imports this module
-
-        self._check_handlers()
-        remember(self.blueprint.secrets)
-        processing: GroupProcessing = group_container(_assembled(self.blueprint), self.settings).processing()
-        return processing
-
-    def _check_handlers(self) -> None:
-        found = self.blueprint.discover().fingerprint(self.settings.name)
-        if found == self.handlers:
-            return
-        there, here = set(self.handlers) - set(found), set(found) - set(self.handlers)
-        differences = [f"not here: {listed(sorted(there))}"] if there else []
-        differences += [f"only here: {listed(sorted(here))}"] if here else []
-        what = f"a worker finds other handlers of group '{self.settings.name}' than the process that started it"
-        fix = "let modules decorate the same in every process: by no variable, time or file that differs between them"
-        raise AssemblyError("OCQ-526", what, "; ".join(differences) or "in another order", fix)
-
-
-@cache
-def _assembled(blueprint: Blueprint) -> Any:
-    """Return the container of an application in this process: all of its groups share one pool of connections."""
-    from opencqrs_py.assembly.container import assemble  # noqa: PLC0415 it imports this module
-
-    return assemble(blueprint)
 
 
 @cache

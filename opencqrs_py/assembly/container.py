@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
 
 from dependency_injector import containers, providers
 
@@ -16,23 +17,19 @@ from opencqrs_py.assembly.choices import (
     tracker_for,
     transactions_on,
 )
-from opencqrs_py.assembly.databases import DatabaseChoice, choose_database
+from opencqrs_py.assembly.databases import DatabaseChoice, DatabaseRule, choose_database
 from opencqrs_py.assembly.discovery import Discovered
-from opencqrs_py.assembly.injection import ContainerInjector
-from opencqrs_py.assembly.reading import event_types_for, interceptors_for, reading_for, sequencing_of
+from opencqrs_py.assembly.reading import EventsRule, event_types_for, interceptors_for, reading_for, sequencing_of
 from opencqrs_py.assembly.stores import open_event_store
 from opencqrs_py.config import EffectiveGroup
+from opencqrs_py.engines.parts import make_dispatcher
+from opencqrs_py.errors import AssemblyError
+from opencqrs_py.model.mapping import TableMapping
+from opencqrs_py.model.masking import remember
+from opencqrs_py.model.naming import listed
 from opencqrs_py.processing.binding import BoundHandler, bind
-from opencqrs_py.processing.dispatch import Dispatcher
-from opencqrs_py.processing.event_types import EventTypes
 from opencqrs_py.processing.group import GroupProcessing
-from opencqrs_py.processing.interception import Interceptors
-from opencqrs_py.processing.object_sequencing import SequencingByObject
-from opencqrs_py.processing.ports import EventSource, ProgressTracker
-from opencqrs_py.processing.reading import Reading
-from opencqrs_py.processing.sequencing import Sequencing
-
-__all__ = ["ApplicationContainer", "GroupContainer", "add_groups", "assemble", "group_container"]
+from opencqrs_py.processing.ports import EventSource
 
 
 def _bound(discovered: Discovered, settings: EffectiveGroup, database: DatabaseChoice) -> list[BoundHandler]:
@@ -44,91 +41,63 @@ def _bound(discovered: Discovered, settings: EffectiveGroup, database: DatabaseC
     return bound
 
 
-def _dispatcher(
-    handlers: list[BoundHandler],
-    types: EventTypes,
-    reading: Reading,
-    interceptors: Interceptors,
-    sequencing: Sequencing,
-) -> Dispatcher:
-    if not isinstance(sequencing, SequencingByObject):
-        return Dispatcher(handlers, types, reading, interceptors)
-    dispatcher = Dispatcher(handlers, types, reading, interceptors, sequencing.belongs)
-    sequencing.serve((dispatcher.wanted_types or frozenset()) - reading.upcast_types, dispatcher.handles)
-    return dispatcher
-
-
-def _processing(
-    settings: EffectiveGroup,
-    source: EventSource,
-    tracker: ProgressTracker,
-    dispatcher: Dispatcher,
-    sequencing: Sequencing,
-) -> GroupProcessing:
-    return GroupProcessing(
-        settings.name,
-        source,
-        tracker,
-        dispatcher,
-        subject=settings.fetch.subject,
-        recursive=settings.fetch.recursive,
-        sequencing=sequencing,
-        partitions=settings.life_cycle.partitions,
-        batch_size=settings.processing.batch_size,
-    )
-
-
-def _injector(discovered: Discovered) -> ContainerInjector:
-    return discovered.injector
-
-
 class GroupContainer(containers.DeclarativeContainer):
     """The parts of one processing group. Its slots are filled by the application's container."""
 
-    settings: providers.Dependency[Any] = providers.Dependency()
-    discovered: providers.Dependency[Any] = providers.Dependency()
-    event_store: providers.Dependency[Any] = providers.Dependency()
-    database_choice: providers.Dependency[Any] = providers.Dependency()
-    database: providers.Dependency[Any] = providers.Dependency()
-    events: providers.Dependency[Any] = providers.Dependency()
+    settings: providers.Dependency[EffectiveGroup] = providers.Dependency()
+    discovered: providers.Dependency[Discovered] = providers.Dependency()
+    event_store: providers.Dependency[EventSource] = providers.Dependency()
+    database_choice: providers.Dependency[DatabaseChoice] = providers.Dependency()
+    database: providers.Dependency[Database | None] = providers.Dependency()
+    events: providers.Dependency[EventsRule] = providers.Dependency()
 
-    injector = providers.ThreadSafeSingleton(_injector, discovered)
-    tracker = providers.ThreadSafeSingleton(tracker_for, settings, database, injector)
+    tracker = providers.ThreadSafeSingleton(tracker_for, settings, database, discovered.provided.injector)
     event_types = providers.ThreadSafeSingleton(event_types_for, events, discovered)
     reading = providers.ThreadSafeSingleton(reading_for, events, discovered)
     sequencing = providers.ThreadSafeSingleton(sequencing_of, settings, events, discovered, event_types, reading)
     interceptors = providers.ThreadSafeSingleton(interceptors_for, settings, discovered)
     back_off = providers.ThreadSafeSingleton(back_off_for, settings)
     handlers = providers.ThreadSafeSingleton(_bound, discovered, settings, database_choice)
-    dispatcher = providers.ThreadSafeSingleton(_dispatcher, handlers, event_types, reading, interceptors, sequencing)
-    processing = providers.ThreadSafeSingleton(_processing, settings, event_store, tracker, dispatcher, sequencing)
+    dispatcher = providers.ThreadSafeSingleton(
+        make_dispatcher, handlers, event_types, reading, interceptors, sequencing
+    )
+    processing = providers.ThreadSafeSingleton(
+        GroupProcessing,
+        settings.provided.name,
+        event_store,
+        tracker,
+        dispatcher,
+        subject=settings.provided.fetch.subject,
+        recursive=settings.provided.fetch.recursive,
+        sequencing=sequencing,
+        partitions=settings.provided.life_cycle.partitions,
+        batch_size=settings.provided.processing.batch_size,
+    )
 
 
 class ApplicationContainer(containers.DeclarativeContainer):
-    """What the groups share, and the groups by name."""
+    """What the groups share."""
 
-    event_store_url: providers.Dependency[Any] = providers.Dependency()
-    api_token: providers.Dependency[Any] = providers.Dependency()
-    mapping: providers.Dependency[Any] = providers.Dependency()
-    database_rule: providers.Dependency[Any] = providers.Dependency()
-    discovered: providers.Dependency[Any] = providers.Dependency()
-    events: providers.Dependency[Any] = providers.Dependency()
+    event_store_url: providers.Dependency[str] = providers.Dependency()
+    api_token: providers.Dependency[str] = providers.Dependency()
+    mapping: providers.Dependency[TableMapping | None] = providers.Dependency()
+    database_rule: providers.Dependency[DatabaseRule] = providers.Dependency()
+    discovered: providers.Dependency[Discovered] = providers.Dependency()
+    events: providers.Dependency[EventsRule] = providers.Dependency()
 
     event_database = providers.ThreadSafeSingleton(Database, event_store_url, database_rule.provided.event_schema)
     event_store = providers.ThreadSafeSingleton(
         open_event_store, event_store_url, api_token, event_database.provider, mapping
     )
-    injector = providers.ThreadSafeSingleton(_injector, discovered)
-    database_choice = providers.ThreadSafeSingleton(choose_database, database_rule, injector)
+    database_choice = providers.ThreadSafeSingleton(choose_database, database_rule, discovered.provided.injector)
     database = providers.ThreadSafeSingleton(
-        open_database, database_choice, injector, database_rule, event_database.provider
+        open_database, database_choice, discovered.provided.injector, database_rule, event_database.provider
     )
     transactions = providers.ThreadSafeSingleton(transactions_on, database)
-    groups = providers.Dict()
 
 
 def assemble(blueprint: Blueprint) -> ApplicationContainer:
-    """Return an ``ApplicationContainer`` without groups. Nothing is opened or imported before it is asked for."""
+    """Return the parts that groups share. Nothing is opened or imported before it is asked for."""
     return ApplicationContainer(
         event_store_url=providers.Object(blueprint.event_store_url),
         api_token=providers.Object(blueprint.api_token),
@@ -139,10 +108,9 @@ def assemble(blueprint: Blueprint) -> ApplicationContainer:
     )
 
 
-def add_groups(container: ApplicationContainer, settings: Iterable[EffectiveGroup]) -> None:
-    """Give a container a ``GroupContainer`` for each of the groups."""
-    groups = {group.name: group_container(container, group) for group in settings}
-    container.groups.override(providers.Object(groups))
+def group_containers(container: ApplicationContainer, groups: Iterable[EffectiveGroup]) -> Mapping[str, GroupContainer]:
+    """Return the parts of each of the groups, by name."""
+    return {group.name: group_container(container, group) for group in groups}
 
 
 def group_container(container: ApplicationContainer, settings: EffectiveGroup) -> GroupContainer:
@@ -155,3 +123,45 @@ def group_container(container: ApplicationContainer, settings: EffectiveGroup) -
         database=container.database,
         events=container.events,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRecipe:
+    """Builds one group's parts in any process, by the same container as the driver's.
+
+    Attributes:
+        blueprint: What the application is made from.
+        settings: The group's effective settings.
+        handlers: Fingerprint of the group's handlers, as the process that made the recipe has found them.
+    """
+
+    blueprint: Blueprint
+    settings: EffectiveGroup
+    handlers: tuple[str, ...] = ()
+
+    def __call__(self) -> GroupProcessing:
+        """Assemble the parts. Called once per Spark worker and group.
+
+        Raises:
+            AssemblyError: OCQ-526, if this process finds other handlers than the one that made the recipe.
+        """
+        self._check_handlers()
+        remember(self.blueprint.secrets)
+        return group_container(_assembled(self.blueprint), self.settings).processing()
+
+    def _check_handlers(self) -> None:
+        found = self.blueprint.discover().fingerprint(self.settings.name)
+        if found == self.handlers:
+            return
+        there, here = set(self.handlers) - set(found), set(found) - set(self.handlers)
+        differences = [f"not here: {listed(sorted(there))}"] if there else []
+        differences += [f"only here: {listed(sorted(here))}"] if here else []
+        what = f"a worker finds other handlers of group '{self.settings.name}' than the process that started it"
+        fix = "let modules decorate the same in every process: by no variable, time or file that differs between them"
+        raise AssemblyError("OCQ-526", what, "; ".join(differences) or "in another order", fix)
+
+
+@cache
+def _assembled(blueprint: Blueprint) -> ApplicationContainer:
+    """Return the container of an application in this process: all of its groups share one pool of connections."""
+    return assemble(blueprint)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING
 
-from opencqrs_py.assembly.blueprint import Blueprint, GroupRecipe
+from opencqrs_py.assembly.blueprint import Blueprint
+from opencqrs_py.assembly.container import ApplicationContainer, GroupContainer, GroupRecipe
 from opencqrs_py.config import EffectiveGroup
 from opencqrs_py.config import Engine as EngineName
 from opencqrs_py.config import OnExhausted as OnExhaustedSetting
@@ -22,10 +23,13 @@ from opencqrs_py.processing.recovery import OnExhausted
 from opencqrs_py.processing.supervision import Observer
 from opencqrs_py.processing.work import Work
 
-__all__ = ["engines_for", "group_run", "initial_position"]
+if TYPE_CHECKING:
+    from opencqrs_py.engines.spark.session import Sessions
 
 
-def group_run(blueprint: Blueprint, settings: EffectiveGroup, group: Any, container: Any) -> GroupRun:
+def group_run(
+    blueprint: Blueprint, settings: EffectiveGroup, group: GroupContainer, container: ApplicationContainer
+) -> GroupRun:
     """Return what an engine needs to run a group.
 
     Args:
@@ -34,7 +38,7 @@ def group_run(blueprint: Blueprint, settings: EffectiveGroup, group: Any, contai
         group: The group's container.
         container: The application's container.
     """
-    source: EventSource = container.event_store()
+    source = container.event_store()
     return GroupRun(
         processing=group.processing(),
         partitions=layout(settings.life_cycle.partitions),
@@ -50,7 +54,7 @@ def engines_for(
     runs: Sequence[tuple[EffectiveGroup, GroupRun]],
     owner: str,
     observer: Observer,
-    sessions: Callable[[], Any],
+    sessions: Callable[[], Sessions],
 ) -> list[tuple[Engine, list[GroupRun]]]:
     """Return an engine for each kind that groups ask for, with those groups. Only Spark's engine loads Spark."""
     engines: list[tuple[Engine, list[GroupRun]]] = []
@@ -102,7 +106,7 @@ def _initial(settings: EffectiveGroup, source: EventSource, tracker: ProgressTra
     return initial_position(settings.fetch.initial_position, source)
 
 
-def _preparation(blueprint: Blueprint, group: str, container: Any) -> Callable[[], None]:
+def _preparation(blueprint: Blueprint, group: str, container: ApplicationContainer) -> Callable[[], None]:
     discovered = blueprint.discover()
     starts = [start for start in discovered.starts if start.group == group]
 

@@ -1,4 +1,4 @@
-"""The parts of a processor that is made by hand, put together from what it is given."""
+"""The parts of a group, put together: for the container, and for a processor that is made by hand."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from opencqrs_py.model.handler import Handler, Interceptor, Upcaster
-from opencqrs_py.processing.binding import bind
+from opencqrs_py.processing.binding import BoundHandler, bind
 from opencqrs_py.processing.clocks import SystemClock
 from opencqrs_py.processing.definitions import interceptors_in_order, upcasters_of
 from opencqrs_py.processing.dispatch import Dispatcher
@@ -29,8 +29,6 @@ from opencqrs_py.processing.sequencing import (
 )
 from opencqrs_py.processing.supervision import NO_OBSERVER, Observer
 from opencqrs_py.processing.upcasting import Upcasters
-
-__all__ = ["ProcessorOptions", "make_processing"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +75,29 @@ class ProcessorOptions:
             raise ValueError(msg)
 
 
+def make_dispatcher(
+    handlers: Sequence[BoundHandler],
+    types: EventTypes,
+    reading: Reading,
+    interceptors: Interceptors,
+    sequencing: Sequencing,
+) -> Dispatcher:
+    """Return what calls a group's handlers.
+
+    A sequence resolver that sees decoded objects learns from it what the group handles, and decides for it which of
+    the events that a stored one becomes are for a partition.
+
+    Raises:
+        HandlerSignatureError: If a handler cannot be called with the events that it asks for.
+        AssemblyError: OCQ-514, if the sequence resolver does not take what the group handles.
+    """
+    if not isinstance(sequencing, SequencingByObject):
+        return Dispatcher(handlers, types, reading, interceptors)
+    dispatcher = Dispatcher(handlers, types, reading, interceptors, sequencing.belongs)
+    sequencing.serve((dispatcher.wanted_types or frozenset()) - reading.upcast_types, dispatcher.handles)
+    return dispatcher
+
+
 def make_processing(
     group: str,
     handlers: Sequence[Handler],
@@ -99,15 +120,8 @@ def make_processing(
     reading = Reading(Upcasters(upcasters_of(options.upcasters), injector), enveloped=options.enveloped)
     types = EventTypes(options.event_classes, options.event_types, options.type_resolver)
     sequencing = _sequencing(sequence_resolver, _checked(partition_resolver), types, reading, options)
-    dispatcher = Dispatcher(
-        [bind(handler, injector) for handler in handlers],
-        types,
-        reading,
-        Interceptors(interceptors_in_order(options.interceptors, group), injector),
-        sequencing.belongs if isinstance(sequencing, SequencingByObject) else None,
-    )
-    if isinstance(sequencing, SequencingByObject):
-        sequencing.serve((dispatcher.wanted_types or frozenset()) - reading.upcast_types, dispatcher.handles)
+    interceptors = Interceptors(interceptors_in_order(options.interceptors, group), injector)
+    dispatcher = make_dispatcher([bind(each, injector) for each in handlers], types, reading, interceptors, sequencing)
     return GroupProcessing(
         group,
         reader,

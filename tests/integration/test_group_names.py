@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import create_engine, text
 
 from opencqrs_py import Application
-from opencqrs_py.assembly.blueprint import GroupRecipe
+from opencqrs_py.assembly.container import GroupRecipe
 from opencqrs_py.errors import AssemblyError
 from opencqrs_py.model.cloudevents import parse_event
 
