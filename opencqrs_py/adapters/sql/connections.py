@@ -71,7 +71,7 @@ def as_sqlalchemy(dialect: SqlAlchemyDialect, error: Exception, statement: str |
         connection: The driver's connection; ``None`` if it could not be opened.
     """
     raised = cast("Any", error)
-    cut = connection is None or dialect.is_disconnect(raised, connection, None)
+    cut = dialect.is_disconnect(raised, connection, None)
     base: Any = dialect.loaded_dbapi.Error
     wrapped = DBAPIError.instance(statement, None, raised, base, connection_invalidated=cut, dialect=dialect)
     return cast("DBAPIError", wrapped)

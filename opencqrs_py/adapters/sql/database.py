@@ -265,8 +265,8 @@ class Database:
     def _fetching(self) -> Fetching | None:
         """Reads on the driver's connections, where they are ours and any thread may use them."""
         engine = self._reading_engine
-        plain = self.dialect.plain_reads and not self._of_others and isinstance(engine.pool, QueuePool)
-        return Fetching(engine, self._reached) if plain else None
+        shared = not self._of_others and isinstance(engine.pool, QueuePool)
+        return Fetching(engine, self._reached) if shared else None
 
     def _reached(self, reach: Callable[[], T]) -> T:
         try:
@@ -308,7 +308,6 @@ def _dialect_of(url: URL, label: str) -> Dialect:
     dialect = dialect_named(name)
     if dialect is None:
         raise EventStoreError("OCQ-302", f"databases of the kind '{name}' are not supported", label, _KINDS)
-    dialect.check_url(url)
     return dialect
 
 

@@ -110,7 +110,6 @@ class Dialect(ABC):
     row_lock: ClassVar[str] = "SELECT 1 FROM {} {} FOR UPDATE"
     # Whether no statement shows an event that was appended after one that it does not show.
     ordered_reads: ClassVar[bool] = False
-    plain_reads: ClassVar[bool] = True  # whether short reads may go past SQLAlchemy, on kept connections of the driver
     replaceable_methods: ClassVar[bool] = True  # whether methods of the driver's connections can be replaced
     exact: ClassVar[str] = "{} COLLATE BINARY"  # compares a text character by character
     # Whether it shows up to where nothing will be added to a table that others fill.
@@ -120,9 +119,6 @@ class Dialect(ABC):
     fix_unreachable: ClassVar[str] = f"start it, or fix {URL_SETTINGS}"  # what to do when it cannot be reached
 
     # Connections
-
-    def check_url(self, url: URL) -> None:
-        """Raise OCQ-301 for a URL that cannot be meant."""
 
     def driver_url(self, url: URL) -> URL:
         """Return the URL as SQLAlchemy takes it."""

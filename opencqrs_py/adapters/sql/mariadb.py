@@ -108,7 +108,6 @@ class MariaDbDialect(Dialect):
     search_hint = " FORCE INDEX ({})"
     row_lock = "UPDATE {} SET connection_id = CONNECTION_ID() {}"
     # ``ordered_reads`` is false: what a statement sees is decided transaction by transaction, while others commit.
-    plain_reads = False
 
     @override
     def driver_url(self, url: URL) -> URL:
