@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from opencqrs_py.model.event import Event, Metadata
     from opencqrs_py.model.handler import Invocation
     from opencqrs_py.model.upcast import Upcast
-    from opencqrs_py.processing.backoff import ExponentialBackOff, FixedBackOff, NoRetry
     from opencqrs_py.processing.decorators import (
         around_event,
         around_handler,
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
         upcaster,
     )
     from opencqrs_py.processing.definitions import EventHandlerDefinition
+    from opencqrs_py.processing.recovery import ExponentialBackOff, FixedBackOff, NoRetry
     from opencqrs_py.processing.sequencing import (
         NoSequence,
         PartitionKeyResolver,
@@ -86,13 +86,13 @@ _HOMES = {
     "Event": "model.event",
     "EventHandlerDefinition": "processing.definitions",
     "EventHandlingProcessor": "engines.processor",
-    "ExponentialBackOff": "processing.backoff",
-    "FixedBackOff": "processing.backoff",
+    "ExponentialBackOff": "processing.recovery",
+    "FixedBackOff": "processing.recovery",
     "InMemoryEventStore": "adapters.memory",
     "InMemoryProgressTracker": "adapters.memory",
     "Invocation": "model.handler",
     "Metadata": "model.event",
-    "NoRetry": "processing.backoff",
+    "NoRetry": "processing.recovery",
     "NoSequence": "processing.sequencing",
     "NonTransientError": "errors",
     "Observer": "processing.supervision",

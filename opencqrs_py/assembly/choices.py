@@ -12,10 +12,9 @@ from opencqrs_py.assembly.databases import DatabaseChoice, DatabaseRule
 from opencqrs_py.assembly.injection import ContainerInjector
 from opencqrs_py.config import EffectiveGroup, RetryPolicy, Tracking
 from opencqrs_py.errors import AssemblyError
-from opencqrs_py.processing.backoff import ExponentialBackOff, FixedBackOff, NoRetry
 from opencqrs_py.processing.ports import BackOff, ProgressTracker, Transactions
-from opencqrs_py.processing.roles import Kind
-from opencqrs_py.processing.signatures import Signature
+from opencqrs_py.processing.recovery import ExponentialBackOff, FixedBackOff, NoRetry
+from opencqrs_py.processing.signatures import Kind, Signature
 
 __all__ = [
     "back_off_for",

@@ -8,8 +8,8 @@ from typing import Any
 from opencqrs_py.assembly.members import inner_function, marks_of, standing_for
 from opencqrs_py.errors import HandlerSignatureError
 from opencqrs_py.model.handler import HANDLER_ATTRIBUTE, HandlerMark
+from opencqrs_py.processing.decorators import register_of
 from opencqrs_py.processing.definitions import place_of
-from opencqrs_py.processing.registration import register_of
 
 __all__ = ["Method", "decorated_in", "methods_of"]
 

@@ -11,8 +11,7 @@ from types import ModuleType
 
 from opencqrs_py.assembly.conditions import raise_together
 from opencqrs_py.errors import AssemblyError, ExplainedError
-from opencqrs_py.processing.error_text import message_of, one_line, type_name
-from opencqrs_py.processing.interrupts import raise_interrupt
+from opencqrs_py.processing.exceptions import message_of, one_line, raise_interrupt, type_name
 
 __all__ = ["import_modules"]
 

@@ -15,8 +15,7 @@ from typing_extensions import is_protocol
 
 from opencqrs_py.errors import AssemblyError, ProjectCodeError
 from opencqrs_py.model.naming import listed, nearest
-from opencqrs_py.processing.error_text import one_line
-from opencqrs_py.processing.interrupts import raise_interrupt
+from opencqrs_py.processing.exceptions import one_line, raise_interrupt
 
 __all__ = ["ContainerInjector"]
 

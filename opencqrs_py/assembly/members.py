@@ -18,8 +18,8 @@ from opencqrs_py.model.handler import (
     UPCASTER_ATTRIBUTE,
     event_type_of,
 )
+from opencqrs_py.processing.decorators import Register, register_of
 from opencqrs_py.processing.definitions import place_of
-from opencqrs_py.processing.registration import Register, register_of
 
 __all__ = [
     "EVERYTHING",

@@ -14,7 +14,7 @@ from opencqrs_py.processing.event_types import EventTypes
 from opencqrs_py.processing.interception import Interceptors
 from opencqrs_py.processing.object_sequencing import sequencing_for
 from opencqrs_py.processing.ports import SequenceResolver
-from opencqrs_py.processing.reading import Reading
+from opencqrs_py.processing.reading import Reading, Upcasters
 from opencqrs_py.processing.sequencing import (
     NoSequence,
     PerDataField,
@@ -24,7 +24,6 @@ from opencqrs_py.processing.sequencing import (
     Sequencing,
     SequencingByEvent,
 )
-from opencqrs_py.processing.upcasting import Upcasters
 
 __all__ = ["PLAIN", "EventsRule", "event_types_for", "events_rule", "interceptors_for", "reading_for", "sequencing_of"]
 

@@ -16,8 +16,7 @@ from opencqrs_py.errors import AssemblyError, ExplainedError, OnStartError
 from opencqrs_py.model.naming import canonical
 from opencqrs_py.model.partition import Partition, layout
 from opencqrs_py.processing.binding import run_on_start
-from opencqrs_py.processing.error_text import message_of, type_name
-from opencqrs_py.processing.interrupts import raise_interrupt
+from opencqrs_py.processing.exceptions import message_of, raise_interrupt, type_name
 from opencqrs_py.processing.ports import EventSource, ProgressTracker
 from opencqrs_py.processing.recovery import OnExhausted
 from opencqrs_py.processing.supervision import Observer

@@ -14,7 +14,7 @@ from opencqrs_py.cli.options import ProjectOptions, format_option, project_optio
 from opencqrs_py.cli.output import clean, print_json, stdout
 from opencqrs_py.errors import ExplainedError, OpenCqrsError
 from opencqrs_py.model.masking import scrubbed
-from opencqrs_py.processing.error_text import one_line
+from opencqrs_py.processing.exceptions import one_line
 
 __all__ = ["doctor_command"]
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from opencqrs_py.processing.recovery import Action
-from opencqrs_py.processing.supervision import Notice
-from opencqrs_py.processing.wording import in_words, line_of
+from opencqrs_py.processing.supervision import Notice, in_words, line_of
 
 __all__ = ["in_words", "notice_lines"]
 

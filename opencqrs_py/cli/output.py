@@ -48,7 +48,7 @@ def print_line(text: str, style: str = "dim") -> None:
 
 def explain(error: OpenCqrsError) -> None:
     """Print an error for the person who has to fix it, with their own frames if it came out of their code."""
-    from opencqrs_py.processing.tracebacks import own_frames  # noqa: PLC0415 only when something went wrong
+    from opencqrs_py.processing.exceptions import own_frames  # noqa: PLC0415 only when something went wrong
 
     console = stderr()
     console.print(clean(scrubbed(str(error))), style="red", markup=False, highlight=False, soft_wrap=True)

@@ -14,7 +14,7 @@ from opencqrs_py.cli.output import print_json, print_line, stderr
 from opencqrs_py.cli.signals import INTERRUPTED, signals
 from opencqrs_py.cli.status import group_rows, print_groups
 from opencqrs_py.errors import ExplainedError
-from opencqrs_py.processing.error_text import one_line
+from opencqrs_py.processing.exceptions import one_line
 
 if TYPE_CHECKING:
     from opencqrs_py.assembly.application import Application, GroupStatus

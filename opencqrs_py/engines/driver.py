@@ -12,7 +12,7 @@ from opencqrs_py.errors import DatabaseFileError, EventStoreError, OtherLogError
 from opencqrs_py.model.outcome import Origin, Outcome
 from opencqrs_py.model.partition import Partition
 from opencqrs_py.model.progress import Cursor, PartitionStatus, ProcessorState
-from opencqrs_py.processing.error_text import one_line, trouble_of
+from opencqrs_py.processing.exceptions import one_line, trouble_of
 from opencqrs_py.processing.ports import Clock, EventSource
 from opencqrs_py.processing.recovery import Action
 from opencqrs_py.processing.supervision import (

@@ -7,7 +7,7 @@ from threading import Event as Signal
 
 from opencqrs_py.engines.driver import PartitionDriver
 from opencqrs_py.engines.watching import HeadWatcher
-from opencqrs_py.processing.interrupts import raise_interrupt
+from opencqrs_py.processing.exceptions import raise_interrupt
 
 _QUIET_SECONDS = 0.05  # without a new event, after which progress over events of others is stored
 _UNSTORED_SECONDS = 1.0  # longest time that it is not, however many events come

@@ -7,17 +7,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from opencqrs_py.model.handler import Handler, Interceptor, Upcaster
-from opencqrs_py.processing.binding import BoundHandler, bind
+from opencqrs_py.processing.binding import BoundHandler, NothingProvided, bind
 from opencqrs_py.processing.clocks import SystemClock
 from opencqrs_py.processing.definitions import interceptors_in_order, upcasters_of
 from opencqrs_py.processing.dispatch import Dispatcher
 from opencqrs_py.processing.event_types import EventTypes, TypeResolver
 from opencqrs_py.processing.group import GroupProcessing
-from opencqrs_py.processing.injectors import NothingProvided
 from opencqrs_py.processing.interception import Interceptors
 from opencqrs_py.processing.object_sequencing import SequencingByObject, sequencing_for
 from opencqrs_py.processing.ports import Clock, EventSource, Injector, ProgressTracker
-from opencqrs_py.processing.reading import Reading
+from opencqrs_py.processing.reading import Reading, Upcasters
 from opencqrs_py.processing.recovery import OnExhausted
 from opencqrs_py.processing.sequencing import (
     PartitionOf,
@@ -28,7 +27,6 @@ from opencqrs_py.processing.sequencing import (
     SequencingByEvent,
 )
 from opencqrs_py.processing.supervision import NO_OBSERVER, Observer
-from opencqrs_py.processing.upcasting import Upcasters
 
 
 @dataclass(frozen=True, slots=True)

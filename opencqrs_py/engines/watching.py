@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from threading import Condition, Event, Thread
 
-from opencqrs_py.processing.interrupts import raise_interrupt
+from opencqrs_py.processing.exceptions import raise_interrupt
 from opencqrs_py.processing.ports import EventSource, Watch
 
 __all__ = ["HeadWatcher"]

@@ -10,8 +10,6 @@ from inspect import isawaitable
 from queue import SimpleQueue
 from typing import Any
 
-__all__ = ["finish"]
-
 _PATIENCE = 1.0  # seconds that an interrupted call on the other thread gets to end
 _LOOK = 0.1  # seconds between looks for an interrupt
 _of_thread = threading.local()

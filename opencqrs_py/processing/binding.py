@@ -9,14 +9,28 @@ from typing import Any
 from opencqrs_py.errors import AssemblyError, HandlerSignatureError, ProjectCodeError
 from opencqrs_py.model.handler import Handler
 from opencqrs_py.processing.awaiting import finish
-from opencqrs_py.processing.error_text import one_line
-from opencqrs_py.processing.interrupts import raise_interrupt
+from opencqrs_py.processing.exceptions import one_line, raise_interrupt
 from opencqrs_py.processing.ports import Injector
-from opencqrs_py.processing.roles import ON_START, Kind
-from opencqrs_py.processing.signatures import Argument, Signature, read_signature
+from opencqrs_py.processing.signatures import ON_START, Argument, Kind, Signature, read_signature
 from opencqrs_py.processing.work import Work
 
-__all__ = ["BoundHandler", "Call", "CallOfWork", "bind", "run_on_start", "with_arguments"]
+
+class NothingProvided:
+    """Provides nothing: handlers get only what belongs to the event and its transaction."""
+
+    def provides(self, wanted: object) -> bool:
+        """Say no."""
+        del wanted
+        return False
+
+    def provide(self, wanted: object) -> Any:
+        """Refuse, since nothing is provided.
+
+        Raises:
+            LookupError: Always.
+        """
+        raise LookupError(wanted)
+
 
 Call = Callable[..., Any]
 """``(decoded, event, raw, work)``; for a function that takes lists, each of the first three is a list.

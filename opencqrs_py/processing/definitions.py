@@ -19,18 +19,6 @@ from opencqrs_py.model.handler import (
 )
 from opencqrs_py.model.naming import canonical
 
-__all__ = [
-    "Definition",
-    "EventHandlerDefinition",
-    "in_order",
-    "interceptors_in_order",
-    "interceptors_on",
-    "order_of",
-    "place_of",
-    "upcaster_on",
-    "upcasters_of",
-]
-
 _LAST = float("inf")
 
 

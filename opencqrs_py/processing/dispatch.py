@@ -12,14 +12,12 @@ from opencqrs_py.model.partition import Partition
 from opencqrs_py.processing.awaiting import finish
 from opencqrs_py.processing.binding import BoundHandler
 from opencqrs_py.processing.event_types import EventTypes
+from opencqrs_py.processing.exceptions import raise_interrupt
 from opencqrs_py.processing.interception import Interceptors
-from opencqrs_py.processing.interrupts import raise_interrupt
 from opencqrs_py.processing.planning import Gathered, Plan, Planner, Run
 from opencqrs_py.processing.reading import Reading
-from opencqrs_py.processing.roles import Kind
+from opencqrs_py.processing.signatures import Kind
 from opencqrs_py.processing.work import Work
-
-__all__ = ["ChunkFailedError", "Dispatcher"]
 
 
 class ChunkFailedError(Exception):

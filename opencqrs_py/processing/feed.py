@@ -12,12 +12,9 @@ from opencqrs_py.model.event import Event
 from opencqrs_py.model.partition import Partition
 from opencqrs_py.model.rows import EventRows
 from opencqrs_py.model.selection import Selection, Slice
-from opencqrs_py.processing.interrupts import raise_interrupt
+from opencqrs_py.processing.exceptions import raise_interrupt
 from opencqrs_py.processing.ports import EventSource
 from opencqrs_py.processing.sequencing import Sequencing
-
-__all__ = ["Feed", "Stretch", "UnsequencedError"]
-
 
 Residues = Callable[[Event, int], Sequence[int]]
 

@@ -12,8 +12,6 @@ from opencqrs_py.processing.ports import Clock, EventSource, ProgressTracker
 from opencqrs_py.processing.processor import PartitionProcessor
 from opencqrs_py.processing.sequencing import Sequencing
 
-__all__ = ["GroupProcessing"]
-
 CHUNK = 1_000
 _STRETCHES_KEPT = 4  # of the log, for partitions that lag a little behind others
 _LEAST_READ = 1_000  # events fetched at once, even when each is committed alone

@@ -9,19 +9,14 @@ from opencqrs_py.errors import AssemblyError, ExplainedError, ProjectCodeError
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.partition import Partition, residue_of
 from opencqrs_py.model.selection import ATTRIBUTES
-from opencqrs_py.processing.binding import with_arguments
+from opencqrs_py.processing.binding import NothingProvided, with_arguments
 from opencqrs_py.processing.decoding import decoder_for
-from opencqrs_py.processing.error_text import message_of, type_name
 from opencqrs_py.processing.event_types import EventTypes
-from opencqrs_py.processing.injectors import NothingProvided
-from opencqrs_py.processing.interrupts import raise_interrupt
+from opencqrs_py.processing.exceptions import message_of, raise_interrupt, type_name
 from opencqrs_py.processing.reading import Reading
-from opencqrs_py.processing.roles import RESOLVER, Kind
 from opencqrs_py.processing.sequence_ids import check_plain, checked_ids
 from opencqrs_py.processing.sequencing import PartitionOf, Sequencing, SequencingByEvent
-from opencqrs_py.processing.signatures import Signature, read_signature
-
-__all__ = ["SequencingByObject", "sequencing_for"]
+from opencqrs_py.processing.signatures import RESOLVER, Kind, Signature, read_signature
 
 
 def sequencing_for(

@@ -20,14 +20,11 @@ from opencqrs_py.processing.decoding import (
     decoder_for,
     quick_decoder_for,
 )
-from opencqrs_py.processing.event_types import ANYTHING, EventTypes, is_a, may_yield, plain
+from opencqrs_py.processing.event_types import ANYTHING, EventTypes, immutable, is_a, may_yield, plain
+from opencqrs_py.processing.exceptions import raise_interrupt
 from opencqrs_py.processing.interception import Interceptors
-from opencqrs_py.processing.interrupts import raise_interrupt
-from opencqrs_py.processing.roles import Kind
-from opencqrs_py.processing.sharing import immutable
+from opencqrs_py.processing.signatures import Kind
 from opencqrs_py.processing.work import Work
-
-__all__ = ["Gathered", "Plan", "Planner", "Run"]
 
 
 @dataclass(slots=True)

@@ -14,21 +14,6 @@ from opencqrs_py.model.partition import Partition
 from opencqrs_py.model.progress import Cursor, PartitionStatus, Skip
 from opencqrs_py.model.selection import Selection, Slice
 
-__all__ = [
-    "BackOff",
-    "Clock",
-    "EventSource",
-    "EventStore",
-    "Injector",
-    "Lock",
-    "LockRegistry",
-    "ProgressTracker",
-    "SequenceResolver",
-    "Transactions",
-    "UnitOfWork",
-    "Watch",
-]
-
 
 class Clock(Protocol):
     """Time. Real in production, moved by hand in tests."""

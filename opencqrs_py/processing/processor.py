@@ -22,16 +22,17 @@ from opencqrs_py.model.partition import Partition
 from opencqrs_py.model.progress import Cursor, Skip
 from opencqrs_py.processing.clocks import SystemClock
 from opencqrs_py.processing.dispatch import ChunkFailedError, Dispatcher
-from opencqrs_py.processing.error_text import label_text, placed_error_text, trouble_of
-from opencqrs_py.processing.exception_groups import leaves
+from opencqrs_py.processing.exceptions import (
+    label_text,
+    leaves,
+    own_frames,
+    placed_error_text,
+    raise_interrupt,
+    trouble_of,
+)
 from opencqrs_py.processing.feed import Feed, UnsequencedError
-from opencqrs_py.processing.interrupts import raise_interrupt
 from opencqrs_py.processing.ports import Clock, ProgressTracker, UnitOfWork
-from opencqrs_py.processing.tracebacks import own_frames
 from opencqrs_py.processing.work import Work
-
-__all__ = ["PartitionProcessor"]
-
 
 _DECISIVE = (Origin.FENCED, Origin.OUTAGE, Origin.FRAMEWORK, Origin.EVENT, Origin.HANDLER)
 

@@ -1,14 +1,172 @@
-"""Reading: from a stored event to the events that handlers see."""
+"""Reading: from a stored event to the events that handlers see, out of its envelope and upcast."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
+from opencqrs_py.errors import EventFormatError, HandlerSignatureError, ProjectCodeError
 from opencqrs_py.model.event import Event
-from opencqrs_py.processing.envelope import unwrapped
-from opencqrs_py.processing.upcasting import Upcasters
+from opencqrs_py.model.handler import Upcaster
+from opencqrs_py.model.json_text import write_json, write_parsed
+from opencqrs_py.model.upcast import Upcast
+from opencqrs_py.processing.awaiting import finish
+from opencqrs_py.processing.binding import Call, with_arguments
+from opencqrs_py.processing.decoding import Decoder, decoder_for
+from opencqrs_py.processing.event_types import plain
+from opencqrs_py.processing.exceptions import message_of, raise_interrupt, type_name
+from opencqrs_py.processing.ports import Injector
+from opencqrs_py.processing.signatures import UPCASTER, read_signature
 
-__all__ = ["Reading"]
+_ENVELOPE_FIX = 'set events.format: plain if the log is not written by OpenCQRS; else fix the event: {"payload": {...}}'
+
+
+def unwrapped(event: Event) -> Event:
+    """Return the event with the envelope's payload as its data and the envelope's metadata as its metadata.
+
+    No metadata is an empty mapping. The extension attributes of the CloudEvent are those of the raw event.
+
+    Raises:
+        EventFormatError: OCQ-215, if the data are no envelope.
+
+    Source:
+        OpenCQRS data envelope; decision K14.
+    """
+    data = event.data
+    if not isinstance(data, dict) or data.get("payload") is None:
+        raise EventFormatError("OCQ-215", "the event's data are no envelope with a payload", event.label, _ENVELOPE_FIX)
+    metadata = data.get("metadata")
+    if metadata is not None and not isinstance(metadata, dict):
+        what = f"the envelope's metadata are {type(metadata).__name__}, not a JSON object"
+        raise EventFormatError("OCQ-215", what, event.label, _ENVELOPE_FIX)
+    extensions = write_parsed(metadata) if metadata else None
+    return event._replace(payload=write_parsed(data["payload"]), extensions=extensions)
+
+
+_END = object()
+_METADATA_FIX = "give Upcast(type, data, metadata) a dict, {} for none, or leave metadata out to keep them"
+_UPCAST_FIX = 'return Upcast("library.book-lent.v2", data), a list of them, or None to drop the event'
+
+
+class Upcasters:
+    """Chains of upcasters: what one of them makes is given to the next, until none takes it.
+
+    Args:
+        upcasters: At most one for each type; their order does not matter.
+        injector: Provides what they ask for besides the event.
+
+    Raises:
+        HandlerSignatureError: OCQ-220, if two take the same type, naming both; OCQ-201 to OCQ-205 for a signature,
+            which has one event class at most.
+
+    Source:
+        OpenCQRS upcasting, with a guard against cycles.
+    """
+
+    def __init__(self, upcasters: Iterable[Upcaster], injector: Injector) -> None:
+        self._by_type: dict[str, _Bound] = {}
+        for upcaster in upcasters:
+            bound = _Bound(upcaster, injector)
+            for name in upcaster.types:
+                if name in self._by_type:
+                    what = f"two upcasters take events of type '{name}'"
+                    where = f"{self._by_type[name].place} and {upcaster.place}"
+                    raise HandlerSignatureError("OCQ-220", what, where, "leave one of them")
+                self._by_type[name] = bound
+
+    @property
+    def types(self) -> frozenset[str]:
+        """The event types that are upcast."""
+        return frozenset(self._by_type)
+
+    def upcast(self, event: Event) -> Sequence[Event]:
+        """Return what becomes of an event: none, one or several, in the order in which upcasters gave them.
+
+        All of them have the event's id, position and other attributes; only type, data and, if an upcaster gives them,
+        metadata change.
+
+        Raises:
+            EventFormatError: OCQ-221, if an upcaster returns something else than ``Upcast``, or what JSON cannot hold,
+                such as infinity; OCQ-222, if upcasters lead back to a type that they came from; OCQ-223, if one
+                raises; OCQ-210 or OCQ-211, if the data do not fit what it asks for.
+        """
+        return tuple(self._chain(event, ()))
+
+    def _chain(self, event: Event, way: tuple[str, ...]) -> Iterator[Event]:
+        bound = self._by_type.get(event.type)
+        if bound is None:
+            yield event
+            return
+        if event.type in way:
+            circle = " → ".join((*way[way.index(event.type) :], event.type))
+            places = ", ".join(dict.fromkeys(self._by_type[name].place for name in way))
+            fix = "let the upcasters lead to a type that none of them takes"
+            raise EventFormatError("OCQ-222", f"upcasters lead in a circle ({circle})", places, fix)
+        for result in bound.upcast(event):
+            yield from self._chain(result, (*way, event.type))
+
+
+class _Bound:
+    """An upcaster whose arguments are known."""
+
+    def __init__(self, upcaster: Upcaster, injector: Injector) -> None:
+        self.place = upcaster.place
+        signature = read_signature(upcaster.call, upcaster.place, injector, UPCASTER)
+        self._call: Call = with_arguments(upcaster.call, signature, injector, upcaster.place)
+        wanted = [plain(cls) for cls in signature.event_classes]
+        if len(wanted) > 1:
+            what = "an upcaster takes events of one class, but asks for any of several"
+            raise HandlerSignatureError("OCQ-203", what, upcaster.place, "take dict, or write one for each class")
+        self._decode: Decoder | None = decoder_for(wanted[0]) if wanted else None
+
+    def upcast(self, event: Event) -> list[Event]:
+        """Return what becomes of an event; each result is taken over before the upcaster makes the next one."""
+        decoded = self._decode(event) if self._decode is not None else None
+        results = self._guarded(event, lambda: iter(_several(finish(self._call(decoded, event, event, None)))))
+        changed = []
+        while (result := self._guarded(event, lambda: next(results, _END))) is not _END:
+            changed.append(self._changed(event, result))
+        return changed
+
+    def _guarded(self, event: Event, step: Callable[[], Any]) -> Any:
+        try:
+            return step()
+        except ProjectCodeError:  # a provider: the upcaster was not called
+            raise
+        except BaseException as error:
+            raise_interrupt(error)
+            what = f"upcaster {self.place} raised {type_name(error)}: {message_of(error)}"
+            raise EventFormatError("OCQ-223", what, event.label, "fix the upcaster") from error
+
+    def _changed(self, event: Event, result: Any) -> Event:
+        if not isinstance(result, Upcast) or not isinstance(result.type, str):
+            what = f"upcaster {self.place} returned {type(result).__name__} instead of an Upcast"
+            raise EventFormatError("OCQ-221", what, event.label, _UPCAST_FIX)
+        payload = None if result.data is None else self._written(result.data, "data", event)
+        if result.metadata is None:
+            return event._replace(type=result.type, payload=payload)
+        given: object = result.metadata
+        if not isinstance(given, Mapping):
+            what = f"upcaster {self.place} returned a {type(given).__name__} as metadata"
+            raise EventFormatError("OCQ-221", what, event.label, _METADATA_FIX)
+        metadata = dict(given)
+        extensions = self._written(metadata, "metadata", event) if metadata else None
+        return event._replace(type=result.type, payload=payload, extensions=extensions)
+
+    def _written(self, value: Any, name: str, event: Event) -> str:
+        try:
+            return write_json(value)
+        except (TypeError, ValueError) as error:
+            what = f"upcaster {self.place} returned {name} that cannot become JSON ({error})"
+            raise EventFormatError("OCQ-221", what, event.label, _UPCAST_FIX) from error
+
+
+def _several(results: Any) -> Iterable[Any]:
+    if results is None:
+        return ()
+    if isinstance(results, Upcast | Mapping | str) or not isinstance(results, Iterable):
+        return (results,)
+    return results
 
 
 class Reading:

@@ -10,8 +10,6 @@ from typing import Any, NoReturn
 from opencqrs_py.errors import HandlerSignatureError, ProjectCodeError
 from opencqrs_py.model.event import Event
 
-__all__ = ["check_plain", "checked_ids", "fields_looked_at"]
-
 _FIELDS = {name: name for name in Event._fields} | {"data": "payload", "metadata": "extensions", "timestamp": "time"}
 _EVERYTHING = frozenset(Event._fields)
 _FIRST, _EVERY = 8, 1_024  # asks that are made twice: the first ones, then each so many

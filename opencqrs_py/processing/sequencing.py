@@ -13,20 +13,6 @@ from opencqrs_py.model.partition import residue_of
 from opencqrs_py.processing.ports import SequenceResolver
 from opencqrs_py.processing.sequence_ids import checked_ids, fields_looked_at
 
-__all__ = [
-    "NoSequence",
-    "PartitionKeyResolver",
-    "PartitionOf",
-    "PartitionResolver",
-    "PerDataField",
-    "PerMetadataKey",
-    "PerSubject",
-    "PerSubjectLevel",
-    "Sequencing",
-    "SequencingByEvent",
-    "cut_subject",
-]
-
 PartitionOf = Callable[[str, int], int]
 """``(sequence id, modulus)`` to the residue of the partition."""
 

@@ -1,4 +1,7 @@
-"""Supervision of one partition: its state, its trouble, and when it may go on. Both engines act on what this says."""
+"""Supervision of one partition: its state, its trouble, when it continues, and what is said of it.
+
+Both engines act on what this says.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +13,8 @@ from itertools import islice
 from opencqrs_py.model.outcome import Origin, Outcome, Trouble
 from opencqrs_py.model.partition import Partition
 from opencqrs_py.model.progress import Cursor, Failure, PartitionStatus, ProcessorState
-from opencqrs_py.processing.backoff import ExponentialBackOff
 from opencqrs_py.processing.ports import BackOff, Clock
-from opencqrs_py.processing.recovery import Action, OnExhausted, action_for
-
-__all__ = ["NO_OBSERVER", "OUTAGE_BACK_OFF", "Notice", "Observer", "SupervisedPartition"]
+from opencqrs_py.processing.recovery import Action, ExponentialBackOff, OnExhausted, action_for
 
 # Back-offs of our own, in seconds: while the store or database is away, and after a partition failed (K8).
 OUTAGE_BACK_OFF = ExponentialBackOff(initial=0.5, multiplier=2, maximum=30)
@@ -304,3 +304,34 @@ def _position(trouble: Trouble) -> int:
         msg = f"{trouble.origin} errors name the event in hand"
         raise ValueError(msg)
     return trouble.position
+
+
+_NEXT = {
+    Action.RETRY: "retry in {wait}",
+    Action.SKIP: "attempts used up: the event is skipped",
+    Action.STOP: "the partition has failed; next attempt in {wait}, or at the next start",
+    Action.WAIT: "no attempt is used; next look in {wait}",
+    Action.LEAVE: "this process leaves the partition alone",
+}
+
+
+def line_of(notice: Notice) -> str:
+    """Return the line that tells of a notice."""
+    head = f"[{notice.group} {notice.partition}]"
+    trouble = notice.trouble
+    if trouble is None:
+        return f"{head} recovered"
+    if notice.action is None:
+        return f"{head} a call after the commit raised {trouble}; nothing is repeated"
+    what = f"{trouble.event} failed on attempt {notice.attempt}" if notice.attempt else "could not go on"
+    what += f" at {trouble.event}" if trouble.event and not notice.attempt else ""
+    return f"{head} {what} ({trouble}); {_NEXT[notice.action].format(wait=in_words(notice.wait))}"
+
+
+def in_words(seconds: float) -> str:
+    """Return a duration for people: ``4.5 s``, ``2 min 5 s``, ``1 h 20 min``."""
+    if seconds < 60:
+        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"

@@ -11,10 +11,8 @@ from opencqrs_py.model.context import ProcessingContext
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.partition import Partition
 from opencqrs_py.processing.awaiting import finish
-from opencqrs_py.processing.interrupts import raise_interrupt
+from opencqrs_py.processing.exceptions import raise_interrupt
 from opencqrs_py.processing.ports import UnitOfWork
-
-__all__ = ["AfterCommit", "Work"]
 
 
 class AfterCommit:

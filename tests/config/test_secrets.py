@@ -14,7 +14,7 @@ from opencqrs_py.cli.main import main
 from opencqrs_py.config import Settings
 from opencqrs_py.errors import EventStoreError
 from opencqrs_py.model.masking import forget, scrubbed
-from opencqrs_py.processing.error_text import MOST_MESSAGE, message_of, plain_text
+from opencqrs_py.processing.exceptions import MOST_MESSAGE, message_of, plain_text
 
 YAML = """
     dbpw: ${DB_PASSWORD}

@@ -30,12 +30,11 @@ from opencqrs_py.model import (
     ProcessorState,
     layout,
 )
-from opencqrs_py.processing.backoff import FixedBackOff, NoRetry
 from opencqrs_py.processing.binding import bind
 from opencqrs_py.processing.dispatch import Dispatcher
 from opencqrs_py.processing.group import GroupProcessing
 from opencqrs_py.processing.ports import BackOff
-from opencqrs_py.processing.recovery import Action, OnExhausted
+from opencqrs_py.processing.recovery import Action, FixedBackOff, NoRetry, OnExhausted
 from opencqrs_py.processing.sequencing import PerSubject, SequencingByEvent
 from opencqrs_py.processing.supervision import Notice, Observer
 

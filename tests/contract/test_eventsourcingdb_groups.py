@@ -16,11 +16,10 @@ from opencqrs_py.adapters.sql import Database, SqlProgressTracker
 from opencqrs_py.engines.runs import GroupRun
 from opencqrs_py.engines.thread import ThreadEngine
 from opencqrs_py.model import Handler, HandlerMark, Origin, Outcome, Partition, layout
-from opencqrs_py.processing.backoff import FixedBackOff
 from opencqrs_py.processing.binding import bind
 from opencqrs_py.processing.dispatch import Dispatcher
 from opencqrs_py.processing.group import GroupProcessing
-from opencqrs_py.processing.recovery import OnExhausted
+from opencqrs_py.processing.recovery import FixedBackOff, OnExhausted
 from opencqrs_py.processing.sequencing import PerSubject, SequencingByEvent
 from opencqrs_py.processing.supervision import Notice, Observer
 from opencqrs_py.testing.eventsourcingdb import EventSourcingDbStandIn, Fault, Then

@@ -10,7 +10,7 @@ from harness.arena import Arena
 from harness.lanes import all_combinations, as_parameters, quick_lane
 
 from opencqrs_py.processing import supervision
-from opencqrs_py.processing.backoff import ExponentialBackOff
+from opencqrs_py.processing.recovery import ExponentialBackOff
 
 
 @pytest.fixture(scope="session")

@@ -29,8 +29,7 @@ from opencqrs_py.adapters.sql import Database
 from opencqrs_py.engines.spark.session import Sessions, SessionSettings
 from opencqrs_py.model import PartitionStatus
 from opencqrs_py.processing.recovery import Action, OnExhausted
-from opencqrs_py.processing.supervision import Notice
-from opencqrs_py.processing.wording import line_of
+from opencqrs_py.processing.supervision import Notice, line_of
 from opencqrs_py.testing import FakeClock
 
 PARTITIONS = 3

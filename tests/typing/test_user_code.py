@@ -14,8 +14,7 @@ from opencqrs_py.assembly.importing import import_modules
 from opencqrs_py.processing.binding import bind
 from opencqrs_py.processing.dispatch import Dispatcher
 from opencqrs_py.processing.interception import Interceptors
-from opencqrs_py.processing.reading import Reading
-from opencqrs_py.processing.upcasting import Upcasters
+from opencqrs_py.processing.reading import Reading, Upcasters
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]

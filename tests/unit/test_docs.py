@@ -27,7 +27,7 @@ from opencqrs_py.cli.status import group_rows
 from opencqrs_py.config import load
 from opencqrs_py.model.partition import Partition
 from opencqrs_py.model.progress import PartitionStatus, ProcessorState
-from opencqrs_py.processing.backoff import ExponentialBackOff
+from opencqrs_py.processing.recovery import ExponentialBackOff
 from opencqrs_py.processing.supervision import FAILURE_BACK_OFF, OUTAGE_BACK_OFF
 
 ROOT = Path(__file__).parents[2]

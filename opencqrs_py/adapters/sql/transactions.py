@@ -21,7 +21,7 @@ from typing_extensions import override
 from opencqrs_py.adapters.sql.connections import Statement, as_sqlalchemy, send
 from opencqrs_py.adapters.sql.dialect import Dialect, Values, is_outage
 from opencqrs_py.errors import OpenCqrsError, TransactionEndedError
-from opencqrs_py.processing.error_text import one_line
+from opencqrs_py.processing.exceptions import one_line
 from opencqrs_py.processing.ports import Transactions, UnitOfWork
 
 if TYPE_CHECKING:

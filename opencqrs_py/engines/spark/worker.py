@@ -18,10 +18,8 @@ from opencqrs_py.engines.runs import Recipe
 from opencqrs_py.engines.spark.kept_recipes import KeptRecipe
 from opencqrs_py.engines.spark.orders import Order, Report, read_order, write_report
 from opencqrs_py.model.outcome import Origin, Outcome
-from opencqrs_py.processing.error_text import trouble_of
+from opencqrs_py.processing.exceptions import own_frames, raise_interrupt, trouble_of
 from opencqrs_py.processing.group import GroupProcessing
-from opencqrs_py.processing.interrupts import raise_interrupt
-from opencqrs_py.processing.tracebacks import own_frames
 
 __all__ = ["OrderHandler", "carry_out", "python_of_workers"]
 

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from opencqrs_py.processing.backoff import ExponentialBackOff, FixedBackOff, NoRetry
 from opencqrs_py.processing.ports import BackOff
+from opencqrs_py.processing.recovery import ExponentialBackOff, FixedBackOff, NoRetry
 
 # The first twelve answers in milliseconds; a shorter list ends there.
 SERIES: list[tuple[str, BackOff, list[int]]] = [

@@ -13,13 +13,11 @@ from pydantic import BaseModel, Field, TypeAdapter, model_validator
 from opencqrs_py import Event, Upcast, event_type
 from opencqrs_py.errors import HandlerSignatureError
 from opencqrs_py.model import Handler, HandlerMark, Partition, Upcaster
-from opencqrs_py.processing.binding import bind
+from opencqrs_py.processing.binding import NothingProvided, bind
 from opencqrs_py.processing.decoding import yields_others
 from opencqrs_py.processing.dispatch import Dispatcher
 from opencqrs_py.processing.event_types import EventTypes
-from opencqrs_py.processing.injectors import NothingProvided
-from opencqrs_py.processing.reading import Reading
-from opencqrs_py.processing.upcasting import Upcasters
+from opencqrs_py.processing.reading import Reading, Upcasters
 from opencqrs_py.processing.work import Work
 
 

@@ -10,14 +10,13 @@ import pytest
 from opencqrs_py import Event, Upcast, around_event, around_handler, event_handling, upcaster
 from opencqrs_py.errors import HandlerSignatureError
 from opencqrs_py.model import AroundMark, Handler, HandlerMark, Interceptor, Surrounded, Upcaster
-from opencqrs_py.processing.binding import bind
+from opencqrs_py.processing.binding import NothingProvided, bind
 from opencqrs_py.processing.definitions import (
     EventHandlerDefinition,
     in_order,
     interceptors_in_order,
     upcasters_of,
 )
-from opencqrs_py.processing.injectors import NothingProvided
 
 
 def plain(raw: Event) -> None: ...

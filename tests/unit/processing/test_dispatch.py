@@ -29,12 +29,10 @@ from opencqrs_py.model import (
     Upcaster,
 )
 from opencqrs_py.processing import decoding, planning
-from opencqrs_py.processing.binding import bind, run_on_start
+from opencqrs_py.processing.binding import NothingProvided, bind, run_on_start
 from opencqrs_py.processing.dispatch import ChunkFailedError, Dispatcher
-from opencqrs_py.processing.injectors import NothingProvided
 from opencqrs_py.processing.interception import Interceptors
-from opencqrs_py.processing.reading import Reading
-from opencqrs_py.processing.upcasting import Upcasters
+from opencqrs_py.processing.reading import Reading, Upcasters
 from opencqrs_py.processing.work import Work
 
 if TYPE_CHECKING:

@@ -15,9 +15,8 @@ from pydantic import BaseModel, field_validator
 from opencqrs_py import AfterCommit, Event, Metadata, event_type
 from opencqrs_py.model import AroundMark, Handler, HandlerMark, Interceptor, Partition, ProcessingContext, Surrounded
 from opencqrs_py.model.rows import EventRows
-from opencqrs_py.processing.binding import bind
+from opencqrs_py.processing.binding import NothingProvided, bind
 from opencqrs_py.processing.dispatch import ChunkFailedError, Dispatcher
-from opencqrs_py.processing.injectors import NothingProvided
 from opencqrs_py.processing.interception import Interceptors
 from opencqrs_py.processing.work import Work
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from opencqrs_py import Event
 from opencqrs_py.errors import EventFormatError
-from opencqrs_py.processing.envelope import unwrapped
+from opencqrs_py.processing.reading import unwrapped
 
 
 def event(payload: str | None) -> Event:
@@ -63,7 +63,7 @@ def test_the_message_says_which_setting_is_meant() -> None:
     with pytest.raises(EventFormatError) as caught:
         unwrapped(event("{}"))
     assert caught.value.fix == (
-        'set events.format: plain if the log is not written by OpenCQRS; else mend the event: {"payload": {...}}'
+        'set events.format: plain if the log is not written by OpenCQRS; else fix the event: {"payload": {...}}'
     )
 
 

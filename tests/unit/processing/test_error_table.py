@@ -28,20 +28,17 @@ from opencqrs_py.model import (
     Upcaster,
     layout,
 )
-from opencqrs_py.processing.backoff import FixedBackOff
-from opencqrs_py.processing.binding import bind
+from opencqrs_py.processing.binding import NothingProvided, bind
 from opencqrs_py.processing.dispatch import Dispatcher
 from opencqrs_py.processing.event_types import EventTypes
 from opencqrs_py.processing.feed import Feed
-from opencqrs_py.processing.injectors import NothingProvided
 from opencqrs_py.processing.interception import Interceptors
 from opencqrs_py.processing.object_sequencing import SequencingByObject, sequencing_for
 from opencqrs_py.processing.processor import PartitionProcessor
-from opencqrs_py.processing.reading import Reading
-from opencqrs_py.processing.recovery import Action, OnExhausted
+from opencqrs_py.processing.reading import Reading, Upcasters
+from opencqrs_py.processing.recovery import Action, FixedBackOff, OnExhausted
 from opencqrs_py.processing.sequencing import PerSubject
 from opencqrs_py.processing.supervision import SupervisedPartition
-from opencqrs_py.processing.upcasting import Upcasters
 from opencqrs_py.testing import FakeClock
 
 if TYPE_CHECKING:

@@ -22,17 +22,17 @@ from opencqrs_py.errors import (
     TransientError,
 )
 from opencqrs_py.model import Origin, Trouble
-from opencqrs_py.processing.error_text import (
+from opencqrs_py.processing.exceptions import (
     advice_of,
     error_text,
     label_text,
     one_line,
+    own_frames,
     placed_error_text,
     plain_text,
+    raise_interrupt,
     trouble_of,
 )
-from opencqrs_py.processing.interrupts import raise_interrupt
-from opencqrs_py.processing.tracebacks import own_frames
 
 NOTHING: Any = None
 

@@ -14,11 +14,10 @@ from pydantic import BaseModel, ConfigDict
 from opencqrs_py import Event, Metadata, Upcast
 from opencqrs_py.errors import EventFormatError, HandlerSignatureError
 from opencqrs_py.model import Upcaster
+from opencqrs_py.processing.binding import NothingProvided
 from opencqrs_py.processing.decoding import decoder_for, quick_decoder_for
-from opencqrs_py.processing.injectors import NothingProvided
-from opencqrs_py.processing.reading import Reading
+from opencqrs_py.processing.reading import Reading, Upcasters
 from opencqrs_py.processing.sequencing import PerDataField, PerMetadataKey
-from opencqrs_py.processing.upcasting import Upcasters
 
 if TYPE_CHECKING:
     from fractions import Fraction

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from opencqrs_py.processing.injectors import NothingProvided
+from opencqrs_py.processing.binding import NothingProvided
 
 
 def test_nothing_is_provided() -> None:

@@ -15,12 +15,10 @@ import pytest
 from opencqrs_py import AfterCommit, Event, Invocation, Metadata, ProcessingContext, event_type
 from opencqrs_py.errors import HandlerSignatureError, ProjectCodeError
 from opencqrs_py.model import AroundMark, Handler, HandlerMark, Interceptor, Partition, Surrounded, Upcast, Upcaster
-from opencqrs_py.processing.binding import bind
+from opencqrs_py.processing.binding import NothingProvided, bind
 from opencqrs_py.processing.dispatch import ChunkFailedError, Dispatcher
-from opencqrs_py.processing.injectors import NothingProvided
 from opencqrs_py.processing.interception import Interceptors
-from opencqrs_py.processing.reading import Reading
-from opencqrs_py.processing.upcasting import Upcasters
+from opencqrs_py.processing.reading import Reading, Upcasters
 from opencqrs_py.processing.work import Work
 
 if TYPE_CHECKING:

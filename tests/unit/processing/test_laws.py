@@ -18,12 +18,11 @@ from hypothesis import strategies as st
 from opencqrs_py import Event, NonTransientError, ProcessingContext
 from opencqrs_py.adapters.memory import InMemoryEventStore, InMemoryProgressTracker
 from opencqrs_py.model import Handler, HandlerMark, Origin, ProcessorState, Selection, layout
-from opencqrs_py.processing.backoff import FixedBackOff
 from opencqrs_py.processing.binding import bind
 from opencqrs_py.processing.dispatch import Dispatcher
 from opencqrs_py.processing.feed import Feed
 from opencqrs_py.processing.processor import PartitionProcessor
-from opencqrs_py.processing.recovery import OnExhausted
+from opencqrs_py.processing.recovery import FixedBackOff, OnExhausted
 from opencqrs_py.processing.sequencing import PerSubject, SequencingByEvent
 from opencqrs_py.processing.supervision import SupervisedPartition
 from opencqrs_py.testing import FakeClock

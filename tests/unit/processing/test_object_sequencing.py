@@ -16,16 +16,14 @@ from opencqrs_py import Event, Metadata, Upcast, event_type
 from opencqrs_py.adapters.memory import InMemoryEventStore, InMemoryProgressTracker
 from opencqrs_py.errors import AssemblyError, EventFormatError, HandlerSignatureError
 from opencqrs_py.model import Handler, HandlerMark, Partition, Selection, Upcaster, layout, residue_of
-from opencqrs_py.processing.binding import bind
+from opencqrs_py.processing.binding import NothingProvided, bind
 from opencqrs_py.processing.dispatch import Dispatcher
 from opencqrs_py.processing.event_types import EventTypes
 from opencqrs_py.processing.feed import Feed
-from opencqrs_py.processing.injectors import NothingProvided
 from opencqrs_py.processing.object_sequencing import SequencingByObject, sequencing_for
 from opencqrs_py.processing.processor import PartitionProcessor
-from opencqrs_py.processing.reading import Reading
+from opencqrs_py.processing.reading import Reading, Upcasters
 from opencqrs_py.processing.sequencing import PerSubjectLevel, SequencingByEvent
-from opencqrs_py.processing.upcasting import Upcasters
 from opencqrs_py.processing.work import Work
 
 if TYPE_CHECKING:

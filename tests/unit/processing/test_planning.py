@@ -16,17 +16,15 @@ from opencqrs_py import Event, Metadata, ProcessingContext, Upcast, event_type
 from opencqrs_py.adapters.memory import InMemoryEventStore, InMemoryProgressTracker
 from opencqrs_py.errors import EventFormatError
 from opencqrs_py.model import Handler, HandlerMark, Origin, Partition, Selection, Upcaster
-from opencqrs_py.processing.binding import bind
+from opencqrs_py.processing.binding import NothingProvided, bind
 from opencqrs_py.processing.dispatch import ChunkFailedError, Dispatcher
 from opencqrs_py.processing.event_types import EventTypes
 from opencqrs_py.processing.feed import Feed
-from opencqrs_py.processing.injectors import NothingProvided
 from opencqrs_py.processing.interception import Interceptors
 from opencqrs_py.processing.planning import Planner
 from opencqrs_py.processing.processor import PartitionProcessor
-from opencqrs_py.processing.reading import Reading
+from opencqrs_py.processing.reading import Reading, Upcasters
 from opencqrs_py.processing.sequencing import PerSubject, SequencingByEvent
-from opencqrs_py.processing.upcasting import Upcasters
 from opencqrs_py.processing.work import Work
 
 if TYPE_CHECKING:

@@ -17,10 +17,9 @@ from opencqrs_py import AfterCommit, Event, NonTransientError, ProcessingContext
 from opencqrs_py.adapters.memory import InMemoryEventStore, InMemoryProgressTracker
 from opencqrs_py.errors import AssemblyError, FencedError, TransactionEndedError
 from opencqrs_py.model import Cursor, Handler, HandlerMark, Origin, Outcome, Partition, Selection, Slice, layout
-from opencqrs_py.processing.binding import bind
+from opencqrs_py.processing.binding import NothingProvided, bind
 from opencqrs_py.processing.dispatch import Dispatcher
 from opencqrs_py.processing.feed import Feed
-from opencqrs_py.processing.injectors import NothingProvided
 from opencqrs_py.processing.ports import UnitOfWork
 from opencqrs_py.processing.processor import PartitionProcessor
 from opencqrs_py.processing.sequencing import PerDataField, PerSubject, SequencingByEvent

@@ -9,9 +9,8 @@ import pytest
 from opencqrs_py import Event, Metadata, Upcast
 from opencqrs_py.errors import EventFormatError
 from opencqrs_py.model import Upcaster
-from opencqrs_py.processing.injectors import NothingProvided
-from opencqrs_py.processing.reading import Reading
-from opencqrs_py.processing.upcasting import Upcasters
+from opencqrs_py.processing.binding import NothingProvided
+from opencqrs_py.processing.reading import Reading, Upcasters
 
 WRAPPED = '{"payload": {"isbn": "1"}, "metadata": {"by": "Ada"}}'
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from opencqrs_py.errors import EventFormatError
 from opencqrs_py.model import Event, hash_of, residue_of
 from opencqrs_py.model.selection import ATTRIBUTES
-from opencqrs_py.processing.envelope import unwrapped
 from opencqrs_py.processing.ports import SequenceResolver
+from opencqrs_py.processing.reading import unwrapped
 from opencqrs_py.processing.sequencing import (
     NoSequence,
     PartitionKeyResolver,

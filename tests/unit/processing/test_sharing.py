@@ -16,7 +16,7 @@ import pydantic
 import pytest
 from pydantic import AfterValidator, BaseModel, ConfigDict
 
-from opencqrs_py.processing.sharing import immutable
+from opencqrs_py.processing.event_types import immutable
 
 
 class Kind(Enum):

@@ -9,9 +9,8 @@ from datetime import UTC, datetime
 import pytest
 
 from opencqrs_py.model import Cursor, Origin, Outcome, Partition, ProcessorState, Skip, Trouble
-from opencqrs_py.processing.backoff import ExponentialBackOff, FixedBackOff, NoRetry
 from opencqrs_py.processing.ports import BackOff
-from opencqrs_py.processing.recovery import Action, OnExhausted
+from opencqrs_py.processing.recovery import Action, ExponentialBackOff, FixedBackOff, NoRetry, OnExhausted
 from opencqrs_py.processing.supervision import NO_OBSERVER, Notice, SupervisedPartition
 from opencqrs_py.testing import FakeClock
 

@@ -6,9 +6,9 @@ import pytest
 
 from opencqrs_py.errors import EventStoreError
 from opencqrs_py.model import Cursor, Partition
-from opencqrs_py.processing import tracebacks
+from opencqrs_py.processing import exceptions
 from opencqrs_py.processing.dispatch import ChunkFailedError
-from opencqrs_py.processing.tracebacks import own_frames
+from opencqrs_py.processing.exceptions import own_frames
 
 
 def failure_in_a_handler() -> Exception:
@@ -95,7 +95,7 @@ def test_how_a_chunk_failed_before_it_was_tried_in_parts_is_left_out() -> None:
 
 
 def test_a_folder_whose_name_only_begins_like_the_packages_is_the_authors(monkeypatch: pytest.MonkeyPatch) -> None:
-    package = tracebacks._PACKAGE
+    package = exceptions._PACKAGE
     code = compile("raise ValueError('mine')", f"{package.rstrip('/')}_of_mine/handlers.py", "exec")
     try:
         exec(code, {})

@@ -4,8 +4,7 @@ import pytest
 
 from opencqrs_py.model import Origin, Partition, Trouble
 from opencqrs_py.processing.recovery import Action
-from opencqrs_py.processing.supervision import Notice
-from opencqrs_py.processing.wording import in_words, line_of
+from opencqrs_py.processing.supervision import Notice, in_words, line_of
 
 FAILED = Trouble(Origin.HANDLER, permanent=False, error="ValueError", message="no", position=7, event="event 7")
 UNSEQUENCED = Trouble(Origin.FRAMEWORK, permanent=False, error="ValueError", message="no", event="event 7")

@@ -40,7 +40,7 @@ from opencqrs_py import (
     upcaster,
 )
 from opencqrs_py.errors import AssemblyError, EventFormatError
-from opencqrs_py.processing.backoff import ExponentialBackOff
+from opencqrs_py.processing.recovery import ExponentialBackOff
 from opencqrs_py.testing import HandlerTest
 
 LENT = "SELECT isbn, reader FROM lent"

@@ -17,11 +17,10 @@ from opencqrs_py.errors import EngineLostError
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.handler import Handler, HandlerMark
 from opencqrs_py.model.partition import layout
-from opencqrs_py.processing.backoff import ExponentialBackOff
 from opencqrs_py.processing.binding import bind
 from opencqrs_py.processing.dispatch import Dispatcher
 from opencqrs_py.processing.group import GroupProcessing
-from opencqrs_py.processing.recovery import OnExhausted
+from opencqrs_py.processing.recovery import ExponentialBackOff, OnExhausted
 from opencqrs_py.processing.sequencing import PerSubject, SequencingByEvent
 from opencqrs_py.processing.supervision import Observer
 from opencqrs_py.testing import FakeClock

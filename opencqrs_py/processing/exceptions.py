@@ -1,0 +1,274 @@
+"""Exceptions: which of them are interrupts, what is in a group, and what can be shown of them.
+
+The functions that read an exception are total: whatever it does when it is looked at, something can be shown of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from threading import current_thread, main_thread
+from typing import Any, NamedTuple
+
+from opencqrs_py.errors import EventStoreError, ExplainedError, OpenCqrsError
+from opencqrs_py.model.masking import scrubbed
+from opencqrs_py.model.outcome import Origin, Trouble
+
+_MEMBERS: Any = BaseExceptionGroup.__dict__["exceptions"]  # of the class itself: a child may have its own
+
+
+def leaves(error: BaseException) -> Iterator[BaseException]:
+    """Yield the exceptions of a group, of the groups in it and so on; an exception that is no group, alone."""
+    waiting = [error]
+    while waiting:
+        one = waiting.pop()
+        if issubclass(type(one), BaseExceptionGroup):  # not isinstance, which asks the error itself for its class
+            waiting.extend(reversed(_MEMBERS.__get__(one)))
+        else:
+            yield one
+
+
+def raise_interrupt(error: BaseException) -> None:
+    """Raise ``error`` again if it is a real interrupt, alone or in a group; else return.
+
+    Python delivers signals to the main thread only. A ``KeyboardInterrupt`` that is raised on another thread comes
+    from somebody's code, and is an error like any other. So is every other ``BaseException``: a panic of a Rust
+    extension, ``SystemExit``, ``CancelledError``, ``GeneratorExit``.
+
+    Raises:
+        KeyboardInterrupt: If there is one, on the main thread.
+
+    Source:
+        Decision K6.
+    """
+    if current_thread() is not main_thread():
+        return
+    for one in leaves(error):
+        if issubclass(type(one), KeyboardInterrupt):
+            raise one if one is error else KeyboardInterrupt from error
+
+
+MOST_NAME = 200
+MOST_MESSAGE = 4_000
+MOST_LABEL = 1_000
+_CODE = re.compile(r"OCQ-\d{3}")
+_MARGIN = 1_000  # characters in which a secret would be seen that the cut divides
+
+# Control characters but tab and line end: databases refuse NUL, terminals act on others.
+_CONTROLS = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\t\n"}
+
+
+class ErrorText(NamedTuple):
+    """What can be shown of an exception.
+
+    Attributes:
+        name: Name of its class, without the module; at most about 200 characters.
+        message: Its text, of an explained error what is wrong; at most about 4,000 characters.
+    """
+
+    name: str
+    message: str
+
+
+def error_text(error: BaseException) -> ErrorText:
+    """Return what can be shown of an exception; never raises, except for an interrupt."""
+    return ErrorText(type_name(error), message_of(error))
+
+
+def placed_error_text(error: BaseException) -> ErrorText:
+    """Return what can be shown of an exception that belongs to no event: of an explained error, where it is, too."""
+    name, message = error_text(error)
+    place = _read(lambda: getattr(error, "where", ""))
+    if not issubclass(type(error), ExplainedError) or not isinstance(place, str) or not place:
+        return ErrorText(name, message)
+    return ErrorText(name, plain_text(f"{message}, in {place}", MOST_MESSAGE))
+
+
+def one_line(error: BaseException) -> str:
+    """Return the name of an exception's class and the first line of its text."""
+    name, message = error_text(error)
+    first_line = next((line.strip() for line in message.splitlines() if line.strip()), "")
+    return f"{name}: {first_line}" if first_line else name
+
+
+def type_name(error: BaseException) -> str:
+    """Return the name of an exception's class, whatever its metaclass says."""
+    # the attribute of ``type`` itself: a metaclass may have a property of that name
+    return plain_text(type.__dict__["__name__"].__get__(type(error)), MOST_NAME)
+
+
+def message_of(error: BaseException) -> str:
+    """Return the text of an exception; of an explained error, what is wrong."""
+    explained = issubclass(type(error), ExplainedError)
+    text = _read(lambda: getattr(error, "what") if explained else str(error))  # noqa: B009 known by its class only
+    if explained and not isinstance(text, str):  # half made: a child that has not called our constructor
+        text = _read(lambda: str(error))
+    if isinstance(text, str):
+        return plain_text(text, MOST_MESSAGE)
+    return f"its text cannot be shown: str() raised {text.name}"
+
+
+def code_of(error: BaseException) -> str:
+    """Return the code of one of this package's exceptions, empty if it has none."""
+    if not issubclass(type(error), OpenCqrsError):
+        return ""
+    code = _read(lambda: getattr(error, "code", ""))
+    return code if isinstance(code, str) and _CODE.fullmatch(code) else ""
+
+
+def trouble_of(error: BaseException, origin: Origin, *, permanent: bool = False, traceback: str = "") -> Trouble:
+    """Return an error that belongs to no event as a trouble."""
+    name, message = error_text(error)
+    return Trouble(origin, permanent, name, message, code_of(error), traceback, advice=advice_of(error))
+
+
+def advice_of(error: BaseException) -> str:
+    """Return where an explained error is and how to fix it, as lines; empty for other errors."""
+    if not issubclass(type(error), ExplainedError):
+        return ""
+    lines = []
+    for heading, name in (("where:", "where"), ("fix:", "fix")):
+        text = _read(lambda: getattr(error, name))  # noqa: B023 called at once
+        if isinstance(text, str) and text:
+            lines.append(f"  {heading:<6} {plain_text(text, MOST_LABEL)}")
+    return "\n".join(lines)
+
+
+def label_text(label: Callable[[], str]) -> str:
+    """Return how messages name an event, from a function that may fail."""
+    text = _read(label)
+    return plain_text(text, MOST_LABEL) if isinstance(text, str) else f"an event whose label raised {text.name}"
+
+
+def plain_text(text: str, most: int) -> str:
+    """Return a text that every database, terminal and JSON writer takes.
+
+    Secrets are hidden; lone surrogates and control characters become visible. Of a text with more than ``most``
+    characters the middle is left out.
+    """
+    exact = str.__str__(text)  # of a child of ``str``, no method of its own is called
+    if len(exact) > most:
+        tail = most // 3
+        head, end = scrubbed(exact[: most - tail + _MARGIN]), scrubbed(exact[-tail - _MARGIN :])
+        exact = f"{head[: most - tail]} … ({len(exact):,} characters in all) … {end[-tail:]}"
+    else:
+        exact = scrubbed(exact)
+    whole = exact.replace("\r\n", "\n").encode("utf-8", "backslashreplace").decode("utf-8")
+    return whole.translate(_CONTROLS)
+
+
+class _Unreadable(NamedTuple):
+    name: str
+
+
+def _read(read: Callable[[], str]) -> str | _Unreadable:
+    try:
+        text = read()
+    except BaseException as error:
+        raise_interrupt(error)
+        return _Unreadable(type_name(error))
+    return text if isinstance(text, str) else _Unreadable("TypeError")
+
+
+_PACKAGE = str(Path(__file__).resolve().parent.parent) + os.sep
+_LEFT_OUT = (_PACKAGE, contextlib.__file__)  # the latter closes what this package has opened
+
+_INNER = "opencqrs_py.processing."  # exceptions between our own functions, which nobody else sees
+MOST_CHARACTERS = 20_000
+_MOST_FRAMES = 2_000  # the innermost ones
+_MOST_CAUSES = 10
+_MOST_MEMBERS = 5  # of a group of exceptions
+_CAUSE = "\nThe above exception was the direct cause of the following exception:\n\n"
+_CONTEXT = "\nDuring handling of the above exception, another exception occurred:\n\n"
+
+
+class _Link(NamedTuple):
+    """An exception of a chain, and how it led to the next one."""
+
+    error: BaseException
+    led_by: str
+
+
+def own_frames(error: BaseException) -> str:
+    """Format an exception with its causes, leaving out the frames of this package.
+
+    Empty when no frame is left: then the error arose in this package or below it. Empty, too, for an event store's
+    error that reached no frame but this package's, whatever the library beneath raised. Never raises, except for an
+    interrupt; at most about 20,000 characters.
+    """
+    try:
+        if issubclass(type(error), EventStoreError) and not _frames(error):
+            return ""
+        shown, frames = _shown(error, members=True)
+    except BaseException as failure:  # what an exception does when it is looked at is not ours to know
+        raise_interrupt(failure)
+        return ""
+    return plain_text(shown.rstrip(), MOST_CHARACTERS) if frames else ""
+
+
+def _shown(error: BaseException, *, members: bool) -> tuple[str, int]:
+    """Return an exception's text after those of its causes, and how many frames are in it."""
+    parts: list[str] = []
+    frames = 0
+    for link in reversed(list(_chain(error))):
+        text, count = _alone(link.error, members=members)
+        frames += count
+        parts.append(text + link.led_by)
+    return "".join(parts), frames
+
+
+def _chain(error: BaseException) -> Iterator[_Link]:
+    seen = {id(error)}
+    led_by = ""
+    for _ in range(_MOST_CAUSES):
+        yield _Link(error, led_by)
+        cause, context = error.__cause__, None if error.__suppress_context__ else error.__context__
+        before = context if cause is None else cause
+        if before is None or id(before) in seen or _module(before).startswith(_INNER):
+            return  # what a chunk failed of before it was tried in parts has led to nothing of this
+        led_by = _CONTEXT if cause is None else _CAUSE
+        error = before
+        seen.add(id(error))
+
+
+def _alone(error: BaseException, *, members: bool) -> tuple[str, int]:
+    frames = _frames(error)
+    head = "Traceback (most recent call last):\n" if frames else ""
+    text = head + "".join(traceback.StackSummary.from_list(frames).format()) + _last_lines(error)
+    count = len(frames)
+    if members and isinstance(error, BaseExceptionGroup):
+        for number, member in enumerate(error.exceptions[:_MOST_MEMBERS], 1):
+            shown, more = _shown(member, members=False)
+            text += f"  exception {number} of {len(error.exceptions)}:\n" + _indented(shown)
+            count += more
+    return text, count
+
+
+def _frames(error: BaseException) -> list[traceback.FrameSummary]:
+    stack = traceback.extract_tb(error.__traceback__, limit=-_MOST_FRAMES)
+    return [frame for frame in stack if not frame.filename.startswith(_LEFT_OUT)]
+
+
+def _last_lines(error: BaseException) -> str:
+    message, notes = message_of(error), getattr(error, "__notes__", ())
+    lines = [f"{_full_name(error)}: {message}" if message else _full_name(error)]
+    lines += [note for note in notes if isinstance(note, str)] if isinstance(notes, list | tuple) else []
+    return "\n".join(lines) + "\n"
+
+
+def _full_name(error: BaseException) -> str:
+    module, name = _module(error), type_name(error)
+    return name if module in ("builtins", "__main__", "") else f"{module}.{name}"
+
+
+def _module(error: BaseException) -> str:
+    found = type.__dict__["__module__"].__get__(type(error))
+    return found if isinstance(found, str) else ""
+
+
+def _indented(text: str) -> str:
+    return "".join(f"    {line}\n" for line in text.splitlines())
