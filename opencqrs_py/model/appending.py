@@ -8,8 +8,6 @@ from typing import NamedTuple, Self
 
 from opencqrs_py.errors import PreconditionFailedError
 
-__all__ = ["Appended", "Precondition", "SubjectIsOnEventId", "SubjectIsPopulated", "SubjectIsPristine", "check"]
-
 
 @dataclass(frozen=True, slots=True)
 class SubjectIsPristine:

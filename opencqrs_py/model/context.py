@@ -6,8 +6,6 @@ from typing import NamedTuple
 
 from opencqrs_py.model.partition import Partition
 
-__all__ = ["ProcessingContext"]
-
 
 class ProcessingContext(NamedTuple):
     """The circumstances of one handler call.

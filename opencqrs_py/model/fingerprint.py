@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from opencqrs_py.errors import OtherLogError
 from opencqrs_py.model.event import Event
 
-__all__ = ["LogMark", "another_log", "check_mark"]
-
 _LONGEST = 1_000  # characters; the progress table of every database holds as many
 _WAYS_OUT = (
     "put back the event store that the progress belongs to; or rebuild the group: delete its read model and its rows "

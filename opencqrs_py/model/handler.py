@@ -10,23 +10,6 @@ from typing import Any
 from opencqrs_py.model.context import ProcessingContext
 from opencqrs_py.model.event import Event
 
-__all__ = [
-    "AROUND_ATTRIBUTE",
-    "EVENT_TYPE_ATTRIBUTE",
-    "HANDLER_ATTRIBUTE",
-    "ON_START_ATTRIBUTE",
-    "UPCASTER_ATTRIBUTE",
-    "AroundMark",
-    "Handler",
-    "HandlerMark",
-    "Interceptor",
-    "Invocation",
-    "StartMark",
-    "Surrounded",
-    "Upcaster",
-    "event_type_of",
-]
-
 HANDLER_ATTRIBUTE = "__opencqrs_handlers__"
 ON_START_ATTRIBUTE = "__opencqrs_on_start__"
 UPCASTER_ATTRIBUTE = "__opencqrs_upcasts__"

@@ -8,8 +8,6 @@ from typing import Self
 
 from opencqrs_py.errors import EventStoreError
 
-__all__ = ["TableMapping"]
-
 _NEEDED = ("table", "position", "id", "type", "data")
 
 

@@ -16,8 +16,6 @@ from urllib.parse import unquote
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["MASK", "forget", "holds_secret", "mask_url", "masked", "remember", "scrubbed", "secrets_in"]
-
 MASK = "***"
 """What is shown in place of a secret."""
 

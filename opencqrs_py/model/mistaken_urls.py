@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["not_a_database", "url_mistake"]
-
 _DATABASES = {
     "postgres": "postgresql://user:password@host/database",
     "postgresql": "postgresql://user:password@host/database",

@@ -7,8 +7,6 @@ from enum import StrEnum
 
 from opencqrs_py.model.progress import Cursor, Skip
 
-__all__ = ["Origin", "Outcome", "Trouble"]
-
 
 class Origin(StrEnum):
     """Where an error arose; decides what is done about it."""

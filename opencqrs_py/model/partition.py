@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from zlib import crc32
 
-__all__ = ["Partition", "hash_of", "layout", "residue_of"]
-
 
 def hash_of(sequence_id: str) -> int:
     """Return the number by which a sequence is assigned: CRC-32 of its UTF-8 bytes, ``0..2**32 - 1``.

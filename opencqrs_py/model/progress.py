@@ -7,8 +7,6 @@ from enum import StrEnum
 
 from opencqrs_py.model.partition import Partition
 
-__all__ = ["Cursor", "Failure", "PartitionStatus", "ProcessorState", "Skip"]
-
 
 class ProcessorState(StrEnum):
     """What the processor of a partition is doing."""

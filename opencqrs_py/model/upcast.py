@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-__all__ = ["Upcast"]
-
 
 class Upcast(NamedTuple):
     """An event's new type and data, and perhaps new metadata; everything else of it stays as it was.
