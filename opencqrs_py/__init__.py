@@ -30,14 +30,14 @@ if TYPE_CHECKING:
     )
     from opencqrs_py.processing.definitions import EventHandlerDefinition
     from opencqrs_py.processing.recovery import ExponentialBackOff, FixedBackOff, NoRetry
-    from opencqrs_py.processing.sequencing import (
+    from opencqrs_py.processing.sequence_resolvers import (
         NoSequence,
-        PartitionKeyResolver,
         PerDataField,
         PerMetadataKey,
         PerSubject,
         PerSubjectLevel,
     )
+    from opencqrs_py.processing.sequencing import PartitionKeyResolver
     from opencqrs_py.processing.supervision import Observer
     from opencqrs_py.processing.work import AfterCommit
 
@@ -93,15 +93,15 @@ _HOMES = {
     "Invocation": "model.handler",
     "Metadata": "model.event",
     "NoRetry": "processing.recovery",
-    "NoSequence": "processing.sequencing",
+    "NoSequence": "processing.sequence_resolvers",
     "NonTransientError": "errors",
     "Observer": "processing.supervision",
     "OpenCqrsError": "errors",
     "PartitionKeyResolver": "processing.sequencing",
-    "PerDataField": "processing.sequencing",
-    "PerMetadataKey": "processing.sequencing",
-    "PerSubject": "processing.sequencing",
-    "PerSubjectLevel": "processing.sequencing",
+    "PerDataField": "processing.sequence_resolvers",
+    "PerMetadataKey": "processing.sequence_resolvers",
+    "PerSubject": "processing.sequence_resolvers",
+    "PerSubjectLevel": "processing.sequence_resolvers",
     "ProcessingContext": "model.context",
     "ProcessorOptions": "engines.parts",
     "SqlEventStore": "adapters.sql",

@@ -12,18 +12,16 @@ from opencqrs_py.config import DataFormat, EffectiveGroup, Resolution, Settings
 from opencqrs_py.errors import AssemblyError
 from opencqrs_py.processing.event_types import EventTypes
 from opencqrs_py.processing.interception import Interceptors
-from opencqrs_py.processing.object_sequencing import sequencing_for
 from opencqrs_py.processing.ports import SequenceResolver
 from opencqrs_py.processing.reading import Reading, Upcasters
-from opencqrs_py.processing.sequencing import (
+from opencqrs_py.processing.sequence_resolvers import (
     NoSequence,
     PerDataField,
     PerMetadataKey,
     PerSubject,
     PerSubjectLevel,
-    Sequencing,
-    SequencingByEvent,
 )
+from opencqrs_py.processing.sequencing import Sequencing, SequencingByEvent, sequencing_for
 
 __all__ = ["PLAIN", "EventsRule", "event_types_for", "events_rule", "interceptors_for", "reading_for", "sequencing_of"]
 

@@ -14,17 +14,17 @@ from opencqrs_py.processing.dispatch import Dispatcher
 from opencqrs_py.processing.event_types import EventTypes, TypeResolver
 from opencqrs_py.processing.group import GroupProcessing
 from opencqrs_py.processing.interception import Interceptors
-from opencqrs_py.processing.object_sequencing import SequencingByObject, sequencing_for
 from opencqrs_py.processing.ports import Clock, EventSource, Injector, ProgressTracker
 from opencqrs_py.processing.reading import Reading, Upcasters
 from opencqrs_py.processing.recovery import OnExhausted
+from opencqrs_py.processing.sequence_resolvers import PerDataField, PerMetadataKey
 from opencqrs_py.processing.sequencing import (
     PartitionOf,
     PartitionResolver,
-    PerDataField,
-    PerMetadataKey,
     Sequencing,
     SequencingByEvent,
+    SequencingByObject,
+    sequencing_for,
 )
 from opencqrs_py.processing.supervision import NO_OBSERVER, Observer
 

@@ -1,131 +1,26 @@
-"""Sequences: what must be handled in order, and which partitions an event goes to."""
+"""Sequencing: to which sequences an event belongs, and to which partitions they go."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, Protocol
 
-from opencqrs_py.errors import EventFormatError
+from opencqrs_py.errors import AssemblyError, ExplainedError, ProjectCodeError
 from opencqrs_py.model.event import Event
-from opencqrs_py.model.json_text import write_parsed
-from opencqrs_py.model.partition import residue_of
+from opencqrs_py.model.partition import Partition, residue_of
+from opencqrs_py.model.selection import ATTRIBUTES
+from opencqrs_py.processing.binding import NothingProvided, with_arguments
+from opencqrs_py.processing.decoding import decoder_for
+from opencqrs_py.processing.event_types import EventTypes
+from opencqrs_py.processing.exceptions import message_of, raise_interrupt, type_name
 from opencqrs_py.processing.ports import SequenceResolver
-from opencqrs_py.processing.sequence_ids import checked_ids, fields_looked_at
+from opencqrs_py.processing.reading import Reading
+from opencqrs_py.processing.sequence_resolvers import OWN_CALLS, check_plain, checked_ids, fields_looked_at
+from opencqrs_py.processing.signatures import RESOLVER, Kind, Signature, read_signature
 
 PartitionOf = Callable[[str, int], int]
 """``(sequence id, modulus)`` to the residue of the partition."""
-
-
-def cut_subject(subject: str, level: int) -> str:
-    """Return the first ``level`` levels of a subject.
-
-    What stands before the first slash is dropped; empty segments count; a trailing slash goes only beyond the cut.
-
-    Source:
-        OpenCQRS configurable-level sequence resolver; for subjects that begin with a slash the same as Spark's
-        ``substring_index(subject, '/', level + 1)``.
-    """
-    parts = subject.split("/", level + 1)
-    return "".join(f"/{part}" for part in parts[1 : level + 1])
-
-
-@dataclass(frozen=True, slots=True)
-class NoSequence:
-    """Every event is a sequence of its own: all are spread, none are ordered."""
-
-    looks_at: ClassVar[frozenset[str]] = frozenset({"id"})
-
-    def __call__(self, event: Event, /) -> str:
-        """Return the event's id."""
-        return event.id
-
-
-@dataclass(frozen=True, slots=True)
-class PerSubject:
-    """Events of one subject stay in order."""
-
-    looks_at: ClassVar[frozenset[str]] = frozenset({"subject"})
-
-    def __call__(self, event: Event, /) -> str:
-        """Return the whole subject."""
-        return event.subject
-
-
-@dataclass(frozen=True, slots=True)
-class PerSubjectLevel:
-    """Events below one ancestor subject stay in order.
-
-    Attributes:
-        level: Number of levels kept, at least 1. OpenCQRS' default is 2.
-    """
-
-    level: int = 2
-
-    looks_at: ClassVar[frozenset[str]] = frozenset({"subject"})
-
-    def __post_init__(self) -> None:
-        if self.level < 1:
-            msg = f"level must be at least 1, got {self.level}"
-            raise ValueError(msg)
-
-    def __call__(self, event: Event, /) -> str:
-        """Return the subject cut to ``level`` levels."""
-        return cut_subject(event.subject, self.level)
-
-
-@dataclass(frozen=True, slots=True)
-class PerDataField:
-    """Events whose data agree in one field stay in order.
-
-    Attributes:
-        path: Names of nested members, such as ``("reader", "id")``.
-    """
-
-    path: tuple[str, ...]
-
-    looks_at: ClassVar[frozenset[str]] = frozenset({"data"})
-
-    def __call__(self, event: Event, /) -> str:
-        """Return the field's value: a text as it is, anything else as JSON would write it.
-
-        Raises:
-            EventFormatError: OCQ-214, if the event has no such field, or ``null`` in it.
-        """
-        value = event.data
-        for name in self.path:
-            value = value.get(name) if isinstance(value, dict) else None
-        return _sequence_id(value, f"data field '{'.'.join(self.path)}'", event)
-
-
-@dataclass(frozen=True, slots=True)
-class PerMetadataKey:
-    """Events whose metadata agree in one key stay in order.
-
-    Attributes:
-        key: Name of the CloudEvent's extension attribute, or of the envelope's metadata.
-    """
-
-    key: str
-
-    looks_at: ClassVar[frozenset[str]] = frozenset({"metadata"})
-
-    def __call__(self, event: Event, /) -> str:
-        """Return the value of the key: a text as it is, anything else as JSON would write it.
-
-        Raises:
-            EventFormatError: OCQ-214, if the event has no such key, or ``null`` in it.
-        """
-        return _sequence_id(event.metadata.get(self.key), f"metadata '{self.key}'", event)
-
-
-def _sequence_id(value: Any, name: str, event: Event) -> str:
-    if value is None:
-        fix = "give every event of the group that field, or narrow fetch.subject, or choose another sequence.resolution"
-        raise EventFormatError(
-            "OCQ-214", f"the event has no {name}, which says what it is in order with", event.label, fix
-        )
-    return value if isinstance(value, str) else write_parsed(value, sort_keys=True)
 
 
 class PartitionResolver(Protocol):
@@ -204,7 +99,7 @@ class SequencingByEvent:
         looked_at = fields_looked_at(resolver, place)
         self.by_subject = looked_at <= {"subject"} and opened is None
         self.attributes = frozenset({"subject"}) if self.by_subject else looked_at - {"position", "type", "payload"}
-        if type(resolver).__call__ in _OWN_CALLS:  # it does what it says
+        if type(resolver).__call__ in OWN_CALLS:  # it does what it says
             self._sequence_id = resolver.__call__
         else:
             self._sequence_id = checked_ids(resolver, place, only_subject=self.by_subject)
@@ -218,4 +113,139 @@ class SequencingByEvent:
         return (self.partition_of(self._sequence_id(self.opened(event) if self.opened else event), modulus),)
 
 
-_OWN_CALLS = {cls.__call__ for cls in (NoSequence, PerSubject, PerSubjectLevel, PerDataField, PerMetadataKey)}
+def sequencing_for(
+    resolver: Callable[..., str],
+    types: EventTypes,
+    reading: Reading,
+    place: str,
+    partition_of: PartitionOf = residue_of,
+) -> Sequencing:
+    """Return how a group's events are sequenced.
+
+    A resolver that asks for an event class, or for metadata, by annotation sees events as handlers do: unwrapped,
+    upcast and decoded. Any other sees the stored event.
+
+    Args:
+        resolver: Returns a sequence id.
+        types: The event classes known.
+        reading: How stored events are read.
+        place: How messages name the resolver.
+        partition_of: Partition resolver.
+
+    Raises:
+        HandlerSignatureError: OCQ-201 to OCQ-205.
+
+    Source:
+        OpenCQRS sequence resolvers for raw events and for objects.
+    """
+    check_plain(resolver, place)
+    signature = _signature(resolver, place)
+    if signature is None:
+        return SequencingByEvent(resolver, partition_of, place=place)
+    return SequencingByObject(resolver, signature, types, reading, place, partition_of)
+
+
+def _signature(resolver: Callable[..., str], place: str) -> Signature | None:
+    function = resolver if hasattr(resolver, "__code__") else type(resolver).__call__
+    if not set(getattr(function, "__annotations__", ())) - {"return"}:
+        return None
+    call = resolver if hasattr(resolver, "__code__") else resolver.__call__  # type: ignore[operator]
+    signature = read_signature(call, place, NothingProvided(), RESOLVER)
+    raw_only = all(argument.kind is Kind.RAW for argument in signature.arguments)
+    return None if raw_only else signature
+
+
+class SequencingByObject:
+    """Sequences by what handlers see of an event.
+
+    What an upcaster makes of one event may belong to several sequences, and so go to several partitions.
+
+    Args:
+        resolver: Sequence resolver of the group.
+        signature: Its arguments.
+        types: The event classes known.
+        reading: How stored events are read.
+        place: How messages name the resolver.
+        partition_of: Partition resolver.
+    """
+
+    def __init__(
+        self,
+        resolver: Callable[..., str],
+        signature: Signature,
+        types: EventTypes,
+        reading: Reading,
+        place: str,
+        partition_of: PartitionOf = residue_of,
+    ) -> None:
+        self._call = with_arguments(resolver, signature, NothingProvided(), place)
+        self._sequence_id = checked_ids(self._asked, place)
+        self._wanted = signature.event_classes
+        self.attributes = ATTRIBUTES if signature.sees_attributes or not reading.plain else frozenset[str]()
+        self.by_subject = False
+        self._types = types
+        self._reading = reading
+        self._place = place
+        self._partition_of = partition_of
+        self._handles: Callable[[str], bool] = _whatever
+
+    def residues(self, event: Event, modulus: int) -> Sequence[int]:
+        """Return the residues of the partitions of what a stored event becomes.
+
+        Raises:
+            AssemblyError: OCQ-514, if the resolver does not take the event's class.
+            EventFormatError: If the event cannot be read or decoded.
+        """
+        read = self._reading.read(event)
+        return tuple(dict.fromkeys(self._residue(one, modulus) for one in read if self._handles(one.type)))
+
+    def serve(self, types: Iterable[str], handles: Callable[[str], bool]) -> None:
+        """Learn what the group handles: the resolver is not asked about anything else.
+
+        Args:
+            types: The types, as read, that are known to be handled.
+            handles: Says whether the group handles a type.
+
+        Raises:
+            AssemblyError: OCQ-514, naming a type whose class the resolver does not take.
+        """
+        self._handles = handles
+        for name in types:
+            self._class_for(name)
+
+    def belongs(self, event: Event, partition: Partition) -> bool:
+        """Say whether an event, as read, is for a partition.
+
+        Raises:
+            ProjectCodeError: OCQ-216, if the resolver raises; it is asked while handlers run, and is none of them.
+        """
+        try:
+            return self._residue(event, partition.modulus) == partition.residue
+        except ExplainedError:
+            raise
+        except BaseException as error:
+            raise_interrupt(error)
+            what = f"the sequence resolver raised {type_name(error)}: {message_of(error)}"
+            raise ProjectCodeError("OCQ-216", what, self._place) from error
+
+    def _residue(self, event: Event, modulus: int) -> int:
+        return self._partition_of(self._sequence_id(event), modulus)
+
+    def _asked(self, event: Event) -> Any:
+        return self._call(self._decoded(event), event, event, None)
+
+    def _decoded(self, event: Event) -> Any:
+        found = self._class_for(event.type)
+        return None if found is None else decoder_for(found)(event)
+
+    def _class_for(self, event_type: str) -> Any:
+        found = self._types.class_for(self._wanted, event_type)
+        if found is None and self._wanted:
+            asked = " | ".join(getattr(cls, "__name__", str(cls)) for cls in self._wanted)
+            what = f"the sequence resolver takes {asked}, but the group also handles events of type '{event_type}'"
+            raise AssemblyError("OCQ-514", what, self._place, "let it take their class too, or dict")
+        return found
+
+
+def _whatever(_event_type: str) -> bool:
+    return True

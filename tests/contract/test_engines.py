@@ -35,7 +35,8 @@ from opencqrs_py.processing.dispatch import Dispatcher
 from opencqrs_py.processing.group import GroupProcessing
 from opencqrs_py.processing.ports import BackOff
 from opencqrs_py.processing.recovery import Action, FixedBackOff, NoRetry, OnExhausted
-from opencqrs_py.processing.sequencing import PerSubject, SequencingByEvent
+from opencqrs_py.processing.sequence_resolvers import PerSubject
+from opencqrs_py.processing.sequencing import SequencingByEvent
 from opencqrs_py.processing.supervision import Notice, Observer
 
 SECONDS = 60  # longest wait for another thread

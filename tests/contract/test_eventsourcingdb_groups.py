@@ -20,7 +20,8 @@ from opencqrs_py.processing.binding import bind
 from opencqrs_py.processing.dispatch import Dispatcher
 from opencqrs_py.processing.group import GroupProcessing
 from opencqrs_py.processing.recovery import FixedBackOff, OnExhausted
-from opencqrs_py.processing.sequencing import PerSubject, SequencingByEvent
+from opencqrs_py.processing.sequence_resolvers import PerSubject
+from opencqrs_py.processing.sequencing import SequencingByEvent
 from opencqrs_py.processing.supervision import Notice, Observer
 from opencqrs_py.testing.eventsourcingdb import EventSourcingDbStandIn, Fault, Then
 

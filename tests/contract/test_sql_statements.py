@@ -15,7 +15,8 @@ from opencqrs_py.model.appending import Precondition, SubjectIsOnEventId, Subjec
 from opencqrs_py.processing.binding import bind
 from opencqrs_py.processing.dispatch import Dispatcher
 from opencqrs_py.processing.group import GroupProcessing
-from opencqrs_py.processing.sequencing import PerSubject, SequencingByEvent
+from opencqrs_py.processing.sequence_resolvers import PerSubject
+from opencqrs_py.processing.sequencing import SequencingByEvent
 
 Noted = Callable[[Callable[[str, Any], None]], AbstractContextManager[None]]
 Statements = Callable[[], AbstractContextManager[list[str]]]

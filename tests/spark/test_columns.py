@@ -10,7 +10,7 @@ from pyspark.sql import functions as sf
 
 from opencqrs_py.engines.spark.columns import residue_column, subject_level_column
 from opencqrs_py.model import residue_of
-from opencqrs_py.processing.sequencing import cut_subject
+from opencqrs_py.processing.sequence_resolvers import cut_subject
 
 pytestmark = pytest.mark.spark
 

@@ -20,8 +20,7 @@ from opencqrs_py.assembly.reading import (
 from opencqrs_py.config import Settings, effective_group
 from opencqrs_py.errors import AssemblyError, HandlerSignatureError
 from opencqrs_py.model import residue_of
-from opencqrs_py.processing.object_sequencing import SequencingByObject
-from opencqrs_py.processing.sequencing import SequencingByEvent
+from opencqrs_py.processing.sequencing import SequencingByEvent, SequencingByObject
 
 SOURCE = """
 from dataclasses import dataclass

@@ -28,7 +28,8 @@ from opencqrs_py.processing.dispatch import Dispatcher
 from opencqrs_py.processing.group import GroupProcessing
 from opencqrs_py.processing.ports import UnitOfWork
 from opencqrs_py.processing.recovery import Action, FixedBackOff, OnExhausted
-from opencqrs_py.processing.sequencing import PerSubject, SequencingByEvent
+from opencqrs_py.processing.sequence_resolvers import PerSubject
+from opencqrs_py.processing.sequencing import SequencingByEvent
 from opencqrs_py.processing.supervision import NO_OBSERVER, Notice, Observer
 from opencqrs_py.testing import FakeClock
 

@@ -17,7 +17,7 @@ from opencqrs_py.model import Upcaster
 from opencqrs_py.processing.binding import NothingProvided
 from opencqrs_py.processing.decoding import decoder_for, quick_decoder_for
 from opencqrs_py.processing.reading import Reading, Upcasters
-from opencqrs_py.processing.sequencing import PerDataField, PerMetadataKey
+from opencqrs_py.processing.sequence_resolvers import PerDataField, PerMetadataKey
 
 if TYPE_CHECKING:
     from fractions import Fraction

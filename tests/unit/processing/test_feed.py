@@ -13,7 +13,8 @@ from opencqrs_py.adapters.memory import InMemoryEventStore
 from opencqrs_py.model import Event, Partition, Selection, Slice, layout, residue_of
 from opencqrs_py.processing.feed import Feed, Stretch, UnsequencedError
 from opencqrs_py.processing.ports import SequenceResolver
-from opencqrs_py.processing.sequencing import NoSequence, PerSubject, PerSubjectLevel, SequencingByEvent
+from opencqrs_py.processing.sequence_resolvers import NoSequence, PerSubject, PerSubjectLevel
+from opencqrs_py.processing.sequencing import SequencingByEvent
 
 
 def event(number: int, subject: str = "/books/1") -> Event:

@@ -17,7 +17,8 @@ from opencqrs_py.processing.binding import bind
 from opencqrs_py.processing.dispatch import Dispatcher
 from opencqrs_py.processing.group import GroupProcessing, read_size
 from opencqrs_py.processing.ports import SequenceResolver
-from opencqrs_py.processing.sequencing import NoSequence, PerDataField, PerSubject, SequencingByEvent
+from opencqrs_py.processing.sequence_resolvers import NoSequence, PerDataField, PerSubject
+from opencqrs_py.processing.sequencing import SequencingByEvent
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection

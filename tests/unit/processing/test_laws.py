@@ -23,7 +23,8 @@ from opencqrs_py.processing.dispatch import Dispatcher
 from opencqrs_py.processing.feed import Feed
 from opencqrs_py.processing.processor import PartitionProcessor
 from opencqrs_py.processing.recovery import FixedBackOff, OnExhausted
-from opencqrs_py.processing.sequencing import PerSubject, SequencingByEvent
+from opencqrs_py.processing.sequence_resolvers import PerSubject
+from opencqrs_py.processing.sequencing import SequencingByEvent
 from opencqrs_py.processing.supervision import SupervisedPartition
 from opencqrs_py.testing import FakeClock
 

@@ -20,10 +20,10 @@ from opencqrs_py.processing.binding import NothingProvided, bind
 from opencqrs_py.processing.dispatch import Dispatcher
 from opencqrs_py.processing.event_types import EventTypes
 from opencqrs_py.processing.feed import Feed
-from opencqrs_py.processing.object_sequencing import SequencingByObject, sequencing_for
 from opencqrs_py.processing.processor import PartitionProcessor
 from opencqrs_py.processing.reading import Reading, Upcasters
-from opencqrs_py.processing.sequencing import PerSubjectLevel, SequencingByEvent
+from opencqrs_py.processing.sequence_resolvers import PerSubjectLevel
+from opencqrs_py.processing.sequencing import SequencingByEvent, SequencingByObject, sequencing_for
 from opencqrs_py.processing.work import Work
 
 if TYPE_CHECKING:

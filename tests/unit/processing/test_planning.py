@@ -24,7 +24,8 @@ from opencqrs_py.processing.interception import Interceptors
 from opencqrs_py.processing.planning import Planner
 from opencqrs_py.processing.processor import PartitionProcessor
 from opencqrs_py.processing.reading import Reading, Upcasters
-from opencqrs_py.processing.sequencing import PerSubject, SequencingByEvent
+from opencqrs_py.processing.sequence_resolvers import PerSubject
+from opencqrs_py.processing.sequencing import SequencingByEvent
 from opencqrs_py.processing.work import Work
 
 if TYPE_CHECKING:

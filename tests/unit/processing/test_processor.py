@@ -22,7 +22,8 @@ from opencqrs_py.processing.dispatch import Dispatcher
 from opencqrs_py.processing.feed import Feed
 from opencqrs_py.processing.ports import UnitOfWork
 from opencqrs_py.processing.processor import PartitionProcessor
-from opencqrs_py.processing.sequencing import PerDataField, PerSubject, SequencingByEvent
+from opencqrs_py.processing.sequence_resolvers import PerDataField, PerSubject
+from opencqrs_py.processing.sequencing import SequencingByEvent
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection

@@ -16,15 +16,9 @@ from opencqrs_py.errors import HandlerSignatureError, ProjectCodeError
 from opencqrs_py.model.partition import residue_of
 from opencqrs_py.model.selection import ATTRIBUTES
 from opencqrs_py.processing.event_types import EventTypes
-from opencqrs_py.processing.object_sequencing import sequencing_for
 from opencqrs_py.processing.reading import Reading
-from opencqrs_py.processing.sequencing import (
-    NoSequence,
-    PerDataField,
-    PerSubject,
-    PerSubjectLevel,
-    SequencingByEvent,
-)
+from opencqrs_py.processing.sequence_resolvers import NoSequence, PerDataField, PerSubject, PerSubjectLevel
+from opencqrs_py.processing.sequencing import SequencingByEvent, sequencing_for
 
 SUBJECT = frozenset({"subject"})
 

@@ -13,16 +13,15 @@ from opencqrs_py.model import Event, hash_of, residue_of
 from opencqrs_py.model.selection import ATTRIBUTES
 from opencqrs_py.processing.ports import SequenceResolver
 from opencqrs_py.processing.reading import unwrapped
-from opencqrs_py.processing.sequencing import (
+from opencqrs_py.processing.sequence_resolvers import (
     NoSequence,
-    PartitionKeyResolver,
     PerDataField,
     PerMetadataKey,
     PerSubject,
     PerSubjectLevel,
-    SequencingByEvent,
     cut_subject,
 )
+from opencqrs_py.processing.sequencing import PartitionKeyResolver, SequencingByEvent
 
 READER = "/readers/ab9c7d71-9a5e-4664-8b75-73f4d04cac5e"
 

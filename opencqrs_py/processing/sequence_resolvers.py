@@ -1,14 +1,131 @@
-"""Sequence ids: what a resolver looks at, and whether its answers can be relied on."""
+"""Sequence resolvers: what must be handled in order, and whether the answers of a resolver can be relied on."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from itertools import chain, cycle
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
 
-from opencqrs_py.errors import HandlerSignatureError, ProjectCodeError
+from opencqrs_py.errors import EventFormatError, HandlerSignatureError, ProjectCodeError
 from opencqrs_py.model.event import Event
+from opencqrs_py.model.json_text import write_parsed
+
+
+def cut_subject(subject: str, level: int) -> str:
+    """Return the first ``level`` levels of a subject.
+
+    What stands before the first slash is dropped; empty segments count; a trailing slash goes only beyond the cut.
+
+    Source:
+        OpenCQRS configurable-level sequence resolver; for subjects that begin with a slash the same as Spark's
+        ``substring_index(subject, '/', level + 1)``.
+    """
+    parts = subject.split("/", level + 1)
+    return "".join(f"/{part}" for part in parts[1 : level + 1])
+
+
+@dataclass(frozen=True, slots=True)
+class NoSequence:
+    """Every event is a sequence of its own: all are spread, none are ordered."""
+
+    looks_at: ClassVar[frozenset[str]] = frozenset({"id"})
+
+    def __call__(self, event: Event, /) -> str:
+        """Return the event's id."""
+        return event.id
+
+
+@dataclass(frozen=True, slots=True)
+class PerSubject:
+    """Events of one subject stay in order."""
+
+    looks_at: ClassVar[frozenset[str]] = frozenset({"subject"})
+
+    def __call__(self, event: Event, /) -> str:
+        """Return the whole subject."""
+        return event.subject
+
+
+@dataclass(frozen=True, slots=True)
+class PerSubjectLevel:
+    """Events below one ancestor subject stay in order.
+
+    Attributes:
+        level: Number of levels kept, at least 1. OpenCQRS' default is 2.
+    """
+
+    level: int = 2
+
+    looks_at: ClassVar[frozenset[str]] = frozenset({"subject"})
+
+    def __post_init__(self) -> None:
+        if self.level < 1:
+            msg = f"level must be at least 1, got {self.level}"
+            raise ValueError(msg)
+
+    def __call__(self, event: Event, /) -> str:
+        """Return the subject cut to ``level`` levels."""
+        return cut_subject(event.subject, self.level)
+
+
+@dataclass(frozen=True, slots=True)
+class PerDataField:
+    """Events whose data agree in one field stay in order.
+
+    Attributes:
+        path: Names of nested members, such as ``("reader", "id")``.
+    """
+
+    path: tuple[str, ...]
+
+    looks_at: ClassVar[frozenset[str]] = frozenset({"data"})
+
+    def __call__(self, event: Event, /) -> str:
+        """Return the field's value: a text as it is, anything else as JSON would write it.
+
+        Raises:
+            EventFormatError: OCQ-214, if the event has no such field, or ``null`` in it.
+        """
+        value = event.data
+        for name in self.path:
+            value = value.get(name) if isinstance(value, dict) else None
+        return _sequence_id(value, f"data field '{'.'.join(self.path)}'", event)
+
+
+@dataclass(frozen=True, slots=True)
+class PerMetadataKey:
+    """Events whose metadata agree in one key stay in order.
+
+    Attributes:
+        key: Name of the CloudEvent's extension attribute, or of the envelope's metadata.
+    """
+
+    key: str
+
+    looks_at: ClassVar[frozenset[str]] = frozenset({"metadata"})
+
+    def __call__(self, event: Event, /) -> str:
+        """Return the value of the key: a text as it is, anything else as JSON would write it.
+
+        Raises:
+            EventFormatError: OCQ-214, if the event has no such key, or ``null`` in it.
+        """
+        return _sequence_id(event.metadata.get(self.key), f"metadata '{self.key}'", event)
+
+
+def _sequence_id(value: Any, name: str, event: Event) -> str:
+    if value is None:
+        fix = "give every event of the group that field, or narrow fetch.subject, or choose another sequence.resolution"
+        raise EventFormatError(
+            "OCQ-214", f"the event has no {name}, which says what it is in order with", event.label, fix
+        )
+    return value if isinstance(value, str) else write_parsed(value, sort_keys=True)
+
+
+OWN_CALLS = {cls.__call__ for cls in (NoSequence, PerSubject, PerSubjectLevel, PerDataField, PerMetadataKey)}
+
 
 _FIELDS = {name: name for name in Event._fields} | {"data": "payload", "metadata": "extensions", "timestamp": "time"}
 _EVERYTHING = frozenset(Event._fields)
