@@ -35,6 +35,7 @@ from opencqrs_py.assembly.reading import events_rule
 from opencqrs_py.assembly.sources import Scan
 from opencqrs_py.assembly.stores import mapping_of
 from opencqrs_py.config import Configuration, EffectiveGroup, load
+from opencqrs_py.config.profiles import DEFAULT_PROFILE
 from opencqrs_py.engines.runs import Engine
 from opencqrs_py.errors import AssemblyError, ExplainedError
 from opencqrs_py.model.naming import canonical
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
     from opencqrs_py.assembly.container import ApplicationContainer, GroupContainer
     from opencqrs_py.engines.spark.session import Sessions
 
-_log = logging.getLogger(__name__)
+_log = logging.getLogger("opencqrs.settings")
 STOP_PATIENCE = 3.0  # seconds that events in hand get to finish
 _LOOK_SECONDS = 0.05
 
@@ -262,6 +263,7 @@ class Application:
 
         if self._engines:
             raise AssemblyError("OCQ-511", "the application is running already", fix="stop() it first")
+        _log.info("%s", self._used())
         chosen = self._chosen(groups)
         self._check(chosen)
         runs = [
@@ -379,6 +381,13 @@ class Application:
         from opencqrs_py.assembly.container import assemble, group_containers  # noqa: PLC0415 loads SQLAlchemy
 
         return groups, group_containers(assemble(replace(self.blueprint, modules=UserModules(()))), groups)
+
+    def _used(self) -> str:
+        """Return a line that names the files of settings that were read, and the active profiles."""
+        files = (Path(file) for file in self.configuration.files)
+        names = [str(file.relative_to(self.project) if file.is_relative_to(self.project) else file) for file in files]
+        profiles = ", ".join(self.configuration.profiles) or DEFAULT_PROFILE
+        return f"settings: {', '.join(names) or f'no file in {self.project}'}; profiles: {profiles}"
 
     def _chosen(self, names: Sequence[str]) -> list[EffectiveGroup]:
         if not self.groups:

@@ -10,6 +10,7 @@ from typing import NoReturn
 import click
 
 from opencqrs_py.cli.output import explain, stderr
+from opencqrs_py.cli.records import records_on_terminal
 from opencqrs_py.cli.signals import INTERRUPTED, signals
 from opencqrs_py.errors import EngineLostError, ExplainedError, OpenCqrsError
 
@@ -58,7 +59,8 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     0 done, 1 a processor failed, 2 wrong use or configuration, 130 interrupted after a clean stop.
     """
     try:
-        result = cli.main(arguments, prog_name="opencqrs", standalone_mode=False)
+        with records_on_terminal():
+            result = cli.main(arguments, prog_name="opencqrs", standalone_mode=False)
     except click.exceptions.Exit as done:
         sys.exit(done.exit_code)
     except click.ClickException as wrong:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import defaultdict, deque
 from collections.abc import Mapping
@@ -13,17 +14,16 @@ from threading import Event, Lock, Thread
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from opencqrs_py.cli.notices import in_words, notice_lines
-from opencqrs_py.cli.output import clean, print_line, stderr
+from opencqrs_py.cli.output import clean, stderr
 from opencqrs_py.model.outcome import Outcome
 from opencqrs_py.model.partition import Partition
 from opencqrs_py.model.progress import PartitionStatus, ProcessorState
-from opencqrs_py.processing.supervision import Notice, Observer
+from opencqrs_py.processing.supervision import Observer, in_words
 
 if TYPE_CHECKING:
     from opencqrs_py.assembly.application import Application
 
-__all__ = ["Monitor", "monitor_for"]
+_log = logging.getLogger("opencqrs.progress")
 
 _BARS_SECONDS = 0.25
 _LINES_SECONDS = 5.0
@@ -105,10 +105,6 @@ class Monitor(Observer, AbstractContextManager["Monitor"]):
         """
         self._missing = dict(missing)
 
-    def starting(self, what: str) -> None:
-        """Say what takes seconds."""
-        print_line(f"starting {what}")
-
     def claimed(self, group: str, partition: Partition, position: int) -> None:
         """Watch the group, and report the files that were made: once a partition is claimed, the databases are used."""
         del position
@@ -119,7 +115,7 @@ class Monitor(Observer, AbstractContextManager["Monitor"]):
             missing, self._missing = self._missing, {}
         for file, said in missing.items():
             if Path(file).exists():
-                print_line(f"made a new, empty SQLite database: {file} ({said})", "yellow")
+                _log.warning("made a new, empty SQLite database: %s (%s)", file, said)
 
     def stopped(self, group: str, partition: Partition) -> None:
         """Note that nothing of the partition is in hand any more."""
@@ -130,16 +126,11 @@ class Monitor(Observer, AbstractContextManager["Monitor"]):
         with self._lock:
             self.handled[group, str(partition)] += outcome.handled
 
-    def noticed(self, notice: Notice) -> None:
-        """Print what happened and what happens next."""
-        for line, style in notice_lines(notice):
-            stderr().print(clean(line), style=style, markup=False, soft_wrap=True)
-
     def show(self, looks: list[Look]) -> None:
-        """Print a line for each partition that moved since the last time."""
+        """Log a line for each partition that moved since the last time."""
         for look in looks:
             if look.rate:
-                stderr().print(clean(f"[{look.group} {look.partition}] {look.figures}"), markup=False, soft_wrap=True)
+                _log.info("[%s %s] %s", look.group, look.partition, look.figures)
 
     def _watch(self) -> None:
         while not self._done.wait(self._every):

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from opencqrs_py.cli.beginning import used
 from opencqrs_py.cli.monitor import monitor_for
 from opencqrs_py.cli.options import ProjectOptions, format_option, project_options
 from opencqrs_py.cli.output import print_json, print_line, stderr
+from opencqrs_py.cli.records import print_only_warnings
 from opencqrs_py.cli.signals import INTERRUPTED, signals
 from opencqrs_py.cli.status import group_rows, print_groups
 from opencqrs_py.errors import ExplainedError
@@ -40,8 +40,9 @@ def run_command(
     """
     application = options.application()
     monitor = monitor_for(application, terminal=stderr().is_terminal and not as_json)
-    if not as_json:
-        print_line(used(application.configuration, application.project))
+    if as_json:
+        print_only_warnings()
+    else:
         monitor.announce(application.missing_files())
     signals.held = monitor.held
     try:

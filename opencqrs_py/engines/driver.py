@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from threading import Event as Signal
 
+from opencqrs_py.engines.records import log_notice, logger
 from opencqrs_py.engines.runs import GroupRun
 from opencqrs_py.errors import DatabaseFileError, EventStoreError, OtherLogError
 from opencqrs_py.model.outcome import Origin, Outcome
@@ -22,8 +22,6 @@ from opencqrs_py.processing.supervision import (
     Observer,
     SupervisedPartition,
 )
-
-_log = logging.getLogger(__name__)
 
 
 class PartitionDriver:
@@ -80,9 +78,9 @@ class PartitionDriver:
         notice = supervised.take(outcome)
         self._observer.advanced(supervised.group, self.partition, outcome)
         for trouble in outcome.missed:
-            self._observer.noticed(Notice(supervised.group, self.partition, None, trouble))
+            _report(Notice(supervised.group, self.partition, None, trouble), self._observer)
         if notice is not None:
-            self._observer.noticed(notice)
+            _report(notice, self._observer)
         if notice is not None or supervised.state is not before:
             self._publish()
         return outcome
@@ -120,7 +118,7 @@ class PartitionDriver:
         except Exception as error:
             if not self._tracker.is_outage(error):
                 where = f"[{self.supervised.group} {self.partition}]"
-                _log.warning("%s its state cannot be reported: %s", where, one_line(error))
+                logger.warning("%s its state cannot be reported: %s", where, one_line(error))
 
 
 def claim(
@@ -180,10 +178,15 @@ def when_available(
             if not (tracker.is_outage(error) or source.is_outage(error)):
                 raise
             trouble = trouble_of(error, Origin.OUTAGE)
-            observer.noticed(Notice(run.group, run.partitions[0], Action.WAIT, trouble, wait=wait))
+            _report(Notice(run.group, run.partitions[0], Action.WAIT, trouble, wait=wait), observer)
         if stopping.wait(wait):
             break
     return []
+
+
+def _report(notice: Notice, observer: Observer) -> None:
+    log_notice(notice)
+    observer.noticed(notice)
 
 
 def _verify_log(group: str, source: EventSource, cursor: Cursor) -> None:

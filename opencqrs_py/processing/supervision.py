@@ -50,13 +50,6 @@ class Observer:
     raises ends the processor: what was committed stays committed, and the next start goes on behind it.
     """
 
-    def starting(self, what: str) -> None:
-        """Before something starts that takes seconds.
-
-        Args:
-            what: What it is, such as ``Spark (local[*])``.
-        """
-
     def claimed(self, group: str, partition: Partition, position: int) -> None:
         """After a partition was taken over, and before its first event is read.
 
@@ -316,7 +309,7 @@ _NEXT = {
 
 
 def line_of(notice: Notice) -> str:
-    """Return the line that tells of a notice."""
+    """Return what happened and what happens next, in one line."""
     head = f"[{notice.group} {notice.partition}]"
     trouble = notice.trouble
     if trouble is None:
@@ -326,6 +319,15 @@ def line_of(notice: Notice) -> str:
     what = f"{trouble.event} failed on attempt {notice.attempt}" if notice.attempt else "could not go on"
     what += f" at {trouble.event}" if trouble.event and not notice.attempt else ""
     return f"{head} {what} ({trouble}); {_NEXT[notice.action].format(wait=in_words(notice.wait))}"
+
+
+def text_of(notice: Notice) -> str:
+    """Return the line and, with the first attempt only, the handler's traceback and what to do about the error."""
+    lines, trouble = [line_of(notice)], notice.trouble
+    if trouble is not None and notice.attempt <= 1 and notice.action is not None:
+        lines += [trouble.traceback] if trouble.traceback else []
+        lines += [trouble.advice] if trouble.advice and notice.action is not Action.WAIT else []
+    return "\n".join(lines)
 
 
 def in_words(seconds: float) -> str:

@@ -13,6 +13,7 @@ from textwrap import dedent
 from typing import Any
 
 import pytest
+from support.output import without_times
 
 HANDLERS = """
 from dataclasses import dataclass
@@ -88,7 +89,7 @@ class Project:
             timeout=180,
             check=False,
         )
-        return Ran(done.returncode, done.stdout, done.stderr)
+        return Ran(done.returncode, done.stdout, without_times(done.stderr))
 
     def write_events(self, count: int, name: str = "events.ndjson") -> None:
         lines = (event_line(number) for number in range(count))

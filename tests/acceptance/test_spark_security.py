@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
+from support.output import without_times
 
 pytestmark = [
     pytest.mark.spark,
@@ -96,7 +97,7 @@ def let_go(project, process: subprocess.Popen[str]) -> None:
     (project.folder / "go").touch()
     out, err = process.communicate(timeout=60)
     usual = ("settings: ", "made a new, empty SQLite database", "starting Spark")
-    said = [line for line in err.splitlines() if ", lag " not in line and not line.startswith(usual)]  # how far it is
+    said = [line for line in without_times(err).splitlines() if ", lag " not in line and not line.startswith(usual)]
     assert (process.returncode, said) == (0, []), out
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from support.output import without_times
 
 ROOT = Path(__file__).parents[2]
 TUTORIALS = sorted((ROOT / "docs" / "tutorials").glob("*.md"))
@@ -120,7 +121,7 @@ class Desk:
             text=True,
             timeout=TIMEOUT,
         )
-        return done.returncode, done.stdout
+        return done.returncode, without_times(done.stdout)
 
 
 @pytest.mark.spark

@@ -14,6 +14,7 @@ from pathlib import Path
 from threading import Thread
 
 import pytest
+from support.output import without_times
 
 from opencqrs_py.testing.eventsourcingdb import EventSourcingDbStandIn
 
@@ -66,7 +67,7 @@ class Project:
         """Run ``opencqrs`` with arguments; return its exit code and all that it has printed."""
         process = self.start(*arguments, engine=engine)
         said, _ = process.communicate(timeout=SECONDS)
-        return process.returncode, said
+        return process.returncode, without_times(said)
 
 
 @pytest.fixture

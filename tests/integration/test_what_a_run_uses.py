@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.output import without_times
 
 HANDLERS = """
 from opencqrs_py import Event, event_handling
@@ -27,7 +28,7 @@ def run(project: Path, *arguments: str, **environ: str) -> list[str]:
     done = subprocess.run(
         command, cwd=project, env={**os.environ, **engine, **environ}, check=True, capture_output=True, text=True
     )
-    return done.stderr.splitlines()
+    return without_times(done.stderr).splitlines()
 
 
 def test_a_run_names_its_files_and_profiles_and_the_database_that_it_makes(tmp_path):

@@ -18,7 +18,7 @@ from opencqrs_py.adapters.files.rows import ParquetRows
 from opencqrs_py.errors import EventStoreError
 from opencqrs_py.processing.ports import Clock
 
-_log = logging.getLogger(__name__)
+_log = logging.getLogger("opencqrs.store")
 
 _HIDDEN = (".", "_")  # of programs that write beside their results: temporary files, markers such as _SUCCESS
 _MOST_MENTIONED = 5  # names in one message

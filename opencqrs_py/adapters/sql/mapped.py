@@ -33,7 +33,7 @@ _PAUSE_SECONDS = 0.01
 _STALLED_SECONDS = 10.0  # after which a transaction that holds the horizon back is logged
 _JSON = "application/json"
 
-_log = logging.getLogger(__name__)
+_log = logging.getLogger("opencqrs.store")
 
 
 class MappedEventSource(EventSource):

@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 
 from opencqrs_py.engines.assignment import Assignment
 from opencqrs_py.engines.driver import PartitionDriver
+from opencqrs_py.engines.records import logger
 from opencqrs_py.engines.runs import GroupRun
 from opencqrs_py.engines.spark.jobs import GroupJobs, running_tasks, spark_trouble
 from opencqrs_py.engines.spark.orders import Order, Report
@@ -104,7 +105,6 @@ class SparkEngine:
         clock: Clock | None = None,
     ) -> None:
         self._clock = clock or SystemClock()
-        self._observer = observer
         self._sessions = sessions
         self._assignment = Assignment(runs, owner, self._clock, observer)
         sources = {id(run.processing.source): run.processing.source for run in runs}
@@ -191,7 +191,7 @@ class SparkEngine:
 
     def _open(self) -> None:
         if master := self._sessions.will_start:
-            self._observer.starting(f"Spark ({master})")
+            logger.info("starting Spark (%s)", master)
         spark = self._sessions.open()
         self._spark = spark
         for group in self._groups.values():

@@ -2,11 +2,10 @@ from __future__ import annotations
 
 import pytest
 
-from opencqrs_py.cli.notices import in_words, notice_lines
 from opencqrs_py.model.outcome import Origin, Trouble
 from opencqrs_py.model.partition import Partition
 from opencqrs_py.processing.recovery import Action
-from opencqrs_py.processing.supervision import Notice
+from opencqrs_py.processing.supervision import Notice, in_words, text_of
 
 PARTITION = Partition(2, 1)
 FAILED = Trouble(
@@ -57,24 +56,24 @@ AWAY = Trouble(Origin.OUTAGE, permanent=False, error="DatabaseAwayError", messag
     ],
 )
 def test_a_line_says_group_partition_event_what_failed_and_what_happens_next(action, trouble, attempt, wait, expected):
-    ((line, _style),) = notice_lines(Notice("books", PARTITION, action, trouble, attempt, wait))
+    line, *_ = text_of(Notice("books", PARTITION, action, trouble, attempt, wait)).splitlines()
     assert line == f"[books 1/2] {expected}"
 
 
 def test_the_handlers_traceback_comes_with_the_first_attempt_only():
-    lines = [line for line, _ in notice_lines(Notice("books", PARTITION, Action.RETRY, FAILED, 1, 2.0))]
+    lines = text_of(Notice("books", PARTITION, Action.RETRY, FAILED, 1, 2.0)).splitlines()
     assert lines[1:] == ["Traceback …"]
 
 
 def test_what_to_do_about_an_error_comes_with_it_and_not_again_and_again_during_an_outage():
     stopped = Trouble(Origin.FRAMEWORK, permanent=False, error="E", message="gone", advice="  where: x\n  fix:   y")
-    lines = [line for line, _ in notice_lines(Notice("books", PARTITION, Action.STOP, stopped, 0, 30.0))]
-    assert lines[1:] == ["  where: x\n  fix:   y"]
-    assert len(notice_lines(Notice("books", PARTITION, Action.WAIT, stopped, 0, 30.0))) == 1
+    lines = text_of(Notice("books", PARTITION, Action.STOP, stopped, 0, 30.0)).splitlines()
+    assert lines[1:] == ["  where: x", "  fix:   y"]
+    assert len(text_of(Notice("books", PARTITION, Action.WAIT, stopped, 0, 30.0)).splitlines()) == 1
 
 
 def test_recovery_is_told():
-    assert notice_lines(Notice("books", PARTITION, None)) == [("[books 1/2] recovered", "green")]
+    assert text_of(Notice("books", PARTITION, None)) == "[books 1/2] recovered"
 
 
 @pytest.mark.parametrize(

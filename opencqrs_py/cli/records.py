@@ -1,0 +1,63 @@
+"""Records of ``logging`` on the terminal: the command line is one handler of what the package reports."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+
+from opencqrs_py.cli.output import clean, stderr
+
+_STYLES = {logging.INFO: "default", logging.WARNING: "yellow", logging.ERROR: "red"}
+
+
+class TerminalHandler(logging.Handler):
+    """Prints records to standard error: in colours on a terminal, elsewhere after the time in UTC."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Print the first line of a message in the colour of its level, and what follows without one."""
+        if _is_printed_by_root():
+            return
+        try:
+            first, _, rest = clean(record.getMessage()).partition("\n")
+            style = "green" if getattr(record, "action", "") == "recovered" else _STYLES.get(record.levelno, "default")
+            stderr().print(_time(record) + first, style=style, markup=False, soft_wrap=True)
+            if rest:
+                stderr().print(rest, markup=False, soft_wrap=True)
+        except Exception:
+            self.handleError(record)
+
+
+@contextmanager
+def records_on_terminal() -> Iterator[None]:
+    """Print what the package logs, from INFO, in this block."""
+    logger, handler = logging.getLogger("opencqrs"), TerminalHandler()
+    level = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
+
+
+def print_only_warnings() -> None:
+    """Leave out what is only for information, as for a program that reads JSON."""
+    for handler in logging.getLogger("opencqrs").handlers:
+        if isinstance(handler, TerminalHandler):
+            handler.setLevel(logging.WARNING)
+
+
+def _time(record: logging.LogRecord) -> str:
+    if stderr().is_terminal:
+        return ""
+    return datetime.fromtimestamp(record.created, UTC).isoformat(timespec="seconds").replace("+00:00", "Z") + " "
+
+
+def _is_printed_by_root() -> bool:
+    """Return whether the project has set up logging that prints to the same place, which would show records twice."""
+    streams = (getattr(handler, "stream", None) for handler in logging.getLogger().handlers)
+    return any(stream in (sys.stderr, sys.stdout) for stream in streams if stream is not None)

@@ -1,0 +1,118 @@
+"""What is logged of partitions, and how the command line prints records."""
+
+from __future__ import annotations
+
+import io
+import logging
+import sys
+
+import pytest
+from rich.console import Console
+
+from opencqrs_py.cli import records
+from opencqrs_py.cli.records import print_only_warnings, records_on_terminal
+from opencqrs_py.engines.records import log_notice
+from opencqrs_py.model.outcome import Origin, Trouble
+from opencqrs_py.model.partition import Partition
+from opencqrs_py.processing.recovery import Action
+from opencqrs_py.processing.supervision import Notice
+
+FAILED = Trouble(
+    Origin.HANDLER,
+    permanent=False,
+    error="ValueError",
+    message="no",
+    traceback="Traceback ...",
+    position=7,
+    event="event 7",
+    code="OCQ-228",
+)
+
+
+def notice(action: Action | None, trouble: Trouble | None = FAILED) -> Notice:
+    return Notice("books", Partition(2, 1), action, trouble, attempt=1, wait=2.0)
+
+
+@pytest.fixture
+def screen(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
+    return shown(monkeypatch, terminal=False)
+
+
+def shown(monkeypatch: pytest.MonkeyPatch, *, terminal: bool) -> io.StringIO:
+    out = io.StringIO()
+    console = Console(file=out, width=1_000, force_terminal=terminal, color_system=None)
+    monkeypatch.setattr(records, "stderr", lambda: console)
+    return out
+
+
+@pytest.mark.parametrize(
+    ("action", "trouble", "level", "named"),
+    [
+        (None, None, logging.INFO, "recovered"),
+        (None, FAILED, logging.WARNING, "missed"),
+        (Action.RETRY, FAILED, logging.WARNING, "retry"),
+        (Action.WAIT, FAILED, logging.WARNING, "wait"),
+        (Action.SKIP, FAILED, logging.ERROR, "skip"),
+        (Action.STOP, FAILED, logging.ERROR, "stop"),
+        (Action.LEAVE, FAILED, logging.ERROR, "leave"),
+    ],
+)
+def test_each_notice_is_a_record_with_what_happened_where(action, trouble, level, named, caplog):
+    with caplog.at_level(logging.INFO):
+        log_notice(notice(action, trouble))
+    (record,) = caplog.records
+    event = ("event 7", 7, "OCQ-228") if trouble else ("", None, "")
+    assert (record.name, record.levelno, record.action) == ("opencqrs.processing", level, named)
+    assert (record.group, record.partition, record.attempt) == ("books", "1/2", 1)
+    assert (record.event, record.position, record.code) == event
+
+
+def test_a_percent_sign_in_a_message_is_printed_as_it_is(caplog):
+    log_notice(notice(Action.RETRY, Trouble(Origin.HANDLER, permanent=False, error="E", message="100 %s of %d")))
+    assert "100 %s of %d" in caplog.text
+
+
+def test_a_record_is_printed_after_the_time_with_all_its_lines(screen, capsys):
+    with records_on_terminal():
+        log_notice(notice(Action.RETRY))
+    first, second = screen.getvalue().splitlines()
+    assert first.endswith("Z [books 1/2] event 7 failed on attempt 1 ([OCQ-228] ValueError: no); retry in 2.0 s")
+    assert second == "Traceback ..."
+    assert capsys.readouterr() == ("", "")
+
+
+def test_on_a_terminal_no_time_is_printed(monkeypatch):
+    out = shown(monkeypatch, terminal=True)
+    with records_on_terminal():
+        log_notice(notice(None, None))
+    assert out.getvalue() == "[books 1/2] recovered\n"
+
+
+def test_after_the_command_nothing_is_printed_and_levels_are_as_before(screen):
+    with records_on_terminal():
+        pass
+    log_notice(notice(Action.RETRY))
+    assert screen.getvalue() == ""
+    assert logging.getLogger("opencqrs").level == logging.NOTSET
+
+
+def test_for_a_program_only_warnings_and_errors_are_printed(screen):
+    with records_on_terminal():
+        print_only_warnings()
+        log_notice(notice(None, None))
+        assert screen.getvalue() == ""
+        log_notice(notice(Action.SKIP))
+    assert "the event is skipped" in screen.getvalue()
+
+
+@pytest.mark.parametrize("stream", ["stderr", "stdout", "file"])
+def test_logging_of_the_project_that_prints_to_the_terminal_is_not_doubled(stream, screen, tmp_path):
+    with (tmp_path / "log.txt").open("w") as file:
+        handler = logging.StreamHandler(file if stream == "file" else getattr(sys, stream))
+        logging.getLogger().addHandler(handler)
+        try:
+            with records_on_terminal():
+                log_notice(notice(Action.RETRY))
+        finally:
+            logging.getLogger().removeHandler(handler)
+    assert bool(screen.getvalue()) == (stream == "file")
