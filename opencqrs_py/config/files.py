@@ -32,7 +32,6 @@ SUFFIXES = (".yaml", ".yml", ".toml", ".properties")
 _ON_PROFILE = frozenset({"opencqrs.config.onprofile", "opencqrs.config.activate.onprofile"})
 _IMPORT = "opencqrs.config.import"
 _ACTIVE = "opencqrs.profiles.active"
-_NUMBER = re.compile(r"(\.\d+)?\.*$")
 _BRACKETS = str.maketrans("[]", "..")
 _SCHEME = re.compile(r"(?:file|configtree):", re.IGNORECASE)
 _OPTIONAL = "optional:"
@@ -65,7 +64,9 @@ class Document:
 
     def add(self, entry: Entry) -> None:
         """Add an entry to what the document sets, or to its conditions."""
-        name = _NUMBER.sub("", canonical(".".join(entry.key)).translate(_BRACKETS)).replace("..", ".")
+        name = canonical(".".join(entry.key)).translate(_BRACKETS).replace("..", ".").rstrip(".")
+        above, _, last = name.rpartition(".")
+        name = above if last.isdecimal() else name
         if name in _ON_PROFILE:
             self.conditions.append(entry)
             return

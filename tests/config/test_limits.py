@@ -53,6 +53,7 @@ LEVELS = [" " * n + "a:" for n in range(1_000)]
             ":2:1",
             "a key has more than 100 levels: opencqrs.event-handling",
         ),
+        ("application.properties", f"x=1\n{'.' * 100_000}b=1", ":2:1", "a key has more than 100 levels"),
         (".env", f"X=1\nOPENCQRS_EVENT_HANDLING_GROUPS_{'A_' * 10_000}B=1", ":2", "a key has more than 100 levels"),
         ("application.yaml", "#" * (4 * 1024**2 + 1), "", "the file is larger than 4 MiB"),
     ],
