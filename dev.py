@@ -4,7 +4,9 @@
 usage: python3 dev.py [-v] COMMAND
 
     demo [REPOSITORY]   run the main example on the history of a git repository (default: this one)
-    test [ARGUMENT]...  run all checks and all tests; with arguments, only pytest with these arguments
+    test                run all checks and tests
+    test --all          the same with all that tests know, as before a release: takes hours
+    test ARGUMENT...    run pytest with these arguments and nothing else
     check               run all checks and no tests
     lock [ARGUMENT]...  write requirements/*.lock anew from pyproject.toml; arguments go to uv (--upgrade)
 
@@ -76,11 +78,8 @@ CHECKS = {
 }
 PYTEST = [str(PYTHON), "-m", "pytest"]
 SPREAD = ["--numprocesses=auto", "--maxprocesses=4", "--dist=loadfile", "--no-loadscope-reorder"]
-TESTS = {
-    "pytest": [*PYTEST, "--cov", "--cov-report=", "--cov-fail-under=0", *SPREAD, "-m", "not alone"],
-    "pytest alone": [*PYTEST, "--cov", "--cov-append", "-m", "alone"],
-}
-"""At most four processes, as each may start a Spark; then what holds the clock, and the coverage of both."""
+ALL_TESTS = [*PYTEST, "--cov", *SPREAD, "--durations=10"]
+"""At most four processes, as each may start a Spark."""
 
 LOCKS = {
     "dev": ["--all-extras", "--group", "dev"],
@@ -178,11 +177,11 @@ def demo(request: Request) -> int:
 
 
 def test(request: Request) -> int:
-    """Run the checks and the tests with coverage, or only the tests asked for."""
+    """Run the checks and the tests with coverage, or only pytest with the arguments given."""
     prepare("dev", verbose=request.verbose)
-    if request.arguments:
+    if request.arguments not in ([], ["--all"]):
         return run([*PYTEST, *request.arguments], cwd=ROOT).code
-    return run_all({**CHECKS, **TESTS})
+    return run_all({**CHECKS, "pytest": [*ALL_TESTS, *request.arguments]})
 
 
 def check(request: Request) -> int:

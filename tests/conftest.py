@@ -1,4 +1,4 @@
-"""How all tests run: with a Java that starts fast, in several processes at once; and servers that folders share."""
+"""How all tests run: which of them, with a Java that starts fast, in several processes; and servers that they share."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from hypothesis import settings
+from sqlalchemy import make_url
 
 from opencqrs_py.model.masking import forget
 
@@ -26,10 +28,35 @@ QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 for _name in ("SPARK_SUBMIT_OPTS", "SPARK_DAEMON_JAVA_OPTS"):
     os.environ.setdefault(_name, QUICK_JAVA)
 
+settings.register_profile("quick", max_examples=25, deadline=None)
+settings.register_profile("all", max_examples=300, deadline=None)
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the option by which suites run all that they know instead of their quick lanes."""
     parser.addoption("--all", action="store_true", help="run whole suites instead of their quick lanes (hours)")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Try few or many examples; ``--hypothesis-profile`` comes later and wins."""
+    settings.load_profile("all" if config.getoption("--all") else "quick")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Without ``--all``, leave out what is marked ``release``."""
+    if config.getoption("--all"):
+        return
+    left_out = [item for item in items if any(_concerns(mark, item) for mark in item.iter_markers("release"))]
+    config.hook.pytest_deselected(items=left_out)
+    gone = set(left_out)
+    items[:] = [item for item in items if item not in gone]
+
+
+def _concerns(mark: pytest.Mark, item: pytest.Item) -> bool:
+    """Return whether the test has the parameters that the mark names."""
+    parameters = item.callspec.params if hasattr(item, "callspec") else {}
+    values = {name: value if isinstance(value, tuple) else (value,) for name, value in mark.kwargs.items()}
+    return all(parameters.get(name) in those for name, those in values.items())
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
@@ -69,14 +96,6 @@ def servers() -> ModuleType:
 
 
 @pytest.fixture(scope="session")
-def postgresql_server(servers: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The URL of a PostgreSQL server that lives as long as the tests."""
-    server = servers.start_postgresql(tmp_path_factory.mktemp("postgresql"))
-    yield server.get_uri()
-    server.cleanup()
-
-
-@pytest.fixture(scope="session")
 def mariadb_installed(servers: ModuleType) -> None:
     """Skips the test where there are no programs of a MariaDB server."""
     if servers.mariadb_program() is None:
@@ -84,15 +103,11 @@ def mariadb_installed(servers: ModuleType) -> None:
 
 
 @pytest.fixture(scope="session")
-def mariadb_server(servers: ModuleType, mariadb_installed: None) -> Iterator[str]:
-    """The URL of a database on a MariaDB server that lives as long as the tests."""
-    with servers.mariadb_server() as url:
-        yield url
-
-
-@pytest.fixture(scope="session")
 def fresh_url(request: pytest.FixtureRequest, servers: ModuleType) -> Iterator[FreshUrl]:
-    """Makes an empty database of a kind and returns its URL; the servers live as long as the tests."""
+    """Makes an empty database of a kind and returns its URL; one server of each kind lives as long as the tests.
+
+    Each process of tests has servers of its own, since some tests cut all connections of a server.
+    """
     with ExitStack() as running:
 
         @cache
@@ -103,3 +118,15 @@ def fresh_url(request: pytest.FixtureRequest, servers: ModuleType) -> Iterator[F
             return fresh
 
         yield lambda kind: served(kind)()
+
+
+@pytest.fixture(scope="session")
+def postgresql_server(fresh_url: FreshUrl) -> str:
+    """The URL of the database that the PostgreSQL server comes with."""
+    return make_url(fresh_url("postgresql")).set(database="postgres").render_as_string(hide_password=False)
+
+
+@pytest.fixture(scope="session")
+def mariadb_server(fresh_url: FreshUrl) -> str:
+    """The URL of the database that the MariaDB server comes with."""
+    return make_url(fresh_url("mariadb")).set(database="test").render_as_string(hide_password=False)

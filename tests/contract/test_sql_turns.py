@@ -49,8 +49,8 @@ class Dawdling:
 
 
 OTHERS = {
-    "mariadb": "SELECT id FROM information_schema.processlist WHERE id <> CONNECTION_ID() AND user <> 'system user'",
-    "postgresql": "SELECT pid FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()",
+    "mariadb": "SELECT id FROM information_schema.processlist WHERE id <> CONNECTION_ID() AND db = database()",
+    "postgresql": "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()",
 }
 CUT = {"mariadb": "KILL :process", "postgresql": "SELECT pg_terminate_backend(:process, 10000)"}
 

@@ -34,7 +34,7 @@ def event(name: str) -> Event:
 
 def others(database: Database) -> list[int]:
     """Return the server's processes that serve other connections than ours."""
-    mine = text("SELECT pid FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()")
+    mine = text("SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()")
     with database.reading() as connection:
         return list(connection.execute(mine).scalars())
 

@@ -178,6 +178,19 @@ class TestPrograms:
 
         assert capsys.readouterr().out.splitlines()[-2:] == ["one 0.2 s, two 61.5 s", "all passed after 62 s"]
 
+    @pytest.mark.parametrize("typed", [[], ["--all"]])
+    def test_the_tests_of_a_release_run_after_the_checks_like_those_of_every_day(
+        self, typed: list[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        steps: dict[str, list[str]] = {}
+        monkeypatch.setattr(dev, "prepare", lambda _kind, *, verbose: None)
+        monkeypatch.setattr(dev, "run_all", lambda given: steps.update(given) or 0)
+
+        assert dev.main(["test", *typed]) == 0
+
+        assert list(steps) == [*dev.CHECKS, "pytest"]
+        assert steps["pytest"] == [*dev.ALL_TESTS, *typed]
+
     def test_an_interrupted_step_is_the_last(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(dev, "run", lambda _command, **_: dev.Ended(2, interrupted=True, seconds=0.1))
 
