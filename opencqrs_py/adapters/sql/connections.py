@@ -127,16 +127,7 @@ class Fetching:
         self._kept: list[_Kept] = []
 
     def fetch(self, statement: str, values: tuple[Any, ...]) -> Rows:
-        """Return the rows of a statement.
-
-        Args:
-            statement: With the marks of the driver.
-            values: For the marks, in their order.
-
-        Raises:
-            DBAPIError: As SQLAlchemy raises it; a connection that was cut is not used again.
-            DatabaseAwayError: OCQ-304, if the database cannot be reached.
-        """
+        """Return the rows of a statement with the marks of the driver; errors are as SQLAlchemy raises them."""
         dialect = self._engine.dialect
         connection = self._take()
         try:

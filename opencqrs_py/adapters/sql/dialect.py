@@ -68,7 +68,16 @@ class FileGuard:
         """Take note of the file that the first connection has opened."""
 
     def check(self, connection: Connection | None = None) -> None:
-        """Raise if the file is not in its place."""
+        """Raise if the file is not in its place.
+
+        Args:
+            connection: A connection that has read something; then the files beside it are looked at as well. They
+                stay the same for as long as it is open.
+
+        Raises:
+            DatabaseFileGoneError: OCQ-342, if no file is there.
+            DatabaseFileError: OCQ-342, if another file is there, or a file beside it is gone or another one.
+        """
 
     def checked(self, connection: Connection) -> AbstractContextManager[None]:
         """Check at the end of a block that is about to commit, and when the database raises in it."""

@@ -61,15 +61,7 @@ class SqlEventStore(EventStore):
         preconditions: Sequence[Precondition] = (),
         progress: Callable[[int], None] | None = None,
     ) -> Appended:
-        """Add events in one transaction; those whose source and id are known already are left out.
-
-        Args:
-            events: Any number; read as a stream. When it raises, nothing is added.
-            preconditions: Checked in the transaction, before the first event is taken.
-            progress: Called now and then with the number of events taken in.
-
-        Returns:
-            How many were given and how many of them were added.
+        """Add events in one transaction, in which the preconditions are checked before the first event is taken.
 
         Raises:
             DatabaseAwayError: OCQ-304, if the database becomes unavailable; OCQ-305, if another program has been

@@ -156,9 +156,9 @@ class MappedEventSource(EventSource):
             return
         if before is None and self._writers.doubt:
             _log.warning("%s", self._writers.doubt)
-        seen = self._writers.look(connection)
-        self._horizon.look(seen.highest, seen.active)
-        if self._horizon.mark != before or seen.highest == self._horizon.upto:
+        highest, active = self._writers.look(connection)
+        self._horizon.look(highest, active)
+        if self._horizon.mark != before or highest == self._horizon.upto:
             self._moved = time.monotonic()
         elif time.monotonic() - self._moved >= _STALLED_SECONDS and self._horizon.waited_for != self._logged:
             self._logged = self._horizon.waited_for

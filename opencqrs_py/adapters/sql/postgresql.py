@@ -266,26 +266,19 @@ class PostgresqlDialect(Dialect):
 class LogStatements:
     """What is sent for the log of one schema.
 
-    Attributes:
-        channel: Where listeners hear that events are being added. A channel is the whole database's, and each of its
-            schemas may hold a log. So an append notifies of the newest position and, after a space, the table's number;
-            the trigger only says that there is news.
-        table_number: Expression for the number that tells the table from those of the same name in other schemas.
-        insert_all: Adds rows and notifies of the newest position; under the append lock.
-        append_at_once: Adds rows under a lock of its own, with the time that it waits for it; a statement that is a
-            whole transaction. Returns how many were added, -1 if transactions are so strict that they do not see what
-            was written during the wait.
-        serialised: What lets all programs that add events follow each other, and notifies listeners. Our own appends do
-            both themselves; the trigger is for other programs. The lock is taken before the first position is given and
-            kept until the commit, so that positions become visible in their order. Unlike a lock on the table, it lets
-            the server look after the table meanwhile.
+    A channel is the whole database's, and each of its schemas may hold a log. So an append notifies of the newest
+    position and, after a space, the table's number, which tells it from those of the same name in other schemas.
+
+    Our own appends take the append lock and notify themselves; the trigger does both for other programs, and only says
+    that there is news. The lock is taken before the first position is given and kept until the commit, so that
+    positions become visible in their order. Unlike a lock on the table, it lets the server look after the table.
     """
 
     channel: str
-    table_number: str
-    insert_all: str
-    append_at_once: str
-    serialised: tuple[str, ...]
+    table_number: str  # an expression
+    insert_all: str  # adds rows under the append lock
+    append_at_once: str  # takes the lock, too; gives -1 if transactions do not see what was written during the wait
+    serialised: tuple[str, ...]  # the trigger, and the function of the statement before
 
 
 def lock_in(schema: str | None, lock: int) -> int:

@@ -260,16 +260,6 @@ class SqliteFile(FileGuard):
 
     @override
     def check(self, connection: Connection | None = None) -> None:
-        """Raise if the file is not in its place.
-
-        Args:
-            connection: A connection that has read something; then the files beside it are looked at as well. They
-                stay the same for as long as it is open.
-
-        Raises:
-            DatabaseFileGoneError: OCQ-342, if no file is there.
-            DatabaseFileError: OCQ-342, if another file is there, or a file beside it is gone or another one.
-        """
         if self._path is None or self._identity is None:
             return
         try:

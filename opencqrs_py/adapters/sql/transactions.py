@@ -303,10 +303,7 @@ class DatabaseTransactions(Transactions):
     @override
     @contextmanager
     def begin(self, *, guarded: bool = True) -> Iterator[Unit]:
-        """Open a transaction: committed at the end of the block, rolled back when the block raises.
-
-        Args:
-            guarded: Whether a block that ends the transaction is an error.
+        """Open a transaction.
 
         Raises:
             TransactionEndedError: If the block ended a guarded transaction, or tried to.

@@ -53,19 +53,6 @@ WHERE pid = ANY(%s) ORDER BY xact_start LIMIT 1
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
-    """What a look at the table has shown.
-
-    Attributes:
-        highest: Highest position that can be seen.
-        active: Transactions that write, or have drawn a position, looked for after that.
-    """
-
-    highest: int
-    active: frozenset[str]
-
-
-@dataclass(frozen=True, slots=True)
 class Writers:
     """Shows which transactions are active.
 
@@ -102,8 +89,10 @@ class Writers:
         statement = _SEEN.format(position=table.position, table=table.name, sequences=drawn)
         return cls(database, table.name, statement, "" if own else _doubt(connection, mapping, table))
 
-    def look(self, connection: Connection) -> Seen:
-        """Look now; what is active may have begun after the highest position was seen, but none is left out.
+    def look(self, connection: Connection) -> tuple[int, frozenset[str]]:
+        """Return the highest position to be seen, and the transactions that are active after that was seen.
+
+        Active is what writes, or has drawn a position. Some may have begun meanwhile, but none is left out.
 
         Raises:
             EventStoreError: OCQ-338, on a replica, which does not know the active transactions.
@@ -112,7 +101,7 @@ class Writers:
         if row[0]:
             what = "the server is a replica, which does not know the active transactions"
             raise EventStoreError("OCQ-338", what, self.database.label, "name the primary server in event-store.url")
-        return Seen(row[1], frozenset(row[2]))
+        return row[1], frozenset(row[2])
 
     def describe(self, connection: Connection, active: frozenset[str]) -> str:
         """Return which transaction has been active the longest, as a message says it."""
