@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import ast
+import sys
 from collections.abc import Callable
-from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
@@ -12,28 +12,31 @@ import pytest
 
 from opencqrs_py.adapters import sql
 from opencqrs_py.adapters.sql import Database, SqlEventStore, SqlProgressTracker, dialect
-from opencqrs_py.adapters.sql.dialect import ENTRY_POINTS, dialect_named
-from opencqrs_py.adapters.sql.sqlite import SqliteDialect
+from opencqrs_py.adapters.sql.dialect import dialect_named
+from opencqrs_py.assembly.stores import is_sql, open_event_store
 from opencqrs_py.testing.contracts import EventStoreContract, ProgressTrackerContract, ReadModel
 
+MODULE = """
+from opencqrs_py.adapters.sql.sqlite import SqliteDialect
 
 class FourthDialect(SqliteDialect):
-    """What the module of another package holds."""
-
     name = "fourth"
-
-
-def declared(group: str, name: str = "") -> list[EntryPoint]:
-    """Return what ``[project.entry-points."opencqrs.databases"]`` of another package declares."""
-    entry = EntryPoint("fourth", "fourth_database:FourthDialect", ENTRY_POINTS)
-    return [entry] if (group, name) == (entry.group, entry.name) else []
+"""
+ENTRY_POINTS = "[opencqrs.databases]\nfourth = fourth_database:FourthDialect\n"
 
 
 @pytest.fixture
-def installed(monkeypatch: pytest.MonkeyPatch) -> None:
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Install another package, which is one module."""
+    packages = tmp_path / "site-packages"
+    described = packages / "fourth_database-1.0.dist-info"
+    described.mkdir(parents=True)
+    (described / "METADATA").write_text("Metadata-Version: 2.1\nName: fourth-database\nVersion: 1.0\n")
+    (described / "entry_points.txt").write_text(ENTRY_POINTS)
+    (packages / "fourth_database.py").write_text(MODULE)
+    monkeypatch.syspath_prepend(packages)
     monkeypatch.setattr(dialect, "_known", dict(dialect._known))
-    monkeypatch.setattr(dialect, "entry_points", declared)
-    monkeypatch.setattr(EntryPoint, "load", lambda _entry: FourthDialect)
+    monkeypatch.delitem(sys.modules, "fourth_database", raising=False)
 
 
 @pytest.fixture
@@ -60,6 +63,11 @@ class TestTrackerOnAnotherDatabase(ProgressTrackerContract):
     @pytest.fixture
     def read_model(self, written: ReadModel) -> ReadModel:
         return written
+
+
+def test_settings_may_name_another_database(url: str) -> None:
+    assert is_sql(url)
+    assert isinstance(open_event_store(url), SqlEventStore)
 
 
 def test_a_dialect_is_found_by_its_aliases_too() -> None:

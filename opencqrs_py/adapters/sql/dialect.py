@@ -350,7 +350,6 @@ class Dialect(ABC):
         return DatabaseBusyError("OCQ-305", what, database.label, "let it finish, or end it")
 
 
-ENTRY_POINTS = "opencqrs.databases"
 _known: dict[str, Dialect] = {}
 
 
@@ -363,7 +362,7 @@ def register(dialect: Dialect) -> None:
 def dialect_named(name: str) -> Dialect | None:
     """Return the dialect of that name or alias, ``None`` if there is none."""
     if name not in _known:
-        for entry in entry_points(group=ENTRY_POINTS, name=name):
+        for entry in entry_points(group="opencqrs.databases", name=name):
             register(entry.load()())
     return _known.get(name)
 
