@@ -7,7 +7,7 @@ from pathlib import Path
 
 from opencqrs_py.assembly.conditions import Decision, checked, undecided
 from opencqrs_py.assembly.injection import ContainerInjector
-from opencqrs_py.assembly.stores import is_sql, located, sqlite_file
+from opencqrs_py.assembly.stores import is_sql, located, sqlite_file, unknown_scheme
 from opencqrs_py.config import Configuration
 from opencqrs_py.errors import AssemblyError
 from opencqrs_py.model.naming import listed
@@ -139,6 +139,8 @@ def _only(rule: DatabaseRule, engines: tuple[str, ...], candidates: tuple[str, .
         why = "event-store.url is not set" if rule.event_store.is_default else _why_not_shared(rule)
         reason = f"the only provider of an engine, and {why}"
         return DatabaseChoice(Decision("", _SUBJECT, f"provider {engines[0]}", reason, candidates), ref=engines[0])
+    if (error := unknown_scheme(rule.event_store.value)) is not None:
+        return DatabaseChoice(undecided("", _SUBJECT, error))
     if not rule.shared:
         reason = f"{_why_not_shared(rule)}, and no other one is configured or registered"
         return DatabaseChoice(Decision("", _SUBJECT, "none", reason))

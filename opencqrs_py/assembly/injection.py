@@ -17,8 +17,6 @@ from opencqrs_py.errors import AssemblyError, ProjectCodeError
 from opencqrs_py.model.naming import listed, nearest
 from opencqrs_py.processing.exceptions import one_line, raise_interrupt
 
-__all__ = ["ContainerInjector"]
-
 _OF_GENERATORS = (Generator, Iterable, Iterator)
 _GENERATOR_TEXT = re.compile(r"(?:\w+\.)*(?:Generator|Iterable|Iterator)\[([\w.]+).*\]", re.DOTALL)
 
@@ -64,7 +62,7 @@ class _Registered:
         """Say whether it makes a ``wanted``; of a protocol, whether it makes something that has its methods."""
         match self.made:
             case type() as made:
-                return not _missing(made, wanted) if is_protocol(wanted) else issubclass(made, wanted)
+                return not missing_methods(made, wanted) if is_protocol(wanted) else issubclass(made, wanted)
             case made:
                 return made == wanted.__name__
 
@@ -140,7 +138,7 @@ class ContainerInjector:
             ProjectCodeError: OCQ-217, if the provider raises.
         """
         part = self._checked(name, setting, wanted).make(setting)
-        if wanted and is_protocol(wanted) and (missing := _missing(part, wanted)):
+        if wanted and is_protocol(wanted) and (missing := missing_methods(part, wanted)):
             raise _wrong_part(name, setting, type(part).__name__, f"which has no {', '.join(missing)}")
         if wanted and not is_protocol(wanted) and not isinstance(part, wanted):
             raise _wrong_part(name, setting, type(part).__name__, f"no {wanted.__name__}")
@@ -203,7 +201,7 @@ class ContainerInjector:
         (found,) = matching
         made = found.made  # of a class that passes calls on, only an instance can tell what it has
         if wanted and isinstance(made, type) and not hasattr(made, "__getattr__") and not found.makes(wanted):
-            lack = f"which has no {', '.join(_missing(made, wanted))}" if is_protocol(wanted) else ""
+            lack = f"which has no {', '.join(missing_methods(made, wanted))}" if is_protocol(wanted) else ""
             raise _wrong_part(name, setting, made.__name__, lack or f"no {wanted.__name__}")
         return found
 
@@ -249,7 +247,7 @@ def _returned_by(function: Any, *, yields: bool) -> type | str | None:
     return made if isinstance(made, type) else None
 
 
-def _missing(part: object, protocol: type) -> list[str]:
+def missing_methods(part: object, protocol: type) -> list[str]:
     """Return the methods of a protocol that ``part``, an object or a class, does not have."""
     methods = (name for name, value in vars(protocol).items() if inspect.isfunction(value))
     return [name for name in methods if (not name.startswith("_") or name == "__call__") and not hasattr(part, name)]

@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from functools import lru_cache
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from opencqrs_py.errors import EventStoreError
+from opencqrs_py.errors import EventStoreError, ExplainedError
 from opencqrs_py.model.mapping import TableMapping
+from opencqrs_py.model.mistaken_urls import url_mistake
+from opencqrs_py.model.naming import listed, nearest
+from opencqrs_py.processing.exceptions import one_line, raise_interrupt
 from opencqrs_py.processing.ports import EventSource
 
 if TYPE_CHECKING:
+    from opencqrs_py.adapters.sql import Database
     from opencqrs_py.config.settings import MappingSettings
 
-__all__ = ["is_sql", "located", "mapping_of", "open_event_store", "refuse_all_but_sql", "sqlite_file"]
-
+ENTRY_POINTS = "opencqrs.event_stores"
+_PLACE = "event-store.url"
 _SQL = ("mariadb", "mysql", "postgresql", "sqlite")
 _OTHERS = ("file", "eventsourcingdb", "")
+_FORMS = ("eventsourcingdb://…", "file:…", "mariadb://…", "postgresql://…", "sqlite:///…")
+_SCHEME = re.compile(r"([a-z][a-z0-9.-]*)(?:\+[^:/]*)?:", re.IGNORECASE)
 
 
 def is_sql(url: str) -> bool:
@@ -84,23 +91,40 @@ def refuse_all_but_sql(url: str, mapping: TableMapping, place: str) -> None:
         raise EventStoreError("OCQ-325", what, place, fix)
 
 
+def unknown_scheme(url: str) -> EventStoreError | None:
+    """Return the error, OCQ-302, that no event store is known by the scheme of a URL; ``None`` if one is."""
+    from opencqrs_py.adapters.eventsourcingdb import Address  # noqa: PLC0415 as below, only what the URL asks for
+
+    scheme = _scheme(url)
+    if scheme in ("", "file") or is_sql(url) or Address.is_meant(url) or url_mistake(url) or _entries(scheme):
+        return None
+    others = {entry.name for group in (ENTRY_POINTS, "opencqrs.databases") for entry in entry_points(group=group)}
+    forms = sorted({*_FORMS, *(f"{name}://…" for name in others)})
+    close = nearest(scheme, [form.partition(":")[0] for form in forms])
+    asked = f"did you mean {close}? " if close else ""
+    fix = f"{asked}use one of {listed(forms)}; or install the package that adds '{scheme}'"
+    return EventStoreError("OCQ-302", f"event stores of the scheme '{scheme}' are not supported", _PLACE, fix)
+
+
 def open_event_store(
     url: str,
     api_token: str = "",
-    event_database: Callable[[], object] | None = None,
+    event_database: Callable[[], Database] | None = None,
     mapping: TableMapping | None = None,
 ) -> EventSource:
     """Return the event store that a URL names. Nothing is reached before it is asked for events.
 
     Args:
-        url: ``sqlite:…``, ``postgresql:…``, ``mariadb:…``, ``file:…`` or ``eventsourcingdb:…``, absolute.
+        url: ``sqlite:…``, ``postgresql:…``, ``mariadb:…``, ``file:…`` or ``eventsourcingdb:…``, absolute; or of a
+            scheme that another package has registered.
         api_token: What EventSourcingDB asks for.
         event_database: Returns the database of a SQL store, when others share it.
         mapping: The table of another system that is the store; ``None`` for our own.
 
     Raises:
         EventStoreError: OCQ-301, OCQ-302, OCQ-330 or OCQ-344 for a URL that names no event store; OCQ-303, if what it
-            needs is not installed; OCQ-325 for a table of another system on MariaDB.
+            needs is not installed; OCQ-325 for a table of another system on MariaDB; OCQ-531, if another package's
+            event store cannot be used.
     """
     from opencqrs_py.adapters.eventsourcingdb import Address  # noqa: PLC0415 as below, only what the URL asks for
 
@@ -112,8 +136,52 @@ def open_event_store(
         from opencqrs_py.adapters.eventsourcingdb import EventSourcingDbEventStore  # noqa: PLC0415
 
         return EventSourcingDbEventStore(url, api_token)
+    if not is_sql(url) and (entries := _entries(_scheme(url))):
+        return _registered_store(entries, url, api_token)
+    if (error := unknown_scheme(url)) is not None:
+        raise error
     from opencqrs_py.adapters.sql import Database, MappedEventSource, SqlEventStore  # noqa: PLC0415
 
     database = event_database() if event_database is not None else Database(url)
-    assert isinstance(database, Database)  # noqa: S101 for the type checker
     return SqlEventStore(database) if mapping is None else MappedEventSource(database, mapping)
+
+
+def _scheme(url: str) -> str:
+    """Return the scheme of a URL, without what follows a ``+``; empty if it has none."""
+    found = _SCHEME.match(url)
+    return found[1].lower() if found else ""
+
+
+@lru_cache
+def _entries(scheme: str) -> tuple[EntryPoint, ...]:
+    """Return what other packages have registered for a scheme."""
+    return tuple(entry_points(group=ENTRY_POINTS, name=scheme)) if scheme else ()
+
+
+def _registered_store(entries: tuple[EntryPoint, ...], url: str, api_token: str) -> EventSource:
+    """Return the event store that another package opens for a URL.
+
+    Raises:
+        EventStoreError: OCQ-531, if several packages register the scheme, or if what one registers makes no store.
+    """
+    from opencqrs_py.assembly.injection import missing_methods  # noqa: PLC0415 loads dependency-injector
+
+    entry, *others = entries
+    place = f"{_PLACE}, entry point {entry.name} = {entry.value} of {ENTRY_POINTS}"
+    if others:
+        what = f"{len(entries)} packages register event stores of the scheme '{entry.name}'"
+        shown = listed([each.value for each in entries])
+        raise EventStoreError("OCQ-531", what, f"{_PLACE}, entry points {shown}", "uninstall all but one of them")
+    try:
+        store: EventSource = entry.load()(url, api_token)
+    except ExplainedError:
+        raise
+    except BaseException as error:
+        raise_interrupt(error)
+        what = f"the event store of the scheme '{entry.name}' cannot be opened: {one_line(error)}"
+        fix = "see that its package is complete, and that what it registers takes (url, api_token)"
+        raise EventStoreError("OCQ-531", what, place, fix) from error
+    if missing := missing_methods(store, EventSource):
+        what = f"what '{entry.name}' registers returned {type(store).__name__}, which has no {', '.join(missing)}"
+        raise EventStoreError("OCQ-531", what, place, "return an EventSource or EventStore")
+    return store

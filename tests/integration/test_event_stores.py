@@ -18,7 +18,8 @@ from sqlalchemy import create_engine, text
 from opencqrs_py import Application, Event
 from opencqrs_py.adapters.eventsourcingdb import EventSourcingDbEventStore
 from opencqrs_py.adapters.files import format_of, writer_to, written_whole
-from opencqrs_py.adapters.sql import Database, MappedEventSource
+from opencqrs_py.adapters.sql import Database, MappedEventSource, SqlEventStore
+from opencqrs_py.assembly import stores
 from opencqrs_py.errors import AssemblyError, EventStoreError
 from opencqrs_py.model.cloudevents import write_event
 from opencqrs_py.testing.eventsourcingdb import EventSourcingDbStandIn
@@ -136,6 +137,46 @@ def mapped_postgresql(postgresql_url: str) -> dict[str, str]:
     return {"event-store.url": postgresql_url, **mapping}
 
 
+SHELF = """
+from opencqrs_py.adapters.sql import Database, SqlEventStore
+
+def open_shelf(url: str, api_token: str) -> SqlEventStore:
+    assert api_token == "a-secret-token"
+    return SqlEventStore(Database("sqlite:///" + url.removeprefix("shelf://")))
+
+def raises(url: str, api_token: str) -> None:
+    raise OSError("no shelf here")
+
+def returns_text(url: str, api_token: str) -> str:
+    return url
+"""
+
+
+@pytest.fixture
+def install(handlers: ModuleType) -> Callable[..., None]:
+    """Return a function that installs a package, named as given, with what it registers as event stores."""
+    site = Path(str(handlers.__file__)).parent
+    (site / "shelf_store.py").write_text(SHELF)
+
+    def install(package: str, **registered: str) -> None:
+        info = site / f"{package}-1.0.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
+        lines = [f"{scheme} = shelf_store:{name}\n" for scheme, name in registered.items()]
+        (info / "entry_points.txt").write_text("".join(["[opencqrs.event_stores]\n", *lines]))
+        stores._entries.cache_clear()
+
+    return install
+
+
+@pytest.fixture
+def registered(install: Callable[..., None], tmp_path: Path) -> dict[str, str]:
+    """An event store whose scheme another package has registered."""
+    install("shelf", shelf="open_shelf")
+    SqlEventStore(Database(f"sqlite:///{tmp_path}/shelf.db")).append(events())
+    return {"event-store.url": f"shelf://{tmp_path}/shelf.db", "event-store.api-token": TOKEN}
+
+
 Make = Callable[[dict[str, str], ModuleType], Application]
 
 
@@ -153,11 +194,12 @@ def make(tmp_path: Path) -> Iterator[Make]:
         yield make
 
 
+KINDS = ["files", "gzipped", "zstandard", "parquet", "eventsourcingdb", "mapped", "registered"]
 POSTGRESQL = pytest.param("mapped_postgresql", marks=pytest.mark.postgresql)
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("kind", ["files", "gzipped", "zstandard", "parquet", "eventsourcingdb", "mapped", POSTGRESQL])
+@pytest.mark.parametrize("kind", [*KINDS, POSTGRESQL])
 def test_each_event_is_handled_once_and_a_second_run_has_nothing_to_do(
     kind: str, engine: str, handlers: ModuleType, make: Make, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
@@ -253,3 +295,41 @@ def test_a_url_that_names_no_event_store_is_refused(url: str, code: str, handler
     with pytest.raises(EventStoreError) as caught:
         _ = Application({"event-store.url": url}, [handlers], tmp_path).event_store
     assert caught.value.code == code
+
+
+@pytest.mark.parametrize(
+    ("scheme", "registered", "message"),
+    [
+        ("torn", "raises", "OCQ-531.*scheme 'torn' cannot be opened: OSError: no shelf here"),
+        ("text", "returns_text", "OCQ-531.*'text' registers returned str, which has no head, read, .*EventSource"),
+        ("lost", "missing", "OCQ-531.*scheme 'lost' cannot be opened: AttributeError.*missing"),
+        ("shalf", "", "OCQ-302.*'shalf' are not supported.*mean shelf.*file:…, .*shelf://…, sqlite:///…; or install"),
+    ],
+)
+def test_a_registered_event_store_that_cannot_be_used_raises_one_error_that_says_why(
+    scheme: str, registered: str, message: str, handlers: ModuleType, install: Callable[..., None], tmp_path: Path
+) -> None:
+    install("shelf", shelf="open_shelf", **({scheme: registered} if registered else {}))
+    application = Application({"event-store.url": f"{scheme}://x"}, [], tmp_path)
+
+    with pytest.raises(EventStoreError) as caught:
+        _ = application.event_store
+
+    assert re.search(message, str(caught.value), re.DOTALL)
+
+
+def test_two_packages_with_one_scheme_are_refused(
+    handlers: ModuleType, install: Callable[..., None], tmp_path: Path
+) -> None:
+    install("shelf", shelf="open_shelf")
+    install("other-shelf", shelf="raises")
+
+    with pytest.raises(EventStoreError, match=r"OCQ-531.*2 packages register event stores of the scheme 'shelf'"):
+        _ = Application({"event-store.url": "shelf://x"}, [], tmp_path).event_store
+
+
+def test_a_misspelled_scheme_is_the_error_that_a_start_raises_not_the_missing_database(
+    handlers: ModuleType, tmp_path: Path
+) -> None:
+    with pytest.raises(EventStoreError, match=r"\[OCQ-302\].*'postgrsql' are not supported"):
+        Application({"event-store.url": "postgrsql://ada:secret@h/d"}, [handlers], tmp_path).start()

@@ -600,7 +600,7 @@ def lines(caught):
     [
         ({}, "[OCQ-410] the option 'url' is missing"),
         ({"url": "sqlite:///x", "from": "one"}, "[OCQ-410] the option 'from' must be a position from 1"),
-        ({"url": "oracle://ada:secret@h/x"}, "[OCQ-302] databases of the kind 'oracle' are not supported"),
+        ({"url": "oracle://ada:secret@h/x"}, "[OCQ-302] event stores of the scheme 'oracle' are not supported"),
         ({"url": "sqlite:////nowhere/events.db"}, "names the file /nowhere/events.db, which does not exist"),
         ({"url": "sqlite://"}, "[OCQ-409] the option 'url' names a database in memory"),
         ({"url": "sqlite:///x", "mapping.table": "log"}, "[OCQ-313] the mapping of a table lacks position, id, type"),
