@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from typing import Any, overload
 
@@ -67,18 +67,18 @@ class EventRows(Sequence[Event]):
         """Return the events whose types are wanted."""
         return EventRows([row for row in self.rows if wanted(row[_TYPE])], self._whole)
 
-    def dealt(self, places: Callable[[Event], Sequence[int]]) -> dict[int, EventRows]:
-        """Return the events by the places to which their subjects send them; each subject is asked for once."""
+    def by_residue(self, residues: Callable[[Event], Iterable[int]]) -> dict[int, EventRows]:
+        """Return the events by the residues of their partitions; one event of each subject is asked about."""
         rows_of: dict[int, list[Row]] = defaultdict(list)
         known: dict[str, list[list[Row]]] = {}
         for row in self.rows:
             found = known.get(row[_SUBJECT])
             if found is None:
-                to = places(_Glimpse.of(self._whole, row))
-                found = known[row[_SUBJECT]] = [rows_of[place] for place in to]
+                event = _Glimpse.of(self._whole, row)
+                found = known[row[_SUBJECT]] = [rows_of[residue] for residue in residues(event)]
             for rows in found:
                 rows.append(row)
-        return {place: EventRows(rows, self._whole) for place, rows in rows_of.items()}
+        return {residue: EventRows(rows, self._whole) for residue, rows in rows_of.items()}
 
 
 class _Glimpse(Event):

@@ -198,7 +198,7 @@ class Dispatcher:
 
     def _read(self, event: Event, partition: Partition) -> Sequence[Event]:
         found = self._reading.read(event)
-        if self._belongs is None or partition.modulus == 1 or len(found) == 1:  # it was dealt to its only partition
+        if self._belongs is None or partition.modulus == 1 or len(found) == 1:  # it was assigned to its only partition
             return found
         return [one for one in found if self.handles(one.type) and self._belongs(one, partition)]
 

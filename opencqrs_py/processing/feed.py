@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import defaultdict, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from threading import Lock
 from typing import NamedTuple
 
@@ -16,11 +16,9 @@ from opencqrs_py.processing.exceptions import raise_interrupt
 from opencqrs_py.processing.ports import EventSource
 from opencqrs_py.processing.sequencing import Sequencing
 
-Residues = Callable[[Event, int], Sequence[int]]
-
 
 class UnsequencedError(Exception):
-    """It cannot be said to which sequence ``event`` belongs, because of ``error``."""
+    """The sequence of ``event`` cannot be determined, because of ``error``."""
 
     def __init__(self, event: Event, error: BaseException) -> None:
         super().__init__(event, error)
@@ -28,21 +26,21 @@ class UnsequencedError(Exception):
         self.error = error
 
 
-class _Dealt(NamedTuple):
-    """The events of a stretch by the residues of their partitions, up to a position; why they end there, if they do."""
+class _Assigned(NamedTuple):
+    """The events of a page by the residues of their partitions, up to a position; why they end there, if they do."""
 
-    shares: Mapping[int, Sequence[Event]]
+    events: Mapping[int, Sequence[Event]]
     upto: int
     failure: UnsequencedError | None
 
 
-class Stretch:
-    """A slice of the log, dealt out to partitions when they ask. Safe for several threads.
+class Page:
+    """A page of the log, whose events are assigned to partitions on demand. Safe for several threads.
 
     Args:
         part: The slice read.
-        sequencing: Says to which partitions an event goes.
-        wanted: Says whether events of a type may lead to a handler; ``None`` for all.
+        sequencing: Says to which sequences an event belongs, and to which partitions they go.
+        wanted: Returns whether events of a type may lead to a handler; ``None`` for all.
     """
 
     def __init__(self, part: Slice, sequencing: Sequencing, wanted: Callable[[str], bool] | None = None) -> None:
@@ -50,58 +48,99 @@ class Stretch:
         self.upto = part.upto
         self._events = part.events if wanted is None else _wanted(part.events, wanted)
         self._sequencing = sequencing
-        self._dealt: dict[int, _Dealt] = {}  # by modulus
+        self._ids: dict[str, tuple[str, ...]] = {}  # by subject, where that decides
+        self._assigned: dict[int, _Assigned] = {}  # by modulus
         self._lock = Lock()
 
     def covers(self, after: int) -> bool:
-        """Say whether a partition that is done up to ``after`` finds its next events here."""
+        """Return whether a partition that is done up to ``after`` finds its next events here."""
         return self.after <= after < self.upto
 
-    def share(self, partition: Partition, after: int) -> tuple[Sequence[Event], int]:
-        """Return the partition's events behind ``after``, in order, and the position up to which they are all.
+    def events_of(self, partition: Partition, after: int) -> tuple[Sequence[Event], int]:
+        """Return the partition's events after ``after``, in order, and the position up to which they are all.
+
+        A single partition gets every event, and no sequence resolver is asked.
 
         Raises:
-            UnsequencedError: If the next event of the stretch cannot be given to a sequence. Those before it come
-                first.
+            UnsequencedError: If the next event of the page belongs to no sequence that could be found. Those before it
+                come first.
         """
         if partition.modulus == 1:
-            return _behind(self._events, after), self.upto
+            return _following(self._events, after), self.upto
         with self._lock:
-            dealt = self._dealt.get(partition.modulus)
-            if dealt is None:
-                dealt = self._dealt[partition.modulus] = self._deal(partition.modulus)
-            if dealt.failure is not None and after >= dealt.upto:
-                del self._dealt[partition.modulus]  # the resolver is asked again at the next attempt
-                raise dealt.failure
-        return _behind(dealt.shares.get(partition.residue, ()), after), dealt.upto
+            assigned = self._assigned.get(partition.modulus)
+            if assigned is None:
+                assigned = self._assigned[partition.modulus] = self._assign(partition.modulus)
+            if assigned.failure is not None and after >= assigned.upto:
+                del self._assigned[partition.modulus]  # the resolver is asked again at the next attempt
+                raise assigned.failure
+        return _following(assigned.events.get(partition.residue, ()), after), assigned.upto
 
-    def _deal(self, modulus: int) -> _Dealt:
+    def sequence_ids(self, event: Event) -> tuple[str, ...]:
+        """Return the ids of the sequences of an event of this page, each once and in order.
+
+        They are kept where the subject decides. Any other resolver is asked again: keeping an id for each event would
+        double the cost of assigning it, and few events are asked about.
+
+        Raises:
+            UnsequencedError: If they cannot be determined.
+        """
+        with self._lock:
+            try:
+                return self._ids_of(event)
+            except BaseException as error:
+                raise_interrupt(error)
+                raise UnsequencedError(event, error) from error
+
+    def _ids_of(self, event: Event) -> tuple[str, ...]:
+        if not self._sequencing.by_subject:
+            return self._sequencing.sequence_ids(event)
+        found = self._ids.get(event.subject)
+        if found is None:
+            found = self._ids[event.subject] = self._sequencing.sequence_ids(event)
+        return found
+
+    def _assign(self, modulus: int) -> _Assigned:
+        residues = self._residues(modulus)
         if self._sequencing.by_subject and isinstance(self._events, EventRows):
             try:
-                return _Dealt(self._events.dealt(lambda one: self._sequencing.residues(one, modulus)), self.upto, None)
-            except BaseException as error:  # asking for one event after the other finds the one
+                return _Assigned(self._events.by_residue(residues), self.upto, None)
+            except BaseException as error:  # looking at one event after the other finds the one
                 raise_interrupt(error)
-        shares: dict[int, list[Event]] = defaultdict(list)
-        asked = self._sequencing.residues
-        residues = _asked_once_a_subject(asked) if self._sequencing.by_subject else asked
+        if self._sequencing.by_subject:
+            residues = _once_a_subject(residues)
+        events: dict[int, list[Event]] = defaultdict(list)
         for event in self._events:
             try:
-                found = residues(event, modulus)
+                found = residues(event)
             except BaseException as error:  # a resolver's; what comes before the event can be handled
                 raise_interrupt(error)
-                return _Dealt(shares, event.position - 1, UnsequencedError(event, error))
+                return _Assigned(events, event.position - 1, UnsequencedError(event, error))
             for residue in found:
-                shares[residue].append(event)
-        return _Dealt(shares, self.upto, None)
+                events[residue].append(event)
+        return _Assigned(events, self.upto, None)
+
+    def _residues(self, modulus: int) -> Callable[[Event], Iterable[int]]:
+        """Return a function from an event to the residues of its partitions."""
+        partition_of, by_subject = self._sequencing.partition_of, self._sequencing.by_subject
+        ids_of = self._ids_of if by_subject else self._sequencing.sequence_ids
+
+        def residues(event: Event) -> Iterable[int]:
+            ids = ids_of(event)
+            if len(ids) == 1:  # nearly always
+                return (partition_of(ids[0], modulus),)
+            return dict.fromkeys([partition_of(one, modulus) for one in ids])
+
+        return residues
 
 
-def _asked_once_a_subject(residues: Residues) -> Residues:
-    known: dict[str, Sequence[int]] = {}
+def _once_a_subject(residues: Callable[[Event], Iterable[int]]) -> Callable[[Event], Iterable[int]]:
+    known: dict[str, Iterable[int]] = {}
 
-    def remembered(event: Event, modulus: int) -> Sequence[int]:
+    def remembered(event: Event) -> Iterable[int]:
         found = known.get(event.subject)
         if found is None:
-            found = known[event.subject] = residues(event, modulus)
+            found = known[event.subject] = residues(event)
         return found
 
     return remembered
@@ -113,24 +152,24 @@ def _wanted(events: Sequence[Event], wanted: Callable[[str], bool]) -> Sequence[
     return [event for event in events if wanted(event.type)]
 
 
-def _behind(events: Sequence[Event], after: int) -> Sequence[Event]:
+def _following(events: Sequence[Event], after: int) -> Sequence[Event]:
     if not events or events[0].position > after:
         return events
     return events[bisect_right(events, after, key=lambda event: event.position) :]
 
 
 class Feed:
-    """Hands out stretches of the log; partitions at about the same place get the same one, read once.
+    """Hands out pages of the log; partitions at about the same place get the same page, read once.
 
     Safe for several threads.
 
     Args:
         source: The event store.
         selection: Which events the group looks at.
-        sequencing: Says to which partitions an event goes.
-        limit: Most events per stretch.
-        memory: Stretches kept for partitions that lag a little.
-        wanted: Says whether events of a type may lead to a handler; ``None`` for all.
+        sequencing: Says to which sequences an event belongs, and to which partitions they go.
+        limit: Most events per page.
+        memory: Pages kept for partitions that lag a little.
+        wanted: Returns whether events of a type may lead to a handler; ``None`` for all.
     """
 
     def __init__(
@@ -147,18 +186,18 @@ class Feed:
         self._sequencing = sequencing
         self._limit = limit
         self._wanted = wanted
-        self._recent: deque[Stretch] = deque(maxlen=memory)
+        self._recent: deque[Page] = deque(maxlen=memory)
         self._lock = Lock()
 
-    def read(self, after: int) -> Stretch | None:
-        """Return a stretch that goes on behind ``after``, or ``None`` at the head of the log."""
+    def read(self, after: int) -> Page | None:
+        """Return a page that continues after ``after``, or ``None`` at the head of the log."""
         with self._lock:
-            for stretch in self._recent:
-                if stretch.covers(after):
-                    return stretch
+            for page in self._recent:
+                if page.covers(after):
+                    return page
             part = self.source.read(after, self._limit, self._selection)
             if part.upto <= after:
                 return None
-            stretch = Stretch(part, self._sequencing, self._wanted)
-            self._recent.append(stretch)
-            return stretch
+            page = Page(part, self._sequencing, self._wanted)
+            self._recent.append(page)
+            return page

@@ -59,14 +59,14 @@ class EventSource(Protocol):
         ...
 
     def read(self, after: int, limit: int, selection: Selection, upto: int | None = None) -> Slice:
-        """Return the selected events that follow ``after``, at most ``limit``, with the stretch they cover.
+        """Return the selected events that follow ``after``, at most ``limit``, with the part of the log they cover.
 
         Args:
-            after: Position before the stretch.
+            after: Position before the first one.
             limit: Most events, at least 1.
             selection: Which events.
             upto: The last position of interest, one that ``head()`` or a slice has shown to be final. Nothing behind it
-                is read, and the stretch ends there at the latest; in a log that ends before it, with the log.
+                is read, and the slice ends there at the latest; in a log that ends before it, with the log.
         """
         ...
 

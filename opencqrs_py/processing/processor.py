@@ -131,10 +131,10 @@ class PartitionProcessor:
 
     def _step(self, cursor: Cursor) -> Outcome:
         try:
-            stretch = self._feed.read(cursor.position)
-            if stretch is None:
+            page = self._feed.read(cursor.position)
+            if page is None:
                 return self.flush(cursor)
-            events, upto = stretch.share(self.partition, cursor.position)
+            events, upto = page.events_of(self.partition, cursor.position)
         except UnsequencedError as failure:
             trouble, event = self._trouble(failure.error, Origin.FRAMEWORK), failure.event
             return Outcome(cursor, trouble=replace(trouble, event=label_text(lambda: event.label)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -24,7 +24,7 @@ PartitionOf = Callable[[str, int], int]
 
 
 class PartitionResolver(Protocol):
-    """Says which partition a sequence goes to."""
+    """Maps sequences to partitions."""
 
     @property
     def partitions(self) -> int:
@@ -60,16 +60,22 @@ class PartitionKeyResolver:
 
 
 class Sequencing(Protocol):
-    """Says which partitions an event goes to."""
+    """Says to which sequences an event belongs, and to which partitions they go."""
 
     by_subject: bool
-    """Whether events of one subject go to the same partition, so that the first one tells for all."""
+    """Whether events of one subject belong to the same sequence, so that only the first of them has to be looked at."""
 
     attributes: frozenset[str]
     """What it looks at besides an event's type and data."""
 
-    def residues(self, event: Event, modulus: int) -> Sequence[int]:
-        """Return the residues of the partitions to which a stored event goes: one, or several that differ."""
+    partition_of: PartitionOf
+    """The residue of a sequence's partition; the same for a sequence at each call, in each process."""
+
+    def sequence_ids(self, event: Event) -> tuple[str, ...]:
+        """Return the ids of the sequences of a stored event, each once and in order.
+
+        There are several where upcasters make several events of it, and none where the group handles none of those.
+        """
         ...
 
 
@@ -104,13 +110,13 @@ class SequencingByEvent:
         else:
             self._sequence_id = checked_ids(resolver, place, only_subject=self.by_subject)
 
-    def residues(self, event: Event, modulus: int) -> Sequence[int]:
-        """Return the residue of the event's only partition.
+    def sequence_ids(self, event: Event) -> tuple[str, ...]:
+        """Return the id of the event's only sequence.
 
         Raises:
             ProjectCodeError: OCQ-216 or OCQ-224, if a resolver of the project breaks its contract.
         """
-        return (self.partition_of(self._sequence_id(self.opened(event) if self.opened else event), modulus),)
+        return (self._sequence_id(self.opened(event) if self.opened else event),)
 
 
 def sequencing_for(
@@ -186,18 +192,18 @@ class SequencingByObject:
         self._types = types
         self._reading = reading
         self._place = place
-        self._partition_of = partition_of
+        self.partition_of = partition_of
         self._handles: Callable[[str], bool] = _whatever
 
-    def residues(self, event: Event, modulus: int) -> Sequence[int]:
-        """Return the residues of the partitions of what a stored event becomes.
+    def sequence_ids(self, event: Event) -> tuple[str, ...]:
+        """Return the ids of the sequences of what a stored event becomes.
 
         Raises:
             AssemblyError: OCQ-514, if the resolver does not take the event's class.
             EventFormatError: If the event cannot be read or decoded.
         """
         read = self._reading.read(event)
-        return tuple(dict.fromkeys(self._residue(one, modulus) for one in read if self._handles(one.type)))
+        return tuple(dict.fromkeys(self._sequence_id(one) for one in read if self._handles(one.type)))
 
     def serve(self, types: Iterable[str], handles: Callable[[str], bool]) -> None:
         """Learn what the group handles: the resolver is not asked about anything else.
@@ -214,22 +220,19 @@ class SequencingByObject:
             self._class_for(name)
 
     def belongs(self, event: Event, partition: Partition) -> bool:
-        """Say whether an event, as read, is for a partition.
+        """Return whether an event, as read, is for a partition.
 
         Raises:
             ProjectCodeError: OCQ-216, if the resolver raises; it is asked while handlers run, and is none of them.
         """
         try:
-            return self._residue(event, partition.modulus) == partition.residue
+            return self.partition_of(self._sequence_id(event), partition.modulus) == partition.residue
         except ExplainedError:
             raise
         except BaseException as error:
             raise_interrupt(error)
             what = f"the sequence resolver raised {type_name(error)}: {message_of(error)}"
             raise ProjectCodeError("OCQ-216", what, self._place) from error
-
-    def _residue(self, event: Event, modulus: int) -> int:
-        return self._partition_of(self._sequence_id(event), modulus)
 
     def _asked(self, event: Event) -> Any:
         return self._call(self._decoded(event), event, event, None)

@@ -127,7 +127,7 @@ def test_those_of_some_types_keep_their_order(store: Store) -> None:
     subjects=st.lists(st.sampled_from(["/a", "/b", "/c", "/ä"])),
     place=st.functions(like=lambda _subject: None, returns=st.lists(st.integers(0, 3), unique=True), pure=True),
 )
-def test_dealing_out_asks_once_a_subject_and_keeps_the_order(
+def test_grouping_by_residue_asks_once_a_subject_and_keeps_the_order(
     subjects: list[str], place: Callable[[str], Sequence[int]]
 ) -> None:
     asked: list[str] = []
@@ -136,10 +136,10 @@ def test_dealing_out_asks_once_a_subject_and_keeps_the_order(
         asked.append(event.subject)
         return place(event.subject)
 
-    dealt = EventRows([(n, "t", None, subject) for n, subject in enumerate(subjects)], Store().whole).dealt(places)
+    found = EventRows([(n, "t", None, subject) for n, subject in enumerate(subjects)], Store().whole).by_residue(places)
     for number in range(4):
         expected = [n for n, subject in enumerate(subjects) if number in place(subject)]
-        assert [one.position for one in dealt.get(number, ())] == expected
+        assert [one.position for one in found.get(number, ())] == expected
     assert asked == list(dict.fromkeys(subjects))
 
 

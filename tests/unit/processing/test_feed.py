@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from opencqrs_py.adapters.memory import InMemoryEventStore
 from opencqrs_py.model import Event, Partition, Selection, Slice, layout, residue_of
-from opencqrs_py.processing.feed import Feed, Stretch, UnsequencedError
+from opencqrs_py.model.rows import EventRows
+from opencqrs_py.processing.feed import Feed, Page, UnsequencedError
 from opencqrs_py.processing.ports import SequenceResolver
-from opencqrs_py.processing.sequence_resolvers import NoSequence, PerSubject, PerSubjectLevel
+from opencqrs_py.processing.sequence_resolvers import NoSequence, PerDataField, PerSubject, PerSubjectLevel
 from opencqrs_py.processing.sequencing import SequencingByEvent
 
 
@@ -40,17 +41,17 @@ def feed_of(source: InMemoryEventStore, limit: int = 10, memory: int = 4, **sele
 def follow(feed: Feed, partition: Partition, after: int = 0) -> list[Event]:
     """Read on to the head as a processor does."""
     seen: list[Event] = []
-    while (stretch := feed.read(after)) is not None:
-        seen += stretch.share(partition, after)[0]
-        after = stretch.upto
+    while (page := feed.read(after)) is not None:
+        seen += page.events_of(partition, after)[0]
+        after = page.upto
     return seen
 
 
 def test_partitions_at_the_same_place_share_one_read() -> None:
     source = CountingSource(10)
     feed = feed_of(source)
-    stretches = {id(feed.read(0)) for _ in range(8)}
-    assert len(stretches) == 1
+    pages = {id(feed.read(0)) for _ in range(8)}
+    assert len(pages) == 1
     assert source.reads == [0]
 
 
@@ -70,13 +71,13 @@ def test_the_log_is_read_once_however_many_partitions_follow_it(partitions: int)
     after = dict.fromkeys(layout(partitions), 0)
     for _ in range(6):
         for partition in after:
-            stretch = feed.read(after[partition])
-            after[partition] = stretch.upto if stretch else after[partition]
+            page = feed.read(after[partition])
+            after[partition] = page.upto if page else after[partition]
     assert set(after.values()) == {45}
     assert [read for read in source.reads if read < 45] == [0, 10, 20, 30, 40]
 
 
-def test_a_laggard_finds_the_last_few_stretches_and_reads_older_ones_itself() -> None:
+def test_a_laggard_finds_the_last_few_pages_and_reads_older_ones_itself() -> None:
     source = CountingSource(60)
     feed = feed_of(source, memory=3)
     follow(feed, Partition(1, 0))
@@ -97,18 +98,18 @@ def test_a_laggard_catches_up_without_losing_anything() -> None:
     assert sorted(event.position for event in ahead + behind) == list(range(1, 61))
 
 
-def test_the_head_of_the_log_is_no_stretch() -> None:
+def test_the_head_of_the_log_is_no_page() -> None:
     source = CountingSource(3)
     feed = feed_of(source)
     assert feed.read(3) is None
     assert feed.read(99) is None
     source.append([event(4)])
-    stretch = feed.read(3)
-    assert stretch is not None
-    assert (stretch.after, stretch.upto) == (3, 4)
+    page = feed.read(3)
+    assert page is not None
+    assert (page.after, page.upto) == (3, 4)
 
 
-def test_a_stretch_that_ended_at_the_head_is_not_taken_for_what_came_later() -> None:
+def test_a_page_that_ended_at_the_head_is_not_taken_for_what_came_later() -> None:
     source = CountingSource(3)
     feed = feed_of(source)
     assert feed.read(0) is not None
@@ -119,10 +120,10 @@ def test_a_stretch_that_ended_at_the_head_is_not_taken_for_what_came_later() -> 
 def test_what_is_not_selected_is_passed_over_in_one_step() -> None:
     source = CountingSource(50)
     feed = feed_of(source, subject="/elsewhere")
-    stretch = feed.read(0)
-    assert stretch is not None
-    assert stretch.upto == 50
-    assert stretch.share(Partition(1, 0), 0) == ((), 50)
+    page = feed.read(0)
+    assert page is not None
+    assert page.upto == 50
+    assert page.events_of(Partition(1, 0), 0) == ((), 50)
 
 
 def test_a_source_that_goes_backwards_is_at_its_head() -> None:
@@ -157,13 +158,13 @@ def test_sequence_ids_are_asked_for_once_per_event_and_layout_besides_the_first_
         asked.append(event.id)
         return event.subject
 
-    stretch = Stretch(Slice(0, 3, tuple(event(n) for n in (1, 2, 3))), SequencingByEvent(sequence_of))
+    page = Page(Slice(0, 3, tuple(event(n) for n in (1, 2, 3))), SequencingByEvent(sequence_of))
     for _ in range(2):
         for partition in layout(4):
-            stretch.share(partition, 0)
+            page.events_of(partition, 0)
     assert asked == ["1", "1", "2", "2", "3", "3"]
     for modulus in (2, 3, 4, 5, 6):
-        stretch.share(Partition(modulus, 0), 0)
+        page.events_of(Partition(modulus, 0), 0)
     assert asked[-3:] == ["1", "2", "3"], "later ones are asked for once"
 
 
@@ -171,8 +172,8 @@ def test_a_single_partition_asks_no_resolver() -> None:
     def never(event: Event, /) -> str:
         raise AssertionError(event)
 
-    stretch = Stretch(Slice(0, 3, (event(1), event(2))), SequencingByEvent(never))
-    assert stretch.share(Partition(1, 0), 0) == ((event(1), event(2)), 3)
+    page = Page(Slice(0, 3, (event(1), event(2))), SequencingByEvent(never))
+    assert page.events_of(Partition(1, 0), 0) == ((event(1), event(2)), 3)
 
 
 def test_events_of_types_that_nobody_wants_are_dropped_before_anybody_is_asked_about_them() -> None:
@@ -186,10 +187,10 @@ def test_events_of_types_that_nobody_wants_are_dropped_before_anybody_is_asked_a
     feed = Feed(
         InMemoryEventStore(kinds), Selection(), SequencingByEvent(sequence_of), 10, wanted=lambda name: name == "lent"
     )
-    stretch = feed.read(0)
-    assert stretch is not None
-    assert stretch.upto == 5
-    shares = [stretch.share(partition, 0) for partition in layout(2)]
+    page = feed.read(0)
+    assert page is not None
+    assert page.upto == 5
+    shares = [page.events_of(partition, 0) for partition in layout(2)]
     assert sorted(e.position for share, _ in shares for e in share) == [1, 3, 5]
     assert set(asked) == {"1", "3", "5"}
 
@@ -210,37 +211,37 @@ BOTH = layout(2)
 OF = ["/order/1", "/order/4"]  # of partitions 0 and 1
 
 
-def test_what_comes_before_an_event_without_sequence_is_dealt_out_first() -> None:
+def test_what_comes_before_an_event_without_sequence_is_assigned_first() -> None:
     events = [event(n, OF[n % 2]) for n in range(1, 7)]
-    stretch = Stretch(Slice(0, 9, events), SequencingByEvent(Resolver(5)))
-    shares = [stretch.share(partition, 0) for partition in BOTH]
+    page = Page(Slice(0, 9, events), SequencingByEvent(Resolver(5)))
+    shares = [page.events_of(partition, 0) for partition in BOTH]
     assert [([e.position for e in share], upto) for share, upto in shares] == [([2, 4], 4), ([1, 3], 4)]
     for partition in BOTH:
         with pytest.raises(UnsequencedError) as caught:
-            stretch.share(partition, 4)
+            page.events_of(partition, 4)
         assert caught.value.event.position == 5
         assert isinstance(caught.value.error, LookupError)
 
 
-def test_the_first_event_of_a_stretch_may_be_the_one_without_sequence() -> None:
-    stretch = Stretch(Slice(3, 9, [event(7)]), SequencingByEvent(Resolver(7)))
-    assert stretch.share(BOTH[0], 3) == ((), 6)
+def test_the_first_event_of_a_page_may_be_the_one_without_sequence() -> None:
+    page = Page(Slice(3, 9, [event(7)]), SequencingByEvent(Resolver(7)))
+    assert page.events_of(BOTH[0], 3) == ((), 6)
     with pytest.raises(UnsequencedError):
-        stretch.share(BOTH[0], 6)
+        page.events_of(BOTH[0], 6)
 
 
 def test_the_next_attempt_asks_the_resolver_again() -> None:
     resolver = Resolver(2)
     feed = Feed(CountingSource(5), Selection(), SequencingByEvent(resolver), 10)
     for _ in range(2):
-        stretch = feed.read(1)
-        assert stretch is not None
+        page = feed.read(1)
+        assert page is not None
         with pytest.raises(UnsequencedError):
-            stretch.share(BOTH[0], 1)
+            page.events_of(BOTH[0], 1)
     resolver.broken.clear()
-    stretch = feed.read(1)
-    assert stretch is not None
-    shares = [stretch.share(partition, 1) for partition in BOTH]
+    page = feed.read(1)
+    assert page is not None
+    shares = [page.events_of(partition, 1) for partition in BOTH]
     assert sorted(e.position for share, upto in shares for e in share) == [2, 3, 4, 5]
     assert {upto for _, upto in shares} == {5}
 
@@ -250,11 +251,11 @@ def test_the_shares_before_an_event_without_sequence_are_complete(
     positions: set[int], partitions: int, bad: int
 ) -> None:
     events = [event(n, f"/books/{n % 5}") for n in sorted(positions)]
-    stretch = Stretch(Slice(0, 12, events), SequencingByEvent(Resolver(bad)))
+    page = Page(Slice(0, 12, events), SequencingByEvent(Resolver(bad)))
     asked = partitions > 1 and bad in positions
     found = []
     for partition in layout(partitions):
-        share, upto = stretch.share(partition, 0) if bad > 1 or not asked else ((), 0)
+        share, upto = page.events_of(partition, 0) if bad > 1 or not asked else ((), 0)
         assert upto == (bad - 1 if asked else 12)
         found += [e.position for e in share]
     assert sorted(found) == [n for n in sorted(positions) if not asked or n < bad]
@@ -269,10 +270,102 @@ def test_a_resolver_that_sees_only_subjects_is_asked_once_a_subject(resolver: Se
         return residue_of(sequence_id, modulus)
 
     events = tuple(event(n, f"/books{n % 2}/{n % 2}") for n in range(1, 7))
-    stretch = Stretch(Slice(0, 6, events), SequencingByEvent(resolver, partition_of))
-    dealt = [one for partition in layout(3) for one in stretch.share(partition, 0)[0]]
-    assert sorted(dealt) == list(events)
+    page = Page(Slice(0, 6, events), SequencingByEvent(resolver, partition_of))
+    assigned = [one for partition in layout(3) for one in page.events_of(partition, 0)[0]]
+    assert sorted(assigned) == list(events)
     assert len(ids) == asked
+
+
+# What may be asked of a page: to which sequences an event belongs
+
+ADA, BOB = event(1)._replace(payload='{"reader": "Ada"}'), event(2)._replace(payload='{"reader": "Bob"}')
+
+
+@pytest.mark.parametrize(
+    ("resolver", "expected"),
+    [
+        (PerSubject(), [("/books/1",), ("/books/1",)]),
+        (PerSubjectLevel(1), [("/books",), ("/books",)]),
+        (NoSequence(), [("1",), ("2",)]),
+        (PerDataField(("reader",)), [("Ada",), ("Bob",)]),
+    ],
+)
+@pytest.mark.parametrize("partitions", [1, 2])
+def test_a_page_knows_the_sequences_of_its_events(resolver: SequenceResolver, expected: Any, partitions: int) -> None:
+    page = Page(Slice(0, 2, (ADA, BOB)), SequencingByEvent(resolver))
+    for partition in layout(partitions):
+        page.events_of(partition, 0)
+    assert [page.sequence_ids(one) for one in (ADA, BOB)] == expected
+
+
+def test_the_sequences_of_a_subject_are_asked_for_once_a_page() -> None:
+    asked: list[str] = []
+
+    class BySubject:
+        looks_at = frozenset({"subject"})
+
+        def __call__(self, event: Event, /) -> str:
+            asked.append(event.subject)
+            return event.subject
+
+    page = Page(Slice(0, 2, (ADA, BOB)), SequencingByEvent(BySubject()))
+    for modulus in (2, 3):
+        page.events_of(Partition(modulus, 0), 0)
+    assert [page.sequence_ids(one) for one in (ADA, BOB)] == [("/books/1",)] * 2
+    assert asked == ["/books/1"] * 2, "twice, to check the first answers"
+
+
+def test_asking_for_the_sequences_of_an_event_without_sequence_names_the_event() -> None:
+    page = Page(Slice(0, 2, (ADA, BOB)), SequencingByEvent(Resolver(2)))
+    assert page.sequence_ids(ADA) == ("/books/1",)
+    with pytest.raises(UnsequencedError) as caught:
+        page.sequence_ids(BOB)
+    assert caught.value.event is BOB
+    assert isinstance(caught.value.error, LookupError)
+
+
+class Sequences:
+    """Sequences as a table has them: by subject, or by position."""
+
+    attributes = frozenset({"subject"})
+
+    def __init__(self, ids: dict[str | int, tuple[str, ...]], *, by_subject: bool) -> None:
+        self.ids, self.by_subject = ids, by_subject
+
+    def partition_of(self, sequence_id: str, modulus: int) -> int:
+        return len(sequence_id) % modulus  # none of ours: custom partition resolvers decide
+
+    def sequence_ids(self, event: Event) -> tuple[str, ...]:
+        return self.ids[event.subject if self.by_subject else event.position]
+
+
+some_ids = st.lists(st.text("ab", max_size=4), max_size=3, unique=True).map(tuple)
+
+
+@given(
+    ids=st.lists(some_ids, max_size=20),
+    modulus=st.integers(2, 5),
+    by_subject=st.booleans(),
+    as_rows=st.booleans(),
+    data=st.data(),
+)
+def test_every_event_is_in_the_partitions_of_its_sequences_and_in_no_other(
+    *, ids: list[tuple[str, ...]], modulus: int, by_subject: bool, as_rows: bool, data: st.DataObject
+) -> None:
+    numbers = [data.draw(st.integers(0, len(ids) - 1)) if by_subject else n for n in range(len(ids))]
+    events = [event(n, f"/{number}") for n, number in enumerate(numbers)]
+    rows = EventRows([(e.position, e.type, None, e.subject) for e in events], lambda position: events[position])
+    table: dict[str | int, tuple[str, ...]] = {f"/{n}" if by_subject else n: found for n, found in enumerate(ids)}
+    page = Page(Slice(-1, len(ids), rows if as_rows else events), Sequences(table, by_subject=by_subject))
+    for partition in layout(modulus):
+        expected = [
+            one.position
+            for one, number in zip(events, numbers, strict=True)
+            if partition.residue in {len(sequence_id) % modulus for sequence_id in ids[number]}
+        ]
+        found, upto = page.events_of(partition, -1)
+        assert ([one.position for one in found], upto) == (expected, len(ids))
+    assert [page.sequence_ids(one) for one in events] == [ids[number] for number in numbers]
 
 
 def test_several_threads_read_once() -> None:
@@ -308,19 +401,19 @@ def test_the_shares_of_all_partitions_together_are_the_events_in_order(
     still_open = sorted(after)
     while still_open:  # in any order, so that each may lag behind the others
         partition = data.draw(st.sampled_from(still_open))
-        stretch = feed.read(after[partition])
-        if stretch is None:
+        page = feed.read(after[partition])
+        if page is None:
             still_open.remove(partition)
         else:
-            seen[partition] += stretch.share(partition, after[partition])[0]
-            after[partition] = stretch.upto
+            seen[partition] += page.events_of(partition, after[partition])[0]
+            after[partition] = page.upto
     for partition, events in seen.items():
         assert events == [e for e in expected if partition.owns(e.subject)]
     assert sorted((e for events in seen.values() for e in events), key=lambda e: e.position) == list(expected)
 
 
 @given(st.sets(st.integers(1, 40), min_size=1), st.integers(0, 45))
-def test_a_share_begins_behind_the_position_asked_for(positions: set[int], after: int) -> None:
+def test_a_share_begins_after_the_position_asked_for(positions: set[int], after: int) -> None:
     events = [event(position) for position in sorted(positions)]
-    stretch = Stretch(Slice(0, 50, events), SequencingByEvent(PerSubject()))
-    assert list(stretch.share(Partition(1, 0), after)[0]) == [e for e in events if e.position > after]
+    page = Page(Slice(0, 50, events), SequencingByEvent(PerSubject()))
+    assert list(page.events_of(Partition(1, 0), after)[0]) == [e for e in events if e.position > after]

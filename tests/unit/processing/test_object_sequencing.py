@@ -134,7 +134,7 @@ class ByRaw:
 def test_a_resolver_that_asks_for_object_or_metadata_sees_what_handlers_see(resolver: Any, sequence_id: str) -> None:
     made = sequencing(resolver)
     assert isinstance(made, SequencingByObject)
-    assert made.residues(event(), 97) == (residue_of(sequence_id, 97),)
+    assert made.sequence_ids(event()) == (sequence_id,)
 
 
 @pytest.mark.parametrize(
@@ -151,18 +151,18 @@ def test_a_resolver_that_asks_for_object_or_metadata_sees_what_handlers_see(reso
 def test_any_other_resolver_sees_the_stored_event(resolver: Any) -> None:
     made = sequencing(resolver, upcasting())
     assert isinstance(made, SequencingByEvent)
-    assert made.residues(event(7, "moved", "no JSON"), 97) == (residue_of("/books/1", 97),)
+    assert made.sequence_ids(event(7, "moved", "no JSON")) == ("/books/1",)
 
 
 def test_a_partition_resolver_of_ones_own_decides() -> None:
     made = sequencing_for(by_reader, TYPES, Reading(), "here", lambda sequence, modulus: len(sequence) % modulus)
-    assert made.residues(event(), 2) == (1,)
+    assert [made.partition_of(one, 2) for one in made.sequence_ids(event())] == [1]
 
 
 def test_a_resolver_sees_events_out_of_their_envelope() -> None:
     made = sequencing(by_both, Reading(enveloped=True))
     wrapped = event(payload='{"payload": {"reader": "Eve"}, "metadata": {"by": "Zoe"}}')
-    assert made.residues(wrapped, 97) == (residue_of("Eve Zoe lent", 97),)
+    assert made.sequence_ids(wrapped) == ("Eve Zoe lent",)
 
 
 # What upcasters make of an event may go to several partitions
@@ -170,18 +170,18 @@ def test_a_resolver_sees_events_out_of_their_envelope() -> None:
 
 def test_each_result_of_an_upcaster_goes_to_its_partition() -> None:
     made = sequencing(by_reader, upcasting())
-    assert made.residues(event(7, "moved", MOVED), 97) == (residue_of("Ada", 97), residue_of("Bob", 97))
+    assert made.sequence_ids(event(7, "moved", MOVED)) == ("Ada", "Bob")
 
 
 def test_a_partition_is_named_once() -> None:
     made = sequencing(by_reader, upcasting())
-    assert made.residues(event(7, "moved", '{"from": "Ada", "to": "Ada"}'), 97) == (residue_of("Ada", 97),)
+    assert made.sequence_ids(event(7, "moved", '{"from": "Ada", "to": "Ada"}')) == ("Ada",)
 
 
 def test_an_event_that_is_dropped_goes_to_no_partition() -> None:
     def nothing(raw: Event) -> None: ...
 
-    assert sequencing(by_reader, upcasting(nothing)).residues(event(7, "moved", "{}"), 97) == ()
+    assert sequencing(by_reader, upcasting(nothing)).sequence_ids(event(7, "moved", "{}")) == ()
 
 
 def test_results_that_the_group_does_not_handle_are_not_asked_about() -> None:
@@ -190,7 +190,7 @@ def test_results_that_the_group_does_not_handle_are_not_asked_about() -> None:
 
     made = sequencing(by_reader, upcasting(also_other))
     made.serve(["lent"], lambda name: name == "lent")
-    assert made.residues(event(7, "moved", MOVED), 97) == (residue_of("Bob", 97),)
+    assert made.sequence_ids(event(7, "moved", MOVED)) == ("Bob",)
 
 
 def test_an_event_belongs_to_the_partition_of_its_sequence_alone() -> None:
@@ -215,7 +215,7 @@ def test_a_resolver_that_does_not_take_what_the_group_handles_is_found_at_the_st
 
 def test_an_event_of_a_class_that_the_resolver_does_not_take_is_an_error() -> None:
     with pytest.raises(AssemblyError, match="OCQ-514"):
-        sequencing(by_reader).residues(event(7, "other"), 97)
+        sequencing(by_reader).sequence_ids(event(7, "other"))
 
 
 @pytest.mark.parametrize(
@@ -228,7 +228,7 @@ def test_an_event_of_a_class_that_the_resolver_does_not_take_is_an_error() -> No
 )
 def test_an_event_that_cannot_be_read_is_an_error_that_names_it(reading: Reading, given: Event, code: str) -> None:
     with pytest.raises(EventFormatError) as caught:
-        sequencing(by_reader, reading).residues(given, 97)
+        sequencing(by_reader, reading).sequence_ids(given)
     assert (caught.value.code, caught.value.where) == (code, given.label)
 
 
@@ -316,8 +316,8 @@ def test_every_upcast_event_is_handled_by_exactly_one_partition_in_the_order_of_
 
 def followed(feed: Feed, partition: Partition, batch_size: int) -> Iterator[Sequence[Event]]:
     after = 0
-    while (stretch := feed.read(after)) is not None:
-        share, after = stretch.share(partition, after)
+    while (page := feed.read(after)) is not None:
+        share, after = page.events_of(partition, after)
         for start in range(0, len(share), batch_size):
             yield share[start : start + batch_size]
 

@@ -13,7 +13,6 @@ import pytest
 
 from opencqrs_py import Event
 from opencqrs_py.errors import HandlerSignatureError, ProjectCodeError
-from opencqrs_py.model.partition import residue_of
 from opencqrs_py.model.selection import ATTRIBUTES
 from opencqrs_py.processing.event_types import EventTypes
 from opencqrs_py.processing.reading import Reading
@@ -115,7 +114,7 @@ def test_a_resolver_looks_at_what_it_says_and_at_everything_if_it_says_nothing(
 ) -> None:
     sequencing = SequencingByEvent(resolver)
     assert (sequencing.by_subject, sequencing.attributes) == (by_subject, attributes)
-    assert len(sequencing.residues(event(), 7)) == 1
+    assert len(sequencing.sequence_ids(event())) == 1
 
 
 @pytest.mark.parametrize("said", ["subject", ["subject", "reader"], 7, {"subject": 1, None: 2}])
@@ -146,7 +145,7 @@ LOOKS: list[Callable[[Event], Any]] = [
 def test_who_says_that_it_looks_at_the_subject_alone_sees_nothing_else(look: Callable[[Event], Any]) -> None:
     look.looks_at = SUBJECT  # type: ignore[attr-defined]
     with pytest.raises(ProjectCodeError) as caught:
-        SequencingByEvent(look, place="provider by_reader").residues(event(), 7)
+        SequencingByEvent(look, place="provider by_reader").sequence_ids(event())
     assert (caught.value.code, caught.value.where) == ("OCQ-224", "provider by_reader")
     assert caught.value.what.startswith("the sequence resolver says that it looks at the subject alone, but looks at ")
 
@@ -181,7 +180,7 @@ def in_turn() -> Callable[[Event], str]:
 )
 def test_an_answer_that_is_no_text_is_refused(answer: Any, shown: str) -> None:
     with pytest.raises(ProjectCodeError) as caught:
-        SequencingByEvent(lambda _: answer, place="provider by_reader").residues(event(), 7)
+        SequencingByEvent(lambda _: answer, place="provider by_reader").sequence_ids(event())
     assert caught.value.code == "OCQ-216"
     assert caught.value.what == f"the sequence resolver returned {shown}"
     assert caught.value.where == "provider by_reader"
@@ -189,17 +188,17 @@ def test_an_answer_that_is_no_text_is_refused(answer: Any, shown: str) -> None:
 
 def test_a_coroutine_that_slipped_through_is_refused_and_closed() -> None:
     with pytest.raises(ProjectCodeError, match="returned a coroutine, which is no text"):
-        SequencingByEvent(partial(asynchronous)).residues(event(), 7)
+        SequencingByEvent(partial(asynchronous)).sequence_ids(event())
 
 
 def test_a_child_of_text_is_a_text() -> None:
-    assert SequencingByEvent(lambda _: Text("a")).residues(event(), 97) == (residue_of("a", 97),)
+    assert SequencingByEvent(lambda _: Text("a")).sequence_ids(event()) == ("a",)
 
 
 @pytest.mark.parametrize("make", [numbered, in_turn, lambda: lambda _: str(random.random())])
 def test_an_answer_that_changes_is_refused_with_the_first_event(make: Callable[[], Any]) -> None:
     with pytest.raises(ProjectCodeError, match="when it was asked again for the same event"):
-        SequencingByEvent(make()).residues(event(), 7)
+        SequencingByEvent(make()).sequence_ids(event())
 
 
 def test_an_answer_that_begins_to_change_later_is_found_in_a_long_log() -> None:
@@ -211,7 +210,7 @@ def test_an_answer_that_begins_to_change_later_is_found_in_a_long_log() -> None:
     sequencing = SequencingByEvent(resolver)
     events = [event(position=position) for position in range(3_000)]
     with pytest.raises(ProjectCodeError, match="asked again"):
-        [sequencing.residues(one, 7) for one in events]
+        [sequencing.sequence_ids(one) for one in events]
 
 
 def test_most_events_are_asked_for_once() -> None:
@@ -223,7 +222,7 @@ def test_most_events_are_asked_for_once() -> None:
 
     sequencing = SequencingByEvent(resolver)
     for position in range(10_000):
-        sequencing.residues(event(position=position), 7)
+        sequencing.sequence_ids(event(position=position))
     assert next(asked) < 10_030
 
 
@@ -257,4 +256,4 @@ def test_a_resolver_of_objects_is_given_a_new_one_at_each_ask() -> None:
         return str(data.pop("reader"))
 
     sequencing = sequencing_for(resolver, EventTypes(), Reading(), "here")
-    assert sequencing.residues(event(), 97) == (residue_of("Ada", 97),)
+    assert sequencing.sequence_ids(event()) == ("Ada",)

@@ -98,7 +98,8 @@ def test_events_go_to_the_partitions_that_they_have_in_java(
     assert resolver(given_event) == sequence_id
     assert hash_of(sequence_id) == crc
     sequencing = SequencingByEvent(resolver)
-    assert [sequencing.residues(given_event, n) for n in (2, 3, 7)] == [(mod_2,), (mod_3,), (mod_7,)]
+    assert sequencing.sequence_ids(given_event) == (sequence_id,)
+    assert [sequencing.partition_of(sequence_id, n) for n in (2, 3, 7)] == [mod_2, mod_3, mod_7]
 
 
 def test_two_levels_are_the_default() -> None:
@@ -208,12 +209,12 @@ def test_without_any_data_that_is_what_is_told() -> None:
 @pytest.mark.parametrize("resolver", [PerDataField(("reader",)), PerMetadataKey("by")])
 def test_what_is_in_an_envelope_is_looked_for_inside(resolver: SequenceResolver) -> None:
     wrapped = event(payload='{"payload": {"reader": "Ada"}, "metadata": {"by": "Ada"}}', extensions='{"by": "Bob"}')
-    assert SequencingByEvent(resolver, opened=unwrapped).residues(wrapped, 97) == (residue_of("Ada", 97),)
+    assert SequencingByEvent(resolver, opened=unwrapped).sequence_ids(wrapped) == ("Ada",)
 
 
 def test_a_partition_resolver_of_ones_own_decides() -> None:
     sequencing = SequencingByEvent(PerSubject(), lambda sequence, modulus: len(sequence) % modulus)
-    assert sequencing.residues(event("/abc"), 3) == (1,)
+    assert sequencing.partition_of(*sequencing.sequence_ids(event("/abc")), 3) == 1
 
 
 @pytest.mark.parametrize("partitions", [0, -1])
