@@ -86,7 +86,7 @@ class Project:
             input=stdin,
             capture_output=True,
             text=True,
-            timeout=180,
+            timeout=600,
             check=False,
         )
         return Ran(done.returncode, done.stdout, without_times(done.stderr))

@@ -132,6 +132,7 @@ def test_a_cluster_with_authentication_gives_what_one_process_gives_and_shows_no
     assert looked.read_text() == "True 0"  # an executor was running, and no argument of a process held the secret
 
 
+@pytest.mark.release
 @pytest.mark.postgresql
 def test_executors_find_the_log_and_the_progress_in_a_schema_of_their_own(project, cluster, fresh_url):
     url = fresh_url("postgresql")
@@ -153,6 +154,7 @@ def test_executors_find_the_log_and_the_progress_in_a_schema_of_their_own(projec
     assert progress == [(EVENTS,)]
 
 
+@pytest.mark.release
 def test_a_wrong_secret_is_refused_by_the_cluster(project, cluster):
     project.write_events(10)
     assert project.opencqrs("events", "import", "events.ndjson").code == 0
@@ -173,6 +175,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.release
 def test_a_master_without_workers_is_reported_and_the_run_continues_when_it_has_one(project, empty_cluster):
     project.write("impatient.py", IMPATIENT)
     project.write_events(EVENTS)
@@ -190,7 +193,7 @@ def test_a_master_without_workers_is_reported_and_the_run_continues_when_it_has_
     try:
         line_with(run, r"Spark did not start a round: no task was running on Spark for 3 s")
         empty_cluster.add_worker()
-        _, err = run.communicate(timeout=180)
+        _, err = run.communicate(timeout=600)
         assert run.returncode == 0, err
     finally:
         run.kill()

@@ -54,6 +54,7 @@ def test_it_prints_what_the_readme_shows(example: Path) -> None:
     assert without_speed(explore(example, "--text")) == without_speed(promised())
 
 
+@pytest.mark.release
 def test_it_draws_a_bar_for_each_day(example: Path) -> None:
     assert "drawn: .data/orders.png" in explore(example)
     picture = imread(example / ".data" / "orders.png")

@@ -19,6 +19,7 @@ def lend(event: Event, connection: Connection) -> None:
 """
 
 
+@pytest.mark.release(engine="spark", sent=signal.SIGINT)
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupt_stops_cleanly_and_says_where_each_partition_stands(project, engine, sent):
     project.write("handlers.py", SLOW_HANDLERS)
@@ -36,7 +37,7 @@ def test_an_interrupt_stops_cleanly_and_says_where_each_partition_stands(project
         wait_for_progress(project)
         os.killpg(process.pid, sent)  # as a terminal does: everybody in the group gets it
         try:
-            out, err = process.communicate(timeout=60)
+            out, err = process.communicate(timeout=300)
         finally:
             process.kill()  # which does nothing when it has ended
     assert process.returncode == 130, err
@@ -54,7 +55,7 @@ def test_sigterm_ends_with_the_code_that_is_set_for_it(project):
         wait_for_progress(project)
         process.send_signal(signal.SIGTERM)
         try:
-            _, err = process.communicate(timeout=60)
+            _, err = process.communicate(timeout=300)
         finally:
             process.kill()
     assert process.returncode == 0

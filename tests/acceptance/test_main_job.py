@@ -71,6 +71,8 @@ class Typed:
         }
 
 
+@pytest.mark.release(engine="spark", kind=("sqlite", "mariadb"))
+@pytest.mark.release(engine="thread", kind="postgresql")
 @pytest.mark.parametrize("kind", KINDS)
 def test_import_and_run_again_with_nothing_of_spark_and_the_jvm_reaching_a_person(project, engine, kind, fresh_url):
     store, read = fresh_url(kind), fresh_url(kind)

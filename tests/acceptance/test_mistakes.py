@@ -152,6 +152,7 @@ def test_a_handler_error_shows_the_handlers_own_lines_the_event_and_what_happens
     assert run.code == 3
 
 
+@pytest.mark.release(engine="spark")
 def test_stop_on_exhaustion_ends_the_run_with_code_1_and_the_status_tells_why(project, engine, event_line):
     project.write(
         "handlers.py",

@@ -15,9 +15,11 @@ BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 LOG = "events.ndjson.gz"
 RUNS = [
     pytest.param("thread", "sqlite", 3, 20_000, id="thread-sqlite"),
-    pytest.param("thread", "postgresql", 3, 10_000, id="thread-postgresql", marks=pytest.mark.postgresql),
-    pytest.param("thread", "mariadb", 3, 10_000, id="thread-mariadb", marks=pytest.mark.mariadb),
-    pytest.param("spark", "sqlite", 2, 6_000, id="spark-sqlite", marks=[pytest.mark.spark, pytest.mark.slow]),
+    pytest.param(
+        "thread", "postgresql", 3, 10_000, id="thread-postgresql", marks=[pytest.mark.postgresql, pytest.mark.release]
+    ),
+    pytest.param("thread", "mariadb", 3, 10_000, id="thread-mariadb", marks=[pytest.mark.mariadb, pytest.mark.release]),
+    pytest.param("spark", "sqlite", 2, 6_000, id="spark-sqlite", marks=[pytest.mark.spark, pytest.mark.release]),
 ]
 
 
@@ -27,7 +29,7 @@ def script(name: str, *arguments: object) -> str:
         [sys.executable, BENCHMARKS / name, *map(str, arguments)],
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=600,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
@@ -48,7 +50,7 @@ def test_killed_runs_lose_and_double_nothing(engine, database, kills, events, re
     ("engine", "count", "commands"),
     [
         pytest.param("thread", 14, ("import", "tail", "config", "run", "status"), id="thread"),
-        pytest.param("spark", 4, ("run",), id="spark", marks=[pytest.mark.spark, pytest.mark.slow]),
+        pytest.param("spark", 4, ("run",), id="spark", marks=[pytest.mark.spark, pytest.mark.release]),
     ],
 )
 def test_interrupts_at_random_moments_end_in_one_way_and_lose_nothing(engine, count, commands):
@@ -60,6 +62,7 @@ def test_interrupts_at_random_moments_end_in_one_way_and_lose_nothing(engine, co
 
 
 @pytest.mark.postgresql
+@pytest.mark.release(mode="fast")
 @pytest.mark.parametrize("mode", ["fast", "immediate"])
 def test_a_run_waits_for_a_database_that_is_away_and_goes_on(mode):
     out = script("outage_soak.py", "--mode", mode, "--seconds", 1.5, "--events", 10_000)

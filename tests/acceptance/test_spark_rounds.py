@@ -84,7 +84,7 @@ def test_a_jvm_that_is_killed_ends_the_run_with_exit_code_1_and_says_so(project)
     process = running(project)
     try:
         os.kill(java_below(process.pid), signal.SIGKILL)
-        _, err = process.communicate(timeout=60)
+        _, err = process.communicate(timeout=300)
         assert process.returncode == 1
         assert "\n[OCQ-403] Spark's JVM has gone" in err
         assert "Traceback" not in err
@@ -96,7 +96,7 @@ def test_a_round_whose_handler_never_returns_is_cancelled_when_the_patience_of_a
     process = running(project)
     try:
         process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=60)
+        _, err = process.communicate(timeout=300)
         assert process.returncode == 130, err
         assert "stopped; each partition" in err
         assert "Traceback" not in err

@@ -95,7 +95,7 @@ def test_no_setting_of_spark_stands_in_the_arguments_of_a_process(project):
 def let_go(project, process: subprocess.Popen[str]) -> None:
     """Let a held run end, and see that nothing has disturbed it."""
     (project.folder / "go").touch()
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=300)
     usual = ("settings: ", "made a new, empty SQLite database", "starting Spark")
     said = [line for line in without_times(err).splitlines() if ", lag " not in line and not line.startswith(usual)]
     assert (process.returncode, said) == (0, []), out
@@ -120,7 +120,7 @@ def attacked(process: subprocess.Popen[str]) -> list[tuple[str, str]]:
     ports = listening_ports(processes_below(process.pid))
     assert len(ports) >= 2  # for messages and for blocks
     command = [sys.executable, str(ATTACK), "broadcast_0_piece0", *ports]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)
     return [(kind, body) for kind, body in json.loads(done.stdout).values()]
 
 
@@ -132,6 +132,7 @@ def test_another_user_gets_nothing_from_a_run_and_does_not_disturb_it(project):
         let_go(project, process)
 
 
+@pytest.mark.release
 def test_without_authentication_another_user_gets_blocks_but_they_hold_no_settings(project):
     place = project.folder / f"{SECRET}.db"
     unprotected = {
@@ -168,6 +169,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.release(variable="true")
 @pytest.mark.parametrize(
     ("argument", "variable", "begins"),
     [
@@ -190,7 +192,7 @@ def test_a_session_of_the_program_itself_is_refused_without_authentication(proje
         },
         capture_output=True,
         text=True,
-        timeout=180,
+        timeout=600,
         check=False,
     )
     assert ran.stdout.startswith(begins), ran.stderr

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-SECONDS = 60.0
+SECONDS = 300.0
 LOOK_SECONDS = 0.05
 EVENTS = 50
 

@@ -21,7 +21,7 @@ TUTORIALS = sorted((ROOT / "docs" / "tutorials").glob("*.md"))
 BLOCK = re.compile(r"^```(?P<language>\w+)(?P<options>[^\n]*)\n(?P<text>.*?)^```$", re.DOTALL | re.MULTILINE)
 TITLE = re.compile(r'title="(?P<title>[^"]+)"')
 EXIT_CODE = re.compile(r"exit=(?P<code>\d+)")
-TIMEOUT = 300
+TIMEOUT = 600
 """Seconds that one command may take."""
 
 

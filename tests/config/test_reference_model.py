@@ -211,7 +211,7 @@ def expected(said_by, group, leaf):
 numbers = count()
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(suppress_health_check=[HealthCheck.too_slow])
 @given(said_by=sources())
 def test_value_and_origin_of_every_setting_equal_the_model(tmp_path_factory, said_by):
     folder = tmp_path_factory.mktemp(f"project{next(numbers)}")

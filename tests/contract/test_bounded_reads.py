@@ -111,7 +111,7 @@ def short_stretches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(event_source, "_MOST_AT_ONCE", 5)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     given_events=EVENTS,
     holes=st.sets(st.integers(0, 24), max_size=12),

@@ -17,7 +17,7 @@ from eventsourcingdb import (
     ReadEventsOptions,
     ReadSubjectsOptions,
 )
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from opencqrs_py.adapters.eventsourcingdb import EventSourcingDbEventStore
@@ -325,7 +325,6 @@ CHARACTERS = st.sampled_from("ab/%_'\"\\ \0é書😀ÀA") | st.characters(codec=
 SUBJECT = st.text(CHARACTERS, max_size=6).map("/{}".format)
 
 
-@settings(max_examples=40, deadline=None)
 @given(subjects=st.lists(SUBJECT, min_size=1, max_size=12), root=SUBJECT, recursive=st.booleans())
 def test_any_subject_is_found_as_it_was_written(subjects: list[str], root: str, *, recursive: bool) -> None:
     with EventSourcingDbStandIn(names=False) as server:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from eventsourcingdb import Client
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from opencqrs_py.adapters.eventsourcingdb import EventSourcingDbEventStore, EventSourcingDbUnavailableError
@@ -174,7 +174,6 @@ def test_a_subject_without_events_is_looked_for_among_fifty_thousand_at_a_time(
 SUBJECTS = st.sampled_from(["/rare", "/rare/1", "/rarely", "/common"])
 
 
-@settings(max_examples=60, deadline=None)
 @example(subjects=["/rare"] * 5, ends=[3, 0], limit=20, recursive=True, types=None)
 @given(
     subjects=st.lists(SUBJECTS, min_size=1, max_size=40),

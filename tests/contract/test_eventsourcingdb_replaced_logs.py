@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from opencqrs_py.adapters.eventsourcingdb import EventSourcingDbEventStore, EventSourcingDbUnavailableError
@@ -198,7 +198,6 @@ def test_a_narrow_read_looks_at_what_was_read_before_last(
         store.read(100, 1_000, Selection("/1", types=frozenset({"never"})))
 
 
-@settings(max_examples=40, deadline=None)
 @given(
     first=st.integers(1, 260),
     kept=st.integers(0, 260),

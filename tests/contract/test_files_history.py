@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from opencqrs_py.adapters.files import FileEventSource, event_file, format_of, history, lines, writer_to, written_whole
@@ -477,7 +477,6 @@ def read_whole(folder: Path) -> list[str]:
     return [each.payload or "" for each in FileEventSource(folder).read(0, 1_000, Selection()).events]
 
 
-@settings(max_examples=150, deadline=None)
 @given(before=FILES, after=FILES, data=st.data())
 def test_what_is_verified_holds_the_events_that_were_read(
     before: dict[str, list[int]], after: dict[str, list[int]], data: st.DataObject

@@ -38,9 +38,7 @@ MAPPING = TableMapping(
     "opencqrs_events", "position", "id", "type", "payload", source="source", subject="subject", time="time"
 )
 
-few = settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-some = settings(max_examples=60, deadline=None)
-many = settings(max_examples=300, deadline=None)
+with_fixtures = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1, max_size=12)
 SPECIAL = st.sampled_from(
@@ -178,7 +176,6 @@ def code_of(act: Callable[[], object]) -> str | None:
 # -------------------------------------------------------------------------------------------------- a line by itself
 
 
-@many
 @given(LINES)
 def test_a_line_is_an_event_or_refused_with_the_reason(line: bytes) -> None:
     event = event_or_none(line)
@@ -192,7 +189,6 @@ def test_a_line_is_an_event_or_refused_with_the_reason(line: bytes) -> None:
     assert event_line(event).count(b"\n") == 1
 
 
-@many
 @given(ALMOST)
 def test_an_almost_right_event_is_taken_as_the_rules_say(fields: dict[str, Any]) -> None:
     """The quick look at ordinary events and the careful one agree."""
@@ -209,7 +205,6 @@ def test_an_almost_right_event_is_taken_as_the_rules_say(fields: dict[str, Any])
     assert (event is not None) == right
 
 
-@many
 @given(TIMES)
 def test_a_time_is_what_rfc_3339_says(text: str) -> None:
     """Also that all who calculate with it get the same moment."""
@@ -336,7 +331,6 @@ def around(subjects: list[str], more: list[str]) -> list[str]:
 
 
 @pytest.mark.parametrize("store", [*STORES.values(), in_a_mapped_table], ids=[*STORES, "mapped"])
-@some
 @given(subjects=SUBJECTS, more=st.lists(SUBJECT, max_size=3))
 def test_every_store_finds_what_the_rule_says(store: Stored, subjects: list[str], more: list[str]) -> None:
     events = [event(number, subject, f"{subject}?") for number, subject in enumerate(subjects)]
@@ -346,7 +340,6 @@ def test_every_store_finds_what_the_rule_says(store: Stored, subjects: list[str]
 
 
 @stores
-@some
 @given(lines=st.lists(LINES, max_size=8))
 def test_every_store_gives_back_the_event_of_a_line(store: str, lines: list[bytes]) -> None:
     known: dict[tuple[str, str], Event] = {}
@@ -411,7 +404,7 @@ def test_leap_seconds_have_a_timestamp_in_parquet(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "server", [pytest.param(kind, marks=getattr(pytest.mark, kind)) for kind in ("postgresql", "mariadb")]
 )
-@few
+@with_fixtures
 @given(subjects=SUBJECTS, more=st.lists(SUBJECT, max_size=3), lines=st.lists(LINES, max_size=8))
 def test_servers_do_so_too(
     request: pytest.FixtureRequest, server: str, subjects: list[str], more: list[str], lines: list[bytes]
@@ -437,7 +430,6 @@ def test_servers_do_so_too(
         database.close()
 
 
-@some
 @given(pieces=st.lists(LINES, max_size=6), end=st.sampled_from([b"\n", b"\r\n"]), closed=st.booleans())
 def test_a_file_of_any_bytes_is_read_up_to_the_first_bad_line(pieces: list[bytes], end: bytes, *, closed: bool) -> None:
     content = end.join(pieces) + (end if closed else b"")
@@ -457,7 +449,6 @@ def test_a_file_of_any_bytes_is_read_up_to_the_first_bad_line(pieces: list[bytes
 
 
 @pytest.mark.parametrize("suffix", ["ndjson.gz", "ndjson.zst", "parquet"])
-@some
 @given(content=st.binary(max_size=200), cut=st.integers(0, 400))
 def test_a_file_of_other_bytes_is_refused_and_nothing_else(suffix: str, content: bytes, cut: int) -> None:
     with tempfile.TemporaryDirectory() as folder:

@@ -15,7 +15,7 @@ import pytest
 from opencqrs_py.adapters.sql import Database, SqlEventStore, SqlProgressTracker
 from opencqrs_py.model import Event, Selection
 
-SECONDS = 60  # longest wait for another thread or process
+SECONDS = 300  # longest wait for another thread or process
 
 
 def event(name: str) -> Event:

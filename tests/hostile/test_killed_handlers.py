@@ -51,7 +51,7 @@ def test_a_handler_that_ends_its_process_loses_and_doubles_nothing(
     (target,) = arena.targets([Combination(attack, database, "thread", kind)])
     settings = engine_settings([target], "thread")
     program = PROGRAM.format(folder=str(target.folder), module=target.module, settings=settings)
-    killed = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=60, check=False)
+    killed = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=300, check=False)
     assert killed.returncode != 0
     left = judge(replace(found_of(target), failed=True, states=("failed",), report="event e5"))
     assert left == Verdict(End.STOPPED)  # nothing lost, nothing ahead of the progress

@@ -319,7 +319,7 @@ def test_a_killed_import_leaves_nothing_and_the_same_command_goes_on(tmp_path, e
     killed.stdin.write(Path(second).read_bytes()[:4_000_000])  # and no end: it waits for more
     killed.stdin.flush()
     store = tmp_path / "project" / "opencqrs.db"
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while not is_being_written(store):
         assert time.monotonic() < deadline, "the import did not begin"
     killed.kill()
@@ -436,7 +436,7 @@ def test_tail_shows_the_last_events_and_new_ones_until_it_is_interrupted(tmp_pat
             events("append", event_line(event(number)).decode())
             seen.append(json.loads(tail.stdout.readline()))
         tail.send_signal(stop)
-        _, told = tail.communicate(timeout=30)
+        _, told = tail.communicate(timeout=300)
     assert [(one["position"], one["id"]) for one in seen] == [(4, "3"), (5, "4"), (6, "5"), (7, "6")]
     assert (tail.returncode, told.strip()) == (130, "interrupted")
 
@@ -452,7 +452,7 @@ def test_tail_ends_when_its_sqlite_file_was_replaced(tmp_path, events) -> None:
         for file in (tmp_path / "project").glob("opencqrs.db*"):
             file.unlink()
         events("append", "--type", "new")
-        out, told = tail.communicate(timeout=30)
+        out, told = tail.communicate(timeout=300)
     file = tmp_path / "project" / "opencqrs.db"
     assert f"[OCQ-342] another file is in the place of the SQLite database that is in use\n  where: {file}\n" in told
     assert (tail.returncode, out) == (2, "")

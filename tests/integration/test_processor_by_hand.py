@@ -31,7 +31,7 @@ from opencqrs_py.processing.recovery import Action
 from opencqrs_py.processing.supervision import Notice
 from opencqrs_py.testing import FakeClock
 
-SECONDS = 60  # longest wait for another thread or process
+SECONDS = 300  # longest wait for another thread or process
 LOOK_SECONDS = 0.01
 PARTITIONS = 2
 EVENTS = 400

@@ -4,13 +4,10 @@ Group names in several spellings, given as literals, constants, enums and texts 
 loops, factories, classes, wrappers; files, packages, folders with and without ``__init__.py``, copies. Each project
 begins with every kind of handler. After each change a run either calls every decorated handler once for each event,
 or it is refused with a message.
-
-``OPENCQRS_TEST_EXAMPLES=500`` tries more of them than the few of every day.
 """
 
 from __future__ import annotations
 
-import os
 import shutil
 import sys
 import tempfile
@@ -39,7 +36,7 @@ from opencqrs_py.errors import OpenCqrsError
 from opencqrs_py.model.cloudevents import parse_event
 from opencqrs_py.model.naming import canonical
 
-EXAMPLES = int(os.environ.get("OPENCQRS_TEST_EXAMPLES", "10"))
+EXAMPLES = settings().max_examples // 3
 WITNESS = "machine_witness"
 EVENT = '{"id": "ID", "source": "s", "type": "machine.happened.v1", "subject": "/x", "data": {}}'
 
@@ -486,7 +483,6 @@ def test_every_decorated_handler_runs_or_a_message_says_why_not(monkeypatch: pyt
         settings=settings(
             max_examples=EXAMPLES,
             stateful_step_count=6,
-            deadline=None,
             phases=[Phase.reuse, Phase.generate],  # a failure names the pieces; to shrink a project takes minutes
             suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
         ),

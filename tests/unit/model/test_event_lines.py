@@ -7,7 +7,7 @@ from itertools import count
 
 import orjson
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from opencqrs_py.errors import EventFormatError
@@ -115,7 +115,6 @@ def one_by_one(lines: list[bytes], position: int) -> list[Event] | str:
         return error.what
 
 
-@settings(max_examples=500, deadline=None)
 @given(
     st.lists(written(USUAL), min_size=1, max_size=4)
     | st.lists(written(FIELDS), min_size=1, max_size=3)

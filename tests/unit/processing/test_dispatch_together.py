@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, field_validator
 
@@ -165,7 +165,6 @@ some_events = st.lists(
 
 
 @pytest.mark.parametrize("group", GROUPS)
-@settings(deadline=None, max_examples=50)
 @given(events=some_events)
 def test_together_or_one_by_one_the_same_happens(group: str, events: list[Event]) -> None:
     one_by_one = handled(group, events, OneByOne)

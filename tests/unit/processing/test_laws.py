@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from opencqrs_py import Event, NonTransientError, ProcessingContext
@@ -239,7 +239,6 @@ class World:
         self.check()
 
 
-@settings(max_examples=150, deadline=None)
 @given(st.integers(1, 4), st.lists(turns, min_size=1, max_size=12))
 def test_no_event_is_lost_doubled_or_out_of_order_whatever_goes_wrong(partitions: int, turns: list[Turn]) -> None:
     world = World(partitions)
