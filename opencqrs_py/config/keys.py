@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from enum import Enum, auto
-from functools import cache
+from functools import cache, cached_property
 from itertools import chain
 from operator import attrgetter
 from types import NoneType
@@ -151,6 +151,12 @@ class Index:
         """The model itself."""
         return self.by_path[()]
 
+    @cached_property
+    def by_letters(self) -> dict[str, Path]:
+        """The paths of all settings but maps, by the letters and digits of their keys."""
+        values = [each.path for each in self.by_path.values() if each.kind not in HOLDERS]
+        return {letters_and_digits("".join(path)): path for path in values}
+
     def _add(self, setting: Setting, forms: list[tuple[tuple[str, ...], str]]) -> None:
         """Add a setting under its canonical key and its former names, and everything below it."""
         self.by_path[setting.path] = setting
@@ -251,13 +257,6 @@ class Index:
                 for each in below.meanings(spelling, names, end, (*path, spelled)):
                     written = ((len(path), name), *each.written)
                     yield replace(each, written=written, new=each.new or not known)
-
-    def names_in(self, spelling: Spelling, of: Setting) -> list[str]:
-        """Return what could be a free name of the map ``of`` in a key, which may be misspelled."""
-        start = _length_of(of, tuple(map(canonical, spelling.pieces)), words=spelling.words)
-        if start is None or not spelling.words:
-            return [spelling.name(place, place + 1) for place in range(len(spelling.pieces))]
-        return [spelling.name(start, end) for end in range(start + 1, len(spelling.pieces) + 1)]
 
     def path_of(self, key: str, names: FreeNames) -> Path | None:
         """Return the path of a dotted ``key``, ``None`` if there is no such setting.

@@ -12,7 +12,7 @@ from opencqrs_py.config.variables import spellings_of_variable, variable_name
 from opencqrs_py.model.naming import canonical, letters_and_digits, listed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from opencqrs_py.config.entries import Entry
     from opencqrs_py.config.keys import Index, Setting
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 _ALIKE = 0.6
 _VERY_ALIKE = 0.8
 _LEFT_OUT = 0.7
+_NEW_NAME = 0.95
 _VARIABLE_FIX = "write OPENCQRS and the names of a setting with __ between them, like OPENCQRS__SPARK__MASTER"
 
 
@@ -111,23 +112,38 @@ def _nearest_below(index: Index, end: _DeadEnd, piece: str) -> Path | None:
 
 def _nearest_to_variable(spellings: Sequence[Spelling], index: Index, names: FreeNames) -> Path | None:
     """Return the setting most similar to a variable, going by letters and digits."""
-    said = "".join(letters_and_digits(piece) for piece in spellings[-1].pieces)
-    known = {"".join(map(letters_and_digits, path)): path for path in _candidates(spellings, index, names)}
-    close = get_close_matches(said, known, n=1, cutoff=_ALIKE)
-    return known[close[0]] if close else None
+    found: list[tuple[float, Path]] = []
+    for spelling in spellings:
+        letters = list(map(letters_and_digits, spelling.pieces))
+        found += _similar("".join(letters), index.by_letters)
+        for each in index.maps:
+            found += _similar_in_map(each, spelling, letters, names)
+    return max(found)[1] if found else None
 
 
-def _candidates(spellings: Sequence[Spelling], index: Index, names: FreeNames) -> Iterator[Path]:
-    """Yield the paths that a variable may mean; in a map, for names in use and for names in the variable."""
-    for setting in index.settings():
-        if setting.kind is not SettingKind.MAP or setting.below is None:
-            yield setting.path
+def _similar_in_map(
+    of: Setting, spelling: Spelling, letters: Sequence[str], names: FreeNames
+) -> Iterator[tuple[float, Path]]:
+    """Yield settings in a map that are similar to a variable, which says the name between the map and the setting."""
+    prefix = "".join(map(letters_and_digits, of.path))
+    starts = {at: _similar("".join(letters[:at]), {prefix: of.path}) for at in range(1, len(letters))}
+    likeness = max((found[0][0] for found in starts.values() if found), default=0.0)
+    for start in [at for at, found in starts.items() if found and found[0][0] == likeness]:
+        if of.below is None or of.below.root.kind is SettingKind.VALUE:
+            if likeness >= _VERY_ALIKE:
+                yield likeness * _NEW_NAME, (*of.path, spelling.name(start, len(letters), dotted=True))
             continue
-        known = list(names.of(setting.path))
-        letters = set(map(letters_and_digits, known))
-        said = {name for spelling in spellings for name in index.names_in(spelling, setting)}
-        known += [name for name in sorted(said) if letters_and_digits(name) not in letters]
-        yield from ((*setting.path, name, *below.path) for name in known for below in setting.below.settings())
+        for end in range(start + 1, len(letters) if spelling.words else min(start + 2, len(letters))):
+            name = spelling.name(start, end)
+            known = names.meant(of.path, name, by_variable=True)
+            for ratio, path in _similar("".join(letters[end:]), of.below.by_letters):
+                yield likeness * ratio * (1 if known else _NEW_NAME), (*of.path, *(known[:1] or (name,)), *path)
+
+
+def _similar(name: str, known: Mapping[str, Path]) -> list[tuple[float, Path]]:
+    """Return the path of ``known`` whose letters are most similar to ``name``, with its likeness; at most one."""
+    close = get_close_matches(name, known, n=1, cutoff=_ALIKE)
+    return [(_likeness(name, close[0]), known[close[0]])] if close else []
 
 
 def _likeness(one: str, other: str) -> float:

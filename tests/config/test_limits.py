@@ -154,3 +154,17 @@ def test_thousands_of_unknown_keys_are_reported_at_once(project, name):
 def test_thousands_of_unknown_keys_in_json_are_reported_at_once(project):
     text = json.dumps({f"evnt-handling.grops.g{n}.ftch.sbject": "/a" for n in range(5_000)})
     assert project.errors(environ={"OPENCQRS_APPLICATION_JSON": text})[0].code == "OCQ-103"
+
+
+@pytest.mark.parametrize(
+    ("groups", "name"),
+    [(500, "OPENCQRS_EVENTHANDLING_GROUPS_G{}_FETCH_SUBJCT"), (0, f"OPENCQRS_{'A_' * 80}{{}}_SUBJCT")],
+)
+def test_hundreds_of_misspelled_variables_are_reported_at_once(project, groups, name):
+    project.yaml(
+        "opencqrs.event-handling.groups:" + "".join(f"\n  g{n}: {{fetch.subject: /{n}}}" for n in range(groups))
+    )
+    errors = project.errors(environ={name.format(number): "/x" for number in range(120)})
+    assert len(errors) == 100
+    if groups:
+        assert errors[7].fix == "did you mean OPENCQRS__EVENT_HANDLING__GROUPS__G7__FETCH__SUBJECT?"
