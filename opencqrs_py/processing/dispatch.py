@@ -45,7 +45,7 @@ class Dispatcher:
         types: The event classes known, so that a handler of a parent class sees its children's types.
         reading: How stored events are read: envelope and upcasters.
         interceptors: What surrounds events and handlers.
-        belongs: Says whether one of several events that a stored event becomes is for a partition. Only a sequence
+        belongs: Returns whether one of several events that a stored event becomes is for a partition. Only a sequence
             resolver that sees decoded objects sends them to different ones.
 
     Raises:
@@ -90,16 +90,16 @@ class Dispatcher:
 
     @property
     def sees_attributes(self) -> bool:
-        """Whether anybody can look at more of an event than its type and data."""
+        """Whether anything can look at more of an event than its type and data."""
         others = not self._reading.plain or self._interceptors.sees_attributes
         return others or any(signature.sees_attributes for signature in self._signatures)
 
     def wants(self, event_type: str) -> bool:
-        """Say whether stored events of the type may lead to a handler."""
+        """Return whether stored events of the type may lead to a handler."""
         return event_type in self._reading.upcast_types or self.handles(event_type)
 
     def handles(self, event_type: str) -> bool:
-        """Say whether a handler wants events of the type, as they are read."""
+        """Return whether a handler wants events of the type, as they are read."""
         return not self._planner.plan(event_type).empty
 
     def places(self, event: Event) -> list[str]:
@@ -120,7 +120,7 @@ class Dispatcher:
         handled = index = 0
         runs, flushes = self._runs, self._flushes
         try:
-            for index, event in enumerate(events):  # noqa: B007 told when it fails
+            for index, event in enumerate(events):  # noqa: B007 reported when it fails
                 run = runs.get(event.type) or self._run_for(event.type)
                 handled += run(event, event, work, gathered)
                 if flushes:

@@ -40,7 +40,7 @@ class Gathered:
 
 
 Run = Callable[[Event, Event, Work, Sequence[Gathered]], bool]
-"""Does what is to be done with an event, given as read and as stored; says whether a handler wants it."""
+"""Does what is to be done with an event, given as read and as stored; returns whether a handler wants it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +57,12 @@ class Plan:
 
     @property
     def empty(self) -> bool:
-        """Whether nobody wants the events."""
+        """Whether no handler wants the events."""
         return self.calls is None and self.gathers is None
+
+
+def _undecoded(_event: Event) -> None:
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,16 +72,16 @@ class _Step:
     ``only`` are the classes of which the object must be, where decoding may yield one of another class (K7).
     """
 
-    decoded_as: Any
-    decode: Decoder | None
     call: Call
+    decoded_as: Any = None
+    decode: Decoder = _undecoded
     shares: bool = False
-    only: tuple[type, ...] | None = None
+    only: tuple[type, ...] = ()
 
     @property
     def quick(self) -> QuickDecoder | None:
         """The decoder for the usual case, if there is one."""
-        return None if self.decode is None or self.only else quick_decoder_for(self.decoded_as)
+        return None if self.decoded_as is None or self.only else quick_decoder_for(self.decoded_as)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +91,7 @@ class _Fill:
     number: int
     decode: Decoder
     whole: bool
-    only: tuple[type, ...] | None
+    only: tuple[type, ...]
 
 
 class Planner:
@@ -129,9 +133,7 @@ class Planner:
         if plan is None:
             steps = list(filter(None, (self._step(bound, call, event_type) for bound, call in self._singles)))
             kept = enumerate((bound, self._step(bound, call, event_type)) for bound, call in self._lists)
-            fills = [
-                _Fill(n, step.decode or _undecoded, self._whole(bound), step.only) for n, (bound, step) in kept if step
-            ]
+            fills = [_Fill(n, step.decode, self._whole(bound), step.only) for n, (bound, step) in kept if step]
             plan = Plan(_calling(steps) if steps else None, _gathering(fills) if fills else None)
             self._plans[event_type] = plan
         return plan
@@ -169,7 +171,7 @@ class Planner:
         return map(calls.__getitem__, types)
 
     def _learned(self, event_type: str) -> bool:
-        """Take note of how events of a type are decoded; say whether that is new and they can be decoded together."""
+        """Note how events of a type are decoded; return whether that is new and they can be decoded together."""
         wanting = [(bound, step) for bound, call in self._handlers if (step := self._step(bound, call, event_type))]
         if event_type in self._quick or not wanting:
             return False
@@ -182,7 +184,7 @@ class Planner:
         return self._together
 
     def _sees_objects_only(self, bound: BoundHandler) -> bool:
-        """Say whether a handler can be given the objects of a chunk without a look at their events, or at others."""
+        """Return whether a handler can be given the objects of a chunk without a look at their events, or at others."""
         if bound.signature.many:
             return len(self._handlers) == 1 and not self._whole(bound)
         return not self._lists and not self._intercepted and bound.call_of_work is not None
@@ -205,7 +207,7 @@ class Planner:
         return frozenset(exact | {name for name in self._types.names if not self.plan(name).empty})
 
     def _whole(self, bound: BoundHandler) -> bool:
-        """Say whether a handler, or what surrounds it, sees more of its events than the decoded objects."""
+        """Return whether a handler, or what surrounds it, sees more of its events than the decoded objects."""
         kinds = {argument.kind for argument in bound.signature.arguments}
         return self._surrounded or bool(kinds & {Kind.RAW, Kind.METADATA, Kind.CONTEXT})
 
@@ -214,12 +216,12 @@ class Planner:
         if patterns and not any(fnmatchcase(event_type, pattern) for pattern in patterns):
             return None
         if not wanted:
-            return _Step(None, None, call)
+            return _Step(call)
         decoded_as = self._types.class_for(wanted, event_type) or (plain(wanted[0]) if patterns else None)
         if decoded_as is not None:
-            return _Step(decoded_as, decoder_for(decoded_as), call, immutable(decoded_as))
+            return _Step(call, decoded_as, decoder_for(decoded_as), immutable(decoded_as))
         parent = self._types.parent_for(wanted, event_type)
-        return None if parent is None else _Step(parent, decoder_for(parent), call, only=tuple(map(plain, wanted)))
+        return None if parent is None else _Step(call, parent, decoder_for(parent), only=tuple(map(plain, wanted)))
 
     def _check(self, bound: BoundHandler) -> None:
         known = self._types.all_classes()
@@ -237,54 +239,41 @@ class Planner:
 
 
 def _open(bound: BoundHandler) -> bool:
-    """Say whether a handler takes types that are not known by name."""
+    """Return whether a handler takes types that are not known by name."""
     if bound.handler.mark.types:
         return any("*" in pattern or "?" in pattern or "[" in pattern for pattern in bound.handler.mark.types)
     return not bound.signature.event_classes or any(plain(cls) in ANYTHING for cls in bound.signature.event_classes)
 
 
 def _calling(steps: Sequence[_Step]) -> Run:
-    if any(step.only for step in steps):
-        return _calling_those_that_match(steps)
-    if len(steps) == 1:
+    """Return what calls handlers in turn, each with an object of its own.
+
+    What no handler can change is decoded once for all of them. Where only the object shows which handlers want it, one
+    that a handler does not want goes to the next.
+    """
+    if len(steps) == 1 and not steps[0].only:
         return _calling_one(steps[0])
+    shared = set() if any(step.only for step in steps) else {step.decoded_as for step in steps if step.shares}
 
     def run(event: Event, raw: Event, work: Work, _gathered: Sequence[Gathered]) -> bool:
-        decoded: dict[Any, Any] = {None: None}
-        for step in steps:
-            if step.decode is not None and not (step.shares and step.decoded_as in decoded):
-                decoded[step.decoded_as] = step.decode(event)
-            finish(step.call(decoded[step.decoded_as], event, raw, work))
-        return True
-
-    return run
-
-
-def _calling_those_that_match(steps: Sequence[_Step]) -> Run:
-    """The same where only the decoded object tells which handlers want it; each of them gets one of its own."""
-
-    def run(event: Event, raw: Event, work: Work, _gathered: Sequence[Gathered]) -> bool:
-        unused: dict[Any, Any] = {}
+        ready: dict[Any, Any] = {}
         called = False
         for step in steps:
-            decoded = None
-            if step.decode is not None:
-                decoded = unused.pop(step.decoded_as) if step.decoded_as in unused else step.decode(event)
-            if step.only and not issubclass(type(decoded), step.only):
-                unused[step.decoded_as] = decoded
-                continue
-            finish(step.call(decoded, event, raw, work))
-            called = True
+            decoded = ready.pop(step.decoded_as) if step.decoded_as in ready else step.decode(event)
+            wanted = not step.only or issubclass(type(decoded), step.only)
+            if not wanted or step.decoded_as in shared:
+                ready[step.decoded_as] = decoded
+            if wanted:
+                finish(step.call(decoded, event, raw, work))
+                called = True
         return called
 
     return run
 
 
 def _calling_one(step: _Step) -> Run:
-    """The same for a single handler, which is what most groups have for a type: a third of the time."""
-    call, decode, quick = step.call, step.decode or _undecoded, step.quick
-    if quick is not None:
-        return _calling_quickly(call, quick, decode)
+    """Return what calls a single handler, which is what most groups have for a type: in a third of the time."""
+    call, decode = step.call, step.decode if step.quick is None else _quickly(step.quick, step.decode)
 
     def run(event: Event, raw: Event, work: Work, _gathered: Sequence[Gathered]) -> bool:
         result = call(decode(event), event, raw, work)
@@ -295,35 +284,32 @@ def _calling_one(step: _Step) -> Run:
     return run
 
 
-def _calling_quickly(call: Call, quick: QuickDecoder, decode: Decoder) -> Run:
-    def run(event: Event, raw: Event, work: Work, _gathered: Sequence[Gathered]) -> bool:
-        try:
-            decoded = quick(event.payload)
-            if type(decoded) in NO_OBJECTS:
-                decoded = decode(event)
-        except BaseException as error:  # the other decoder explains it
-            raise_interrupt(error)
-            decoded = decode(event)
-        result = call(decoded, event, raw, work)
-        if result is not None:
-            finish(result)
-        return True
+def _quickly(quick: QuickDecoder, decode: Decoder) -> Decoder:
+    """Return a decoder that tries the one for the usual case first; the other one explains what is wrong."""
 
-    return run
+    def decoded(event: Event) -> Any:
+        try:
+            found = quick(event.payload)
+            if type(found) not in NO_OBJECTS:
+                return found
+        except BaseException as error:
+            raise_interrupt(error)
+        return decode(event)
+
+    return decoded
 
 
 def _gathering(fills: Sequence[_Fill]) -> Run:
-    if len(fills) == 1 and not fills[0].whole and not fills[0].only:
-        return _gathering_objects(fills[0])
+    """Return what keeps an event for the handlers that take lists."""
 
     def run(event: Event, raw: Event, _work: Work, gathered: Sequence[Gathered]) -> bool:
         kept = False
         for fill in fills:
-            of_chunk = gathered[fill.number]
             decoded = fill.decode(event)
             if fill.only and not issubclass(type(decoded), fill.only):
                 continue
             kept = True
+            of_chunk = gathered[fill.number]
             of_chunk.decoded.append(decoded)
             if fill.whole:
                 of_chunk.events.append(event)
@@ -331,18 +317,3 @@ def _gathering(fills: Sequence[_Fill]) -> Run:
         return kept
 
     return run
-
-
-def _gathering_objects(fill: _Fill) -> Run:
-    """The same for a single handler that asks for nothing but objects, for speed."""
-    number, decode = fill.number, fill.decode
-
-    def run(event: Event, _raw: Event, _work: Work, gathered: Sequence[Gathered]) -> bool:
-        gathered[number].decoded.append(decode(event))
-        return True
-
-    return run
-
-
-def _undecoded(_event: Event) -> None:
-    return None

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, Protocol, runtime_checkable
 
 from opencqrs_py.errors import TransactionEndedError
@@ -25,6 +26,18 @@ class Clock(Protocol):
     def now(self) -> datetime:
         """Return the time of day in UTC."""
         ...
+
+
+class SystemClock:
+    """The machine's time."""
+
+    def monotonic(self) -> float:
+        """Return seconds that never go back."""
+        return time.monotonic()
+
+    def now(self) -> datetime:
+        """Return the time of day in UTC."""
+        return datetime.now(UTC)
 
 
 class SequenceResolver(Protocol):

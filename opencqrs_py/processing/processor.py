@@ -20,7 +20,6 @@ from opencqrs_py.model.event import Event
 from opencqrs_py.model.outcome import Origin, Outcome, Trouble
 from opencqrs_py.model.partition import Partition
 from opencqrs_py.model.progress import Cursor, Skip
-from opencqrs_py.processing.clocks import SystemClock
 from opencqrs_py.processing.dispatch import ChunkFailedError, Dispatcher
 from opencqrs_py.processing.exceptions import (
     label_text,
@@ -31,7 +30,7 @@ from opencqrs_py.processing.exceptions import (
     trouble_of,
 )
 from opencqrs_py.processing.feed import Feed, UnsequencedError
-from opencqrs_py.processing.ports import Clock, ProgressTracker, UnitOfWork
+from opencqrs_py.processing.ports import Clock, ProgressTracker, SystemClock, UnitOfWork
 from opencqrs_py.processing.work import Work
 
 _DECISIVE = (Origin.FENCED, Origin.OUTAGE, Origin.FRAMEWORK, Origin.EVENT, Origin.HANDLER)

@@ -19,8 +19,7 @@ from opencqrs_py.errors import EventFormatError, EventStoreError
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.selection import Selection, Slice
 from opencqrs_py.model.times import microseconds
-from opencqrs_py.processing.clocks import SystemClock
-from opencqrs_py.processing.ports import Clock, EventSource, Watch
+from opencqrs_py.processing.ports import Clock, EventSource, SystemClock, Watch
 
 _MOST_AT_ONCE = 20_000  # events that one read looks at, so that other threads get their turn
 _PATTERN = re.compile(r"[*?\[{]")

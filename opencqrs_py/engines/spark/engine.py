@@ -26,8 +26,7 @@ from opencqrs_py.engines.watching import HeadWatcher
 from opencqrs_py.errors import EngineLostError
 from opencqrs_py.model.outcome import Origin, Outcome, Trouble
 from opencqrs_py.model.partition import Partition
-from opencqrs_py.processing.clocks import SystemClock
-from opencqrs_py.processing.ports import Clock
+from opencqrs_py.processing.ports import Clock, SystemClock
 from opencqrs_py.processing.supervision import NO_OBSERVER, Observer, SupervisedPartition
 
 ORDER_SECONDS = 2.0  # a round's length: short enough to stop within, long enough to make Spark's own cost small

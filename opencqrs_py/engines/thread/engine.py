@@ -13,8 +13,7 @@ from opencqrs_py.engines.following import follow
 from opencqrs_py.engines.runs import GroupRun
 from opencqrs_py.engines.watching import HeadWatcher
 from opencqrs_py.model.partition import Partition
-from opencqrs_py.processing.clocks import SystemClock
-from opencqrs_py.processing.ports import Clock
+from opencqrs_py.processing.ports import Clock, SystemClock
 from opencqrs_py.processing.supervision import NO_OBSERVER, Observer, SupervisedPartition
 
 _Ended = Callable[[PartitionDriver, BaseException | None], None]

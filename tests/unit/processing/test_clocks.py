@@ -6,8 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from opencqrs_py.processing.clocks import SystemClock
-from opencqrs_py.processing.ports import Clock
+from opencqrs_py.processing.ports import Clock, SystemClock
 from opencqrs_py.testing import FakeClock
 
 
