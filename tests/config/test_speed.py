@@ -81,7 +81,7 @@ def test_three_lines_of_yaml_load_with_few_calls(project):
     project.load()  # the index of all settings is made once
     calls, modules = own_calls_of(project.load)
     assert calls <= 250
-    assert modules <= 16
+    assert modules <= 14
 
 
 def test_five_hundred_groups_and_variables_bind_with_few_calls(project):
