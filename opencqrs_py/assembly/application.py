@@ -8,38 +8,32 @@ import os
 import socket
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from threading import Lock
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Self
 
-from opencqrs_py.assembly.blueprint import Blueprint, UserModules
+from opencqrs_py.assembly.blueprint import Blueprint, UserModules, modules_in, modules_of
 from opencqrs_py.assembly.conditions import (
     Decision,
-    decide_batch,
-    decide_controller,
-    decide_tracking,
     ignored_variables,
     raise_together,
-    undecided,
     unsupported,
 )
 from opencqrs_py.assembly.databases import database_rule, missing_files
-from opencqrs_py.assembly.given import modules_in, modules_of
-from opencqrs_py.assembly.looking import looked_at
-from opencqrs_py.assembly.project import read_project
+from opencqrs_py.assembly.decisions import decisions, looked_at
+from opencqrs_py.assembly.project import Scan, read_project
 from opencqrs_py.assembly.reading import events_rule
-from opencqrs_py.assembly.sources import Scan
+from opencqrs_py.assembly.status import GroupStatus, RunResult, known_statuses
 from opencqrs_py.assembly.stores import mapping_of
 from opencqrs_py.config import Configuration, EffectiveGroup, load
 from opencqrs_py.config.profiles import DEFAULT_PROFILE
 from opencqrs_py.engines.runs import Engine
 from opencqrs_py.errors import AssemblyError, ExplainedError
 from opencqrs_py.model.naming import canonical
-from opencqrs_py.model.partition import Partition
 from opencqrs_py.model.progress import PartitionStatus, ProcessorState, Skip
 from opencqrs_py.processing.supervision import NO_OBSERVER, Observer
 
@@ -50,46 +44,6 @@ if TYPE_CHECKING:
 _log = logging.getLogger("opencqrs.settings")
 STOP_PATIENCE = 3.0  # seconds that events in hand get to finish
 _LOOK_SECONDS = 0.05
-
-
-@dataclass(frozen=True, slots=True)
-class GroupStatus:
-    """How far a group is.
-
-    Attributes:
-        group: Processing group.
-        head: Position of the newest event in the store.
-        partitions: What is known of each partition; empty before the first run.
-    """
-
-    group: str
-    head: int
-    partitions: tuple[PartitionStatus, ...]
-
-    @property
-    def lag(self) -> int:
-        """Positions between the head and the partition that is furthest behind, at least 0."""
-        return max(0, self.head - min((p.position for p in self.partitions), default=0))
-
-
-@dataclass(frozen=True, slots=True)
-class RunResult:
-    """How a run ended.
-
-    Attributes:
-        partitions: Where each partition stands.
-        handled: Events handled by each partition in this run.
-        skipped: Events that were given up in this run.
-    """
-
-    partitions: tuple[PartitionStatus, ...]
-    handled: Mapping[tuple[str, Partition], int]
-    skipped: int = 0
-
-    @property
-    def failed(self) -> bool:
-        """Whether a processor failed, or lost its partition to another process."""
-        return any(p.state is ProcessorState.FAILED or p.error for p in self.partitions)
 
 
 class Application:
@@ -200,41 +154,10 @@ class Application:
         except ExplainedError as error:
             return [*ignored, *looked_at(self.blueprint.modules, self._scan, self.project, error)]
         found = looked_at(self.blueprint.modules, self._scan, self.project, self.blueprint.discover())
-        return [*self._conditions(groups), *ignored, *found]
+        return [*self._decisions(groups), *ignored, *found]
 
-    def _conditions(self, groups: Sequence[EffectiveGroup]) -> list[Decision]:
-        choice = self.container.database_choice().decision
-        database = self._explained(choice)
-        return [database, *(each for settings in groups for each in self._of_group(settings, choice))]
-
-    def _of_group(self, settings: EffectiveGroup, database: Decision) -> Iterator[Decision]:
-        injector = self.blueprint.discover().injector
-        tracking = self._explained(decide_tracking(settings, database, injector))
-        yield tracking
-        yield self._explained(decide_controller(settings, injector))
-        yield self._explained(self._batch(settings, tracking))
-
-    def _batch(self, settings: EffectiveGroup, tracking: Decision) -> Decision:
-        """Decide on the chunks of a group, for which its handlers and its tracker have to be right."""
-        path, group = "processing.batch-size", self._group_containers[settings.name]
-        try:
-            transactional = group.dispatcher().transactional
-            if not tracking.choice:
-                return Decision(settings.name, path, "", "progress.tracking is not decided")
-            size = group.processing().batch_size
-        except ExplainedError as error:
-            return undecided(settings.name, path, error)
-        return decide_batch(settings, transactional=transactional, size=size)
-
-    def _explained(self, decision: Decision) -> Decision:
-        """Add where the deciding setting stands: to the reason, or to the error."""
-        if not decision.setting:
-            return decision
-        prefix = f"event-handling.groups[{decision.group}]." if decision.group else ""
-        origin = self.configuration.origin(prefix + decision.setting)
-        if (error := decision.error) is None:
-            return replace(decision, reason=f"{decision.reason} ({origin})")
-        return replace(decision, error=type(error)(error.code, error.what, f"{error.where} ({origin})", error.fix))
+    def _decisions(self, groups: Sequence[EffectiveGroup]) -> list[Decision]:
+        return decisions(self.configuration, self.container, groups, self._group_containers)
 
     def start(self, groups: Sequence[str] = (), observer: Observer = NO_OBSERVER, *, verbose: bool = False) -> None:
         """Start the processors.
@@ -338,7 +261,9 @@ class Application:
         head = self._head([status for statuses in running.values() for status in statuses])
         known, containers = self._groups_to_look_at()
         return [
-            GroupStatus(s.name, head, tuple(running.get(s.name) or _known(containers[s.name], s.name, head)))
+            GroupStatus(
+                s.name, head, tuple(running.get(s.name) or known_statuses(containers[s.name].tracker(), s.name, head))
+            )
             for s in (_named(known, groups) if groups else known)
         ]
 
@@ -364,9 +289,9 @@ class Application:
 
     def _check(self, groups: Sequence[EffectiveGroup]) -> None:
         """Raise together all that keeps the groups from running."""
-        decisions = self._conditions(groups)
-        errors = [decision.error for decision in decisions if decision.error]
-        controllers = {each.group: each for each in decisions if each.subject == "life-cycle.controller"}
+        made = self._decisions(groups)
+        errors = [decision.error for decision in made if decision.error]
+        controllers = {each.group: each for each in made if each.subject == "life-cycle.controller"}
         raise_together([*errors, *(e for group in groups for e in unsupported(group, controllers[group.name]))])
 
     def _groups_to_look_at(self) -> tuple[Sequence[EffectiveGroup], Mapping[str, GroupContainer]]:
@@ -445,15 +370,3 @@ def _named(groups: Sequence[EffectiveGroup], names: Sequence[str]) -> list[Effec
             fix = f"use one of {', '.join(settings.name for settings in groups)}"
             raise AssemblyError("OCQ-509", f"no handler belongs to a group '{name}'", fix=fix)
     return [known[key] for key in dict.fromkeys(map(canonical, names))]
-
-
-def _known(group: GroupContainer, name: str, head: int) -> list[PartitionStatus]:
-    return [_beyond(status, head) for status in group.tracker().statuses() if status.group == name]
-
-
-def _beyond(status: PartitionStatus, head: int) -> PartitionStatus:
-    """Say of progress beyond the newest event that the log is another one; a start would refuse it."""
-    if status.position <= head or status.error:
-        return status
-    error = f"[OCQ-316] the event store ends at position {head}, before this progress: it is not the one that was read"
-    return replace(status, error=error)

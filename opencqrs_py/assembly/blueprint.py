@@ -1,16 +1,26 @@
-"""Blueprints: all that another process needs to assemble the same parts."""
+"""Blueprints: all that another process needs to import the same modules and to assemble the same parts."""
 
 from __future__ import annotations
 
+import importlib
+import inspect
+import sys
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
+from opencqrs_py.assembly.conditions import raise_together
 from opencqrs_py.assembly.databases import DatabaseRule
 from opencqrs_py.assembly.discovery import Discovered, discover
-from opencqrs_py.assembly.importing import import_modules
+from opencqrs_py.assembly.members import EVERYTHING, home_of, reference_of
+from opencqrs_py.assembly.project import Scan
 from opencqrs_py.assembly.reading import PLAIN, EventsRule
+from opencqrs_py.errors import AssemblyError, ExplainedError
 from opencqrs_py.model.mapping import TableMapping
+from opencqrs_py.processing.exceptions import message_of, one_line, raise_interrupt, type_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,3 +85,132 @@ def _discovered(modules: UserModules) -> Discovered:
     roots = [path for root in modules.roots if (path := Path(root)).is_dir()]
     expected = dict(zip(modules.names, modules.places, strict=False))
     return discover(import_modules(modules.names, roots, expected), modules.only)
+
+
+def modules_in(scan: Scan) -> UserModules:
+    """Return the modules that were found in a project folder."""
+    return UserModules(
+        names=tuple(dict.fromkeys(module.name for module in scan.modules)),
+        roots=scan.roots,
+        files=tuple(str(module.path) for module in scan.files),
+        places=tuple(str(module.path) for module in scan.modules),
+    )
+
+
+def modules_of(handlers: Sequence[Any]) -> UserModules:
+    """Return the modules of what is given: modules with all their handlers, and single functions and classes.
+
+    Raises:
+        AssemblyError: OCQ-513, if other processes could not find one of them.
+    """
+    homes = [each.__name__ if isinstance(each, ModuleType) else home_of(each) for each in handlers]
+    if "__main__" in homes:
+        what = "handlers of the program's main module cannot be found by other processes, such as Spark's workers"
+        fix = "put them into a module of their own and import it"
+        raise AssemblyError("OCQ-513", what, str(getattr(sys.modules["__main__"], "__file__", "__main__")), fix)
+    references = frozenset(
+        f"{home}:{EVERYTHING}" if isinstance(each, ModuleType) else reference_of(each, sys.modules[home])
+        for each, home in zip(handlers, homes, strict=True)
+    )
+    modules = tuple(dict.fromkeys(homes))
+    roots = tuple(dict.fromkeys(_root_of(sys.modules[name]) for name in modules))
+    files = tuple(str(sys.modules[name].__file__) for name in modules)
+    whole = all(isinstance(each, ModuleType) for each in handlers)
+    return UserModules(modules, roots, files, None if whole else references)
+
+
+def _root_of(module: ModuleType) -> str:
+    """Return the folder from which a module is imported."""
+    file = Path(str(module.__file__))
+    if file.name == "__init__.py":
+        file = file.parent
+    return str(file.parents[module.__name__.count(".")])
+
+
+_IMPORT_FIX = "fix the line named, install what it imports, or name the module in discovery.exclude"
+_UNTANGLE = "let one of the two modules not import the other: put what both need into a third one"
+_OURS = Path(__file__).parents[1]
+
+
+def import_modules(
+    names: Sequence[str], roots: Iterable[Path], expected: Mapping[str, str] | None = None
+) -> list[ModuleType]:
+    """Import the user's modules.
+
+    Args:
+        names: Their names.
+        roots: Folders from which they are imported.
+        expected: The file of each, where it is known on this machine.
+
+    Raises:
+        HandlerSignatureError: If a decorator refuses what it is given.
+        AssemblyError: OCQ-501, if one cannot be imported or ends the program; names the file and line that raised.
+            OCQ-512, if another module of the same name stands in its way.
+        AssemblyErrors: All of these, if there are several.
+        KeyboardInterrupt: If Ctrl-C was pressed.
+    """
+    unique = list(dict.fromkeys(str(root) for root in roots))
+    for root in unique:
+        if root not in sys.path:
+            sys.path.insert(0, root)
+    importlib.invalidate_caches()
+    modules: list[ModuleType] = []
+    errors: dict[tuple[str, str], ExplainedError] = {}
+    for name in names:
+        try:
+            modules.append(_imported(name, unique))
+            _check_place(modules[-1], unique, (expected or {}).get(name, ""))
+        except ExplainedError as error:
+            where = error.where
+            cause = one_line(error.__cause__) if error.__cause__ else error.what
+            if error.fix == _UNTANGLE:  # each module of the circle fails, in a line of the other
+                cause = where = _UNTANGLE
+            errors.setdefault((cause, where), error)  # who imports a broken module fails like it
+    raise_together(errors.values())
+    return modules
+
+
+def _imported(name: str, roots: Sequence[str]) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except SystemExit as error:
+        what = f"module '{name}' ends the program when it is imported (SystemExit: {message_of(error)})"
+        fix = 'put what is to run below if __name__ == "__main__":, or name the module in discovery.exclude'
+        raise AssemblyError("OCQ-501", what, _raised_at(error, roots), fix) from error
+    except ExplainedError as error:  # of a decorator, which does not know its line
+        raise type(error)(error.code, error.what, error.where or _raised_at(error, roots), error.fix) from error
+    except BaseException as error:  # an import runs the user's code; everything but Ctrl-C is that module's error
+        raise_interrupt(error)
+        what = f"module '{name}' cannot be imported ({type_name(error)}: {message_of(error)})"
+        fix = _UNTANGLE if "circular import" in str(error) else _IMPORT_FIX
+        raise AssemblyError("OCQ-501", what, _raised_at(error, roots), fix) from error
+
+
+def _raised_at(error: BaseException, roots: Sequence[str]) -> str:
+    """Return the innermost line of the project, else of anybody, that raised ``error``."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{error.filename}:{error.lineno}"
+    trace = error.__traceback__
+    frames = [frame for frame in inspect.getinnerframes(trace) if "importlib" not in frame.filename] if trace else []
+    if len(frames) <= 1:
+        return str(getattr(error, "filename", None) or "")
+    own = [frame for frame in frames if any(Path(frame.filename).is_relative_to(root) for root in roots)]
+    ours = Path(frames[-1].filename).is_relative_to(_OURS)
+    frame = own[-1] if own and (ours or isinstance(error, SystemExit)) else frames[-1]
+    return f"{frame.filename}:{frame.lineno}"
+
+
+def _check_place(module: ModuleType, roots: Sequence[str], expected: str) -> None:
+    """Refuse a module that another of the same name hides, such as ``calendar``."""
+    file = getattr(module, "__file__", None)
+    if expected and Path(expected).exists():
+        hidden = not file or Path(file).resolve() != Path(expected).resolve()
+    else:
+        hidden = any(roots) and not any(_lies_in(file, root) for root in roots)
+    if hidden:
+        what = f"module '{module.__name__}' of the project is hidden by another one of that name"
+        raise AssemblyError("OCQ-512", what, file or "built in", "give the project's file another name")
+
+
+def _lies_in(file: str | None, root: str) -> bool:
+    return Path(file or "/").resolve().is_relative_to(Path(root).resolve())

@@ -14,19 +14,6 @@ from opencqrs_py.processing.ports import LockRegistry, ProgressTracker
 if TYPE_CHECKING:
     from opencqrs_py.assembly.injection import ContainerInjector
 
-__all__ = [
-    "Decision",
-    "checked",
-    "decide_batch",
-    "decide_controller",
-    "decide_tracking",
-    "ignored_variables",
-    "raise_together",
-    "tracking_of",
-    "undecided",
-    "unsupported",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Decision:

@@ -12,8 +12,6 @@ from opencqrs_py.config import Configuration
 from opencqrs_py.errors import AssemblyError
 from opencqrs_py.model.naming import listed
 
-__all__ = ["DatabaseChoice", "DatabaseRule", "Said", "choose_database", "database_rule", "missing_files"]
-
 _SUBJECT = "database"
 _WAYS = "set database.url, or name a provider with database.ref"
 

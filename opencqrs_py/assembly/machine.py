@@ -6,8 +6,6 @@ import os
 
 from opencqrs_py.engines.spark.java import Java, find_java
 
-__all__ = ["find_java_here", "try_spark"]
-
 
 def find_java_here() -> Java:
     """Return the Java that Spark would use here.

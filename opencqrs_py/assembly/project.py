@@ -1,17 +1,241 @@
-"""A project folder before anything of it is imported: its settings and its sources."""
+"""A project folder before anything of it is imported: its settings, its source files, and which of them count."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
+from itertools import islice
 from pathlib import Path
 
-from opencqrs_py.assembly.sources import Scan, scan_project
+from opencqrs_py.assembly.source_text import SourceText, read_source
 from opencqrs_py.config import Configuration, ConfigurationWarning, load
 from opencqrs_py.config.problems import GroupWithoutHandlerWarning
+from opencqrs_py.errors import AssemblyError
 from opencqrs_py.model.naming import canonical
 
-__all__ = ["Project", "read_project"]
+MOST_ENTRIES = 20_000  # files and folders that are looked at: 12,000 files took 0.8 s
+_SKIPPED = {
+    "build": "what a build has made",
+    "dist": "what a build has made",
+    "node_modules": "packages of JavaScript",
+    "tests": "tests",
+    "venv": "a virtual environment",
+}
+_SETTINGS = ("application.yaml", "application.yml", "application.toml", "application.properties", "pyproject.toml")
+_USES_NOTHING = "it uses no decorator of opencqrs_py and no dependency_injector, and imports no file that does"
+
+
+@dataclass(frozen=True, slots=True)
+class SourceModule:
+    """A Python file of the project.
+
+    Attributes:
+        name: Dotted module name.
+        path: The file; of a module that lies elsewhere, its name.
+        root: Folder that must be on ``sys.path`` to import it.
+    """
+
+    name: str
+    path: Path
+    root: Path
+
+
+@dataclass(frozen=True, slots=True)
+class PassedOver:
+    """A file or folder that is not imported, and why."""
+
+    path: Path
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """What lies in a project folder.
+
+    Attributes:
+        modules: The modules to import, in the order in which their handlers run.
+        passed_over: Everything else.
+        files: Every Python file that a handler may import; they travel to the executors of a cluster.
+        groups: Groups that handlers name as literals or constants of their file, each with its first place.
+        all_named: Whether that is every group; else some names are known by an import only.
+        containers: Whether the project uses dependency-injector.
+        unmatched: Patterns of ``discovery.exclude`` that match nothing.
+        complete: Whether everything was looked at; ``False`` if there is too much.
+    """
+
+    modules: tuple[SourceModule, ...] = ()
+    passed_over: tuple[PassedOver, ...] = ()
+    files: tuple[SourceModule, ...] = ()
+    groups: Mapping[str, str] = field(default_factory=dict)
+    all_named: bool = True
+    containers: bool = False
+    unmatched: tuple[str, ...] = ()
+    complete: bool = True
+
+    @property
+    def roots(self) -> tuple[str, ...]:
+        """Folders that must be on ``sys.path``."""
+        return tuple(dict.fromkeys(str(module.root) for module in (*self.modules, *self.files)))
+
+    def check(self, project: Path) -> None:
+        """Refuse what an import would get wrong in silence.
+
+        Raises:
+            AssemblyError: OCQ-518, if two files are one module; OCQ-527, if the project was too large to look through.
+        """
+        if not self.complete:
+            what = f"the project folder holds more than {MOST_ENTRIES:,} files and folders, so not all were looked at"
+            fix = "name the modules with handlers in discovery.modules, or folders to leave out in discovery.exclude"
+            raise AssemblyError("OCQ-527", what, str(project), fix)
+        first: dict[str, Path] = {}
+        for module in self.modules:
+            if (known := first.setdefault(module.name, module.path)) != module.path:
+                what = f"two files of the project are module '{module.name}', and only one of them can be imported"
+                fix = "rename one, or name the one that is not meant in discovery.exclude"
+                raise AssemblyError("OCQ-518", what, f"{known} and {module.path}", fix)
+
+
+def scan_project(project: Path, modules: Sequence[str] = (), exclude: Sequence[str] = ()) -> Scan:
+    """Look through a project folder.
+
+    All Python files are looked at, but for hidden folders, virtual environments, builds, tests, folders that are
+    projects of their own, and what is excluded. A file counts that uses a decorator of this package or
+    dependency-injector, or imports a file that counts. Its module name is its path below ``src``, else below the
+    project folder; folders need no ``__init__.py``.
+
+    Args:
+        project: The folder.
+        modules: Names of the modules to import, instead of those that count.
+        exclude: Patterns of paths below the project folder, or of module names.
+    """
+    look = _Look(project, tuple(exclude))
+    files = tuple(look.files())
+    texts = {file.path: read_source(file.path, file.name) for file in files}
+    if modules:
+        known = {file.name: file for file in files}
+        chosen = [known.get(name, SourceModule(name, Path(name), project)) for name in modules]
+        why = "discovery.modules does not name it"
+    else:
+        using = _using(files, texts)
+        chosen = [file for file in files if file.path in using]
+        why = _USES_NOTHING
+    paths = {module.path for module in chosen}
+    used = [texts[path] for path in dict.fromkeys(module.path for module in chosen) if path in texts]
+    rest = [PassedOver(file.path, why) for file in files if file.path not in paths]
+    groups: dict[str, str] = {}
+    for text in used:
+        for name, line in text.groups:
+            groups.setdefault(name, f"{text.path}:{line}")
+    return Scan(
+        tuple(chosen),
+        tuple(sorted((*look.passed_over, *rest), key=lambda each: each.path)),
+        (*files, *look.left_out),
+        groups,
+        all_named=all(text.all_named for text in used) and len(used) == len(paths),
+        containers=any(text.containers for text in used) or len(used) != len(paths),
+        unmatched=tuple(pattern for pattern in exclude if pattern not in look.matched),
+        complete=look.complete,
+    )
+
+
+def _using(files: Sequence[SourceModule], texts: Mapping[Path, SourceText]) -> set[Path]:
+    """Return the files that count."""
+    new = [file for file in files if texts[file.path].counts]
+    using: set[Path] = set()
+    while new:
+        using.update(file.path for file in new)
+        names = {file.name for file in new}
+        new = [f for f in files if f.path not in using and texts[f.path].imports_one_of(names)]
+    return using
+
+
+class _Look:
+    """One walk through a project folder."""
+
+    def __init__(self, project: Path, exclude: tuple[str, ...]) -> None:
+        self.passed_over: list[PassedOver] = []
+        self.left_out: list[SourceModule] = []
+        self.matched: set[str] = set()
+        self.complete = True
+        self._project = project
+        self._exclude = exclude
+        self._entries = 0
+        self._seen: set[str] = set()
+
+    def files(self) -> Iterator[SourceModule]:
+        """Yield the Python files that are looked at: those of the project folder, then those of its ``src``."""
+        source = self._project / "src"
+        separate = source.is_dir() and not (source / "__init__.py").is_file()
+        yield from self._below(self._project, "", self._project, source if separate else None)
+        if separate and not self._is_excluded(source, "src"):
+            yield from self._below(source, "", source, None)
+
+    def _below(self, folder: Path, package: str, root: Path, without: Path | None) -> Iterator[SourceModule]:
+        for entry in self._listed(folder):
+            path = Path(entry.path)
+            if path == without or not (entry.name.endswith(".py") or entry.is_dir()):
+                continue
+            stem = "" if entry.name == "__init__.py" else entry.name.removesuffix(".py")
+            name = ".".join(filter(None, (package, stem)))
+            if entry.is_dir():
+                if not self._is_passed_over(path, name):
+                    yield from self._below(path, name, root, None)
+            elif name:
+                yield from self._file(SourceModule(name, path, root))
+
+    def _listed(self, folder: Path) -> list[os.DirEntry[str]]:
+        if not folder.is_dir():
+            return []
+        try:
+            with os.scandir(folder) as entries:
+                found = list(islice(entries, MOST_ENTRIES - self._entries + 1))
+        except OSError as error:
+            self.passed_over.append(PassedOver(folder, f"it cannot be read ({error.strerror})"))
+            return []
+        self._entries += len(found)
+        self.complete = self.complete and self._entries <= MOST_ENTRIES
+        return sorted(found, key=lambda entry: entry.name) if self.complete else []
+
+    def _file(self, file: SourceModule) -> Iterator[SourceModule]:
+        if file.path.name.startswith((".", "test_")) or file.path.name in ("conftest.py", "setup.py"):
+            self.passed_over.append(PassedOver(file.path, "it is hidden, a test or setup.py"))
+        elif self._is_excluded(file.path, file.name):
+            self.left_out.append(file)
+            self.passed_over.append(PassedOver(file.path, "discovery.exclude names it"))
+        else:
+            yield file
+
+    def _is_passed_over(self, folder: Path, name: str) -> bool:
+        if folder.name == "__pycache__":
+            return True
+        why = self._why_not(folder)
+        if not why and self._is_excluded(folder, name):
+            why = "discovery.exclude names it"
+        if why:
+            self.passed_over.append(PassedOver(folder, why))
+        return bool(why)
+
+    def _why_not(self, folder: Path) -> str:
+        """Return why a folder is not looked through, nothing if it is."""
+        if folder.name.startswith("."):
+            return "it is hidden"
+        if (real := os.path.realpath(folder)) in self._seen:
+            return "a link to a folder that is looked at"
+        self._seen.add(real)
+        if (folder / "pyvenv.cfg").is_file():
+            return _SKIPPED["venv"]
+        is_project = any((folder / name).is_file() for name in _SETTINGS) and folder.name != "config"
+        if is_project and not (folder / "__init__.py").is_file():
+            return "a project of its own: it has settings"
+        return _SKIPPED.get(folder.name, "")
+
+    def _is_excluded(self, path: Path, name: str) -> bool:
+        below = path.relative_to(self._project).as_posix()
+        found = [p for p in self._exclude if fnmatchcase(below, p.rstrip("/")) or fnmatchcase(name, p)]
+        self.matched.update(found)
+        return bool(found)
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,8 +23,6 @@ from opencqrs_py.processing.sequence_resolvers import (
 )
 from opencqrs_py.processing.sequencing import Sequencing, SequencingByEvent, sequencing_for
 
-__all__ = ["PLAIN", "EventsRule", "event_types_for", "events_rule", "interceptors_for", "reading_for", "sequencing_of"]
-
 _SIMPLE: Mapping[Resolution | None, SequenceResolver] = {
     None: PerSubjectLevel(2),
     Resolution.NO_SEQUENCE: NoSequence(),

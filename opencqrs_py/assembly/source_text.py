@@ -11,8 +11,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = ["SourceText", "read_source"]
-
 _PACKAGE = b"opencqrs_py"
 _CONTAINERS = "dependency_injector"
 _HANDLING = "event_handling"

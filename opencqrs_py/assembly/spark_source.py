@@ -14,8 +14,6 @@ from opencqrs_py.errors import EngineError
 from opencqrs_py.model.mapping import TableMapping
 from opencqrs_py.processing.ports import EventSource
 
-__all__ = ["EventStoreSource", "register_data_source"]
-
 _VARIABLE = re.compile(r"\$\{(\w+)\}")
 _TOKEN = "OPENCQRS__EVENT_STORE__API_TOKEN"  # noqa: S105 the variable of the setting event-store.api-token
 _RANGES_PER_TASK_SLOT = 4  # so that slots go on working when some ranges hold more than others

@@ -17,7 +17,8 @@ from opencqrs_py.errors import ExplainedError
 from opencqrs_py.processing.exceptions import one_line
 
 if TYPE_CHECKING:
-    from opencqrs_py.assembly.application import Application, GroupStatus
+    from opencqrs_py.assembly.application import Application
+from opencqrs_py.assembly.status import GroupStatus
 
 __all__ = ["CAUGHT_UP_WITH_SKIPS", "run_command"]
 

@@ -12,7 +12,7 @@ from opencqrs_py.cli.options import ProjectOptions, format_option, project_optio
 from opencqrs_py.cli.output import clean, print_json, stdout
 
 if TYPE_CHECKING:
-    from opencqrs_py.assembly.application import GroupStatus
+    from opencqrs_py.assembly.status import GroupStatus
 
 __all__ = ["group_rows", "print_groups", "status_command"]
 

@@ -10,8 +10,6 @@ from threading import Condition, Event, Thread
 from opencqrs_py.processing.exceptions import raise_interrupt
 from opencqrs_py.processing.ports import EventSource, Watch
 
-__all__ = ["HeadWatcher"]
-
 _WAIT_SECONDS = 0.2  # longest wait of the store's watch in one piece: so soon a stop is noticed
 _STOP_SECONDS = 0.3  # longest wait for who is watching; a store that hangs does not hold up a stop
 _AFTER_ERROR_SECONDS = 0.5

@@ -7,8 +7,7 @@ from collections.abc import Iterator, Sequence
 from types import ModuleType
 from typing import Any
 
-from opencqrs_py.assembly.handler_classes import methods_of
-from opencqrs_py.assembly.members import Member, marks_of, members_of
+from opencqrs_py.assembly.members import Member, marks_of, members_of, methods_of
 from opencqrs_py.model.handler import HANDLER_ATTRIBUTE
 from opencqrs_py.model.naming import canonical
 

@@ -21,7 +21,7 @@ from sqlalchemy import Table
 
 import opencqrs_py
 from opencqrs_py.adapters.sql.tables import EVENTS, PROGRESS
-from opencqrs_py.assembly.application import GroupStatus
+from opencqrs_py.assembly.status import GroupStatus
 from opencqrs_py.cli.main import cli
 from opencqrs_py.cli.status import group_rows
 from opencqrs_py.config import load

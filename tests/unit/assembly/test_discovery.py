@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
+from opencqrs_py.assembly.blueprint import import_modules
 from opencqrs_py.assembly.discovery import discover
-from opencqrs_py.assembly.importing import import_modules
 from opencqrs_py.errors import AssemblyError, HandlerSignatureError
 
 HEAD = """

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from opencqrs_py.assembly.sources import scan_project
+from opencqrs_py.assembly.project import scan_project
 from opencqrs_py.errors import AssemblyError
 
 
@@ -195,7 +195,7 @@ def test_two_files_that_are_one_module_are_refused_with_both_places(project):
 
 
 def test_a_folder_that_is_too_large_to_look_through_is_refused(project, monkeypatch):
-    monkeypatch.setattr("opencqrs_py.assembly.sources.MOST_ENTRIES", 10)
+    monkeypatch.setattr("opencqrs_py.assembly.project.MOST_ENTRIES", 10)
     for number in range(10):
         write(project, f"data/{number}.txt", "")
     scan_project(project / "data").check(project)

@@ -8,7 +8,7 @@ from threading import Event
 import pytest
 from rich.console import Console
 
-from opencqrs_py.assembly.application import GroupStatus
+from opencqrs_py.assembly.status import GroupStatus
 from opencqrs_py.cli import monitor as monitors
 from opencqrs_py.cli.monitor import Look, Monitor, held_up, monitor_for
 from opencqrs_py.model.outcome import Outcome

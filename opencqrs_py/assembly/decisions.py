@@ -1,0 +1,112 @@
+"""Every decision of an application: those on its parts, each with where its setting stands, and those of discovery."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from opencqrs_py.assembly.blueprint import UserModules
+from opencqrs_py.assembly.conditions import Decision, decide_batch, decide_controller, decide_tracking, undecided
+from opencqrs_py.assembly.discovery import Discovered
+from opencqrs_py.assembly.project import Scan
+from opencqrs_py.config import Configuration, EffectiveGroup
+from opencqrs_py.errors import ExplainedError, SeveralErrors
+
+if TYPE_CHECKING:
+    from opencqrs_py.assembly.container import ApplicationContainer, GroupContainer
+
+
+def decisions(
+    configuration: Configuration,
+    container: ApplicationContainer,
+    groups: Sequence[EffectiveGroup],
+    containers: Mapping[str, GroupContainer],
+) -> list[Decision]:
+    """Return what was chosen for the application and for each of the groups.
+
+    Args:
+        configuration: Knows where settings stand.
+        container: The parts that groups share.
+        groups: Their effective settings.
+        containers: Their parts, by name.
+    """
+    database = container.database_choice().decision
+    injector = container.discovered().injector
+    made = [database]
+    for settings in groups:
+        tracking = decide_tracking(settings, database, injector)
+        batch = _batch(settings, containers[settings.name], tracking)
+        made += [tracking, decide_controller(settings, injector), batch]
+    return [_with_origin(each, configuration) for each in made]
+
+
+def _batch(settings: EffectiveGroup, group: GroupContainer, tracking: Decision) -> Decision:
+    """Decide on the chunks of a group, for which its handlers and its tracker have to be right."""
+    path = "processing.batch-size"
+    try:
+        transactional = group.dispatcher().transactional
+        if not tracking.choice:
+            return Decision(settings.name, path, "", "progress.tracking is not decided")
+        size = group.processing().batch_size
+    except ExplainedError as error:
+        return undecided(settings.name, path, error)
+    return decide_batch(settings, transactional=transactional, size=size)
+
+
+def _with_origin(decision: Decision, configuration: Configuration) -> Decision:
+    """Add where the deciding setting stands: to the reason, or to the error."""
+    if not decision.setting:
+        return decision
+    prefix = f"event-handling.groups[{decision.group}]." if decision.group else ""
+    origin = configuration.origin(prefix + decision.setting)
+    if (error := decision.error) is None:
+        return replace(decision, reason=f"{decision.reason} ({origin})")
+    return replace(decision, error=type(error)(error.code, error.what, f"{error.where} ({origin})", error.fix))
+
+
+def looked_at(
+    modules: UserModules, scan: Scan | None, project: Path, found: Discovered | ExplainedError
+) -> list[Decision]:
+    """Return a decision for each module, each file that was passed over, and the handlers of each group.
+
+    Args:
+        modules: The modules that are imported.
+        scan: How they were found; ``None`` when they were given.
+        project: The project folder.
+        found: What is in them, or why that is not known.
+    """
+    if isinstance(found, ExplainedError):
+        errors = found.errors if isinstance(found, SeveralErrors) else (found,)
+        imported = [Decision("", "discovery", "", error.what, error=error) for error in errors]
+    else:
+        imported = list(_modules(modules, scan, project, found))
+    passed = scan.passed_over if scan else ()
+    left_out = [Decision("", f"discovery {_below(each.path, project)}", "passed over", each.why) for each in passed]
+    if isinstance(found, ExplainedError):
+        return [*imported, *left_out]
+    warned = [
+        Decision("", "discovery", "warning", f"{each.what} ({each.where}); {each.fix}") for each in found.warnings
+    ]
+    return [*imported, *left_out, *warned, *_handlers(found, project)]
+
+
+def _modules(modules: UserModules, scan: Scan | None, project: Path, found: Discovered) -> Iterator[Decision]:
+    counted = Counter(handler.reference.partition(":")[0] for handler in found.handlers)
+    paths = {module.name: _below(module.path, project) for module in scan.modules} if scan else {}
+    for name in modules.names:
+        reason = f"module {name} has {counted[name]} handler{'' if counted[name] == 1 else 's'}"
+        yield Decision("", f"discovery {paths.get(name, name)}", "imported", reason)
+
+
+def _handlers(found: Discovered, project: Path) -> Iterator[Decision]:
+    for group in found.groups:
+        places = tuple(handler.place.removeprefix(f"{project}{os.sep}") for handler in found.of_group(group))
+        yield Decision(group, "handlers", str(len(places)), "in the order in which they run", places)
+
+
+def _below(path: Path, project: Path) -> str:
+    return str(path.relative_to(project)) if path.is_relative_to(project) else str(path)

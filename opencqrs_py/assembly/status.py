@@ -1,0 +1,63 @@
+"""How far groups are, and how a run ended."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from opencqrs_py.model.partition import Partition
+from opencqrs_py.model.progress import PartitionStatus, ProcessorState
+from opencqrs_py.processing.ports import ProgressTracker
+
+
+@dataclass(frozen=True, slots=True)
+class GroupStatus:
+    """How far a group is.
+
+    Attributes:
+        group: Processing group.
+        head: Position of the newest event in the store.
+        partitions: What is known of each partition; empty before the first run.
+    """
+
+    group: str
+    head: int
+    partitions: tuple[PartitionStatus, ...]
+
+    @property
+    def lag(self) -> int:
+        """Positions between the head and the partition that is furthest behind, at least 0."""
+        return max(0, self.head - min((p.position for p in self.partitions), default=0))
+
+
+@dataclass(frozen=True, slots=True)
+class RunResult:
+    """How a run ended.
+
+    Attributes:
+        partitions: Where each partition stands.
+        handled: Events handled by each partition in this run.
+        skipped: Events that were given up in this run.
+    """
+
+    partitions: tuple[PartitionStatus, ...]
+    handled: Mapping[tuple[str, Partition], int]
+    skipped: int = 0
+
+    @property
+    def failed(self) -> bool:
+        """Whether a processor failed, or lost its partition to another process."""
+        return any(p.state is ProcessorState.FAILED or p.error for p in self.partitions)
+
+
+def known_statuses(tracker: ProgressTracker, name: str, head: int) -> list[PartitionStatus]:
+    """Return what a tracker knows of the partitions of a group."""
+    return [_beyond(status, head) for status in tracker.statuses() if status.group == name]
+
+
+def _beyond(status: PartitionStatus, head: int) -> PartitionStatus:
+    """Say of progress beyond the newest event that the log is another one; a start would refuse it."""
+    if status.position <= head or status.error:
+        return status
+    error = f"[OCQ-316] the event store ends at position {head}, before this progress: it is not the one that was read"
+    return replace(status, error=error)
