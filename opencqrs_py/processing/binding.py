@@ -152,7 +152,7 @@ def _provision(argument: Argument, injector: Injector, place: str) -> Callable[[
     def provided() -> Any:
         try:
             return injector.provide(wanted)
-        except AssemblyError as error:  # of the container, which does not know who asks
+        except AssemblyError as error:  # of the container, which does not know the caller
             raise AssemblyError(error.code, error.what, error.where or place, error.fix) from None
         except ProjectCodeError as error:  # likewise: it names the provider
             raise ProjectCodeError(error.code, f"{asked}: {error.what}", place, error.fix) from error.__cause__

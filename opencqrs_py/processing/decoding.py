@@ -173,7 +173,7 @@ _NOT_OF_PROJECTS = frozenset({"builtins", "typing", "pydantic.main", "pydantic.r
 
 
 def decodable(annotation: object) -> bool:
-    """Say whether data can become ``annotation``: dataclass, pydantic, attrs, TypedDict, ``dict``, ``object``."""
+    """Return whether data can become ``annotation``: dataclass, pydantic, attrs, TypedDict, ``dict``, ``object``."""
     plain = get_origin(annotation) or annotation
     if not isinstance(plain, type):
         return False
@@ -288,7 +288,7 @@ def _validation(event_class: type) -> Callable[[Any], Any]:
     """Return what makes an object of JSON text.
 
     pydantic reads a number with a point as a double, and makes a ``Decimal`` of that. So where there are more digits
-    than a double holds, it says whether the data fit, and then makes the object of exact numbers.
+    than a double holds, it validates the data first, and then makes the object of exact numbers.
     """
     adapter: TypeAdapter[Any] = TypeAdapter(event_class)
     validator = adapter.validator

@@ -74,7 +74,7 @@ class Dispatcher:
 
     @cached_property
     def wanted_types(self) -> frozenset[str] | None:
-        """The stored types that may lead to a handler, or ``None`` when only a look at each type can tell."""
+        """The stored types that may lead to a handler, or ``None`` when each type has to be looked at."""
         known = self._planner.known_types()
         return None if known is None else known | self._reading.upcast_types
 

@@ -124,7 +124,7 @@ class EventTypes:
         return [cls for name in self.names for cls in self.classes_of(name)]
 
     def class_for(self, wanted: Sequence[Any], event_type: str) -> Any:
-        """Return the class to decode an event to for somebody who asks for one of ``wanted``; ``None`` for none.
+        """Return the class to decode an event to where one of ``wanted`` is asked for; ``None`` for none.
 
         A class itself comes before its children.
 
@@ -155,7 +155,7 @@ def plain(cls: Any) -> Any:
 
 
 def is_a(cls: Any, parent: Any) -> bool:
-    """Say whether ``cls`` is ``parent`` or a child of it; TypedDicts have no children."""
+    """Return whether ``cls`` is ``parent`` or a child of it; TypedDicts have no children."""
     if is_typeddict(parent) or is_typeddict(cls):
         return cls is parent
     return issubclass(cls, parent)

@@ -36,7 +36,7 @@ def raise_interrupt(error: BaseException) -> None:
     """Raise ``error`` again if it is a real interrupt, alone or in a group; else return.
 
     Python delivers signals to the main thread only. A ``KeyboardInterrupt`` that is raised on another thread comes
-    from somebody's code, and is an error like any other. So is every other ``BaseException``: a panic of a Rust
+    from the project's code, and is an error like any other. So is every other ``BaseException``: a panic of a Rust
     extension, ``SystemExit``, ``CancelledError``, ``GeneratorExit``.
 
     Raises:
@@ -177,7 +177,7 @@ def _read(read: Callable[[], str]) -> str | _Unreadable:
 _PACKAGE = str(Path(__file__).resolve().parent.parent) + os.sep
 _LEFT_OUT = (_PACKAGE, contextlib.__file__)  # the latter closes what this package has opened
 
-_INNER = "opencqrs_py.processing."  # exceptions between our own functions, which nobody else sees
+_INNER = "opencqrs_py.processing."  # exceptions between our own functions, never seen outside
 MOST_CHARACTERS = 20_000
 _MOST_FRAMES = 2_000  # the innermost ones
 _MOST_CAUSES = 10

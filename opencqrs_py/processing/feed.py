@@ -39,7 +39,7 @@ class Page:
 
     Args:
         part: The slice read.
-        sequencing: Says to which sequences an event belongs, and to which partitions they go.
+        sequencing: Maps events to sequences, and sequences to partitions.
         wanted: Returns whether events of a type may lead to a handler; ``None`` for all.
     """
 
@@ -159,14 +159,14 @@ def _following(events: Sequence[Event], after: int) -> Sequence[Event]:
 
 
 class Feed:
-    """Hands out pages of the log; partitions at about the same place get the same page, read once.
+    """Hands out pages of the log; partitions at about the same position get the same page, read once.
 
     Safe for several threads.
 
     Args:
         source: The event store.
         selection: Which events the group looks at.
-        sequencing: Says to which sequences an event belongs, and to which partitions they go.
+        sequencing: Maps events to sequences, and sequences to partitions.
         limit: Most events per page.
         memory: Pages kept for partitions that lag a little.
         wanted: Returns whether events of a type may lead to a handler; ``None`` for all.

@@ -13,7 +13,7 @@ from opencqrs_py.processing.processor import PartitionProcessor
 from opencqrs_py.processing.sequencing import Sequencing
 
 CHUNK = 1_000
-_PAGES_KEPT = 4  # of the log, for partitions that lag a little behind others
+_PAGES_KEPT = 4  # of the log, for partitions that lag a little
 _LEAST_READ = 1_000  # events fetched at once, even when each is committed alone
 
 
@@ -27,7 +27,7 @@ class GroupProcessing:
         dispatcher: Calls the group's handlers.
         subject: Root subject observed.
         recursive: Whether its child subjects are observed too.
-        sequencing: Says to which sequences an event belongs, and to which partitions they go.
+        sequencing: Maps events to sequences, and sequences to partitions.
         partitions: Number of partitions, for the size of what is read at once.
         batch_size: Most events in one transaction. ``None``: 1,000 when every handler asks for the progress
             transaction, so that a repeated event changes nothing, or for a chunk at a time; else 1, so that a crash

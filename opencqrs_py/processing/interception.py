@@ -67,7 +67,7 @@ class SurroundingCall:
             raise self._broken("ended without a yield, so that no handler was called") from None
 
     def _leave(self, generator: Generator[Any, None, None], error: BaseException | None = None) -> None:
-        """Let the interceptor go on after its ``yield``; with an error, that is raised there."""
+        """Resume the interceptor after its ``yield``; an error is raised there."""
         try:
             next(generator) if error is None else generator.throw(error)
         except StopIteration:

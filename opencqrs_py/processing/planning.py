@@ -199,7 +199,7 @@ class Planner:
         return [bound.handler.place for bound, call in self._handlers if self._step(bound, call, event_type)]
 
     def known_types(self) -> frozenset[str] | None:
-        """Return the types that lead to a handler, or ``None`` when only a look at each type can tell."""
+        """Return the types that lead to a handler, or ``None`` when each type has to be looked at."""
         handlers = [bound for bound, _ in self._handlers]
         if self._types.open or any(map(_open, handlers)):
             return None

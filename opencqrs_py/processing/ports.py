@@ -41,7 +41,7 @@ class SystemClock:
 
 
 class SequenceResolver(Protocol):
-    """Says what must be handled in order."""
+    """Derives from an event what must be handled in order."""
 
     def __call__(self, event: Event, /) -> str:
         """Return the sequence id of an undecoded event."""
@@ -114,7 +114,7 @@ class EventSource(Protocol):
         ...
 
     def is_outage(self, error: BaseException) -> bool:
-        """Say whether ``error`` means that the store does not answer for now."""
+        """Return whether ``error`` means the store is temporarily unavailable."""
         ...
 
 
@@ -122,7 +122,7 @@ class EventStore(EventSource, Protocol):
     """An event log that can be added to.
 
     A store that gives events ids and times of its own, so that it knows none of them again, says so by an attribute
-    ``gives_ids`` that is true, and tells the ids with each append.
+    ``gives_ids`` that is true, and returns the ids of each append.
     """
 
     def append(
@@ -179,7 +179,7 @@ class Transactions(Protocol):
         ...
 
     def is_outage(self, error: BaseException) -> bool:
-        """Say whether ``error`` means that the database does not answer for now."""
+        """Return whether ``error`` means the database is temporarily unavailable."""
         ...
 
 
@@ -196,7 +196,7 @@ class ProgressTracker(Protocol):
         *,
         fingerprint: str = "",
     ) -> tuple[Cursor, ...]:
-        """Take the partitions over from whoever had them; those without progress start at ``initial``.
+        """Take the partitions over from any other owner; those without progress start at ``initial``.
 
         The cursors carry what is recorded: the fingerprint of the log, and the failure that holds a partition up.
 
@@ -226,7 +226,7 @@ class ProgressTracker(Protocol):
             cursor: Where the partition stands.
             to: The new position, at least ``cursor.stored``.
             fingerprint: What identifies the log up to ``to``.
-            skip: The event that is given up, recorded with the progress.
+            skip: The event that is skipped, recorded with the progress.
 
         Raises:
             FencedError: On entering, if the progress or the epoch is not the cursor's any more; a tracker that cannot
@@ -237,7 +237,7 @@ class ProgressTracker(Protocol):
         ...
 
     def renewed(self, group: str, cursor: Cursor) -> Cursor | None:
-        """Return where the partition goes on if the claim is still the cursor's, ``None`` if somebody else has it."""
+        """Return where the partition resumes, or ``None`` if the cursor no longer holds the claim."""
         ...
 
     def report(self, status: PartitionStatus, epoch: int) -> None:
@@ -252,7 +252,7 @@ class ProgressTracker(Protocol):
         ...
 
     def skipped(self) -> list[Skip]:
-        """Return the events that were given up, by group and position."""
+        """Return the events that were skipped, by group and position."""
         ...
 
     def is_outage(self, error: BaseException) -> bool:
@@ -264,11 +264,11 @@ class Lock(Protocol):
     """A claim that at most one process holds, for as long as it renews it."""
 
     def acquire(self, timeout: float) -> bool:
-        """Take the lock, waiting for at most ``timeout`` seconds; say whether it is held now."""
+        """Take the lock, waiting for at most ``timeout`` seconds; return whether it is held now."""
         ...
 
     def renew(self) -> bool:
-        """Hold the lock for longer; say whether it is still held."""
+        """Hold the lock for longer; return whether it is still held."""
         ...
 
     def release(self) -> None:
@@ -289,7 +289,7 @@ class Injector(Protocol):
     """Gives handlers what else they ask for."""
 
     def provides(self, wanted: object) -> bool:
-        """Say whether something of the annotated type can be had."""
+        """Return whether something of the annotated type can be had."""
         ...
 
     def provide(self, wanted: object) -> Any:

@@ -47,7 +47,7 @@ class _NotOpenedError(Exception):
 class PartitionProcessor:
     """Moves one partition of a group forward, a chunk at a time.
 
-    It keeps nothing between two steps: where it goes on is in the cursor, so any process can do the next step.
+    It keeps nothing between two steps: where it resumes is in the cursor, so any process can do the next step.
 
     Args:
         group: Processing group.
@@ -308,7 +308,7 @@ class PartitionProcessor:
         return "\n".join(["  in handler " + place for place in places] + ([frames] if frames else []))
 
     def _reading_trouble(self, error: BaseException) -> Trouble:
-        """Return the trouble of an error before there is an event: it names the file and line, where there is one."""
+        """Return the failure to read an event: it names the file and line, where there is one."""
         return replace(self._trouble(error, Origin.FRAMEWORK), message=placed_error_text(error).message)
 
     def _origin(self, error: BaseException, otherwise: Origin) -> Origin:

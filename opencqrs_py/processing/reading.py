@@ -188,7 +188,7 @@ class Reading:
         return not self._enveloped and not self.upcast_types
 
     def plain_for(self, event_type: str) -> bool:
-        """Say whether events of the type are read as they are stored."""
+        """Return whether events of the type are read as they are stored."""
         return not self._enveloped and event_type not in self.upcast_types
 
     def unwrapped(self, event: Event) -> Event:

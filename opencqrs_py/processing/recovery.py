@@ -13,7 +13,7 @@ from opencqrs_py.model.outcome import Origin, Trouble
 
 
 class OnExhausted(Enum):
-    """What happens to an event whose attempts are used up."""
+    """What happens to an event whose attempts are exhausted."""
 
     SKIP = "skip"
     STOP = "stop"
@@ -23,9 +23,9 @@ class Action(Enum):
     """What the processor of a partition does next."""
 
     RETRY = "retry"  # the same event again, after its back-off
-    SKIP = "skip"  # give the event up and go on
+    SKIP = "skip"  # skip the event and continue
     STOP = "stop"  # the partition has failed; tried again only after a growing pause
-    WAIT = "wait"  # the store or the database is away; no attempt is used
+    WAIT = "wait"  # the store or the database is unavailable; no attempt is used
     LEAVE = "leave"  # another processor has the partition
 
 
@@ -34,7 +34,7 @@ def action_for(trouble: Trouble, *, exhausted: bool, on_exhausted: OnExhausted) 
 
     Args:
         trouble: The error and where it arose.
-        exhausted: Whether the event's attempts are used up.
+        exhausted: Whether the event's attempts are exhausted.
         on_exhausted: What the group wants then.
 
     Source:

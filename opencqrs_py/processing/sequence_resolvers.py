@@ -16,7 +16,7 @@ from opencqrs_py.model.json_text import write_parsed
 def cut_subject(subject: str, level: int) -> str:
     """Return the first ``level`` levels of a subject.
 
-    What stands before the first slash is dropped; empty segments count; a trailing slash goes only beyond the cut.
+    What precedes the first slash is dropped; empty segments count; a trailing slash goes only beyond the cut.
 
     Source:
         OpenCQRS configurable-level sequence resolver; for subjects that begin with a slash the same as Spark's

@@ -60,7 +60,7 @@ class PartitionKeyResolver:
 
 
 class Sequencing(Protocol):
-    """Says to which sequences an event belongs, and to which partitions they go."""
+    """Maps events to sequences, and sequences to partitions."""
 
     by_subject: bool
     """Whether events of one subject belong to the same sequence, so that only the first of them has to be looked at."""
@@ -210,7 +210,7 @@ class SequencingByObject:
 
         Args:
             types: The types, as read, that are known to be handled.
-            handles: Says whether the group handles a type.
+            handles: Returns whether the group handles a type.
 
         Raises:
             AssemblyError: OCQ-514, naming a type whose class the resolver does not take.

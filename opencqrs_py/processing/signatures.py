@@ -215,7 +215,7 @@ def read_signature(call: Callable[..., Any], place: str, injector: Injector, rol
     hints = _hints(call, place)
     try:
         arguments = _arguments(call, hints, place, injector)
-    except AssemblyError as error:  # of the container, which does not know who asks
+    except AssemblyError as error:  # of the container, which does not know the caller
         raise AssemblyError(error.code, error.what, error.where or place, error.fix) from None
     _check_form(call, place, role)
     if wrong := [a.name for a in arguments if a.kind not in role.kinds]:
@@ -277,7 +277,7 @@ def _hints(call: Callable[..., Any], place: str) -> dict[str, Any]:
         return get_type_hints(function)
     except NameError:
         names = {**_USUAL_NAMES, **getattr(function, "__globals__", {})}
-    except Exception as error:  # an annotation is any expression: whatever it raises is the user's to mend
+    except Exception as error:  # an annotation is any expression: whatever it raises is the user's to fix
         raise _unreadable(error, place) from error
     try:
         return get_type_hints(function, globalns=names)
@@ -293,7 +293,7 @@ def _unreadable(error: Exception, place: str) -> HandlerSignatureError:
 
 def _arguments(call: Callable[..., Any], hints: dict[str, Any], place: str, injector: Injector) -> tuple[Argument, ...]:
     found: list[Argument] = []
-    by_keyword = False  # behind a parameter that keeps its default, no position fits any more
+    by_keyword = False  # after a parameter that keeps its default, no position fits any more
     for parameter in inspect.signature(call).parameters.values():
         argument = _argument(parameter, hints, place, injector)
         if argument is None or (by_keyword and parameter.kind is parameter.POSITIONAL_ONLY):

@@ -1,6 +1,6 @@
-"""Supervision of one partition: its state, its trouble, when it continues, and what is said of it.
+"""Supervision of one partition: its state, its failures, when it continues, and notices about it.
 
-Both engines act on what this says.
+Both engines act on its decisions.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from opencqrs_py.model.progress import Cursor, Failure, PartitionStatus, Process
 from opencqrs_py.processing.ports import BackOff, Clock
 from opencqrs_py.processing.recovery import Action, ExponentialBackOff, OnExhausted, action_for
 
-# Back-offs of our own, in seconds: while the store or database is away, and after a partition failed (K8).
+# Back-offs of our own, in seconds: while the store or database is unavailable, and after a partition failed (K8).
 OUTAGE_BACK_OFF = ExponentialBackOff(initial=0.5, multiplier=2, maximum=30)
 FAILURE_BACK_OFF = ExponentialBackOff(initial=30, multiplier=2, maximum=600)
 
@@ -47,7 +47,7 @@ class Observer:
     """Sees what processors do. Override what is of interest; by itself it looks away.
 
     Called on the thread that drives the partition, so it must return quickly; on Spark, on the driver. An error that it
-    raises ends the processor: what was committed stays committed, and the next start goes on behind it.
+    raises ends the processor: what was committed stays committed, and the next start resumes after it.
     """
 
     def claimed(self, group: str, partition: Partition, position: int) -> None:
@@ -56,7 +56,7 @@ class Observer:
         Args:
             group: Processing group.
             partition: Partition of the group.
-            position: Stored progress: the first event handled comes behind it.
+            position: Stored progress: the first event handled comes after it.
         """
 
     def advanced(self, group: str, partition: Partition, outcome: Outcome) -> None:
@@ -72,9 +72,9 @@ class Observer:
         """
 
     def noticed(self, notice: Notice) -> None:
-        """Right after ``advanced``, when the step met trouble, or the partition has recovered from it.
+        """Right after ``advanced``, when the step failed, or the partition has recovered.
 
-        The wait that the notice tells of has not begun.
+        The wait that the notice names has not begun.
 
         Args:
             notice: What happened, and what is done about it.
@@ -99,7 +99,7 @@ class SupervisedPartition:
         group: Processing group.
         cursor: Where the claim found it.
         back_off: Waits between an event's attempts.
-        on_exhausted: What happens to an event whose attempts are used up.
+        on_exhausted: What happens to an event whose attempts are exhausted.
         clock: Time.
     """
 
@@ -139,15 +139,15 @@ class SupervisedPartition:
         return self.state is ProcessorState.STOPPED
 
     def done(self, head: int) -> bool:
-        """Say whether everything up to ``head`` is handled and stored."""
+        """Return whether everything up to ``head`` is handled and stored."""
         return self.trouble is None and self.cursor.position >= head and self.cursor.stored == self.cursor.position
 
     def wait(self) -> float:
-        """Return the seconds until the partition may go on, 0 when it may now."""
+        """Return the seconds until the partition may continue, 0 if it may now."""
         return max(0.0, self._due - self._clock.monotonic())
 
     def take(self, outcome: Outcome) -> Notice | None:
-        """Take in what a step came to and decide how to go on.
+        """Take in the outcome of a step and decide how to continue.
 
         Returns:
             What a person may want to know, or ``None``.
@@ -157,7 +157,7 @@ class SupervisedPartition:
         self.handled += outcome.handled
         self.skipped += outcome.skipped
         if outcome.trouble is None:
-            return self._well(told=outcome.skipped > 0)
+            return self._well(reported=outcome.skipped > 0)
         if moved and not self.cursor.holds_back(self.cursor.position):
             self._forget()
         if outcome.trouble.origin is not Origin.OUTAGE:
@@ -207,14 +207,14 @@ class SupervisedPartition:
                 self._due = self._clock.monotonic() + left
 
     def _forget(self) -> None:
-        """Forget the event that failed: it is handled, or given up."""
+        """Forget the event that failed: it is handled or skipped."""
         self._event_waits = self._outage_waits = self._failure_waits = None
         self._failure = None
         self._retries = 0
 
-    def _well(self, *, told: bool) -> Notice | None:
+    def _well(self, *, reported: bool) -> Notice | None:
         over = not self.cursor.holds_back(self.cursor.position)
-        recovered = over and not told and (self.trouble is not None or self._failure is not None)
+        recovered = over and not reported and (self.trouble is not None or self._failure is not None)
         self.state = ProcessorState.RUNNING
         self.trouble = None
         self._due = 0.0
