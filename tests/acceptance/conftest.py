@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from textwrap import dedent
@@ -66,11 +66,38 @@ class Ran:
         return json.loads(self.out)
 
 
+class Zygote:
+    """Runs commands in forks of one process that has loaded everything: nothing is imported for each of them."""
+
+    def __init__(self, process: subprocess.Popen[str], into: Path) -> None:
+        self._process = process
+        self._into = into
+
+    def opencqrs(self, folder: Path, arguments: Sequence[str], environment: dict[str, str], prepare: str = "") -> Ran:
+        request = {"arguments": arguments, "folder": str(folder), "environment": environment, "prepare": prepare}
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps({**request, "into": str(self._into)}) + "\n")
+        self._process.stdin.flush()
+        code = int(self._process.stdout.readline())
+        return Ran(code, *((self._into / name).read_text(encoding="utf-8") for name in ("out", "err")))
+
+
+@pytest.fixture(scope="session")
+def zygote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Zygote]:
+    command = [sys.executable, str(Path(__file__).with_name("zygote.py"))]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        yield Zygote(process, tmp_path_factory.mktemp("answers"))
+        assert process.stdin is not None
+        process.stdin.close()
+
+
 @dataclass
 class Project:
     """A project folder."""
 
     folder: Path
+    zygote: Zygote
 
     def write(self, name: str, text: str) -> None:
         (self.folder / name).write_text(dedent(text), encoding="utf-8")
@@ -79,6 +106,8 @@ class Project:
         return [sys.executable, "-m", "opencqrs_py", *arguments]
 
     def opencqrs(self, *arguments: str, stdin: str | None = None, **environment: str) -> Ran:
+        if arguments[:1] in (("events",), ("status",), ("config",)) and stdin is None:
+            return self.zygote.opencqrs(self.folder, arguments, environment)
         done = subprocess.run(
             self.command(*arguments),
             cwd=self.folder,
@@ -111,8 +140,8 @@ def event_line(number: int, **changes: Any) -> str:
 
 
 @pytest.fixture
-def project(tmp_path: Path) -> Project:
-    made = Project(tmp_path)
+def project(tmp_path: Path, zygote: Zygote) -> Project:
+    made = Project(tmp_path, zygote)
     made.write("handlers.py", HANDLERS)
     made.write("application.yaml", SETTINGS)
     return made

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import gzip
-import json
 import os
 import re
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -254,25 +252,16 @@ MISTAKES = {
 }
 
 
-@pytest.fixture(scope="module")
-def opencqrs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., tuple[int, str]]]:
+@pytest.fixture
+def opencqrs(zygote: Any) -> Callable[..., tuple[int, str]]:
     """Runs a command and returns its exit code and what it wrote to standard error."""
-    into = tmp_path_factory.mktemp("answers")
-    script = Path(__file__).with_name("zygote.py")
-    command = [sys.executable, str(script)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as zygote:
-        assert zygote.stdin is not None
-        assert zygote.stdout is not None
 
-        def run(folder: Path, arguments: str, mistake: Mistake | None = None) -> tuple[int, str]:
-            request = {"arguments": arguments.split(), "folder": str(folder), "into": str(into)}
-            request |= {"environment": mistake.environment, "prepare": mistake.prepare} if mistake else {}
-            zygote.stdin.write(json.dumps({"environment": {}, "prepare": "", **request}) + "\n")
-            zygote.stdin.flush()
-            return int(zygote.stdout.readline()), (into / "err").read_text(encoding="utf-8")
+    def run(folder: Path, arguments: str, mistake: Mistake | None = None) -> tuple[int, str]:
+        given = (mistake.environment, mistake.prepare) if mistake else ({}, "")
+        ran = zygote.opencqrs(folder, arguments.split(), *given)
+        return ran.code, ran.err
 
-        yield run
-        zygote.stdin.close()
+    return run
 
 
 @pytest.fixture

