@@ -1,11 +1,20 @@
-"""The error table: what is done about which error."""
+"""Recovery: what is done about a failure, and the waits before further attempts."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
+from itertools import islice
+from math import inf, nan
+from typing import Any
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from opencqrs_py.model import Origin, Trouble
-from opencqrs_py.processing.recovery import Action, OnExhausted, action_for
+from opencqrs_py.processing.ports import BackOff
+from opencqrs_py.processing.recovery import Action, ExponentialBackOff, FixedBackOff, NoRetry, OnExhausted, action_for
 
 SKIP, STOP = OnExhausted.SKIP, OnExhausted.STOP
 
@@ -51,3 +60,153 @@ def test_no_other_error_asks_for_attempts(
 
 def test_the_table_knows_every_origin() -> None:
     assert {origin for origin, *_ in TABLE} | set(FIXED) == set(Origin)
+
+
+# The first twelve answers in milliseconds; a shorter list ends there.
+SERIES: list[tuple[str, BackOff, list[int]]] = [
+    (
+        "defaults",
+        ExponentialBackOff(),
+        [2000, 3000, 4500, 6750, 10125, 15187, 22780, 30000, 30000, 30000, 30000, 30000],
+    ),
+    ("five attempts", ExponentialBackOff(max_attempts=5), [2000, 3000, 4500, 6750, 10125]),
+    (
+        "100 ms, doubled, to 1 s",
+        ExponentialBackOff(initial=0.1, multiplier=2, maximum=1),
+        [100, 200, 400, 800, 1000, 1000, 1000, 1000, 1000, 1000, 1000, 1000],
+    ),
+    (
+        "1 s, doubled, to 30 s",
+        ExponentialBackOff(initial=1, multiplier=2, maximum=30),
+        [1000, 2000, 4000, 8000, 16000, 30000, 30000, 30000, 30000, 30000, 30000, 30000],
+    ),
+    ("10 s elapsed", ExponentialBackOff(max_elapsed=10), [2000, 3000, 4500, 6750]),
+    ("9.5 s elapsed", ExponentialBackOff(max_elapsed=9.5), [2000, 3000, 4500]),
+    ("nothing elapsed", ExponentialBackOff(max_elapsed=0), []),
+    ("starts above the maximum", ExponentialBackOff(initial=60), [30000] * 12),
+    ("never grows", ExponentialBackOff(initial=0.5, multiplier=1.0), [500] * 12),
+    ("3 ms", ExponentialBackOff(initial=0.003), [3, 4, 6, 9, 13, 19, 28, 42, 63, 94, 141, 211]),
+    ("1 ms is cut off to 1 ms", ExponentialBackOff(initial=0.001), [1] * 12),
+    (
+        "333 ms, times 1.7, to 5 s",
+        ExponentialBackOff(initial=0.333, multiplier=1.7, maximum=5),
+        [333, 566, 962, 1635, 2779, 4724, 5000, 5000, 5000, 5000, 5000, 5000],
+    ),
+    ("no wait", ExponentialBackOff(initial=0), [0] * 12),
+    ("one attempt", ExponentialBackOff(max_attempts=1), [2000]),
+    ("no attempt", ExponentialBackOff(max_attempts=0), []),
+    ("fixed", FixedBackOff(2), [2000] * 12),
+    ("fixed, one minute, three attempts", FixedBackOff(60, 3), [60000] * 3),
+    ("fixed, 5 ms", FixedBackOff(0.005), [5] * 12),
+    ("fixed, no attempt", FixedBackOff(2, 0), []),
+    ("none", NoRetry(), []),
+]
+
+
+@pytest.mark.parametrize(("back_off", "milliseconds"), [case[1:] for case in SERIES], ids=[case[0] for case in SERIES])
+def test_waits_are_those_of_the_original(back_off: BackOff, milliseconds: list[int]) -> None:
+    assert [wait * 1000 for wait in islice(back_off.waits(), 12)] == milliseconds
+
+
+@pytest.mark.parametrize("back_off", [case[1] for case in SERIES if len(case[2]) < 12])
+def test_what_has_ended_stays_ended(back_off: BackOff) -> None:
+    waits = back_off.waits()
+    list(waits)
+    assert next(waits, None) is None
+
+
+@pytest.mark.parametrize("back_off", [ExponentialBackOff(max_attempts=2), FixedBackOff(1, 2), NoRetry()])
+def test_each_event_has_its_own_waits(back_off: BackOff) -> None:
+    assert list(back_off.waits()) == list(back_off.waits())
+
+
+@pytest.mark.parametrize("wrong", [nan, inf, -inf, -1, -0.001, 1e300])
+@pytest.mark.parametrize(
+    ("made", "name"),
+    [
+        (FixedBackOff, "interval"),
+        (ExponentialBackOff, "initial"),
+        (ExponentialBackOff, "maximum"),
+    ],
+)
+def test_a_wait_that_nobody_can_make_is_refused(made: Any, name: str, wrong: float) -> None:
+    with pytest.raises(ValueError, match=rf"^{name} must be 0 to 1e\+12, got {re.escape(str(wrong))}$"):
+        made(**{name: wrong})
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong", "said"),
+    [
+        ("multiplier", 0.9, "1 to 1e+12"),
+        ("multiplier", nan, "1 to 1e+12"),
+        ("multiplier", inf, "1 to 1e+12"),
+        ("max_elapsed", nan, "0 or more"),
+        ("max_elapsed", -1, "0 or more"),
+        ("jitter", nan, "0 to 1"),
+        ("jitter", -0.1, "0 to 1"),
+        ("jitter", 1.1, "0 to 1"),
+    ],
+)
+def test_a_rule_that_makes_no_sense_is_refused(name: str, wrong: float, said: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(f"{name} must be {said}, got {wrong}")):
+        ExponentialBackOff(**{name: wrong})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("wrong", [-1, 1.5, inf, nan, True, "3"])
+@pytest.mark.parametrize("made", [ExponentialBackOff, lambda **more: FixedBackOff(1, **more)])
+def test_attempts_are_counted_from_zero_and_none_is_no_limit(made: Any, wrong: Any) -> None:
+    with pytest.raises(ValueError, match=r"^max_attempts must be a whole number, 0 or more, or None for no limit"):
+        made(max_attempts=wrong)
+
+
+def test_a_multiplier_of_any_size_ends_at_the_maximum() -> None:
+    assert list(ExponentialBackOff(initial=1, multiplier=1e12, maximum=1e12, max_attempts=3).waits()) == [1, 1e12, 1e12]
+
+
+@pytest.mark.parametrize(("drawn", "milliseconds"), [(0.0, [1000, 1500]), (0.5, [900, 1350]), (1.0, [800, 1200])])
+def test_jitter_takes_a_random_part_off_each_wait(drawn: float, milliseconds: list[int]) -> None:
+    back_off = ExponentialBackOff(initial=1, jitter=0.2, max_attempts=2, draw=lambda: drawn)
+    assert [round(wait * 1000, 6) for wait in back_off.waits()] == milliseconds
+
+
+def drawn_from(numbers: Iterator[float]) -> ExponentialBackOff:
+    return ExponentialBackOff(initial=1, maximum=8, jitter=1.0, draw=lambda: next(numbers))
+
+
+@given(st.lists(st.floats(0, 1, exclude_max=True), min_size=20, max_size=20))
+def test_no_jitter_passes_the_limit_of_a_wait(numbers: list[float]) -> None:
+    assert all(0 < wait <= 8 for wait in islice(drawn_from(iter(numbers)).waits(), 20))
+
+
+def test_waits_at_the_maximum_are_spread_like_all_others() -> None:
+    drawn = [number / 50 for number in range(50)]
+    waits = ExponentialBackOff(initial=8, maximum=8, jitter=0.5, max_attempts=50, draw=iter(drawn).__next__).waits()
+    assert list(waits) == pytest.approx([8 - 4 * number for number in drawn])
+
+
+def test_the_time_allowed_is_compared_with_the_waits_really_made() -> None:
+    back_off = ExponentialBackOff(initial=2, multiplier=1, max_elapsed=3, jitter=1, draw=lambda: 0.75)
+    assert list(back_off.waits()) == [0.5] * 6
+
+
+def test_jitter_is_drawn_again_for_each_wait() -> None:
+    waits = list(ExponentialBackOff(initial=1, multiplier=1, jitter=0.5, max_attempts=50).waits())
+    assert len(set(waits)) > 1
+    assert all(0.5 <= wait <= 1 for wait in waits)
+
+
+@given(
+    st.floats(0, 1000),
+    st.floats(1, 10),
+    st.floats(0, 1000),
+    st.floats(0, 10_000),
+    st.integers(0, 50),
+)
+def test_waits_grow_to_the_limit_and_end_within_one_wait_of_the_time_allowed(
+    initial: float, multiplier: float, maximum: float, max_elapsed: float, max_attempts: int
+) -> None:
+    waits = list(ExponentialBackOff(initial, multiplier, maximum, max_elapsed, max_attempts).waits())
+    assert len(waits) <= max_attempts
+    assert waits == sorted(waits)
+    assert all(wait <= maximum + 0.001 for wait in waits)
+    assert sum(waits[:-1]) < max_elapsed or len(waits) <= 1
