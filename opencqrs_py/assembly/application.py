@@ -35,10 +35,12 @@ from opencqrs_py.engines.runs import Engine
 from opencqrs_py.errors import AssemblyError, ExplainedError
 from opencqrs_py.model.naming import canonical
 from opencqrs_py.model.progress import PartitionStatus, ProcessorState, Skip
-from opencqrs_py.processing.supervision import NO_OBSERVER, Observer
+from opencqrs_py.processing.supervision import NO_OBSERVER, Observer, SupervisedPartition
 
 if TYPE_CHECKING:
     from opencqrs_py.assembly.container import ApplicationContainer, GroupContainer
+    from opencqrs_py.assembly.discovery import Discovered
+    from opencqrs_py.assembly.injection import ContainerInjector
     from opencqrs_py.engines.spark.session import Sessions
 
 _log = logging.getLogger("opencqrs.settings")
@@ -82,6 +84,9 @@ class Application:
         self._starting = Lock()  # held while a thread is in start()
         self._engines: list[Engine] = []
         self._positions: list[int] = []
+        self._found: Discovered | None = None  # what the parts of groups are made of
+        self._open: ContainerInjector | None = None  # whose resources are open for this application
+        self._in_hand: list[SupervisedPartition] = []  # partitions that a stop has not waited for
 
     @classmethod
     def from_project(
@@ -116,6 +121,7 @@ class Application:
     def _group_containers(self) -> Mapping[str, GroupContainer]:
         from opencqrs_py.assembly.container import group_containers  # noqa: PLC0415 loads SQLAlchemy
 
+        self._found = self._found or self.blueprint.discover()
         return group_containers(self.container, self.groups)
 
     @cached_property
@@ -182,12 +188,21 @@ class Application:
             self._starting.release()
 
     def _start(self, groups: Sequence[str], observer: Observer, *, verbose: bool) -> None:
-        from opencqrs_py.assembly.running import engines_for, group_run  # noqa: PLC0415 loads SQLAlchemy
-
         if self._engines:
             raise AssemblyError("OCQ-511", "the application is running already", fix="stop() it first")
         _log.info("%s", self._used())
         chosen = self._chosen(groups)
+        try:
+            self._open_resources()
+            self._start_groups(chosen, observer, verbose=verbose)
+        except BaseException:
+            self.stop(patience=0)
+            self._close_resources()
+            raise
+
+    def _start_groups(self, chosen: Sequence[EffectiveGroup], observer: Observer, *, verbose: bool) -> None:
+        from opencqrs_py.assembly.running import engines_for, group_run  # noqa: PLC0415 loads SQLAlchemy
+
         self._check(chosen)
         runs = [
             (
@@ -199,20 +214,46 @@ class Application:
         owner = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
         engines = engines_for(runs, owner, observer, lambda: self._sessions(verbose=verbose))
         self._engines = [engine for engine, _ in engines]
-        try:
-            for engine, its_runs in engines:
-                for run in its_runs:
-                    engine.assign(run.group, run.partitions)
-                engine.start()
-        except BaseException:
-            self.stop(patience=0)
-            raise
+        for engine, its_runs in engines:
+            for run in its_runs:
+                engine.assign(run.group, run.partitions)
+            engine.start()
+
+    def _open_resources(self) -> None:
+        """Open the resources of the project's containers; if they were closed before, have all parts made again."""
+        from opencqrs_py.assembly.container import renew  # noqa: PLC0415 loads SQLAlchemy
+
+        found = self.blueprint.discover()
+        if self._found is not None and self._found is not found:
+            renew(self.container, self._group_containers.values())
+        self._found = found
+        if found.injector.has_resources and self._open is None:
+            self._open = found.injector
+            self._open.open_resources()
+
+    def _close_resources(self) -> None:
+        """Close the resources of the project's containers, unless a handler may still use them."""
+        if self._open is None:
+            return
+        if self._in_hand:
+            shown = ", ".join(f"{each.group} {each.partition}" for each in self._in_hand)
+            _log.warning("resources stay open: events are still in hand (%s); another stop() closes them", shown)
+            return
+        injector, self._open = self._open, None
+        if injector.close_resources():
+            self.blueprint.forget()
 
     def stop(self, patience: float = STOP_PATIENCE) -> None:
         """Finish the events in hand, for at most ``patience`` seconds per engine, and release everything."""
         for engine in self._engines:
             engine.stop(patience)
+        partitions = [*self._in_hand, *(each for engine in self._engines for each in engine.partitions())]
+        ended = (ProcessorState.STOPPED, ProcessorState.FAILED)
+        self._in_hand = [each for each in partitions if each.state not in ended]
+        is_beginning = self._starting.locked() and not self._engines  # a start in another thread needs its resources
         self._engines = []
+        if not is_beginning:
+            self._close_resources()
 
     def run(
         self,

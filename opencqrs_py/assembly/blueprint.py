@@ -7,7 +7,6 @@ import inspect
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -77,10 +76,18 @@ class Blueprint:
 
     def discover(self) -> Discovered:
         """Import the modules and find the handlers; once per process."""
-        return _discovered(self.modules)
+        if self.modules not in _discoveries:
+            _discoveries[self.modules] = _discovered(self.modules)
+        return _discoveries[self.modules]
+
+    def forget(self) -> None:
+        """Have the next ``discover`` make the project's containers and handler classes again."""
+        _discoveries.pop(self.modules, None)
 
 
-@cache
+_discoveries: dict[UserModules, Discovered] = {}
+
+
 def _discovered(modules: UserModules) -> Discovered:
     roots = [path for root in modules.roots if (path := Path(root)).is_dir()]
     expected = dict(zip(modules.names, modules.places, strict=False))

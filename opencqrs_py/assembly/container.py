@@ -210,6 +210,21 @@ def group_container(container: ApplicationContainer, settings: EffectiveGroup) -
     )
 
 
+def renew(container: ApplicationContainer, groups: Iterable[GroupContainer]) -> None:
+    """Forget what was made of the project's containers, so that it is made again; keep databases that a URL names.
+
+    Progress in memory is kept, too: without it all events would be handled again.
+    """
+    if container.database_choice().ref:
+        container.database.reset()
+        container.transactions.reset()
+    for group in groups:
+        for name, provider in group.providers.items():
+            in_memory = name == "tracker" and isinstance(provider(), InMemoryProgressTracker)
+            if isinstance(provider, providers.ThreadSafeSingleton) and not in_memory:
+                provider.reset()
+
+
 @dataclass(frozen=True, slots=True)
 class GroupRecipe:
     """Builds one group's parts in any process, by the same container as the driver's.

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import inspect
+import logging
 import re
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, get_args, get_origin, get_type_hints, is_typeddict
 
-from dependency_injector import providers
+from dependency_injector import providers, resources
 from dependency_injector.containers import Container
 from typing_extensions import is_protocol
 
@@ -17,6 +18,7 @@ from opencqrs_py.errors import AssemblyError, ProjectCodeError
 from opencqrs_py.model.naming import listed, nearest
 from opencqrs_py.processing.exceptions import one_line, raise_interrupt
 
+_log = logging.getLogger(__name__)
 _OF_GENERATORS = (Generator, Iterable, Iterator)
 _GENERATOR_TEXT = re.compile(r"(?:\w+\.)*(?:Generator|Iterable|Iterator)\[([\w.]+).*\]", re.DOTALL)
 
@@ -77,17 +79,57 @@ class ContainerInjector:
 
     def __init__(self, containers: Sequence[Container] = (), provided: Mapping[type, object] | None = None) -> None:
         classes = [_class_of(container) for container in containers]
-        self._registered = tuple(
-            _Registered(name, cls.__name__, provider)
+        used = [
+            (container, cls)
             for container, cls in zip(containers, classes, strict=True)
             if not any(other is not cls and issubclass(other, cls) for other in classes)
+        ]
+        self._registered = tuple(
+            _Registered(name, cls.__name__, provider)
+            for container, cls in used
             for name, provider in container.providers.items()
         )
+        self._with_resources = [c for c, _ in used if any(True for _ in c.traverse([providers.Resource]))]
+        self._users = 0  # applications of this process that have opened the resources and not closed them
         self._provided = {
             wanted: _Registered(wanted.__name__, "provided", providers.Object(stand_in))
             for wanted, stand_in in (provided or {}).items()
         }
         self._found: dict[type, tuple[_Registered, ...]] = {}
+
+    @property
+    def has_resources(self) -> bool:
+        """Whether a container holds a ``providers.Resource``."""
+        return bool(self._with_resources)
+
+    def open_resources(self) -> None:
+        """Open every ``providers.Resource`` that needs no event loop.
+
+        Applications that share the containers share them, too.
+
+        Raises:
+            ProjectCodeError: OCQ-217, naming the resource that cannot be opened.
+        """
+        self._users += 1
+        for each in self._registered:
+            if isinstance(each.provider, providers.Resource) and not _is_async(each.provider):
+                each.make(f"container {each.container}")
+
+    def close_resources(self) -> bool:
+        """Close every resource that is open, dependents first; return whether no other application uses them.
+
+        An error of one is logged and keeps no other from being closed.
+        """
+        self._users -= 1
+        open_ones = (r for c in self._with_resources for r in c.traverse([providers.Resource]) if r.initialized)
+        for resource in _dependents_first(open_ones) if self._users == 0 else ():
+            try:
+                resource.shutdown()
+            except BaseException as error:
+                raise_interrupt(error)
+                name = next((each.full_name for each in self._registered if each.provider is resource), str(resource))
+                _log.error("resource %s could not be closed: %s", name, one_line(error))
+        return self._users == 0
 
     def provides(self, wanted: object) -> bool:
         """Say whether a provider makes something of the type.
@@ -220,6 +262,23 @@ def _class_of(container: Container) -> type:
     """Return the class as the user wrote it; its instances are of another one."""
     written: Any = container.declarative_parent
     return written if isinstance(written, type) else type(container)
+
+
+def _dependents_first(resources: Iterable[providers.Resource[Any]]) -> Iterator[providers.Resource[Any]]:
+    left = list(resources)
+    needs = {id(each): list(each.traverse([providers.Resource])) for each in left}
+    while left:
+        needed = [need for each in left for need in needs[id(each)] if need is not each]
+        free = next((each for each in left if not any(each is need for need in needed)), left[0])
+        left.remove(free)
+        yield free
+
+
+def _is_async(provider: providers.Resource[Any]) -> bool:
+    source: Any = provider.provides
+    if isinstance(source, type):
+        return issubclass(source, resources.AsyncResource)
+    return inspect.iscoroutinefunction(source) or inspect.isasyncgenfunction(source)
 
 
 def _made_by(provider: providers.Provider[Any]) -> type | str | None:

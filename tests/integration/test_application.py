@@ -97,6 +97,9 @@ def test_a_second_thread_cannot_start_what_is_being_started(handlers, tmp_path, 
 
         def stop(self, patience: float) -> None: ...
 
+        def partitions(self) -> tuple[()]:
+            return ()
+
     monkeypatch.setattr(running, "engines_for", lambda *_: [(Engine(), [])])
     with ThreadPoolExecutor() as threads:
         first = threads.submit(application.start)

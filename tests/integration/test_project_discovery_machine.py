@@ -472,7 +472,7 @@ class ProjectMachine(RuleBasedStateMachine):
         for name in [name for name in sys.modules if name.startswith("machine_") and name != WITNESS]:
             del sys.modules[name]
         sys.path[:] = self.path
-        blueprint._discovered.cache_clear()
+        blueprint._discoveries.clear()
 
 
 def test_every_decorated_handler_runs_or_a_message_says_why_not(monkeypatch: pytest.MonkeyPatch) -> None:

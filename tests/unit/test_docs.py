@@ -158,7 +158,7 @@ def test_the_handlers_of_the_how_to_are_a_project(tmp_path: Path) -> None:
     sizes = {d["group"]: d["choice"] for d in json.loads(decided) if d["subject"] == "processing.batch-size"}
     in_chunks = dict.fromkeys(("catalog", "lending", "fast"), "1000")
     assert sizes == in_chunks | dict.fromkeys(
-        ("audit", "figures", "reminders", "notices", "desk", "north-desk", "south-desk"), "1"
+        ("audit", "figures", "reminders", "journal", "notices", "desk", "north-desk", "south-desk"), "1"
     )
 
 
@@ -176,6 +176,7 @@ def test_the_handlers_of_the_how_to_handle_events(tmp_path: Path) -> None:
     out = opencqrs(tmp_path, "run", "--until-caught-up")
     assert "begin 1" in out
     assert "end 14" in out
+    assert "1 lent to Ada" in (tmp_path / "journal.txt").read_text("utf-8")
     with closing(sqlite3.connect(tmp_path / "opencqrs.db")) as database:
         rows = database.execute("SELECT position, isbn, reader FROM lending LIMIT 2").fetchall()
         assert rows == [(1, "1", "Ada"), (2, "2", "Bob")]
