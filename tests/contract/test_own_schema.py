@@ -66,12 +66,14 @@ def database(in_schema: Callable[..., Database]) -> Database:
     return in_schema()
 
 
+@pytest.mark.release(kind="mariadb")  # whose statements differ by the name before a table only
 class TestSqlEventStoreInASchema(EventStoreContract):
     @pytest.fixture
     def source(self, database: Database) -> SqlEventStore:
         return SqlEventStore(database)
 
 
+@pytest.mark.release(kind="mariadb")  # whose statements differ by the name before a table only
 class TestSqlProgressTrackerInASchema(ProgressTrackerContract):
     @pytest.fixture
     def read_model(self, written: ReadModel) -> ReadModel:

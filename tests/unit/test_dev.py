@@ -490,3 +490,24 @@ class TestLocks:
         head = (ROOT / "requirements" / f"{kind}.lock").read_text(encoding="utf-8")
 
         assert head.startswith(dev.LOCK_HEADER.format(command="demo" if kind == "run" else "test"))
+
+
+class TestRelease:
+    @pytest.mark.parametrize(
+        ("mark", "left_out"),
+        [
+            (pytest.mark.release, True),
+            (pytest.mark.release(engine="spark"), True),
+            (pytest.mark.release(engine="thread"), False),
+            (pytest.mark.release(engine="spark", kind=("sqlite", "mariadb")), True),
+            (pytest.mark.release(engine="spark", kind=("sqlite", "postgresql")), False),
+            (pytest.mark.release(unknown="spark"), False),
+        ],
+    )
+    def test_the_mark_leaves_out_the_parameters_that_it_names(
+        self, mark: pytest.MarkDecorator, pytestconfig: pytest.Config, *, left_out: bool
+    ) -> None:
+        conftest: Any = pytestconfig.pluginmanager.get_plugin(str(ROOT / "tests" / "conftest.py"))
+        item = SimpleNamespace(callspec=SimpleNamespace(params={"engine": "spark", "kind": "mariadb"}))
+
+        assert conftest._concerns(mark.mark, item) is left_out
