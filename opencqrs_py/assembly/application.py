@@ -204,13 +204,8 @@ class Application:
         from opencqrs_py.assembly.running import engines_for, group_run  # noqa: PLC0415 loads SQLAlchemy
 
         self._check(chosen)
-        runs = [
-            (
-                settings,
-                group_run(self.blueprint, settings, self._group_containers[settings.name], self.container),
-            )
-            for settings in chosen
-        ]
+        parts = self._group_containers
+        runs = [(each, group_run(self.blueprint, each, parts[each.name], self.container)) for each in chosen]
         owner = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
         engines = engines_for(runs, owner, observer, lambda: self._sessions(verbose=verbose))
         self._engines = [engine for engine, _ in engines]
@@ -309,7 +304,7 @@ class Application:
         ]
 
     def skipped(self) -> list[Skip]:
-        """Return the events that were given up, by group and position, also those of earlier runs.
+        """Return the events whose attempts were exhausted, by group and position, also those of earlier runs.
 
         Progress that is kept in memory has those of this process only; on Spark not even those, since its workers
         record them.
@@ -388,20 +383,10 @@ class Application:
         return RunResult(tuple(p.status() for p in partitions), handled, sum(p.skipped for p in partitions))
 
     def _sessions(self, *, verbose: bool) -> Sessions:
-        from opencqrs_py.engines.spark.session import Sessions, SessionSettings  # noqa: PLC0415 loads PySpark
+        from opencqrs_py.assembly.running import spark_sessions  # noqa: PLC0415 loads PySpark
 
-        spark = self.configuration.settings.spark
-        settings = SessionSettings(
-            master=spark.master,
-            conf=spark.conf,
-            name=self.project.name,
-            sources=self.blueprint.modules.shipped(),
-            verbose=verbose,
-            allow_unauthenticated=spark.allow_unauthenticated,
-        )
-        sessions = Sessions(settings)
-        sessions.require_master()
-        return sessions
+        spark, modules = self.configuration.settings.spark, self.blueprint.modules
+        return spark_sessions(spark, modules, self.project.name, verbose=verbose)
 
 
 def _named(groups: Sequence[EffectiveGroup], names: Sequence[str]) -> list[EffectiveGroup]:

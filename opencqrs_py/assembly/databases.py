@@ -24,7 +24,7 @@ class Said:
         value: A URL with its path made absolute, or the name of a provider. Not shown: it may hold a password.
         shown: The same as it may be printed.
         origin: Where the setting stands.
-        is_default: Whether nobody chose it.
+        is_default: Whether no source sets it.
     """
 
     value: str = field(repr=False)
@@ -69,7 +69,7 @@ class DatabaseChoice:
     """The database that was chosen.
 
     Attributes:
-        decision: What is told of it.
+        decision: What ``conditions`` shows of it.
         url: Its URL, absolute; empty when a provider makes its engine, or when there is none.
         ref: The provider that makes its engine; empty when there is none.
     """

@@ -33,7 +33,7 @@ class _Registered:
 
     @property
     def full_name(self) -> str:
-        """The name behind that of the container, for names that several containers have."""
+        """The name with that of the container before it, for names that several containers have."""
         return f"{self.container}.{self.name}"
 
     def make(self, place: str = "") -> Any:
@@ -61,7 +61,7 @@ class _Registered:
         return _made_by(self.provider)
 
     def makes(self, wanted: type) -> bool:
-        """Say whether it makes a ``wanted``; of a protocol, whether it makes something that has its methods."""
+        """Return whether it makes a ``wanted``; of a protocol, whether it makes something that has its methods."""
         match self.made:
             case type() as made:
                 return not missing_methods(made, wanted) if is_protocol(wanted) else issubclass(made, wanted)
@@ -132,7 +132,7 @@ class ContainerInjector:
         return self._users == 0
 
     def provides(self, wanted: object) -> bool:
-        """Say whether a provider makes something of the type.
+        """Return whether a provider makes something of the type.
 
         Raises:
             AssemblyError: OCQ-503, if several providers make it: found here, at the start, not with the first event.
@@ -314,7 +314,7 @@ def missing_methods(part: object, protocol: type) -> list[str]:
 
 def _wrong_part(name: str, setting: str, made: str, lack: str) -> AssemblyError:
     what = f"provider '{name}' makes {made}, {lack}"
-    return AssemblyError("OCQ-502", what, setting, "name another provider, or mend this one")
+    return AssemblyError("OCQ-502", what, setting, "name another provider, or fix this one")
 
 
 def _shown_type(wanted: object) -> str:

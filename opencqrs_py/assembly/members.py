@@ -37,7 +37,7 @@ class Member:
     Attributes:
         value: The function or class.
         module: Name of the module whose import has decorated it.
-        reference: ``module:name``; from the second of that name on with its number behind it, such as ``#2``.
+        reference: ``module:name``; from the second of that name on followed by its number, such as ``#2``.
     """
 
     value: Any
@@ -211,7 +211,7 @@ def _unregistered(visible: Sequence[Any], entries: Sequence[Any]) -> Iterator[An
 
 
 def _in_written_order(resolved: Iterable[Any], visible: Sequence[Any], more: Iterable[Any]) -> list[Any]:
-    """Return what was registered, each once, and ``more`` behind what stands before it in the module."""
+    """Return what was registered, each once, and ``more`` after what stands before it in the module."""
     result = list({id(value): value for value in resolved}.values())
     added = {id(value) for value in more} - {id(value) for value in result}
     at = 0

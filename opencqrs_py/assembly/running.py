@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from opencqrs_py.assembly.blueprint import Blueprint
+from opencqrs_py.assembly.blueprint import Blueprint, UserModules
 from opencqrs_py.assembly.container import ApplicationContainer, GroupContainer, GroupRecipe
 from opencqrs_py.config import EffectiveGroup
 from opencqrs_py.config import Engine as EngineName
@@ -23,6 +23,7 @@ from opencqrs_py.processing.supervision import Observer
 from opencqrs_py.processing.work import Work
 
 if TYPE_CHECKING:
+    from opencqrs_py.config.settings import SparkSettings
     from opencqrs_py.engines.spark.session import Sessions
 
 
@@ -68,6 +69,30 @@ def engines_for(
 
         engines.append((SparkEngine(on_spark, owner, sessions(), observer), on_spark))
     return engines
+
+
+def spark_sessions(spark: SparkSettings, modules: UserModules, name: str, *, verbose: bool) -> Sessions:
+    """Return what opens sessions of Spark, after a check of the master that settings name.
+
+    Args:
+        spark: The settings of Spark.
+        modules: The user's modules, which travel to the executors.
+        name: How Spark shows the application.
+        verbose: Whether Spark's own log is shown.
+    """
+    from opencqrs_py.engines.spark.session import Sessions, SessionSettings  # noqa: PLC0415 loads PySpark
+
+    settings = SessionSettings(
+        master=spark.master,
+        conf=spark.conf,
+        name=name,
+        sources=modules.shipped(),
+        verbose=verbose,
+        allow_unauthenticated=spark.allow_unauthenticated,
+    )
+    sessions = Sessions(settings)
+    sessions.require_master()
+    return sessions
 
 
 def initial_position(setting: str, source: EventSource) -> int:

@@ -26,7 +26,7 @@ class GroupStatus:
 
     @property
     def lag(self) -> int:
-        """Positions between the head and the partition that is furthest behind, at least 0."""
+        """Positions between the head and the slowest partition, at least 0."""
         return max(0, self.head - min((p.position for p in self.partitions), default=0))
 
 
@@ -37,7 +37,7 @@ class RunResult:
     Attributes:
         partitions: Where each partition stands.
         handled: Events handled by each partition in this run.
-        skipped: Events that were given up in this run.
+        skipped: Events whose attempts were exhausted in this run.
     """
 
     partitions: tuple[PartitionStatus, ...]
