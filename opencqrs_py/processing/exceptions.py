@@ -11,7 +11,7 @@ import re
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from threading import current_thread, main_thread
+from threading import current_thread, local, main_thread
 from typing import Any, NamedTuple
 
 from opencqrs_py.errors import EventStoreError, ExplainedError, OpenCqrsError
@@ -32,6 +32,25 @@ def leaves(error: BaseException) -> Iterator[BaseException]:
             yield one
 
 
+class _Interrupts(local):
+    """Whether a ``KeyboardInterrupt`` on this thread is an error like any other."""
+
+    are_errors = False
+
+
+_interrupts = _Interrupts()
+
+
+@contextlib.contextmanager
+def interrupts_are_errors() -> Iterator[None]:
+    """Take each ``KeyboardInterrupt`` in this block for an error of the project's code, also on the main thread."""
+    before, _interrupts.are_errors = _interrupts.are_errors, True
+    try:
+        yield
+    finally:
+        _interrupts.are_errors = before
+
+
 def raise_interrupt(error: BaseException) -> None:
     """Raise ``error`` again if it is a real interrupt, alone or in a group; else return.
 
@@ -39,13 +58,15 @@ def raise_interrupt(error: BaseException) -> None:
     from the project's code, and is an error like any other. So is every other ``BaseException``: a panic of a Rust
     extension, ``SystemExit``, ``CancelledError``, ``GeneratorExit``.
 
+    Nobody presses Ctrl-C in a worker of Spark: see ``interrupts_are_errors``.
+
     Raises:
         KeyboardInterrupt: If there is one, on the main thread.
 
     Source:
         Decision K6.
     """
-    if current_thread() is not main_thread():
+    if current_thread() is not main_thread() or _interrupts.are_errors:
         return
     for one in leaves(error):
         if issubclass(type(one), KeyboardInterrupt):

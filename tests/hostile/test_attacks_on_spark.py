@@ -53,6 +53,8 @@ class Batches:
         self._open()
         targets = self._arena.targets(batch)
         ordeals = undergone(targets, lambda those: run_application(those, ENGINE))
+        if batch[0].attack.process_wide:  # what it has changed in the workers must not meet the next one
+            self._run_in_session = BATCHES_OF_A_SESSION
         if len(batch) > 1 and any(ordeal.broke_off for ordeal in ordeals.values()):
             for one in batch:  # one of them ended the application: which one is seen when each is alone
                 self._run([one])

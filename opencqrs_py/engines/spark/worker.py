@@ -18,7 +18,7 @@ from opencqrs_py.engines.runs import Recipe
 from opencqrs_py.engines.spark.kept_recipes import KeptRecipe
 from opencqrs_py.engines.spark.orders import Order, Report, read_order, write_report
 from opencqrs_py.model.outcome import Origin, Outcome
-from opencqrs_py.processing.exceptions import own_frames, raise_interrupt, trouble_of
+from opencqrs_py.processing.exceptions import interrupts_are_errors, own_frames, trouble_of
 from opencqrs_py.processing.group import GroupProcessing
 
 __all__ = ["OrderHandler", "carry_out", "python_of_workers"]
@@ -37,14 +37,17 @@ class OrderHandler:
     recipe: Recipe | KeptRecipe
 
     def __call__(self, line: str) -> str:
-        """Carry out an order. Called by Spark once per task."""
-        return write_report(self._carried_out(read_order(line)))
+        """Carry out an order. Called by Spark once per task.
+
+        Signals do not reach workers: an interrupt that is raised here is the project's, and the event's error.
+        """
+        with interrupts_are_errors():
+            return write_report(self._carried_out(read_order(line)))
 
     def _carried_out(self, order: Order) -> Report:
         try:
             processing = self._processing()
         except BaseException as error:  # the user's modules, or a database, on this machine
-            raise_interrupt(error)
             trouble = trouble_of(error, Origin.FRAMEWORK, permanent=True, traceback=own_frames(error))
             return Report(tuple(Outcome(cursor, trouble=trouble) for cursor in order.cursors))
         return carry_out(processing, order)

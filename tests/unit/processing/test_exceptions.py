@@ -27,6 +27,7 @@ from opencqrs_py.processing.dispatch import ChunkFailedError
 from opencqrs_py.processing.exceptions import (
     advice_of,
     error_text,
+    interrupts_are_errors,
     label_text,
     one_line,
     own_frames,
@@ -322,6 +323,13 @@ def test_an_interrupt_passes_on_the_main_thread_only(error: BaseException) -> No
         raise_interrupt(error)
     with ThreadPoolExecutor(1) as pool:
         pool.submit(raise_interrupt, error).result()  # signals go to the main thread: somebody has raised this one
+
+
+def test_where_no_interrupt_can_come_from_outside_it_is_an_error_like_any_other() -> None:
+    with interrupts_are_errors():
+        raise_interrupt(KeyboardInterrupt())
+    with pytest.raises(KeyboardInterrupt):
+        raise_interrupt(KeyboardInterrupt())
 
 
 @pytest.mark.parametrize("make", ERRORS.values(), ids=ERRORS.keys())
