@@ -1,8 +1,8 @@
 """Every exception that the package raises on purpose.
 
 Two families. *Signals* are raised by or for handlers and carry only a message: they decide whether an
-event is tried again. *Explained errors* are written for the person who has to mend something: each has a code
-(a heading in ``docs/reference/errors.md``), says what is wrong, where, and how to mend it.
+event is tried again. *Explained errors* are written for the person who has to fix something: each has a code
+(a heading in ``docs/reference/errors.md``), says what is wrong, where, and how to fix it.
 
 All of them survive pickling, since they cross from Spark's workers to the driver.
 """
@@ -45,7 +45,7 @@ class TransientError(OpenCqrsError):
 
 
 class NonTransientError(OpenCqrsError):
-    """Something that no second attempt can mend: the partition stops and reports ``failed``."""
+    """Something that no second attempt can fix: the partition stops and reports ``failed``."""
 
 
 class TransactionEndedError(NonTransientError):
@@ -59,7 +59,7 @@ class FencedError(OpenCqrsError):
 
 
 class ExplainedError(OpenCqrsError):
-    """A mistake that a person can mend.
+    """A mistake that a person can fix.
 
     Args:
         code: Stable identifier, ``OCQ-`` and three digits; the first digit names the room that raised it
@@ -90,7 +90,7 @@ class ConfigurationError(ExplainedError):
 
 
 class SeveralErrors(ExplainedError):  # noqa: N818 several of them
-    """Errors that are told together, in the order in which they were found; code and places are those of the first.
+    """Errors that are reported together, in the order in which they were found; code and places are those of the first.
 
     Args:
         errors: At least one error.

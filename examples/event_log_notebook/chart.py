@@ -12,7 +12,7 @@ _WIDTH = 50
 
 
 def can_draw() -> bool:
-    """Say whether matplotlib is installed."""
+    """Return whether matplotlib is installed."""
     return find_spec("matplotlib") is not None
 
 

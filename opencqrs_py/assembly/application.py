@@ -112,7 +112,7 @@ class Application:
 
     @cached_property
     def container(self) -> ApplicationContainer:
-        """The assembly container, as yet without groups: the event store can be used before any handler is right."""
+        """The assembly container, still without groups: the event store can be used before any handler is right."""
         from opencqrs_py.assembly.container import assemble  # noqa: PLC0415 loads SQLAlchemy
 
         return assemble(self.blueprint)

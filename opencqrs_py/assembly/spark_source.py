@@ -16,7 +16,7 @@ from opencqrs_py.processing.ports import EventSource
 
 _VARIABLE = re.compile(r"\$\{(\w+)\}")
 _TOKEN = "OPENCQRS__EVENT_STORE__API_TOKEN"  # noqa: S105 the variable of the setting event-store.api-token
-_RANGES_PER_TASK_SLOT = 4  # so that slots go on working when some ranges hold more than others
+_RANGES_PER_TASK_SLOT = 4  # so that slots keep working when some ranges hold more than others
 
 
 class EventStoreSource(EventLogSource):

@@ -1,4 +1,4 @@
-"""``opencqrs doctor``: what is wrong with this machine or project, and the command that mends it."""
+"""``opencqrs doctor``: what is wrong with this machine or project, and the command that fixes it."""
 
 from __future__ import annotations
 

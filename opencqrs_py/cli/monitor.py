@@ -45,7 +45,7 @@ class Look:
         partition: Its partition.
         position: Stored progress.
         head: Newest event.
-        rate: Positions per second of late.
+        rate: Positions per second, lately.
         held_up: What the partition waits for, in words; empty while it runs.
     """
 

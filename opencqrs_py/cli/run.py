@@ -36,8 +36,8 @@ def run_command(
 ) -> int:
     """Run the processors of a project.
 
-    Handlers are found in the project's modules, settings in its application.yaml. Without --until-caught-up it goes on
-    until Ctrl-C, which stops cleanly.
+    Handlers are found in the project's modules, settings in its application.yaml. Without --until-caught-up it
+    continues until Ctrl-C, which stops cleanly.
     """
     application = options.application()
     monitor = monitor_for(application, terminal=stderr().is_terminal and not as_json)
@@ -68,12 +68,12 @@ def run_command(
 def _interrupted(application: Application, groups: tuple[str, ...], *, as_json: bool) -> int:
     """Say where each partition continues, or why that cannot be shown."""
     statuses: list[GroupStatus] = []
-    said = "stopped; each partition goes on from here:"
+    said = "stopped; each partition continues from here:"
     try:
         statuses = application.status(groups)
     except Exception as error:
         reason = f"[{error.code}] {error.what}, {error.where}" if isinstance(error, ExplainedError) else one_line(error)
-        said = f"stopped; where each partition goes on cannot be shown: {reason}"
+        said = f"stopped; where each partition continues cannot be shown: {reason}"
     if as_json:
         print_json(_as_json(statuses, interrupted=True))
     if not statuses or not as_json:

@@ -130,5 +130,5 @@ class Findings:
 
 def alike_groups(one: str, other: str, where: str) -> tuple[str, str, str]:
     """Return message, place and fix for a group whose name handlers spell in two ways."""
-    what = f"the groups {one} and {other} cannot be told apart in settings"
+    what = f"the groups {one} and {other} cannot be distinguished in settings"
     return what, where, "write the same name in both places, or rename one: case, - and _ make no difference"

@@ -132,7 +132,7 @@ class EventHandlingProcessor:
         Raises:
             OpenCqrsError: If it runs already.
             EventStoreError: OCQ-310, if the group's progress belongs to another number of partitions; OCQ-304, if a
-                database is away at the start. Later outages are waited for.
+                database is unavailable at the start. Later outages are waited for.
         """
         self._take_the_wheel()
         self._run()
@@ -159,10 +159,10 @@ class EventHandlingProcessor:
     def stop(self, patience: float = 10.0) -> None:
         """Let the chunk in hand be finished and let go of the partition. Idempotent.
 
-        A handler or observer may call it; then it does not wait, and the loop ends behind the chunk in hand.
+        A handler or observer may call it; then it does not wait, and the loop ends after the chunk in hand.
 
         Args:
-            patience: Seconds to wait at most; the loop ends behind the chunk in hand all the same.
+            patience: Seconds to wait at most; the loop ends after the chunk in hand all the same.
         """
         self._stopping.set()
         if self._thread_driving == get_ident():

@@ -20,7 +20,7 @@ class HeadWatcher:
 
     Of those who wait, the first one watches and wakes the others: so a new event reaches a waiting thread without a
     detour over another one, and nobody looks at the store while all are busy. With ``changed``, a thread of its own
-    watches all the time. When the store is away, it goes on with a new watch as soon as there can be one.
+    watches all the time. During an outage of the store it opens a new watch as soon as it can.
 
     Args:
         source: The event store.

@@ -80,7 +80,7 @@ def check(preconditions: Iterable[Precondition], newest: Callable[[str], str | N
         if fault:
             has = "it has no event" if found is None else f"the id of its newest event is '{found}'"
             what = f"the subject '{precondition.subject}' {fault}: {has}"
-            fix = "read the subject's events, decide anew and append again"
+            fix = "read the subject's events, decide again and append again"
             raise PreconditionFailedError("OCQ-320", what, where, fix)
 
 

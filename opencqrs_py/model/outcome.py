@@ -64,7 +64,7 @@ class Outcome:
     """What a step did.
 
     Attributes:
-        cursor: Where to go on.
+        cursor: Where to continue.
         handled: Events that were handed to at least one handler and are done.
         skips: Events that were given up, as they were recorded.
         idle: Nothing was left to read.

@@ -39,7 +39,7 @@ class Partition:
         return f"{self.residue}/{self.modulus}"
 
     def owns(self, sequence_id: str) -> bool:
-        """Say whether events of this sequence are handled here."""
+        """Return whether events of this sequence are handled here."""
         return residue_of(sequence_id, self.modulus) == self.residue
 
     def split(self) -> tuple[Partition, Partition]:

@@ -14,7 +14,7 @@ class ProcessorState(StrEnum):
     STARTING = "starting"
     RUNNING = "running"
     BACKING_OFF = "backing-off"  # an event failed and is tried again at a known time
-    WAITING = "waiting"  # the store or the database is away; no event's attempt is used
+    WAITING = "waiting"  # the store or the database is unavailable; no event's attempt is used
     FAILED = "failed"  # stopped by an error; retried after a growing pause
     STOPPED = "stopped"
 

@@ -78,7 +78,7 @@ class EventSource(Protocol):
             after: Position before the first one.
             limit: Most events, at least 1.
             selection: Which events.
-            upto: The last position of interest, one that ``head()`` or a slice has shown to be final. Nothing behind it
+            upto: The last position of interest, one that ``head()`` or a slice has shown to be final. Nothing after it
                 is read, and the slice ends there at the latest; in a log that ends before it, with the log.
         """
         ...

@@ -320,8 +320,8 @@ class PartitionProcessor:
         if issubclass(kind, FencedError):
             return Origin.FENCED
         wrapped = issubclass(kind, EventFormatError | ProjectCodeError)
-        behind = error.__cause__ if wrapped else None  # what an upcaster, a provider or a resolver raised
-        if any(self._is_outage(each) for each in (error, behind) if each is not None):
+        cause = error.__cause__ if wrapped else None  # what an upcaster, a provider or a resolver raised
+        if any(self._is_outage(each) for each in (error, cause) if each is not None):
             return Origin.OUTAGE
         # What the project has besides handlers (K3), or the database's file was replaced
         if issubclass(kind, AssemblyError | ProjectCodeError | DatabaseFileError):

@@ -173,7 +173,7 @@ class SupervisedPartition:
             self._forget()
 
     def doubt(self) -> None:
-        """Have the next step see to it that progress and log are what they were: an outage came between."""
+        """Have the next step check that progress and log are what they were, as an outage came between."""
         self.cursor = replace(self.cursor, doubtful=True)
 
     def stop(self) -> None:

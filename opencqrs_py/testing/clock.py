@@ -8,7 +8,7 @@ __all__ = ["FakeClock"]
 
 
 class FakeClock:
-    """Time that stands still until it is told to go on.
+    """Time that stands still until it is moved.
 
     Args:
         start: Time of day at the beginning.

@@ -178,7 +178,7 @@ class HandlerTest:
         return self
 
     def restart(self) -> Self:
-        """Let the processor stop; at the next ``handle`` it starts anew, and ``@on_start`` functions run again."""
+        """Let the processor stop; at the next ``handle`` it starts again, and ``@on_start`` functions run again."""
         self._processor.stop()
         self._prepared = False
         return self
@@ -209,7 +209,7 @@ class HandlerTest:
 
     @property
     def log(self) -> list[str]:
-        """What an operator would be told, line by line."""
+        """What an operator would read, line by line."""
         return [line_of(notice) for notice in self._seen.notices]
 
     @property
@@ -313,7 +313,7 @@ class HandlerTest:
     def _raise(self, notice: Notice) -> None:
         """Raise what a handler has raised, with a note that names the event."""
         error = self.error
-        if error is None or notice.action is None:  # a call after the commit: its error is told, not kept
+        if error is None or notice.action is None:  # a call after the commit: its error is reported, not kept
             raise AssertionError(line_of(notice))
         note = f"raised for {notice.trouble.event}" if notice.trouble and notice.trouble.event else line_of(notice)
         with suppress(Exception):  # an error that takes no notes, or cannot be looked at, is raised as it is

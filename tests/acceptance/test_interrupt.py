@@ -42,7 +42,7 @@ def test_an_interrupt_stops_cleanly_and_says_where_each_partition_stands(project
             process.kill()  # which does nothing when it has ended
     assert process.returncode == 130, err
     assert "Traceback" not in err
-    assert "stopped; each partition goes on from here:" in err
+    assert "stopped; each partition continues from here:" in err
     assert [line.split()[:2] for line in out.splitlines()[1:]] == [["catalog", f"{n}/4"] for n in range(4)]
 
 
@@ -59,7 +59,7 @@ def test_sigterm_ends_with_the_code_that_is_set_for_it(project):
         finally:
             process.kill()
     assert process.returncode == 0
-    assert b"stopped; each partition goes on from here:" in err
+    assert b"stopped; each partition continues from here:" in err
 
 
 def wait_for_progress(project) -> None:

@@ -67,7 +67,7 @@ class Running:
         """Interrupted, it cannot show where partitions continue, and says why."""
         self.process.send_signal(signal.SIGINT)
         assert self.process.wait(SECONDS) == 130
-        assert "stopped; where each partition goes on cannot be shown: [OCQ-342]" in self.said
+        assert "stopped; where each partition continues cannot be shown: [OCQ-342]" in self.said
         assert "Traceback" not in self.said
 
     def close(self) -> None:

@@ -281,7 +281,7 @@ def test_groups_that_settings_cannot_tell_apart_are_an_error(project):
     error = project.error(groups=["book-catalog", "bookCatalog", "backup"])
     assert (error.code, error.what) == (
         "OCQ-116",
-        "the groups book-catalog and bookCatalog cannot be told apart in settings",
+        "the groups book-catalog and bookCatalog cannot be distinguished in settings",
     )
 
 

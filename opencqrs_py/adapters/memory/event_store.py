@@ -58,7 +58,7 @@ class InMemoryEventStore:
         return len(self._events)
 
     def read(self, after: int, limit: int, selection: Selection, upto: int | None = None) -> Slice:
-        """Return the selected events that follow ``after``, at most ``limit``, none behind ``upto``."""
+        """Return the selected events that follow ``after``, at most ``limit``, none after ``upto``."""
         head = self.head() if upto is None else min(self.head(), upto)
         following = (self._events[index] for index in range(max(after, 0), head))
         fitting = (event for event in following if selection.matches(event))
@@ -75,7 +75,7 @@ class InMemoryEventStore:
         return self.head()
 
     def watched(self) -> AbstractContextManager[Watch]:
-        """Open a watch; it is told of each append."""
+        """Open a watch; it learns of each append."""
         return nullcontext(_Listener(self, self._changed))
 
     def fingerprint(self, position: int, event: Event | None = None) -> str:

@@ -73,7 +73,7 @@ class InMemoryProgressTracker:
             whole = set(layout or partitions)
             if held and held != whole:
                 what = f"group '{group}' has progress for {len(held)} partition(s), but {len(whole)} are asked for"
-                raise EventStoreError("OCQ-310", what, "this process", "start it anew to change the partitions")
+                raise EventStoreError("OCQ-310", what, "this process", "start it again to change the partitions")
             for partition in whole - held:
                 self._progress[group, partition] = _Row(initial, fingerprint)
             return tuple(self._claimed(self._progress[group, partition], partition) for partition in partitions)
@@ -90,7 +90,7 @@ class InMemoryProgressTracker:
         return self._unit((group, cursor.partition), cursor, to, fingerprint, skip)
 
     def renewed(self, group: str, cursor: Cursor) -> Cursor | None:
-        """Return where the partition goes on if the claim is still the cursor's, ``None`` if somebody else has it."""
+        """Return where the partition continues if the claim is still the cursor's, ``None`` if somebody else has it."""
         with self._lock:
             row = self._progress.get((group, cursor.partition))
         if row is None or row.epoch != cursor.epoch:
@@ -120,7 +120,7 @@ class InMemoryProgressTracker:
         return sorted(skips, key=lambda skip: (skip.group, skip.position, skip.partition))
 
     def is_outage(self, error: BaseException) -> bool:
-        """Say whether the handlers' database does not answer for now."""
+        """Return whether the handlers' database is temporarily unavailable."""
         return self._transactions.is_outage(error)
 
     def _seen(self, key: _Key, row: _Row) -> PartitionStatus:

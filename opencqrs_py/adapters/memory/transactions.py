@@ -28,7 +28,7 @@ class NoTransactions:
 
 
 class _Unit:
-    """Handlers that ask for a connection are refused before one is handled; who asks all the same is told so."""
+    """Handlers that ask for a connection are refused before one is handled; asking all the same raises an error."""
 
     __slots__ = ()
 

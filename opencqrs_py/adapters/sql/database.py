@@ -161,7 +161,7 @@ class Database:
                 what = f"another program has held a lock for too long ({reason})"
                 raise DatabaseBusyError("OCQ-305", what, self.label, "let it finish, or end it") from None
             if self.is_outage(error):
-                remedy = "free space on its disk" if self.dialect.is_full(error.orig) else "see to it that it answers"
+                remedy = "free space on its disk" if self.dialect.is_full(error.orig) else "make sure that it answers"
                 what = f"the database does not answer any more ({reason})"
                 raise DatabaseAwayError("OCQ-304", what, self.label, f"{remedy}, and do the same again") from None
             if self.dialect.misses_table(error.orig):

@@ -103,7 +103,7 @@ def _temporary_folder(environ: Mapping[str, str]) -> Path:
 
 
 def _provide(path: Path, script: bytes) -> None:
-    """See to it that ``path`` is a program with this text; a reader never meets half of it."""
+    """Make sure that ``path`` is a program with this text; a reader never meets half of it."""
     if not (path.is_file() and path.read_bytes() == script and os.access(path, os.X_OK)):
         path.parent.mkdir(parents=True, exist_ok=True)
         _write(path, script)

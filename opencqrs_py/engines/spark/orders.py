@@ -20,7 +20,7 @@ class Order:
     """Work for one task: partitions of one group that share one reading of the log.
 
     Attributes:
-        cursors: Where each of the partitions goes on.
+        cursors: Where each of the partitions continues.
         seconds: Time after which no further step is begun.
     """
 

@@ -89,7 +89,7 @@ def _below(scope: Scope, beginning: str) -> Narrowed | None:
 
 
 def _is_ordinary(subject: str) -> bool:
-    """Say whether every store can look for a subject; Spark looks for all others itself."""
+    """Return whether every store can look for a subject; Spark looks for all others itself."""
     return subject == "/" or (subject.startswith("/") and not subject.endswith("/") and "//" not in subject)
 
 
@@ -111,7 +111,7 @@ def _of_subject(scope: Scope, other: Selection) -> Scope:
 
 
 def _contains(outer: Selection, inner: Selection) -> bool:
-    """Say whether ``outer`` means all the subjects that ``inner`` means."""
+    """Return whether ``outer`` means all the subjects that ``inner`` means."""
     if outer.everything:
         return True
     if inner.everything or (inner.recursive and not outer.recursive):

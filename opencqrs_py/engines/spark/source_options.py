@@ -57,7 +57,7 @@ class Scope:
         return max(self.after, first)
 
     def end(self, source: EventSource, head: int) -> int:
-        """Return the position at which reading ends, at most ``head``; looked up anew for a time."""
+        """Return the position at which reading ends, at most ``head``; looked up again for a time."""
         last = source.position_before(self.last) if isinstance(self.last, datetime) else self.last
         return min(bound for bound in (head, last, self.upto) if bound is not None)
 

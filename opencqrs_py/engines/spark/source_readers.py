@@ -40,7 +40,7 @@ class Renewable(Protocol):
     """
 
     def renew(self) -> None:
-        """Begin anew, at the start of a query, if the log was replaced."""
+        """Begin again, at the start of a query, if the log was replaced."""
         ...
 
     def state(self) -> object:
@@ -72,7 +72,7 @@ def told_plainly(source: EventSource | None = None) -> Iterator[None]:
             raise
         os.environ[_HIDE_TRACEBACK] = "1"
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        fix = "read again when it answers; a stream goes on from its checkpoint"
+        fix = "read again when it answers; a stream continues from its checkpoint"
         where = 'format("opencqrs")'
         raise EngineError("OCQ-412", f"the event store does not answer ({reason})", where, fix) from error
 
@@ -108,7 +108,7 @@ class FilteringReader(BatchReader):
     with the filters of the query that it planned last, and so gives the others too few events.
 
     Source:
-        ``PythonScanBuilder.pushFilters`` and ``PythonDataSourceV2.setReadInfo`` of Spark 4.3; mended for Spark 5 in
+        ``PythonScanBuilder.pushFilters`` and ``PythonDataSourceV2.setReadInfo`` of Spark 4.3; fixed for Spark 5 in
         SPARK-58551.
     """
 

@@ -110,7 +110,7 @@ class EventSourceContract(LogIdentityContract):
     """What a group relies on when it reads.
 
     Give ``source``, an empty source, and, unless the source has a method ``append(events)``, the fixture ``append``,
-    which puts events behind those that are there. What a source cannot do is said by class attributes::
+    which puts events after those that are there. What a source cannot do is said by class attributes::
 
         class TestMyEventSource(EventSourceContract):
             keeps_data_verbatim = False

@@ -31,7 +31,7 @@ class Fault:
         what: Which requests: ``read-events``, ``observe-events``, ``write-events``, ``ping`` …
         after: Number of lines that are sent as they should be.
         line: Sent then, when it is not empty: a line that is an error, unknown, or no JSON. It is a whole one when the
-            answer goes on, else half a one.
+            answer continues, else half a one.
         then: What happens next.
         status: Unless 0: the answer has this status, and ``line`` as its text; nothing else is done.
         retry_after: Seconds that the header ``Retry-After`` of such an answer names; ``None`` for no header.

@@ -179,7 +179,7 @@ class EventLog:
 
 
 def _bounds(options: Json, length: int) -> tuple[int, int]:
-    """Return the indexes of the first event and of the one behind the last. Ids are compared as numbers."""
+    """Return the indexes of the first event and of the one after the last. Ids are compared as numbers."""
     lower, upper = options.get("lowerBound"), options.get("upperBound")
     first = int(lower["id"]) + (lower["type"] == "exclusive") if lower else 0
     return first, int(upper["id"]) + (upper["type"] == "inclusive") if upper else length

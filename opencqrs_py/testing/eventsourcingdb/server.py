@@ -308,7 +308,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(b"%x\r\n%s\r\n" % (len(content), content))
 
     def _go_wrong(self, fault: Fault, heartbeat: Json) -> bool:
-        """Do what the fault says; return whether the answer goes on."""
+        """Do what the fault says; return whether the answer continues."""
         if fault.line:
             self._send(fault.line + "\n" * (fault.then is Then.GO_ON))
         self.wfile.flush()

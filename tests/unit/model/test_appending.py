@@ -45,7 +45,7 @@ def test_what_does_not_hold_is_named(precondition: Precondition, what: str) -> N
     with pytest.raises(PreconditionFailedError) as caught:
         check([SubjectIsPopulated("/full"), precondition, SubjectIsPristine("/full")], NEWEST.get, "events.db")
     assert str(caught.value) == (
-        f"[OCQ-320] {what}\n  where: events.db\n  fix:   read the subject's events, decide anew and append again"
+        f"[OCQ-320] {what}\n  where: events.db\n  fix:   read the subject's events, decide again and append again"
     )
     assert isinstance(caught.value, TransientError)
     assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)

@@ -1,0 +1,43 @@
+"""Words that the package and its documentation do without; CONTRIBUTING says what to write instead."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+WORDS = {
+    r"\bmend(s|ed|ing)?\b": "fix",
+    r"\banew\b": "again",
+    r"\bwho asks\b": "the caller",
+    r"\b(is|are) away\b": "is unavailable",
+    r"\bgoes on\b": "continues",
+    r"\bsee to it\b": "make sure",
+    r"\bof late\b": "lately",
+    r'"""Say whether\b': "Return whether",
+}
+KEPT = ("Life goes on", "goes on behind {position}", "goes on behind 0", "goes on behind 2")
+"""An idiom, and lines of a program in the documentation with what it prints."""
+
+TEXTS = sorted(
+    file
+    for pattern in ("opencqrs_py/**/*.py", "docs/**/*.md", "README.md", "examples/**/*.md", "examples/**/*.py")
+    for file in ROOT.glob(pattern)
+)
+
+
+@pytest.mark.parametrize("word", WORDS)
+def test_words_of_another_time_are_not_used(word: str) -> None:
+    found = [
+        f"{file.relative_to(ROOT)}:{number}: {line.strip()} (write {WORDS[word]!r})"
+        for file in TEXTS
+        for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1)
+        if re.search(word, line, re.IGNORECASE) and not any(kept in line for kept in KEPT)
+    ]
+    assert found == []
+
+
+def test_there_is_something_to_look_at() -> None:
+    assert len(TEXTS) > 100
