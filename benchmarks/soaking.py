@@ -21,6 +21,7 @@ from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
 from opencqrs_py.adapters.sql import Database
+from opencqrs_py.errors import EventStoreError
 
 __all__ = ["Project", "made_up"]
 
@@ -141,7 +142,7 @@ class Project:
         """Return how far the groups are, in the middle; 0 before there are any."""
         try:
             return float(self._one(self._database, POSITION) or 0)
-        except DBAPIError:  # not there yet
+        except (DBAPIError, EventStoreError):  # not there yet
             return 0.0
 
     def close(self) -> None:

@@ -22,14 +22,14 @@ FreshUrl = Callable[[str], str]
 
 SERVERS = Path(__file__).parents[1] / "benchmarks" / "servers.py"
 
-QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Dspark.python.authenticate.socketTimeout=300s"
-"""A Spark of a test lives for seconds: compiling its code twice and collecting garbage in threads take half of them.
+QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""A Spark of a test lives for seconds: compiling its code twice and collecting garbage in threads take half of them."""
 
-On a busy machine its Python processes may be waited for longer than the usual 15 seconds.
-"""
+PATIENT = "-Dspark.python.authenticate.socketTimeout=300s"
+"""On a busy machine Spark's Python processes may be waited for longer than the usual 15 seconds."""
 
-for _name in ("SPARK_SUBMIT_OPTS", "SPARK_DAEMON_JAVA_OPTS"):
-    os.environ.setdefault(_name, QUICK_JAVA)
+os.environ.setdefault("SPARK_SUBMIT_OPTS", f"{QUICK_JAVA} {PATIENT}")
+os.environ.setdefault("SPARK_DAEMON_JAVA_OPTS", QUICK_JAVA)
 
 settings.register_profile("quick", max_examples=25, deadline=None)
 settings.register_profile("all", max_examples=300, deadline=None)

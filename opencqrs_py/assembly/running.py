@@ -91,6 +91,7 @@ def spark_sessions(spark: SparkSettings, modules: UserModules, name: str, *, ver
         allow_unauthenticated=spark.allow_unauthenticated,
     )
     sessions = Sessions(settings)
+    sessions.require_authentication()
     sessions.require_master()
     return sessions
 

@@ -92,7 +92,7 @@ AUTHENTICATED = {
 
 
 def settings_for(cluster: str) -> list[str]:
-    quick = f"spark.conf.spark.executor.extraJavaOptions={os.environ['SPARK_SUBMIT_OPTS']}"
+    quick = f"spark.conf.spark.executor.extraJavaOptions={os.environ['SPARK_DAEMON_JAVA_OPTS']}"
     settings = (f"spark.master={cluster}", "spark.conf.spark.driver.host=127.0.0.1", quick)
     return [word for each in settings for word in ("--set", each)]
 

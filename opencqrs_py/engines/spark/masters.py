@@ -39,13 +39,15 @@ def require_master(master: str) -> None:
 
 
 def not_registered(master: str, reason: str) -> EngineError | None:
-    """Return why a standalone cluster did not take this program; ``None`` with another kind of master.
+    """Return why a standalone cluster did not take this program.
+
+    ``None`` with another kind of master, and for settings that Spark refuses before it asks one.
 
     Args:
         master: Spark master URL.
         reason: What Spark says.
     """
-    if not master.startswith(_STANDALONE):
+    if not master.startswith(_STANDALONE) or "INVALID_SPARK_CONFIG" in reason:
         return None
     pages = [f"{host}:{port}" for host, port in _addresses(master) if _speaks_http(host, port)]
     if pages:

@@ -84,6 +84,10 @@ def test_other_kinds_of_master_have_no_address_to_look_at(master):
     assert not_registered(master, "any") is None
 
 
+def test_a_setting_that_spark_refuses_is_not_blamed_on_the_master() -> None:
+    assert not_registered("spark://127.0.0.1:7077", "SparkException: [INVALID_SPARK_CONFIG.X] spark.executor") is None
+
+
 @pytest.mark.parametrize(
     "master",
     [
