@@ -80,8 +80,10 @@ def spark_sessions(spark: SparkSettings, modules: UserModules, name: str, *, ver
         name: How Spark shows the application.
         verbose: Whether Spark's own log is shown.
     """
+    from opencqrs_py.engines.spark.masters import require_form  # noqa: PLC0415 as below
     from opencqrs_py.engines.spark.session import Sessions, SessionSettings  # noqa: PLC0415 loads PySpark
 
+    require_form(spark.master)
     settings = SessionSettings(
         master=spark.master,
         conf=spark.conf,

