@@ -49,7 +49,6 @@ FILTERS = {
     "include_name in all schemas": {"include_name": include_name, "include_schemas": True},
     "include_object in all schemas": {"include_object": include_object, "include_schemas": True},
 }
-NOT_OURS = {"information_schema", "mysql", "performance_schema", "sys"}
 
 
 @pytest.fixture
@@ -79,9 +78,16 @@ def differences(database: Database, metadata: MetaData, **options: Any) -> set[s
         for difference in compare_metadata(context, metadata):
             _, subject, *_ = difference if isinstance(difference, tuple) else difference[0]
             table = getattr(subject, "table", subject)
-            if getattr(table, "schema", None) not in NOT_OURS:
+            if _is_of(database, getattr(table, "schema", None)):
                 found.add(str(getattr(table, "name", table)))
     return found
+
+
+def _is_of(database: Database, schema: str | None) -> bool:
+    """Return whether a schema is of this test; on MariaDB, the schemas are the databases of the server."""
+    if database.dialect.name == "mariadb":
+        return schema in (None, database.engine.url.database)
+    return schema != "information_schema"
 
 
 def test_without_the_filter_alembic_would_drop_the_event_log(database: Database, store: SqlEventStore) -> None:
