@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from opencqrs_py.errors import EventStoreError, ExplainedError
 from opencqrs_py.model.mapping import TableMapping
+from opencqrs_py.model.masking import mask_url
 from opencqrs_py.model.mistaken_urls import url_mistake
 from opencqrs_py.model.naming import listed, nearest
 from opencqrs_py.processing.exceptions import one_line, raise_interrupt
@@ -91,8 +92,13 @@ def refuse_all_but_sql(url: str, mapping: TableMapping, place: str) -> None:
         raise EventStoreError("OCQ-325", what, place, fix)
 
 
-def unknown_scheme(url: str) -> EventStoreError | None:
-    """Return the error, OCQ-302, that no event store is known by the scheme of a URL; ``None`` if one is."""
+def unknown_scheme(url: str, where: str = _PLACE) -> EventStoreError | None:
+    """Return the error, OCQ-302, that no event store is known by the scheme of a URL; ``None`` if one is.
+
+    Args:
+        url: The URL.
+        where: How the message names it.
+    """
     from opencqrs_py.adapters.eventsourcingdb import Address  # noqa: PLC0415 as below, only what the URL asks for
 
     scheme = _scheme(url)
@@ -103,7 +109,7 @@ def unknown_scheme(url: str) -> EventStoreError | None:
     close = nearest(scheme, [form.partition(":")[0] for form in forms])
     asked = f"did you mean {close}? " if close else ""
     fix = f"{asked}use one of {listed(forms)}; or install the package that adds '{scheme}'"
-    return EventStoreError("OCQ-302", f"event stores of the scheme '{scheme}' are not supported", _PLACE, fix)
+    return EventStoreError("OCQ-302", f"event stores of the scheme '{scheme}' are not supported", where, fix)
 
 
 def open_event_store(
@@ -138,7 +144,7 @@ def open_event_store(
         return EventSourcingDbEventStore(url, api_token)
     if not is_sql(url) and (entries := _entries(_scheme(url))):
         return _registered_store(entries, url, api_token)
-    if (error := unknown_scheme(url)) is not None:
+    if (error := unknown_scheme(url, mask_url(url))) is not None:
         raise error
     from opencqrs_py.adapters.sql import Database, MappedEventSource, SqlEventStore  # noqa: PLC0415
 
