@@ -185,7 +185,7 @@ MOST_CONNECTIONS = 16
 DATABASES = ["sqlite", *(pytest.param(n, marks=getattr(pytest.mark, n)) for n in ("postgresql", "mariadb"))]
 
 
-@pytest.mark.release(engine="spark", database=("sqlite", "mariadb"))
+@pytest.mark.release(engine="spark")
 @pytest.mark.parametrize("database", DATABASES, indirect=True)
 @pytest.mark.parametrize(("run", "engine"), ENGINES)
 def test_handlers_see_what_is_stored_once_and_as_what_it_becomes(
