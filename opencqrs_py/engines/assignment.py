@@ -33,9 +33,10 @@ class Assignment:
         self._known: dict[tuple[str, Partition], SupervisedPartition] = {}
         self._stopping = Signal()
         self._lock = Lock()
+        self._claiming = Lock()  # held during a claim, so that no partition is claimed twice at once
 
     def claim(self, group: str, partitions: Sequence[Partition]) -> list[PartitionDriver]:
-        """Claim those of the partitions that the engine does not have yet; return their drivers.
+        """Claim those of the partitions that the engine does not have, or has lost; return their drivers.
 
         The group is prepared before its first claim. During an outage the claim is tried again until ``stop``.
 
@@ -44,21 +45,24 @@ class Assignment:
             EventStoreError: As ``driver.claim``.
         """
         run = self._run(group, partitions)
-        missing = [one for one in partitions if (group, one) not in self._drivers]
-        if not missing:
-            return []
-        claimed = when_available(run, lambda: self._claimed(run, missing), self._stopping, self._observer)
-        with self._lock:
-            self._drivers |= {(group, driver.partition): driver for driver in claimed}
-            self._known |= {(group, driver.partition): driver.supervised for driver in claimed}
-        return claimed
+        with self._claiming:
+            held = {driver.partition for driver in self.of(group) if not driver.over}
+            missing = [one for one in partitions if one not in held]
+            if not missing:
+                return []
+            claimed = when_available(run, lambda: self._claimed(run, missing), self._stopping, self._observer)
+            with self._lock:
+                self._drivers |= {(group, driver.partition): driver for driver in claimed}
+                self._known |= {(group, driver.partition): driver.supervised for driver in claimed}
+            return claimed
 
     def claim_again(self, group: str) -> None:
         """Claim the partitions of a group that the engine has once more: what others may still do for them is void.
 
-        Nothing happens during an outage, as the next step meets it.
+        Those that it has lost stay with the process that took them over. Nothing happens during an outage, as the next
+        step meets it.
         """
-        run, drivers = self.runs[group], self.of(group)
+        run, drivers = self.runs[group], [driver for driver in self.of(group) if not driver.over]
         tracker = run.processing.tracker
         try:
             partitions = [driver.partition for driver in drivers]
@@ -71,15 +75,24 @@ class Assignment:
                 driver.supervised.claimed_again(cursor)
 
     def of(self, group: str, partitions: Sequence[Partition] | None = None) -> list[PartitionDriver]:
-        """Return the drivers of a group, or of some of its partitions."""
+        """Return the drivers of a group, or of some of its partitions.
+
+        Raises:
+            ValueError: For a group or partition that there is not.
+        """
+        self._run(group, partitions or ())
         with self._lock:
             of_group = [driver for (name, _), driver in self._drivers.items() if name == group]
         return [driver for driver in of_group if partitions is None or driver.partition in partitions]
 
-    def remove(self, driver: PartitionDriver) -> None:
-        """Forget a driver that was released; its partition can be assigned again."""
+    def remove(self, driver: PartitionDriver) -> bool:
+        """Forget a driver, so that its partition can be assigned again; return whether it was still there."""
+        key = (driver.supervised.group, driver.partition)
         with self._lock:
-            self._drivers.pop((driver.supervised.group, driver.partition), None)
+            is_there = self._drivers.get(key) is driver  # otherwise the partition was assigned again since
+            if is_there:
+                del self._drivers[key]
+            return is_there
 
     def partitions(self) -> Sequence[SupervisedPartition]:
         """Return the state of every partition that the engine has or had."""

@@ -81,6 +81,9 @@ class Engine(Protocol):
         """Finish the events in hand, for at most ``patience`` seconds, and give the partitions up. Others continue.
 
         What is not released in time is released as soon as its events are finished.
+
+        Raises:
+            ValueError: For a group or partition that there is not.
         """
         ...
 

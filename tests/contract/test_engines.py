@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Condition, Event
+from threading import enumerate as enumerate_threads
 from typing import Any
 
 import pytest
@@ -500,3 +501,41 @@ def test_an_engine_refuses_what_it_does_not_run(world: World) -> None:
         engine.assign("boks", layout(2))
     with pytest.raises(ValueError, match="this engine does not run partition 2/4 of group 'orders'"):
         engine.assign("orders", [Partition(4, 2)])
+    with pytest.raises(ValueError, match="this engine does not run group 'boks'"):
+        engine.release("boks", layout(2), 0)
+
+
+def test_what_is_assigned_while_the_engine_stops_is_released(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.append(FIRST)
+    run = world.run(partitions=1)
+    engine, _ = world.started(run)
+    engine.release("orders", run.partitions, SECONDS)
+    claimed = type(run.processing.tracker).claim
+
+    def stopped_meanwhile(*arguments: Any, **more: Any) -> Any:
+        cursors = claimed(*arguments, **more)
+        engine.stop(SECONDS)
+        return cursors
+
+    monkeypatch.setattr(type(run.processing.tracker), "claim", stopped_meanwhile)
+    engine.assign("orders", run.partitions)
+    monkeypatch.undo()
+    for thread in enumerate_threads():
+        if thread.name == "opencqrs-orders-0/1":
+            thread.join(SECONDS)
+    assert world.states() == [ProcessorState.STOPPED]
+    engine.check()
+
+
+def test_a_partition_that_another_process_took_over_can_be_assigned_again(world: World) -> None:
+    world.append(FIRST)
+    old, old_watching = world.started(world.run(partitions=1))
+    world.when_done(old, old_watching)
+    new, _ = world.started(world.run(partitions=1), owner="another")
+    world.append(FIRST)
+    old_watching.wait_for(lambda: all(partition.over for partition in old.partitions()))
+    new.stop(SECONDS)
+    old.assign("orders", layout(1))
+    world.append(FIRST)
+    world.when_done(old, old_watching)
+    assert world.rows() == [0, 1, 2]

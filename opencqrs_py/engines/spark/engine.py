@@ -121,7 +121,9 @@ class SparkEngine:
     def assign(self, group: str, partitions: Sequence[Partition]) -> None:
         """Claim partitions; the next rounds of their group take them up."""
         self._sessions.require_authentication()
-        self._assignment.claim(group, partitions)
+        claimed = self._assignment.claim(group, partitions)
+        if self._assignment.stopped:  # meanwhile
+            self._let_go(self._groups[group], claimed)
         self._wake()
 
     def start(self) -> None:
@@ -141,8 +143,7 @@ class SparkEngine:
 
     def release(self, group: str, partitions: Sequence[Partition], patience: float) -> None:
         """Take the partitions up in no further round; let the one under way finish, otherwise cancel it."""
-        of_group = self._groups[group]
-        drivers = self._assignment.of(group, partitions)
+        drivers, of_group = self._assignment.of(group, partitions), self._groups[group]
         with self._changed:
             of_group.leaving.update(drivers)
         self._await_rounds(patience, lambda: any(driver in of_group.busy for driver in drivers))
@@ -183,8 +184,8 @@ class SparkEngine:
 
     def _let_go(self, group: _Group, drivers: Sequence[PartitionDriver]) -> None:
         for driver in drivers:
-            driver.release()
-            self._assignment.remove(driver)
+            if self._assignment.remove(driver):
+                driver.release()
         with self._changed:
             group.leaving.difference_update(drivers)
 

@@ -53,7 +53,9 @@ class ThreadEngine:
             with self._lock:
                 self._followers[driver] = follower
                 started = self._started
-            if started:
+            if self._assignment.stopped:  # meanwhile: the thread releases the partition, and does no more
+                follower.stopping.set()
+            if started or follower.stopping.is_set():
                 follower.thread.start()
 
     def start(self) -> None:
@@ -69,7 +71,14 @@ class ThreadEngine:
 
     def release(self, group: str, partitions: Sequence[Partition], patience: float) -> None:
         """Let the threads of the partitions finish the chunk in hand and end."""
-        self._end(self._assignment.of(group, partitions), patience)
+        drivers = self._assignment.of(group, partitions)
+        with self._lock:
+            followers = [self._followers[driver] for driver in drivers if driver in self._followers]
+        for follower in followers:
+            follower.stopping.set()
+        for watcher in self._watchers.values():
+            watcher.wake()
+        self._end(followers, patience)
 
     def check(self) -> None:
         """Raise what ended a thread, if something did: a partition must not stop and say nothing."""
@@ -79,22 +88,20 @@ class ThreadEngine:
     def stop(self, patience: float) -> None:
         """Let every thread finish the chunk in hand, for at most ``patience`` seconds in all."""
         self._assignment.stop()
-        for follower in self._followers.values():
+        with self._lock:
+            followers = tuple(self._followers.values())
+        for follower in followers:
             follower.stopping.set()
         for watcher in self._watchers.values():
             watcher.stop()
-        self._end(tuple(self._followers), patience)
+        self._end(followers, patience)
 
     def partitions(self) -> Sequence[SupervisedPartition]:
         """Return the state of every partition that the engine has or had."""
         return self._assignment.partitions()
 
-    def _end(self, drivers: Sequence[PartitionDriver], patience: float) -> None:
-        followers = [self._followers[driver] for driver in drivers if driver in self._followers]
-        for follower in followers:
-            follower.stopping.set()
-        for watcher in self._watchers.values():
-            watcher.wake()
+    def _end(self, followers: Sequence[_Follower], patience: float) -> None:
+        """Wait for threads that were asked to stop."""
         until = time.monotonic() + patience
         for follower in followers:
             if not self._started:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
+from threading import Event as Signal
 from types import SimpleNamespace
 from typing import Any
 
@@ -298,6 +300,47 @@ def test_a_partition_that_was_removed_can_be_claimed_again_and_its_state_stays_k
     assert [one.state for one in assignment.partitions()] == [ProcessorState.STARTING] * 2
 
 
+def test_a_partition_that_was_lost_is_claimed_when_it_is_assigned_again_and_not_otherwise(tracker: Tracker) -> None:
+    run = run_of(tracker, lambda: None, lambda: 0)
+    lost, held = run.partitions
+    assignment = Assignment([run], "me", FakeClock())
+    (old, kept) = assignment.claim("books", run.partitions)
+    fenced = Trouble(Origin.FENCED, permanent=True, error="FencedError", message="m")
+    old.settle(Outcome(old.cursor, trouble=fenced))
+    claims: list[Sequence[Partition]] = []
+    claim, tracker.claim = (
+        tracker.claim,
+        lambda group, partitions, *more, **also: (  # type: ignore[method-assign]
+            claims.append(list(partitions)) or claim(group, partitions, *more, **also)
+        ),
+    )
+    assignment.claim_again("books")
+    assert claims == [[held]]
+    (new,) = assignment.claim("books", run.partitions)
+    assert claims == [[held], [lost]]
+    assert not assignment.remove(old)  # whose thread ends late
+    assert assignment.of("books") == [new, kept]
+    assert assignment.remove(new)
+
+
+def test_a_partition_that_two_threads_assign_at_once_is_claimed_once(tracker: Tracker) -> None:
+    begun, go = Signal(), Signal()
+
+    def initial() -> int:
+        begun.set()
+        assert go.wait(60)
+        return 0
+
+    run = run_of(tracker, lambda: None, initial)
+    assignment = Assignment([run], "me", FakeClock())
+    with ThreadPoolExecutor(2) as threads:
+        first = threads.submit(assignment.claim, "books", run.partitions)
+        assert begun.wait(60)
+        second = threads.submit(assignment.claim, "books", run.partitions)
+        go.set()
+        assert (len(first.result(60)), second.result(60)) == (2, [])
+
+
 @pytest.mark.parametrize(
     ("group", "partitions", "message"),
     [
@@ -308,5 +351,7 @@ def test_a_partition_that_was_removed_can_be_claimed_again_and_its_state_stays_k
 def test_what_an_engine_does_not_run_cannot_be_assigned(
     tracker: Tracker, group: str, partitions: list[Partition], message: str
 ) -> None:
-    with pytest.raises(ValueError, match=message):
-        Assignment([run_of(tracker, lambda: None, lambda: 0)], "me", FakeClock()).claim(group, partitions)
+    assignment = Assignment([run_of(tracker, lambda: None, lambda: 0)], "me", FakeClock())
+    for refused in (assignment.claim, assignment.of):
+        with pytest.raises(ValueError, match=message):
+            refused(group, partitions)
