@@ -94,6 +94,8 @@ class Cursor:
             log may be another one.
         fingerprint: What identifies the log up to ``stored``; empty when it is not known.
         failure: What is recorded of the troubled event.
+        file: What identifies the file of the database in which the claim is, if it is a file; otherwise empty. A
+            process that begins later sees by it that another file has taken that one's place.
     """
 
     partition: Partition
@@ -107,6 +109,7 @@ class Cursor:
     doubtful: bool = field(default=False, compare=False)
     fingerprint: str = field(default="", compare=False)
     failure: Failure | None = field(default=None, compare=False)
+    file: str = field(default="", compare=False)
 
     def check_forward(self, to: int) -> None:
         """Refuse to store a position before the one that is stored.

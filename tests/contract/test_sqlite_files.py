@@ -12,8 +12,10 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, NullPool, create_engine
 
-from opencqrs_py.adapters.sql import Database, DatabaseTransactions, SqlEventStore
+from opencqrs_py.adapters.sql import Database, DatabaseTransactions, SqlEventStore, SqlProgressTracker
 from opencqrs_py.errors import DatabaseFileError, DatabaseFileGoneError
+from opencqrs_py.model.partition import layout
+from opencqrs_py.model.progress import Cursor
 from opencqrs_py.model.selection import Selection
 
 FILES = ("", "-wal", "-shm")
@@ -310,3 +312,45 @@ def test_a_store_reads_nothing_of_a_file_that_was_replaced(path: Path) -> None:
         with pytest.raises(DatabaseFileError, match="OCQ-342"):
             use()
     database.close()
+
+
+def moves(tracker: SqlProgressTracker, cursor: Cursor) -> None:
+    with tracker.unit("books", cursor, 5):
+        pass
+
+
+def renews(tracker: SqlProgressTracker, cursor: Cursor) -> None:
+    assert tracker.renewed("books", cursor) == cursor
+
+
+@pytest.mark.parametrize("use", [moves, renews])
+@pytest.mark.parametrize("make", [ours, of_others, named_by_uri])
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_claim_holds_in_no_other_file_for_a_process_that_begins_later(
+    path: Path, make: Callable[[Path], Database], change: Callable[[Path], None], use: Callable[..., None]
+) -> None:
+    """As a worker of Spark that is started for a later round: it has never seen the file of the claim."""
+    first, later, sees = make(path), make(path), make(path)
+    (cursor,) = SqlProgressTracker(first).claim("books", layout(1), 0, "me")
+    use(SqlProgressTracker(sees), cursor)
+    change(path)
+    there = path.exists()
+    with pytest.raises(DatabaseFileError, match="OCQ-342") as caught:
+        use(SqlProgressTracker(later), cursor)
+    assert caught.value.where == str(path)
+    assert isinstance(caught.value, DatabaseFileGoneError) != there
+    assert path.exists() == there  # no new file was made
+    for database in (first, later, sees):
+        database.close()
+
+
+def test_a_claim_is_void_for_a_process_that_has_opened_the_other_file_before(path: Path) -> None:
+    first, later = ours(path), ours(path)
+    (cursor,) = SqlProgressTracker(first).claim("books", layout(1), 0, "me")
+    replaced_with_the_others_deleted(path)
+    reads_other = SqlProgressTracker(later)
+    assert reads_other.statuses()
+    with pytest.raises(DatabaseFileError, match="another file"):
+        moves(reads_other, cursor)
+    for database in (first, later):
+        database.close()

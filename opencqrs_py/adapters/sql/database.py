@@ -219,6 +219,22 @@ class Database:
         """
         self._file.check(connection)
 
+    @property
+    def file(self) -> str:
+        """What identifies the SQLite file that is in use; empty before the first connection, and for others."""
+        return self._file.identity
+
+    def require_file(self, identity: str) -> None:
+        """Raise if the SQLite file in use, or the one that would be opened, is not the one with this ``file``.
+
+        A claim holds in one file. Without this a process that begins later would take a copy for it.
+
+        Raises:
+            DatabaseFileError: OCQ-342.
+        """
+        if identity:
+            self._file.require(identity)
+
     def is_outage(self, error: BaseException) -> bool:
         """Return whether ``error`` means that a database is temporarily unavailable."""
         return is_outage(error)

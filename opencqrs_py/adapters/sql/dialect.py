@@ -64,6 +64,19 @@ class FileGuard:
         """Return a block for a long read, in which no other thread writes if that would slow both down."""
         return nullcontext()
 
+    @property
+    def identity(self) -> str:
+        """What identifies the file that is open; empty if there is none."""
+        return ""
+
+    def require(self, identity: str) -> None:
+        """Raise if the file that is open, or would be opened, is not the one with this ``identity``.
+
+        Raises:
+            DatabaseFileGoneError: OCQ-342, if no file is there.
+            DatabaseFileError: OCQ-342, if another file is there.
+        """
+
     def follow(self, connection: Connection) -> None:
         """Take note of the file that the first connection has opened."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -111,6 +111,7 @@ class SqlProgressTracker(ProgressTracker):
         self, group: str, cursor: Cursor, to: int, *, fingerprint: str = "", skip: Skip | None = None
     ) -> Iterator[UnitOfWork]:
         cursor.check_forward(to)
+        self._database.require_file(cursor.file)
         self._prepare()
         here = (group, cursor.partition.modulus, cursor.partition.residue, cursor.epoch, cursor.stored)
         known = self._statements
@@ -131,11 +132,12 @@ class SqlProgressTracker(ProgressTracker):
     def renewed(self, group: str, cursor: Cursor) -> Cursor | None:
         columns = self._progress.c
         one = self._one(group, cursor.partition, cursor.epoch)
+        self._database.require_file(cursor.file)
         with self._database.reading() as connection:
             row = connection.execute(select(columns.position, columns.log_fingerprint).where(one)).first()
         if row is None:
             return None
-        return Cursor(cursor.partition, cursor.epoch, row[0], row[0], fingerprint=row[1] or "")
+        return Cursor(cursor.partition, cursor.epoch, row[0], row[0], fingerprint=row[1] or "", file=cursor.file)
 
     @override
     def report(self, status: PartitionStatus, epoch: int) -> None:
@@ -211,7 +213,8 @@ class SqlProgressTracker(ProgressTracker):
                     claimed = update(self._progress).where(this).values(epoch=columns.epoch + 1, **changed)
                     connection.execute(claimed)
             now_held = self._held(connection, group)
-        return tuple(now_held[partition] for partition in partitions)
+            file = self._database.file
+        return tuple(replace(now_held[partition], file=file) for partition in partitions)
 
     def _timed_out(self, error: BaseException) -> bool:
         """Return whether a lock was waited for in vain."""

@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from threading import Lock, get_ident
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 from sqlalchemy import URL, Connection, Engine, Integer, Table, create_engine, event, exc
 from sqlalchemy.exc import DBAPIError, IntegrityError
@@ -258,6 +259,29 @@ class SqliteFile(FileGuard):
         if self._identity is None:  # a database in memory, which may have a name all the same
             self._name = None
 
+    @property
+    @override
+    def identity(self) -> str:
+        return "" if self._identity is None else _text_of(self._identity)
+
+    @override
+    def require(self, identity: str) -> None:
+        if self._identity is not None and self._path is not None:
+            path, found = self._path, self._identity
+        elif self._name is not None:  # before SQLite opens it, or makes one
+            path = Path(unquote(urlsplit(self._name).path) if self._name.startswith("file:") else self._name).absolute()
+            try:
+                seen = _identity_of(path)
+            except OSError:  # the database meets it as well, and explains it
+                return
+            if seen is None:
+                raise _gone(path)
+            found = seen
+        else:
+            return
+        if _text_of(found) != identity:
+            raise _another(path)
+
     @override
     def check(self, connection: Connection | None = None) -> None:
         if self._path is None or self._identity is None:
@@ -267,13 +291,11 @@ class SqliteFile(FileGuard):
         except OSError:  # the database meets it as well, and explains it
             return
         if found is None:
-            what = "the file of the SQLite database was deleted or moved away while it is in use"
-            raise DatabaseFileGoneError("OCQ-342", what, str(self._path), f"put the file back, {_RESTART}")
+            raise _gone(self._path)
         if self._lost is not None:
             raise _lost(self._lost)
         if found != self._identity:
-            what = "another file is in the place of the SQLite database that is in use"
-            raise DatabaseFileError("OCQ-342", what, str(self._path), f"put back the file that was there, {_RESTART}")
+            raise _another(self._path)
         if connection is not None:
             self._check_beside(connection)
 
@@ -321,6 +343,20 @@ def _identity_of(path: Path) -> _Identity | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     return found.st_dev, found.st_ino
+
+
+def _text_of(identity: _Identity) -> str:
+    return "{}:{}".format(*identity)
+
+
+def _gone(path: Path) -> DatabaseFileGoneError:
+    what = "the file of the SQLite database was deleted or moved away while it is in use"
+    return DatabaseFileGoneError("OCQ-342", what, str(path), f"put the file back, {_RESTART}")
+
+
+def _another(path: Path) -> DatabaseFileError:
+    what = "another file is in the place of the SQLite database that is in use"
+    return DatabaseFileError("OCQ-342", what, str(path), f"put back the file that was there, {_RESTART}")
 
 
 def _lost(path: Path) -> DatabaseFileError:
