@@ -39,18 +39,11 @@ TYPES = {"events.types.paid": "everywhere:Paid", "events.types.ended": "everywhe
 
 
 @pytest.fixture(scope="module")
-def notes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Where handlers note what they have done; Spark's workers are given it when the session starts."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("EVERYWHERE_NOTES", str(folder := tmp_path_factory.mktemp("notes")))
-        yield folder
-
-
-@pytest.fixture(scope="module")
 def everywhere(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ModuleType]:
     """The module, in a project folder of its own."""
     folder = tmp_path_factory.mktemp("project")
     shutil.copy(SOURCE, folder)
+    (folder / "notes").mkdir()
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(folder)
         yield __import__("everywhere")
@@ -58,7 +51,7 @@ def everywhere(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ModuleType]
 
 
 @pytest.fixture(scope="module")
-def spark(notes: Path) -> Iterator[None]:
+def spark() -> Iterator[None]:
     sessions = Sessions(SessionSettings(master="local[2]", name="everywhere"))
     sessions.open()
     yield
@@ -104,6 +97,7 @@ def by_engine(engine: str, database: Database, everywhere: ModuleType) -> list[P
         "event-handling.standard.processing.engine": engine,
         "event-handling.standard.life-cycle.partitions": PARTITIONS,
         "event-handling.standard.retry.initial-interval": "1ms",
+        "event-handling.standard.retry.max-attempts": 5,
         "event-handling.standard.retry.on-exhausted": "stop",
         **TYPES,
     }
@@ -185,13 +179,13 @@ MOST_CONNECTIONS = 16
 DATABASES = ["sqlite", *(pytest.param(n, marks=getattr(pytest.mark, n)) for n in ("postgresql", "mariadb"))]
 
 
-@pytest.mark.release(engine="spark")
+@pytest.mark.release(engine="spark", database=("sqlite", "mariadb"))
 @pytest.mark.parametrize("database", DATABASES, indirect=True)
 @pytest.mark.parametrize(("run", "engine"), ENGINES)
 def test_handlers_see_what_is_stored_once_and_as_what_it_becomes(
-    request: pytest.FixtureRequest, run: Any, engine: str, database: Database, everywhere: ModuleType, notes: Path
+    request: pytest.FixtureRequest, run: Any, engine: str, database: Database, everywhere: ModuleType
 ) -> None:
-    for note in notes.iterdir():
+    for note in everywhere.NOTES.iterdir():
         note.unlink()
     if engine == "spark":
         request.getfixturevalue("spark")
@@ -206,7 +200,7 @@ def test_handlers_see_what_is_stored_once_and_as_what_it_becomes(
     assert Counter(row for row in rows if row[0] not in lent) == expected_objects(everywhere)
     noted = {f"{group}-{n}" for group in lent for n in everywhere.FAILING}
     noted |= {"prepare"} if engine != "hand" and database.kind in CONNECTIONS else set()
-    assert {note.name for note in notes.iterdir()} == noted
+    assert {note.name for note in everywhere.NOTES.iterdir()} == noted
 
 
 def check_given_and_spread(rows: list[tuple[str, int, str]], groups: set[str]) -> None:

@@ -6,7 +6,6 @@ Those whose names begin with ``given`` change what they are given and look at wh
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -39,6 +38,9 @@ from opencqrs_py import (
 LENT, FAILING = 24, (3, 4, 9)
 """Events of the type ``lent``, the first ones of the log; and those that fail once in each group."""
 
+NOTES = Path(__file__).with_name("notes")
+"""Where handlers note what they have done, for all processes. Workers of a JVM that runs do not see new variables."""
+
 HANDLERS: dict[str, list[Any]] = {}
 """Of each group."""
 
@@ -69,7 +71,7 @@ def write(connection: Connection, group: str, position: int, what: str) -> None:
 def first(name: str) -> bool:
     """Return whether this is the first call with the name, in whatever process."""
     try:
-        (Path(os.environ["EVERYWHERE_NOTES"]) / name).touch(exist_ok=False)
+        (NOTES / name).touch(exist_ok=False)
     except FileExistsError:
         return False
     return True
