@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("opencqrs.settings")
 STOP_PATIENCE = 3.0  # seconds that events in hand get to finish
-_LOOK_SECONDS = 0.05
+_SHORTEST_PAUSE, _LONGEST_PAUSE = 0.002, 0.05  # seconds between two looks at what runs
 
 
 class Application:
@@ -272,8 +272,10 @@ class Application:
         self.start(groups, observer, verbose=verbose)
         gc.freeze()  # what is assembled stays: the collector need not look at it again and again
         try:
+            pause = _SHORTEST_PAUSE
             while self._going_on(until_caught_up=until_caught_up):
-                time.sleep(_LOOK_SECONDS)
+                time.sleep(pause)
+                pause = min(2 * pause, _LONGEST_PAUSE)
             return self._result()
         finally:
             gc.unfreeze()

@@ -68,14 +68,14 @@ class HeadWatcher:
         """Wake everybody and stop looking out, within 0.3 seconds."""
         self._stopping.set()
         with self._changed:
-            self._changed.notify_all()
+            self._wake_all()
             if self._changed.wait_for(lambda: not self._is_watched, _STOP_SECONDS):
                 self._close()
 
     def wake(self) -> None:
-        """Have those who wait check whether they are to stop; the one that watches the store does within 0.2 s."""
+        """Have those who wait check whether they are to stop."""
         with self._changed:
-            self._changed.notify_all()
+            self._wake_all()
 
     def wait_beyond(self, position: int, seconds: float, stopping: Event | None = None) -> None:
         """Wait until there is an event after ``position``, the time is over, or ``stopping`` or the watcher's stop."""
@@ -96,6 +96,11 @@ class HeadWatcher:
                     self._changed.notify_all()
                     if self._stopping.is_set():  # stop() may have given up waiting for this thread
                         self._close()
+
+    def _wake_all(self) -> None:
+        if self._is_watched and (watch := self._watch) is not None:
+            watch.wake()
+        self._changed.notify_all()
 
     def _must_wait(self, position: int, stopping: Event | None) -> bool:
         stopped = self._stopping.is_set() or (stopping is not None and stopping.is_set())

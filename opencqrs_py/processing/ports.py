@@ -57,10 +57,14 @@ class BackOff(Protocol):
 
 
 class Watch(Protocol):
-    """Looks out for new events, by the quickest means that the store has. Used by one thread."""
+    """Looks out for new events, by the quickest means that the store has. One thread at a time waits."""
 
     def wait(self, after: int, seconds: float) -> int:
         """Return the head as soon as it is beyond ``after``, or, unchanged, when ``seconds`` are over."""
+        ...
+
+    def wake(self) -> None:
+        """Have the wait in another thread, or the next one if there is none, return early. Safe for several threads."""
         ...
 
 

@@ -56,6 +56,7 @@ class ObservingWatch(Watch):
         self._head = head
         self._seen = seen
         self._failure: BaseException | None = None
+        self._woken = False
         self._changed = Condition()
         self._following = connection.start(self._follow)
         self._following.add_done_callback(self._ended)
@@ -69,10 +70,17 @@ class ObservingWatch(Watch):
                 one; the watch is of no use any more.
         """
         with self._changed:
-            self._changed.wait_for(lambda: self._head > after or self._failure is not None, seconds)
+            self._changed.wait_for(lambda: self._head > after or self._failure is not None or self._woken, seconds)
+            self._woken = False
             if self._head <= after and self._failure is not None:
                 raise self._failure
             return self._head
+
+    @override
+    def wake(self) -> None:
+        with self._changed:
+            self._woken = True
+            self._changed.notify_all()
 
     def close(self) -> None:
         """End the stream."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
+from threading import Event as Signal
 from threading import RLock
 
 from typing_extensions import override
@@ -44,13 +44,14 @@ class FileWatch(Watch):
     Args:
         head: Looks.
         clock: Time.
-        pause: Sleeps for that many seconds.
+        pause: Waits for that many seconds; by default until it is woken.
     """
 
-    def __init__(self, head: Callable[[], int], clock: Clock, pause: Callable[[float], object] = time.sleep) -> None:
+    def __init__(self, head: Callable[[], int], clock: Clock, pause: Callable[[float], object] | None = None) -> None:
         self._head = head
         self._clock = clock
-        self._sleep = pause
+        self._woken = Signal()
+        self._sleep = pause or self._woken.wait
         self._pause = _SOONEST
 
     @override
@@ -63,10 +64,17 @@ class FileWatch(Watch):
                 return head
             rest = min((ended - begun) * _REST, _LONGEST_REST)
             self._sleep(min(max(self._pause, rest), until - ended))
+            if self._woken.is_set():
+                self._woken.clear()
+                return head
             self._pause = min(self._pause * _GROWTH, _LATEST)
             begun = self._clock.monotonic()
         self._pause = _SOONEST
         return head
+
+    @override
+    def wake(self) -> None:
+        self._woken.set()
 
 
 class FileEventSource(EventSource):

@@ -117,9 +117,17 @@ class _Listener:
     def __init__(self, store: InMemoryEventStore, changed: Condition) -> None:
         self._store = store
         self._changed = changed
+        self._woken = False
 
     def wait(self, after: int, seconds: float) -> int:
         """Return the head as soon as it is beyond ``after``, or, unchanged, when the time is over."""
         with self._changed:
-            self._changed.wait_for(lambda: self._store.head() > after, seconds)
+            self._changed.wait_for(lambda: self._store.head() > after or self._woken, seconds)
+            self._woken = False
         return self._store.head()
+
+    def wake(self) -> None:
+        """Have the wait return early."""
+        with self._changed:
+            self._woken = True
+            self._changed.notify_all()

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import select
+import socket
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
+from threading import Event
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection
@@ -20,6 +22,7 @@ _LOOK_SECONDS = 0.5  # the head is looked at now and then, whatever the database
 _SHORTEST_PAUSE = 0.001  # seconds
 _LONGEST_PAUSE = 0.02  # seconds
 _PAUSE_SHARE = 0.02  # of the time since something happened
+_WAKES = 1_024  # most wakes that are taken in at once
 
 Look = Callable[[Connection], int]
 Counter = Callable[[Connection], Callable[[], int] | None]
@@ -59,7 +62,8 @@ def listening(database: Database, look: Look, channel: str, table_number: str) -
             yield _Poll(database, connection, look, None)  # a replica refuses LISTEN
         else:
             table = str(connection.exec_driver_sql(f"SELECT {table_number}").scalar_one())
-            yield _Listener(connection, look, table)
+            with closing(_Listener(connection, look, table)) as listener:
+                yield listener
 
 
 class _Listener:
@@ -76,6 +80,9 @@ class _Listener:
         self._table = table
         self._poll = select.poll()
         self._poll.register(self._driver.fileno(), select.POLLIN)
+        self._woken, self._waking = socket.socketpair()
+        self._waking.setblocking(False)  # noqa: FBT003 the name of the method says it
+        self._poll.register(self._woken.fileno(), select.POLLIN)
         self._head = 0
         self._must_look = True
         self._looked = 0.0
@@ -91,13 +98,29 @@ class _Listener:
                 self._head = self._head_of(self._connection)
             if self._head > after or now >= until:
                 return self._head
-            if not self._must_look:
-                self._listen(min(until, self._looked + _LOOK_SECONDS) - now)
+            if not self._must_look and self._listen(min(until, self._looked + _LOOK_SECONDS) - now):
+                return self._head
 
-    def _listen(self, seconds: float) -> None:
-        """Wait until something is heard, the connection is cut, or the time is over."""
-        if not self._poll.poll(max(1.0, seconds * 1_000)):
-            return
+    def wake(self) -> None:
+        """Have the wait return early."""
+        with suppress(OSError):  # it is closed, or has been woken so often that its buffer is full
+            self._waking.send(b"\0")
+
+    def close(self) -> None:
+        """Give back what wakes it; the connection is the caller's."""
+        self._woken.close()
+        self._waking.close()
+
+    def _listen(self, seconds: float) -> bool:
+        """Wait until something is heard, the connection is cut, or the time is over; return whether it was woken."""
+        ready = [descriptor for descriptor, _ in self._poll.poll(max(1.0, seconds * 1_000))]
+        if self._woken.fileno() in ready:
+            self._woken.recv(_WAKES)
+        if self._driver.fileno() in ready:
+            self._take_in()
+        return self._woken.fileno() in ready
+
+    def _take_in(self) -> None:
         try:
             self._driver.pgconn.consume_input()
             while (notice := self._driver.pgconn.notifies()) is not None:
@@ -131,6 +154,7 @@ class _Poll:
         self._looked = 0.0
         self._seen: int | None = None
         self._head = 0
+        self._woken = Event()
 
     def wait(self, after: int, seconds: float) -> int:
         """Return the head as soon as it is beyond ``after``, or, unchanged, when the time is over."""
@@ -141,7 +165,13 @@ class _Poll:
             if self._head > after or now >= until:
                 return self._head
             quiet = (now - self._changed) * _PAUSE_SHARE
-            time.sleep(min(max(quiet, _SHORTEST_PAUSE), _LONGEST_PAUSE, until - now))
+            if self._woken.wait(min(max(quiet, _SHORTEST_PAUSE), _LONGEST_PAUSE, until - now)):
+                self._woken.clear()
+                return self._head
+
+    def wake(self) -> None:
+        """Have the wait return early."""
+        self._woken.set()
 
     def _look(self, now: float) -> None:
         """Look at the head if something has changed. The counter is read first: what comes next changes it again."""

@@ -20,6 +20,7 @@ __all__ = ["EventSourceContract"]
 Append = Callable[[Iterable[Event]], object]
 
 SECONDS = 30  # longest wait for another thread
+LONG = 2 * SECONDS  # a wait that a test does not see the end of
 
 ALL = Selection()
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -374,6 +375,25 @@ class EventSourceContract(LogIdentityContract):
                 waiting = threads.submit(watch.wait, before, SECONDS)
                 append([event(number)])
                 assert waiting.result(SECONDS) == source.head() > before
+
+    def test_a_wait_that_is_woken_returns_the_head_early_and_the_next_one_waits(
+        self, source: EventSource, append: Append
+    ) -> None:
+        with ThreadPoolExecutor(1) as threads, source.watched() as watch:
+            waiting = threads.submit(watch.wait, 0, LONG)
+            watch.wake()
+            assert waiting.result(SECONDS) == 0
+            assert watch.wait(0, 0.01) == 0
+            waiting = threads.submit(watch.wait, 0, SECONDS)
+            append([event(1)])
+            assert waiting.result(SECONDS) == source.head() > 0
+
+    def test_a_wait_that_is_woken_before_it_begins_returns_at_once(self, source: EventSource) -> None:
+        with ThreadPoolExecutor(1) as threads, source.watched() as watch:
+            watch.wait(0, 0)
+            for _ in range(3_000):
+                watch.wake()
+            assert threads.submit(watch.wait, 0, LONG).result(SECONDS) == 0
 
     def test_a_watch_misses_nothing_between_two_waits(self, source: EventSource, append: Append) -> None:
         with source.watched() as watch:

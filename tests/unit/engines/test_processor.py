@@ -898,6 +898,9 @@ class Quiet:
         self._done()
         return after
 
+    def wake(self) -> None:
+        """There is nobody to wake."""
+
 
 def test_a_head_that_leads_to_nothing_is_not_looked_at_again_and_again(
     world: World, monkeypatch: pytest.MonkeyPatch

@@ -24,7 +24,7 @@ class Source(InMemoryEventStore):
         super().__init__()
         self.position = 0
         self.error: BaseException | None = None
-        self.opened = self.closed = self.waited = 0
+        self.opened = self.closed = self.waited = self.woken = 0
         self.moved = Condition()
 
     def head(self) -> int:
@@ -50,8 +50,14 @@ class Source(InMemoryEventStore):
         with self.moved:
             self.waited += 1
             self.moved.notify_all()
-            self.moved.wait_for(lambda: self.position > after or self.error is not None, seconds)
+            woken = self.woken
+            self.moved.wait_for(lambda: self.position > after or self.error or self.woken > woken, seconds)
             return self.head()
+
+    def wake(self) -> None:
+        with self.moved:
+            self.woken += 1
+            self.moved.notify_all()
 
     def wait_until_waited_for(self) -> None:
         with self.moved:
@@ -122,6 +128,20 @@ def test_stopping_wakes_all_and_keeps_nobody_waiting(source: Source, watcher: He
         for waiter in waiting:
             waiter.result(SECONDS)
     watcher.wait_beyond(0, SECONDS)
+
+
+@pytest.mark.parametrize("end", ["stop", "wake"])
+def test_whoever_watches_the_store_is_woken_at_once(source: Source, monkeypatch: pytest.MonkeyPatch, end: str) -> None:
+    monkeypatch.setattr(watching, "_WAIT_SECONDS", 2 * SECONDS)
+    watcher, stopping = HeadWatcher(source), Signal()
+    with ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(watcher.wait_beyond, 0, 2 * SECONDS, stopping)
+        with source.moved:
+            assert source.moved.wait_for(lambda: source.waited, SECONDS)
+        stopping.set()
+        getattr(watcher, end)()
+        waiting.result(SECONDS)
+    watcher.stop()
 
 
 def test_a_wait_ends_with_its_time(watcher: HeadWatcher) -> None:
