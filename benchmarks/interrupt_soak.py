@@ -44,6 +44,9 @@ ENDLESS = {"tail": 3.0, "run": 8.0}
 HANG = 120.0
 """Seconds after which a command counts as hung, and is killed."""
 
+JVM_SECONDS = 10.0
+"""After the command, in which a JVM deletes its files and ends."""
+
 NOISE = re.compile(r"Traceback|Exception|Error|^\s+at \S+\(|\bWARN|OCQ-\d", re.MULTILINE)
 OURS = re.compile(r"opencqrs_py/(?!__init__|__main__|cli/__init__)")
 
@@ -82,7 +85,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--engine", choices=("spark", "thread"), default="thread")
     parser.add_argument("--database", choices=(*KINDS, *OTHERS), default="sqlite")
     parser.add_argument("--events", type=int, default=100_000, help="events of the log (default: %(default)s)")
-    parser.add_argument("--seconds", type=float, default=2.0, help="in which a command has to end; a run 6 more")
+    parser.add_argument("--seconds", type=float, default=2.0, help="in which a command has to end")
     return parser.parse_args()
 
 
@@ -103,8 +106,7 @@ def _interrupted(project: Project, log: Path, chance: Random, options: argparse.
             continue
         if ended.code == 130 and name not in ENDLESS:
             lasts[name] = min(8.0, max(lasts[name], moment * 1.5))  # it may last longer than was thought
-        limit = options.seconds + (6 if "waiting for" in ended.err else 0)
-        wrong += [f"{name}, {sent.name} after {moment:.3f} s: {what}" for what in _wrong(ended, limit)]
+        wrong += [f"{name}, {sent.name} after {moment:.3f} s: {what}" for what in _wrong(ended, options.seconds)]
     ended_with = f"exit codes {dict(codes)}, at most {slowest:.2f} s"
     print(f"  {options.count} interrupts, {early} before our first line, {ended_with}")
     return wrong
@@ -125,7 +127,7 @@ def _interrupt(project: Project, arguments: tuple[str, ...], sent: signal.Signal
             process.wait()
         seconds = time.monotonic() - began
         messages.seek(0)
-        return Ended(process.returncode, seconds, messages.read().decode(errors="replace"), _left(process.pid))
+        return Ended(process.returncode, seconds, messages.read().decode(errors="replace"), _left_at_last(process.pid))
 
 
 def _is_early(ended: Ended, sent: signal.Signals) -> bool:
@@ -144,6 +146,13 @@ def _wrong(ended: Ended, limit: float) -> list[str]:
         f"it left {len(ended.left)} processes": not ended.left,
     }
     return [what for what, good in checks.items() if not good]
+
+
+def _left_at_last(session: int) -> list[int]:
+    until = time.monotonic() + JVM_SECONDS
+    while (left := _left(session)) and time.monotonic() < until:
+        time.sleep(0.05)
+    return left
 
 
 def _left(session: int) -> list[int]:

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from opencqrs_py.engines.spark.session import Sessions
 
 _log = logging.getLogger("opencqrs.settings")
-STOP_PATIENCE = 3.0  # seconds that events in hand get to finish
+STOP_PATIENCE = 1.0  # seconds that events in hand get to finish, so that a run ends within two
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.002, 0.05  # seconds between two looks at what runs
 
 

@@ -24,8 +24,8 @@ from typing import Any, NoReturn
 
 INTERRUPTED = 130
 CLOSE_SECONDS = 1.5  # until the process is ended if nothing is in hand
-HAND_SECONDS = 9.0  # the same if events are: 3 s patience, 2 s until Spark has killed a task, and time to close
-NOTICE_SECONDS = 1.0  # after which a person hears what is waited for
+HAND_SECONDS = 6.0  # the same if events are; they get a second, and a machine that is not busy needs two for all
+NOTICE_SECONDS = 1.5  # after which a person hears what is waited for
 SAME_SECONDS = 0.3  # within which a second Ctrl-C is the first one, sent to the process and to its group
 
 _SHOW_CURSOR = b"\x1b[?25h"

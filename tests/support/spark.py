@@ -8,6 +8,8 @@ from types import SimpleNamespace
 
 from py4j.protocol import Py4JNetworkError
 
+from opencqrs_py.engines.spark.kept_recipes import Permit
+
 
 class Context:
     """A Spark context whose jobs run on the thread that collects them."""
@@ -75,4 +77,7 @@ class Sessions:
         if self.gone:
             raise Py4JNetworkError
 
-    def close(self) -> None: ...
+    def permit(self) -> Permit:
+        return Permit()
+
+    def close(self, patience: float) -> None: ...

@@ -29,7 +29,7 @@ from opencqrs_py.model.partition import Partition
 from opencqrs_py.processing.ports import Clock, SystemClock
 from opencqrs_py.processing.supervision import NO_OBSERVER, Observer, SupervisedPartition
 
-ORDER_SECONDS = 2.0  # a round's length: short enough to stop within, long enough to make Spark's own cost small
+ORDER_SECONDS = 2.0  # a round's length, long enough to make Spark's own cost small
 _IDLE_SECONDS = 1.0
 STILL_SECONDS = 60.0  # how long a round may wait while nothing at all runs on Spark
 
@@ -146,6 +146,8 @@ class SparkEngine:
         drivers, of_group = self._assignment.of(group, partitions), self._groups[group]
         with self._changed:
             of_group.leaving.update(drivers)
+        if of_group.jobs is not None:
+            of_group.jobs.end_soon()
         self._await_rounds(patience, lambda: any(driver in of_group.busy for driver in drivers))
         if any(driver in of_group.busy for driver in drivers):
             self._abandon(of_group, _cancelled())
@@ -157,20 +159,27 @@ class SparkEngine:
             raise self._failure
 
     def stop(self, patience: float) -> None:
-        """Let the rounds under way finish, for at most ``patience`` seconds in all; then cancel them."""
+        """Let the chunks in hand finish, for at most ``patience`` seconds in all; then cancel the rounds.
+
+        What is left of that time is waited for the session's end, which otherwise goes on in the background.
+        """
         self._assignment.stop()
         with self._changed:
             self._stopping = True
             self._changed.notify_all()
+        until = time.monotonic() + patience
         for watcher in self._watchers.values():
             watcher.stop()
+        with_jobs = [group.jobs for group in self._groups.values() if group.jobs is not None]
+        for jobs in with_jobs:
+            jobs.end_soon()
         self._await_rounds(patience, lambda: any(group.busy for group in self._groups.values()))
+        for jobs in with_jobs:
+            jobs.stop()
         for group in self._groups.values():
-            if group.jobs is not None:
-                group.jobs.stop()
             self._free(group)
             self._let_go(group, group.drivers)
-        self._sessions.close()
+        self._sessions.close(max(0.0, until - time.monotonic()))
 
     def partitions(self) -> Sequence[SupervisedPartition]:
         """Return the state of every partition that the engine has or had."""
@@ -198,10 +207,12 @@ class SparkEngine:
             if group.run.recipe is None:
                 msg = f"group '{group.run.group}' has no recipe, which Spark's workers build its parts by"
                 raise ValueError(msg)
+            permit = self._sessions.permit()
             group.jobs = GroupJobs(
                 spark,
                 group.run.group,
-                OrderHandler(self._sessions.handed_over(group.run.recipe)),
+                OrderHandler(self._sessions.handed_over(group.run.recipe), permit),
+                permit,
                 partial(self._reported, group),
                 partial(self._lost, group),
             )

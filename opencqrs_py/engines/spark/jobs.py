@@ -16,6 +16,7 @@ from pyspark import SparkContext
 from pyspark.errors import PySparkException, PythonException
 from pyspark.sql import SparkSession
 
+from opencqrs_py.engines.spark.kept_recipes import Permit
 from opencqrs_py.engines.spark.orders import Order, Report, read_report, write_order
 from opencqrs_py.engines.spark.worker import OrderHandler
 from opencqrs_py.model.outcome import Origin, Trouble
@@ -23,7 +24,7 @@ from opencqrs_py.model.outcome import Origin, Trouble
 __all__ = ["GroupJobs", "running_tasks", "spark_trouble"]
 
 _TRACEBACK = "Traceback (most recent call last):"
-_CANCEL_SECONDS = 2.0  # how long a cancelled job may take to end; Spark then kills its Python workers
+_CANCEL_SECONDS = 0.5  # how long a cancelled job may take to end; Spark kills its Python workers after 0.2
 
 
 class GroupJobs:
@@ -33,6 +34,7 @@ class GroupJobs:
         spark: The session.
         group: The group's name; also that of the jobs' group in Spark.
         handler: What the executors do.
+        permit: Given for each round; without it they end after the chunk in hand.
         done: Called with the reports of a round, on the thread of the round.
         broken: Called, likewise, with the error when Spark could not finish a round.
     """
@@ -42,12 +44,14 @@ class GroupJobs:
         spark: SparkSession,
         group: str,
         handler: OrderHandler,
+        permit: Permit,
         done: Callable[[Sequence[Report]], None],
         broken: Callable[[Exception], None],
     ) -> None:
         self._context: SparkContext = spark.sparkContext
         self._group = group
         self._handler = handler
+        self._permit = permit
         self._done = done
         self._broken = broken
         self._lock = Lock()
@@ -57,10 +61,15 @@ class GroupJobs:
     def start_round(self, orders: Sequence[Order]) -> None:
         """Start a job that carries out these orders. The round before must be over or abandoned."""
         tag = f"opencqrs-{uuid.uuid4().hex}"
+        self._permit.give()
         with self._lock:
             self._tag = tag
         self._thread = Thread(target=self._run, args=(tag, orders), name=f"opencqrs-{self._group}", daemon=True)
         self._thread.start()
+
+    def end_soon(self) -> None:
+        """Have the tasks of the round under way end after the chunk in hand, where they are on this machine."""
+        self._permit.withdraw()
 
     def abandon_round(self) -> bool:
         """Cancel the round under way; neither ``done`` nor ``broken`` is called for it any more.

@@ -30,7 +30,7 @@ _START_NOISE = (
     "NOTE: Picked up JDK_JAVA_OPTIONS",
     "Picked up JAVA_TOOL_OPTIONS",
 )
-_END_SECONDS = 5.0  # that a JVM has to end in order, most of which it needs on a busy machine only
+_END_SECONDS = 0.5  # that the end of a JVM is waited for
 
 _jvms: list[subprocess.Popen[bytes]] = []
 
@@ -77,16 +77,16 @@ def end_jvms(patience: float = _END_SECONDS) -> None:
     """End the JVMs that were launched here, with their Python workers.
 
     Args:
-        patience: Seconds that they have to delete their files; then they are killed.
+        patience: Seconds to wait for that; what a JVM has not done by then, such as to delete its files, it does alone.
     """
-    for number in (signal.SIGTERM, signal.SIGKILL) if os.name == "posix" else ():
-        for jvm in _jvms:
-            with suppress(ProcessLookupError, PermissionError):
-                if jvm.poll() is None:
-                    os.killpg(jvm.pid, number)
-        until = time.monotonic() + patience
-        while any(jvm.poll() is None for jvm in _jvms) and time.monotonic() < until:
-            time.sleep(0.02)
+    for jvm in _jvms if os.name == "posix" else ():
+        with suppress(ProcessLookupError, PermissionError):
+            if jvm.poll() is None:
+                os.killpg(jvm.pid, signal.SIGTERM)
+    until = time.monotonic() + patience
+    for jvm in _jvms:
+        with suppress(subprocess.TimeoutExpired):
+            jvm.wait(max(0.0, until - time.monotonic()))
     _jvms.clear()
 
 

@@ -16,6 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from threading import Thread
 from typing import Any
 
 from py4j.protocol import Py4JError
@@ -26,7 +27,7 @@ from pyspark.sql import SparkSession
 from opencqrs_py.engines.runs import Recipe
 from opencqrs_py.engines.spark.authentication import SECURE_CLUSTER, SECURE_LOCAL, is_local, refuse_unauthenticated
 from opencqrs_py.engines.spark.java import find_java
-from opencqrs_py.engines.spark.kept_recipes import KeptRecipe, keep
+from opencqrs_py.engines.spark.kept_recipes import ALWAYS, KeptRecipe, Permit, keep
 from opencqrs_py.engines.spark.launch_settings import settings_by_file, value_before_launch
 from opencqrs_py.engines.spark.launching import launching
 from opencqrs_py.engines.spark.masters import not_registered, require_master
@@ -36,6 +37,9 @@ __all__ = ["SessionSettings", "Sessions"]
 
 _QUIET_LOGS = Path(__file__).with_name("log4j2-quiet.properties")
 _PACKAGE_PARENT = Path(__file__).resolve().parents[3]
+_CLOSE_SECONDS = 30.0
+
+_closing: list[Thread] = []  # sessions that are being stopped
 
 
 @dataclass(frozen=True)
@@ -112,6 +116,8 @@ class Sessions:
                 OCQ-350 to OCQ-352, if it is not taken by the master.
         """
         if self._session is None:
+            while _closing:  # one that is half closed would still seem to be there
+                _closing.pop().join()
             existing = SparkSession.getActiveSession()
             self._owned = existing is None
             self._session = existing or self._start()
@@ -146,14 +152,24 @@ class Sessions:
         self._kept.append(kept)
         return kept
 
-    def close(self) -> None:
-        """Stop the session if it was started here."""
+    def permit(self) -> Permit:
+        """Return what workers need to begin a chunk. The session must be open."""
+        context = self.open().sparkContext
+        return Permit.in_folder(context._temp_dir) if is_local(str(context.master)) else ALWAYS  # noqa: SLF001 as above
+
+    def close(self, patience: float = _CLOSE_SECONDS) -> None:
+        """Stop the session if it was started here.
+
+        Args:
+            patience: Seconds to wait for that; then it goes on in the background.
+        """
         for kept in self._kept:
             Path(kept.file).unlink(missing_ok=True)
         self._kept = []
         if self._session is not None and self._owned:
-            with suppress(Py4JError, OSError):  # the JVM may be gone already
-                self._session.stop()
+            _closing.append(Thread(target=_stop, args=(self._session,), name="opencqrs-session", daemon=True))
+            _closing[-1].start()
+            _closing[-1].join(patience)
         self._session = None
         if self._folder is not None:
             self._folder.cleanup()
@@ -202,6 +218,7 @@ class Sessions:
         conf = {
             "spark.executorEnv.PYTHONPATH": str(_PACKAGE_PARENT),
             "spark.scheduler.mode": "FAIR",
+            "spark.python.task.killTimeout": "200ms",  # of a worker whose round was cancelled; it cannot end in order
             "spark.task.maxFailures": "1",  # a failed round is ours to repeat, from the progress in the database
             "spark.ui.enabled": "false",
             "spark.ui.showConsoleProgress": "false",
@@ -226,6 +243,11 @@ class Sessions:
             for file, place in self._settings.sources:
                 packed.write(file, place)
         session.sparkContext.addPyFile(str(archive))
+
+
+def _stop(session: SparkSession) -> None:
+    with suppress(Py4JError, OSError):  # the JVM may be gone already
+        session.stop()
 
 
 def _not_started(error: Exception, master: str, java: str) -> EngineError:

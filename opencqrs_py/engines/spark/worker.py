@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pyspark.sql import SparkSession
 
 from opencqrs_py.engines.runs import Recipe
-from opencqrs_py.engines.spark.kept_recipes import KeptRecipe
+from opencqrs_py.engines.spark.kept_recipes import ALWAYS, KeptRecipe, Permit
 from opencqrs_py.engines.spark.orders import Order, Report, read_order, write_report
 from opencqrs_py.model.outcome import Origin, Outcome
 from opencqrs_py.processing.exceptions import interrupts_are_errors, own_frames, trouble_of
@@ -32,9 +32,11 @@ class OrderHandler:
 
     Attributes:
         recipe: Builds the group's parts, or says where the recipe is that does. Must pickle, hash and compare by value.
+        permit: Says whether another chunk may begin.
     """
 
     recipe: Recipe | KeptRecipe
+    permit: Permit = ALWAYS
 
     def __call__(self, line: str) -> str:
         """Carry out an order. Called by Spark once per task.
@@ -50,7 +52,7 @@ class OrderHandler:
         except BaseException as error:  # the user's modules, or a database, on this machine
             trouble = trouble_of(error, Origin.FRAMEWORK, permanent=True, traceback=own_frames(error))
             return Report(tuple(Outcome(cursor, trouble=trouble) for cursor in order.cursors))
-        return carry_out(processing, order)
+        return carry_out(processing, order, self.permit)
 
     def _processing(self) -> GroupProcessing:
         recipe = self.recipe.fetch() if isinstance(self.recipe, KeptRecipe) else self.recipe
@@ -60,8 +62,8 @@ class OrderHandler:
         return _built[recipe]
 
 
-def carry_out(processing: GroupProcessing, order: Order) -> Report:
-    """Step the partitions of an order in turn until each is done, has failed, or the time is over.
+def carry_out(processing: GroupProcessing, order: Order, permit: Permit = ALWAYS) -> Report:
+    """Step the partitions of an order in turn until each is done, has failed, the time is over or the permit ends.
 
     The cursors are shared: Spark may run a task twice, and the second run continues where the first has come to.
     """
@@ -75,7 +77,7 @@ def carry_out(processing: GroupProcessing, order: Order) -> Report:
             outcomes[partition] = so_far.followed_by(step)
             if step.idle or step.trouble is not None:
                 open_partitions.remove(partition)
-        if time.monotonic() >= until:
+        if time.monotonic() >= until or not permit.holds:
             break
     for partition in open_partitions:
         flushed = processing.processor(partition).flush(outcomes[partition].cursor)

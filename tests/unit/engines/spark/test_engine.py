@@ -13,6 +13,7 @@ from opencqrs_py.adapters.sql import Database, SqlEventStore, SqlProgressTracker
 from opencqrs_py.assembly.injection import ContainerInjector
 from opencqrs_py.engines.runs import GroupRun
 from opencqrs_py.engines.spark.engine import STILL_SECONDS, SparkEngine
+from opencqrs_py.engines.spark.kept_recipes import Permit
 from opencqrs_py.errors import EngineLostError
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.handler import Handler, HandlerMark
@@ -188,3 +189,29 @@ def test_a_jvm_that_has_gone_ends_the_engine(engine):
     engine.engine.stop(patience=SECONDS)  # which waits until the round is over
     with pytest.raises(EngineLostError, match="OCQ-403"):
         engine.engine.check()
+
+
+@pytest.mark.parametrize("end", ["stop", "release"])
+def test_tasks_are_asked_to_end_after_the_chunk_in_hand(engine, tmp_path, end):
+    permit = Permit.in_folder(str(tmp_path))
+    engine.sessions.permit = lambda: permit
+    begun, go = Signal(), Signal()
+
+    def hold() -> None:
+        assert permit.holds
+        begun.set()
+        assert go.wait(SECONDS)
+
+    engine.context.before.append(hold)
+    engine.start()
+    assert begun.wait(SECONDS)
+    withdraw = Permit.withdraw
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Permit, "withdraw", lambda self: (withdraw(self), go.set()))
+        if end == "stop":
+            engine.engine.stop(patience=SECONDS)
+        else:
+            engine.engine.release("g", layout(PARTITIONS), patience=SECONDS)
+    assert not permit.holds
+    assert engine.context.cancelled == []
+    assert 0 < len(engine.handled) < EVENTS

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Event as Signal
 from types import SimpleNamespace
 
 import pytest
 from pyspark.sql import SparkSession
 
-from opencqrs_py.engines.spark.kept_recipes import KeptRecipe
+from opencqrs_py.engines.spark.kept_recipes import ALWAYS, KeptRecipe
 from opencqrs_py.engines.spark.session import Sessions, SessionSettings
 from opencqrs_py.errors import EngineError
+
+SECONDS = 30  # longest wait for another thread
 
 
 class Context:
@@ -81,3 +85,28 @@ def test_an_active_session_without_authentication_is_refused_unless_that_is_allo
         look(Sessions(SessionSettings()))
     assert "the session that was active" in refused.value.where
     look(Sessions(SessionSettings(allow_unauthenticated=True)))
+
+
+def test_a_permit_is_a_file_of_this_machine_with_a_local_master_only(active):
+    active("local[2]")
+    permit = Sessions(SessionSettings()).permit()
+    assert not permit.holds
+    permit.give()
+    assert permit.holds
+    active("spark://host:7077")
+    assert Sessions(SessionSettings()).permit() == ALWAYS
+
+
+def test_a_session_that_is_still_being_stopped_is_waited_for_before_another_one_is_opened(active):
+    may_end, ended = Signal(), Signal()
+    closing = Sessions(SessionSettings())
+    closing._session = SimpleNamespace(stop=lambda: may_end.wait(SECONDS) and ended.set())
+    closing._owned = True
+    closing.close(patience=0)
+    assert not ended.is_set()
+    active("local[2]")
+    with ThreadPoolExecutor(1) as threads:
+        opening = threads.submit(Sessions(SessionSettings()).open)
+        may_end.set()
+        opening.result(SECONDS)
+    assert ended.is_set()

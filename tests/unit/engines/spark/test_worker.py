@@ -7,6 +7,7 @@ from sqlalchemy import create_engine, text
 
 from opencqrs_py.adapters.sql import Database, SqlEventStore, SqlProgressTracker
 from opencqrs_py.assembly.injection import ContainerInjector
+from opencqrs_py.engines.spark.kept_recipes import Permit
 from opencqrs_py.engines.spark.orders import Order, read_report, write_order
 from opencqrs_py.engines.spark.worker import OrderHandler, carry_out
 from opencqrs_py.model.event import Event
@@ -101,6 +102,29 @@ def test_when_the_time_is_over_each_partition_has_made_one_step_and_stored_it(pr
     assert all(0 < outcome.cursor.position < 5_000 and not outcome.idle for outcome in report.outcomes)
     assert [s.position for s in processing.tracker.statuses()] == [o.cursor.stored for o in report.outcomes]
     assert all(outcome.cursor.stored == outcome.cursor.position for outcome in report.outcomes)
+
+
+def test_without_a_permit_each_partition_makes_one_step_and_stores_it(processing, tmp_path):
+    add(processing, 5_000)
+    permit = Permit.in_folder(str(tmp_path))
+    permit.give()
+    permit.withdraw()
+    report = carry_out(processing, order(processing), permit)
+    assert all(0 < outcome.cursor.position < 5_000 and not outcome.idle for outcome in report.outcomes)
+    assert [s.position for s in processing.tracker.statuses()] == [o.cursor.stored for o in report.outcomes]
+
+
+def test_a_permit_that_is_given_holds_until_the_head_of_the_log(processing, tmp_path):
+    add(processing, 500)
+    permit = Permit.in_folder(str(tmp_path))
+    for _ in range(2):
+        permit.give()
+    report = carry_out(processing, order(processing), permit)
+    assert all(outcome.idle for outcome in report.outcomes)
+    for _ in range(2):
+        permit.withdraw()
+    assert not permit.holds
+    assert Permit().holds
 
 
 class Broken:
