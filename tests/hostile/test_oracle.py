@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from attacks import ATTACKS
 from attacks.attack import End
 from attacks.flaws import KNOWN
 from harness.lanes import all_combinations, quick_lane
@@ -96,3 +97,14 @@ def test_the_quick_lane_leaves_nothing_out(what: str) -> None:
         return {one.attack.name if what == "attack" else getattr(one, what) for one in lane}
 
     assert seen(quick_lane()) == seen(all_combinations())
+
+
+def test_the_whole_tries_each_attack_on_spark_on_each_database_and_with_each_kind() -> None:
+    tried = {(one.attack.name, what) for one in all_combinations() for what in (one.database, one.kind)
+             if one.engine == "spark"}  # fmt: skip
+    assert tried == {
+        (attack.name, what)
+        for attack in ATTACKS
+        if "spark" in attack.engines
+        for what in (*attack.databases, *attack.kinds)
+    }
