@@ -26,7 +26,7 @@ class Commits(Observer):
     taken: Any
 
     def noticed(self, notice: object) -> None:
-        """Trouble would spoil the figures."""
+        """A failure would spoil the figures."""
         raise RuntimeError(notice)
 
     def advanced(self, *_: object) -> None:

@@ -79,7 +79,7 @@ class Sight(Observer):
         self.waiting: set[tuple[str, str]] = set()
 
     def noticed(self, notice: Any) -> None:
-        """Count trouble by what is done about it, and remember which partitions wait."""
+        """Count failures by what is done about it, and remember which partitions wait."""
         place = notice.group, str(notice.partition)
         self.actions[notice.action.name if notice.action else "RECOVERED"] += 1
         if notice.action is Action.WAIT:

@@ -116,7 +116,7 @@ class Commits(Observer):
         self._watch = watch
 
     def noticed(self, notice: Any) -> None:
-        """Show trouble: there should be none."""
+        """Show failures: there should be none."""
         print(notice, file=sys.stderr)
 
     def advanced(self, _group: str, _partition: Any, outcome: Any) -> None:

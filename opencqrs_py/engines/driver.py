@@ -12,7 +12,7 @@ from opencqrs_py.errors import DatabaseFileError, EventStoreError, OtherLogError
 from opencqrs_py.model.outcome import Origin, Outcome
 from opencqrs_py.model.partition import Partition
 from opencqrs_py.model.progress import Cursor, PartitionStatus, ProcessorState
-from opencqrs_py.processing.exceptions import one_line, trouble_of
+from opencqrs_py.processing.exceptions import failure_of, one_line
 from opencqrs_py.processing.ports import Clock, EventSource
 from opencqrs_py.processing.recovery import Action
 from opencqrs_py.processing.supervision import (
@@ -77,8 +77,8 @@ class PartitionDriver:
         supervised, before = self.supervised, self.supervised.state
         notice = supervised.take(outcome)
         self._observer.advanced(supervised.group, self.partition, outcome)
-        for trouble in outcome.missed:
-            _report(Notice(supervised.group, self.partition, None, trouble), self._observer)
+        for failure in outcome.missed:
+            _report(Notice(supervised.group, self.partition, None, failure), self._observer)
         if notice is not None:
             _report(notice, self._observer)
         if notice is not None or supervised.state is not before:
@@ -87,17 +87,17 @@ class PartitionDriver:
 
     def refuse(self, error: BaseException) -> None:
         """Settle that no step can be done, because the event store cannot be watched."""
-        self.settle(Outcome(self.cursor, trouble=trouble_of(error, Origin.FRAMEWORK)))
+        self.settle(Outcome(self.cursor, failure=failure_of(error, Origin.FRAMEWORK)))
 
     def fail(self, error: BaseException) -> None:
         """Record an error that no step has met, such as an observer's."""
-        self.supervised.take(Outcome(self.cursor, trouble=trouble_of(error, Origin.FRAMEWORK)))
+        self.supervised.take(Outcome(self.cursor, failure=failure_of(error, Origin.FRAMEWORK)))
 
     def release(self) -> None:
         """Store the progress that is not stored yet, record that the partition was stopped, and publish it."""
         try:
             if (
-                self.supervised.trouble is None
+                self.supervised.failure is None
                 and not self.cursor.doubtful
                 and self.cursor.position > self.cursor.stored
             ):
@@ -177,8 +177,8 @@ def when_available(
         except Exception as error:
             if not (tracker.is_outage(error) or source.is_outage(error)):
                 raise
-            trouble = trouble_of(error, Origin.OUTAGE)
-            _report(Notice(run.group, run.partitions[0], Action.WAIT, trouble, wait=wait), observer)
+            failure = failure_of(error, Origin.OUTAGE)
+            _report(Notice(run.group, run.partitions[0], Action.WAIT, failure, wait=wait), observer)
         if stopping.wait(wait):
             break
     return []

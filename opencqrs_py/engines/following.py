@@ -69,7 +69,7 @@ class _Flushing:
     def due(self, seen: int) -> bool:
         """Wait a moment for new events if there is only progress to store; return whether to store it now."""
         cursor = self._driver.cursor
-        if cursor.position == cursor.stored or self._driver.supervised.trouble is not None:
+        if cursor.position == cursor.stored or self._driver.supervised.failure is not None:
             self._since = None
             return False
         self._since = self._since or time.monotonic()

@@ -17,20 +17,20 @@ def log_notice(notice: Notice) -> None:
     ``position``, ``attempt`` and ``code``. Its level is INFO for a recovery, WARNING for what is tried again or repeats
     nothing, and ERROR for what needs a person.
     """
-    trouble = notice.trouble
+    failure = notice.failure
     extra = {
-        "action": notice.action.value if notice.action else "missed" if trouble else "recovered",
+        "action": notice.action.value if notice.action else "missed" if failure else "recovered",
         "group": notice.group,
         "partition": str(notice.partition),
-        "event": trouble.event if trouble else "",
-        "position": trouble.position if trouble else None,
+        "event": failure.event if failure else "",
+        "position": failure.position if failure else None,
         "attempt": notice.attempt,
-        "code": trouble.code if trouble else "",
+        "code": failure.code if failure else "",
     }
     logger.log(_level(notice), "%s", text_of(notice), extra=extra)
 
 
 def _level(notice: Notice) -> int:
-    if notice.trouble is None:
+    if notice.failure is None:
         return logging.INFO
     return logging.WARNING if notice.action in (Action.RETRY, Action.WAIT, None) else logging.ERROR

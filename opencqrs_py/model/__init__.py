@@ -12,9 +12,9 @@ from opencqrs_py.model.handler import (
     Upcaster,
     event_type_of,
 )
-from opencqrs_py.model.outcome import Origin, Outcome, Trouble
+from opencqrs_py.model.outcome import Failure, Origin, Outcome
 from opencqrs_py.model.partition import Partition, hash_of, layout, residue_of
-from opencqrs_py.model.progress import Cursor, Failure, PartitionStatus, ProcessorState, Skip
+from opencqrs_py.model.progress import Cursor, FailureRecord, PartitionStatus, ProcessorState, Skip
 from opencqrs_py.model.selection import Selection, Slice
 from opencqrs_py.model.upcast import Upcast
 
@@ -23,6 +23,7 @@ __all__ = [
     "Cursor",
     "Event",
     "Failure",
+    "FailureRecord",
     "Handler",
     "HandlerMark",
     "Interceptor",
@@ -38,7 +39,6 @@ __all__ = [
     "Skip",
     "Slice",
     "Surrounded",
-    "Trouble",
     "Upcast",
     "Upcaster",
     "event_type_of",

@@ -19,7 +19,7 @@ class Origin(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Trouble:
+class Failure:
     """An error and the event in hand, as plain text: it crosses process borders.
 
     Attributes:
@@ -68,7 +68,7 @@ class Outcome:
         handled: Events that were handed to at least one handler and are done.
         skips: Events that were given up, as they were recorded.
         idle: Nothing was left to read.
-        trouble: Why the step ended early, or ``None``.
+        failure: Why the step ended early, or ``None``.
         missed: What calls after the commit raised; nothing is repeated.
     """
 
@@ -76,8 +76,8 @@ class Outcome:
     handled: int = 0
     skips: tuple[Skip, ...] = ()
     idle: bool = False
-    trouble: Trouble | None = None
-    missed: tuple[Trouble, ...] = ()
+    failure: Failure | None = None
+    missed: tuple[Failure, ...] = ()
 
     @property
     def skipped(self) -> int:

@@ -20,7 +20,7 @@ class ProcessorState(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class FailureRecord:
     """The one failure that holds up a partition, as it is stored beside the progress.
 
     It outlives the process, so that a service that restarts often exhausts an event's attempts all the same.
@@ -87,13 +87,13 @@ class Cursor:
         stored: Position that the progress tracker holds.
         position: Position up to which nothing is left to do; ahead of ``stored`` when only events of others passed.
         attempt: Number of the coming attempt of the next event, from 1.
-        troubled: Position of the event that failed before, or ``None``.
-        skip: Whether the troubled event is to be given up instead of being tried.
+        failing: Position of the event that failed before, or ``None``.
+        skip: Whether the failing event is to be given up instead of being tried.
         shared: Whether another task may move the progress under the same claim, as when Spark runs a task twice.
         doubtful: Whether an outage came between: a commit whose answer was lost may have moved the progress, and the
             log may be another one.
         fingerprint: What identifies the log up to ``stored``; empty when it is not known.
-        failure: What is recorded of the troubled event.
+        failure: What is recorded of the failing event.
         file: What identifies the file of the database in which the claim is, if it is a file; otherwise empty. A
             process that begins later sees by it that another file has taken that one's place.
     """
@@ -103,12 +103,12 @@ class Cursor:
     stored: int
     position: int
     attempt: int = 1
-    troubled: int | None = None
+    failing: int | None = None
     skip: bool = False
     shared: bool = field(default=False, compare=False)
     doubtful: bool = field(default=False, compare=False)
     fingerprint: str = field(default="", compare=False)
-    failure: Failure | None = field(default=None, compare=False)
+    failure: FailureRecord | None = field(default=None, compare=False)
     file: str = field(default="", compare=False)
 
     def check_forward(self, to: int) -> None:
@@ -128,20 +128,20 @@ class Cursor:
             moved = replace(moved, stored=position, fingerprint=fingerprint)
         if self.holds_back(position):
             return moved
-        return replace(moved, attempt=1, troubled=None, skip=False, failure=None)
+        return replace(moved, attempt=1, failing=None, skip=False, failure=None)
 
     def holds_back(self, position: int) -> bool:
         """Return whether the event that failed comes after ``position``."""
-        return self.troubled is not None and self.troubled > position
+        return self.failing is not None and self.failing > position
 
-    def retrying(self, troubled: int, *, skip: bool = False, failure: Failure | None = None) -> Cursor:
-        """Return the cursor for the next attempt of (or, with ``skip``, for giving up) the event at ``troubled``."""
-        again = self.attempt + 1 if self.troubled == troubled else 2
-        return replace(self, attempt=again, troubled=troubled, skip=skip, failure=failure)
+    def retrying(self, failing: int, *, skip: bool = False, failure: FailureRecord | None = None) -> Cursor:
+        """Return the cursor for the next attempt of (or, with ``skip``, for giving up) the event at ``failing``."""
+        again = self.attempt + 1 if self.failing == failing else 2
+        return replace(self, attempt=again, failing=failing, skip=skip, failure=failure)
 
-    def resuming(self, failure: Failure) -> Cursor:
+    def resuming(self, failure: FailureRecord) -> Cursor:
         """Return the cursor of a new claim that finds ``failure`` recorded."""
-        return replace(self, attempt=failure.retries + 1, troubled=failure.position, failure=failure)
+        return replace(self, attempt=failure.retries + 1, failing=failure.position, failure=failure)
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +153,7 @@ class PartitionStatus:
         partition: Partition of the group.
         position: Stored progress.
         state: What its processor does.
-        attempt: Attempts made of the troubled event; 0 when there is none.
+        attempt: Attempts made of the failing event; 0 when there is none.
         error: Last error, one line; empty when there is none.
         next_attempt_at: ISO 8601 time of the next attempt, or ``None``.
         updated_at: ISO 8601 time of the last write, or ``None`` if there was none.
@@ -169,5 +169,5 @@ class PartitionStatus:
     error: str = ""
     next_attempt_at: str | None = None
     updated_at: str | None = None
-    failure: Failure | None = None
+    failure: FailureRecord | None = None
     skipped: int = 0

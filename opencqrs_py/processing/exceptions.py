@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from opencqrs_py.errors import EventStoreError, ExplainedError, OpenCqrsError
 from opencqrs_py.model.masking import scrubbed
-from opencqrs_py.model.outcome import Origin, Trouble
+from opencqrs_py.model.outcome import Failure, Origin
 
 _MEMBERS: Any = BaseExceptionGroup.__dict__["exceptions"]  # of the class itself: a child may have its own
 
@@ -141,10 +141,10 @@ def code_of(error: BaseException) -> str:
     return code if isinstance(code, str) and _CODE.fullmatch(code) else ""
 
 
-def trouble_of(error: BaseException, origin: Origin, *, permanent: bool = False, traceback: str = "") -> Trouble:
-    """Return an error that belongs to no event as a trouble."""
+def failure_of(error: BaseException, origin: Origin, *, permanent: bool = False, traceback: str = "") -> Failure:
+    """Return an error that belongs to no event as a failure."""
     name, message = error_text(error)
-    return Trouble(origin, permanent, name, message, code_of(error), traceback, advice=advice_of(error))
+    return Failure(origin, permanent, name, message, code_of(error), traceback, advice=advice_of(error))
 
 
 def advice_of(error: BaseException) -> str:

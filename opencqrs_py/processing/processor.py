@@ -17,17 +17,17 @@ from opencqrs_py.errors import (
     TransactionEndedError,
 )
 from opencqrs_py.model.event import Event
-from opencqrs_py.model.outcome import Origin, Outcome, Trouble
+from opencqrs_py.model.outcome import Failure, Origin, Outcome
 from opencqrs_py.model.partition import Partition
 from opencqrs_py.model.progress import Cursor, Skip
 from opencqrs_py.processing.dispatch import ChunkFailedError, Dispatcher
 from opencqrs_py.processing.exceptions import (
+    failure_of,
     label_text,
     leaves,
     own_frames,
     placed_error_text,
     raise_interrupt,
-    trouble_of,
 )
 from opencqrs_py.processing.feed import Feed, UnsequencedError
 from opencqrs_py.processing.ports import Clock, ProgressTracker, SystemClock, UnitOfWork
@@ -93,9 +93,9 @@ class PartitionProcessor:
             sure = self._confirmed(cursor) if cursor.doubtful else cursor
         except BaseException as error:
             raise_interrupt(error)
-            return self._doubtful(Outcome(cursor, trouble=self._reading_trouble(error)))
+            return self._doubtful(Outcome(cursor, failure=self._reading_failure(error)))
         outcome = self._step(sure)
-        fenced = outcome.trouble is not None and outcome.trouble.origin is Origin.FENCED
+        fenced = outcome.failure is not None and outcome.failure.origin is Origin.FENCED
         return self._doubtful(self._taken_over(sure, outcome) if fenced and cursor.shared else outcome)
 
     def _confirmed(self, cursor: Cursor) -> Cursor:
@@ -117,14 +117,14 @@ class PartitionProcessor:
             found = self._tracker.renewed(self.group, cursor)
         except BaseException as error:
             raise_interrupt(error)
-            return Outcome(cursor, trouble=self._trouble(error, Origin.FRAMEWORK))
+            return Outcome(cursor, failure=self._failure(error, Origin.FRAMEWORK))
         if found is None or found.stored == cursor.stored:  # the same place again would be a loop without end
             return outcome
         return Outcome(replace(found, shared=True), handled=outcome.handled, missed=outcome.missed)
 
     @staticmethod
     def _doubtful(outcome: Outcome) -> Outcome:
-        if outcome.trouble is None or outcome.trouble.origin is not Origin.OUTAGE:
+        if outcome.failure is None or outcome.failure.origin is not Origin.OUTAGE:
             return outcome
         return replace(outcome, cursor=replace(outcome.cursor, doubtful=True))
 
@@ -134,16 +134,16 @@ class PartitionProcessor:
             if page is None:
                 return self.flush(cursor)
             events, upto = page.events_of(self.partition, cursor.position)
-        except UnsequencedError as failure:
-            trouble, event = self._trouble(failure.error, Origin.FRAMEWORK), failure.event
-            return Outcome(cursor, trouble=replace(trouble, event=label_text(lambda: event.label)))
+        except UnsequencedError as failed:
+            failure, event = self._failure(failed.error, Origin.FRAMEWORK), failed.event
+            return Outcome(cursor, failure=replace(failure, event=label_text(lambda: event.label)))
         except BaseException as error:  # whatever a store raises is an outcome
             raise_interrupt(error)
-            return Outcome(cursor, trouble=self._reading_trouble(error))
+            return Outcome(cursor, failure=self._reading_failure(error))
         if not events:
             return Outcome(cursor.moved_to(upto, stored=False))
         chunk, upto = self._chunk(cursor, events, upto)
-        if cursor.skip and cursor.troubled == chunk[0].position:
+        if cursor.skip and cursor.failing == chunk[0].position:
             return self._give_up(cursor, chunk[0], upto)
         return self._handle(cursor, chunk, upto)
 
@@ -155,11 +155,11 @@ class PartitionProcessor:
             flushed = self._commit(cursor, (), cursor.position)
         except BaseException as error:
             raise_interrupt(error)
-            return self._doubtful(Outcome(cursor, trouble=self._trouble(error, Origin.FRAMEWORK)))
+            return self._doubtful(Outcome(cursor, failure=self._failure(error, Origin.FRAMEWORK)))
         return replace(flushed, idle=True)
 
     def _chunk(self, cursor: Cursor, events: Sequence[Event], upto: int) -> tuple[Sequence[Event], int]:
-        alone = cursor.troubled == events[0].position
+        alone = cursor.failing == events[0].position
         size = 1 if alone else self._batch_size
         if len(events) <= size:
             return events, upto
@@ -172,48 +172,48 @@ class PartitionProcessor:
             return self._commit(cursor, (), upto, skip)
         except BaseException as error:
             raise_interrupt(error)
-            return Outcome(cursor, trouble=self._trouble(error, Origin.FRAMEWORK))
+            return Outcome(cursor, failure=self._failure(error, Origin.FRAMEWORK))
 
     def _skip(self, cursor: Cursor, event: Event) -> Skip:
-        failure, now = cursor.failure, self._clock.now().isoformat(timespec="milliseconds")
-        reason = failure.last_error if failure is not None else ""
-        attempts = failure.attempts if failure is not None else max(1, cursor.attempt - 1)
+        record, now = cursor.failure, self._clock.now().isoformat(timespec="milliseconds")
+        reason = record.last_error if record is not None else ""
+        attempts = record.attempts if record is not None else max(1, cursor.attempt - 1)
         known = (event.position, event.id, event.source, event.subject, event.type)
         return Skip(self.group, self.partition, *known, attempts, reason, now)
 
     def _handle(self, cursor: Cursor, chunk: Sequence[Event], upto: int) -> Outcome:
         try:
             return self._commit(cursor, chunk, upto)
-        except ChunkFailedError as failure:
-            return self._narrow(cursor, chunk, upto, failure)
+        except ChunkFailedError as failed:
+            return self._narrow(cursor, chunk, upto, failed)
         except BaseException as error:  # the commit: an outage, a lost claim, or a constraint checked at its end
             raise_interrupt(error)
-            trouble = self._trouble(error, Origin.HANDLER, chunk[0])
-            if len(chunk) == 1 or trouble.origin is not Origin.HANDLER:
-                return Outcome(cursor, trouble=trouble)
+            failure = self._failure(error, Origin.HANDLER, chunk[0])
+            if len(chunk) == 1 or failure.origin is not Origin.HANDLER:
+                return Outcome(cursor, failure=failure)
             if isinstance(error, TransactionEndedError):
                 return self._one_by_one(cursor, chunk, upto)
             return self._by_halves(cursor, chunk, upto)
 
-    def _narrow(self, cursor: Cursor, chunk: Sequence[Event], upto: int, failure: ChunkFailedError) -> Outcome:
+    def _narrow(self, cursor: Cursor, chunk: Sequence[Event], upto: int, failed: ChunkFailedError) -> Outcome:
         """Commit what comes before the event that failed; look for it if it is not known."""
-        index = failure.index
-        trouble = self._handler_trouble(failure.error, chunk[index or 0])
-        if index is None and trouble.origin is Origin.OUTAGE:
-            trouble = replace(trouble, event=f"one of {len(chunk)} events, from {trouble.event}")
-        if index == 0 or trouble.origin is Origin.OUTAGE:
-            return Outcome(cursor, trouble=trouble)
+        index = failed.index
+        failure = self._handler_failure(failed.error, chunk[index or 0])
+        if index is None and failure.origin is Origin.OUTAGE:
+            failure = replace(failure, event=f"one of {len(chunk)} events, from {failure.event}")
+        if index == 0 or failure.origin is Origin.OUTAGE:
+            return Outcome(cursor, failure=failure)
         if index is None:
-            ended = isinstance(failure.error, TransactionEndedError)
+            ended = isinstance(failed.error, TransactionEndedError)
             return (self._one_by_one if ended else self._by_halves)(cursor, chunk, upto)
         before = self._handle(cursor, chunk[:index], chunk[index - 1].position)
-        return before if before.trouble is not None else replace(before, trouble=trouble)
+        return before if before.failure is not None else replace(before, failure=failure)
 
     def _by_halves(self, cursor: Cursor, chunk: Sequence[Event], upto: int) -> Outcome:
         """Find the event by which a chunk fails: what comes before it is committed, in ever smaller chunks."""
         middle = len(chunk) // 2
         first = self._handle(cursor, chunk[:middle], chunk[middle - 1].position)
-        if first.trouble is not None:
+        if first.failure is not None:
             return first
         return first.followed_by(self._handle(first.cursor, chunk[middle:], upto))
 
@@ -223,7 +223,7 @@ class PartitionProcessor:
         for event in chunk:
             to = upto if event.position == last else event.position
             done = done.followed_by(self._handle(done.cursor, (event,), to))
-            if done.trouble is not None:
+            if done.failure is not None:
                 break
         return done
 
@@ -233,23 +233,23 @@ class PartitionProcessor:
         fingerprint = self._fingerprint(events, upto)
         with ExitStack() as stack:
             unit = self._opened(stack, cursor, upto, fingerprint, skip)
-            work = Work(self.group, self.partition, unit, cursor.troubled, cursor.attempt)
+            work = Work(self.group, self.partition, unit, cursor.failing, cursor.attempt)
             stack.callback(work.close)
             if events:
                 handled = self._handled(events, work, unit)
-        missed = tuple(self._trouble(error, Origin.HANDLER) for error in work.committed())
+        missed = tuple(self._failure(error, Origin.HANDLER) for error in work.committed())
         moved = cursor.moved_to(upto, stored=True, fingerprint=fingerprint)
         return Outcome(moved, handled=handled, skips=(skip,) if skip is not None else (), missed=missed)
 
     def _handled(self, events: Sequence[Event], work: Work, unit: UnitOfWork) -> int:
         try:
             return self._dispatcher.handle(events, work)
-        except ChunkFailedError as failure:
-            ended = unit.ended_early(failure.error)
+        except ChunkFailedError as failed:
+            ended = unit.ended_early(failed.error)
             if ended is None:
                 raise
-            ended.__cause__ = failure.error  # whose lines show where
-            raise ChunkFailedError(failure.index, ended) from failure.error
+            ended.__cause__ = failed.error  # whose lines show where
+            raise ChunkFailedError(failed.index, ended) from failed.error
 
     def _fingerprint(self, events: Sequence[Event], upto: int) -> str:
         """Ask before the transaction is opened: a log that is unavailable must not keep it open."""
@@ -269,28 +269,28 @@ class PartitionProcessor:
             raise_interrupt(error)
             raise _NotOpenedError(error) from error
 
-    def _trouble(self, error: BaseException, otherwise: Origin, event: Event | None = None) -> Trouble:
+    def _failure(self, error: BaseException, otherwise: Origin, event: Event | None = None) -> Failure:
         if type(error) is _NotOpenedError:  # the tracker's error, not the event's: it uses no attempt (K1)
-            return self._trouble(error.error, Origin.FRAMEWORK)
+            return self._failure(error.error, Origin.FRAMEWORK)
         origin = self._origin(error, otherwise)
         return self._described(error, origin, None if origin in (Origin.OUTAGE, Origin.FENCED) else event)
 
-    def _handler_trouble(self, error: BaseException, event: Event) -> Trouble:
+    def _handler_failure(self, error: BaseException, event: Event) -> Failure:
         """Return what an error comes to that was raised while handlers were called.
 
         It cannot mean a lost claim, whatever its class. If it looks like an outage, it uses no attempt, but says where.
         """
         origin = self._origin(error, Origin.HANDLER)
-        trouble = self._described(error, Origin.HANDLER if origin is Origin.FENCED else origin, event)
-        return replace(trouble, position=None) if origin is Origin.OUTAGE else trouble
+        failure = self._described(error, Origin.HANDLER if origin is Origin.FENCED else origin, event)
+        return replace(failure, position=None) if origin is Origin.OUTAGE else failure
 
-    def _described(self, error: BaseException, origin: Origin, in_hand: Event | None) -> Trouble:
+    def _described(self, error: BaseException, origin: Origin, in_hand: Event | None) -> Failure:
         permanent = any(issubclass(type(one), NonTransientError | SystemExit) for one in leaves(error))
-        trouble = trouble_of(error, origin, permanent=permanent, traceback=self._frames(error, origin, in_hand))
+        failure = failure_of(error, origin, permanent=permanent, traceback=self._frames(error, origin, in_hand))
         if in_hand is None:
-            return trouble
+            return failure
         return replace(
-            trouble,
+            failure,
             position=in_hand.position,
             event=label_text(lambda: in_hand.label),
             event_id=_id_of(in_hand),
@@ -307,9 +307,9 @@ class PartitionProcessor:
             return frames
         return "\n".join(["  in handler " + place for place in places] + ([frames] if frames else []))
 
-    def _reading_trouble(self, error: BaseException) -> Trouble:
+    def _reading_failure(self, error: BaseException) -> Failure:
         """Return the failure to read an event: it names the file and line, where there is one."""
-        return replace(self._trouble(error, Origin.FRAMEWORK), message=placed_error_text(error).message)
+        return replace(self._failure(error, Origin.FRAMEWORK), message=placed_error_text(error).message)
 
     def _origin(self, error: BaseException, otherwise: Origin) -> Origin:
         """Return where an error arose; of a group, where the most decisive of its exceptions did."""
@@ -331,8 +331,8 @@ class PartitionProcessor:
     def _is_outage(self, error: BaseException) -> bool:
         try:
             return self._tracker.is_outage(error) or self._feed.source.is_outage(error)
-        except BaseException as failure:  # an error that cannot be looked at comes from no store
-            raise_interrupt(failure)
+        except BaseException as failed:  # an error that cannot be looked at comes from no store
+            raise_interrupt(failed)
             return False
 
 

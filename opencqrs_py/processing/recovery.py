@@ -9,7 +9,7 @@ from enum import Enum
 from itertools import count, islice, repeat
 from math import inf
 
-from opencqrs_py.model.outcome import Origin, Trouble
+from opencqrs_py.model.outcome import Failure, Origin
 
 
 class OnExhausted(Enum):
@@ -29,25 +29,25 @@ class Action(Enum):
     LEAVE = "leave"  # another processor has the partition
 
 
-def action_for(trouble: Trouble, *, exhausted: bool, on_exhausted: OnExhausted) -> Action:
+def action_for(failure: Failure, *, exhausted: bool, on_exhausted: OnExhausted) -> Action:
     """Decide what to do about an error.
 
     Args:
-        trouble: The error and where it arose.
+        failure: The error and where it arose.
         exhausted: Whether the event's attempts are exhausted.
         on_exhausted: What the group wants then.
 
     Source:
         Error classification of OpenCQRS with the decisions K1-K4 and K6.
     """
-    match trouble.origin:
+    match failure.origin:
         case Origin.FENCED:
             return Action.LEAVE
         case Origin.OUTAGE:
             return Action.WAIT
         case Origin.EVENT | Origin.FRAMEWORK:
             return Action.STOP
-        case Origin.HANDLER if trouble.permanent:
+        case Origin.HANDLER if failure.permanent:
             return Action.STOP
         case Origin.HANDLER if not exhausted:
             return Action.RETRY

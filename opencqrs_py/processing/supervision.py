@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from itertools import islice
 
-from opencqrs_py.model.outcome import Origin, Outcome, Trouble
+from opencqrs_py.model.outcome import Failure, Origin, Outcome
 from opencqrs_py.model.partition import Partition
-from opencqrs_py.model.progress import Cursor, Failure, PartitionStatus, ProcessorState
+from opencqrs_py.model.progress import Cursor, FailureRecord, PartitionStatus, ProcessorState
 from opencqrs_py.processing.ports import BackOff, Clock
 from opencqrs_py.processing.recovery import Action, ExponentialBackOff, OnExhausted, action_for
 
@@ -30,7 +30,7 @@ class Notice:
         partition: Partition of the group.
         action: What is done about it; ``None`` when the partition has recovered, and for a call after the commit
             that raised: nothing is repeated.
-        trouble: The error; ``None`` when the partition has recovered.
+        failure: The error; ``None`` when the partition has recovered.
         attempt: Number of the attempt that failed, 0 when no event was tried.
         wait: Seconds until the next attempt, where there is one.
     """
@@ -38,7 +38,7 @@ class Notice:
     group: str
     partition: Partition
     action: Action | None
-    trouble: Trouble | None = None
+    failure: Failure | None = None
     attempt: int = 0
     wait: float = 0.0
 
@@ -107,7 +107,7 @@ class SupervisedPartition:
         self.group = group
         self.cursor = cursor
         self.state = ProcessorState.STARTING
-        self.trouble: Trouble | None = None
+        self.failure: Failure | None = None
         self.handled = 0
         self.skipped = 0
         self._back_off = back_off
@@ -119,14 +119,14 @@ class SupervisedPartition:
         self._event_waits: Iterator[float] | None = None
         self._outage_waits: Iterator[float] | None = None
         self._failure_waits: Iterator[float] | None = None
-        self._failure = cursor.failure
-        if self._failure is not None:
-            self._resume(self._failure)
+        self._record = cursor.failure
+        if self._record is not None:
+            self._resume(self._record)
 
     @property
-    def failure(self) -> Failure | None:
+    def record(self) -> FailureRecord | None:
         """The failure that holds the partition up, as it is recorded."""
-        return self._failure
+        return self._record
 
     @property
     def partition(self) -> Partition:
@@ -140,7 +140,7 @@ class SupervisedPartition:
 
     def done(self, head: int) -> bool:
         """Return whether everything up to ``head`` is handled and stored."""
-        return self.trouble is None and self.cursor.position >= head and self.cursor.stored == self.cursor.position
+        return self.failure is None and self.cursor.position >= head and self.cursor.stored == self.cursor.position
 
     def wait(self) -> float:
         """Return the seconds until the partition may continue, 0 if it may now."""
@@ -156,13 +156,13 @@ class SupervisedPartition:
         self.cursor = outcome.cursor
         self.handled += outcome.handled
         self.skipped += outcome.skipped
-        if outcome.trouble is None:
+        if outcome.failure is None:
             return self._well(reported=outcome.skipped > 0)
         if moved and not self.cursor.holds_back(self.cursor.position):
             self._forget()
-        if outcome.trouble.origin is not Origin.OUTAGE:
+        if outcome.failure.origin is not Origin.OUTAGE:
             self._outage_waits = None
-        return self._act(outcome.trouble)
+        return self._act(outcome.failure)
 
     def claimed_again(self, cursor: Cursor) -> None:
         """Continue from a new claim; what is known of a failed event is kept if progress has not moved."""
@@ -190,18 +190,18 @@ class SupervisedPartition:
             position=self.cursor.stored,
             state=self.state,
             attempt=self._attempt,
-            error=self.trouble.summary if self.trouble else self._failure.last_error if self._failure else "",
+            error=self.failure.summary if self.failure else self._record.last_error if self._record else "",
             next_attempt_at=due.isoformat(timespec="milliseconds") if due else None,
-            failure=self._failure,
+            failure=self._record,
         )
 
-    def _resume(self, failure: Failure) -> None:
+    def _resume(self, record: FailureRecord) -> None:
         """Continue an event's attempts where an earlier claim has left them."""
-        self._attempt = failure.attempts
-        self._retries = failure.retries
-        self._event_waits = islice(self._back_off.waits(), failure.retries, None)
-        if failure.next_attempt_at is not None:
-            left = (datetime.fromisoformat(failure.next_attempt_at) - self._clock.now()).total_seconds()
+        self._attempt = record.attempts
+        self._retries = record.retries
+        self._event_waits = islice(self._back_off.waits(), record.retries, None)
+        if record.next_attempt_at is not None:
+            left = (datetime.fromisoformat(record.next_attempt_at) - self._clock.now()).total_seconds()
             if left > 0:
                 self.state = ProcessorState.BACKING_OFF
                 self._due = self._clock.monotonic() + left
@@ -209,52 +209,52 @@ class SupervisedPartition:
     def _forget(self) -> None:
         """Forget the event that failed: it is handled or skipped."""
         self._event_waits = self._outage_waits = self._failure_waits = None
-        self._failure = None
+        self._record = None
         self._retries = 0
 
     def _well(self, *, reported: bool) -> Notice | None:
         over = not self.cursor.holds_back(self.cursor.position)
-        recovered = over and not reported and (self.trouble is not None or self._failure is not None)
+        recovered = over and not reported and (self.failure is not None or self._record is not None)
         self.state = ProcessorState.RUNNING
-        self.trouble = None
+        self.failure = None
         self._due = 0.0
         if over:
             self._attempt = 0
             self._forget()
         return Notice(self.group, self.partition, None) if recovered else None
 
-    def _act(self, trouble: Trouble) -> Notice:
-        self.trouble = trouble
-        wait = self._next_wait(trouble)
-        action = action_for(trouble, exhausted=wait is None, on_exhausted=self._on_exhausted)
-        again = trouble.position is not None and self.cursor.troubled == trouble.position
-        self._attempt = (self.cursor.attempt if again else 1) if trouble.position is not None else 0
-        notice_wait = self._enter(action, trouble, wait or 0.0)
+    def _act(self, failure: Failure) -> Notice:
+        self.failure = failure
+        wait = self._next_wait(failure)
+        action = action_for(failure, exhausted=wait is None, on_exhausted=self._on_exhausted)
+        again = failure.position is not None and self.cursor.failing == failure.position
+        self._attempt = (self.cursor.attempt if again else 1) if failure.position is not None else 0
+        notice_wait = self._enter(action, failure, wait or 0.0)
         self._due = self._clock.monotonic() + notice_wait
-        return Notice(self.group, self.partition, action, trouble, self._attempt, notice_wait)
+        return Notice(self.group, self.partition, action, failure, self._attempt, notice_wait)
 
-    def _recorded(self, trouble: Trouble, wait: float | None) -> Failure | None:
+    def _new_record(self, failure: Failure, wait: float | None) -> FailureRecord | None:
         """Return what is to be recorded of an error, ``None`` if no event was in hand."""
-        if trouble.position is None:
-            return self._failure
+        if failure.position is None:
+            return self._record
         now = self._clock.now()
-        before = self._failure if self._failure is not None and self._failure.position == trouble.position else None
-        return Failure(
-            position=trouble.position,
-            event_id=trouble.event_id,
-            event_type=trouble.event_type,
+        before = self._record if self._record is not None and self._record.position == failure.position else None
+        return FailureRecord(
+            position=failure.position,
+            event_id=failure.event_id,
+            event_type=failure.event_type,
             attempts=before.attempts + 1 if before else 1,
             retries=self._retries,
-            first_error=before.first_error if before else str(trouble),
-            last_error=str(trouble),
+            first_error=before.first_error if before else str(failure),
+            last_error=str(failure),
             first_failed_at=before.first_failed_at if before else now.isoformat(timespec="milliseconds"),
             next_attempt_at=None
             if wait is None
             else (now + timedelta(seconds=wait)).isoformat(timespec="milliseconds"),
         )
 
-    def _next_wait(self, trouble: Trouble) -> float | None:
-        if action_for(trouble, exhausted=False, on_exhausted=self._on_exhausted) is not Action.RETRY:
+    def _next_wait(self, failure: Failure) -> float | None:
+        if action_for(failure, exhausted=False, on_exhausted=self._on_exhausted) is not Action.RETRY:
             return None
         if self._event_waits is None:
             self._event_waits = self._back_off.waits()
@@ -262,18 +262,18 @@ class SupervisedPartition:
         self._retries += wait is not None
         return wait
 
-    def _enter(self, action: Action, trouble: Trouble, wait: float) -> float:
+    def _enter(self, action: Action, failure: Failure, wait: float) -> float:
         """Change the state as ``action`` says; return the seconds to wait."""
         match action:
             case Action.RETRY:
                 self.state = ProcessorState.BACKING_OFF
-                self._failure = self._recorded(trouble, wait)
-                self.cursor = self.cursor.retrying(_position(trouble), failure=self._failure)
+                self._record = self._new_record(failure, wait)
+                self.cursor = self.cursor.retrying(_position(failure), failure=self._record)
                 return wait
             case Action.SKIP:
                 self.state = ProcessorState.RUNNING
-                self._failure = self._recorded(trouble, None)
-                self.cursor = self.cursor.retrying(_position(trouble), skip=True, failure=self._failure)
+                self._record = self._new_record(failure, None)
+                self.cursor = self.cursor.retrying(_position(failure), skip=True, failure=self._record)
                 return 0.0
             case Action.WAIT:
                 self.state = ProcessorState.WAITING
@@ -281,10 +281,10 @@ class SupervisedPartition:
                 return next(self._outage_waits)
             case Action.STOP:
                 self.state = ProcessorState.FAILED
-                self._failure = self._recorded(trouble, None)
-                if trouble.position is not None:
-                    attempt, position = max(1, self._attempt), trouble.position
-                    self.cursor = replace(self.cursor, troubled=position, attempt=attempt, failure=self._failure)
+                self._record = self._new_record(failure, None)
+                if failure.position is not None:
+                    attempt, position = max(1, self._attempt), failure.position
+                    self.cursor = replace(self.cursor, failing=position, attempt=attempt, failure=self._record)
                 self._failure_waits = self._failure_waits or FAILURE_BACK_OFF.waits()
                 return next(self._failure_waits)
             case Action.LEAVE:  # pragma: no branch there is no other action
@@ -292,11 +292,11 @@ class SupervisedPartition:
                 return 0.0
 
 
-def _position(trouble: Trouble) -> int:
-    if trouble.position is None:
-        msg = f"{trouble.origin} errors name the event in hand"
+def _position(failure: Failure) -> int:
+    if failure.position is None:
+        msg = f"{failure.origin} errors name the event in hand"
         raise ValueError(msg)
-    return trouble.position
+    return failure.position
 
 
 _NEXT = {
@@ -311,22 +311,22 @@ _NEXT = {
 def line_of(notice: Notice) -> str:
     """Return what happened and what happens next, in one line."""
     head = f"[{notice.group} {notice.partition}]"
-    trouble = notice.trouble
-    if trouble is None:
+    failure = notice.failure
+    if failure is None:
         return f"{head} recovered"
     if notice.action is None:
-        return f"{head} a call after the commit raised {trouble}; nothing is repeated"
-    what = f"{trouble.event} failed on attempt {notice.attempt}" if notice.attempt else "could not go on"
-    what += f" at {trouble.event}" if trouble.event and not notice.attempt else ""
-    return f"{head} {what} ({trouble}); {_NEXT[notice.action].format(wait=in_words(notice.wait))}"
+        return f"{head} a call after the commit raised {failure}; nothing is repeated"
+    what = f"{failure.event} failed on attempt {notice.attempt}" if notice.attempt else "could not go on"
+    what += f" at {failure.event}" if failure.event and not notice.attempt else ""
+    return f"{head} {what} ({failure}); {_NEXT[notice.action].format(wait=in_words(notice.wait))}"
 
 
 def text_of(notice: Notice) -> str:
     """Return the line and, with the first attempt only, the handler's traceback and what to do about the error."""
-    lines, trouble = [line_of(notice)], notice.trouble
-    if trouble is not None and notice.attempt <= 1 and notice.action is not None:
-        lines += [trouble.traceback] if trouble.traceback else []
-        lines += [trouble.advice] if trouble.advice and notice.action is not Action.WAIT else []
+    lines, failure = [line_of(notice)], notice.failure
+    if failure is not None and notice.attempt <= 1 and notice.action is not None:
+        lines += [failure.traceback] if failure.traceback else []
+        lines += [failure.advice] if failure.advice and notice.action is not Action.WAIT else []
     return "\n".join(lines)
 
 

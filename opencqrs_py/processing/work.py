@@ -64,17 +64,17 @@ class Work:
         group: Processing group.
         partition: Partition that handles the events.
         unit: The transaction.
-        troubled: Position of an event that failed before, or ``None``.
+        failing: Position of an event that failed before, or ``None``.
         attempt: Number of this attempt of that event, from 1.
     """
 
     def __init__(
-        self, group: str, partition: Partition, unit: UnitOfWork, troubled: int | None = None, attempt: int = 1
+        self, group: str, partition: Partition, unit: UnitOfWork, failing: int | None = None, attempt: int = 1
     ) -> None:
         self.partition = partition
         self._group = group
         self._unit = unit
-        self._troubled = troubled
+        self._failing = failing
         self._attempt = attempt
 
     @cached_property
@@ -113,5 +113,5 @@ class Work:
 
     def context(self, event: Event) -> ProcessingContext:
         """Return the circumstances of a call for ``event``."""
-        attempt = self._attempt if event.position == self._troubled else 1
+        attempt = self._attempt if event.position == self._failing else 1
         return ProcessingContext(self._group, self.partition, event.position, attempt)

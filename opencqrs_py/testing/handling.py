@@ -278,11 +278,11 @@ class HandlerTest:
                 self._fail(f"the log has no line with {text!r}" + (" behind the others" if text != texts[0] else ""))
         return self
 
-    def expect_no_trouble(self) -> Self:
+    def expect_no_failure(self) -> Self:
         """Expect that nothing failed, not even for a while."""
         __tracebackhide__ = True
-        if self._seen.troubles:
-            self._fail("there was trouble")
+        if self._seen.failures:
+            self._fail("there was failure")
         return self
 
     def close(self) -> None:
@@ -302,12 +302,12 @@ class HandlerTest:
         before = len(self._seen.notices)
         wait = self._processor.step()
         for notice in self._seen.notices[before:]:
-            if notice.trouble is None:
+            if notice.failure is None:
                 continue
             if self._raises:
                 self._raise(notice)
             if notice.attempt >= _MOST_ATTEMPTS:
-                self._fail(f"{notice.trouble.event} was tried {notice.attempt} times: give retry a max_attempts")
+                self._fail(f"{notice.failure.event} was tried {notice.attempt} times: give retry a max_attempts")
         return wait
 
     def _raise(self, notice: Notice) -> None:
@@ -315,7 +315,7 @@ class HandlerTest:
         error = self.error
         if error is None or notice.action is None:  # a call after the commit: its error is reported, not kept
             raise AssertionError(line_of(notice))
-        note = f"raised for {notice.trouble.event}" if notice.trouble and notice.trouble.event else line_of(notice)
+        note = f"raised for {notice.failure.event}" if notice.failure and notice.failure.event else line_of(notice)
         with suppress(Exception):  # an error that takes no notes, or cannot be looked at, is raised as it is
             if note not in getattr(error, "__notes__", ()):
                 error.add_note(note)

@@ -33,9 +33,9 @@ class Seen(Observer):
         return Interceptor(AroundMark(Surrounded.HANDLER), self._note, "HandlerTest")
 
     @property
-    def troubles(self) -> list[Notice]:
+    def failures(self) -> list[Notice]:
         """The notices of something that went wrong."""
-        return [notice for notice in self.notices if notice.trouble is not None]
+        return [notice for notice in self.notices if notice.failure is not None]
 
     @property
     def waits(self) -> list[float]:
@@ -46,7 +46,7 @@ class Seen(Observer):
     def skipped(self) -> list[int]:
         """Positions of the events that were given up."""
         skips = (notice for notice in self.notices if notice.action is Action.SKIP)
-        return [notice.trouble.position for notice in skips if notice.trouble and notice.trouble.position is not None]
+        return [notice.failure.position for notice in skips if notice.failure and notice.failure.position is not None]
 
     def attempts(self, position: int, progress: int) -> int:
         """Return how often the event at a position was tried; 0 when no handler was called for it.
@@ -55,7 +55,7 @@ class Seen(Observer):
             position: The event's position.
             progress: How far the group is.
         """
-        failed = [n for n in self.troubles if n.attempt and n.trouble and n.trouble.position == position]
+        failed = [n for n in self.failures if n.attempt and n.failure and n.failure.position == position]
         succeeded = position in self.called and position <= progress and position not in self.skipped
         return len(failed) + succeeded
 

@@ -85,7 +85,7 @@ def project_in(soaking, folder):
 
 @pytest.fixture(scope="module")
 def finished_folder(soaking, tmp_path_factory):
-    """The folder of a soak after a run without any trouble."""
+    """The folder of a soak after a run without any failure."""
     folder = tmp_path_factory.mktemp("finished")
     project = project_in(soaking, folder)
     project.fill(soaking.made_up(folder / LOG, 40, random.Random(1)))
@@ -96,7 +96,7 @@ def finished_folder(soaking, tmp_path_factory):
 
 @pytest.fixture
 def finished(soaking, finished_folder, tmp_path):
-    """A soak's project after a run without any trouble, and its log; both to be damaged."""
+    """A soak's project after a run without any failure, and its log; both to be damaged."""
     folder = shutil.copytree(finished_folder, tmp_path / "soak")
     project = project_in(soaking, folder)
     assert project.differences(folder / LOG) == []

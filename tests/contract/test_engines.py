@@ -260,7 +260,7 @@ def test_an_event_that_backs_off_holds_back_its_own_partition_only(world: World)
     assert world.statuses()[0].state is ProcessorState.STOPPED
 
 
-def test_a_troubled_event_is_tried_again_until_it_succeeds(world: World) -> None:
+def test_a_failing_event_is_tried_again_until_it_succeeds(world: World) -> None:
     attempts: list[int] = []
 
     def fail_twice(context: ProcessingContext) -> None:
@@ -389,8 +389,8 @@ def test_a_second_engine_takes_over_and_the_first_writes_nothing_more(world: Wor
     world.when_done(new, new_watching)
     old_watching.wait_for(lambda: all(partition.over for partition in old.partitions()))
     assert sorted(world.rows()) == list(range(22))
-    troubles = [partition.trouble for partition in old.partitions()]
-    assert {trouble.origin for trouble in troubles if trouble} == {Origin.FENCED}
+    failures = [partition.failure for partition in old.partitions()]
+    assert {failure.origin for failure in failures if failure} == {Origin.FENCED}
     assert [partition.handled for partition in old.partitions()] == [1, 1]
     old.stop(SECONDS)  # what it says of itself is not taken for the state of the new one
     new_watching.wait_for(lambda: {status.state for status in world.statuses()} == {ProcessorState.RUNNING})
@@ -477,7 +477,7 @@ def test_a_released_partition_finishes_the_events_in_hand_and_another_engine_con
     new, watching = world.started(world.run(partitions=1), owner="another")
     world.when_done(new, watching)
     assert world.rows() == [0, 1, 2, 3]
-    assert [partition.trouble for partition in old.partitions()] == [None]
+    assert [partition.failure for partition in old.partitions()] == [None]
 
 
 def test_a_release_whose_patience_ends_loses_and_doubles_nothing(world: World) -> None:

@@ -297,7 +297,7 @@ def test_events_that_break_off_leave_nothing_behind(store: EventSourcingDbEventS
 
 
 def requested(server: EventSourcingDbStandIn) -> list[tuple[str, bool, str]]:
-    """Return subject, recursive and the first id of each stretch that was asked for."""
+    """Return subject, recursive and the first id of each range that was asked for."""
     bodies = [body for what, body in server.bodies if what == "read-events" and "lowerBound" in body["options"]]
     return [(b["subject"], b["options"]["recursive"], b["options"]["lowerBound"]["id"]) for b in bodies]
 
@@ -310,7 +310,7 @@ def test_the_server_selects_the_subject(store: EventSourcingDbEventStore, server
     assert {request[:2] for request in requested(server)} == {("/0", True)}
 
 
-def test_a_short_stretch_is_read_with_all_subjects_in_one_request(
+def test_a_short_range_is_read_with_all_subjects_in_one_request(
     store: EventSourcingDbEventStore, server: EventSourcingDbStandIn
 ) -> None:
     store.append(event(n, f"/{n % 2}/{n}") for n in range(100))

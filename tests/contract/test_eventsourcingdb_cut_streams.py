@@ -99,11 +99,11 @@ def test_what_is_asked_to_make_sure_may_end_early_as_well(
 
 
 @in_version_1
-def test_an_event_that_was_missed_in_one_stretch_is_found_in_the_next(
+def test_an_event_that_was_missed_in_one_range_is_found_in_the_next(
     open_store: Open, server: EventSourcingDbStandIn
 ) -> None:
     store = open_store(*rare_at(5, 6, 7, COUNT))
-    server.misbehave(ended(1))  # the stretch of the first ten
+    server.misbehave(ended(1))  # the range of the first ten
     part = store.read(0, 10, RARE)
     assert (positions(part.events), part.upto) == ([5, 6, 7, COUNT], COUNT)
 
@@ -114,9 +114,9 @@ def test_an_event_that_was_missed_in_one_stretch_is_found_in_the_next(
     [
         ((1, 2, 3, COUNT), 0, 1, "the last event is the evidence"),
         ((5, 250), 0, 3, "the newest one is asked for, down to the last that was seen, and the last of all"),
-        ((5,), 100, 3, "the newest one is older than the stretch, and the last of all is asked for"),
+        ((5,), 100, 3, "the newest one is older than the range, and the last of all is asked for"),
         ((5, 350), 0, 2, "what is left is read as it is"),
-        ((), 300, 1, "a short stretch is read with all subjects"),
+        ((), 300, 1, "a short range is read with all subjects"),
         ((), 0, 3, "there is none, so all is read"),
     ],
 )

@@ -165,4 +165,4 @@ def test_each_event_is_handled_once_and_in_order_through_cuts_stalls_and_a_resta
     assert sorted(done, key=lambda row: int(row[0])) == expected(server)
     for subject in {subject for _, subject in done}:
         assert [row for row in done if row[1] == subject] == [row for row in expected(server) if row[1] == subject]
-    assert {notice.trouble.origin for notice in watching.notices if notice.trouble} == {Origin.OUTAGE}
+    assert {notice.failure.origin for notice in watching.notices if notice.failure} == {Origin.OUTAGE}

@@ -441,7 +441,7 @@ DELAYS = {"postgresql": "SELECT pg_sleep(:seconds)", "sqlite": "SELECT :seconds"
 
 
 @BOTH
-def test_what_is_rare_is_found_stretch_by_stretch(
+def test_what_is_rare_is_found_range_by_range(
     reader: Reader, database: Database, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     monkeypatch.setattr(mapped, "_PAGE_ROWS", 10)

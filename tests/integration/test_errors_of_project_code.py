@@ -269,8 +269,8 @@ def test_each_group_has_its_own_errors_and_all_of_them_are_reported(
 
     (missed,) = watching.notices["healthy"]
     assert found("healthy") == [1, 2, 3, 4, 5]
-    assert missed.trouble is not None
-    assert str(missed.trouble) == "PanicException: index out of bounds"
+    assert missed.failure is not None
+    assert str(missed.failure) == "PanicException: index out of bounds"
 
     of_events = [group for group in watching.notices if group.partition("-")[0] in MESSAGES]
     assert len(of_events) == len(MESSAGES) + 6
@@ -278,20 +278,20 @@ def test_each_group_has_its_own_errors_and_all_of_them_are_reported(
         error, message = MESSAGES[group.partition("-")[0]]
         (skipped,) = watching.notices[group]
         assert (group, skipped.action, found(group)) == (group, Action.SKIP, [1, 2, 4, 5])
-        assert skipped.trouble is not None
-        assert skipped.trouble.error == error
-        assert skipped.trouble.message.startswith(message)
-        assert (skipped.trouble.position, skipped.attempt) == (BAD, 1)
-        assert len(skipped.trouble.message) < 5_000
-        assert "opencqrs_py" not in skipped.trouble.message + skipped.trouble.traceback
+        assert skipped.failure is not None
+        assert skipped.failure.error == error
+        assert skipped.failure.message.startswith(message)
+        assert (skipped.failure.position, skipped.attempt) == (BAD, 1)
+        assert len(skipped.failure.message) < 5_000
+        assert "opencqrs_py" not in skipped.failure.message + skipped.failure.traceback
 
     for group, (before, says) in FRAMEWORK.items():
         assert found(group) == list(range(1, before + 1)), group
         assert {notice.action for notice in watching.notices[group]} == {Action.STOP}
         for notice in watching.notices[group]:
-            assert notice.trouble is not None
-            assert says.format(file=module.__file__) in notice.trouble.message
+            assert notice.failure is not None
+            assert says.format(file=module.__file__) in notice.failure.message
         assert {partition.state for partition in states[group].partitions} == {ProcessorState.FAILED}
     (provider,) = watching.notices["provider"]
-    assert provider.trouble is not None
-    assert "provider 'mailer' raised ConnectionRefusedError: the mail server is unavailable" in provider.trouble.message
+    assert provider.failure is not None
+    assert "provider 'mailer' raised ConnectionRefusedError: the mail server is unavailable" in provider.failure.message

@@ -67,7 +67,7 @@ class Watching(Observer):
         self.notices.append(notice)
 
     def advanced(self, group: str, partition: Any, outcome: Any) -> None:
-        self.missed += [trouble.message for trouble in outcome.missed]
+        self.missed += [failure.message for failure in outcome.missed]
 
 
 def rows(url: str, statement: str) -> list[tuple[Any, ...]]:
@@ -385,9 +385,9 @@ def test_a_list_that_fails_in_the_middle_is_handled_exactly_once_for_all_that(
     result = made.run(observer=watching, until_caught_up=True)
     assert not result.failed
     assert handled(url) == list(range(1, 21))
-    named = {n.trouble.event for n in watching.notices if n.trouble is not None}
+    named = {n.failure.event for n in watching.notices if n.failure is not None}
     assert named == {"event 7 at position 7 (t, /x/7)"}
-    assert [n.attempt for n in watching.notices if n.trouble is not None] == [1, 2, 3]
+    assert [n.attempt for n in watching.notices if n.failure is not None] == [1, 2, 3]
     assert sum(result.handled.values()) == 20
 
 

@@ -245,9 +245,9 @@ def test_a_processor_whose_sqlite_file_is_gone_has_failed_and_continues_when_it_
         file.rename(away)
         assert processor.step() == 30.0
     (notice,) = watching.notices
-    assert notice.trouble is not None
-    assert (notice.action, notice.trouble.error) == (Action.STOP, "DatabaseFileGoneError")
-    assert f"where: {file}" in notice.trouble.advice
+    assert notice.failure is not None
+    assert (notice.action, notice.failure.error) == (Action.STOP, "DatabaseFileGoneError")
+    assert f"where: {file}" in notice.failure.advice
     assert processor.status().state is ProcessorState.FAILED  # type: ignore[union-attr]
     away.rename(file)
     clock.advance(30)

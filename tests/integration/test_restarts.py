@@ -222,7 +222,7 @@ def test_a_failed_partition_is_tried_at_the_next_start_and_recovers_when_the_han
     watching = Watching()
     result = project.application(**retry).run(observer=watching, until_caught_up=True)
     assert (result.failed, result.skipped) == (False, 0)
-    assert [notice.trouble for notice in watching.notices] == [None], "it says that it has recovered"
+    assert [notice.failure for notice in watching.notices] == [None], "it says that it has recovered"
     assert project.rows() == [1, 2, 3, 4, 5]
     assert failure_of(project.application()) is None
 

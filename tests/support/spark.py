@@ -43,10 +43,10 @@ class Context:
         def collect(handler: Callable[[str], str]) -> list[str]:
             if self.before:
                 self.before.pop(0)()
-            reports = [handler(line) for line in lines]
+            results = [handler(line) for line in lines]
             if self.after:
                 self.after.pop(0)()
-            return reports
+            return results
 
         return SimpleNamespace(map=lambda handler: SimpleNamespace(collect=lambda: collect(handler)))
 

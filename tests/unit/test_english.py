@@ -16,6 +16,8 @@ WORDS = {
     r"\bgoes on\b": "continues",
     r"\bsee to it\b": "make sure",
     r"\bof late\b": "lately",
+    r"\bstretch(es)?\b": "range",
+    r"\btrouble[sd]?\b": "failure, failing",
     r'"""Say whether\b': "Return whether",
 }
 KEPT = ("Life goes on", "goes on behind {position}", "goes on behind 0", "goes on behind 2")

@@ -177,7 +177,7 @@ class Reading:
     connection lost. So each request names a page: as long as what is wanted at first, then twice as long each time.
 
     In version 1 of the protocol a stream that ends early looks like one that is complete. It has lost its last events
-    then, never one in the middle, so what was seen counts, and the stretches follow each other from the last event
+    then, never one in the middle, so what was seen counts, and the ranges follow each other from the last event
     seen. That nothing comes after it is believed only on the evidence of an event: the last id of the page where
     all subjects are read, else the subject's newest event.
 

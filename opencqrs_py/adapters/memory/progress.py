@@ -10,7 +10,7 @@ from threading import Lock
 from opencqrs_py.adapters.memory.transactions import NoTransactions
 from opencqrs_py.errors import EventStoreError, FencedError
 from opencqrs_py.model.partition import Partition
-from opencqrs_py.model.progress import Cursor, Failure, PartitionStatus, ProcessorState, Skip
+from opencqrs_py.model.progress import Cursor, FailureRecord, PartitionStatus, ProcessorState, Skip
 from opencqrs_py.processing.ports import Transactions, UnitOfWork
 
 __all__ = ["InMemoryProgressTracker"]
@@ -25,7 +25,7 @@ class _Row:
     position: int
     fingerprint: str = ""
     epoch: int = 0
-    failure: Failure | None = None
+    failure: FailureRecord | None = None
     skips: list[Skip] = field(default_factory=list)
 
 

@@ -20,7 +20,7 @@ from opencqrs_py.adapters.sql.tables import PROGRESS, SKIPPED, prepare
 from opencqrs_py.adapters.sql.transactions import DatabaseTransactions
 from opencqrs_py.errors import EventStoreError, FencedError, TransactionEndedError
 from opencqrs_py.model.partition import Partition, hash_of
-from opencqrs_py.model.progress import Cursor, Failure, PartitionStatus, ProcessorState, Skip
+from opencqrs_py.model.progress import Cursor, FailureRecord, PartitionStatus, ProcessorState, Skip
 from opencqrs_py.processing.ports import ProgressTracker, UnitOfWork
 
 _ERROR_LENGTH = 1_000  # characters of an error's text that are kept
@@ -278,7 +278,7 @@ def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
-def _written(failure: Failure | None) -> str | None:
+def _written(failure: FailureRecord | None) -> str | None:
     """Return a failure as JSON in ASCII, which every database takes, whatever an error or an id contains."""
     if failure is None:
         return None
@@ -286,8 +286,8 @@ def _written(failure: Failure | None) -> str | None:
     return json.dumps(bounded)
 
 
-def _read(text: str | None) -> Failure | None:
-    return None if text is None else Failure(**json.loads(text))
+def _read(text: str | None) -> FailureRecord | None:
+    return None if text is None else FailureRecord(**json.loads(text))
 
 
 def _row_of(skip: Skip) -> dict[str, Any]:

@@ -1,6 +1,6 @@
-"""The Spark engine: starts the groups' rounds and takes in their reports.
+"""The Spark engine: starts the groups' rounds and takes in their results.
 
-Runs on the driver. One coordinator thread decides; the threads of rounds only bring reports.
+Runs on the driver. One coordinator thread decides; the threads of rounds only bring results.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from opencqrs_py.engines.assignment import Assignment
 from opencqrs_py.engines.driver import PartitionDriver
 from opencqrs_py.engines.records import logger
 from opencqrs_py.engines.runs import GroupRun
-from opencqrs_py.engines.spark.jobs import GroupJobs, running_tasks, spark_trouble
-from opencqrs_py.engines.spark.orders import Order, Report
+from opencqrs_py.engines.spark.jobs import GroupJobs, running_tasks, spark_failure
 from opencqrs_py.engines.spark.session import Sessions
 from opencqrs_py.engines.spark.stillness import Stillness
-from opencqrs_py.engines.spark.worker import OrderHandler
+from opencqrs_py.engines.spark.tasks import Task, TaskResult
+from opencqrs_py.engines.spark.worker import TaskRunner
 from opencqrs_py.engines.watching import HeadWatcher
 from opencqrs_py.errors import EngineLostError
-from opencqrs_py.model.outcome import Origin, Outcome, Trouble
+from opencqrs_py.model.outcome import Failure, Origin, Outcome
 from opencqrs_py.model.partition import Partition
 from opencqrs_py.processing.ports import Clock, SystemClock
 from opencqrs_py.processing.supervision import NO_OBSERVER, Observer, SupervisedPartition
 
-ORDER_SECONDS = 2.0  # a round's length, long enough to make Spark's own cost small
+TASK_SECONDS = 2.0  # a round's length, long enough to make Spark's own cost small
 _IDLE_SECONDS = 1.0
 STILL_SECONDS = 60.0  # how long a round may wait while nothing at all runs on Spark
 
@@ -80,7 +80,7 @@ class _Group:
             return True
         cursor = driver.cursor
         # A partition whose task was lost after it had handled everything recovers by a step that finds nothing.
-        unsettled = driver.supervised.trouble is not None or cursor.doubtful
+        unsettled = driver.supervised.failure is not None or cursor.doubtful
         return cursor.position < self.watcher.head or cursor.position != cursor.stored or unsettled
 
 
@@ -161,7 +161,7 @@ class SparkEngine:
     def stop(self, patience: float) -> None:
         """Let the chunks in hand finish, for at most ``patience`` seconds in all; then cancel the rounds.
 
-        What is left of that time is waited for the session's end, which otherwise goes on in the background.
+        What is left of that time is waited for the session's end, which otherwise continues in the background.
         """
         self._assignment.stop()
         with self._changed:
@@ -211,15 +211,15 @@ class SparkEngine:
             group.jobs = GroupJobs(
                 spark,
                 group.run.group,
-                OrderHandler(self._sessions.handed_over(group.run.recipe), permit),
+                TaskRunner(self._sessions.handed_over(group.run.recipe), permit),
                 permit,
-                partial(self._reported, group),
+                partial(self._done, group),
                 partial(self._lost, group),
             )
 
     def _coordinate(self) -> None:
         try:
-            self._give_orders_until_stopped()
+            self._start_rounds_until_stopped()
         except (Py4JError, OSError) as error:
             self._fail(_jvm_gone(error))
         except Exception as error:
@@ -232,7 +232,7 @@ class SparkEngine:
             if group.since is None:
                 self._free(group)
 
-    def _give_orders_until_stopped(self) -> None:
+    def _start_rounds_until_stopped(self) -> None:
         while True:
             with self._changed:
                 if self._stopping or self._failure is not None:
@@ -247,7 +247,7 @@ class SparkEngine:
                 self._open()
             self._look_after_rounds()
             for group, ready in rounds:
-                self._give_orders(group, ready)
+                self._start_round(group, ready)
 
     def _is_refused(self, group: _Group) -> bool:
         """Report why the event store cannot be watched, if so: a task would get no further."""
@@ -273,24 +273,24 @@ class SparkEngine:
         for group, _ in waiting:
             self._abandon(group, _still(STILL_SECONDS))
 
-    def _abandon(self, group: _Group, trouble: Trouble) -> None:
+    def _abandon(self, group: _Group, failure: Failure) -> None:
         """Cancel the round of a group."""
         if group.jobs is not None and group.jobs.abandon_round():
-            self._broken(group, trouble)
+            self._broken(group, failure)
             self._free(group)
 
     def _running_tasks(self) -> int:
         return 0 if self._spark is None else running_tasks(self._spark.sparkContext)
 
-    def _give_orders(self, group: _Group, ready: list[PartitionDriver]) -> None:
+    def _start_round(self, group: _Group, ready: list[PartitionDriver]) -> None:
         """Deal the partitions out to as many tasks as can run at once; each task reads the log once."""
         if group.jobs is None:
             return
         group.since = self._clock.monotonic()
         try:
             tasks = min(len(ready), self._slots())
-            dealt = (tuple(driver.cursor for driver in ready[task::tasks]) for task in range(tasks))
-            group.jobs.start_round([Order(cursors, ORDER_SECONDS) for cursors in dealt])
+            shares = (tuple(driver.cursor for driver in ready[task::tasks]) for task in range(tasks))
+            group.jobs.start_round([Task(cursors, TASK_SECONDS) for cursors in shares])
         except Exception as error:
             self._lost(group, error)
 
@@ -298,10 +298,10 @@ class SparkEngine:
         """Return how many tasks can run at once; executors of a cluster come and go."""
         return max(1, self._spark.sparkContext.defaultParallelism) if self._spark is not None else 1
 
-    def _reported(self, group: _Group, reports: Sequence[Report]) -> None:
-        """Take reports in. Called on the thread of a round."""
+    def _done(self, group: _Group, results: Sequence[TaskResult]) -> None:
+        """Take results in. Called on the thread of a round."""
         try:
-            outcomes = {outcome.cursor.partition: outcome for report in reports for outcome in report.outcomes}
+            outcomes = {outcome.cursor.partition: outcome for result in results for outcome in result.outcomes}
             for driver in group.busy:
                 driver.settle(outcomes[driver.partition])
         except Exception as error:
@@ -314,7 +314,7 @@ class SparkEngine:
         try:
             if not self._stopping:
                 self._sessions.check()
-                self._broken(group, spark_trouble(error))
+                self._broken(group, spark_failure(error))
         except (Py4JError, OSError) as gone:
             self._fail(_jvm_gone(gone))
         except Exception as failed:
@@ -322,12 +322,12 @@ class SparkEngine:
         finally:
             self._free(group)
 
-    def _broken(self, group: _Group, trouble: Trouble) -> None:
+    def _broken(self, group: _Group, failure: Failure) -> None:
         """Claim the partitions again: what the lost tasks have committed is only in the database."""
         self._assignment.claim_again(group.run.group)
         for driver in group.busy:
             if driver not in group.leaving:
-                driver.settle(Outcome(driver.cursor, trouble=trouble))
+                driver.settle(Outcome(driver.cursor, failure=failure))
 
     def _free(self, group: _Group) -> None:
         with self._changed:
@@ -345,11 +345,11 @@ def _jvm_gone(error: Exception) -> EngineLostError:
     return EngineLostError("OCQ-403", f"Spark's JVM has gone ({type(error).__name__})", fix=fix)
 
 
-def _cancelled() -> Trouble:
+def _cancelled() -> Failure:
     message = "another partition of the group was released, and its events were not finished in time"
-    return Trouble(Origin.OUTAGE, permanent=False, error="a round on Spark was cancelled", message=message)
+    return Failure(Origin.OUTAGE, permanent=False, error="a round on Spark was cancelled", message=message)
 
 
-def _still(seconds: float) -> Trouble:
+def _still(seconds: float) -> Failure:
     message = f"no task was running on Spark for {seconds:g} s while this one waited: there is no executor for it"
-    return Trouble(Origin.OUTAGE, permanent=False, error="Spark did not start a round", message=message, code="OCQ-406")
+    return Failure(Origin.OUTAGE, permanent=False, error="Spark did not start a round", message=message, code="OCQ-406")

@@ -1,7 +1,7 @@
 """The rounds of one group as plain Spark jobs.
 
-Runs on the driver. A round is one job with one task for each order; a thread of its own waits for it. No socket
-takes orders, and nothing is kept between two rounds: where each partition continues, the driver and the database know.
+Runs on the driver. A round is one job with one Spark task for each of ours; a thread of its own waits for it. No socket
+takes tasks, and nothing is kept between two rounds: where each partition continues, the driver and the database know.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from pyspark.errors import PySparkException, PythonException
 from pyspark.sql import SparkSession
 
 from opencqrs_py.engines.spark.kept_recipes import Permit
-from opencqrs_py.engines.spark.orders import Order, Report, read_report, write_order
-from opencqrs_py.engines.spark.worker import OrderHandler
-from opencqrs_py.model.outcome import Origin, Trouble
+from opencqrs_py.engines.spark.tasks import Task, TaskResult, read_result, write_task
+from opencqrs_py.engines.spark.worker import TaskRunner
+from opencqrs_py.model.outcome import Failure, Origin
 
-__all__ = ["GroupJobs", "running_tasks", "spark_trouble"]
+__all__ = ["GroupJobs", "running_tasks", "spark_failure"]
 
 _TRACEBACK = "Traceback (most recent call last):"
 _CANCEL_SECONDS = 0.5  # how long a cancelled job may take to end; Spark kills its Python workers after 0.2
@@ -35,7 +35,7 @@ class GroupJobs:
         group: The group's name; also that of the jobs' group in Spark.
         handler: What the executors do.
         permit: Given for each round; without it they end after the chunk in hand.
-        done: Called with the reports of a round, on the thread of the round.
+        done: Called with the results of a round, on the thread of the round.
         broken: Called, likewise, with the error when Spark could not finish a round.
     """
 
@@ -43,9 +43,9 @@ class GroupJobs:
         self,
         spark: SparkSession,
         group: str,
-        handler: OrderHandler,
+        handler: TaskRunner,
         permit: Permit,
-        done: Callable[[Sequence[Report]], None],
+        done: Callable[[Sequence[TaskResult]], None],
         broken: Callable[[Exception], None],
     ) -> None:
         self._context: SparkContext = spark.sparkContext
@@ -58,13 +58,13 @@ class GroupJobs:
         self._tag = ""  # of the round under way
         self._thread: Thread | None = None
 
-    def start_round(self, orders: Sequence[Order]) -> None:
-        """Start a job that carries out these orders. The round before must be over or abandoned."""
+    def start_round(self, tasks: Sequence[Task]) -> None:
+        """Start a job that runs these tasks. The round before must be over or abandoned."""
         tag = f"opencqrs-{uuid.uuid4().hex}"
         self._permit.give()
         with self._lock:
             self._tag = tag
-        self._thread = Thread(target=self._run, args=(tag, orders), name=f"opencqrs-{self._group}", daemon=True)
+        self._thread = Thread(target=self._run, args=(tag, tasks), name=f"opencqrs-{self._group}", daemon=True)
         self._thread.start()
 
     def end_soon(self) -> None:
@@ -89,22 +89,22 @@ class GroupJobs:
         if self.abandon_round() and self._thread is not None:
             self._thread.join(_CANCEL_SECONDS)
 
-    def _run(self, tag: str, orders: Sequence[Order]) -> None:
+    def _run(self, tag: str, tasks: Sequence[Task]) -> None:
         try:
-            reports = self._carried_out(tag, orders)
+            results = self._collected(tag, tasks)
         except Exception as error:  # Spark's failures are reported; the coordinator continues
             if self._finished(tag):
                 self._broken(error)
         else:
             if self._finished(tag):
-                self._done(reports)
+                self._done(results)
 
-    def _carried_out(self, tag: str, orders: Sequence[Order]) -> list[Report]:
-        partitions = sum(len(order.cursors) for order in orders)
+    def _collected(self, tag: str, tasks: Sequence[Task]) -> list[TaskResult]:
+        partitions = sum(len(task.cursors) for task in tasks)
         self._context.setJobGroup(self._group, f"{self._group}: {partitions} partitions", interruptOnCancel=True)
         self._context.addJobTag(tag)  # the program may have jobs of its own in a group of this name
-        lines = [write_order(order) for order in orders]
-        return [read_report(line) for line in self._context.parallelize(lines, len(lines)).map(self._handler).collect()]
+        lines = [write_task(task) for task in tasks]
+        return [read_result(line) for line in self._context.parallelize(lines, len(lines)).map(self._handler).collect()]
 
     def _finished(self, tag: str) -> bool:
         """Take in that a round has ended; return whether it was the one under way."""
@@ -122,7 +122,7 @@ def running_tasks(context: SparkContext) -> int:
     return sum(stage.numActiveTasks for stage in stages if stage is not None)
 
 
-def spark_trouble(error: Exception) -> Trouble:
+def spark_failure(error: Exception) -> Failure:
     """Return what a failed round comes to.
 
     A Python error that reached Spark was raised outside every handler and would be raised again; all else, such as a
@@ -131,7 +131,7 @@ def spark_trouble(error: Exception) -> Trouble:
     lasting = isinstance(error, PythonException)
     origin = Origin.FRAMEWORK if lasting else Origin.OUTAGE
     what = "Spark could not finish a round"
-    return Trouble(origin, permanent=lasting, error=what, message=_first_line(error), code="OCQ-405")
+    return Failure(origin, permanent=lasting, error=what, message=_first_line(error), code="OCQ-405")
 
 
 def _first_line(error: Exception) -> str:

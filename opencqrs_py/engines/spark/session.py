@@ -161,7 +161,7 @@ class Sessions:
         """Stop the session if it was started here.
 
         Args:
-            patience: Seconds to wait for that; then it goes on in the background.
+            patience: Seconds to wait for that; then it continues in the background.
         """
         for kept in self._kept:
             Path(kept.file).unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Ranges of positions: how a stretch of the log is cut up, and how a task reads one as Arrow batches."""
+"""Ranges of positions: how a part of the log is cut up, and how a task reads one as Arrow batches."""
 
 from __future__ import annotations
 

@@ -241,7 +241,7 @@ class EventSourceContract(LogIdentityContract):
             assert parts[-1].upto == source.head()
             assert not [event for part in parts for event in part.events]
 
-    def test_a_stretch_reads_the_same_twice(self, source: EventSource, append: Append) -> None:
+    def test_a_range_reads_the_same_twice(self, source: EventSource, append: Append) -> None:
         append(event(n) for n in range(5))
         first = source.read(0, 3, ALL)
         append([event(5)])

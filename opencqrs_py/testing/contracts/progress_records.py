@@ -7,13 +7,13 @@ from dataclasses import replace
 import pytest
 
 from opencqrs_py.errors import FencedError
-from opencqrs_py.model import Cursor, Failure, PartitionStatus, ProcessorState, Skip, layout
+from opencqrs_py.model import Cursor, FailureRecord, PartitionStatus, ProcessorState, Skip, layout
 from opencqrs_py.processing.ports import ProgressTracker
 
 __all__ = ["ONE", "CrashError", "ProgressRecordsContract", "claimed", "moved"]
 
 ONE = layout(1)
-FAILURE = Failure(
+FAILURE = FailureRecord(
     position=7,
     event_id="id 7",
     event_type="lent.v1",
@@ -74,7 +74,7 @@ class ProgressRecordsContract:
         tracker.report(_failed(cursor), cursor.epoch)
         found = claimed(another)
         assert found.failure == FAILURE
-        assert (found.troubled, found.attempt) == (7, 3)
+        assert (found.failing, found.attempt) == (7, 3)
         assert [status.failure for status in another.statuses()] == [FAILURE]
 
     @pytest.mark.parametrize(("to", "kept"), [(6, True), (7, False), (9, False)])

@@ -70,7 +70,7 @@ class ProgressTrackerContract(ProgressRecordsContract):
         assert [cursor.partition for cursor in cursors] == list(TWO)
         for cursor in cursors:
             assert (cursor.stored, cursor.position) == (17, 17)
-            assert (cursor.attempt, cursor.troubled, cursor.skip) == (1, None, False)
+            assert (cursor.attempt, cursor.failing, cursor.skip) == (1, None, False)
             assert cursor.epoch >= 1
         assert positions(tracker) == {"group": [17, 17]}
 

@@ -71,10 +71,10 @@ class Watching(Observer):
     def noticed(self, notice: Notice) -> None:
         told = self.told.setdefault(notice.group, [])
         told.append(line_of(notice))
-        if notice.trouble is not None:
-            told.append(notice.trouble.traceback)
-        if notice.action is Action.SKIP and notice.trouble is not None:
-            self.skipped.setdefault(notice.group, []).append(notice.trouble.position or 0)
+        if notice.failure is not None:
+            told.append(notice.failure.traceback)
+        if notice.action is Action.SKIP and notice.failure is not None:
+            self.skipped.setdefault(notice.group, []).append(notice.failure.position or 0)
         key = (notice.group, notice.partition)
         if notice.action is Action.WAIT:
             self._waits[key] = self._waits.get(key, 0) + 1

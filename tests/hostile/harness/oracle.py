@@ -46,7 +46,7 @@ class Found:
     skipped: tuple[int, ...] = ()
 
     @property
-    def troubled(self) -> bool:
+    def failing(self) -> bool:
         """Whether a person or a program can see that not all is done."""
         return bool(self.errors) or any(state in _TROUBLED for state in self.states)
 
@@ -107,7 +107,7 @@ def judge(
         if found.refusal and not faults:
             return Verdict(End.REFUSED)
         return Verdict(None, (f"the run ended with {type(found.raised).__name__}", *faults))
-    if found.troubled:
+    if found.failing:
         faults += _report_faults(found, says, blames, (stop_at or r"\d+") if named else "")
         if stop_at and found.stored >= stop_at and not faults:
             faults.append(f"it stopped at {found.stored}, not before {stop_at}")

@@ -2,13 +2,13 @@ from __future__ import annotations
 
 import pytest
 
-from opencqrs_py.model.outcome import Origin, Trouble
+from opencqrs_py.model.outcome import Failure, Origin
 from opencqrs_py.model.partition import Partition
 from opencqrs_py.processing.recovery import Action
 from opencqrs_py.processing.supervision import Notice, in_words, text_of
 
 PARTITION = Partition(2, 1)
-FAILED = Trouble(
+FAILED = Failure(
     Origin.HANDLER,
     permanent=False,
     error="ValueError",
@@ -17,11 +17,11 @@ FAILED = Trouble(
     position=7,
     event="event 7",
 )
-AWAY = Trouble(Origin.OUTAGE, permanent=False, error="DatabaseAwayError", message="gone")
+AWAY = Failure(Origin.OUTAGE, permanent=False, error="DatabaseAwayError", message="gone")
 
 
 @pytest.mark.parametrize(
-    ("action", "trouble", "attempt", "wait", "expected"),
+    ("action", "failure", "attempt", "wait", "expected"),
     [
         (Action.RETRY, FAILED, 2, 4.5, "event 7 failed on attempt 2 (ValueError: no); retry in 4.5 s"),
         (
@@ -55,8 +55,8 @@ AWAY = Trouble(Origin.OUTAGE, permanent=False, error="DatabaseAwayError", messag
         ),
     ],
 )
-def test_a_line_says_group_partition_event_what_failed_and_what_happens_next(action, trouble, attempt, wait, expected):
-    line, *_ = text_of(Notice("books", PARTITION, action, trouble, attempt, wait)).splitlines()
+def test_a_line_says_group_partition_event_what_failed_and_what_happens_next(action, failure, attempt, wait, expected):
+    line, *_ = text_of(Notice("books", PARTITION, action, failure, attempt, wait)).splitlines()
     assert line == f"[books 1/2] {expected}"
 
 
@@ -66,7 +66,7 @@ def test_the_handlers_traceback_comes_with_the_first_attempt_only():
 
 
 def test_what_to_do_about_an_error_comes_with_it_and_not_again_and_again_during_an_outage():
-    stopped = Trouble(Origin.FRAMEWORK, permanent=False, error="E", message="gone", advice="  where: x\n  fix:   y")
+    stopped = Failure(Origin.FRAMEWORK, permanent=False, error="E", message="gone", advice="  where: x\n  fix:   y")
     lines = text_of(Notice("books", PARTITION, Action.STOP, stopped, 0, 30.0)).splitlines()
     assert lines[1:] == ["  where: x", "  fix:   y"]
     assert len(text_of(Notice("books", PARTITION, Action.WAIT, stopped, 0, 30.0)).splitlines()) == 1

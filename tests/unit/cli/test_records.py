@@ -12,12 +12,12 @@ from rich.console import Console
 from opencqrs_py.cli import records
 from opencqrs_py.cli.records import print_only_warnings, records_on_terminal
 from opencqrs_py.engines.records import log_notice
-from opencqrs_py.model.outcome import Origin, Trouble
+from opencqrs_py.model.outcome import Failure, Origin
 from opencqrs_py.model.partition import Partition
 from opencqrs_py.processing.recovery import Action
 from opencqrs_py.processing.supervision import Notice
 
-FAILED = Trouble(
+FAILED = Failure(
     Origin.HANDLER,
     permanent=False,
     error="ValueError",
@@ -29,8 +29,8 @@ FAILED = Trouble(
 )
 
 
-def notice(action: Action | None, trouble: Trouble | None = FAILED) -> Notice:
-    return Notice("books", Partition(2, 1), action, trouble, attempt=1, wait=2.0)
+def notice(action: Action | None, failure: Failure | None = FAILED) -> Notice:
+    return Notice("books", Partition(2, 1), action, failure, attempt=1, wait=2.0)
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def shown(monkeypatch: pytest.MonkeyPatch, *, terminal: bool) -> io.StringIO:
 
 
 @pytest.mark.parametrize(
-    ("action", "trouble", "level", "named"),
+    ("action", "failure", "level", "named"),
     [
         (None, None, logging.INFO, "recovered"),
         (None, FAILED, logging.WARNING, "missed"),
@@ -57,18 +57,18 @@ def shown(monkeypatch: pytest.MonkeyPatch, *, terminal: bool) -> io.StringIO:
         (Action.LEAVE, FAILED, logging.ERROR, "leave"),
     ],
 )
-def test_each_notice_is_a_record_with_what_happened_where(action, trouble, level, named, caplog):
+def test_each_notice_is_a_record_with_what_happened_where(action, failure, level, named, caplog):
     with caplog.at_level(logging.INFO):
-        log_notice(notice(action, trouble))
+        log_notice(notice(action, failure))
     (record,) = caplog.records
-    event = ("event 7", 7, "OCQ-228") if trouble else ("", None, "")
+    event = ("event 7", 7, "OCQ-228") if failure else ("", None, "")
     assert (record.name, record.levelno, record.action) == ("opencqrs.processing", level, named)
     assert (record.group, record.partition, record.attempt) == ("books", "1/2", 1)
     assert (record.event, record.position, record.code) == event
 
 
 def test_a_percent_sign_in_a_message_is_printed_as_it_is(caplog):
-    log_notice(notice(Action.RETRY, Trouble(Origin.HANDLER, permanent=False, error="E", message="100 %s of %d")))
+    log_notice(notice(Action.RETRY, Failure(Origin.HANDLER, permanent=False, error="E", message="100 %s of %d")))
     assert "100 %s of %d" in caplog.text
 
 

@@ -18,12 +18,12 @@ from opencqrs_py.engines.runs import GroupRun
 from opencqrs_py.model import (
     Cursor,
     Event,
+    Failure,
     Origin,
     Outcome,
     Partition,
     PartitionStatus,
     ProcessorState,
-    Trouble,
     layout,
 )
 from opencqrs_py.processing.dispatch import Dispatcher
@@ -126,7 +126,7 @@ def driver_of(tracker: Tracker, observer: Observer = NO_OBSERVER, position: int 
 
 
 def failed(cursor: Cursor) -> Outcome:
-    return Outcome(cursor, trouble=Trouble(Origin.HANDLER, permanent=False, error="E", message="m", position=1))
+    return Outcome(cursor, failure=Failure(Origin.HANDLER, permanent=False, error="E", message="m", position=1))
 
 
 def test_a_group_is_prepared_before_it_is_claimed_and_the_claim_is_published(tracker: Tracker) -> None:
@@ -194,7 +194,7 @@ def test_an_outage_while_a_group_is_prepared_is_waited_for_and_reported(
     observer = Watching()
     (first, _) = claimed(run_of(tracker, prepare, lambda: 0), observer)
     assert waits == [0.5, 1.0]
-    assert [(notice.action, str(notice.trouble), notice.wait) for notice in observer.notices] == [
+    assert [(notice.action, str(notice.failure), notice.wait) for notice in observer.notices] == [
         (Action.WAIT, "ConnectionError: away", 0.5),
         (Action.WAIT, "ConnectionError: still away", 1.0),
     ]
@@ -305,8 +305,8 @@ def test_a_partition_that_was_lost_is_claimed_when_it_is_assigned_again_and_not_
     lost, held = run.partitions
     assignment = Assignment([run], "me", FakeClock())
     (old, kept) = assignment.claim("books", run.partitions)
-    fenced = Trouble(Origin.FENCED, permanent=True, error="FencedError", message="m")
-    old.settle(Outcome(old.cursor, trouble=fenced))
+    fenced = Failure(Origin.FENCED, permanent=True, error="FencedError", message="m")
+    old.settle(Outcome(old.cursor, failure=fenced))
     claims: list[Sequence[Partition]] = []
     claim, tracker.claim = (
         tracker.claim,

@@ -466,7 +466,7 @@ def test_one_thread_at_a_time_may_step(world: World) -> None:
     processor = world.processor()
     world.before = lambda raw: processor.step()
     processor.step()
-    assert "runs already" in world.watching.notices[0].trouble.message  # type: ignore[union-attr]
+    assert "runs already" in world.watching.notices[0].failure.message  # type: ignore[union-attr]
 
 
 # --------------------------------------------------------------------------------------------------- the observer

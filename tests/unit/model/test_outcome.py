@@ -1,10 +1,10 @@
-"""Troubles are read by people, one line at a time."""
+"""Failures are read by people, one line at a time."""
 
 from __future__ import annotations
 
 import pytest
 
-from opencqrs_py.model import Cursor, Origin, Outcome, Partition, Trouble
+from opencqrs_py.model import Cursor, Failure, Origin, Outcome, Partition
 
 
 @pytest.mark.parametrize(
@@ -17,8 +17,8 @@ from opencqrs_py.model import Cursor, Origin, Outcome, Partition, Trouble
         (" \n ", "ValueError"),
     ],
 )
-def test_a_trouble_is_shown_by_its_first_line(message: str, shown: str) -> None:
-    assert str(Trouble(Origin.HANDLER, permanent=False, error="ValueError", message=message)) == shown
+def test_a_failure_is_shown_by_its_first_line(message: str, shown: str) -> None:
+    assert str(Failure(Origin.HANDLER, permanent=False, error="ValueError", message=message)) == shown
 
 
 @pytest.mark.parametrize(
@@ -26,11 +26,11 @@ def test_a_trouble_is_shown_by_its_first_line(message: str, shown: str) -> None:
     [("", "ValueError: no such book"), ("event 1 at position 7", "ValueError: no such book - event 1 at position 7")],
 )
 def test_its_summary_names_the_event_if_one_was_in_hand(event: str, shown: str) -> None:
-    trouble = Trouble(Origin.HANDLER, permanent=False, error="ValueError", message="no such book", event=event)
-    assert trouble.summary == shown
+    failure = Failure(Origin.HANDLER, permanent=False, error="ValueError", message="no such book", event=event)
+    assert failure.summary == shown
 
 
 def test_an_outcome_is_quiet_unless_something_happened() -> None:
     cursor = Cursor(Partition(1, 0), epoch=1, stored=0, position=0)
     outcome = Outcome(cursor)
-    assert (outcome.handled, outcome.skipped, outcome.idle, outcome.trouble) == (0, 0, False, None)
+    assert (outcome.handled, outcome.skipped, outcome.idle, outcome.failure) == (0, 0, False, None)

@@ -9,9 +9,9 @@ from opencqrs_py.model import Cursor, Partition
 CURSOR = Cursor(Partition(2, 1), epoch=7, stored=10, position=15)
 
 
-def test_moving_on_ends_the_trouble() -> None:
-    troubled = CURSOR.retrying(16).retrying(16, skip=True)
-    moved = troubled.moved_to(20, stored=True)
+def test_moving_on_ends_the_failure() -> None:
+    failing = CURSOR.retrying(16).retrying(16, skip=True)
+    moved = failing.moved_to(20, stored=True)
     assert moved == Cursor(Partition(2, 1), epoch=7, stored=20, position=20)
 
 
@@ -24,16 +24,16 @@ def test_attempts_of_one_event_are_counted_from_one() -> None:
     second = CURSOR.retrying(16)
     third = second.retrying(16)
     assert [CURSOR.attempt, second.attempt, third.attempt] == [1, 2, 3]
-    assert (third.troubled, third.skip, third.position) == (16, False, 15)
+    assert (third.failing, third.skip, third.position) == (16, False, 15)
 
 
 def test_another_event_has_its_own_attempts() -> None:
     assert CURSOR.retrying(16).retrying(16).retrying(17).attempt == 2
 
 
-def test_giving_up_is_said_of_the_troubled_event() -> None:
+def test_giving_up_is_said_of_the_failing_event() -> None:
     given_up = CURSOR.retrying(16, skip=True)
-    assert (given_up.troubled, given_up.skip) == (16, True)
+    assert (given_up.failing, given_up.skip) == (16, True)
 
 
 def test_progress_may_be_stored_again_but_not_before_what_is_stored() -> None:

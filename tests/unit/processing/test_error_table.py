@@ -398,7 +398,7 @@ def test_what_is_done_about_an_error(world: World, arrange: Callable[[World], No
     world.step(partition)
     (notice,) = world.notices
     assert notice.action is action
-    assert notice.trouble is not None
+    assert notice.failure is not None
     assert partition.state is STATES[action]
     assert (partition.cursor.position, partition.cursor.stored) == (0, 0), "nothing is skipped"
     assert world.database.rows == []
@@ -421,7 +421,7 @@ def test_only_errors_of_handlers_lead_to_an_event_being_given_up(
         if action is WAIT and world.database.fails_on_commit is None:
             arrange(world)
         outcome = world.step(partition)
-        if outcome.trouble is None:
+        if outcome.failure is None:
             break  # the database was away for one commit only
         assert not partition.cursor.skip
         assert partition.cursor.position == 0
@@ -438,7 +438,7 @@ def test_a_type_that_nobody_knows_is_passed_over_undecoded(world: World) -> None
     world.event_type, world.payload = "never heard of", "no JSON"
     partition = world.supervised()
     outcome = world.step(partition)
-    assert (outcome.trouble, outcome.handled, partition.cursor.position) == (None, 0, 1)
+    assert (outcome.failure, outcome.handled, partition.cursor.position) == (None, 0, 1)
 
 
 @pytest.mark.parametrize("arrange", [handler_raises(KeyboardInterrupt()), store_raises(KeyboardInterrupt())])

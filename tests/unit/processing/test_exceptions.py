@@ -21,12 +21,13 @@ from opencqrs_py.errors import (
     TransactionEndedError,
     TransientError,
 )
-from opencqrs_py.model import Cursor, Origin, Partition, Trouble
+from opencqrs_py.model import Cursor, Failure, Origin, Partition
 from opencqrs_py.processing import exceptions
 from opencqrs_py.processing.dispatch import ChunkFailedError
 from opencqrs_py.processing.exceptions import (
     advice_of,
     error_text,
+    failure_of,
     interrupts_are_errors,
     label_text,
     one_line,
@@ -34,7 +35,6 @@ from opencqrs_py.processing.exceptions import (
     placed_error_text,
     plain_text,
     raise_interrupt,
-    trouble_of,
 )
 
 NOTHING: Any = None
@@ -189,18 +189,18 @@ def raised(error: BaseException) -> BaseException:
 def test_every_exception_can_be_shown_and_travels_as_plain_text(make: Callable[[], BaseException]) -> None:
     error = raised(make())
     name, message = error_text(error)
-    trouble = Trouble(Origin.HANDLER, permanent=False, error=name, message=message, traceback=own_frames(error))
-    assert trouble.error
-    assert len(trouble.error) < 300
-    assert len(trouble.message) < 5_000
-    assert len(trouble.traceback) < 25_000
-    for text in (name, message, trouble.traceback, one_line(error), str(trouble)):
+    failure = Failure(Origin.HANDLER, permanent=False, error=name, message=message, traceback=own_frames(error))
+    assert failure.error
+    assert len(failure.error) < 300
+    assert len(failure.message) < 5_000
+    assert len(failure.traceback) < 25_000
+    for text in (name, message, failure.traceback, one_line(error), str(failure)):
         assert type(text) is str
         assert "\x00" not in text
         text.encode()  # no lone surrogate
-    travels = TypeAdapter(Trouble)
-    assert travels.validate_json(travels.dump_json(trouble)) == trouble
-    assert pickle.loads(pickle.dumps(trouble)) == trouble
+    travels = TypeAdapter(Failure)
+    assert travels.validate_json(travels.dump_json(failure)) == failure
+    assert pickle.loads(pickle.dumps(failure)) == failure
 
 
 @pytest.mark.parametrize(
@@ -273,7 +273,7 @@ class _NoCodeError(ExplainedError):
     ],
 )
 def test_only_codes_of_this_package_are_shown(error: BaseException, shown: str) -> None:
-    assert str(trouble_of(error, Origin.HANDLER)) == shown
+    assert str(failure_of(error, Origin.HANDLER)) == shown
 
 
 def test_of_a_long_text_the_middle_is_left_out() -> None:

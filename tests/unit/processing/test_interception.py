@@ -88,7 +88,7 @@ class World:
             self.injector,
         )
         dispatcher = Dispatcher(self.handlers, [Lent], reading, interceptors)
-        work = Work("group", Partition(2, 1), self.unit, troubled=7, attempt=3)
+        work = Work("group", Partition(2, 1), self.unit, failing=7, attempt=3)
         try:
             return dispatcher.handle(events or [event()], work)
         except ChunkFailedError as failure:

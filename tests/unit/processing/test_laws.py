@@ -112,12 +112,12 @@ class Process:
         outcome = self._processors[number].step(before)
         assert outcome.cursor.position >= before.position
         assert outcome.cursor.stored >= before.stored
-        if outcome.trouble is not None and outcome.trouble.origin is Origin.HANDLER:
-            assert outcome.trouble.position is not None
-            self.errors[outcome.trouble.position] += not outcome.trouble.permanent
+        if outcome.failure is not None and outcome.failure.origin is Origin.HANDLER:
+            assert outcome.failure.position is not None
+            self.errors[outcome.failure.position] += not outcome.failure.permanent
         partition.take(outcome)
         assert not outcome.skipped or before.skip
-        return before.troubled if outcome.skipped else None
+        return before.failing if outcome.skipped else None
 
 
 @dataclass(frozen=True)

@@ -69,7 +69,7 @@ class World:
         self.add(handle, types)
 
     def run(self, events: Sequence[Event], **parts: Any) -> int:
-        work = Work("group", Partition(1, 0), self.unit, troubled=events[0].position, attempt=2)
+        work = Work("group", Partition(1, 0), self.unit, failing=events[0].position, attempt=2)
         return Dispatcher(self.bound, [Lent, Returned], **parts).handle(events, work)
 
 
@@ -189,7 +189,7 @@ def test_what_upcasters_make_of_an_event_are_members_that_share_its_raw_event(wo
     assert seen == [([Lent("1"), Lent("2"), Returned("2")], [event(1), both, both])]
 
 
-# Trouble
+# Failure
 
 
 def test_when_a_list_cannot_be_handled_no_event_is_named_unless_it_is_alone(world: World) -> None:
@@ -298,7 +298,7 @@ def test_lists_write_what_single_events_write_whatever_fails(
         results.append(world)
     single, listed = results
     assert listed.rows == single.rows
-    assert listed.troubles == single.troubles
+    assert listed.failed == single.failed
 
 
 class FailingWorld:
@@ -306,7 +306,7 @@ class FailingWorld:
 
     def __init__(self, *, takes_lists: bool, beside: bool, failures: dict[int, int]) -> None:
         self.rows: list[tuple[str, int]] = []
-        self.troubles: list[tuple[int | None, Origin]] = []
+        self.failed: list[tuple[int | None, Origin]] = []
         self.failures = failures
         calls: list[Callable[..., Any]] = [self.handle_all if takes_lists else self.handle]
         if beside:
@@ -346,10 +346,10 @@ class FailingWorld:
         for _ in range(1_000):
             outcome = processor.step(cursor)
             cursor = outcome.cursor
-            if outcome.trouble is not None:
-                position = outcome.trouble.position
+            if outcome.failure is not None:
+                position = outcome.failure.position
                 assert position is not None
-                self.troubles.append((position, outcome.trouble.origin))
+                self.failed.append((position, outcome.failure.origin))
                 assert [row for row in self.rows if row[1] >= position] == []
                 assert cursor.stored < position
                 self.failures[position] -= 1

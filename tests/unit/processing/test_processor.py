@@ -129,14 +129,14 @@ def steps(processor: PartitionProcessor, cursor: Cursor, count: int) -> Iterator
 
 
 def summary(outcome: Outcome) -> tuple[int, int, int, Origin | None, int | None]:
-    """Return position, handled, skipped, and origin and position of the trouble."""
-    trouble = outcome.trouble
+    """Return position, handled, skipped, and origin and position of the failure."""
+    failure = outcome.failure
     return (
         outcome.cursor.position,
         outcome.handled,
         outcome.skipped,
-        trouble.origin if trouble else None,
-        trouble.position if trouble else None,
+        failure.origin if failure else None,
+        failure.position if failure else None,
     )
 
 
@@ -228,15 +228,15 @@ def test_when_event_k_fails_the_events_before_it_are_committed_and_k_is_named(gr
     assert summary(outcome) == (k - 1, k - 1, 0, Origin.HANDLER, k)
     assert group.rows == [str(n) for n in range(1, k)]
     assert group.stored == [k - 1]
-    assert outcome.trouble is not None
-    assert outcome.trouble.event == f"event {k} at position {k} (lent, /a)"
-    assert (outcome.trouble.error, outcome.trouble.message, outcome.trouble.permanent) == ("ValueError", "mine", False)
-    assert "in handle" in outcome.trouble.traceback
-    assert outcome.trouble.traceback.count("  File ") == 1
+    assert outcome.failure is not None
+    assert outcome.failure.event == f"event {k} at position {k} (lent, /a)"
+    assert (outcome.failure.error, outcome.failure.message, outcome.failure.permanent) == ("ValueError", "mine", False)
+    assert "in handle" in outcome.failure.traceback
+    assert outcome.failure.traceback.count("  File ") == 1
 
 
 @pytest.mark.parametrize("k", [1, 3, 5])
-def test_the_troubled_event_is_tried_alone_and_the_others_go_on_in_chunks(group: Group, k: int) -> None:
+def test_the_failing_event_is_tried_alone_and_the_others_go_on_in_chunks(group: Group, k: int) -> None:
     group.add(*["/a"] * 5)
     group.failures[str(k)] = [ValueError("first"), ValueError("second")]
     (cursor,) = group.claim()
@@ -246,7 +246,7 @@ def test_the_troubled_event_is_tried_alone_and_the_others_go_on_in_chunks(group:
     assert summary(failed_again) == (k - 1, 0, 0, Origin.HANDLER, k)
     recovered = processor.step(failed_again.cursor.retrying(k))
     assert summary(recovered) == (k, 1, 0, None, None)
-    assert recovered.cursor.troubled is None
+    assert recovered.cursor.failing is None
     if k < 5:
         assert summary(processor.step(recovered.cursor)) == (5, 5 - k, 0, None, None)
     assert group.rows == ["1", "2", "3", "4", "5"]
@@ -282,7 +282,7 @@ def test_an_event_that_is_given_up_is_not_handled_and_progress_passes_it(group: 
     assert group.stored == [1]
 
 
-def test_only_the_troubled_event_is_given_up(group: Group) -> None:
+def test_only_the_failing_event_is_given_up(group: Group) -> None:
     group.add("/order/1", "/order/4", "/order/1")
     _, second = group.claim(2)
     processor = group.processor(100, Partition(2, 1))
@@ -314,13 +314,13 @@ def test_whatever_a_handler_raises_is_an_outcome(
     (cursor,) = group.claim()
     outcome = group.processor(100).step(cursor)
     assert outcome.cursor == cursor
-    assert outcome.trouble is not None
-    assert (outcome.trouble.origin, outcome.trouble.permanent) == (origin, permanent)
-    assert outcome.trouble.error == type(error).__name__
+    assert outcome.failure is not None
+    assert (outcome.failure.origin, outcome.failure.permanent) == (origin, permanent)
+    assert outcome.failure.error == type(error).__name__
     in_hand = origin in (Origin.HANDLER, Origin.FRAMEWORK)
-    assert outcome.trouble.position == (1 if in_hand else None)
-    assert bool(outcome.trouble.traceback) == bool(outcome.trouble.event)
-    assert (outcome.trouble.position is not None) == in_hand
+    assert outcome.failure.position == (1 if in_hand else None)
+    assert bool(outcome.failure.traceback) == bool(outcome.failure.event)
+    assert (outcome.failure.position is not None) == in_hand
     assert group.rows == []
 
 
@@ -329,8 +329,8 @@ def test_what_an_explained_error_says_is_told_without_place_and_fix(group: Group
     group.failures["1"] = [AssemblyError("OCQ-503", "2 providers make Mailer", "here", "do this")]
     (cursor,) = group.claim()
     outcome = group.processor(100).step(cursor)
-    assert outcome.trouble is not None
-    assert outcome.trouble.message == "2 providers make Mailer"
+    assert outcome.failure is not None
+    assert outcome.failure.message == "2 providers make Mailer"
 
 
 @pytest.mark.parametrize("crash", [KeyboardInterrupt(), CrashError()])
@@ -362,10 +362,10 @@ def test_an_event_that_cannot_be_decoded_is_named_after_those_before_it_are_comm
     outcome = group.processor(100).step(cursor)
     assert summary(outcome) == (2, 2, 0, Origin.EVENT, 3)
     assert group.rows == ["1", "2"]
-    assert outcome.trouble is not None
-    assert outcome.trouble.permanent
-    assert outcome.trouble.traceback == ""
-    assert str(outcome.trouble) == "[OCQ-211] EventFormatError: the event's data do not fit Lent (isbn: Field required)"
+    assert outcome.failure is not None
+    assert outcome.failure.permanent
+    assert outcome.failure.traceback == ""
+    assert str(outcome.failure) == "[OCQ-211] EventFormatError: the event's data do not fit Lent (isbn: Field required)"
 
 
 # Store or database are away (K1, K4)
@@ -397,12 +397,12 @@ def test_an_outage_of_the_store_keeps_the_cursor(group: Group) -> None:
 def test_an_outage_of_the_database_keeps_attempt_and_skip(group: Group, *, skip: bool) -> None:
     group.add("/a")
     (cursor,) = group.claim()
-    troubled = cursor.retrying(1, skip=skip)
+    failing = cursor.retrying(1, skip=skip)
     group.database.away = ConnectionError("away")
     processor = group.processor(100)
-    outcome = processor.step(troubled)
+    outcome = processor.step(failing)
     assert summary(outcome) == (0, 0, 0, Origin.OUTAGE, None)
-    assert outcome.cursor == troubled
+    assert outcome.cursor == failing
     group.database.away = None
     assert summary(processor.step(outcome.cursor)) == (1, int(not skip), int(skip), None, None)
 
@@ -461,8 +461,8 @@ def test_of_a_chunk_that_cannot_be_committed_the_event_that_is_to_blame_is_found
     (cursor,) = group.claim()
     outcome = group.processor(100).step(cursor)
     assert summary(outcome) == (k - 1, k - 1, 0, Origin.HANDLER, k)
-    assert outcome.trouble is not None
-    assert outcome.trouble.message == "deferred constraint"
+    assert outcome.failure is not None
+    assert outcome.failure.message == "deferred constraint"
     assert group.rows == [str(n) for n in range(1, k)]
 
 
@@ -518,7 +518,7 @@ def test_exactly_the_events_before_the_first_one_that_fails_are_committed(
         outcome = processor.step(cursor)
         cursor = outcome.cursor
         assert group.rows == [str(n) for n in range(1, cursor.stored + 1)]
-        if outcome.trouble is not None or outcome.idle:
+        if outcome.failure is not None or outcome.idle:
             break
     expected = (first - 1, Origin.HANDLER, first) if first <= count else (count, None, None)
     assert (summary(outcome)[0], *summary(outcome)[3:]) == expected
@@ -555,9 +555,9 @@ def test_a_handler_that_ends_the_transaction_stops_the_partition_at_its_event(gr
     (cursor,) = group.claim()
     outcome = group.processor(100).step(cursor)
     assert summary(outcome) == (1, 1, 0, Origin.HANDLER, 2)
-    assert outcome.trouble is not None
-    assert outcome.trouble.permanent
-    assert outcome.trouble.message == "a handler ended the transaction"
+    assert outcome.failure is not None
+    assert outcome.failure.permanent
+    assert outcome.failure.message == "a handler ended the transaction"
     assert (group.rows, group.stored) == (["1"], [1])
 
 
@@ -574,9 +574,9 @@ def test_a_transaction_that_ended_before_the_handler_raised_hides_no_error_and_i
         monkeypatch.setattr(type(unit), "ended_early", ended_early)
     outcome = group.processor(100).step(cursor)
     assert summary(outcome)[3:] == (Origin.HANDLER, 2)
-    assert outcome.trouble is not None
-    assert outcome.trouble.permanent
-    assert outcome.trouble.message == "the handler ended it; then it raised mine"
+    assert outcome.failure is not None
+    assert outcome.failure.permanent
+    assert outcome.failure.message == "the handler ended it; then it raised mine"
 
 
 # Calls after the commit
@@ -657,13 +657,13 @@ def test_a_tracker_that_cannot_open_a_unit_uses_no_attempt(group: Group, *, skip
     group.add("/a", "/a")
     group.tracker.error = LookupError("no such table")
     (cursor,) = group.claim()
-    troubled = cursor.retrying(1, skip=skip)
-    for tried in (cursor, troubled):
+    failing = cursor.retrying(1, skip=skip)
+    for tried in (cursor, failing):
         outcome = group.processor(100).step(tried)
         assert outcome.cursor == tried
         assert summary(outcome) == (0, 0, 0, Origin.FRAMEWORK, None)
-        assert outcome.trouble is not None
-        assert str(outcome.trouble) == "LookupError: no such table"
+        assert outcome.failure is not None
+        assert str(outcome.failure) == "LookupError: no such table"
     assert group.contexts == []
 
 
@@ -683,9 +683,9 @@ def test_a_resolver_that_raises_is_a_framework_error_with_its_own_frames(group: 
     cursor, _ = group.claim(2)
     outcome = group.processor(100, cursor.partition).step(cursor)
     assert summary(outcome) == (0, 0, 0, Origin.FRAMEWORK, None)
-    assert outcome.trouble is not None
-    assert outcome.trouble.event == "event 1 at position 1 (lent, /a)"
-    assert "in resolve" in outcome.trouble.traceback
+    assert outcome.failure is not None
+    assert outcome.failure.event == "event 1 at position 1 (lent, /a)"
+    assert "in resolve" in outcome.failure.traceback
 
 
 def test_what_comes_before_an_event_without_sequence_is_handled_first(group: Group) -> None:
@@ -714,8 +714,8 @@ def test_an_event_that_cannot_be_read_for_its_sequence_is_named_as_such(group: G
     cursor, _ = group.claim(2)
     outcome = group.processor(100, cursor.partition).step(cursor)
     assert summary(outcome) == (0, 0, 0, Origin.EVENT, None)
-    assert outcome.trouble is not None
-    assert outcome.trouble.summary == (
+    assert outcome.failure is not None
+    assert outcome.failure.summary == (
         "[OCQ-214] EventFormatError: the event has no data field 'reader', which says what it is in order with"
         " - event 1 at position 1 (lent, /a)"
     )
@@ -774,8 +774,8 @@ def test_after_an_outage_another_log_is_refused_and_stays_refused(group: Group) 
     group.store._events[1] = group.store._events[1]._replace(id="y")
     for outcome in steps(another, away.cursor, 3):
         assert summary(outcome) == (2, 0, 0, Origin.FRAMEWORK, None)
-        assert outcome.trouble is not None
-        assert "is not the one that the progress belongs to" in outcome.trouble.message
+        assert outcome.failure is not None
+        assert "is not the one that the progress belongs to" in outcome.failure.message
 
 
 def test_who_cannot_learn_where_to_go_on_waits_until_that_is_known(group: Group) -> None:
@@ -804,9 +804,9 @@ def test_an_outage_that_a_handler_meets_names_event_and_handler_and_uses_no_atte
     (cursor,) = group.claim()
     outcome = group.processor(100).step(cursor)
     assert summary(outcome) == (0, 0, 0, Origin.OUTAGE, None)
-    assert outcome.trouble is not None
-    assert outcome.trouble.event == "event 1 at position 1 (lent, /a)"
-    assert outcome.trouble.traceback == "  in handler handlers.py:7"
+    assert outcome.failure is not None
+    assert outcome.failure.event == "event 1 at position 1 (lent, /a)"
+    assert outcome.failure.traceback == "  in handler handlers.py:7"
 
 
 def test_who_was_fenced_out_writes_nothing(group: Group) -> None:
@@ -815,8 +815,8 @@ def test_who_was_fenced_out_writes_nothing(group: Group) -> None:
     group.claim()
     outcome = group.processor(100).step(old)
     assert summary(outcome) == (0, 0, 0, Origin.FENCED, None)
-    assert outcome.trouble is not None
-    assert outcome.trouble.message == "progress of group 'group' partition 0/1 was taken over by another processor"
+    assert outcome.failure is not None
+    assert outcome.failure.message == "progress of group 'group' partition 0/1 was taken over by another processor"
     assert (group.rows, group.stored, group.contexts) == ([], [0], [])
 
 

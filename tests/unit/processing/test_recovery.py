@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from opencqrs_py.model import Origin, Trouble
+from opencqrs_py.model import Failure, Origin
 from opencqrs_py.processing.ports import BackOff
 from opencqrs_py.processing.recovery import Action, ExponentialBackOff, FixedBackOff, NoRetry, OnExhausted, action_for
 
@@ -37,15 +37,15 @@ FIXED = {
 }
 
 
-def trouble(origin: Origin, *, permanent: bool) -> Trouble:
-    return Trouble(origin, permanent=permanent, error="ValueError", message="mine")
+def failure(origin: Origin, *, permanent: bool) -> Failure:
+    return Failure(origin, permanent=permanent, error="ValueError", message="mine")
 
 
 @pytest.mark.parametrize(("origin", "permanent", "exhausted", "on_exhausted", "action"), TABLE)
 def test_a_handler_error_is_tried_again_until_its_attempts_are_used_up(
     *, origin: Origin, permanent: bool, exhausted: bool, on_exhausted: OnExhausted, action: Action
 ) -> None:
-    assert action_for(trouble(origin, permanent=permanent), exhausted=exhausted, on_exhausted=on_exhausted) is action
+    assert action_for(failure(origin, permanent=permanent), exhausted=exhausted, on_exhausted=on_exhausted) is action
 
 
 @pytest.mark.parametrize("permanent", [True, False])
@@ -55,7 +55,7 @@ def test_a_handler_error_is_tried_again_until_its_attempts_are_used_up(
 def test_no_other_error_asks_for_attempts(
     *, origin: Origin, permanent: bool, exhausted: bool, on_exhausted: OnExhausted, action: Action
 ) -> None:
-    assert action_for(trouble(origin, permanent=permanent), exhausted=exhausted, on_exhausted=on_exhausted) is action
+    assert action_for(failure(origin, permanent=permanent), exhausted=exhausted, on_exhausted=on_exhausted) is action
 
 
 def test_the_table_knows_every_origin() -> None:

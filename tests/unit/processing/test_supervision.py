@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from opencqrs_py.model import Cursor, Origin, Outcome, Partition, ProcessorState, Skip, Trouble
+from opencqrs_py.model import Cursor, Failure, Origin, Outcome, Partition, ProcessorState, Skip
 from opencqrs_py.processing.ports import BackOff
 from opencqrs_py.processing.recovery import Action, ExponentialBackOff, FixedBackOff, NoRetry, OnExhausted
 from opencqrs_py.processing.supervision import NO_OBSERVER, Notice, SupervisedPartition
@@ -21,14 +21,14 @@ RUNNING, BACKING_OFF = ProcessorState.RUNNING, ProcessorState.BACKING_OFF
 WAITING, FAILED, STOPPED = ProcessorState.WAITING, ProcessorState.FAILED, ProcessorState.STOPPED
 
 
-def trouble(origin: Origin = Origin.HANDLER, position: int | None = 11, *, permanent: bool = False) -> Trouble:
+def failure(origin: Origin = Origin.HANDLER, position: int | None = 11, *, permanent: bool = False) -> Failure:
     named = position if origin in (Origin.HANDLER, Origin.EVENT) else None
-    return Trouble(origin, permanent=permanent, error="ValueError", message="mine", position=named)
+    return Failure(origin, permanent=permanent, error="ValueError", message="mine", position=named)
 
 
-OUTAGE, FENCED = trouble(Origin.OUTAGE), trouble(Origin.FENCED)
-FRAMEWORK, UNDECODABLE = trouble(Origin.FRAMEWORK), trouble(Origin.EVENT, permanent=True)
-PERMANENT = trouble(permanent=True)
+OUTAGE, FENCED = failure(Origin.OUTAGE), failure(Origin.FENCED)
+FRAMEWORK, UNDECODABLE = failure(Origin.FRAMEWORK), failure(Origin.EVENT, permanent=True)
+PERMANENT = failure(permanent=True)
 
 
 class Supervised:
@@ -40,14 +40,14 @@ class Supervised:
         self.clock = FakeClock(datetime(2026, 1, 1, tzinfo=UTC))
         self.partition = SupervisedPartition("books", cursor, back_off or FixedBackOff(2, 3), on_exhausted, self.clock)
 
-    def fails(self, *troubles: Trouble, to: int | None = None) -> list[tuple[Action | None, float]]:
+    def fails(self, *failures: Failure, to: int | None = None) -> list[tuple[Action | None, float]]:
         """Let steps fail one after the other, each when it is due; return actions and waits."""
-        return [self._fail(t, to) for t in troubles]
+        return [self._fail(t, to) for t in failures]
 
-    def _fail(self, trouble: Trouble, to: int | None) -> tuple[Action | None, float]:
+    def _fail(self, failure: Failure, to: int | None) -> tuple[Action | None, float]:
         self.clock.advance(self.partition.wait())
         cursor = self.partition.cursor
-        outcome = Outcome(cursor if to is None else cursor.moved_to(to, stored=True), trouble=trouble)
+        outcome = Outcome(cursor if to is None else cursor.moved_to(to, stored=True), failure=failure)
         notice = self.partition.take(outcome)
         assert notice is not None
         assert notice.wait == pytest.approx(self.partition.wait())
@@ -86,8 +86,8 @@ def test_done_is_what_is_handled_and_stored(cursor: Cursor, head: int, *, done: 
     assert Supervised(cursor=cursor).partition.done(head) is done
 
 
-@pytest.mark.parametrize("given", [trouble(), OUTAGE, FRAMEWORK, FENCED])
-def test_who_is_in_trouble_is_not_done(given: Trouble) -> None:
+@pytest.mark.parametrize("given", [failure(), OUTAGE, FRAMEWORK, FENCED])
+def test_a_partition_with_a_failure_is_not_done(given: Failure) -> None:
     supervised = Supervised()
     supervised.fails(given)
     assert not supervised.partition.done(10)
@@ -102,18 +102,18 @@ def test_an_event_is_retried_with_its_back_off_and_given_up_when_that_ends() -> 
     answers = []
     for _ in range(4):
         attempts.append(supervised.partition.cursor.attempt)
-        answers += supervised.fails(trouble())
+        answers += supervised.fails(failure())
         states.append(supervised.partition.state)
     assert answers == [(Action.RETRY, 2.0), (Action.RETRY, 3.0), (Action.RETRY, 4.5), (Action.SKIP, 0.0)]
     assert attempts == [1, 2, 3, 4]
     assert states == [BACKING_OFF, BACKING_OFF, BACKING_OFF, RUNNING]
     assert supervised.partition.cursor.skip
-    assert supervised.partition.cursor.troubled == 11
+    assert supervised.partition.cursor.failing == 11
 
 
 def test_while_an_event_backs_off_the_time_to_its_next_attempt_runs_down() -> None:
     supervised = Supervised(FixedBackOff(10))
-    supervised.fails(trouble())
+    supervised.fails(failure())
     supervised.clock.advance(4)
     assert supervised.partition.wait() == 6
     supervised.clock.advance(60)
@@ -129,14 +129,14 @@ def test_without_retry_the_first_failure_decides(
     on_exhausted: OnExhausted, action: Action, state: ProcessorState
 ) -> None:
     supervised = Supervised(NoRetry(), on_exhausted)
-    assert [given for given, _ in supervised.fails(trouble())] == [action]
+    assert [given for given, _ in supervised.fails(failure())] == [action]
     assert supervised.partition.state is state
     assert supervised.partition.cursor.skip is (action is Action.SKIP)
 
 
 def test_an_event_whose_attempts_are_used_up_stops_the_partition_if_the_group_wants_it() -> None:
     supervised = Supervised(FixedBackOff(2, 1), OnExhausted.STOP)
-    assert supervised.fails(*[trouble()] * 4) == [
+    assert supervised.fails(*[failure()] * 4) == [
         (Action.RETRY, 2),
         (Action.STOP, 30),
         (Action.STOP, 60),
@@ -146,39 +146,39 @@ def test_an_event_whose_attempts_are_used_up_stops_the_partition_if_the_group_wa
     assert supervised.partition.state is FAILED
 
 
-def test_recovery_is_noticed_once_and_the_next_trouble_begins_anew() -> None:
+def test_recovery_is_noticed_once_and_the_next_failure_starts_over() -> None:
     supervised = Supervised(FixedBackOff(2, 1))
-    supervised.fails(trouble())
+    supervised.fails(failure())
     assert supervised.succeeds(11) == Notice("books", PARTITION, None)
     assert supervised.succeeds(12) is None
     assert supervised.partition.cursor.attempt == 1
-    assert supervised.fails(trouble(position=13)) == [(Action.RETRY, 2)]
+    assert supervised.fails(failure(position=13)) == [(Action.RETRY, 2)]
 
 
 def test_each_event_has_its_own_attempts() -> None:
     supervised = Supervised(FixedBackOff(2, 1))
-    assert supervised.fails(trouble(position=11)) == [(Action.RETRY, 2)]
-    assert supervised.fails(trouble(position=14), to=13) == [(Action.RETRY, 2)]
+    assert supervised.fails(failure(position=11)) == [(Action.RETRY, 2)]
+    assert supervised.fails(failure(position=14), to=13) == [(Action.RETRY, 2)]
     assert supervised.partition.cursor.attempt == 2
-    assert supervised.fails(trouble(position=14)) == [(Action.SKIP, 0)]
+    assert supervised.fails(failure(position=14)) == [(Action.SKIP, 0)]
 
 
-def test_an_event_that_is_given_up_ends_the_trouble_and_that_is_no_recovery() -> None:
+def test_an_event_that_is_given_up_ends_the_failure_and_that_is_no_recovery() -> None:
     supervised = Supervised(NoRetry())
-    supervised.fails(trouble())
+    supervised.fails(failure())
     skip = Skip("g", PARTITION, 11, "11", "s", "/", "lent", 1, "no", "2026-01-01T00:00:00+00:00")
     skipped = Outcome(supervised.partition.cursor.moved_to(11, stored=True), skips=(skip,))
     assert supervised.partition.take(skipped) is None
-    assert supervised.partition.trouble is None
+    assert supervised.partition.failure is None
     assert supervised.partition.state is RUNNING
     assert supervised.partition.handled == 0
 
 
 def test_a_notice_tells_what_failed_and_what_happens_next() -> None:
     supervised = Supervised(FixedBackOff(2))
-    given = trouble()
-    first = supervised.partition.take(Outcome(START, trouble=given))
-    second = supervised.partition.take(Outcome(supervised.partition.cursor, trouble=given))
+    given = failure()
+    first = supervised.partition.take(Outcome(START, failure=given))
+    second = supervised.partition.take(Outcome(supervised.partition.cursor, failure=given))
     assert first == Notice("books", PARTITION, Action.RETRY, given, attempt=1, wait=2)
     assert second == Notice("books", PARTITION, Action.RETRY, given, attempt=2, wait=2)
 
@@ -197,7 +197,7 @@ def test_an_outage_waits_longer_and_longer_and_never_gives_up() -> None:
 
 def test_an_outage_uses_no_attempt_of_an_event() -> None:
     supervised = Supervised(FixedBackOff(7, 2))
-    answers = supervised.fails(trouble(), OUTAGE, OUTAGE, trouble(), OUTAGE, trouble())
+    answers = supervised.fails(failure(), OUTAGE, OUTAGE, failure(), OUTAGE, failure())
     assert answers == [
         (Action.RETRY, 7),
         (Action.WAIT, 0.5),
@@ -210,9 +210,9 @@ def test_an_outage_uses_no_attempt_of_an_event() -> None:
 
 def test_an_outage_does_not_save_an_event_that_was_to_be_given_up() -> None:
     supervised = Supervised(NoRetry())
-    supervised.fails(trouble(), OUTAGE)
+    supervised.fails(failure(), OUTAGE)
     assert supervised.partition.cursor.skip
-    assert supervised.partition.cursor.troubled == 11
+    assert supervised.partition.cursor.failing == 11
 
 
 def test_progress_between_two_outages_ends_the_first() -> None:
@@ -227,7 +227,7 @@ def test_progress_between_two_outages_ends_the_first() -> None:
 
 
 @pytest.mark.parametrize("given", [PERMANENT, UNDECODABLE, FRAMEWORK])
-def test_a_failed_partition_is_tried_again_after_growing_pauses(given: Trouble) -> None:
+def test_a_failed_partition_is_tried_again_after_growing_pauses(given: Failure) -> None:
     supervised = Supervised()
     answers = supervised.fails(*[given] * 8)
     assert answers == [(Action.STOP, wait) for wait in (30, 60, 120, 240, 480, 600, 600, 600)]
@@ -246,7 +246,7 @@ def test_a_failed_partition_that_goes_on_has_recovered() -> None:
 def test_pauses_begin_anew_when_progress_was_made() -> None:
     supervised = Supervised()
     supervised.fails(PERMANENT, PERMANENT)
-    assert supervised.fails(trouble(position=14, permanent=True), to=13) == [(Action.STOP, 30)]
+    assert supervised.fails(failure(position=14, permanent=True), to=13) == [(Action.STOP, 30)]
 
 
 def test_an_outage_does_not_shorten_the_pauses_of_a_failed_partition() -> None:
@@ -264,27 +264,27 @@ def test_who_is_fenced_out_leaves() -> None:
     assert supervised.partition.over
 
 
-@pytest.mark.parametrize("before", [(), (trouble(),), (OUTAGE,)])
-def test_a_new_claim_at_the_same_place_keeps_what_is_known(before: Sequence[Trouble]) -> None:
+@pytest.mark.parametrize("before", [(), (failure(),), (OUTAGE,)])
+def test_a_new_claim_at_the_same_place_keeps_what_is_known(before: Sequence[Failure]) -> None:
     supervised = Supervised(FixedBackOff(2, 1))
     supervised.fails(*before)
     known = supervised.partition.cursor
     supervised.partition.claimed_again(Cursor(PARTITION, epoch=8, stored=10, position=10))
     assert supervised.partition.cursor.epoch == 8
     assert supervised.partition.cursor.retrying(99).attempt == known.retrying(99).attempt
-    assert (supervised.partition.cursor.troubled, supervised.partition.cursor.attempt) == (
-        known.troubled,
+    assert (supervised.partition.cursor.failing, supervised.partition.cursor.attempt) == (
+        known.failing,
         known.attempt,
     )
 
 
-def test_a_new_claim_further_on_begins_anew() -> None:
+def test_a_new_claim_further_on_starts_over() -> None:
     supervised = Supervised(FixedBackOff(2, 1))
-    supervised.fails(trouble(position=11))
+    supervised.fails(failure(position=11))
     found = Cursor(PARTITION, epoch=8, stored=13, position=13)
     supervised.partition.claimed_again(found)
     assert supervised.partition.cursor == found
-    assert supervised.fails(trouble(position=14), trouble(position=14)) == [(Action.RETRY, 2), (Action.SKIP, 0)]
+    assert supervised.fails(failure(position=14), failure(position=14)) == [(Action.RETRY, 2), (Action.SKIP, 0)]
 
 
 def test_a_claim_that_finds_the_same_progress_keeps_what_was_read_beyond_it() -> None:
@@ -320,22 +320,22 @@ def test_the_status_of_a_healthy_partition_is_short() -> None:
 
 
 @pytest.mark.parametrize(
-    ("troubles", "state", "attempt", "next_attempt_at"),
+    ("failures", "state", "attempt", "next_attempt_at"),
     [
-        ([trouble()], BACKING_OFF, 1, "2026-01-01T00:00:02.000+00:00"),
-        ([trouble(), trouble()], BACKING_OFF, 2, "2026-01-01T00:00:04.000+00:00"),
+        ([failure()], BACKING_OFF, 1, "2026-01-01T00:00:02.000+00:00"),
+        ([failure(), failure()], BACKING_OFF, 2, "2026-01-01T00:00:04.000+00:00"),
         ([OUTAGE], WAITING, 0, "2026-01-01T00:00:00.500+00:00"),
-        ([trouble(), OUTAGE], WAITING, 0, "2026-01-01T00:00:02.500+00:00"),
+        ([failure(), OUTAGE], WAITING, 0, "2026-01-01T00:00:02.500+00:00"),
         ([FRAMEWORK], FAILED, 0, "2026-01-01T00:00:30.000+00:00"),
         ([PERMANENT], FAILED, 1, "2026-01-01T00:00:30.000+00:00"),
         ([FENCED], STOPPED, 0, None),
     ],
 )
 def test_the_status_shows_error_attempts_and_the_time_of_the_next(
-    troubles: list[Trouble], state: ProcessorState, attempt: int, next_attempt_at: str | None
+    failures: list[Failure], state: ProcessorState, attempt: int, next_attempt_at: str | None
 ) -> None:
     supervised = Supervised()
-    supervised.fails(*troubles)
+    supervised.fails(*failures)
     status = supervised.partition.status()
     assert (status.state, status.attempt, status.next_attempt_at) == (state, attempt, next_attempt_at)
     assert status.error.startswith("ValueError: mine")
@@ -344,14 +344,14 @@ def test_the_status_shows_error_attempts_and_the_time_of_the_next(
 
 def test_the_status_names_the_event_in_hand() -> None:
     supervised = Supervised()
-    supervised.fails(replace(trouble(), event="event 4711 at position 11 (lent, /books/1)"))
+    supervised.fails(replace(failure(), event="event 4711 at position 11 (lent, /books/1)"))
     assert supervised.partition.status().error == "ValueError: mine - event 4711 at position 11 (lent, /books/1)"
 
 
 def test_a_handler_error_must_name_its_event() -> None:
-    nameless = Trouble(Origin.HANDLER, permanent=False, error="ValueError", message="mine")
+    nameless = Failure(Origin.HANDLER, permanent=False, error="ValueError", message="mine")
     with pytest.raises(ValueError, match="handler errors name the event in hand"):
-        Supervised().partition.take(Outcome(START, trouble=nameless))
+        Supervised().partition.take(Outcome(START, failure=nameless))
 
 
 def test_nobody_has_to_observe() -> None:

@@ -2,17 +2,17 @@ from __future__ import annotations
 
 import pytest
 
-from opencqrs_py.model import Origin, Partition, Trouble
+from opencqrs_py.model import Failure, Origin, Partition
 from opencqrs_py.processing.recovery import Action
 from opencqrs_py.processing.supervision import Notice, in_words, line_of
 
-FAILED = Trouble(Origin.HANDLER, permanent=False, error="ValueError", message="no", position=7, event="event 7")
-UNSEQUENCED = Trouble(Origin.FRAMEWORK, permanent=False, error="ValueError", message="no", event="event 7")
-AWAY = Trouble(Origin.OUTAGE, permanent=False, error="AwayError", message="gone")
+FAILED = Failure(Origin.HANDLER, permanent=False, error="ValueError", message="no", position=7, event="event 7")
+UNSEQUENCED = Failure(Origin.FRAMEWORK, permanent=False, error="ValueError", message="no", event="event 7")
+AWAY = Failure(Origin.OUTAGE, permanent=False, error="AwayError", message="gone")
 
 
 @pytest.mark.parametrize(
-    ("action", "trouble", "attempt", "line"),
+    ("action", "failure", "attempt", "line"),
     [
         (None, None, 0, "recovered"),
         (None, FAILED, 0, "a call after the commit raised ValueError: no; nothing is repeated"),
@@ -35,9 +35,9 @@ AWAY = Trouble(Origin.OUTAGE, permanent=False, error="AwayError", message="gone"
     ],
 )
 def test_a_line_says_group_partition_what_happened_and_what_happens_next(
-    action: Action | None, trouble: Trouble | None, attempt: int, line: str
+    action: Action | None, failure: Failure | None, attempt: int, line: str
 ) -> None:
-    assert line_of(Notice("books", Partition(2, 1), action, trouble, attempt, 4.5)) == f"[books 1/2] {line}"
+    assert line_of(Notice("books", Partition(2, 1), action, failure, attempt, 4.5)) == f"[books 1/2] {line}"
 
 
 @pytest.mark.parametrize(

@@ -73,8 +73,8 @@ def test_a_kept_after_commit_takes_no_calls_when_its_transaction_is_over() -> No
 
 
 @pytest.mark.parametrize(("position", "attempt"), [(6, 1), (7, 3), (8, 1)])
-def test_attempts_are_those_of_the_troubled_event(position: int, attempt: int) -> None:
-    work = Work("group", Partition(2, 1), Unit(), troubled=7, attempt=3)
+def test_attempts_are_those_of_the_failing_event(position: int, attempt: int) -> None:
+    work = Work("group", Partition(2, 1), Unit(), failing=7, attempt=3)
     assert work.context(event(position)) == ProcessingContext("group", Partition(2, 1), position, attempt)
 
 

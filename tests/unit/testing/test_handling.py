@@ -125,7 +125,7 @@ def test_given_events_are_handled_into_the_read_model(batch_size: int | None) ->
     test.given(Lent("1"), Lent("2", "bob"), Lent("3")).handle()
     test.expect_rows(LENT, [("1", "ada"), ("2", "bob"), ("3", "ada")])
     test.expect_rows(text(LENT), [["1", "ada"], ["2", "bob"], ["3", "ada"]])
-    test.expect_progress(3).expect_no_trouble().expect_waits([]).expect_skipped()
+    test.expect_progress(3).expect_no_failure().expect_waits([]).expect_skipped()
     assert test.rows("SELECT count(*) FROM lent WHERE reader LIKE 'a%'") == [(2,)]
 
 
@@ -483,7 +483,7 @@ FAILED = "\nlog:\n  [catalog 0/1] event 2 at position 2 (lent, /) failed on atte
             lambda test: test.expect_failed(ValueError),
             "end: not as expected\n  expected: 'ValueError'\n  found:    'running'",
         ),
-        (lambda test: test.expect_no_trouble(), f"there was trouble{FAILED}"),
+        (lambda test: test.expect_no_failure(), f"there was failure{FAILED}"),
         (lambda test: test.expect_log("nothing"), f"the log has no line with 'nothing'{FAILED}"),
         (
             lambda test: test.expect_log("skipped", "attempt 1"),

@@ -44,11 +44,11 @@ class Seen(Observer):
         self.notices.put(notice)
 
     def reasons(self) -> list[str]:
-        """Wait until each partition has a notice; return what is the trouble."""
-        return [str(self.notices.get(timeout=SECONDS).trouble) for _ in range(PARTITIONS)]
+        """Wait until each partition has a notice; return its error."""
+        return [str(self.notices.get(timeout=SECONDS).failure) for _ in range(PARTITIONS)]
 
     def advanced(self, _group, partition, outcome) -> None:
-        if outcome.trouble is None:
+        if outcome.failure is None:
             self.positions[partition] = outcome.cursor.position
         if sorted(self.positions.values()) == [EVENTS] * PARTITIONS:
             self.done.set()
@@ -133,7 +133,7 @@ def test_partitions_whose_tasks_had_handled_everything_when_their_round_was_lost
     assert sorted(engine.handled) == list(range(1, EVENTS + 1))
     engine.engine.stop(patience=SECONDS)
     assert [position for _, position in engine.states()] == [EVENTS] * PARTITIONS
-    assert all(status.trouble is None for status in engine.engine.partitions())
+    assert all(status.failure is None for status in engine.engine.partitions())
 
 
 def test_a_round_for_which_no_task_starts_is_cancelled_reported_and_given_again(engine):

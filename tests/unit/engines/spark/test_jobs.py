@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from pyspark.errors import PythonException
 
-from opencqrs_py.engines.spark.jobs import spark_trouble
+from opencqrs_py.engines.spark.jobs import spark_failure
 from opencqrs_py.model.outcome import Origin
 
 OF_A_WORKER = """
@@ -28,9 +28,9 @@ and its second line
 
 
 def test_a_python_error_is_reported_by_what_was_raised_and_never_by_a_line_of_source() -> None:
-    trouble = spark_trouble(PythonException(OF_A_WORKER))
-    assert (trouble.origin, trouble.permanent) == (Origin.FRAMEWORK, True)
-    assert trouble.message == "RuntimeError: a worker's own reason"
+    failure = spark_failure(PythonException(OF_A_WORKER))
+    assert (failure.origin, failure.permanent) == (Origin.FRAMEWORK, True)
+    assert failure.message == "RuntimeError: a worker's own reason"
 
 
 @pytest.mark.parametrize(
@@ -42,6 +42,6 @@ def test_a_python_error_is_reported_by_what_was_raised_and_never_by_a_line_of_so
     ],
 )
 def test_all_else_may_pass(error: Exception, message: str) -> None:
-    trouble = spark_trouble(error)
-    assert (trouble.origin, trouble.permanent) == (Origin.OUTAGE, False)
-    assert trouble.message == message
+    failure = spark_failure(error)
+    assert (failure.origin, failure.permanent) == (Origin.OUTAGE, False)
+    assert failure.message == message

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from opencqrs_py.engines.spark.kept_recipes import keep
-from opencqrs_py.engines.spark.worker import OrderHandler
+from opencqrs_py.engines.spark.worker import TaskRunner
 
 
 @dataclass(frozen=True)
@@ -32,8 +32,8 @@ def test_a_kept_recipe_is_in_a_file_for_its_owner_alone_and_equal_when_fetched(t
 
 
 def test_what_travels_in_the_place_of_a_kept_recipe_holds_no_secret(tmp_path):
-    assert b"s3cret" in pickle.dumps(OrderHandler(RECIPE))
-    travelling = pickle.dumps(OrderHandler(keep(RECIPE, tmp_path)))
+    assert b"s3cret" in pickle.dumps(TaskRunner(RECIPE))
+    travelling = pickle.dumps(TaskRunner(keep(RECIPE, tmp_path)))
     assert b"s3cret" not in travelling
     assert pickle.loads(travelling).recipe.fetch() == RECIPE
 

@@ -8,8 +8,8 @@ from sqlalchemy import create_engine, text
 from opencqrs_py.adapters.sql import Database, SqlEventStore, SqlProgressTracker
 from opencqrs_py.assembly.injection import ContainerInjector
 from opencqrs_py.engines.spark.kept_recipes import Permit
-from opencqrs_py.engines.spark.orders import Order, read_report, write_order
-from opencqrs_py.engines.spark.worker import OrderHandler, carry_out
+from opencqrs_py.engines.spark.tasks import Task, read_result, write_task
+from opencqrs_py.engines.spark.worker import TaskRunner, run_task
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.handler import Handler, HandlerMark
 from opencqrs_py.model.outcome import Origin
@@ -55,53 +55,53 @@ def add(processing, count, bad=()):
     )
 
 
-def order(processing, seconds=60.0):
-    return Order(processing.tracker.claim("g", layout(3), 0, "me"), seconds)
+def task(processing, seconds=60.0):
+    return Task(processing.tracker.claim("g", layout(3), 0, "me"), seconds)
 
 
-def test_an_order_is_carried_out_to_the_head_of_the_log_for_all_its_partitions(processing):
+def test_an_order_is_collected_to_the_head_of_the_log_for_all_its_partitions(processing):
     add(processing, 500)
-    report = carry_out(processing, order(processing))
-    assert [outcome.cursor.position for outcome in report.outcomes] == [500] * 3
-    assert all(outcome.idle and outcome.trouble is None for outcome in report.outcomes)
-    assert sum(outcome.handled for outcome in report.outcomes) == 500
+    result = run_task(processing, task(processing))
+    assert [outcome.cursor.position for outcome in result.outcomes] == [500] * 3
+    assert all(outcome.idle and outcome.failure is None for outcome in result.outcomes)
+    assert sum(outcome.handled for outcome in result.outcomes) == 500
     assert sorted(position for _, position in handled) == list(range(1, 501))
     assert [status.position for status in processing.tracker.statuses()] == [500] * 3
 
 
-def test_the_same_order_carried_out_twice_changes_nothing_the_second_time(processing):
+def test_the_same_order_collected_twice_changes_nothing_the_second_time(processing):
     add(processing, 100)
-    twice = order(processing)
-    carry_out(processing, twice)
-    report = carry_out(processing, twice)
-    assert [(o.trouble, o.handled, o.cursor.stored) for o in report.outcomes] == [(None, 0, 100)] * 3
+    twice = task(processing)
+    run_task(processing, twice)
+    result = run_task(processing, twice)
+    assert [(o.failure, o.handled, o.cursor.stored) for o in result.outcomes] == [(None, 0, 100)] * 3
     assert len(handled) == 100
 
 
 def test_a_partition_that_another_process_claimed_is_left_alone(processing):
     add(processing, 100)
-    old = order(processing)
-    order(processing)
-    report = carry_out(processing, old)
-    assert [outcome.trouble.origin for outcome in report.outcomes] == [Origin.FENCED] * 3
+    old = task(processing)
+    task(processing)
+    result = run_task(processing, old)
+    assert [outcome.failure.origin for outcome in result.outcomes] == [Origin.FENCED] * 3
     assert handled == []
 
 
-def test_a_partition_in_trouble_does_not_hold_up_the_others(processing):
+def test_a_partition_that_fails_does_not_hold_up_the_others(processing):
     add(processing, 300, bad={5})
-    report = carry_out(processing, order(processing))
-    troubled = [outcome for outcome in report.outcomes if outcome.trouble]
-    assert len(troubled) == 1
-    assert (troubled[0].trouble.position, troubled[0].cursor.position <= 5) == (6, True)
-    assert [o.cursor.position for o in report.outcomes if not o.trouble] == [300, 300]
+    result = run_task(processing, task(processing))
+    failing = [outcome for outcome in result.outcomes if outcome.failure]
+    assert len(failing) == 1
+    assert (failing[0].failure.position, failing[0].cursor.position <= 5) == (6, True)
+    assert [o.cursor.position for o in result.outcomes if not o.failure] == [300, 300]
 
 
 def test_when_the_time_is_over_each_partition_has_made_one_step_and_stored_it(processing):
     add(processing, 5_000)
-    report = carry_out(processing, order(processing, seconds=0))
-    assert all(0 < outcome.cursor.position < 5_000 and not outcome.idle for outcome in report.outcomes)
-    assert [s.position for s in processing.tracker.statuses()] == [o.cursor.stored for o in report.outcomes]
-    assert all(outcome.cursor.stored == outcome.cursor.position for outcome in report.outcomes)
+    result = run_task(processing, task(processing, seconds=0))
+    assert all(0 < outcome.cursor.position < 5_000 and not outcome.idle for outcome in result.outcomes)
+    assert [s.position for s in processing.tracker.statuses()] == [o.cursor.stored for o in result.outcomes]
+    assert all(outcome.cursor.stored == outcome.cursor.position for outcome in result.outcomes)
 
 
 def test_without_a_permit_each_partition_makes_one_step_and_stores_it(processing, tmp_path):
@@ -109,9 +109,9 @@ def test_without_a_permit_each_partition_makes_one_step_and_stores_it(processing
     permit = Permit.in_folder(str(tmp_path))
     permit.give()
     permit.withdraw()
-    report = carry_out(processing, order(processing), permit)
-    assert all(0 < outcome.cursor.position < 5_000 and not outcome.idle for outcome in report.outcomes)
-    assert [s.position for s in processing.tracker.statuses()] == [o.cursor.stored for o in report.outcomes]
+    result = run_task(processing, task(processing), permit)
+    assert all(0 < outcome.cursor.position < 5_000 and not outcome.idle for outcome in result.outcomes)
+    assert [s.position for s in processing.tracker.statuses()] == [o.cursor.stored for o in result.outcomes]
 
 
 def test_a_permit_that_is_given_holds_until_the_head_of_the_log(processing, tmp_path):
@@ -119,8 +119,8 @@ def test_a_permit_that_is_given_holds_until_the_head_of_the_log(processing, tmp_
     permit = Permit.in_folder(str(tmp_path))
     for _ in range(2):
         permit.give()
-    report = carry_out(processing, order(processing), permit)
-    assert all(outcome.idle for outcome in report.outcomes)
+    result = run_task(processing, task(processing), permit)
+    assert all(outcome.idle for outcome in result.outcomes)
     for _ in range(2):
         permit.withdraw()
     assert not permit.holds
@@ -136,9 +136,9 @@ class Broken:
 
 
 def test_a_recipe_that_fails_is_reported_for_each_partition_of_the_order(processing):
-    report = read_report(OrderHandler(Broken())(write_order(order(processing))))
-    assert [o.trouble.origin for o in report.outcomes] == [Origin.FRAMEWORK] * 3
-    assert {str(o.trouble) for o in report.outcomes} == {"ModuleNotFoundError: No module named 'helper'"}
+    result = read_result(TaskRunner(Broken())(write_task(task(processing))))
+    assert [o.failure.origin for o in result.outcomes] == [Origin.FRAMEWORK] * 3
+    assert {str(o.failure) for o in result.outcomes} == {"ModuleNotFoundError: No module named 'helper'"}
 
 
 def test_what_a_recipe_builds_serves_all_later_orders(processing):
@@ -149,10 +149,10 @@ def test_what_a_recipe_builds_serves_all_later_orders(processing):
             Counting.calls += 1
             return processing
 
-    handler = OrderHandler(Counting())
+    handler = TaskRunner(Counting())
     add(processing, 10)
     for _ in range(3):
-        assert len(read_report(handler(write_order(order(processing)))).outcomes) == 3
+        assert len(read_result(handler(write_task(task(processing)))).outcomes) == 3
     assert Counting.calls == 1
 
 
@@ -161,7 +161,7 @@ def test_the_log_is_read_once_for_all_partitions_of_an_order(processing, tmp_pat
     reads = []
     read = processing.source.read
     processing.source.read = lambda *arguments: reads.append(arguments) or read(*arguments)
-    carry_out(processing, order(processing))
+    run_task(processing, task(processing))
     with create_engine(f"sqlite:///{tmp_path}/all.db").connect() as connection:
         assert connection.execute(text("SELECT count(*) FROM opencqrs_events")).scalar() == 900
     assert len([arguments for arguments in reads if arguments[0] < 900]) == 1
