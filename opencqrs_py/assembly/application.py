@@ -79,6 +79,7 @@ class Application:
             loaded.settings.event_store.api_token or "",
             mapping_of(loaded.settings.event_store.mapping, loaded.settings.event_store.url),
             loaded.secrets,
+            loaded.settings.clock.ref,
         )
         self._scan: Scan | None = None
         self._starting = Lock()  # held while a thread is in start()
@@ -147,7 +148,7 @@ class Application:
 
     def missing_files(self) -> dict[str, str]:
         """Return the files of SQLite that settings name and a start would make, each with setting and origin."""
-        return missing_files(self.blueprint.database)
+        return missing_files(self.blueprint.database, self.container.event_store_choice())
 
     def conditions(self) -> list[Decision]:
         """Return what was chosen where settings leave a choice, with candidates and reasons, and where handlers are.
@@ -207,7 +208,7 @@ class Application:
         parts = self._group_containers
         runs = [(each, group_run(self.blueprint, each, parts[each.name], self.container)) for each in chosen]
         owner = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
-        engines = engines_for(runs, owner, observer, lambda: self._sessions(verbose=verbose))
+        engines = engines_for(runs, owner, observer, lambda: self._sessions(verbose=verbose), self.container.clock())
         self._engines = [engine for engine, _ in engines]
         for engine, its_runs in engines:
             for run in its_runs:

@@ -14,6 +14,7 @@ from typing import Any
 from opencqrs_py.assembly.conditions import raise_together
 from opencqrs_py.assembly.databases import DatabaseRule
 from opencqrs_py.assembly.discovery import Discovered, discover
+from opencqrs_py.assembly.injection import ContainerInjector
 from opencqrs_py.assembly.members import EVERYTHING, home_of, reference_of
 from opencqrs_py.assembly.project import Scan
 from opencqrs_py.assembly.reading import PLAIN, EventsRule
@@ -31,6 +32,7 @@ class UserModules:
         roots: Folders that must be on ``sys.path`` to import them; those that a machine lacks are left out there.
         files: Their files, which travel to the executors of a cluster.
         places: File of each module, as far as it is known; on a machine that has it, an import has to find it.
+        containers: Whether a module may declare a container; if not, what is provided is known without an import.
         only: References of the handlers to take: ``module:name``, from the second of that name on ``module:name#2``,
             and ``module:*`` for all of a module; ``None`` for all. They name the same in every process, since a
             module registers what is decorated in the order in which its lines run.
@@ -41,6 +43,7 @@ class UserModules:
     files: tuple[str, ...] = ()
     only: frozenset[str] | None = None
     places: tuple[str, ...] = ()
+    containers: bool = True
 
     def shipped(self) -> tuple[tuple[Path, str], ...]:
         """Return each file with its place below the root from which it is imported."""
@@ -59,6 +62,7 @@ class Blueprint:
         events: What settings say of how stored events are read.
         api_token: What EventSourcingDB asks for.
         mapping: The table of another system that is the event store, ``None`` for a store of ours.
+        clock_ref: Provider of the clock; ``None`` when settings name none.
         secrets: Secret values of the settings, which no message must show.
     """
 
@@ -68,6 +72,7 @@ class Blueprint:
     api_token: str = field(default="", repr=False)
     mapping: TableMapping | None = None
     secrets: tuple[str, ...] = field(default=(), repr=False)
+    clock_ref: str | None = None
 
     @property
     def event_store_url(self) -> str:
@@ -79,6 +84,10 @@ class Blueprint:
         if self.modules not in _discoveries:
             _discoveries[self.modules] = _discovered(self.modules)
         return _discoveries[self.modules]
+
+    def injector(self) -> ContainerInjector:
+        """Return what the user's containers provide; imports nothing if no module declares one."""
+        return self.discover().injector if self.modules.containers else ContainerInjector()
 
     def forget(self) -> None:
         """Have the next ``discover`` make the project's containers and handler classes again."""
@@ -101,6 +110,7 @@ def modules_in(scan: Scan) -> UserModules:
         roots=scan.roots,
         files=tuple(str(module.path) for module in scan.files),
         places=tuple(str(module.path) for module in scan.modules),
+        containers=scan.containers or not scan.complete,
     )
 
 

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from opencqrs_py.config import Controller, EffectiveGroup, OnExhausted, Tracking
+from opencqrs_py.config import Controller, EffectiveGroup, OnExhausted
 from opencqrs_py.errors import AssemblyError, AssemblyErrors, ExplainedError
 from opencqrs_py.model.naming import listed
-from opencqrs_py.processing.ports import LockRegistry, ProgressTracker
+from opencqrs_py.processing.ports import LockRegistry
 
 if TYPE_CHECKING:
     from opencqrs_py.assembly.injection import ContainerInjector
@@ -27,6 +27,7 @@ class Decision:
         candidates: What is configured or registered that could have been chosen.
         setting: The setting that decided it; empty when it was decided by what there is.
         error: Why it could not be decided; ``None`` also when another decision stands in its way.
+        provider: Name of the provider that was chosen; empty when it is none.
     """
 
     group: str
@@ -36,6 +37,7 @@ class Decision:
     candidates: tuple[str, ...] = ()
     setting: str = ""
     error: ExplainedError | None = None
+    provider: str = ""
 
     def __str__(self) -> str:
         choice = self.choice or "not decided"
@@ -51,46 +53,6 @@ def ignored_variables(names: tuple[str, ...]) -> list[Decision]:
     """Return the decision to ignore environment variables that Kubernetes sets; none if there are none."""
     reason = "their names and values are those that Kubernetes sets for a Service"
     return [Decision("", "environment variables", f"{len(names)} ignored", reason, names)] if names else []
-
-
-def tracking_of(settings: EffectiveGroup, *, database: bool) -> Tracking:
-    """Return the kind of progress tracker of a group that names no provider of one.
-
-    Args:
-        settings: The group's effective settings.
-        database: Whether there is a database.
-    """
-    return settings.progress.tracking or (Tracking.SQL if database else Tracking.IN_MEMORY)
-
-
-def decide_tracking(settings: EffectiveGroup, database: Decision, injector: ContainerInjector) -> Decision:
-    """Decide where a group keeps its progress.
-
-    Args:
-        settings: The group's effective settings.
-        database: The decision on the database; its choice is ``none`` when there is none.
-        injector: Knows the providers.
-
-    Source:
-        OpenCQRS inference; there, several candidates mean progress in memory. Here they are an error.
-    """
-    name, path = settings.name, "progress.tracking"
-    reference = settings.progress.tracker_ref
-    if reference is not None:
-        decision = Decision(name, path, f"provider {reference}", "named", setting="progress.tracker-ref")
-        return checked(decision, reference, injector, ProgressTracker)
-    has_database = database.choice not in ("", "none")
-    candidates = (database.choice,) if has_database else ()
-    if settings.progress.tracking is Tracking.SQL and database.choice == "none":
-        what = "progress.tracking is sql, but there is no database"
-        fix = "set database.url, register a provider of a sqlalchemy.Engine, or set progress.tracking: in_memory"
-        return undecided(name, path, AssemblyError("OCQ-522", what, f"group {name}", fix))
-    if settings.progress.tracking is not None:
-        return Decision(name, path, settings.progress.tracking.value, "set", candidates, path)
-    if not database.choice:
-        return Decision(name, path, "", "the database is not decided")
-    reason = "there is exactly one database" if has_database else "no database is configured or registered"
-    return Decision(name, path, tracking_of(settings, database=has_database).value, reason, candidates)
 
 
 def decide_controller(settings: EffectiveGroup, injector: ContainerInjector) -> Decision:

@@ -12,13 +12,23 @@ from dependency_injector import containers, providers
 from opencqrs_py.adapters.memory import InMemoryProgressTracker, NoTransactions
 from opencqrs_py.adapters.sql import Database, DatabaseTransactions, Engine, SchemaError, SqlProgressTracker
 from opencqrs_py.assembly.blueprint import Blueprint
-from opencqrs_py.assembly.conditions import tracking_of
-from opencqrs_py.assembly.databases import DatabaseChoice, DatabaseRule, choose_database
+from opencqrs_py.assembly.conditions import Decision
+from opencqrs_py.assembly.databases import DatabaseChoice, DatabaseRule, choose_database, choose_event_store
 from opencqrs_py.assembly.discovery import Discovered
 from opencqrs_py.assembly.injection import ContainerInjector
 from opencqrs_py.assembly.reading import EventsRule, event_types_for, interceptors_for, reading_for, sequencing_of
+from opencqrs_py.assembly.replacements import (
+    BACK_OFF,
+    CLOCK,
+    EVENT_STORE,
+    TRACKER,
+    decide_back_off,
+    decide_clock,
+    decide_tracking,
+    provided,
+)
 from opencqrs_py.assembly.stores import open_event_store
-from opencqrs_py.config import EffectiveGroup, RetryPolicy, Tracking
+from opencqrs_py.config import EffectiveGroup, RetryPolicy, RetrySettings, Tracking
 from opencqrs_py.engines.parts import make_dispatcher
 from opencqrs_py.errors import AssemblyError
 from opencqrs_py.model.mapping import TableMapping
@@ -26,7 +36,7 @@ from opencqrs_py.model.masking import remember
 from opencqrs_py.model.naming import listed
 from opencqrs_py.processing.binding import BoundHandler, bind
 from opencqrs_py.processing.group import GroupProcessing
-from opencqrs_py.processing.ports import BackOff, EventSource, ProgressTracker, Transactions
+from opencqrs_py.processing.ports import BackOff, Clock, EventSource, ProgressTracker, SystemClock, Transactions
 from opencqrs_py.processing.recovery import ExponentialBackOff, FixedBackOff, NoRetry
 from opencqrs_py.processing.signatures import Kind, Signature
 
@@ -87,26 +97,40 @@ def check_transaction(signature: Signature, place: str, *, there: bool, url: str
             raise AssemblyError("OCQ-525", what, place, fix)
 
 
-def tracker_for(settings: EffectiveGroup, database: Database | None, injector: ContainerInjector) -> ProgressTracker:
+def event_store_for(
+    choice: Decision, injector: Callable[[], ContainerInjector], open_url: Callable[[], EventSource]
+) -> EventSource:
+    """Return the event store."""
+    return (provided(choice, EVENT_STORE, injector()) if choice.error or choice.provider else None) or open_url()
+
+
+def clock_for(choice: Decision, injector: ContainerInjector) -> Clock:
+    """Return by what waits end and failures are dated."""
+    return provided(choice, CLOCK, injector) or SystemClock()
+
+
+def tracker_for(choice: Decision, database: Database | None, injector: ContainerInjector) -> ProgressTracker:
     """Return the group's progress tracker."""
-    reference = settings.progress.tracker_ref
-    if reference is not None:
-        tracker: ProgressTracker = injector.named(reference, "progress.tracker-ref", ProgressTracker)
+    tracker: ProgressTracker | None = provided(choice, TRACKER, injector)
+    if tracker is not None:
         return tracker
-    if database is None or tracking_of(settings, database=True) is Tracking.IN_MEMORY:
+    if database is None or choice.choice == Tracking.IN_MEMORY:
         return InMemoryProgressTracker(transactions_on(database))
     return SqlProgressTracker(database)
 
 
-def back_off_for(settings: EffectiveGroup) -> BackOff:
+def back_off_for(settings: EffectiveGroup, choice: Decision, injector: ContainerInjector) -> BackOff:
     """Return the waits between an event's attempts."""
-    rule = settings.retry
+    return provided(choice, BACK_OFF, injector) or _built_in_back_off(settings.retry)
+
+
+def _built_in_back_off(rule: RetrySettings) -> BackOff:
     match rule.policy:
         case RetryPolicy.NONE:
             return NoRetry()
         case RetryPolicy.FIXED:
             return FixedBackOff(rule.initial_interval, rule.max_attempts)
-        case RetryPolicy.EXPONENTIAL_BACKOFF:
+        case _:
             return ExponentialBackOff(
                 initial=rule.initial_interval,
                 multiplier=rule.multiplier,
@@ -117,8 +141,10 @@ def back_off_for(settings: EffectiveGroup) -> BackOff:
             )
 
 
-def _bound(discovered: Discovered, settings: EffectiveGroup, database: DatabaseChoice) -> list[BoundHandler]:
-    has_transactions = bool(database.decision.choice != "none" or settings.progress.tracker_ref)
+def _bound(
+    discovered: Discovered, settings: EffectiveGroup, database: DatabaseChoice, tracking: Decision
+) -> list[BoundHandler]:
+    has_transactions = bool(database.decision.choice != "none" or tracking.provider)
     bound = []
     for handler in discovered.of_group(settings.name):
         bound.append(bind(handler, discovered.injector))
@@ -135,14 +161,19 @@ class GroupContainer(containers.DeclarativeContainer):
     database_choice: providers.Dependency[DatabaseChoice] = providers.Dependency()
     database: providers.Dependency[Database | None] = providers.Dependency()
     events: providers.Dependency[EventsRule] = providers.Dependency()
+    clock: providers.Dependency[Clock] = providers.Dependency()
 
-    tracker = providers.ThreadSafeSingleton(tracker_for, settings, database, discovered.provided.injector)
+    tracking = providers.ThreadSafeSingleton(
+        decide_tracking, settings, database_choice.provided.decision, discovered.provided.injector
+    )
+    tracker = providers.ThreadSafeSingleton(tracker_for, tracking, database, discovered.provided.injector)
     event_types = providers.ThreadSafeSingleton(event_types_for, events, discovered)
     reading = providers.ThreadSafeSingleton(reading_for, events, discovered)
     sequencing = providers.ThreadSafeSingleton(sequencing_of, settings, events, discovered, event_types, reading)
     interceptors = providers.ThreadSafeSingleton(interceptors_for, settings, discovered)
-    back_off = providers.ThreadSafeSingleton(back_off_for, settings)
-    handlers = providers.ThreadSafeSingleton(_bound, discovered, settings, database_choice)
+    waiting = providers.ThreadSafeSingleton(decide_back_off, settings, discovered.provided.injector)
+    back_off = providers.ThreadSafeSingleton(back_off_for, settings, waiting, discovered.provided.injector)
+    handlers = providers.ThreadSafeSingleton(_bound, discovered, settings, database_choice, tracking)
     dispatcher = providers.ThreadSafeSingleton(
         make_dispatcher, handlers, event_types, reading, interceptors, sequencing
     )
@@ -158,6 +189,7 @@ class GroupContainer(containers.DeclarativeContainer):
         partitions=settings.provided.life_cycle.partitions,
         batch_size=settings.provided.processing.batch_size,
     )
+    processing.add_attributes(clock=clock)
 
 
 class ApplicationContainer(containers.DeclarativeContainer):
@@ -170,10 +202,19 @@ class ApplicationContainer(containers.DeclarativeContainer):
     discovered: providers.Dependency[Discovered] = providers.Dependency()
     events: providers.Dependency[EventsRule] = providers.Dependency()
 
+    injector: providers.Dependency[ContainerInjector] = providers.Dependency()
+    clock_ref: providers.Dependency[str | None] = providers.Dependency()
+
     event_database = providers.ThreadSafeSingleton(Database, event_store_url, database_rule.provided.event_schema)
-    event_store = providers.ThreadSafeSingleton(
+    event_store_of_url = providers.Callable(
         open_event_store, event_store_url, api_token, event_database.provider, mapping
     )
+    event_store_choice = providers.ThreadSafeSingleton(choose_event_store, database_rule, injector.provider)
+    event_store = providers.ThreadSafeSingleton(
+        event_store_for, event_store_choice, injector.provider, event_store_of_url.provider
+    )
+    clock_choice = providers.ThreadSafeSingleton(decide_clock, clock_ref, injector)
+    clock = providers.ThreadSafeSingleton(clock_for, clock_choice, injector)
     database_choice = providers.ThreadSafeSingleton(choose_database, database_rule, discovered.provided.injector)
     database = providers.ThreadSafeSingleton(
         open_database, database_choice, discovered.provided.injector, database_rule, event_database.provider
@@ -190,6 +231,8 @@ def assemble(blueprint: Blueprint) -> ApplicationContainer:
         database_rule=providers.Object(blueprint.database),
         discovered=providers.Callable(blueprint.discover),
         events=providers.Object(blueprint.events),
+        injector=providers.Callable(blueprint.injector),
+        clock_ref=providers.Object(blueprint.clock_ref),
     )
 
 
@@ -207,6 +250,7 @@ def group_container(container: ApplicationContainer, settings: EffectiveGroup) -
         database_choice=container.database_choice,
         database=container.database,
         events=container.events,
+        clock=container.clock,
     )
 
 
@@ -218,6 +262,12 @@ def renew(container: ApplicationContainer, groups: Iterable[GroupContainer]) -> 
     if container.database_choice().ref:
         container.database.reset()
         container.transactions.reset()
+    for choice, part in (
+        (container.event_store_choice, container.event_store),
+        (container.clock_choice, container.clock),
+    ):
+        if choice().provider:
+            part.reset()
     for group in groups:
         for name, provider in group.providers.items():
             in_memory = name == "tracker" and isinstance(provider(), InMemoryProgressTracker)

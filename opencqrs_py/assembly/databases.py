@@ -1,12 +1,14 @@
-"""The read models' database: which one it is, and why."""
+"""The event store and the read models' database: which ones they are, and why."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from opencqrs_py.assembly.conditions import Decision, checked, undecided
 from opencqrs_py.assembly.injection import ContainerInjector
+from opencqrs_py.assembly.replacements import EVENT_STORE, decide
 from opencqrs_py.assembly.stores import is_sql, located, sqlite_file, unknown_scheme
 from opencqrs_py.config import Configuration
 from opencqrs_py.errors import AssemblyError
@@ -14,6 +16,7 @@ from opencqrs_py.model.naming import listed
 
 _SUBJECT = "database"
 _WAYS = "set database.url, or name a provider with database.ref"
+_REMOVE = "remove one of them; null takes back what stands in another place"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,10 +38,11 @@ class Said:
 
 @dataclass(frozen=True, slots=True)
 class DatabaseRule:
-    """All that settings say of where the read models may be. Travels to Spark's workers.
+    """All that settings say of where the events are and the read models may be. Travels to Spark's workers.
 
     Attributes:
         event_store: ``event-store.url``.
+        store_ref: ``event-store.ref``; ``None`` when unset.
         url: ``database.url``; ``None`` when unset.
         ref: ``database.ref``; ``None`` when unset.
         schema: ``database.schema``; ``None`` when unset.
@@ -50,6 +54,12 @@ class DatabaseRule:
     ref: Said | None = None
     read_only: bool = False
     schema: Said | None = None
+    store_ref: Said | None = None
+
+    @property
+    def sets_store(self) -> bool:
+        """Whether settings say by a URL or a mapping what the event store is."""
+        return self.read_only or not self.event_store.is_default
 
     @property
     def event_schema(self) -> str | None:
@@ -88,24 +98,44 @@ def database_rule(configuration: Configuration, project: Path) -> DatabaseRule:
         return Said(value, seen.value, str(seen.origin), seen.is_default)
 
     url, ref, schema = settings.database.url, settings.database.ref, settings.database.schema
+    store_ref = settings.event_store.ref
     return DatabaseRule(
         event_store=said("event-store.url", located(settings.event_store.url, project)),
         url=said("database.url", located(url, project)) if url else None,
         ref=said("database.ref", ref) if ref else None,
         read_only=settings.event_store.mapping.table is not None,
         schema=said("database.schema", schema) if schema else None,
+        store_ref=said("event-store.ref", store_ref) if store_ref else None,
     )
 
 
-def missing_files(rule: DatabaseRule) -> dict[str, str]:
+def missing_files(rule: DatabaseRule, store: Decision) -> dict[str, str]:
     """Return the files of SQLite that settings name and that do not exist, each with its setting and origin."""
-    named = {"event-store.url": rule.event_store, "database.url": rule.url}
+    named = {"event-store.url": None if store.provider else rule.event_store, "database.url": rule.url}
     files = {key: (sqlite_file(said.value), said) for key, said in named.items() if said is not None}
     return {
         str(file): f"{key}, {said.origin}"
         for key, (file, said) in files.items()
         if file is not None and not file.exists()
     }
+
+
+def decide_event_store(rule: DatabaseRule, injector: ContainerInjector) -> Decision:
+    """Decide what the event store is: a provider's, or that of the URL."""
+    ref, url, is_set = rule.store_ref, rule.event_store, rule.sets_store
+    if ref and is_set:
+        setting = "event-store.mapping" if url.is_default else EVENT_STORE.setting
+        what = f"{setting} and event-store.ref are both set, and only one of them can be the event store"
+        places = ref.origin if url.is_default else f"{url.origin} and {ref.origin}"
+        return undecided("", EVENT_STORE.subject, AssemblyError("OCQ-521", what, places, _REMOVE))
+    reason = "set" if is_set else EVENT_STORE.unless_set(f"no provider of {EVENT_STORE.name} is registered")
+    otherwise = Decision("", EVENT_STORE.subject, url.shown, reason, setting=EVENT_STORE.setting if is_set else "")
+    return decide(EVENT_STORE, otherwise, injector, ref.value if ref else None, is_set=is_set)
+
+
+def choose_event_store(rule: DatabaseRule, injector: Callable[[], ContainerInjector]) -> Decision:
+    """Decide as ``decide_event_store`` does, without a look at any module if settings say what the event store is."""
+    return decide_event_store(rule, ContainerInjector() if rule.sets_store else injector())
 
 
 def choose_database(rule: DatabaseRule, injector: ContainerInjector) -> DatabaseChoice:
@@ -118,36 +148,39 @@ def choose_database(rule: DatabaseRule, injector: ContainerInjector) -> Database
     candidates = tuple(_candidates(rule, engines))
     if rule.url and rule.ref:
         what = "database.url and database.ref are both set, and only one of them can be the database"
-        fix = "remove one of them; null takes back what stands in another place"
-        error = AssemblyError("OCQ-521", what, f"{rule.url.origin} and {rule.ref.origin}", fix)
+        error = AssemblyError("OCQ-521", what, f"{rule.url.origin} and {rule.ref.origin}", _REMOVE)
         return DatabaseChoice(undecided("", _SUBJECT, error, candidates))
     if rule.ref:
         return _named(rule.ref, injector, candidates)
     if rule.url:
         return DatabaseChoice(Decision("", _SUBJECT, rule.url.shown, "set", candidates, "database.url"), rule.url.value)
-    return _only(rule, engines, candidates)
+    return _only(rule, engines, candidates, decide_event_store(rule, injector))
 
 
-def _only(rule: DatabaseRule, engines: tuple[str, ...], candidates: tuple[str, ...]) -> DatabaseChoice:
+def _only(rule: DatabaseRule, engines: tuple[str, ...], candidates: tuple[str, ...], store: Decision) -> DatabaseChoice:
     """Return the only database that there is, where settings name none."""
     if len(candidates) > 1:
         what = f"there are {len(candidates)} databases, and none is chosen: {listed(candidates)}"
         return DatabaseChoice(undecided("", _SUBJECT, AssemblyError("OCQ-520", what, fix=_WAYS), candidates))
     if engines:
-        why = "event-store.url is not set" if rule.event_store.is_default else _why_not_shared(rule)
+        why = "event-store.url is not set" if rule.event_store.is_default else _why_not_shared(rule, store)
         reason = f"the only provider of an engine, and {why}"
         return DatabaseChoice(Decision("", _SUBJECT, f"provider {engines[0]}", reason, candidates), ref=engines[0])
-    if (error := unknown_scheme(rule.event_store.value)) is not None:
+    if store.error:
+        return DatabaseChoice(Decision("", _SUBJECT, "", "the event store is not decided", error=store.error))
+    if not store.provider and (error := unknown_scheme(rule.event_store.value)) is not None:
         return DatabaseChoice(undecided("", _SUBJECT, error))
-    if not rule.shared:
-        reason = f"{_why_not_shared(rule)}, and no other one is configured or registered"
+    if store.provider or not rule.shared:
+        reason = f"{_why_not_shared(rule, store)}, and no other one is configured or registered"
         return DatabaseChoice(Decision("", _SUBJECT, "none", reason))
     reason = "the event store's, since no other one is configured or registered"
     decision = Decision("", _SUBJECT, rule.event_store.shown, reason, (f"event-store.url ({rule.event_store.origin})",))
     return DatabaseChoice(decision, rule.event_store.value)
 
 
-def _why_not_shared(rule: DatabaseRule) -> str:
+def _why_not_shared(rule: DatabaseRule, store: Decision) -> str:
+    if store.provider:
+        return "a provider makes the event store"
     return "the event store is only read" if rule.read_only else "the event store is no SQL database"
 
 

@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from opencqrs_py.assembly.blueprint import UserModules
-from opencqrs_py.assembly.conditions import Decision, decide_batch, decide_controller, decide_tracking, undecided
+from opencqrs_py.assembly.conditions import Decision, decide_batch, decide_controller, undecided
+from opencqrs_py.assembly.databases import decide_event_store
 from opencqrs_py.assembly.discovery import Discovered
 from opencqrs_py.assembly.project import Scan
+from opencqrs_py.assembly.replacements import as_made
 from opencqrs_py.config import Configuration, EffectiveGroup
 from opencqrs_py.errors import ExplainedError, SeveralErrors
 
@@ -36,21 +38,25 @@ def decisions(
     """
     database = container.database_choice().decision
     injector = container.discovered().injector
-    made = [database]
+    store = as_made(decide_event_store(container.database_rule(), injector), container.event_store)
+    made = [database, store, as_made(container.clock_choice(), container.clock)]
     for settings in groups:
-        tracking = decide_tracking(settings, database, injector)
-        batch = _batch(settings, containers[settings.name], tracking)
-        made += [tracking, decide_controller(settings, injector), batch]
+        group = containers[settings.name]
+        tracking = as_made(group.tracking(), group.tracker)
+        waiting = as_made(group.waiting(), group.back_off)
+        undecided_first = next((each for each in (store, made[2], tracking) if not each.choice), None)
+        batch = _batch(settings, group, undecided_first)
+        made += [tracking, waiting, decide_controller(settings, injector), batch]
     return [_with_origin(each, configuration) for each in made]
 
 
-def _batch(settings: EffectiveGroup, group: GroupContainer, tracking: Decision) -> Decision:
-    """Decide on the chunks of a group, for which its handlers and its tracker have to be right."""
+def _batch(settings: EffectiveGroup, group: GroupContainer, missing: Decision | None) -> Decision:
+    """Decide on the chunks of a group, for which its handlers and its parts have to be right."""
     path = "processing.batch-size"
     try:
         transactional = group.dispatcher().transactional
-        if not tracking.choice:
-            return Decision(settings.name, path, "", "progress.tracking is not decided")
+        if missing is not None:
+            return Decision(settings.name, path, "", f"{missing.subject} is not decided")
         size = group.processing().batch_size
     except ExplainedError as error:
         return undecided(settings.name, path, error)

@@ -17,7 +17,7 @@ from opencqrs_py.model.naming import canonical
 from opencqrs_py.model.partition import Partition, layout
 from opencqrs_py.processing.binding import run_on_start
 from opencqrs_py.processing.exceptions import message_of, raise_interrupt, type_name
-from opencqrs_py.processing.ports import EventSource, ProgressTracker
+from opencqrs_py.processing.ports import Clock, EventSource, ProgressTracker
 from opencqrs_py.processing.recovery import OnExhausted
 from opencqrs_py.processing.supervision import Observer
 from opencqrs_py.processing.work import Work
@@ -55,6 +55,7 @@ def engines_for(
     owner: str,
     observer: Observer,
     sessions: Callable[[], Sessions],
+    clock: Clock,
 ) -> list[tuple[Engine, list[GroupRun]]]:
     """Return an engine for each kind that groups ask for, with those groups. Only Spark's engine loads Spark."""
     engines: list[tuple[Engine, list[GroupRun]]] = []
@@ -63,11 +64,11 @@ def engines_for(
     if threaded:
         from opencqrs_py.engines.thread import ThreadEngine  # noqa: PLC0415 as below, for symmetry
 
-        engines.append((ThreadEngine(threaded, owner, observer), threaded))
+        engines.append((ThreadEngine(threaded, owner, observer, clock), threaded))
     if on_spark:
         from opencqrs_py.engines.spark.engine import SparkEngine  # noqa: PLC0415 loads PySpark
 
-        engines.append((SparkEngine(on_spark, owner, sessions(), observer), on_spark))
+        engines.append((SparkEngine(on_spark, owner, sessions(), observer, clock), on_spark))
     return engines
 
 

@@ -91,7 +91,7 @@ def _event_store(options: ProjectOptions) -> str:
     application = options.application()
     store = application.event_store
     count = getattr(store, "count", store.head)()
-    return f"{application.configuration.value('event-store.url').value}: {count:,} events"
+    return f"{application.container.event_store_choice().choice}: {count:,} events"
 
 
 def _database(options: ProjectOptions) -> str:

@@ -133,9 +133,15 @@ class SequenceSettings(GroupSection):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class RetrySettings(GroupSection):
-    """What happens when an event fails. Durations are seconds, ``math.inf`` and no attempts mean no limit."""
+    """What happens when an event fails. Durations are seconds, ``math.inf`` and no attempts mean no limit.
 
-    policy: RetryPolicy = setting(RetryPolicy.EXPONENTIAL_BACKOFF, "How the waits between attempts follow each other.")
+    ``policy`` is ``None`` when ``back_off_ref`` takes its place.
+    """
+
+    policy: RetryPolicy | None = setting(
+        RetryPolicy.EXPONENTIAL_BACKOFF, "How the waits between attempts follow each other."
+    )
+    back_off_ref: Name | None = setting(None, "Name of the provider of waits that takes the policy's place.")
     initial_interval: Duration = setting(2.0, "First wait; with policy fixed, every wait.")
     max_interval: Duration = setting(30.0, "Longest wait.")
     max_elapsed_time: EndlessDuration = setting(math.inf, "Sum of waits after which an event is given up.")
@@ -174,9 +180,14 @@ class GroupSettings(GroupSection):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class EffectiveGroup(GroupSettings):
-    """Every setting of the processing group ``name`` as it applies; by default, the built-in ones."""
+    """Every setting of the processing group ``name`` as it applies; by default, the built-in ones.
+
+    ``set_leaves`` are those that a source sets, for choices that depend on what else there is when they are not set.
+    They make no other group of two that have the same values.
+    """
 
     name: str
+    set_leaves: frozenset[LeafName] = field(default=frozenset(), compare=False)
 
 
 SECTIONS = tuple(section.name for section in fields(GroupSettings))
@@ -192,6 +203,7 @@ Said: TypeAlias = "dict[LeafName, object]"
 _REPLACEMENTS: tuple[tuple[LeafName, LeafName], ...] = (
     (("progress", "tracking"), ("progress", "tracker_ref")),
     (("sequence", "resolution"), ("sequence", "resolver_ref")),
+    (("retry", "policy"), ("retry", "back_off_ref")),
     (("life_cycle", "controller"), ("life_cycle", "controller_registration")),
 )
 """Choices, each with the reference to a provider that takes its place."""
@@ -268,11 +280,13 @@ def effective_group(settings: Settings, name: str) -> EffectiveGroup:
     group = _spelled(settings.event_handling.groups, name)
     merged = settings.event_handling.groups[group] if group is not None else settings.event_handling.standard
     changed: dict[str, dict[str, Any]] = {}
-    for (section, leaf), each in inherited(settings, name).items():
+    chosen = inherited(settings, name)
+    for (section, leaf), each in chosen.items():
         if each.replaced_by:
             changed.setdefault(section, {})[leaf] = None
     sections = {section: replace(getattr(merged, section), **changed.get(section, {})) for section in SECTIONS}
-    return EffectiveGroup(name, **sections)
+    given = (leaf for leaf, each in chosen.items() if each.is_given and not each.replaced_by)
+    return EffectiveGroup(name, frozenset(given), **sections)
 
 
 def inherited(settings: Settings, name: str) -> dict[LeafName, Inherited]:

@@ -107,6 +107,7 @@ class EventStoreSettings(Section):
         "sqlite:///opencqrs.db",
         description="URL of the event store: sqlite:///…, postgresql://…, mariadb://…, file:… or eventsourcingdb://….",
     )
+    ref: Name | None = Field(None, description="Name of the provider of an event store that takes the URL's place.")
     api_token: Name | None = Field(None, description="API token of EventSourcingDB.")
     mapping: MappingSettings = Field(MappingSettings(), description="A table of another system, by its columns.")
 
@@ -156,6 +157,12 @@ with warnings.catch_warnings():
             description="Schema of the package's own tables, on MariaDB a database of the server; created if it is "
             "missing. Unset: where connections begin.",
         )
+
+
+class ClockSettings(Section):
+    """Time, by which waits end and failures are dated."""
+
+    ref: Name | None = Field(None, description="Name of the provider of a clock that takes the place of the machine's.")
 
 
 class SparkSettings(Section):
@@ -220,6 +227,7 @@ class Settings(BaseSettings):
     events: EventsSettings = Field(EventsSettings(), description="How stored events are read.")
     discovery: DiscoverySettings = Field(DiscoverySettings(), description="Which modules are imported.")
     database: DatabaseSettings = Field(DatabaseSettings(), description="Where progress and read models are.")
+    clock: ClockSettings = Field(ClockSettings(), description="Time.")
     spark: SparkSettings = Field(SparkSettings(), description="The Spark session.")
     run: RunSettings = Field(RunSettings(), description="How a process of the command line runs and ends.")
     event_handling: EventHandlingSettings = Field(EventHandlingSettings(), description="All processing groups.")

@@ -107,6 +107,7 @@ LEAVES = {
     "resolver-ref": "mine",
     "level": "2",
     "policy": "fixed",
+    "back-off-ref": "mine",
     "initial-interval": "1s",
     "max-interval": "1s",
     "max-elapsed-time": "1s",

@@ -33,6 +33,8 @@ VALUES = {
     ("progress", "tracker_ref"): [("mine", "mine"), ("other", "other")],
     ("sequence", "resolution"): [("perSubject", "per_subject"), ("no-sequence", "no_sequence")],
     ("sequence", "resolver_ref"): [("mine", "mine")],
+    ("retry", "policy"): [("FIXED", "fixed"), ("none", "none")],
+    ("retry", "back_off_ref"): [("mine", "mine")],
     ("retry", "initial_interval"): [("500ms", 0.5), ("PT10S", 10.0)],
     ("retry", "max_attempts"): [("3", 3), ("infinite", None)],
     ("retry", "multiplier"): [("2.5", 2.5), ("1", 1.0)],
@@ -42,6 +44,7 @@ PAIRS = [
     (("progress", "tracking"), ("progress", "tracker_ref")),
     (("sequence", "resolution"), ("sequence", "resolver_ref")),
     (("life_cycle", "controller"), ("life_cycle", "controller_registration")),
+    (("retry", "policy"), ("retry", "back_off_ref")),
 ]
 
 

@@ -43,6 +43,7 @@ def test_the_settings_of_a_group_with_their_origins(project):
         "sequence.data-field": ("null", "built-in default"),
         "sequence.metadata-key": ("null", "built-in default"),
         "retry.policy": ("exponential_backoff", "built-in default"),
+        "retry.back-off-ref": ("null", "built-in default"),
         "retry.initial-interval": ("1.5s", "standard (application.yaml:4:48)"),
         "retry.max-interval": ("30s", "built-in default"),
         "retry.max-elapsed-time": ("1h30m", "application.yaml:8:50"),
@@ -70,6 +71,7 @@ def test_the_whole_configuration_is_general_settings_the_standard_as_set_and_all
     general = {path: value for path, value in values.items() if not path.startswith("event-handling.groups")}
     assert general == {
         "event-store.url": ("sqlite:///opencqrs.db", "built-in default"),
+        "event-store.ref": ("null", "built-in default"),
         "event-store.api-token": ("null", "built-in default"),
         **{f"event-store.mapping.{column}": ("null", "built-in default") for column in MAPPED},
         "events.format": ("plain", "built-in default"),
@@ -79,6 +81,7 @@ def test_the_whole_configuration_is_general_settings_the_standard_as_set_and_all
         "database.url": ("null", "built-in default"),
         "database.ref": ("null", "built-in default"),
         "database.schema": ("null", "built-in default"),
+        "clock.ref": ("null", "built-in default"),
         "spark.master": ("local[*]", "built-in default"),
         "spark.allow-unauthenticated": ("false", "built-in default"),
         "spark.conf.spark.ui.enabled": ("no", "application.yaml:3:34"),

@@ -184,6 +184,14 @@ def test_the_handlers_of_the_how_to_handle_events(tmp_path: Path) -> None:
         assert database.execute("SELECT isbn, title FROM books ORDER BY isbn").fetchall() == [("3", "x"), ("4", "y")]
 
 
+def test_the_replaced_parts_are_shown_as_the_how_to_says(tmp_path: Path) -> None:
+    page = DOCS / "how-to" / "replace-parts.md"
+    save(page, tmp_path)
+    (console,) = blocks(page, "console")
+    line, *expected = console.text.removeprefix("$ ").splitlines()
+    assert trimmed(opencqrs(tmp_path, *line.split()[1:])) == expected
+
+
 @pytest.mark.parametrize("name", ["test-handlers", "test-with-settings"])
 def test_the_tests_that_are_shown_pass(name: str, tmp_path: Path) -> None:
     page = DOCS / "how-to" / f"{name}.md"

@@ -12,12 +12,12 @@ from opencqrs_py.assembly.conditions import (
     Decision,
     decide_batch,
     decide_controller,
-    decide_tracking,
     raise_together,
     unsupported,
 )
 from opencqrs_py.assembly.databases import DatabaseRule, Said, choose_database
 from opencqrs_py.assembly.injection import ContainerInjector
+from opencqrs_py.assembly.replacements import decide_tracking
 from opencqrs_py.assembly.stores import located
 from opencqrs_py.config import Settings, effective_group
 from opencqrs_py.errors import AssemblyError, AssemblyErrors, HandlerSignatureError
@@ -29,10 +29,6 @@ class Locks:
 
 
 class OtherLocks(LockRegistry): ...
-
-
-class Tracker:
-    claim = unit = renewed = report = statuses = skipped = is_outage = None
 
 
 class Mailer: ...
@@ -226,11 +222,10 @@ REFERENCE = {"progress.tracker_ref": "tracker"}
         ({"progress.tracking": "in-memory"}, ONE, "in_memory", "set", "progress.tracking"),
         ({"progress.tracking": "in-memory"}, UNDECIDED, "in_memory", "set", "progress.tracking"),
         ({"progress.tracking": "sql"}, UNDECIDED, "sql", "set", "progress.tracking"),
-        (REFERENCE, NONE, "provider tracker", "named", "progress.tracker-ref"),
     ],
 )
-def test_where_progress_is_kept(settings, database, choice, reason, setting):
-    decision = decide_tracking(group(settings), database, registered(tracker=Tracker))
+def test_where_progress_is_kept_without_a_provider_of_a_tracker(settings, database, choice, reason, setting):
+    decision = decide_tracking(group(settings), database, registered(mailer=Mailer))
     assert (decision.group, decision.subject) == ("books", "progress.tracking")
     assert (decision.choice, decision.reason, decision.setting) == (choice, reason, setting)
     assert decision.error is None

@@ -86,6 +86,7 @@ PAIRS = [
     ("progress", "tracking", "tracker_ref", "sql"),
     ("sequence", "resolution", "resolver_ref", "no_sequence"),
     ("life_cycle", "controller", "controller_registration", "leader_election"),
+    ("retry", "policy", "back_off_ref", "fixed"),
 ]
 
 

@@ -1,0 +1,290 @@
+"""Parts that a container of the project replaces: event store, tracker, back-off and clock, on both engines."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from opencqrs_py import Application, Event
+from opencqrs_py.cli.main import main
+from opencqrs_py.errors import AssemblyError, AssemblyErrors, ExplainedError, ProjectCodeError
+
+PARTS = """
+import os
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+from dependency_injector import containers, providers
+from opencqrs_py.adapters.sql import Database, SqlEventStore, SqlProgressTracker
+from opencqrs_py.processing.ports import BackOff
+
+HERE = Path(__file__).parent
+
+
+def note(what: str) -> None:
+    with (HERE / "notes.txt").open("a") as notes:
+        notes.write(f"{what} {os.getpid()}\\n")
+
+
+class MyEventStore(SqlEventStore):
+    def read(self, *arguments, **named):
+        note("read")
+        return super().read(*arguments, **named)
+
+
+class MyTracker(SqlProgressTracker):
+    def unit(self, *arguments, **named):
+        note("unit")
+        return super().unit(*arguments, **named)
+
+
+class MyClock:
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+    def now(self) -> datetime:
+        return datetime(2031, 5, 6, tzinfo=UTC)
+
+
+class OneMore:
+    def waits(self) -> Iterator[float]:
+        note("waits")
+        yield 0.0
+
+
+def one_more() -> BackOff:
+    return OneMore()
+
+
+class Parts(containers.DeclarativeContainer):
+    log = providers.Singleton(Database, f"sqlite:///{HERE}/log.db")
+    progress = providers.Singleton(Database, f"sqlite:///{HERE}/progress.db")
+    event_store = providers.Singleton(MyEventStore, log)
+    tracker = providers.Singleton(MyTracker, progress)
+    clock = providers.Singleton(MyClock)
+    back_off = providers.Factory(one_more)
+"""
+HANDLERS = """
+from opencqrs_py import Event, event_handling, ProcessingContext
+
+from MODULE import note
+
+
+@event_handling("seen", types=["*"])
+def see(event: Event, context: ProcessingContext) -> None:
+    note(f"{event.id} {context.attempt}")
+    if event.id == "2":
+        raise ValueError("never")
+"""
+ENGINES = [pytest.param("thread", id="thread"), pytest.param("spark", id="spark", marks=pytest.mark.spark)]
+_numbers = count()
+
+
+@pytest.fixture
+def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Path]]:
+    """Write a project whose parts are those given; its modules have names of their own."""
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    names: list[str] = []
+
+    def written(parts: str = PARTS, **settings: str) -> Path:
+        name = f"replaced_parts_{next(_numbers)}"
+        names.extend((name, f"{name}_handlers"))
+        (tmp_path / f"{name}.py").write_text(parts)
+        (tmp_path / f"{name}_handlers.py").write_text(HANDLERS.replace("MODULE", name))
+        lines = {"event-handling.standard.processing.engine": "thread", "spark.master": "local[1]", **settings}
+        (tmp_path / "application.yaml").write_text("".join(f"opencqrs.{key}: {v}\n" for key, v in lines.items()))
+        return tmp_path
+
+    yield written
+    for name in names:
+        sys.modules.pop(name, None)
+
+
+def with_events(application: Application, number: int = 3) -> Application:
+    application.event_store.append(
+        Event(0, str(n), "urn:s", f"/x/{n}", "t", None, "application/json", "{}", None) for n in range(1, number + 1)
+    )
+    return application
+
+
+def notes(folder: Path) -> dict[str, set[int]]:
+    """Return what was noted, each with the processes that did."""
+    found: dict[str, set[int]] = {}
+    for line in (folder / "notes.txt").read_text().splitlines():
+        what, _, process = line.rpartition(" ")
+        found.setdefault(what, set()).add(int(process))
+    return found
+
+
+def chosen(folder: Path, *overrides: str) -> dict[str, tuple[str, str]]:
+    decisions = Application.from_project(folder, overrides=overrides).conditions()
+    subjects = ("event-store", "database", "clock", "progress.tracking", "retry.policy")
+    return {each.subject: (each.choice, each.reason) for each in decisions if each.subject in subjects}
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_the_parts_of_a_container_are_used_in_every_process(write: Callable[..., Path], engine: str) -> None:
+    folder = write(**{"event-handling.standard.processing.engine": engine})
+    application = with_events(Application.from_project(folder))
+
+    result = application.run(until_caught_up=True)
+
+    assert (result.failed, result.skipped) == (False, 1)
+    seen = notes(folder)
+    assert {"1 1", "2 1", "2 2", "3 1"} <= set(seen)
+    assert "2 3" not in seen
+    assert seen["waits"] == {os.getpid()}
+    handled_in = seen["1 1"]
+    assert (handled_in == {os.getpid()}) == (engine == "thread")
+    assert handled_in <= seen["read"]
+    assert handled_in <= seen["unit"]
+    (skip,) = application.skipped()
+    assert skip.skipped_at.startswith("2031-05-06")
+    assert {each.name for each in folder.glob("*.db")} == {"log.db", "progress.db"}
+    assert application.status()[0].lag == 0
+
+
+def test_conditions_show_each_part_with_its_provider(write: Callable[..., Path]) -> None:
+    folder = write()
+    assert chosen(folder) == {
+        "database": (
+            "none",
+            "a provider makes the event store, and no other one is configured or registered",
+        ),
+        "event-store": (
+            "provider event_store",
+            "the only provider of an event store, and event-store.url is not set",
+        ),
+        "clock": ("provider clock", "the only provider of a clock"),
+        "progress.tracking": (
+            "provider tracker",
+            "the only provider of a progress tracker, and progress.tracking is not set",
+        ),
+        "retry.policy": ("provider back_off", "the only provider of a back-off, and retry.policy is not set"),
+    }
+
+
+def test_settings_win_over_providers_that_they_do_not_name(write: Callable[..., Path]) -> None:
+    folder = write()
+    overrides = (
+        "event-store.url=sqlite:///mine.db",
+        "event-handling.standard.progress.tracking=sql",
+        "event-handling.groups.seen.retry.policy=fixed",
+    )
+    assert chosen(folder, *overrides) == {
+        "database": (
+            "sqlite:///mine.db",
+            "the event store's, since no other one is configured or registered",
+        ),
+        "event-store": ("sqlite:///mine.db", "set (argument --set event-store.url)"),
+        "clock": ("provider clock", "the only provider of a clock"),
+        "progress.tracking": ("sql", "set (standard (argument --set event-handling.standard.progress.tracking))"),
+        "retry.policy": ("fixed", "set (argument --set event-handling.groups.seen.retry.policy)"),
+    }
+    application = with_events(Application.from_project(folder, overrides=overrides), 1)
+    assert not application.run(until_caught_up=True).failed
+    assert notes(folder).keys() == {"1 1"}
+    assert (folder / "mine.db").exists()
+
+
+def ended(*arguments: str) -> int:
+    """Run a command in this process and return its exit code."""
+    with pytest.raises(SystemExit) as caught:
+        main(list(arguments))
+    assert isinstance(caught.value.code, int)
+    return caught.value.code
+
+
+SECOND = PARTS + "    other_store = providers.Singleton(MyEventStore, progress)\n"
+
+
+def test_two_event_stores_are_refused_until_a_setting_names_one(
+    write: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = write(SECOND)
+    says = "there are 2 providers of an event store, and none is chosen: event_store, other_store"
+    with pytest.raises(AssemblyError, match=says) as caught:
+        Application.from_project(folder).start()
+    assert (caught.value.code, caught.value.fix) == (
+        "OCQ-532",
+        "name one with event-store.ref, or set event-store.url",
+    )
+    assert ended("conditions") == 2
+    printed = capsys.readouterr()
+    assert f"application: event-store = not decided: {says}" in printed.out
+    assert "[OCQ-532]" in printed.err
+    assert ended("events", "list") == 2
+    assert "[OCQ-532]" in capsys.readouterr().err
+
+    assert ended("conditions", "--set", "event-store.ref=other_store") == 0
+    named = "application: event-store = provider other_store: named (argument --set event-store.ref)"
+    assert named in capsys.readouterr().out
+
+
+def test_commands_on_events_read_the_store_of_the_container(
+    write: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = write()
+    with_events(Application.from_project(folder))
+    assert ended("events", "list", "--format", "json") == 0
+    assert [each["id"] for each in json.loads(capsys.readouterr().out)] == ["1", "2", "3"]
+    command = [sys.executable, "-m", "opencqrs_py", "run", "--until-caught-up"]
+    done = subprocess.run(command, cwd=folder, check=False, capture_output=True, text=True)
+    assert done.returncode == 3
+    assert "empty SQLite database" not in done.stderr
+    assert not (folder / "opencqrs.db").exists()
+
+
+@pytest.mark.parametrize(
+    ("part", "line", "code", "says"),
+    [
+        ("event-store", "event_store = providers.Singleton(failing_store)", "OCQ-217", "raised OSError: no line"),
+        ("event-store", "event_store = providers.Singleton(wrong_store)", "OCQ-502", "makes int, which has no head"),
+        ("progress.tracking", "tracker = providers.Singleton(wrong_tracker)", "OCQ-502", "makes int, which has no"),
+        ("clock", "clock = providers.Singleton(failing_clock)", "OCQ-217", "raised OSError: no line"),
+        ("retry.policy", "back_off = providers.Singleton(wrong_back_off)", "OCQ-502", "makes int, which has no waits"),
+    ],
+)
+def test_what_makes_no_part_is_refused_at_the_start_and_shown_with_its_part(
+    write: Callable[..., Path], part: str, line: str, code: str, says: str
+) -> None:
+    functions = """
+from opencqrs_py.processing.ports import Clock, EventStore, ProgressTracker
+
+def failing_store() -> EventStore:
+    raise OSError("no line")
+
+def wrong_store() -> EventStore:
+    return 1
+
+def wrong_tracker() -> ProgressTracker:
+    return 1
+
+def failing_clock() -> Clock:
+    raise OSError("no line")
+
+def wrong_back_off() -> BackOff:
+    return 1
+
+class Parts("""
+    folder = write(PARTS.replace("\nclass Parts(", functions) + f"    {line}\n")
+    application = Application.from_project(folder)
+    (decision,) = [each for each in application.conditions() if each.subject == part]
+    error: Any = decision.error
+    assert (decision.choice, error.code) == ("", code)
+    assert says in decision.reason
+    with pytest.raises((AssemblyError, AssemblyErrors, ProjectCodeError)) as caught:
+        application.start()
+    raised = caught.value.errors if isinstance(caught.value, AssemblyErrors) else (caught.value,)
+    assert code in {each.code for each in raised if isinstance(each, ExplainedError)}

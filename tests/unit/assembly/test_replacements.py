@@ -1,0 +1,264 @@
+"""Which part is a provider's: one that is named, else what settings say, else the only provider, else the built-in."""
+
+from __future__ import annotations
+
+import pytest
+from dependency_injector import containers, providers
+
+from opencqrs_py.adapters.memory import InMemoryEventStore
+from opencqrs_py.assembly.conditions import Decision
+from opencqrs_py.assembly.databases import DatabaseRule, Said, choose_database, choose_event_store, decide_event_store
+from opencqrs_py.assembly.injection import ContainerInjector
+from opencqrs_py.assembly.replacements import (
+    BACK_OFF,
+    CLOCK,
+    EVENT_STORE,
+    TRACKER,
+    as_made,
+    decide_back_off,
+    decide_clock,
+    decide_tracking,
+    provided,
+)
+from opencqrs_py.config import Settings, effective_group
+from opencqrs_py.errors import AssemblyError, ProjectCodeError
+from opencqrs_py.processing.ports import BackOff, Clock, EventSource, EventStore, ProgressTracker
+from opencqrs_py.processing.recovery import NoRetry
+from opencqrs_py.testing import FakeClock
+
+
+class Tracker:
+    claim = unit = renewed = report = statuses = skipped = is_outage = None
+
+
+class Mailer: ...
+
+
+def make_store() -> EventStore:
+    return InMemoryEventStore()
+
+
+def make_source() -> EventSource:
+    return InMemoryEventStore()
+
+
+def make_tracker() -> ProgressTracker:
+    return Tracker()
+
+
+def make_clock() -> Clock:
+    return FakeClock()
+
+
+def make_back_off() -> BackOff:
+    return NoRetry()
+
+
+def registered(**made) -> ContainerInjector:
+    container = containers.DynamicContainer()
+    for name, what in made.items():
+        container.set_provider(name, what if isinstance(what, providers.Provider) else providers.Singleton(what))
+    return ContainerInjector([container])
+
+
+def group(**sections):
+    return effective_group(Settings(event_handling={"groups": {"books": sections}}), "books")
+
+
+DEFAULT = Said("sqlite:////p/opencqrs.db", "sqlite:///opencqrs.db", "built-in default", is_default=True)
+SET = Said("sqlite:////p/events.db", "sqlite:///events.db", "application.yaml:1:1")
+DATABASE = Decision("", "database", "sqlite:///opencqrs.db", "…")
+
+
+def store(injector, *, ref=None, is_set=False):
+    return decide_event_store(DatabaseRule(SET if is_set else DEFAULT, store_ref=ref and Said(ref, ref, "x")), injector)
+
+
+def clock(injector, *, ref=None, is_set=False):
+    assert not is_set
+    return decide_clock(ref, injector)
+
+
+def tracker(injector, *, ref=None, is_set=False):
+    said = {"tracker_ref": ref} if ref else {"tracking": "in-memory"} if is_set else {}
+    return decide_tracking(group(progress=said), DATABASE, injector)
+
+
+def back_off(injector, *, ref=None, is_set=False):
+    said = {"back_off_ref": ref} if ref else {"policy": "exponential_backoff"} if is_set else {}
+    return decide_back_off(group(retry=said), injector)
+
+
+PARTS = [
+    pytest.param(store, EVENT_STORE, InMemoryEventStore, "sqlite:///opencqrs.db", id="event store"),
+    pytest.param(clock, CLOCK, FakeClock, "the machine's", id="clock"),
+    pytest.param(tracker, TRACKER, Tracker, "sql", id="tracker"),
+    pytest.param(back_off, BACK_OFF, NoRetry, "exponential_backoff", id="back-off"),
+]
+
+
+@pytest.mark.parametrize(("decide", "part", "made", "built_in"), PARTS)
+def test_without_a_provider_the_part_is_the_built_in_one(decide, part, made, built_in):
+    decision = decide(registered(mailer=Mailer))
+    assert (decision.subject, decision.choice, decision.provider) == (part.subject, built_in, "")
+    assert decision.error is None
+    assert decision.reason
+
+
+@pytest.mark.parametrize(("decide", "part", "made", "built_in"), PARTS)
+def test_the_only_provider_of_the_protocol_takes_the_part_s_place(decide, part, made, built_in):
+    injector = registered(mine=made, mailer=Mailer)
+    decision = decide(injector)
+    assert (decision.choice, decision.provider, decision.setting) == ("provider mine", "mine", "")
+    assert decision.reason == f"the only provider of {part.name}" + (
+        f", and {part.setting} is not set" if part.setting else ""
+    )
+    assert "provider mine" in decision.candidates
+    assert type(provided(decision, part, injector)) is made
+
+
+@pytest.mark.parametrize(("decide", "part", "made", "built_in"), PARTS)
+def test_of_several_providers_none_is_taken_and_the_setting_that_chooses_is_named(decide, part, made, built_in):
+    injector = registered(one=made, two=made)
+    decision = decide(injector)
+    assert decision.choice == ""
+    error = decision.error
+    assert (error.code, error.what) == (
+        "OCQ-532",
+        f"there are 2 providers of {part.name}, and none is chosen: one, two",
+    )
+    assert error.fix.startswith(f"name one with {part.reference}")
+    assert part.setting in error.fix
+    with pytest.raises(AssemblyError, match="OCQ-532"):
+        provided(decision, part, injector)
+
+
+@pytest.mark.parametrize(("decide", "part", "made", "built_in"), PARTS)
+def test_of_several_providers_the_one_that_is_named_is_taken(decide, part, made, built_in):
+    injector = registered(one=made, two=made)
+    decision = decide(injector, ref="two")
+    assert (decision.choice, decision.provider, decision.reason) == ("provider two", "two", "named")
+    assert decision.setting == part.reference
+    assert decision.candidates[-2:] == ("provider one", "provider two")
+
+
+@pytest.mark.parametrize(("decide", "part", "made", "built_in"), PARTS)
+def test_a_name_that_is_no_provider_of_the_part_is_an_error(decide, part, made, built_in):
+    assert decide(registered(mine=made), ref="min").error.what == "no provider is called 'min'"
+    wrong = decide(registered(mailer=Mailer), ref="mailer").error
+    assert (wrong.code, wrong.where) == ("OCQ-502", part.reference)
+    assert wrong.what.startswith("provider 'mailer' makes Mailer, which has no ")
+
+
+@pytest.mark.parametrize(("decide", "part", "made", "built_in"), [row for row in PARTS if row.id != "clock"])
+def test_what_settings_say_of_the_part_counts_more_than_a_provider_that_is_not_named(decide, part, made, built_in):
+    for injector in (registered(mine=made), registered(one=made, two=made)):
+        decision = decide(injector, is_set=True)
+        assert (decision.provider, decision.reason, decision.setting) == ("", "set", part.setting)
+        assert decision.choice in ("sqlite:///events.db", "in_memory", "exponential_backoff")
+        assert set(decision.candidates) >= {f"provider {name}" for name in injector.makers(part.protocol)}
+
+
+@pytest.mark.parametrize(
+    ("decide", "make"),
+    [
+        (store, make_store),
+        (store, make_source),
+        (tracker, make_tracker),
+        (clock, make_clock),
+        (back_off, make_back_off),
+    ],
+)
+@pytest.mark.parametrize("scope", [providers.Factory, providers.Singleton, providers.ThreadLocalSingleton])
+def test_a_function_counts_by_what_it_is_annotated_to_return(decide, make, scope):
+    assert decide(registered(mine=scope(make))).provider == "mine"
+
+
+@pytest.mark.parametrize(
+    ("decide", "part", "provider", "code", "says"),
+    [
+        (clock, CLOCK, "raises", "OCQ-217", "provider 'mine' raised OSError: no line"),
+        (clock, CLOCK, "wrong", "OCQ-502", "provider 'mine' makes Mailer, which has no monotonic, now"),
+        (back_off, BACK_OFF, "raises", "OCQ-217", "provider 'mine' raised OSError: no line"),
+        (back_off, BACK_OFF, "wrong", "OCQ-502", "provider 'mine' makes Mailer, which has no waits"),
+        (tracker, TRACKER, "raises", "OCQ-217", "provider 'mine' raised OSError: no line"),
+        (tracker, TRACKER, "wrong", "OCQ-502", "provider 'mine' makes Mailer, which has no claim, unit"),
+        (store, EVENT_STORE, "raises", "OCQ-217", "provider 'mine' raised OSError: no line"),
+        (store, EVENT_STORE, "wrong", "OCQ-502", "provider 'mine' makes Mailer, which has no head, read"),
+    ],
+)
+def test_a_provider_that_raises_or_makes_something_else_is_refused_by_its_name(decide, part, provider, code, says):
+    def raises():
+        raise OSError("no line")
+
+    def makes_another():
+        return Mailer()
+
+    make = raises if provider == "raises" else makes_another
+    make.__annotations__["return"] = part.protocol
+    injector = registered(mine=providers.Factory(make))
+    for decision, where in ((decide(injector), f"as {part.name}"), (decide(injector, ref="mine"), part.reference)):
+        with pytest.raises((ProjectCodeError, AssemblyError)) as caught:
+            provided(decision, part, injector)
+        assert (caught.value.code, caught.value.where) == (code, where)
+        assert caught.value.what.startswith(says)
+        shown = as_made(decision, lambda decision=decision: provided(decision, part, injector))
+        assert (shown.choice, shown.error.code, shown.reason) == ("", code, caught.value.what)
+
+
+def test_a_part_that_nothing_is_wrong_with_is_shown_as_it_was_chosen():
+    injector = registered(mine=FakeClock)
+    decision = clock(injector)
+    assert as_made(decision, lambda: provided(decision, CLOCK, injector)) is decision
+    assert as_made(clock(registered()), lambda: pytest.fail("nothing is to be made")).choice == "the machine's"
+
+
+@pytest.mark.parametrize(
+    ("rule", "where"),
+    [
+        (DatabaseRule(SET, store_ref=Said("mine", "mine", "a.yaml:2:1")), "application.yaml:1:1 and a.yaml:2:1"),
+        (DatabaseRule(DEFAULT, store_ref=Said("mine", "mine", "a.yaml:2:1"), read_only=True), "a.yaml:2:1"),
+    ],
+)
+def test_two_settings_that_say_what_the_event_store_is_are_an_error_with_their_places(rule, where):
+    error = decide_event_store(rule, registered(mine=InMemoryEventStore)).error
+    assert (error.code, error.where) == ("OCQ-521", where)
+    assert error.what.endswith("and event-store.ref are both set, and only one of them can be the event store")
+
+
+def test_no_module_is_imported_for_an_event_store_that_settings_name():
+    def imported():
+        pytest.fail("nothing is to be imported")
+
+    assert choose_event_store(DatabaseRule(SET), imported).choice == "sqlite:///events.db"
+
+
+@pytest.mark.parametrize(
+    ("made", "rule", "choice", "reason"),
+    [
+        (
+            {"mine": InMemoryEventStore},
+            DatabaseRule(DEFAULT),
+            "none",
+            "a provider makes the event store, and no other one is configured or registered",
+        ),
+        ({"mine": InMemoryEventStore}, DatabaseRule(SET), "sqlite:///events.db", "the event store's, since no other "),
+        ({"mine": InMemoryEventStore}, DatabaseRule(DEFAULT, url=SET), "sqlite:///events.db", "set"),
+        (
+            {"mine": InMemoryEventStore},
+            DatabaseRule(Said("foo://x", "foo://x", "", is_default=True)),
+            "none",
+            "a provider makes the event store",
+        ),
+        (
+            {"one": InMemoryEventStore, "two": InMemoryEventStore},
+            DatabaseRule(DEFAULT),
+            "",
+            "the event store is not decided",
+        ),
+    ],
+)
+def test_an_event_store_of_a_provider_is_no_database_for_read_models(made, rule, choice, reason):
+    decision = choose_database(rule, registered(**made)).decision
+    assert decision.choice == choice
+    assert decision.reason.startswith(reason)
