@@ -12,9 +12,9 @@ from typing import Any
 import orjson
 
 from opencqrs_py.errors import EventFormatError
+from opencqrs_py.model.chunk import Row
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.json_text import duplicate_key, escapes_a_colon, exact_members, loses_digits
-from opencqrs_py.model.rows import Row
 from opencqrs_py.model.times import check_time, is_time, microseconds, surely_a_time
 
 _REQUIRED = ("id", "source", "type")

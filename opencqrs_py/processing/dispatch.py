@@ -7,6 +7,7 @@ from functools import cached_property
 from operator import length_hint
 from typing import Any
 
+from opencqrs_py.model.chunk import Chunk
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.partition import Partition
 from opencqrs_py.processing.awaiting import finish
@@ -108,19 +109,19 @@ class Dispatcher:
             return self._planner.places(event.type)
         return self._planner.all_places
 
-    def handle(self, events: Sequence[Event], work: Work) -> int:
+    def handle(self, chunk: Chunk, work: Work) -> int:
         """Call the handlers for the events of a chunk; return how many of the events at least one handler got.
 
         Raises:
             ChunkFailedError: With what a handler raised, or why an event cannot be read or decoded.
         """
-        if self._reading.plain and (decoded := self._planner.decoded_together(events)) is not None:
-            return self._handle_decoded(events, decoded, work)
+        if self._reading.plain and (decoded := self._planner.decoded_together(chunk)) is not None:
+            return self._handle_decoded(chunk, decoded, work)
         gathered = [Gathered() for _ in self._lists]
         handled = index = 0
         runs, flushes = self._runs, self._flushes
         try:
-            for index, event in enumerate(events):  # noqa: B007 reported when it fails
+            for index, event in enumerate(chunk):  # noqa: B007 reported when it fails
                 run = runs.get(event.type) or self._run_for(event.type)
                 handled += run(event, event, work, gathered)
                 if flushes:
@@ -128,17 +129,17 @@ class Dispatcher:
         except BaseException as error:  # only a real interrupt ends the process (K6)
             raise_interrupt(error)
             raise ChunkFailedError(index, error) from error
-        self._call_lists(gathered, work, len(events))
+        self._call_lists(gathered, work, len(chunk))
         return handled
 
-    def _handle_decoded(self, events: Sequence[Event], decoded: list[Any], work: Work) -> int:
+    def _handle_decoded(self, chunk: Chunk, decoded: list[Any], work: Work) -> int:
         """Call the handlers with objects that were decoded together: most of what costs time is done by then."""
         if self._lists:
-            self._call_lists([Gathered(decoded)], work, len(events))
-            return len(events)
+            self._call_lists([Gathered(decoded)], work, len(chunk))
+            return len(chunk)
         objects, flushes = iter(decoded), self._flushes
         try:
-            for call, one in zip(self._planner.calls_of_work(events, work), objects, strict=False):
+            for call, one in zip(self._planner.calls_of_work(chunk, work), objects, strict=False):
                 result = call(one)
                 if result is not None:
                     finish(result)
@@ -148,7 +149,7 @@ class Dispatcher:
             raise_interrupt(error)
             in_hand = max(0, len(decoded) - length_hint(objects) - 1)
             raise ChunkFailedError(in_hand, error) from error
-        return len(events)
+        return len(chunk)
 
     def _call_lists(self, gathered: Sequence[Gathered], work: Work, size: int) -> None:
         try:

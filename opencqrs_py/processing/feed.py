@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from threading import Lock
 from typing import NamedTuple
 
+from opencqrs_py.model.chunk import NOTHING, Chunk
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.partition import Partition
-from opencqrs_py.model.rows import EventRows
 from opencqrs_py.model.selection import Selection, Slice
 from opencqrs_py.processing.exceptions import raise_interrupt
 from opencqrs_py.processing.ports import EventSource
@@ -29,7 +28,7 @@ class UnsequencedError(Exception):
 class _Assigned(NamedTuple):
     """The events of a page by the residues of their partitions, up to a position; why they end there, if they do."""
 
-    events: Mapping[int, Sequence[Event]]
+    events: Mapping[int, Chunk]
     upto: int
     failure: UnsequencedError | None
 
@@ -46,7 +45,8 @@ class Page:
     def __init__(self, part: Slice, sequencing: Sequencing, wanted: Callable[[str], bool] | None = None) -> None:
         self.after = part.after
         self.upto = part.upto
-        self._events = part.events if wanted is None else _wanted(part.events, wanted)
+        events = Chunk.of(part.events)
+        self._events = events if wanted is None else events.of_types(wanted)
         self._sequencing = sequencing
         self._ids: dict[str, tuple[str, ...]] = {}  # by subject, where that decides
         self._assigned: dict[int, _Assigned] = {}  # by modulus
@@ -56,7 +56,7 @@ class Page:
         """Return whether a partition that is done up to ``after`` finds its next events here."""
         return self.after <= after < self.upto
 
-    def events_of(self, partition: Partition, after: int) -> tuple[Sequence[Event], int]:
+    def events_of(self, partition: Partition, after: int) -> tuple[Chunk, int]:
         """Return the partition's events after ``after``, in order, and the position up to which they are all.
 
         A single partition gets every event, and no sequence resolver is asked.
@@ -66,7 +66,7 @@ class Page:
                 come first.
         """
         if partition.modulus == 1:
-            return _following(self._events, after), self.upto
+            return self._events.after(after), self.upto
         with self._lock:
             assigned = self._assigned.get(partition.modulus)
             if assigned is None:
@@ -74,7 +74,7 @@ class Page:
             if assigned.failure is not None and after >= assigned.upto:
                 del self._assigned[partition.modulus]  # the resolver is asked again at the next attempt
                 raise assigned.failure
-        return _following(assigned.events.get(partition.residue, ()), after), assigned.upto
+        return assigned.events.get(partition.residue, NOTHING).after(after), assigned.upto
 
     def sequence_ids(self, event: Event) -> tuple[str, ...]:
         """Return the ids of the sequences of an event of this page, each once and in order.
@@ -102,23 +102,23 @@ class Page:
 
     def _assign(self, modulus: int) -> _Assigned:
         residues = self._residues(modulus)
-        if self._sequencing.by_subject and isinstance(self._events, EventRows):
+        if self._sequencing.by_subject:
             try:
                 return _Assigned(self._events.by_residue(residues), self.upto, None)
             except BaseException as error:  # looking at one event after the other finds the one
                 raise_interrupt(error)
-        if self._sequencing.by_subject:
-            residues = _once_a_subject(residues)
-        events: dict[int, list[Event]] = defaultdict(list)
-        for event in self._events:
+        indices: dict[int, list[int]] = defaultdict(list)
+        upto, failure = self.upto, None
+        for index, event in enumerate(self._events):
             try:
                 found = residues(event)
             except BaseException as error:  # a resolver's; what comes before the event can be handled
                 raise_interrupt(error)
-                return _Assigned(events, event.position - 1, UnsequencedError(event, error))
+                upto, failure = event.position - 1, UnsequencedError(event, error)
+                break
             for residue in found:
-                events[residue].append(event)
-        return _Assigned(events, self.upto, None)
+                indices[residue].append(index)
+        return _Assigned({residue: self._events.picked(those) for residue, those in indices.items()}, upto, failure)
 
     def _residues(self, modulus: int) -> Callable[[Event], Iterable[int]]:
         """Return a function from an event to the residues of its partitions."""
@@ -132,30 +132,6 @@ class Page:
             return dict.fromkeys([partition_of(one, modulus) for one in ids])
 
         return residues
-
-
-def _once_a_subject(residues: Callable[[Event], Iterable[int]]) -> Callable[[Event], Iterable[int]]:
-    known: dict[str, Iterable[int]] = {}
-
-    def remembered(event: Event) -> Iterable[int]:
-        found = known.get(event.subject)
-        if found is None:
-            found = known[event.subject] = residues(event)
-        return found
-
-    return remembered
-
-
-def _wanted(events: Sequence[Event], wanted: Callable[[str], bool]) -> Sequence[Event]:
-    if isinstance(events, EventRows):
-        return events.of_types(wanted)
-    return [event for event in events if wanted(event.type)]
-
-
-def _following(events: Sequence[Event], after: int) -> Sequence[Event]:
-    if not events or events[0].position > after:
-        return events
-    return events[bisect_right(events, after, key=lambda event: event.position) :]
 
 
 class Feed:

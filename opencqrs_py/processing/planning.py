@@ -9,8 +9,8 @@ from itertools import repeat
 from typing import Any
 
 from opencqrs_py.errors import HandlerSignatureError
+from opencqrs_py.model.chunk import Chunk
 from opencqrs_py.model.event import Event
-from opencqrs_py.model.rows import EventRows
 from opencqrs_py.processing.awaiting import finish
 from opencqrs_py.processing.binding import BoundHandler, Call, CallOfWork
 from opencqrs_py.processing.decoding import (
@@ -138,7 +138,7 @@ class Planner:
             self._plans[event_type] = plan
         return plan
 
-    def decoded_together(self, events: Sequence[Event]) -> list[Any] | None:
+    def decoded_together(self, chunk: Chunk) -> list[Any] | None:
         """Return the objects of a chunk, if each of its events is as usual and wanted by one handler that sees no more.
 
         Returns:
@@ -147,28 +147,21 @@ class Planner:
         if not self._together:
             return None
         try:
-            decoded = self._decoded(events)
+            decoded = chunk.decoded(self._quick)
         except KeyError as missing:
-            return self.decoded_together(events) if self._learned(missing.args[0]) else None
+            return self.decoded_together(chunk) if self._learned(missing.args[0]) else None
         except BaseException as error:  # looking at each explains it
             raise_interrupt(error)
             return None
         return decoded if decoded and NO_OBJECTS.isdisjoint(map(type, decoded)) else None
 
-    def _decoded(self, events: Sequence[Event]) -> list[Any]:
-        quick = self._quick
-        if isinstance(events, EventRows):
-            return events.decoded(quick)
-        return [quick[event.type](event.payload) for event in events]
-
-    def calls_of_work(self, events: Sequence[Event], work: Work) -> Iterable[Callable[[Any], Any]]:
+    def calls_of_work(self, chunk: Chunk, work: Work) -> Iterable[Callable[[Any], Any]]:
         """Return, for each event of a chunk that was decoded together, the call of its handler."""
         known = list(self._calls_of_work.items())  # at once: another partition's thread may be adding a type
         calls = {event_type: call_of_work(work) for event_type, call_of_work in known}
         if len(calls) == 1:
             return repeat(*calls.values())
-        types = events.types if isinstance(events, EventRows) else [event.type for event in events]
-        return map(calls.__getitem__, types)
+        return map(calls.__getitem__, chunk.types)
 
     def _learned(self, event_type: str) -> bool:
         """Note how events of a type are decoded; return whether that is new and they can be decoded together."""

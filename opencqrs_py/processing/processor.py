@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 
@@ -16,6 +15,7 @@ from opencqrs_py.errors import (
     ProjectCodeError,
     TransactionEndedError,
 )
+from opencqrs_py.model.chunk import NOTHING, Chunk
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.outcome import Failure, Origin, Outcome
 from opencqrs_py.model.partition import Partition
@@ -143,7 +143,7 @@ class PartitionProcessor:
         if not events:
             return Outcome(cursor.moved_to(upto, stored=False))
         chunk, upto = self._chunk(cursor, events, upto)
-        if cursor.skip and cursor.failing == chunk[0].position:
+        if cursor.skip and cursor.failing == chunk.position(0):
             return self._give_up(cursor, chunk[0], upto)
         return self._handle(cursor, chunk, upto)
 
@@ -152,24 +152,22 @@ class PartitionProcessor:
         if cursor.position == cursor.stored:
             return Outcome(cursor, idle=True)
         try:
-            flushed = self._commit(cursor, (), cursor.position)
+            flushed = self._commit(cursor, NOTHING, cursor.position)
         except BaseException as error:
             raise_interrupt(error)
             return self._doubtful(Outcome(cursor, failure=self._failure(error, Origin.FRAMEWORK)))
         return replace(flushed, idle=True)
 
-    def _chunk(self, cursor: Cursor, events: Sequence[Event], upto: int) -> tuple[Sequence[Event], int]:
-        alone = cursor.failing == events[0].position
-        size = 1 if alone else self._batch_size
+    def _chunk(self, cursor: Cursor, events: Chunk, upto: int) -> tuple[Chunk, int]:
+        size = 1 if cursor.failing == events.position(0) else self._batch_size
         if len(events) <= size:
             return events, upto
-        chunk = events[:size]
-        return chunk, chunk[-1].position
+        return events[:size], events.position(size - 1)
 
     def _give_up(self, cursor: Cursor, event: Event, upto: int) -> Outcome:
         try:
             skip = self._skip(cursor, event)
-            return self._commit(cursor, (), upto, skip)
+            return self._commit(cursor, NOTHING, upto, skip)
         except BaseException as error:
             raise_interrupt(error)
             return Outcome(cursor, failure=self._failure(error, Origin.FRAMEWORK))
@@ -181,7 +179,7 @@ class PartitionProcessor:
         known = (event.position, event.id, event.source, event.subject, event.type)
         return Skip(self.group, self.partition, *known, attempts, reason, now)
 
-    def _handle(self, cursor: Cursor, chunk: Sequence[Event], upto: int) -> Outcome:
+    def _handle(self, cursor: Cursor, chunk: Chunk, upto: int) -> Outcome:
         try:
             return self._commit(cursor, chunk, upto)
         except ChunkFailedError as failed:
@@ -195,7 +193,7 @@ class PartitionProcessor:
                 return self._one_by_one(cursor, chunk, upto)
             return self._by_halves(cursor, chunk, upto)
 
-    def _narrow(self, cursor: Cursor, chunk: Sequence[Event], upto: int, failed: ChunkFailedError) -> Outcome:
+    def _narrow(self, cursor: Cursor, chunk: Chunk, upto: int, failed: ChunkFailedError) -> Outcome:
         """Commit what comes before the event that failed; look for it if it is not known."""
         index = failed.index
         failure = self._handler_failure(failed.error, chunk[index or 0])
@@ -206,44 +204,44 @@ class PartitionProcessor:
         if index is None:
             ended = isinstance(failed.error, TransactionEndedError)
             return (self._one_by_one if ended else self._by_halves)(cursor, chunk, upto)
-        before = self._handle(cursor, chunk[:index], chunk[index - 1].position)
+        before = self._handle(cursor, chunk[:index], chunk.position(index - 1))
         return before if before.failure is not None else replace(before, failure=failure)
 
-    def _by_halves(self, cursor: Cursor, chunk: Sequence[Event], upto: int) -> Outcome:
+    def _by_halves(self, cursor: Cursor, chunk: Chunk, upto: int) -> Outcome:
         """Find the event by which a chunk fails: what comes before it is committed, in ever smaller chunks."""
         middle = len(chunk) // 2
-        first = self._handle(cursor, chunk[:middle], chunk[middle - 1].position)
+        first = self._handle(cursor, chunk[:middle], chunk.position(middle - 1))
         if first.failure is not None:
             return first
         return first.followed_by(self._handle(first.cursor, chunk[middle:], upto))
 
-    def _one_by_one(self, cursor: Cursor, chunk: Sequence[Event], upto: int) -> Outcome:
+    def _one_by_one(self, cursor: Cursor, chunk: Chunk, upto: int) -> Outcome:
         """Find the event whose handler ended the transaction: each further call of it repeats what it has committed."""
-        done, last = Outcome(cursor), chunk[-1].position
-        for event in chunk:
-            to = upto if event.position == last else event.position
-            done = done.followed_by(self._handle(done.cursor, (event,), to))
+        done, last = Outcome(cursor), len(chunk) - 1
+        for index in range(len(chunk)):
+            to = upto if index == last else chunk.position(index)
+            done = done.followed_by(self._handle(done.cursor, chunk[index : index + 1], to))
             if done.failure is not None:
                 break
         return done
 
-    def _commit(self, cursor: Cursor, events: Sequence[Event], upto: int, skip: Skip | None = None) -> Outcome:
+    def _commit(self, cursor: Cursor, chunk: Chunk, upto: int, skip: Skip | None = None) -> Outcome:
         """Handle events in one transaction with the progress; then make the calls that waited for its commit."""
         handled = 0
-        fingerprint = self._fingerprint(events, upto)
+        fingerprint = self._fingerprint(chunk, upto)
         with ExitStack() as stack:
             unit = self._opened(stack, cursor, upto, fingerprint, skip)
             work = Work(self.group, self.partition, unit, cursor.failing, cursor.attempt)
             stack.callback(work.close)
-            if events:
-                handled = self._handled(events, work, unit)
+            if chunk:
+                handled = self._handled(chunk, work, unit)
         missed = tuple(self._failure(error, Origin.HANDLER) for error in work.committed())
         moved = cursor.moved_to(upto, stored=True, fingerprint=fingerprint)
         return Outcome(moved, handled=handled, skips=(skip,) if skip is not None else (), missed=missed)
 
-    def _handled(self, events: Sequence[Event], work: Work, unit: UnitOfWork) -> int:
+    def _handled(self, chunk: Chunk, work: Work, unit: UnitOfWork) -> int:
         try:
-            return self._dispatcher.handle(events, work)
+            return self._dispatcher.handle(chunk, work)
         except ChunkFailedError as failed:
             ended = unit.ended_early(failed.error)
             if ended is None:
@@ -251,12 +249,11 @@ class PartitionProcessor:
             ended.__cause__ = failed.error  # whose lines show where
             raise ChunkFailedError(failed.index, ended) from failed.error
 
-    def _fingerprint(self, events: Sequence[Event], upto: int) -> str:
+    def _fingerprint(self, chunk: Chunk, upto: int) -> str:
         """Ask before the transaction is opened: a log that is unavailable must not keep it open."""
-        last = events[-1] if events else None
-        whole = last if last is not None and last.position == upto and type(last) is Event else None
+        newest = chunk.read_whole(-1) if chunk and chunk.position(-1) == upto else None
         try:
-            return self._feed.source.fingerprint(upto, whole)
+            return self._feed.source.fingerprint(upto, newest)
         except BaseException as error:
             raise_interrupt(error)
             raise _NotOpenedError(error) from error

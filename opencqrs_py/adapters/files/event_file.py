@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import BinaryIO
 
 from opencqrs_py.errors import EventStoreError
+from opencqrs_py.model.chunk import Chunk, Row
 from opencqrs_py.model.cloudevents import Columns, events_of, parse_event, rows_of, subjects_of
 from opencqrs_py.model.event import Event
-from opencqrs_py.model.rows import EventRows, Row
 from opencqrs_py.model.selection import Selection
 
 _SAMPLE = 2048  # bytes
@@ -154,7 +154,7 @@ class Selected:
 
     def events(self) -> Sequence[Event]:
         """Return what was added."""
-        return EventRows(self._rows, self._whole) if self._rows else tuple(self._events)
+        return Chunk(self._rows, self._whole) if self._rows else tuple(self._events)
 
     def _wanted(self, columns: Columns) -> list[bool]:
         """Return of each event whether it is selected."""

@@ -12,9 +12,9 @@ from sqlalchemy import Connection
 from opencqrs_py.adapters.sql.database import Database
 from opencqrs_py.adapters.sql.dialect import Dialect
 from opencqrs_py.adapters.sql.tables import EVENTS
+from opencqrs_py.model.chunk import Chunk
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.fingerprint import LogMark
-from opencqrs_py.model.rows import EventRows
 from opencqrs_py.model.selection import Selection, Slice
 
 _WINDOW = 10_000  # positions that are walked along before an index is asked where the next selected event is
@@ -151,7 +151,7 @@ class ReadRequest:
         rows = self.database.fetch(text, values)
         if self._select is _SELECT or not rows:
             return tuple(map(_AS_EVENT, rows))
-        return EventRows(rows, self._whole)
+        return Chunk(rows, self._whole)
 
     def _whole(self, position: int) -> Event:
         text = f"{_SELECT} {self.database.prefix}{EVENTS.name} WHERE position = {self._dialect.mark}"

@@ -13,6 +13,7 @@ from pydantic import BaseModel, Field, TypeAdapter, model_validator
 from opencqrs_py import Event, Upcast, event_type
 from opencqrs_py.errors import HandlerSignatureError
 from opencqrs_py.model import Handler, HandlerMark, Partition, Upcaster
+from opencqrs_py.model.chunk import Chunk
 from opencqrs_py.processing.binding import NothingProvided, bind
 from opencqrs_py.processing.decoding import yields_others
 from opencqrs_py.processing.dispatch import Dispatcher
@@ -127,7 +128,7 @@ WAYS: dict[str, Callable[[type], EventTypes]] = {
 
 
 def dispatch(types: EventTypes, handlers: list[Any], events: list[Event], reading: Reading | None = None) -> int:
-    return Dispatcher(handlers, types, reading).handle(events, Work("g", Partition(1, 0), None))  # type: ignore[arg-type]
+    return Dispatcher(handlers, types, reading).handle(Chunk.of(events), Work("g", Partition(1, 0), None))  # type: ignore[arg-type]
 
 
 EVENTS = [event(1, "cash"), event(2, "card"), event(3, "cash")]

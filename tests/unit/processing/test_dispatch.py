@@ -28,6 +28,7 @@ from opencqrs_py.model import (
     Surrounded,
     Upcaster,
 )
+from opencqrs_py.model.chunk import Chunk
 from opencqrs_py.processing import decoding, planning
 from opencqrs_py.processing.binding import NothingProvided, bind, run_on_start
 from opencqrs_py.processing.dispatch import ChunkFailedError, Dispatcher
@@ -49,7 +50,7 @@ def dispatch(dispatcher: Dispatcher, given: Event, unit: Any, context: Processin
     """Have one event handled; say whether a handler got it."""
     work = Work(context.group, context.partition, unit, context.position, context.attempt)
     try:
-        return dispatcher.handle([given], work) == 1
+        return dispatcher.handle(Chunk([given]), work) == 1
     except ChunkFailedError as failure:
         raise failure.error if failure.index == 0 else failure from None
 
@@ -340,7 +341,7 @@ def test_the_drivers_connection_and_calls_after_the_commit_belong_to_the_work(re
     recorder.add(handle)
     below = SimpleNamespace(connection=SimpleNamespace(driver_connection="the driver's"))
     work = Work("group", Partition(1, 0), SimpleNamespace(connection=below, session=None))
-    assert recorder.dispatcher().handle([event(), event()], work) == 2
+    assert recorder.dispatcher().handle(Chunk([event(), event()]), work) == 2
     assert seen == ["the driver's"] * 2
     assert work.committed() == []
     assert seen == ["the driver's"] * 2 + ["after"] * 2

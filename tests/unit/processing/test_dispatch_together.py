@@ -14,7 +14,7 @@ from pydantic import BaseModel, field_validator
 
 from opencqrs_py import AfterCommit, Event, Metadata, event_type
 from opencqrs_py.model import AroundMark, Handler, HandlerMark, Interceptor, Partition, ProcessingContext, Surrounded
-from opencqrs_py.model.rows import EventRows
+from opencqrs_py.model.chunk import Chunk
 from opencqrs_py.processing.binding import NothingProvided, bind
 from opencqrs_py.processing.dispatch import ChunkFailedError, Dispatcher
 from opencqrs_py.processing.interception import Interceptors
@@ -46,9 +46,9 @@ def event(position: int, kind: str = "lent", payload: str | None = GOOD) -> Even
     return Event(position, str(position), "s", "/books/1", kind, None, "application/json", payload, '{"by":"ada"}')
 
 
-def as_rows(events: Sequence[Event]) -> EventRows:
+def as_rows(events: Sequence[Event]) -> Chunk:
     whole = {one.position: one for one in events}
-    return EventRows([(one.position, one.type, one.payload) for one in events], whole.__getitem__)
+    return Chunk([(one.position, one.type, one.payload) for one in events], whole.__getitem__)
 
 
 class OneByOne(Dispatcher):
@@ -150,7 +150,7 @@ def handled(
             pass
 
     work = Work("g", Partition(1, 0), Unit())
-    result = outcome(lambda: dispatcher.handle(events, work), log)
+    result = outcome(lambda: dispatcher.handle(Chunk.of(events), work), log)
     return (*log, result, [str(error) for error in work.committed()], len(log))
 
 
@@ -187,7 +187,7 @@ def test_a_transaction_that_lacks_what_a_handler_asks_for_fails_with_the_first_e
     calls = groups([])["session"]
     dispatcher = kind([bind(Handler(HandlerMark("g"), calls[0][0], "here"), NothingProvided())], CLASSES)
     with pytest.raises(ChunkFailedError) as caught:
-        dispatcher.handle([event(1), event(2)], Work("g", Partition(1, 0), object()))  # type: ignore[arg-type]
+        dispatcher.handle(Chunk([event(1), event(2)]), Work("g", Partition(1, 0), object()))  # type: ignore[arg-type]
     assert (caught.value.index, type(caught.value.error)) == (0, AttributeError)
 
 
@@ -222,7 +222,7 @@ def test_an_argument_of_the_container_is_asked_for_at_each_event() -> None:
         seen.append(mailer)
 
     dispatcher = Dispatcher([bind(Handler(HandlerMark("g"), mail, "here"), Provides())], CLASSES)
-    dispatcher.handle([event(1), event(2)], Work("g", Partition(1, 0), object()))  # type: ignore[arg-type]
+    dispatcher.handle(Chunk([event(1), event(2)]), Work("g", Partition(1, 0), object()))  # type: ignore[arg-type]
     assert seen == [1, 2]
 
 
@@ -257,5 +257,5 @@ def test_a_panic_while_events_are_decoded_is_that_of_its_event(rows: bool) -> No
     events = [event(n, payload=f'{{"isbn": "{"panic" if n == 3 else n}"}}') for n in range(1, 6)]
     work = Work("g", Partition(1, 0), object())  # type: ignore[arg-type]
     with pytest.raises(ChunkFailedError) as caught:
-        Dispatcher([bound]).handle(as_rows(events) if rows else events, work)
+        Dispatcher([bound]).handle(as_rows(events) if rows else Chunk(events), work)
     assert (caught.value.index, type(caught.value.error), handled) == (2, PanicException, ["1", "2"])

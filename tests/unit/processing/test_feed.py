@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from opencqrs_py.adapters.memory import InMemoryEventStore
 from opencqrs_py.model import Event, Partition, Selection, Slice, layout, residue_of
-from opencqrs_py.model.rows import EventRows
+from opencqrs_py.model.chunk import Chunk
 from opencqrs_py.processing.feed import Feed, Page, UnsequencedError
 from opencqrs_py.processing.ports import SequenceResolver
 from opencqrs_py.processing.sequence_resolvers import NoSequence, PerDataField, PerSubject, PerSubjectLevel
@@ -45,6 +45,11 @@ def follow(feed: Feed, partition: Partition, after: int = 0) -> list[Event]:
         seen += page.events_of(partition, after)[0]
         after = page.upto
     return seen
+
+
+def of(page: Page, partition: Partition, after: int) -> tuple[list[Event], int]:
+    events, upto = page.events_of(partition, after)
+    return list(events), upto
 
 
 def test_partitions_at_the_same_place_share_one_read() -> None:
@@ -123,7 +128,7 @@ def test_what_is_not_selected_is_passed_over_in_one_step() -> None:
     page = feed.read(0)
     assert page is not None
     assert page.upto == 50
-    assert page.events_of(Partition(1, 0), 0) == ((), 50)
+    assert of(page, Partition(1, 0), 0) == ([], 50)
 
 
 def test_a_source_that_goes_backwards_is_at_its_head() -> None:
@@ -173,7 +178,7 @@ def test_a_single_partition_asks_no_resolver() -> None:
         raise AssertionError(event)
 
     page = Page(Slice(0, 3, (event(1), event(2))), SequencingByEvent(never))
-    assert page.events_of(Partition(1, 0), 0) == ((event(1), event(2)), 3)
+    assert of(page, Partition(1, 0), 0) == ([event(1), event(2)], 3)
 
 
 def test_events_of_types_that_nobody_wants_are_dropped_before_anybody_is_asked_about_them() -> None:
@@ -225,7 +230,7 @@ def test_what_comes_before_an_event_without_sequence_is_assigned_first() -> None
 
 def test_the_first_event_of_a_page_may_be_the_one_without_sequence() -> None:
     page = Page(Slice(3, 9, [event(7)]), SequencingByEvent(Resolver(7)))
-    assert page.events_of(BOTH[0], 3) == ((), 6)
+    assert of(page, BOTH[0], 3) == ([], 6)
     with pytest.raises(UnsequencedError):
         page.events_of(BOTH[0], 6)
 
@@ -354,7 +359,7 @@ def test_every_event_is_in_the_partitions_of_its_sequences_and_in_no_other(
 ) -> None:
     numbers = [data.draw(st.integers(0, len(ids) - 1)) if by_subject else n for n in range(len(ids))]
     events = [event(n, f"/{number}") for n, number in enumerate(numbers)]
-    rows = EventRows([(e.position, e.type, None, e.subject) for e in events], lambda position: events[position])
+    rows = Chunk([(e.position, e.type, None, e.subject) for e in events], lambda position: events[position])
     table: dict[str | int, tuple[str, ...]] = {f"/{n}" if by_subject else n: found for n, found in enumerate(ids)}
     page = Page(Slice(-1, len(ids), rows if as_rows else events), Sequences(table, by_subject=by_subject))
     for partition in layout(modulus):

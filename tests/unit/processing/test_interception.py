@@ -15,6 +15,7 @@ import pytest
 from opencqrs_py import AfterCommit, Event, Invocation, Metadata, ProcessingContext, event_type
 from opencqrs_py.errors import HandlerSignatureError, ProjectCodeError
 from opencqrs_py.model import AroundMark, Handler, HandlerMark, Interceptor, Partition, Surrounded, Upcast, Upcaster
+from opencqrs_py.model.chunk import Chunk
 from opencqrs_py.processing.binding import NothingProvided, bind
 from opencqrs_py.processing.dispatch import ChunkFailedError, Dispatcher
 from opencqrs_py.processing.interception import Interceptors
@@ -90,7 +91,7 @@ class World:
         dispatcher = Dispatcher(self.handlers, [Lent], reading, interceptors)
         work = Work("group", Partition(2, 1), self.unit, failing=7, attempt=3)
         try:
-            return dispatcher.handle(events or [event()], work)
+            return dispatcher.handle(Chunk.of(events or [event()]), work)
         except ChunkFailedError as failure:
             raise failure.error from None
 

@@ -16,6 +16,7 @@ from opencqrs_py import Event, Metadata, Upcast, event_type
 from opencqrs_py.adapters.memory import InMemoryEventStore, InMemoryProgressTracker
 from opencqrs_py.errors import AssemblyError, EventFormatError, HandlerSignatureError
 from opencqrs_py.model import Handler, HandlerMark, Partition, Selection, Upcaster, layout, residue_of
+from opencqrs_py.model.chunk import Chunk
 from opencqrs_py.processing.binding import NothingProvided, bind
 from opencqrs_py.processing.dispatch import Dispatcher
 from opencqrs_py.processing.event_types import EventTypes
@@ -273,7 +274,7 @@ def test_a_group_of_one_partition_asks_no_resolver(unit: Any) -> None:
     made = sequencing(never, reading)
     bound = bind(Handler(HandlerMark("group"), handle, "here"), NothingProvided())
     dispatcher = Dispatcher([bound], TYPES, reading, belongs=made.belongs)
-    assert dispatcher.handle([event(7, "moved", MOVED)], Work("group", Partition(1, 0), unit)) == 1
+    assert dispatcher.handle(Chunk([event(7, "moved", MOVED)]), Work("group", Partition(1, 0), unit)) == 1
 
 
 class Unit:
@@ -306,7 +307,7 @@ def test_every_upcast_event_is_handled_by_exactly_one_partition_in_the_order_of_
     feed = Feed(store, Selection(), made, 6, wanted=dispatcher.wants)
     for partition in layout(partitions):
         for chunk in followed(feed, partition, batch_size):
-            dispatcher.handle(chunk, Work("group", partition, Unit(rows[partition])))
+            dispatcher.handle(Chunk.of(chunk), Work("group", partition, Unit(rows[partition])))
     read = [(raw, one) for raw in store.read(0, 100, Selection()).events for one in reading.read(raw)]
     for partition, handled in rows.items():
         own = [(raw, one) for raw, one in read if partition.owns(one.data["reader"])]

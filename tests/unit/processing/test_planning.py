@@ -16,6 +16,7 @@ from opencqrs_py import Event, Metadata, ProcessingContext, Upcast, event_type
 from opencqrs_py.adapters.memory import InMemoryEventStore, InMemoryProgressTracker
 from opencqrs_py.errors import EventFormatError
 from opencqrs_py.model import Handler, HandlerMark, Origin, Partition, Selection, Upcaster
+from opencqrs_py.model.chunk import Chunk
 from opencqrs_py.processing.binding import NothingProvided, bind
 from opencqrs_py.processing.dispatch import ChunkFailedError, Dispatcher
 from opencqrs_py.processing.event_types import EventTypes
@@ -70,7 +71,7 @@ class World:
 
     def run(self, events: Sequence[Event], **parts: Any) -> int:
         work = Work("group", Partition(1, 0), self.unit, failing=events[0].position, attempt=2)
-        return Dispatcher(self.bound, [Lent, Returned], **parts).handle(events, work)
+        return Dispatcher(self.bound, [Lent, Returned], **parts).handle(Chunk.of(events), work)
 
 
 @pytest.fixture
@@ -148,7 +149,7 @@ def test_nothing_of_one_chunk_is_seen_in_the_next(world: World) -> None:
     dispatcher = Dispatcher(world.bound, [Lent])
     work = Work("group", Partition(1, 0), world.unit)
     for chunk in ([event(1), event(2)], [event(3)]):
-        dispatcher.handle(chunk, work)
+        dispatcher.handle(Chunk.of(chunk), work)
     assert world.calls == [("list", [Lent("1"), Lent("2")]), ("list", [Lent("3")])]
 
 
@@ -260,7 +261,9 @@ def test_a_handler_of_a_class_without_type_is_right_when_a_resolver_may_know_it(
     world.handles(Lost, "lost")
     types = EventTypes(resolver={"lost": Lost}.get)
     dispatcher = Dispatcher(world.bound, types)
-    assert dispatcher.handle([event(1, "lost"), event(2, "other")], Work("group", Partition(1, 0), world.unit)) == 1
+    assert (
+        dispatcher.handle(Chunk([event(1, "lost"), event(2, "other")]), Work("group", Partition(1, 0), world.unit)) == 1
+    )
     assert world.calls == [("lost", Lost("1"))]
     assert [dispatcher.wants(name) for name in ("lost", "other")] == [True, False]
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from opencqrs_py.model import Event
-from opencqrs_py.model.rows import EventRows
+from opencqrs_py.model.chunk import Chunk
 
 EVENTS = [
     Event(
@@ -41,8 +41,8 @@ def store() -> Store:
     return Store()
 
 
-def rows(store: Store, *, subjects: bool = True) -> EventRows:
-    return EventRows([(e.position, e.type, e.payload, e.subject)[: 4 if subjects else 3] for e in EVENTS], store.whole)
+def rows(store: Store, *, subjects: bool = True) -> Chunk:
+    return Chunk([(e.position, e.type, e.payload, e.subject)[: 4 if subjects else 3] for e in EVENTS], store.whole)
 
 
 def seen(event: Event) -> dict[str, Any]:
@@ -110,10 +110,27 @@ def test_an_event_is_named_by_what_is_known_when_it_cannot_be_read(store: Store)
         _ = rows(store)[1].id
 
 
+def test_whole_events_and_rows_are_looked_at_alike(store: Store) -> None:
+    whole, read = Chunk.of(EVENTS), rows(store)
+    assert Chunk.of(whole) is whole
+    for chunk in (whole, read):
+        assert [chunk.position(n) for n in (0, 1, -1)] == [1, 3, 8]
+        assert chunk.types == ["lent", "returned", "lent", "lost"]
+        assert [one.position for one in chunk.after(1)] == [3, 4, 8]
+        assert chunk.after(0) is chunk
+        assert len(chunk.after(8)) == 0
+        assert [one.position for one in chunk.picked([0, 2])] == [1, 4]
+        assert chunk.decoded(dict.fromkeys(chunk.types, len)) == [3] * 4  # type: ignore[arg-type]
+    assert store.reads == []
+    assert (whole.read_whole(-1), read.read_whole(-1)) == (EVENTS[-1], None)
+    assert list(whole) == EVENTS
+    assert repr(whole) == repr(read) == f"Chunk({EVENTS!r})"
+
+
 @pytest.mark.parametrize("part", [slice(2), slice(1, None), slice(1, 3), slice(9, 10)])
 def test_a_part_of_them_are_rows_too(store: Store, part: slice) -> None:
     found = rows(store)[part]
-    assert isinstance(found, EventRows)
+    assert isinstance(found, Chunk)
     assert [one.id for one in found] == [event.id for event in EVENTS[part]]
     assert len(found) == len(EVENTS[part])
 
@@ -136,7 +153,7 @@ def test_grouping_by_residue_asks_once_a_subject_and_keeps_the_order(
         asked.append(event.subject)
         return place(event.subject)
 
-    found = EventRows([(n, "t", None, subject) for n, subject in enumerate(subjects)], Store().whole).by_residue(places)
+    found = Chunk([(n, "t", None, subject) for n, subject in enumerate(subjects)], Store().whole).by_residue(places)
     for number in range(4):
         expected = [n for n, subject in enumerate(subjects) if number in place(subject)]
         assert [one.position for one in found.get(number, ())] == expected

@@ -1,0 +1,208 @@
+"""Chunks: events of a log in the order of their positions, whole or as the rows of a store."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property, partial
+from operator import itemgetter
+from typing import Any, NamedTuple, overload
+
+from opencqrs_py.model.event import Event, Metadata
+
+Row = tuple[Any, ...]
+"""Position, type and payload; then the subject, if it is looked at."""
+
+Whole = Callable[[int], Event]
+"""Reads the event at a position with all its attributes."""
+
+_position = itemgetter(0)  # of a row and of an event
+
+
+class _Columns(NamedTuple):
+    """Where the attributes of an event are that are looked at together."""
+
+    type: int
+    payload: int
+    subject: int
+
+
+_OF_ROWS = _Columns(1, 2, 3)
+_OF_EVENTS = _Columns(*map(Event._fields.index, ("type", "payload", "subject")))
+
+
+class Chunk(Sequence[Event]):
+    """Events in the order of their positions, as a source has read them: a page, or a part of one.
+
+    Of most events only position, type and data are looked at, and perhaps the subject: to read the other attributes,
+    and to make an event of each row, would take longer than to decode its data. Where that is enough a source returns
+    rows; whoever looks at an event of theirs gets one that fetches what is missing.
+
+    Args:
+        rows: In the order of their positions; or events.
+        whole: Reads the event of a row with all its attributes; ``None`` for events.
+    """
+
+    __slots__ = ("_columns", "_rows", "_whole")
+
+    def __init__(self, rows: Sequence[Row], whole: Whole | None = None) -> None:
+        self._rows = rows
+        self._whole = whole
+        self._columns = _OF_EVENTS if whole is None else _OF_ROWS
+
+    @classmethod
+    def of(cls, events: Sequence[Event]) -> Chunk:
+        """Return events as a chunk."""
+        return events if isinstance(events, Chunk) else cls(events)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __repr__(self) -> str:
+        return f"Chunk({list(self)!r})"
+
+    @overload
+    def __getitem__(self, index: int) -> Event: ...
+    @overload
+    def __getitem__(self, index: slice) -> Chunk: ...
+    def __getitem__(self, index: int | slice) -> Event | Chunk:
+        if isinstance(index, slice):
+            return Chunk(self._rows[index], self._whole)
+        row: Any = self._rows[index]
+        return row if self._whole is None else _Glimpse.of(self._whole, row)
+
+    def __iter__(self) -> Iterator[Event]:
+        rows: Sequence[Any] = self._rows
+        return iter(rows) if self._whole is None else map(partial(_Glimpse.of, self._whole), rows)
+
+    def position(self, index: int) -> int:
+        """Return the position of the event at an index."""
+        position: int = self._rows[index][0]
+        return position
+
+    def read_whole(self, index: int) -> Event | None:
+        """Return the event at an index if all of it was read."""
+        return self[index] if self._whole is None else None
+
+    @property
+    def types(self) -> list[str]:
+        """The type of each event."""
+        column = self._columns.type
+        return [row[column] for row in self._rows]
+
+    def decoded(self, decoders: Mapping[str, Callable[[str | None], Any]]) -> list[Any]:
+        """Return what the decoders of their types make of the events' data.
+
+        Raises:
+            KeyError: For a type that has none.
+        """
+        kind, payload, _ = self._columns  # numbers, not names: this runs for each event
+        return [decoders[row[kind]](row[payload]) for row in self._rows]
+
+    def after(self, position: int) -> Chunk:
+        """Return the events after a position."""
+        if not self._rows or self._rows[0][0] > position:
+            return self
+        return self[bisect_right(self._rows, position, key=_position) :]
+
+    def picked(self, indices: Iterable[int]) -> Chunk:
+        """Return the events at these indices."""
+        return Chunk([self._rows[index] for index in indices], self._whole)
+
+    def of_types(self, wanted: Callable[[str], bool]) -> Chunk:
+        """Return the events whose types are wanted."""
+        column = self._columns.type
+        return Chunk([row for row in self._rows if wanted(row[column])], self._whole)
+
+    def by_residue(self, residues: Callable[[Event], Iterable[int]]) -> dict[int, Chunk]:
+        """Return the events by the residues of their partitions; one event of each subject is asked about.
+
+        Rows must have their subjects.
+        """
+        column, whole = self._columns.subject, self._whole
+        rows_of: dict[int, list[Row]] = defaultdict(list)
+        known: dict[str, list[list[Row]]] = {}
+        for row in self._rows:
+            found = known.get(row[column])
+            if found is None:
+                event: Any = row if whole is None else _Glimpse.of(whole, row)
+                found = known[row[column]] = [rows_of[residue] for residue in residues(event)]
+            for rows in found:
+                rows.append(row)
+        return {residue: Chunk(rows, whole) for residue, rows in rows_of.items()}
+
+
+NOTHING = Chunk(())
+
+
+class _Glimpse(Event):
+    """An event that was read as a row; the rest of it is read when it is first looked at."""
+
+    _whole: Whole
+    _subject: str | None
+
+    @classmethod
+    def of(cls, whole: Whole, row: Row) -> _Glimpse:
+        glimpse = cls(row[0], "", "", "", row[1], None, "", row[2], None)
+        own = glimpse.__dict__
+        own["_whole"] = whole
+        own["_subject"] = row[3] if len(row) > 3 else None
+        return glimpse
+
+    def __setattr__(self, name: str, value: object) -> None:
+        msg = f"an event cannot be changed: no attribute '{name}' can be set"
+        raise AttributeError(msg)
+
+    @cached_property
+    def _read(self) -> Event:
+        return self._whole(self.position)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._read)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._read[index]
+
+    def __contains__(self, value: object) -> bool:
+        return value in self._read
+
+    def __add__(self, other: Any) -> Any:
+        return self._read + tuple(other)
+
+    def __radd__(self, other: Any) -> Any:
+        return tuple(other) + self._read
+
+    def __repr__(self) -> str:
+        return repr(self._read)
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or self._read == other
+
+    def __hash__(self) -> int:
+        return hash(self._read)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Event, tuple(self._read)
+
+    def _replace(self, **changes: Any) -> Event:  # type: ignore[override]
+        return self._read._replace(**changes)
+
+    id = property(lambda self: self._read.id)
+    source = property(lambda self: self._read.source)
+    subject = property(lambda self: self._read.subject if self._subject is None else self._subject)
+    time = property(lambda self: self._read.time)
+    content_type = property(lambda self: self._read.content_type)
+    extensions = property(lambda self: self._read.extensions)
+
+    @property
+    def metadata(self) -> Metadata:
+        return self._read.metadata
+
+    @property
+    def label(self) -> str:
+        """How messages name the event; if it cannot be read any more, by what is known of it."""
+        try:
+            return self._read.label
+        except Exception:  # a store that is unavailable must not hide what is being said of the event
+            return f"event at position {self.position} ({self.type})"
