@@ -73,22 +73,20 @@ class ContainerInjector:
     """Finds providers by the type of what they make, and by name.
 
     Args:
-        containers: Instances of the user's containers. One whose class has a child among them gives way to it.
+        containers: Instances of the user's containers. One whose class has a child among them, or is nested in one of
+            them, gives way to that one.
         provided: Objects by the type that is asked for; they stand in for whatever containers provide.
     """
 
     def __init__(self, containers: Sequence[Container] = (), provided: Mapping[type, object] | None = None) -> None:
         classes = [_class_of(container) for container in containers]
+        nested = {_class_of(each.container) for c in containers for each in c.traverse([providers.Container])}
         used = [
             (container, cls)
             for container, cls in zip(containers, classes, strict=True)
-            if not any(other is not cls and issubclass(other, cls) for other in classes)
+            if cls not in nested and not any(other is not cls and issubclass(other, cls) for other in classes)
         ]
-        self._registered = tuple(
-            _Registered(name, cls.__name__, provider)
-            for container, cls in used
-            for name, provider in container.providers.items()
-        )
+        self._registered = tuple(each for container, cls in used for each in _registered_in(container, cls.__name__))
         self._with_resources = [c for c, _ in used if any(True for _ in c.traverse([providers.Resource]))]
         self._users = 0  # applications of this process that have opened the resources and not closed them
         self._provided = {
@@ -264,6 +262,15 @@ def _class_of(container: Container) -> type:
     return written if isinstance(written, type) else type(container)
 
 
+def _registered_in(container: Container, place: str) -> Iterator[_Registered]:
+    """Yield the providers of a container, and of those that are nested in it."""
+    for name, provider in container.providers.items():
+        if isinstance(provider, providers.Container):
+            yield from _registered_in(provider.container, f"{place}.{name}")
+        else:
+            yield _Registered(name, place, provider)
+
+
 def _dependents_first(resources: Iterable[providers.Resource[Any]]) -> Iterator[providers.Resource[Any]]:
     left = list(resources)
     needs = {id(each): list(each.traverse([providers.Resource])) for each in left}
@@ -282,9 +289,11 @@ def _is_async(provider: providers.Resource[Any]) -> bool:
 
 
 def _made_by(provider: providers.Provider[Any]) -> type | str | None:
+    if (instead := provider.last_overriding) is not None:
+        return _made_by(instead)
+    source = getattr(provider, "provides", None)
     if isinstance(provider, providers.Object):
-        return type(provider())
-    source = getattr(provider, "cls", None) or getattr(provider, "provides", None)
+        return type(source)
     if isinstance(source, type):
         return source
     if not inspect.isfunction(source) and not inspect.ismethod(source):

@@ -97,11 +97,11 @@ def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
     monkeypatch.chdir(tmp_path)
     names: list[str] = []
 
-    def written(parts: str = PARTS, **settings: str) -> Path:
+    def written(parts: str = PARTS, handlers: str = HANDLERS, **settings: str) -> Path:
         name = f"replaced_parts_{next(_numbers)}"
         names.extend((name, f"{name}_handlers"))
         (tmp_path / f"{name}.py").write_text(parts)
-        (tmp_path / f"{name}_handlers.py").write_text(HANDLERS.replace("MODULE", name))
+        (tmp_path / f"{name}_handlers.py").write_text(handlers.replace("MODULE", name))
         lines = {"event-handling.standard.processing.engine": "thread", "spark.master": "local[1]", **settings}
         (tmp_path / "application.yaml").write_text("".join(f"opencqrs.{key}: {v}\n" for key, v in lines.items()))
         return tmp_path
@@ -288,3 +288,56 @@ class Parts("""
         application.start()
     raised = caught.value.errors if isinstance(caught.value, AssemblyErrors) else (caught.value,)
     assert code in {each.code for each in raised if isinstance(each, ExplainedError)}
+
+
+SCOPES = """
+import os
+from itertools import count
+from pathlib import Path
+
+from dependency_injector import containers, providers
+
+
+class Numbered:
+    numbers = count(1)
+
+    def __init__(self) -> None:
+        self.number = next(self.numbers)
+
+
+class Local(Numbered):
+    numbers = count(1)
+
+
+class Each(Numbered):
+    numbers = count(1)
+
+
+class Scopes(containers.DeclarativeContainer):
+    local = providers.ThreadLocalSingleton(Local)
+    each = providers.Factory(Each)
+
+
+def note(what: str) -> None:
+    with (Path(__file__).parent / "notes.txt").open("a") as notes:
+        notes.write(f"{what} {os.getpid()}\\n")
+"""
+SCOPED = """
+from opencqrs_py import Event, event_handling
+
+from MODULE import Each, Local, note
+
+
+@event_handling("seen", types=["*"])
+def see(event: Event, local: Local, each: Each) -> None:
+    note(f"local {local.number}")
+    note(f"each {each.number}")
+"""
+
+
+def test_handlers_get_one_object_a_thread_or_a_call_as_the_provider_says(write: Callable[..., Path]) -> None:
+    folder = write(SCOPES, SCOPED, **{"event-handling.standard.life-cycle.partitions": "2"})
+    application = with_events(Application.from_project(folder), 30)
+    result = application.run(until_caught_up=True)
+    assert sorted(count > 0 for count in result.handled.values()) == [True, True]
+    assert set(notes(folder)) == {"local 1", "local 2"} | {f"each {number}" for number in range(1, 31)}

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
 import pytest
@@ -151,6 +152,66 @@ def test_a_container_gives_way_to_a_child_of_its_class():
     injector = ContainerInjector([Base(), Child()])
     assert type(injector.provide(Mailer)) is SmtpMailer
     assert injector.makers(Clock) == ("clock",)
+
+
+class Gateways(containers.DeclarativeContainer):
+    config = providers.Dependency()
+    mailer = providers.Singleton(SmtpMailer)
+
+
+def test_a_nested_container_is_used_where_it_is_nested_and_nowhere_else():
+    class Outer(containers.DeclarativeContainer):
+        gateways = providers.Container(Gateways, config=providers.Object(1))
+        user = providers.Factory(list, providers.List(gateways.mailer))
+
+    outer = Outer()
+    injector = ContainerInjector([Gateways(), outer])
+    assert injector.provide(Mailer) is outer.gateways.mailer() is outer.user()[0]
+    assert injector.makers(Mailer) == ("mailer",)
+    assert injector.named("Outer.gateways.mailer", "") is outer.gateways.mailer()
+
+
+def test_two_uses_of_a_nested_container_are_told_apart():
+    class Outer(containers.DeclarativeContainer):
+        a = providers.Container(Gateways, config=1)
+        b = providers.Container(Gateways, config=2)
+
+    with pytest.raises(AssemblyError, match=r"2 providers make Mailer: Outer\.a\.mailer, Outer\.b\.mailer"):
+        ContainerInjector([Outer(), Gateways()]).provides(Mailer)
+
+
+@pytest.mark.parametrize(
+    ("scope", "one_per_thread", "one_for_all"),
+    [
+        (providers.Factory, False, False),
+        (providers.Callable, False, False),
+        (providers.Singleton, True, True),
+        (providers.ThreadSafeSingleton, True, True),
+        (providers.ThreadLocalSingleton, True, False),
+        (providers.ContextLocalSingleton, True, False),
+        (providers.Resource, True, True),
+    ],
+)
+def test_how_long_a_part_lasts_is_what_its_provider_says(scope, one_per_thread, one_for_all):
+    container = containers.DynamicContainer()
+    container.set_provider("mailer", scope(Mailer))
+    injector = ContainerInjector([container])
+    here = [injector.provide(Mailer) for _ in range(2)]
+    with ThreadPoolExecutor(1) as other:
+        there = [other.submit(injector.provide, Mailer).result() for _ in range(2)]
+    assert ((here[0] is here[1]), (there[0] is there[1])) == (one_per_thread, one_per_thread)
+    assert (here[0] is there[0]) == one_for_all
+
+
+def test_an_overridden_provider_is_found_by_what_takes_its_place():
+    container = containers.DynamicContainer()
+    container.set_provider("mailer", providers.Singleton(Mailer))
+    container.mailer.override(providers.Singleton(SmtpMailer))
+    container.set_provider("clock", providers.Singleton(Mailer))
+    container.clock.override(Clock())
+    injector = ContainerInjector([container])
+    assert (injector.makers(SmtpMailer), injector.makers(Clock)) == (("mailer",), ("clock",))
+    assert type(injector.provide(Mailer)) is SmtpMailer
 
 
 def test_one_name_in_two_containers_is_told_apart_by_the_container():
