@@ -144,6 +144,7 @@ class Application:
     @property
     def event_store(self) -> Any:
         """The event store."""
+        self._renew()
         return self.container.event_store()
 
     def missing_files(self) -> dict[str, str]:
@@ -155,6 +156,7 @@ class Application:
 
         What could not be decided is among them, with its error; a start would raise all such errors together.
         """
+        self._renew()
         ignored = ignored_variables(self.configuration.ignored)
         try:
             groups = self.groups
@@ -215,32 +217,42 @@ class Application:
                 engine.assign(run.group, run.partitions)
             engine.start()
 
-    def _open_resources(self) -> None:
-        """Open the resources of the project's containers; if they were closed before, have all parts made again."""
-        from opencqrs_py.assembly.container import renew  # noqa: PLC0415 loads SQLAlchemy
-
-        found = self.blueprint.discover()
+    def _renew(self) -> None:
+        """Have all parts made again if the project's containers were closed since they were made."""
+        found = self.blueprint.discovered
         if self._found is not None and self._found is not found:
+            from opencqrs_py.assembly.container import renew  # noqa: PLC0415 loads SQLAlchemy
+
             renew(self.container, self._group_containers.values())
-        self._found = found
+            self._found = self.blueprint.discover()
+
+    def _open_resources(self) -> None:
+        """Open the resources of the project's containers."""
+        self._renew()
+        self._found = found = self.blueprint.discover()
         if found.injector.has_resources and self._open is None:
             self._open = found.injector
             self._open.open_resources()
 
     def _close_resources(self) -> None:
         """Close the resources of the project's containers, unless a handler may still use them."""
-        if self._open is None:
+        found = self.blueprint.discovered
+        if found is None or not found.injector.has_resources:
             return
         if self._in_hand:
             shown = ", ".join(f"{each.group} {each.partition}" for each in self._in_hand)
             _log.warning("resources stay open: events are still in hand (%s); another stop() closes them", shown)
             return
-        injector, self._open = self._open, None
-        if injector.close_resources():
+        was_user, self._open = self._open is not None, None
+        if found.injector.close_resources(was_user=was_user):
+            self._found = found
             self.blueprint.forget()
 
     def stop(self, patience: float = STOP_PATIENCE) -> None:
-        """Finish the events in hand, for at most ``patience`` seconds per engine, and release everything."""
+        """Finish the events in hand, for at most ``patience`` seconds per engine, and release everything.
+
+        Also closes what parts have opened outside of a run; they are made again when they are used again.
+        """
         for engine in self._engines:
             engine.stop(patience)
         partitions = [*self._in_hand, *(each for engine in self._engines for each in engine.partitions())]
@@ -335,6 +347,7 @@ class Application:
 
     def _groups_to_look_at(self) -> tuple[Sequence[EffectiveGroup], Mapping[str, GroupContainer]]:
         """Return the groups and their containers; without any import, if the files name all groups and need none."""
+        self._renew()
         scan = self._scan
         if scan is None or "groups" in vars(self) or scan.containers or not (scan.complete and scan.all_named):
             return self.groups, self._group_containers

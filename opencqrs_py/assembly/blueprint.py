@@ -85,6 +85,11 @@ class Blueprint:
             _discoveries[self.modules] = _discovered(self.modules)
         return _discoveries[self.modules]
 
+    @property
+    def discovered(self) -> Discovered | None:
+        """What ``discover`` has found; ``None`` before it is called, and after ``forget``."""
+        return _discoveries.get(self.modules)
+
     def injector(self) -> ContainerInjector:
         """Return what the user's containers provide; imports nothing if no module declares one."""
         return self.discover().injector if self.modules.containers else ContainerInjector()

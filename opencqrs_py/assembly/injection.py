@@ -113,21 +113,30 @@ class ContainerInjector:
             if isinstance(each.provider, providers.Resource) and not _is_async(each.provider):
                 each.make(f"container {each.container}")
 
-    def close_resources(self) -> bool:
-        """Close every resource that is open, dependents first; return whether no other application uses them.
+    def close_resources(self, *, was_user: bool = True) -> bool:
+        """Close every resource that is open, dependents first, unless other applications use them.
 
         An error of one is logged and keeps no other from being closed.
+
+        Args:
+            was_user: Whether the caller has opened them; else only those are open that a part has opened when it was
+                made.
+
+        Returns:
+            Whether the containers are closed now, and were not before.
         """
-        self._users -= 1
-        open_ones = (r for c in self._with_resources for r in c.traverse([providers.Resource]) if r.initialized)
-        for resource in _dependents_first(open_ones) if self._users == 0 else ():
+        self._users -= was_user
+        open_ones = [r for c in self._with_resources for r in c.traverse([providers.Resource]) if r.initialized]
+        if self._users or not (was_user or open_ones):
+            return False
+        for resource in _dependents_first(open_ones):
             try:
                 resource.shutdown()
             except BaseException as error:
                 raise_interrupt(error)
                 name = next((each.full_name for each in self._registered if each.provider is resource), str(resource))
                 _log.error("resource %s could not be closed: %s", name, one_line(error))
-        return self._users == 0
+        return True
 
     def provides(self, wanted: object) -> bool:
         """Return whether a provider makes something of the type.

@@ -33,6 +33,7 @@ class ProjectOptions:
         from opencqrs_py.assembly.application import Application  # noqa: PLC0415 only for commands that need it
 
         application = Application.from_project(self.project, profiles=self.profiles, overrides=self.overrides)
+        click.get_current_context().call_on_close(application.stop)
         signals.terminated = application.configuration.settings.run.sigterm_exit_code
         for warning in application.configuration.warnings:
             stderr().print(clean(str(warning)), style="yellow", markup=False, soft_wrap=True)

@@ -290,6 +290,78 @@ class Parts("""
     assert code in {each.code for each in raised if isinstance(each, ExplainedError)}
 
 
+LENT = PARTS.replace(
+    "\nclass Parts(",
+    """
+class Line:
+    is_open = True
+
+def lend_line() -> Iterator[Line]:
+    line = Line()
+    note("open")
+    yield line
+    line.is_open = False
+    note("close")
+
+class LentStore(MyEventStore):
+    def __init__(self, database: Database, line: Line) -> None:
+        super().__init__(database)
+        self.line = line
+
+    def head(self) -> int:
+        assert self.line.is_open
+        return super().head()
+
+class LentTracker(MyTracker):
+    def __init__(self, database: Database, line: Line) -> None:
+        super().__init__(database)
+        self.line = line
+
+    def statuses(self):
+        assert self.line.is_open
+        return super().statuses()
+
+class Parts(""",
+).replace("Singleton(MyEventStore, log)", "Singleton(LentStore, log, line)")
+LENT = LENT.replace("Singleton(MyTracker, progress)", "Singleton(LentTracker, progress, line)")
+LENT = LENT.replace("    log = ", "    line = providers.Resource(lend_line)\n    log = ")
+
+
+def opened_and_closed(folder: Path) -> tuple[int, int]:
+    """Return how often this process has opened and closed the resource."""
+    mine = [line.split()[0] for line in (folder / "notes.txt").read_text().splitlines() if str(os.getpid()) in line]
+    return mine.count("open"), mine.count("close")
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_parts_with_resources_can_be_used_before_and_after_a_run_and_stop_closes_them(
+    write: Callable[..., Path], engine: str
+) -> None:
+    folder = write(LENT, **{"event-handling.standard.processing.engine": engine})
+    application = with_events(Application.from_project(folder), 1)
+    assert opened_and_closed(folder) == (1, 0)
+    assert not application.run(until_caught_up=True).failed
+    assert opened_and_closed(folder) == (1, 1)
+    assert [status.lag for status in application.status()] == [0]
+    assert application.skipped() == []
+    assert {each.error for each in application.conditions()} == {None}
+    assert opened_and_closed(folder) == (2, 1)
+    application.stop()
+    application.stop()
+    assert opened_and_closed(folder) == (2, 2)
+    with_events(application, 2)
+    assert sum(application.run(until_caught_up=True).handled.values()) == 0
+    assert opened_and_closed(folder) == (3, 3)
+
+
+def test_a_command_closes_what_its_parts_have_opened(write: Callable[..., Path]) -> None:
+    folder = write(LENT)
+    with_events(Application.from_project(folder), 1).stop()
+    for number, arguments in enumerate((["events", "list"], ["status"], ["conditions"], ["events", "stats"]), 2):
+        assert ended(*arguments) == 0
+        assert opened_and_closed(folder) == (number, number)
+
+
 SCOPES = """
 import os
 from itertools import count
