@@ -11,16 +11,27 @@ from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
 from types import ModuleType
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
-from sqlalchemy import make_url
+from sqlalchemy import create_engine, make_url, text
+from support.zygote import Zygote, running_zygote
 
+from opencqrs_py.adapters.sql import Database
 from opencqrs_py.model.masking import forget
 
 FreshUrl = Callable[[str], str]
 
 SERVERS = Path(__file__).parents[1] / "benchmarks" / "servers.py"
+
+WITHOUT_WAITING = {
+    "postgresql": [
+        *(f"ALTER SYSTEM SET {name} = off" for name in ("fsync", "synchronous_commit", "full_page_writes")),
+        "SELECT pg_reload_conf()",
+    ],
+    "mariadb": ["SET GLOBAL innodb_flush_log_at_trx_commit = 0"],
+}
 
 QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """A Spark of a test lives for seconds: compiling its code twice and collecting garbage in threads take half of them."""
@@ -33,6 +44,10 @@ os.environ.setdefault("SPARK_DAEMON_JAVA_OPTS", QUICK_JAVA)
 
 settings.register_profile("quick", max_examples=25, deadline=None)
 settings.register_profile("all", max_examples=300, deadline=None)
+
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -118,9 +133,20 @@ def fresh_url(request: pytest.FixtureRequest, servers: ModuleType) -> Iterator[F
             if kind == "mariadb":
                 request.getfixturevalue("mariadb_installed")
             fresh: Callable[[], str] = running.enter_context(servers.served(kind))
+            hurry(kind, fresh)
             return fresh
 
         yield lambda kind: served(kind)()
+
+
+def hurry(kind: str, fresh: Callable[[], str]) -> None:
+    """Let a server wait for no disk: what it holds need not outlive the tests."""
+    if statements := WITHOUT_WAITING.get(kind):
+        engine = create_engine(Database(fresh()).engine.url, isolation_level="AUTOCOMMIT")
+        with engine.connect() as connection:
+            for statement in statements:
+                connection.execute(text(statement))
+        engine.dispose()
 
 
 @pytest.fixture(scope="session")
@@ -133,3 +159,28 @@ def postgresql_server(fresh_url: FreshUrl) -> str:
 def mariadb_server(fresh_url: FreshUrl) -> str:
     """The URL of the database that the MariaDB server comes with."""
     return make_url(fresh_url("mariadb")).set(database="test").render_as_string(hide_password=False)
+
+
+@pytest.fixture(scope="session")
+def zygote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Zygote]:
+    """Runs commands of the package in forks of a process that has loaded it."""
+    with running_zygote(tmp_path_factory.mktemp("answers")) as zygote:
+        yield zygote
+
+
+@pytest.fixture(scope="session")
+def java() -> Iterator[dict[str, str]]:
+    """A Java that runs, for commands whose Spark is not what is tested: the variables by which they find it."""
+    from support.spark import running_java  # noqa: PLC0415 loads PySpark
+
+    with running_java() as variables:
+        yield variables
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """The Spark of this process, which applications find and use when they run on Spark."""
+    from support.spark import running_session  # noqa: PLC0415 loads PySpark
+
+    with running_session() as session:
+        yield session

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from textwrap import dedent
 from typing import Any
 
 import pytest
+from support.engines import ENGINES
 from support.output import without_times
+from support.zygote import Ran, Zygote
 
 HANDLERS = """
 from dataclasses import dataclass
@@ -54,50 +54,12 @@ opencqrs:
 
 
 @dataclass
-class Ran:
-    """What a command answered."""
-
-    code: int
-    out: str
-    err: str
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.out)
-
-
-class Zygote:
-    """Runs commands in forks of one process that has loaded everything: nothing is imported for each of them."""
-
-    def __init__(self, process: subprocess.Popen[str], into: Path) -> None:
-        self._process = process
-        self._into = into
-
-    def opencqrs(self, folder: Path, arguments: Sequence[str], environment: dict[str, str], prepare: str = "") -> Ran:
-        request = {"arguments": arguments, "folder": str(folder), "environment": environment, "prepare": prepare}
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps({**request, "into": str(self._into)}) + "\n")
-        self._process.stdin.flush()
-        code = int(self._process.stdout.readline())
-        return Ran(code, *((self._into / name).read_text(encoding="utf-8") for name in ("out", "err")))
-
-
-@pytest.fixture(scope="session")
-def zygote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Zygote]:
-    command = [sys.executable, str(Path(__file__).with_name("zygote.py"))]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        yield Zygote(process, tmp_path_factory.mktemp("answers"))
-        assert process.stdin is not None
-        process.stdin.close()
-
-
-@dataclass
 class Project:
     """A project folder."""
 
     folder: Path
     zygote: Zygote
+    environment: dict[str, str] = field(default_factory=dict)
 
     def write(self, name: str, text: str) -> None:
         (self.folder / name).write_text(dedent(text), encoding="utf-8")
@@ -106,19 +68,8 @@ class Project:
         return [sys.executable, "-m", "opencqrs_py", *arguments]
 
     def opencqrs(self, *arguments: str, stdin: str | None = None, **environment: str) -> Ran:
-        if arguments[:1] in (("events",), ("status",), ("config",)) and stdin is None:
-            return self.zygote.opencqrs(self.folder, arguments, environment)
-        done = subprocess.run(
-            self.command(*arguments),
-            cwd=self.folder,
-            env={**os.environ, **environment},
-            input=stdin,
-            capture_output=True,
-            text=True,
-            timeout=600,
-            check=False,
-        )
-        return Ran(done.returncode, done.stdout, without_times(done.stderr))
+        ran = self.zygote.opencqrs(self.folder, arguments, {**self.environment, **environment}, stdin=stdin)
+        return replace(ran, err=without_times(ran.err))
 
     def write_events(self, count: int, name: str = "events.ndjson") -> None:
         lines = (event_line(number) for number in range(count))
@@ -147,8 +98,11 @@ def project(tmp_path: Path, zygote: Zygote) -> Project:
     return made
 
 
-@pytest.fixture(params=["thread", pytest.param("spark", marks=pytest.mark.spark)])
-def engine(request: pytest.FixtureRequest) -> str:
+@pytest.fixture(params=ENGINES)
+def engine(request: pytest.FixtureRequest, project: Project) -> str:
+    """The setting for an engine; the commands of the test's project run Spark on the Java that runs."""
+    if request.param == "spark":
+        project.environment.update(request.getfixturevalue("java"))
     return f"event-handling.standard.processing.engine={request.param}"
 
 

@@ -20,7 +20,7 @@ from opencqrs_py.engines.spark.java import find_java
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
-EVENTS = 6_000
+EVENTS = 1_000
 SECRET = "marker-of-the-cluster"
 
 

@@ -18,7 +18,7 @@ from matplotlib.image import imread
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "event_log_notebook"
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.release]
 
 
 @pytest.fixture
@@ -54,7 +54,6 @@ def test_it_prints_what_the_readme_shows(example: Path) -> None:
     assert without_speed(explore(example, "--text")) == without_speed(promised())
 
 
-@pytest.mark.release
 def test_it_draws_a_bar_for_each_day(example: Path) -> None:
     assert "drawn: .data/orders.png" in explore(example)
     picture = imread(example / ".data" / "orders.png")

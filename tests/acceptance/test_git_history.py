@@ -20,7 +20,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "git_history"
 MAKE_REPOSITORY = ROOT / "benchmarks" / "make_repository.py"
-COMMITS = 250
+COMMITS = 100
 ODD_NAMES = (b"a\tb\nc.txt", b"caf\xe9.txt", b"\x1b[31mred.txt", b"-dash", b"100%")
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -104,8 +104,8 @@ def add_odd_names(repository: Path) -> None:
     git(repository, *who, "commit", "--quiet", "--message", "odd names", "--date", "2025-01-02T03:04:05+01:00")
 
 
-def demo(example: Path, repository: Path) -> str:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "80"}
+def demo(example: Path, repository: Path, **variables: str) -> str:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "80", **variables}
     command = [sys.executable, str(example / "demo.py"), str(repository)]
     done = subprocess.run(command, env=environment, check=False, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -135,14 +135,16 @@ def assert_read_models(example: Path, expected: Expected) -> None:
     assert {(unquote_to_bytes(folder), month): tuple(row) for folder, month, *row in hotspots} == heat
 
 
-def test_the_read_models_say_what_git_says_and_a_second_run_adds_what_is_new(example: Path, repository: Path) -> None:
+def test_the_read_models_say_what_git_says_and_a_second_run_adds_what_is_new(
+    example: Path, repository: Path, java: dict[str, str]
+) -> None:
     printed = demo(example, repository)
 
     assert_read_models(example, expected_of(repository))
     assert "$ opencqrs run --until-caught-up" in printed
 
     add_odd_names(repository)
-    printed = demo(example, repository)
+    printed = demo(example, repository, **java)
 
     assert_read_models(example, expected_of(repository))
     assert f"imported {1 + len(ODD_NAMES)} events" in printed

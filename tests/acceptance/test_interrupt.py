@@ -7,6 +7,7 @@ import signal
 import subprocess
 
 import pytest
+from support.engines import ENGINES
 
 SLOW_HANDLERS = """
 import time
@@ -21,13 +22,15 @@ def lend(event: Event, connection: Connection) -> None:
 
 @pytest.mark.release(engine="spark", sent=signal.SIGINT)
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("engine", ENGINES)
 def test_an_interrupt_stops_cleanly_and_says_where_each_partition_stands(project, engine, sent):
     project.write("handlers.py", SLOW_HANDLERS)
-    project.write_events(20_000)
+    project.write_events(4_000)
     project.opencqrs("events", "import", "events.ndjson")
-    size = ("--set", "event-handling.standard.processing.batch-size=50")
+    settings = (f"engine={engine}", "batch-size=50")
+    arguments = [word for each in settings for word in ("--set", f"event-handling.standard.processing.{each}")]
     with subprocess.Popen(
-        project.command("run", "--set", engine, *size),
+        project.command("run", *arguments),
         cwd=project.folder,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -8,6 +8,7 @@ from collections import Counter
 
 import pytest
 from sqlalchemy import text
+from support.engines import ENGINES
 
 from opencqrs_py.adapters.sql import Database
 
@@ -48,7 +49,8 @@ class Typed:
 
     def __init__(self, project, engine: str, store: str, read: str) -> None:
         self.project = project
-        places = (f"event-store.url={store}", f"database.url={read}", engine)
+        chosen = f"event-handling.standard.processing.engine={engine}"
+        places = (f"event-store.url={store}", f"database.url={read}", chosen)
         self.settings = [word for place in places for word in ("--set", place)]
         self.read = read
 
@@ -74,6 +76,7 @@ class Typed:
 @pytest.mark.release(engine="spark", kind=("sqlite", "mariadb"))
 @pytest.mark.release(engine="thread", kind="postgresql")
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("engine", ENGINES)
 def test_import_and_run_again_with_nothing_of_spark_and_the_jvm_reaching_a_person(project, engine, kind, fresh_url):
     store, read = fresh_url(kind), fresh_url(kind)
     project.write_events(EVENTS)

@@ -14,7 +14,7 @@ import pytest
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 LOG = "events.ndjson.gz"
 RUNS = [
-    pytest.param("thread", "sqlite", 3, 20_000, id="thread-sqlite"),
+    pytest.param("thread", "sqlite", 2, 8_000, id="thread-sqlite"),
     pytest.param(
         "thread", "postgresql", 3, 10_000, id="thread-postgresql", marks=[pytest.mark.postgresql, pytest.mark.release]
     ),
@@ -49,13 +49,13 @@ def test_killed_runs_lose_and_double_nothing(engine, database, kills, events, re
 @pytest.mark.parametrize(
     ("engine", "count", "commands"),
     [
-        pytest.param("thread", 14, ("import", "tail", "config", "run", "status"), id="thread"),
+        pytest.param("thread", 5, ("import", "tail", "config", "run", "status"), id="thread"),
         pytest.param("spark", 4, ("run",), id="spark", marks=[pytest.mark.spark, pytest.mark.release]),
     ],
 )
 def test_interrupts_at_random_moments_end_in_one_way_and_lose_nothing(engine, count, commands):
     """However busy the machine is: within two seconds is a promise for one that is not, and the soak's to measure."""
-    size = ("--count", count, "--seed", 5, "--events", 5_000, "--seconds", 60)
+    size = ("--count", count, "--seed", 5, "--events", 2_000, "--seconds", 60)
     out = script("interrupt_soak.py", "--engine", engine, *size, "--commands", *commands)
     assert f"{count} interrupts" in out
     assert "each event was applied exactly once, in order" in out
@@ -65,7 +65,7 @@ def test_interrupts_at_random_moments_end_in_one_way_and_lose_nothing(engine, co
 @pytest.mark.release(mode="fast")
 @pytest.mark.parametrize("mode", ["fast", "immediate"])
 def test_a_run_waits_for_a_database_that_is_away_and_goes_on(mode):
-    out = script("outage_soak.py", "--mode", mode, "--seconds", 1.5, "--events", 10_000)
+    out = script("outage_soak.py", "--mode", mode, "--seconds", 0.5, "--events", 6_000)
     assert "partitions were seen waiting" in out
     assert "each event was applied exactly once, in order" in out
 

@@ -31,8 +31,9 @@ def tables(connection: Connection) -> None:
 @event_handling("catalog", types=["library.*"])
 def see(event: Event, connection: Connection) -> None:
     connection.execute(text("INSERT INTO seen VALUES (:id)"), {"id": event.id})
-    if event.id == "20" and not Path("killed").exists():
-        Path("killed").touch()
+    killed = Path(__file__).with_name("killed")
+    if event.id == "20" and not killed.exists():
+        killed.touch()
         os.kill(os.getpid(), signal.SIGKILL)
 """
 
@@ -49,11 +50,11 @@ def wait(event: Event, connection: Connection) -> None:
 """
 
 
-def test_a_worker_that_dies_costs_a_round_and_no_event(project):
+def test_a_worker_that_dies_costs_a_round_and_no_event(project, java):
     project.write("handlers.py", KILLING_HANDLERS)
     project.write_events(EVENTS)
     assert project.opencqrs("events", "import", "events.ndjson").code == 0
-    run = project.opencqrs("run", "--until-caught-up")
+    run = project.opencqrs("run", "--until-caught-up", **java)
     assert run.code == 0, run.err
     assert "Spark could not finish a round" in run.err
     assert (project.folder / "killed").exists()

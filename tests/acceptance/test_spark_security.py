@@ -82,14 +82,12 @@ def processes_below(parent: int) -> set[int]:
     return found
 
 
-def test_no_setting_of_spark_stands_in_the_arguments_of_a_process(project):
-    with held(project) as process:
-        below = processes_below(process.pid)
-        said = {pid: (Path("/proc") / str(pid) / "cmdline").read_bytes().decode() for pid in below}
-        assert any("org.apache.spark.deploy.SparkSubmit" in arguments for arguments in said.values())
-        assert any("pyspark" in arguments and "daemon" in arguments for arguments in said.values())
-        assert [arguments for arguments in said.values() if SECRET in arguments or "--conf" in arguments] == []
-        let_go(project, process)
+def arguments_below(process: subprocess.Popen[str]) -> list[str]:
+    """Return the arguments of a run and of all processes that it has started."""
+    said = [(Path("/proc") / str(pid) / "cmdline").read_bytes().decode() for pid in processes_below(process.pid)]
+    assert any("org.apache.spark.deploy.SparkSubmit" in arguments for arguments in said)
+    assert any("pyspark" in arguments and "daemon" in arguments for arguments in said)
+    return said
 
 
 def let_go(project, process: subprocess.Popen[str]) -> None:
@@ -124,8 +122,10 @@ def attacked(process: subprocess.Popen[str]) -> list[tuple[str, str]]:
     return [(kind, body) for kind, body in json.loads(done.stdout).values()]
 
 
-def test_another_user_gets_nothing_from_a_run_and_does_not_disturb_it(project):
+def test_another_user_reads_no_setting_of_spark_gets_nothing_from_a_run_and_does_not_disturb_it(project):
     with held(project) as process:
+        said = arguments_below(process)
+        assert [arguments for arguments in said if SECRET in arguments or "--conf" in arguments] == []
         answers = attacked(process)
         assert "block" not in {kind for kind, _ in answers}
         assert sum("Sasl" in body for _, body in answers) >= 2, answers
@@ -166,6 +166,7 @@ if __name__ == "__main__":
     except EngineError as error:
         print(error)
     print("still open", spark.range(1).count())
+    spark.stop()
 """
 
 
@@ -178,7 +179,7 @@ if __name__ == "__main__":
         ("", "true", "ran"),
     ],
 )
-def test_a_session_of_the_program_itself_is_refused_without_authentication(project, argument, variable, begins):
+def test_a_session_of_the_program_itself_is_refused_without_authentication(project, java, argument, variable, begins):
     project.write("program.py", OWN_SESSION)
     project.write_events(10)
     assert project.opencqrs("events", "import", "events.ndjson").code == 0
@@ -187,6 +188,7 @@ def test_a_session_of_the_program_itself_is_refused_without_authentication(proje
         cwd=project.folder,
         env={
             **os.environ,
+            **java,
             "PYSPARK_PYTHON": sys.executable,
             "OPENCQRS__SPARK__ALLOW_UNAUTHENTICATED": variable,
         },

@@ -11,6 +11,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from support.engines import ENGINES
 
 SECONDS = 300.0
 LOOK_SECONDS = 0.05
@@ -81,7 +82,8 @@ def running(project, engine: str) -> Iterator[Running]:
     """A live run that has handled the first events."""
     project.write_events(EVENTS)
     assert project.opencqrs("events", "import", "events.ndjson").code == 0
-    running = Running(project.command("run", "--set", engine), project.folder)
+    setting = f"event-handling.standard.processing.engine={engine}"
+    running = Running(project.command("run", "--set", setting), project.folder)
     running.wait_for(lambda: audited(project.folder / "read.db") == EVENTS)
     yield running
     running.close()
@@ -95,7 +97,9 @@ def audited(file: Path) -> int:
         return 0
 
 
+@pytest.mark.release(engine="spark", change=(moved_over_by_another, write_ahead_log_deleted))
 @pytest.mark.parametrize("change", [deleted, moved_over_by_another, write_ahead_log_deleted])
+@pytest.mark.parametrize("engine", ENGINES)
 def test_an_idle_run_notices_what_happens_to_its_event_store(project, running: Running, change) -> None:
     file = project.folder / "events.db"
     change(file)
@@ -104,7 +108,9 @@ def test_an_idle_run_notices_what_happens_to_its_event_store(project, running: R
     running.ends_with_the_reason()
 
 
+@pytest.mark.release(engine="spark", change=all_deleted)
 @pytest.mark.parametrize("change", [all_deleted, replaced_by_a_copy])
+@pytest.mark.parametrize("engine", ENGINES)
 def test_a_run_writes_nothing_to_a_read_model_that_is_not_in_its_place(
     project, running: Running, event_line, change
 ) -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.zygote import Ran, Zygote
 
 from opencqrs_py import Application
 from opencqrs_py.errors import AssemblyError, AssemblyErrors
@@ -22,8 +22,9 @@ def on(raw: Event) -> None: print({!r}, raw.id)
 class Folder:
     """A project folder whose modules have names of their own, since all tests share one process."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, zygote: Zygote) -> None:
         self.path = path
+        self.zygote = zygote
         self.write("application.yaml", "opencqrs.event-handling.standard.processing.engine: thread\n")
 
     def write(self, name: str, text: str) -> None:
@@ -34,15 +35,14 @@ class Folder:
     def application(self, *overrides: str) -> Application:
         return Application.from_project(self.path, overrides=overrides)
 
-    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "opencqrs_py", *arguments]
-        return subprocess.run(command, cwd=self.path, capture_output=True, text=True, check=False)
+    def run(self, *arguments: str, **environment: str) -> Ran:
+        return self.zygote.opencqrs(self.path, arguments, environment)
 
 
 @pytest.fixture
-def folder(tmp_path) -> Iterator[Folder]:
+def folder(tmp_path, zygote) -> Iterator[Folder]:
     path, modules = sys.path[:], set(sys.modules)
-    yield Folder(tmp_path)
+    yield Folder(tmp_path, zygote)
     sys.path[:] = path
     for name in set(sys.modules) - modules:
         if str(getattr(sys.modules[name], "__file__", None) or "").startswith(str(tmp_path)):
@@ -84,13 +84,14 @@ def test_all_modules_that_cannot_be_imported_are_reported_together(folder):
     ]
 
 
-def test_a_module_that_ends_the_program_ends_no_command_in_silence(folder):
+@pytest.mark.spark
+def test_a_module_that_ends_the_program_ends_no_command_in_silence(folder, java):
     folder.write("exits.py", "from opencqrs_py import event_handling\nraise SystemExit(0)\n")
     for command in ("run", "conditions", "doctor"):
-        done = folder.run(command)
-        assert done.returncode in (1, 2), command
-        assert "ends the program when it is imported" in done.stdout + done.stderr
-        assert "Traceback" not in done.stderr
+        done = folder.run(command, **java)
+        assert done.code in (1, 2), command
+        assert "ends the program when it is imported" in done.out + done.err
+        assert "Traceback" not in done.err
 
 
 def test_ctrl_c_while_a_module_is_imported_is_no_error_of_the_module(folder):
@@ -140,7 +141,7 @@ def test_status_imports_nothing_when_the_files_name_all_groups(folder):
     statuses = folder.application().status()
     assert [(status.group, status.head, status.partitions) for status in statuses] == [("b", 0, ()), ("a", 0, ())]
     done = folder.run("status", "--format", "json")
-    assert [row["group"] for row in json.loads(done.stdout)] == ["b", "a"]
+    assert [row["group"] for row in json.loads(done.out)] == ["b", "a"]
 
 
 @pytest.mark.parametrize(
@@ -160,10 +161,10 @@ def test_status_imports_the_modules_when_it_needs_them(folder, source, overrides
 def test_status_shows_the_progress_of_a_run_without_importing_anything(folder):
     folder.write("ran.py", HANDLER.format("'a'", "a"))
     folder.write("events.ndjson", '{"specversion":"1.0","id":"1","source":"s","type":"t","subject":"/x"}\n')
-    assert folder.run("events", "import", "events.ndjson").returncode == 0
-    assert "a 1" in folder.run("run", "--until-caught-up").stdout
+    assert folder.run("events", "import", "events.ndjson").code == 0
+    assert "a 1" in folder.run("run", "--until-caught-up").out
     folder.write("ran.py", HANDLER.format("'a'", "a") + "raise RuntimeError\n")
-    (row,) = json.loads(folder.run("status", "--format", "json").stdout)
+    (row,) = json.loads(folder.run("status", "--format", "json").out)
     assert (row["group"], row["lag"], row["partitions"][0]["position"]) == ("a", 0, 1)
 
 
@@ -180,9 +181,7 @@ def test_conditions_list_modules_what_is_passed_over_and_the_handlers(folder):
     folder.write("listed.py", HANDLER.format("'a'", "a") * 2)
     folder.write("tool.py", "print()\n")
     folder.write("tests/test_x.py", "")
-    rows = {
-        (row["group"], row["subject"]): row for row in json.loads(folder.run("conditions", "--format", "json").stdout)
-    }
+    rows = {(row["group"], row["subject"]): row for row in json.loads(folder.run("conditions", "--format", "json").out)}
     assert rows["", "discovery listed.py"]["choice"] == "imported"
     assert rows["", "discovery listed.py"]["reason"] == "module listed has 2 handlers"
     assert rows["", "discovery tool.py"]["choice"] == rows["", "discovery tests"]["choice"] == "passed over"
@@ -194,7 +193,7 @@ def test_conditions_report_import_errors_beside_what_was_passed_over(folder):
     folder.write("broken_too.py", "from opencqrs_py import event_handling\nimport nothing_like_it\n")
     folder.write("tool.py", "print()\n")
     done = folder.run("conditions", "--format", "json")
-    rows = {row["subject"]: row for row in json.loads(done.stdout)}
+    rows = {row["subject"]: row for row in json.loads(done.out)}
     assert rows["discovery"]["error"]["where"].endswith("broken_too.py:2")
     assert rows["discovery tool.py"]["choice"] == "passed over"
-    assert done.returncode == 2
+    assert done.code == 2

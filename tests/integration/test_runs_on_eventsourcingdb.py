@@ -15,6 +15,7 @@ from threading import Thread
 
 import pytest
 from support.output import without_times
+from support.zygote import Zygote
 
 from opencqrs_py.testing.eventsourcingdb import EventSourcingDbStandIn
 
@@ -43,21 +44,21 @@ def server() -> Iterator[EventSourcingDbStandIn]:
 class Project:
     """A project folder with one group, and the command in a process of its own."""
 
-    def __init__(self, folder: Path, server: EventSourcingDbStandIn) -> None:
+    def __init__(self, folder: Path, server: EventSourcingDbStandIn, zygote: Zygote) -> None:
         self.folder = folder
+        self._zygote = zygote
         (folder / "handlers.py").write_text(HANDLERS)
         store = f"event-store: {{url: '{server.url}', api-token: {server.api_token}}}"
         (folder / "application.yaml").write_text(f"opencqrs: {{{store}, database: {{url: 'sqlite:///books.db'}}}}\n")
 
     def start(self, *arguments: str, engine: str = "thread") -> subprocess.Popen[str]:
         """Start ``opencqrs`` with arguments."""
-        engine_setting = {"OPENCQRS__EVENT_HANDLING__STANDARD__PROCESSING__ENGINE": engine}
         command = [sys.executable, "-m", "opencqrs_py", *arguments]
         pipe = subprocess.PIPE
         return subprocess.Popen(
             command,
             cwd=self.folder,
-            env={**os.environ, **engine_setting},
+            env={**os.environ, **_setting(engine)},
             stdout=pipe,
             stderr=subprocess.STDOUT,
             text=True,
@@ -65,14 +66,17 @@ class Project:
 
     def run(self, *arguments: str, engine: str = "thread") -> tuple[int, str]:
         """Run ``opencqrs`` with arguments; return its exit code and all that it has printed."""
-        process = self.start(*arguments, engine=engine)
-        said, _ = process.communicate(timeout=SECONDS)
-        return process.returncode, without_times(said)
+        ran = self._zygote.opencqrs(self.folder, arguments, _setting(engine))
+        return ran.code, without_times(ran.err + ran.out)
+
+
+def _setting(engine: str) -> dict[str, str]:
+    return {"OPENCQRS__EVENT_HANDLING__STANDARD__PROCESSING__ENGINE": engine}
 
 
 @pytest.fixture
-def project(tmp_path: Path, server: EventSourcingDbStandIn) -> Project:
-    return Project(tmp_path, server)
+def project(tmp_path: Path, server: EventSourcingDbStandIn, zygote: Zygote) -> Project:
+    return Project(tmp_path, server, zygote)
 
 
 def test_a_wrong_token_is_one_message_without_a_trace(project: Project, server: EventSourcingDbStandIn) -> None:
@@ -170,6 +174,8 @@ def test_a_server_that_restarts_costs_no_event(
     assert "Traceback" not in "".join(running.said)
 
 
+@pytest.mark.release(engine="spark")
+@pytest.mark.release(more=100)
 @pytest.mark.parametrize(
     ("engine", "more"), [("thread", 30), ("thread", 100), pytest.param("spark", 30, marks=pytest.mark.spark)]
 )
@@ -189,6 +195,7 @@ def test_a_server_that_loses_its_disk_stops_the_partition(
     assert "Traceback" not in "".join(running.said)
 
 
+@pytest.mark.release(engine="spark")
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_run_that_was_killed_is_continued_without_loss_or_repetition(
     start: Callable[[str], Running], server: EventSourcingDbStandIn, engine: str
@@ -203,6 +210,7 @@ def test_a_run_that_was_killed_is_continued_without_loss_or_repetition(
     assert sorted(rows(running.project)) == list(range(3_020))
 
 
+@pytest.mark.release(engine="spark")
 @pytest.mark.parametrize(
     ("engine", "kept", "more"),
     [("thread", 0, 100), ("thread", 30, 40), pytest.param("spark", 30, 40, marks=pytest.mark.spark)],

@@ -1,14 +1,49 @@
-"""A Spark whose jobs run in this process."""
+"""A Spark whose jobs run in this process; a Spark for all tests; and a Java for one Spark after the other."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from threading import Event as Signal
 from types import SimpleNamespace
+from unittest.mock import patch
 
 from py4j.protocol import Py4JNetworkError
+from pyspark.java_gateway import launch_gateway
+from pyspark.sql import SparkSession
 
+from opencqrs_py.engines.spark.java import find_java
 from opencqrs_py.engines.spark.kept_recipes import Permit
+from opencqrs_py.engines.spark.session import Sessions as OpenedSessions
+from opencqrs_py.engines.spark.session import SessionSettings
+
+
+@contextmanager
+def running_java() -> Iterator[dict[str, str]]:
+    """Run a Java for programs that open a Spark, one after the other; yield the variables by which they find it."""
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "process_group": 0}
+    with patch.dict(os.environ, JAVA_HOME=str(find_java(os.environ).home), SPARK_LOCAL_IP="127.0.0.1"):
+        gateway = launch_gateway(popen_kwargs=quiet)
+    found = gateway.java_parameters
+    try:
+        yield {"PYSPARK_GATEWAY_PORT": str(found.port), "PYSPARK_GATEWAY_SECRET": found.auth_token}
+    finally:
+        gateway.close()
+        with gateway.proc as java:  # which ends with its standard input
+            java.stdin.close()
+
+
+@contextmanager
+def running_session() -> Iterator[SparkSession]:
+    """Open a Spark in this process, with two workers that stay."""
+    quick = {"spark.sql.shuffle.partitions": "1", "spark.sql.streaming.forceDeleteTempCheckpointLocation": "true"}
+    sessions = OpenedSessions(SessionSettings(master="local[2]", conf=quick, name="tests"))
+    try:
+        yield sessions.open()
+    finally:
+        sessions.close()
 
 
 class Context:

@@ -1,27 +1,37 @@
 """Runs commands, each in a process of its own that is forked from one in which everything is loaded.
 
-A request is a line of JSON: ``arguments``, ``folder``, ``environment``, ``into`` (a folder for ``out`` and ``err``) and
-``prepare``, Python that is executed before. The answer is a line with the exit code.
+A request is a line of JSON: ``arguments``, ``folder``, ``environment``, ``input`` (a file), ``into`` (a folder for
+``out`` and ``err``) and ``prepare``, Python that is executed before. The answer is a line with the exit code.
 """
 
 from __future__ import annotations
 
+import atexit
 import importlib
 import json
 import os
+import signal
 import sys
 import traceback
 from typing import Any
 
-LOADED = ("cli.main", "cli.run", "cli.status", "cli.events", "cli.config", "assembly.application", "assembly.container")
+LOADED = (
+    *("cli.main", "cli.run", "cli.status", "cli.events", "cli.config", "cli.doctor", "cli.init"),
+    *("assembly.application", "assembly.container", "assembly.running"),
+    *("engines.thread", "engines.spark.engine"),
+)
 FAILED = 70  # no exit code of ours
+SECONDS = 600
+"""How long a command may take; then a signal ends it."""
 
 
 def carry_out(request: dict[str, Any]) -> None:
     """Run a command in this process and end it."""
+    signal.alarm(SECONDS)
     os.chdir(request["folder"])
+    sys.path.insert(0, request["folder"])  # as with python -m
     os.environ.update(request["environment"])
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.dup2(os.open(request["input"], os.O_RDONLY), 0)
     for number, name in ((1, "out"), (2, "err")):
         os.dup2(os.open(f"{request['into']}/{name}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
     code: object = FAILED
@@ -34,6 +44,7 @@ def carry_out(request: dict[str, Any]) -> None:
         traceback.print_exc()
     sys.stdout.flush()
     sys.stderr.flush()
+    atexit._run_exitfuncs()  # os._exit does not
     if "coverage" in sys.modules and (measured := sys.modules["coverage"].Coverage.current()):
         measured.save()
     os._exit(code if isinstance(code, int) else FAILED)
