@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from threading import Condition, Event
+from threading import Event
 from threading import enumerate as enumerate_threads
 from typing import Any
 
 import pytest
 from sqlalchemy import Column, Connection, Integer, MetaData, Table, Text, insert, select
+from support.observers import Watching
 from support.spark import Context, Sessions
 
 from opencqrs_py import Event as StoredEvent
@@ -25,7 +25,6 @@ from opencqrs_py.model import (
     Handler,
     HandlerMark,
     Origin,
-    Outcome,
     Partition,
     PartitionStatus,
     ProcessorState,
@@ -38,7 +37,6 @@ from opencqrs_py.processing.ports import BackOff
 from opencqrs_py.processing.recovery import Action, FixedBackOff, NoRetry, OnExhausted
 from opencqrs_py.processing.sequence_resolvers import PerSubject
 from opencqrs_py.processing.sequencing import SequencingByEvent
-from opencqrs_py.processing.supervision import Notice, Observer
 
 SECONDS = 60  # longest wait for another thread
 HOUR = 3_600.0
@@ -54,29 +52,6 @@ handled = Table(
     Column("event_id", Text, nullable=False),
     Column("subject", Text, nullable=False),
 )
-
-
-class Watching(Observer):
-    """Sees what an engine does, and lets tests wait for it."""
-
-    def __init__(self) -> None:
-        self.notices: list[Notice] = []
-        self._changed = Condition()
-
-    def noticed(self, notice: Notice) -> None:
-        self.notices.append(notice)
-
-    def advanced(self, group: str, partition: Partition, outcome: Outcome) -> None:
-        with self._changed:
-            self._changed.notify_all()
-
-    def wait_for(self, condition: Callable[[], object]) -> None:
-        """Wait for something that an observer hears of, or that is true soon after it has heard."""
-        until = time.monotonic() + SECONDS
-        with self._changed:
-            while not condition():
-                assert time.monotonic() < until
-                self._changed.wait(0.05)
 
 
 class NothingProvided:

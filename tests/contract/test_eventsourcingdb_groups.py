@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from threading import Condition
 from typing import Any
 
 import pytest
 from sqlalchemy import Column, Connection, Integer, MetaData, Table, Text, insert, select
+from support.observers import Watching
 
 from opencqrs_py import Event, ProcessingContext
 from opencqrs_py.adapters.eventsourcingdb import EventSourcingDbEventStore
 from opencqrs_py.adapters.sql import Database, SqlProgressTracker
 from opencqrs_py.engines.runs import GroupRun
 from opencqrs_py.engines.thread import ThreadEngine
-from opencqrs_py.model import Handler, HandlerMark, Origin, Outcome, Partition, layout
+from opencqrs_py.model import Handler, HandlerMark, Origin, layout
 from opencqrs_py.processing.binding import bind
 from opencqrs_py.processing.dispatch import Dispatcher
 from opencqrs_py.processing.group import GroupProcessing
 from opencqrs_py.processing.recovery import FixedBackOff, OnExhausted
 from opencqrs_py.processing.sequence_resolvers import PerSubject
 from opencqrs_py.processing.sequencing import SequencingByEvent
-from opencqrs_py.processing.supervision import Notice, Observer
 from opencqrs_py.testing.eventsourcingdb import EventSourcingDbStandIn, Fault, Then
 
 SECONDS = 60  # longest wait for another thread
@@ -35,25 +34,6 @@ handled = Table(
     Column("event_id", Text, nullable=False),
     Column("subject", Text, nullable=False),
 )
-
-
-class Watching(Observer):
-    """Sees what the engine does, and lets tests wait for it."""
-
-    def __init__(self) -> None:
-        self.notices: list[Notice] = []
-        self._changed = Condition()
-
-    def noticed(self, notice: Notice) -> None:
-        self.notices.append(notice)
-
-    def advanced(self, group: str, partition: Partition, outcome: Outcome) -> None:
-        with self._changed:
-            self._changed.notify_all()
-
-    def wait_for(self, condition: Callable[[], object]) -> None:
-        with self._changed:
-            assert self._changed.wait_for(condition, SECONDS)
 
 
 class NothingProvided:

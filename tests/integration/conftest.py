@@ -1,13 +1,40 @@
-"""Databases for whole applications."""
+"""Databases for whole applications, and the Spark that they use."""
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable, Iterator
+from itertools import count
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from sqlalchemy import text
 
 from opencqrs_py.adapters.sql import Database
+
+_numbers = count()
+
+
+@pytest.fixture
+def make_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], ModuleType]]:
+    """Writes source to a module in a folder of its own, and imports it.
+
+    No other test has a module of its name: the workers of the tests' Spark keep what they have imported.
+    """
+    folder = tmp_path / "code"
+    folder.mkdir()
+    monkeypatch.syspath_prepend(folder)
+    made: list[str] = []
+
+    def make(source: str) -> ModuleType:
+        made.append(f"made_up_project_{next(_numbers)}")
+        (folder / f"{made[-1]}.py").write_text(source)
+        return __import__(made[-1])
+
+    yield make
+    for name in made:
+        sys.modules.pop(name, None)
 
 
 @pytest.fixture
@@ -26,3 +53,10 @@ def postgresql_url(postgresql_server: str) -> str:
         connection.execute(text("CREATE SCHEMA public"))
     database.close()
     return postgresql_server
+
+
+@pytest.fixture(autouse=True)
+def one_spark(request: pytest.FixtureRequest) -> None:
+    """Lets applications on Spark use the one that is there, instead of opening their own."""
+    if request.node.get_closest_marker("spark"):
+        request.getfixturevalue("spark")

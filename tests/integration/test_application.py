@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from threading import Event
 from types import ModuleType
@@ -39,12 +38,8 @@ THREAD = {"event-handling.standard.processing.engine": "thread"}
 
 
 @pytest.fixture
-def handlers(tmp_path, monkeypatch) -> Iterator[ModuleType]:
-    (tmp_path / "code").mkdir()
-    (tmp_path / "code" / "made_up_handlers.py").write_text(HANDLERS)
-    monkeypatch.syspath_prepend(tmp_path / "code")
-    yield __import__("made_up_handlers")
-    del sys.modules["made_up_handlers"]
+def handlers(make_module) -> ModuleType:
+    return make_module(HANDLERS)
 
 
 def add_events(application: Application, count: int = 100) -> None:

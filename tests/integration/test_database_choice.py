@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -24,7 +22,7 @@ from opencqrs_py import Event, event_handling, on_start
 from sqlalchemy import Connection, create_engine, text
 
 class Container(containers.DeclarativeContainer):
-    library = providers.Singleton(create_engine, f"sqlite:///{Path(__file__).parent}/library.db")
+    library = providers.Singleton(create_engine, f"sqlite:///{Path(__file__).parents[1]}/library.db")
 
 @on_start("seen")
 def table(connection: Connection) -> None:
@@ -52,22 +50,6 @@ def databases_closed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
     for database in made:
         database.close()
-
-
-@pytest.fixture
-def make_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], ModuleType]]:
-    made: list[str] = []
-    monkeypatch.syspath_prepend(tmp_path)
-
-    def make(source: str) -> ModuleType:
-        name = f"made_up_choice_{len(made)}"
-        (tmp_path / f"{name}.py").write_text(source)
-        made.append(name)
-        return __import__(name)
-
-    yield make
-    for name in made:
-        del sys.modules[name]
 
 
 def with_events(application: Application, count: int = 50) -> Application:

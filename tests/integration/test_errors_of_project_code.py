@@ -10,8 +10,9 @@ from types import ModuleType
 
 import pytest
 from sqlalchemy import text
+from support.observers import Watching
 
-from opencqrs_py import Application, Observer
+from opencqrs_py import Application
 from opencqrs_py.adapters.sql import Database
 from opencqrs_py.model import Event, ProcessorState
 from opencqrs_py.processing.recovery import Action
@@ -232,16 +233,6 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleTy
     sys.modules.pop(name, None)
 
 
-class Watching(Observer):
-    """Keeps what an application tells its observer, by group."""
-
-    def __init__(self) -> None:
-        self.notices: dict[str, list[Notice]] = {}
-
-    def noticed(self, notice: Notice) -> None:
-        self.notices.setdefault(notice.group, []).append(notice)
-
-
 def handled(url: str) -> Callable[[str], list[int]]:
     database = Database(url)
     with database.reading() as connection:
@@ -264,19 +255,22 @@ def test_each_group_has_its_own_errors_and_all_of_them_are_reported(
     )
     assert application.run(observer=watching, until_caught_up=True).failed
     states = {status.group: status for status in application.status()}
+    notices: dict[str, list[Notice]] = {}
+    for notice in watching.notices:
+        notices.setdefault(notice.group, []).append(notice)
     found = handled(url)
     application.container.database().close()
 
-    (missed,) = watching.notices["healthy"]
+    (missed,) = notices["healthy"]
     assert found("healthy") == [1, 2, 3, 4, 5]
     assert missed.failure is not None
     assert str(missed.failure) == "PanicException: index out of bounds"
 
-    of_events = [group for group in watching.notices if group.partition("-")[0] in MESSAGES]
+    of_events = [group for group in notices if group.partition("-")[0] in MESSAGES]
     assert len(of_events) == len(MESSAGES) + 6
     for group in of_events:
         error, message = MESSAGES[group.partition("-")[0]]
-        (skipped,) = watching.notices[group]
+        (skipped,) = notices[group]
         assert (group, skipped.action, found(group)) == (group, Action.SKIP, [1, 2, 4, 5])
         assert skipped.failure is not None
         assert skipped.failure.error == error
@@ -287,11 +281,11 @@ def test_each_group_has_its_own_errors_and_all_of_them_are_reported(
 
     for group, (before, says) in FRAMEWORK.items():
         assert found(group) == list(range(1, before + 1)), group
-        assert {notice.action for notice in watching.notices[group]} == {Action.STOP}
-        for notice in watching.notices[group]:
+        assert {notice.action for notice in notices[group]} == {Action.STOP}
+        for notice in notices[group]:
             assert notice.failure is not None
             assert says.format(file=module.__file__) in notice.failure.message
         assert {partition.state for partition in states[group].partitions} == {ProcessorState.FAILED}
-    (provider,) = watching.notices["provider"]
+    (provider,) = notices["provider"]
     assert provider.failure is not None
     assert "provider 'mailer' raised ConnectionRefusedError: the mail server is unavailable" in provider.failure.message

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pickle
 import re
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -42,12 +41,8 @@ ENGINES = [pytest.param("thread", id="thread"), pytest.param("spark", id="spark"
 
 
 @pytest.fixture
-def handlers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
-    (tmp_path / "code").mkdir()
-    (tmp_path / "code" / "handlers_of_sums.py").write_text(HANDLERS)
-    monkeypatch.syspath_prepend(tmp_path / "code")
-    yield __import__("handlers_of_sums")
-    del sys.modules["handlers_of_sums"]
+def handlers(make_module: Callable[[str], ModuleType]) -> ModuleType:
+    return make_module(HANDLERS)
 
 
 def events() -> Iterator[Event]:

@@ -26,7 +26,6 @@ from opencqrs_py import (
     SqlProgressTracker,
 )
 from opencqrs_py.adapters.sql import Database
-from opencqrs_py.engines.spark.session import Sessions, SessionSettings
 from opencqrs_py.model import PartitionStatus
 from opencqrs_py.processing.recovery import Action, OnExhausted
 from opencqrs_py.processing.supervision import Notice, line_of
@@ -48,14 +47,6 @@ def everywhere(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ModuleType]
         patch.syspath_prepend(folder)
         yield __import__("everywhere")
     del sys.modules["everywhere"]
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[None]:
-    sessions = Sessions(SessionSettings(master="local[2]", name="everywhere"))
-    sessions.open()
-    yield
-    sessions.close()
 
 
 @pytest.fixture
@@ -180,15 +171,14 @@ DATABASES = ["sqlite", *(pytest.param(n, marks=getattr(pytest.mark, n)) for n in
 
 
 @pytest.mark.release(engine="spark", database=("sqlite", "mariadb"))
+@pytest.mark.release(engine="hand", database=("postgresql", "mariadb"))
 @pytest.mark.parametrize("database", DATABASES, indirect=True)
 @pytest.mark.parametrize(("run", "engine"), ENGINES)
 def test_handlers_see_what_is_stored_once_and_as_what_it_becomes(
-    request: pytest.FixtureRequest, run: Any, engine: str, database: Database, everywhere: ModuleType
+    run: Any, engine: str, database: Database, everywhere: ModuleType
 ) -> None:
     for note in everywhere.NOTES.iterdir():
         note.unlink()
-    if engine == "spark":
-        request.getfixturevalue("spark")
     statuses = run(engine, database, everywhere)
     assert [f"{status.group}: {status.error}" for status in statuses if status.error] == []
     with database.reading() as connection:

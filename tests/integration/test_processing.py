@@ -4,45 +4,23 @@ from __future__ import annotations
 
 import json
 import random
-import sys
 from collections.abc import Callable, Iterator, Mapping
-from itertools import count
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 from sqlalchemy import text
+from support.observers import Watching
 
-from opencqrs_py import Application, Observer
+from opencqrs_py import Application
 from opencqrs_py.adapters.sql import Database
 from opencqrs_py.model import Event, ProcessorState
-from opencqrs_py.processing.supervision import Notice
 
 THREAD = {"event-handling.standard.processing.engine": "thread"}
 SPARK = {"spark.master": "local[2]", "event-handling.standard.processing.engine": "spark"}
 
 MakeApplication = Callable[..., Application]
-
-_numbers = count()
-
-
-@pytest.fixture
-def make_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], ModuleType]]:
-    """Write source to an importable module of a fresh name, in a folder of its own, and import it."""
-    folder = tmp_path / "code"
-    folder.mkdir()
-    monkeypatch.syspath_prepend(folder)
-    made: list[str] = []
-
-    def make(source: str) -> ModuleType:
-        made.append(f"made_up_project_{next(_numbers)}")
-        (folder / f"{made[-1]}.py").write_text(source)
-        return __import__(made[-1])
-
-    yield make
-    for name in made:
-        sys.modules.pop(name, None)
 
 
 @pytest.fixture(
@@ -54,20 +32,6 @@ def make_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cal
 def url(request: pytest.FixtureRequest) -> str:
     found: str = request.getfixturevalue(request.param)
     return found
-
-
-class Watching(Observer):
-    """Keeps what an application tells its observer."""
-
-    def __init__(self) -> None:
-        self.notices: list[Notice] = []
-        self.missed: list[str] = []
-
-    def noticed(self, notice: Notice) -> None:
-        self.notices.append(notice)
-
-    def advanced(self, group: str, partition: Any, outcome: Any) -> None:
-        self.missed += [failure.message for failure in outcome.missed]
 
 
 def rows(url: str, statement: str) -> list[tuple[Any, ...]]:

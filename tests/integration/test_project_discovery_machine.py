@@ -36,7 +36,7 @@ from opencqrs_py.errors import OpenCqrsError
 from opencqrs_py.model.cloudevents import parse_event
 from opencqrs_py.model.naming import canonical
 
-EXAMPLES = settings().max_examples // 3
+EXAMPLES = settings().max_examples // 5
 WITNESS = "machine_witness"
 EVENT = '{"id": "ID", "source": "s", "type": "machine.happened.v1", "subject": "/x", "data": {}}'
 

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 from sqlalchemy import text
+from support.observers import Watching
 
-from opencqrs_py import Application, Observer
+from opencqrs_py import Application
 from opencqrs_py.adapters.sql import Database
 from opencqrs_py.errors import EventStoreError
 from opencqrs_py.model import Event, ProcessorState
-from opencqrs_py.processing.supervision import Notice
 
 HANDLER = """
 import json
@@ -40,24 +40,13 @@ def handle(raw: Event, connection: Connection, context: ProcessingContext) -> No
     connection.execute(text("INSERT INTO handled VALUES (:position)"), {"position": raw.position})
 """
 
+SPARK = {"event-handling.standard.processing.engine": "spark", "spark.master": "local[2]"}
 ENGINES = [
     pytest.param({"event-handling.standard.processing.engine": "thread"}, id="thread"),
-    pytest.param(
-        {"event-handling.standard.processing.engine": "spark", "spark.master": "local[2]"},
-        id="spark",
-        marks=pytest.mark.spark,
-    ),
+    pytest.param(SPARK, id="spark", marks=[pytest.mark.spark, pytest.mark.release(url=("postgresql_url", "mariadb"))]),
 ]
 
 _numbers = count()
-
-
-class Watching(Observer):
-    def __init__(self) -> None:
-        self.notices: list[Notice] = []
-
-    def noticed(self, notice: Notice) -> None:
-        self.notices.append(notice)
 
 
 class Project:
