@@ -44,7 +44,9 @@ if TYPE_CHECKING:
     from opencqrs_py.engines.spark.session import Sessions
 
 _log = logging.getLogger("opencqrs.settings")
-STOP_PATIENCE = 1.0  # seconds that events in hand get to finish, so that a run ends within two
+STOP_PATIENCE = 3.0  # seconds that events in hand get to finish
+_INTERRUPTED_PATIENCE = 1.0  # the same after Ctrl-C, so that all is over within two
+_DONE_PATIENCE = 30.0  # when nothing is in hand: for the end of a Spark session, which the program may open again
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.002, 0.05  # seconds between two looks at what runs
 
 
@@ -284,15 +286,16 @@ class Application:
         """
         self.start(groups, observer, verbose=verbose)
         gc.freeze()  # what is assembled stays: the collector need not look at it again and again
+        patience, pause = _INTERRUPTED_PATIENCE, _SHORTEST_PAUSE
         try:
-            pause = _SHORTEST_PAUSE
             while self._going_on(until_caught_up=until_caught_up):
                 time.sleep(pause)
                 pause = min(2 * pause, _LONGEST_PAUSE)
+            patience = _DONE_PATIENCE
             return self._result()
         finally:
             gc.unfreeze()
-            self.stop()
+            self.stop(patience)
 
     def status(self, groups: Sequence[str] = ()) -> list[GroupStatus]:
         """Return how far each group is, also from another process than the one that runs it.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from threading import Event
 from types import ModuleType
 
@@ -108,6 +109,34 @@ def test_a_second_thread_cannot_start_what_is_being_started(handlers, tmp_path, 
     application.stop()
     application.start()
     assert len(started) == 2
+
+
+@pytest.mark.parametrize(("interrupted", "most"), [(True, 1.0), (False, 30.0)])
+def test_a_run_that_is_interrupted_stops_sooner_than_one_that_is_done(
+    handlers, tmp_path, monkeypatch, interrupted, most
+):
+    application = Application(THREAD, [handlers], tmp_path)
+    patiences = []
+
+    class Engine:
+        def assign(self, group: str, partitions: object) -> None: ...
+
+        def start(self) -> None: ...
+
+        def check(self) -> None:
+            if interrupted:
+                raise KeyboardInterrupt
+
+        def stop(self, patience: float) -> None:
+            patiences.append(patience)
+
+        def partitions(self) -> tuple[()]:
+            return ()
+
+    monkeypatch.setattr(running, "engines_for", lambda *_: [(Engine(), [])])
+    with pytest.raises(KeyboardInterrupt) if interrupted else nullcontext():
+        application.run(until_caught_up=True)
+    assert patiences == [most]
 
 
 def test_start_and_stop_go_on_where_they_were(handlers, tmp_path):
