@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import datetime
+from importlib.metadata import entry_points
 from typing import TYPE_CHECKING
 
 from opencqrs_py.assembly.blueprint import Blueprint, UserModules
 from opencqrs_py.assembly.container import ApplicationContainer, GroupContainer, GroupRecipe
+from opencqrs_py.assembly.packages import Registry
 from opencqrs_py.config import EffectiveGroup
 from opencqrs_py.config import Engine as EngineName
 from opencqrs_py.config import OnExhausted as OnExhaustedSetting
+from opencqrs_py.config.choices import ENGINES
 from opencqrs_py.engines.runs import Engine, GroupRun
 from opencqrs_py.errors import AssemblyError, ExplainedError, OnStartError
 from opencqrs_py.model.naming import canonical
@@ -25,6 +28,19 @@ from opencqrs_py.processing.work import Work
 if TYPE_CHECKING:
     from opencqrs_py.config.settings import SparkSettings
     from opencqrs_py.engines.spark.session import Sessions
+
+
+_REGISTRY = Registry(
+    ENGINES,
+    "processing.engine",
+    Engine,
+    several="engines of the name",
+    unusable="the engine {} cannot be made",
+    takes="(runs, owner, observer, clock)",
+    fix="return an Engine of opencqrs_py.engines.runs",
+    error=AssemblyError,
+    code="OCQ-533",
+)
 
 
 def group_run(
@@ -57,19 +73,39 @@ def engines_for(
     sessions: Callable[[], Sessions],
     clock: Clock,
 ) -> list[tuple[Engine, list[GroupRun]]]:
-    """Return an engine for each kind that groups ask for, with those groups. Only Spark's engine loads Spark."""
-    engines: list[tuple[Engine, list[GroupRun]]] = []
-    threaded = [run for settings, run in runs if settings.processing.engine is EngineName.THREAD]
-    on_spark = [run for settings, run in runs if settings.processing.engine is EngineName.SPARK]
-    if threaded:
-        from opencqrs_py.engines.thread import ThreadEngine  # noqa: PLC0415 as below, for symmetry
+    """Return an engine for each kind that groups ask for, with those groups. Only Spark's engine loads Spark.
 
-        engines.append((ThreadEngine(threaded, owner, observer, clock), threaded))
-    if on_spark:
-        from opencqrs_py.engines.spark.engine import SparkEngine  # noqa: PLC0415 loads PySpark
+    Raises:
+        AssemblyError: OCQ-533, if an engine of another package cannot be used.
+    """
+    by_engine: dict[str, list[GroupRun]] = {}
+    for settings, run in runs:
+        by_engine.setdefault(settings.processing.engine.value, []).append(run)
+    names = sorted(by_engine, key=lambda name: (name == EngineName.SPARK.value, name))
+    return [(_engine(name, by_engine[name], owner, observer, sessions, clock), by_engine[name]) for name in names]
 
-        engines.append((SparkEngine(on_spark, owner, sessions(), observer, clock), on_spark))
-    return engines
+
+def _engine(
+    name: str,
+    runs: Sequence[GroupRun],
+    owner: str,
+    observer: Observer,
+    sessions: Callable[[], Sessions],
+    clock: Clock,
+) -> Engine:
+    match name:
+        case EngineName.THREAD.value:
+            from opencqrs_py.engines.thread import ThreadEngine  # noqa: PLC0415 as below, for symmetry
+
+            return ThreadEngine(runs, owner, observer, clock)
+        case EngineName.SPARK.value:
+            from opencqrs_py.engines.spark.engine import SparkEngine  # noqa: PLC0415 loads PySpark
+
+            return SparkEngine(runs, owner, sessions(), observer, clock)
+        case _:
+            entries = tuple(entry_points(group=ENGINES, name=name))
+            made: Engine = _REGISTRY.make(entries, runs, owner, observer, clock)
+            return made
 
 
 def spark_sessions(spark: SparkSettings, modules: UserModules, name: str, *, verbose: bool) -> Sessions:

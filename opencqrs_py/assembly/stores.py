@@ -9,12 +9,12 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from opencqrs_py.errors import EventStoreError, ExplainedError
+from opencqrs_py.assembly.packages import Registry
+from opencqrs_py.errors import EventStoreError
 from opencqrs_py.model.mapping import TableMapping
 from opencqrs_py.model.masking import mask_url
 from opencqrs_py.model.mistaken_urls import url_mistake
 from opencqrs_py.model.naming import listed, nearest
-from opencqrs_py.processing.exceptions import one_line, raise_interrupt
 from opencqrs_py.processing.ports import EventSource
 
 if TYPE_CHECKING:
@@ -26,6 +26,17 @@ _PLACE = "event-store.url"
 _SQL = ("mariadb", "mysql", "postgresql", "sqlite")
 _OTHERS = ("file", "eventsourcingdb", "")
 _FORMS = ("eventsourcingdb://…", "file:…", "mariadb://…", "postgresql://…", "sqlite:///…")
+_REGISTRY = Registry(
+    ENTRY_POINTS,
+    _PLACE,
+    EventSource,
+    several="event stores of the scheme",
+    unusable="the event store of the scheme {} cannot be opened",
+    takes="(url, api_token)",
+    fix="return an EventSource or EventStore",
+    error=EventStoreError,
+    code="OCQ-531",
+)
 _SCHEME = re.compile(r"([a-z][a-z0-9.-]*)(?:\+[^:/]*)?:", re.IGNORECASE)
 
 
@@ -143,7 +154,8 @@ def open_event_store(
 
         return EventSourcingDbEventStore(url, api_token)
     if not is_sql(url) and (entries := _entries(_scheme(url))):
-        return _registered_store(entries, url, api_token)
+        registered: EventSource = _REGISTRY.make(entries, url, api_token)
+        return registered
     if (error := unknown_scheme(url, mask_url(url))) is not None:
         raise error
     from opencqrs_py.adapters.sql import Database, MappedEventSource, SqlEventStore  # noqa: PLC0415
@@ -162,32 +174,3 @@ def _scheme(url: str) -> str:
 def _entries(scheme: str) -> tuple[EntryPoint, ...]:
     """Return what other packages have registered for a scheme."""
     return tuple(entry_points(group=ENTRY_POINTS, name=scheme)) if scheme else ()
-
-
-def _registered_store(entries: tuple[EntryPoint, ...], url: str, api_token: str) -> EventSource:
-    """Return the event store that another package opens for a URL.
-
-    Raises:
-        EventStoreError: OCQ-531, if several packages register the scheme, or if what one registers makes no store.
-    """
-    from opencqrs_py.assembly.injection import missing_methods  # noqa: PLC0415 loads dependency-injector
-
-    entry, *others = entries
-    place = f"{_PLACE}, entry point {entry.name} = {entry.value} of {ENTRY_POINTS}"
-    if others:
-        what = f"{len(entries)} packages register event stores of the scheme '{entry.name}'"
-        shown = listed([each.value for each in entries])
-        raise EventStoreError("OCQ-531", what, f"{_PLACE}, entry points {shown}", "uninstall all but one of them")
-    try:
-        store: EventSource = entry.load()(url, api_token)
-    except ExplainedError:
-        raise
-    except BaseException as error:
-        raise_interrupt(error)
-        what = f"the event store of the scheme '{entry.name}' cannot be opened: {one_line(error)}"
-        fix = "see that its package is complete, and that what it registers takes (url, api_token)"
-        raise EventStoreError("OCQ-531", what, place, fix) from error
-    if missing := missing_methods(store, EventSource):
-        what = f"what '{entry.name}' registers returned {type(store).__name__}, which has no {', '.join(missing)}"
-        raise EventStoreError("OCQ-531", what, place, "return an EventSource or EventStore")
-    return store

@@ -5,10 +5,16 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Self
 
+from typing_extensions import override
+
 from opencqrs_py.model.naming import canonical
 
 SYNONYMS = {"jdbc": "sql"}
 """Other words for choices, canonical."""
+
+
+ENGINES = "opencqrs.engines"
+"""The group of entry points by which other packages register engines."""
 
 
 class Choice(StrEnum):
@@ -72,10 +78,30 @@ class OnExhausted(Choice):
 
 
 class Engine(Choice):
-    """What runs the processors of a group."""
+    """What runs the processors of a group: an engine of ours, or one that another package registers."""
 
     SPARK = "spark"
     THREAD = "thread"
+
+    @classmethod
+    def registered(cls) -> tuple[str, ...]:
+        """Return the names of the engines that other packages register."""
+        from importlib.metadata import entry_points  # noqa: PLC0415 needed for other engines than ours only
+
+        return tuple(sorted({entry.name for entry in entry_points(group=ENGINES)} - {each.value for each in cls}))
+
+    @classmethod
+    @override
+    def _missing_(cls, value: object) -> Self | None:
+        found = super()._missing_(value)
+        if found is not None or not isinstance(value, str):
+            return found
+        name = next((each for each in cls.registered() if canonical(each) == canonical(value.strip())), None)
+        if name is None:
+            return None
+        found = str.__new__(cls, name)  # as enum.Flag makes members of combinations
+        found._name_ = found._value_ = name
+        return found
 
 
 class OnUnknown(Choice):

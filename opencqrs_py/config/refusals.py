@@ -120,8 +120,10 @@ def _explained(detail: ErrorDetails, setting: Setting, quoted: Bound | None) -> 
 
 
 def _choices(setting: Setting, quoted: Bound | None) -> str:
-    close = nearest(str(quoted.value), setting.choices) if quoted else None
-    return f"use one of {listed(setting.choices)}" + (f"; nearest: {close}" if close else "")
+    registered = getattr(setting.info and setting.info.annotation, "registered", tuple)
+    choices = (*setting.choices, *registered())
+    close = nearest(str(quoted.value), choices) if quoted else None
+    return f"use one of {listed(choices)}" + (f"; nearest: {close}" if close else "")
 
 
 def _limit(kind: str, context: Mapping[str, Any]) -> tuple[str, str]:

@@ -61,6 +61,7 @@ class _SettingsSchema(GenerateJsonSchema):
     @override
     def enum_schema(self, schema: core_schema.EnumSchema) -> JsonSchemaValue:
         words = [str(member.value) for member in schema["members"]]
+        words += getattr(schema["cls"], "registered", tuple)()
         every = [*words, *(other for other, choice in SYNONYMS.items() if choice in words)]
         others = [spelling for word in every for spelling in (word.replace("_", "-"), _camel(word), word.upper())]
         return {"anyOf": [{"enum": words}, {"enum": [word for word in dict.fromkeys(others) if word not in words]}]}

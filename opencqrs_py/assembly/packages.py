@@ -1,0 +1,72 @@
+"""Parts that other packages bring: their entry points, loaded and called."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib.metadata import EntryPoint
+from typing import Any
+
+from opencqrs_py.errors import ExplainedError
+from opencqrs_py.model.naming import listed
+from opencqrs_py.processing.exceptions import one_line, raise_interrupt
+
+
+@dataclass(frozen=True, slots=True)
+class Registry:
+    """A group of entry points.
+
+    Attributes:
+        group: Its name.
+        setting: The setting that names an entry.
+        protocol: What entries have to make.
+        several: How messages call several entries of one name.
+        unusable: What messages say of an entry that raises; ``{}`` stands for its name.
+        takes: What entries are called with.
+        fix: What an entry that makes something else has to do.
+        error: Makes the error of a code, what is wrong, where and how to fix it.
+        code: The error's code.
+    """
+
+    group: str
+    setting: str
+    protocol: type
+    several: str
+    unusable: str
+    takes: str
+    fix: str
+    error: Callable[[str, str, str, str], ExplainedError]
+    code: str
+
+    def make(self, entries: Sequence[EntryPoint], *arguments: object) -> Any:
+        """Return what the only entry of a name makes.
+
+        Args:
+            entries: The entries of that name, at least one.
+            arguments: What it is called with.
+
+        Raises:
+            ExplainedError: The registry's, if there are several entries, or if the entry cannot be used.
+        """
+        from opencqrs_py.assembly.injection import missing_methods  # noqa: PLC0415 loads dependency-injector
+
+        entry, *others = entries
+        place = f"{self.setting}, entry point {entry.name} = {entry.value} of {self.group}"
+        if others:
+            what = f"{len(entries)} packages register {self.several} '{entry.name}'"
+            shown = listed([each.value for each in entries])
+            where = f"{self.setting}, entry points {shown}"
+            raise self.error(self.code, what, where, "uninstall all but one of them")
+        try:
+            made = entry.load()(*arguments)
+        except ExplainedError:
+            raise
+        except BaseException as error:
+            raise_interrupt(error)
+            what = f"{self.unusable.format(repr(entry.name))}: {one_line(error)}"
+            fix = f"see that its package is complete, and that what it registers takes {self.takes}"
+            raise self.error(self.code, what, place, fix) from error
+        if missing := missing_methods(made, self.protocol):
+            what = f"what '{entry.name}' registers returned {type(made).__name__}, which has no {', '.join(missing)}"
+            raise self.error(self.code, what, place, self.fix)
+        return made
