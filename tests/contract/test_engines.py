@@ -30,7 +30,7 @@ from opencqrs_py.model import (
     ProcessorState,
     layout,
 )
-from opencqrs_py.processing.binding import bind
+from opencqrs_py.processing.binding import NothingProvided, bind
 from opencqrs_py.processing.dispatch import Dispatcher
 from opencqrs_py.processing.group import GroupProcessing
 from opencqrs_py.processing.ports import BackOff
@@ -52,14 +52,6 @@ handled = Table(
     Column("event_id", Text, nullable=False),
     Column("subject", Text, nullable=False),
 )
-
-
-class NothingProvided:
-    def provides(self, wanted: object) -> bool:
-        return False
-
-    def provide(self, wanted: object) -> Any:
-        raise AssertionError(wanted)
 
 
 class World:

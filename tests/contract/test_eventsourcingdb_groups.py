@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from sqlalchemy import Column, Connection, Integer, MetaData, Table, Text, insert, select
@@ -16,7 +15,7 @@ from opencqrs_py.adapters.sql import Database, SqlProgressTracker
 from opencqrs_py.engines.runs import GroupRun
 from opencqrs_py.engines.thread import ThreadEngine
 from opencqrs_py.model import Handler, HandlerMark, Origin, layout
-from opencqrs_py.processing.binding import bind
+from opencqrs_py.processing.binding import NothingProvided, bind
 from opencqrs_py.processing.dispatch import Dispatcher
 from opencqrs_py.processing.group import GroupProcessing
 from opencqrs_py.processing.recovery import FixedBackOff, OnExhausted
@@ -34,14 +33,6 @@ handled = Table(
     Column("event_id", Text, nullable=False),
     Column("subject", Text, nullable=False),
 )
-
-
-class NothingProvided:
-    def provides(self, wanted: object) -> bool:
-        return False
-
-    def provide(self, wanted: object) -> Any:
-        raise AssertionError(wanted)
 
 
 @pytest.fixture(params=[1, 2], ids=["v1", "v2"])

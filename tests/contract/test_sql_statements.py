@@ -12,7 +12,7 @@ from sqlalchemy import Connection, event
 from opencqrs_py.adapters.sql import Database, SqlEventStore, SqlProgressTracker
 from opencqrs_py.model import Event, Handler, HandlerMark, PartitionStatus, ProcessorState, Selection, Slice, layout
 from opencqrs_py.model.appending import Precondition, SubjectIsOnEventId, SubjectIsPristine
-from opencqrs_py.processing.binding import bind
+from opencqrs_py.processing.binding import NothingProvided, bind
 from opencqrs_py.processing.dispatch import Dispatcher
 from opencqrs_py.processing.group import GroupProcessing
 from opencqrs_py.processing.sequence_resolvers import PerSubject
@@ -74,14 +74,6 @@ def tracker(database: Database) -> SqlProgressTracker:
     tracker = SqlProgressTracker(database)
     assert tracker.statuses() == []
     return tracker
-
-
-class NothingProvided:
-    def provides(self, wanted: object) -> bool:
-        return False
-
-    def provide(self, wanted: object) -> Any:
-        raise AssertionError(wanted)
 
 
 def processing(

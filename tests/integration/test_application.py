@@ -11,12 +11,12 @@ from types import ModuleType
 
 import pytest
 from sqlalchemy import create_engine, text
+from support.observers import Watching
 
 from opencqrs_py import Application, Observer
 from opencqrs_py.assembly import running
 from opencqrs_py.errors import AssemblyError
 from opencqrs_py.model.cloudevents import parse_event
-from opencqrs_py.model.partition import Partition
 from opencqrs_py.processing.supervision import Notice
 
 HANDLERS = """
@@ -203,29 +203,15 @@ def test_a_stop_ends_a_start_that_waits_for_the_store(engine, handlers, tmp_path
         starting.result(60)
 
 
-class Noting(Observer):
-    """Notes when partitions were claimed and released."""
-
-    def __init__(self) -> None:
-        self.moments: list[tuple[str, str]] = []
-
-    def claimed(self, group: str, partition: Partition, position: int) -> None:
-        self.moments.append((f"claimed at {position}", f"{group} {partition}"))
-
-    def stopped(self, group: str, partition: Partition) -> None:
-        self.moments.append(("stopped", f"{group} {partition}"))
-
-
 @pytest.mark.parametrize("engine", ["thread", pytest.param("spark", marks=pytest.mark.spark)])
 def test_an_observer_is_told_of_each_partition_that_is_claimed_and_released(engine, handlers, tmp_path):
     settings = {"event-handling.standard.processing.engine": engine, "spark.master": "local[1]"}
     application = Application(settings, [handlers.see], tmp_path)
     add_events(application, 3)
-    observer = Noting()
     for position in (0, 3):
+        observer = Watching()
         application.run(observer=observer, until_caught_up=True)
-        assert observer.moments == [(f"claimed at {position}", "seen 0/1"), ("stopped", "seen 0/1")]
-        observer.moments.clear()
+        assert observer.moments == [("claimed", "seen", "0/1", position), ("stopped", "seen", "0/1")]
 
 
 def test_a_second_application_takes_over_and_the_first_one_ends(handlers, tmp_path):

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from support.observers import Watching
 
 from opencqrs_py.adapters.memory import InMemoryEventStore
 from opencqrs_py.engines.assignment import Assignment
@@ -70,27 +71,6 @@ class Tracker:
         return isinstance(error, ConnectionError)
 
 
-class Watching(Observer):
-    """Notes what an observer is told."""
-
-    def __init__(self) -> None:
-        self.notices: list[Notice] = []
-        self.steps: list[tuple[str, Partition, Outcome]] = []
-        self.moments: list[tuple[Any, ...]] = []
-
-    def claimed(self, group: str, partition: Partition, position: int) -> None:
-        self.moments.append(("claimed", group, str(partition), position))
-
-    def stopped(self, group: str, partition: Partition) -> None:
-        self.moments.append(("stopped", group, str(partition)))
-
-    def noticed(self, notice: Notice) -> None:
-        self.notices.append(notice)
-
-    def advanced(self, group: str, partition: Partition, outcome: Outcome) -> None:
-        self.steps.append((group, partition, outcome))
-
-
 @pytest.fixture
 def tracker() -> Tracker:
     return Tracker()
@@ -121,7 +101,7 @@ def driver_of(tracker: Tracker, observer: Observer = NO_OBSERVER, position: int 
     driver = PartitionDriver(run_of(tracker, lambda: None, lambda: 0, 1), cursor, FakeClock(), observer)
     tracker.log.clear()
     if isinstance(observer, Watching):
-        observer.moments.clear()
+        observer.told.clear()
     return driver
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from threading import Condition, Thread, get_ident
+from threading import Thread, get_ident
 from typing import Any
 
 import pytest
+from support.library import Lent, Returned
+from support.observers import Watching
 
 from opencqrs_py import (
     Event,
@@ -22,7 +24,6 @@ from opencqrs_py import (
     NonTransientError,
     NoRetry,
     NoSequence,
-    Observer,
     OpenCqrsError,
     PartitionKeyResolver,
     PerDataField,
@@ -41,18 +42,11 @@ from opencqrs_py.errors import AssemblyError, EventStoreError, HandlerSignatureE
 from opencqrs_py.model import Outcome, Partition, PartitionStatus, ProcessorState
 from opencqrs_py.processing.definitions import interceptors_in_order, upcasters_of
 from opencqrs_py.processing.recovery import Action, OnExhausted
-from opencqrs_py.processing.supervision import Notice
 from opencqrs_py.testing import FakeClock
 
 SECONDS = 60  # longest wait for another thread
 
 FIRST, SECOND = "/order/1", "/order/4"  # of two partitions, 0 and 1
-
-
-@event_type("lent")
-@dataclass(frozen=True)
-class Lent:
-    isbn: str
 
 
 @event_type("lent-twice")
@@ -61,51 +55,12 @@ class LentTwice(Lent):
     pass
 
 
-@event_type("returned")
-@dataclass(frozen=True)
-class Returned:
-    isbn: str
-
-
 class Mailer:
     pass
 
 
 def by_isbn(event: Lent) -> str:
     return event.isbn
-
-
-class Watching(Observer):
-    """Notes what it is told, in order, and lets tests wait for it."""
-
-    def __init__(self) -> None:
-        self.told: list[Any] = []
-        self.notices: list[Notice] = []
-        self.on_advanced: Callable[[Outcome], object] = lambda outcome: None
-        self._changed = Condition()
-
-    def claimed(self, group: str, partition: Partition, position: int) -> None:
-        self._tell(("claimed", group, str(partition), position))
-
-    def advanced(self, group: str, partition: Partition, outcome: Outcome) -> None:
-        self._tell(("advanced", outcome.cursor.stored))
-        self.on_advanced(outcome)
-
-    def noticed(self, notice: Notice) -> None:
-        self.notices.append(notice)
-        self._tell(("noticed", notice.action))
-
-    def stopped(self, group: str, partition: Partition) -> None:
-        self._tell(("stopped", group, str(partition)))
-
-    def wait_for(self, condition: Callable[[], object]) -> None:
-        with self._changed:
-            assert self._changed.wait_for(condition, SECONDS)
-
-    def _tell(self, told: Any) -> None:
-        with self._changed:
-            self.told.append(told)
-            self._changed.notify_all()
 
 
 class Store(InMemoryEventStore):

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, field_validator
+from support.library import Lent, Returned
 
 from opencqrs_py import AfterCommit, Event, Metadata, event_type
 from opencqrs_py.model import AroundMark, Handler, HandlerMark, Interceptor, Partition, ProcessingContext, Surrounded
@@ -23,18 +23,6 @@ from opencqrs_py.processing.work import Work
 if TYPE_CHECKING:
     from sqlalchemy import Connection
     from sqlalchemy.orm import Session
-
-
-@event_type("lent")
-@dataclass(frozen=True)
-class Lent:
-    isbn: str
-
-
-@event_type("returned")
-@dataclass(frozen=True)
-class Returned:
-    isbn: str
 
 
 CLASSES = (Lent, Returned)

@@ -6,12 +6,12 @@ from asyncio import CancelledError, TaskGroup
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from support.library import Lent, Returned
 
-from opencqrs_py import Event, NonTransientError, TransientError, Upcast, event_type
+from opencqrs_py import Event, NonTransientError, TransientError, Upcast
 from opencqrs_py.adapters.memory import InMemoryEventStore, InMemoryProgressTracker
 from opencqrs_py.errors import AssemblyError, EventStoreError, HandlerSignatureError, OpenCqrsError
 from opencqrs_py.model import (
@@ -43,18 +43,6 @@ from opencqrs_py.testing import FakeClock
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
-
-
-@event_type("lent")
-@dataclass
-class Lent:
-    isbn: str
-
-
-@event_type("returned")
-@dataclass
-class Returned:
-    isbn: str
 
 
 class Mailer:

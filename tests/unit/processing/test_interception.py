@@ -6,13 +6,13 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from contextvars import ContextVar
-from dataclasses import dataclass
 from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from support.library import Lent
 
-from opencqrs_py import AfterCommit, Event, Invocation, Metadata, ProcessingContext, event_type
+from opencqrs_py import AfterCommit, Event, Invocation, Metadata, ProcessingContext
 from opencqrs_py.errors import HandlerSignatureError, ProjectCodeError
 from opencqrs_py.model import AroundMark, Handler, HandlerMark, Interceptor, Partition, Surrounded, Upcast, Upcaster
 from opencqrs_py.model.chunk import Chunk
@@ -29,12 +29,6 @@ if TYPE_CHECKING:
 EVENT, HANDLER = Surrounded.EVENT, Surrounded.HANDLER
 Around = tuple[Surrounded, Callable[..., Any]]
 span: ContextVar[str] = ContextVar("span", default="none")
-
-
-@event_type("lent")
-@dataclass
-class Lent:
-    isbn: str
 
 
 class Tracer:

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from opencqrs_py import Event, NonTransientError, ProcessingContext
 from opencqrs_py.adapters.memory import InMemoryEventStore, InMemoryProgressTracker
 from opencqrs_py.model import Handler, HandlerMark, Origin, ProcessorState, Selection, layout
-from opencqrs_py.processing.binding import bind
+from opencqrs_py.processing.binding import NothingProvided, bind
 from opencqrs_py.processing.dispatch import Dispatcher
 from opencqrs_py.processing.feed import Feed
 from opencqrs_py.processing.processor import PartitionProcessor
@@ -74,14 +74,6 @@ class Database:
         return isinstance(error, ConnectionError)
 
 
-class Nothing:
-    def provides(self, wanted: object) -> bool:
-        return False
-
-    def provide(self, wanted: object) -> Any:
-        raise AssertionError(wanted)
-
-
 class Process:
     """All partitions of the group, as one process runs them."""
 
@@ -89,7 +81,7 @@ class Process:
         self.clock = FakeClock()
         self.retries = retries
         self.errors: Counter[int] = Counter()
-        handler = bind(Handler(HandlerMark("group"), world.handle, "here"), Nothing())
+        handler = bind(Handler(HandlerMark("group"), world.handle, "here"), NothingProvided())
         feed = Feed(world.store, Selection(), SequencingByEvent(PerSubject()), limit, memory=2)
         dispatcher = Dispatcher([handler], [])
         back_off = FixedBackOff(1, retries)

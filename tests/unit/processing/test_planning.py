@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.library import Lent, Returned
 
-from opencqrs_py import Event, Metadata, ProcessingContext, Upcast, event_type
+from opencqrs_py import Event, Metadata, ProcessingContext, Upcast
 from opencqrs_py.adapters.memory import InMemoryEventStore, InMemoryProgressTracker
 from opencqrs_py.errors import EventFormatError
 from opencqrs_py.model import Handler, HandlerMark, Origin, Partition, Selection, Upcaster
@@ -31,18 +32,6 @@ from opencqrs_py.processing.work import Work
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
-
-
-@event_type("lent")
-@dataclass
-class Lent:
-    isbn: str
-
-
-@event_type("returned")
-@dataclass
-class Returned:
-    isbn: str
 
 
 def event(position: int, event_type: str = "lent", payload: str | None = None) -> Event:

@@ -6,14 +6,15 @@ from asyncio import CancelledError
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.library import Lent
 
-from opencqrs_py import AfterCommit, Event, NonTransientError, ProcessingContext, TransientError, event_type
+from opencqrs_py import AfterCommit, Event, NonTransientError, ProcessingContext, TransientError
 from opencqrs_py.adapters.memory import InMemoryEventStore, InMemoryProgressTracker
 from opencqrs_py.errors import AssemblyError, FencedError, TransactionEndedError
 from opencqrs_py.model import Cursor, Handler, HandlerMark, Origin, Outcome, Partition, Selection, Slice, layout
@@ -342,12 +343,6 @@ def test_an_interrupt_passes_through_and_leaves_nothing_behind(group: Group, cra
         group.processor(100).step(cursor)
     assert caught.value is crash
     assert (group.rows, group.stored) == ([], [0])
-
-
-@event_type("lent")
-@dataclass
-class Lent:
-    isbn: str
 
 
 def test_an_event_that_cannot_be_decoded_is_named_after_those_before_it_are_committed(group: Group) -> None:
