@@ -39,6 +39,7 @@ QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 PATIENT = "-Dspark.python.authenticate.socketTimeout=300s"
 """On a busy machine Spark's Python processes may be waited for longer than the usual 15 seconds."""
 
+os.environ.setdefault("SPARK_LAUNCHER_OPTS", QUICK_JAVA)
 os.environ.setdefault("SPARK_SUBMIT_OPTS", f"{QUICK_JAVA} {PATIENT}")
 os.environ.setdefault("SPARK_DAEMON_JAVA_OPTS", QUICK_JAVA)
 

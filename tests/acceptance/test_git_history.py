@@ -138,7 +138,7 @@ def assert_read_models(example: Path, expected: Expected) -> None:
 def test_the_read_models_say_what_git_says_and_a_second_run_adds_what_is_new(
     example: Path, repository: Path, java: dict[str, str]
 ) -> None:
-    printed = demo(example, repository)
+    printed = demo(example, repository, **java)
 
     assert_read_models(example, expected_of(repository))
     assert "$ opencqrs run --until-caught-up" in printed

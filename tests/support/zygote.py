@@ -64,7 +64,9 @@ class Zygote:
 def running_zygote(into: Path) -> Iterator[Zygote]:
     """Run a zygote; what its commands print goes to a folder."""
     command = [sys.executable, "-P", str(PROCESS)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    environment = {name: value for name, value in os.environ.items() if "OPENCQRS" not in name}
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, env=environment, text=True) as process:
         yield Zygote(process, into)
         assert process.stdin is not None
         process.stdin.close()

@@ -9,7 +9,7 @@ import re
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from itertools import islice
 from pathlib import Path
@@ -18,6 +18,7 @@ from typing import NamedTuple
 import click
 import pytest
 from sqlalchemy import Table
+from support.zygote import Zygote
 
 import opencqrs_py
 from opencqrs_py.adapters.sql.tables import EVENTS, PROGRESS
@@ -124,14 +125,16 @@ def test_settings_in_docs_are_settings(page: Path, tmp_path: Path) -> None:
         assert load(folder, environ={}).warnings == ()
 
 
-def opencqrs(folder: Path, *arguments: str) -> str:
-    """Run a command as a user does, and return what it prints."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("OPENCQRS")}
-    environment |= {"OPENCQRS__EVENT_HANDLING__STANDARD__PROCESSING__ENGINE": "thread", "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-m", "opencqrs_py", *arguments]
-    done = subprocess.run(command, cwd=folder, env=environment, check=False, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+@pytest.fixture
+def opencqrs(tmp_path: Path, zygote: Zygote) -> Callable[..., str]:
+    """Runs a command as a user does, in the test's folder, and returns what it prints."""
+
+    def opencqrs(*arguments: str) -> str:
+        ran = zygote.opencqrs(tmp_path, arguments, {"OPENCQRS__EVENT_HANDLING__STANDARD__PROCESSING__ENGINE": "thread"})
+        assert ran.code == 0, ran.err
+        return ran.out
+
+    return opencqrs
 
 
 def save(page: Path, folder: Path) -> None:
@@ -144,17 +147,17 @@ def trimmed(text: str) -> list[str]:
     return [line.rstrip() for line in text.splitlines()]
 
 
-def test_the_example_of_the_readme_prints_what_the_readme_says(tmp_path: Path) -> None:
+def test_the_example_of_the_readme_prints_what_the_readme_says(tmp_path: Path, opencqrs: Callable[..., str]) -> None:
     save(README, tmp_path)
     (console,) = blocks(README, "console")
     for part in console.text.split("$ ")[1:]:
         line, *expected = part.splitlines()
-        assert trimmed(opencqrs(tmp_path, *line.split()[1:])) == expected
+        assert trimmed(opencqrs(*line.split()[1:])) == expected
 
 
-def test_the_handlers_of_the_how_to_are_a_project(tmp_path: Path) -> None:
+def test_the_handlers_of_the_how_to_are_a_project(tmp_path: Path, opencqrs: Callable[..., str]) -> None:
     save(DOCS / "how-to" / "handlers.md", tmp_path)
-    decided = opencqrs(tmp_path, "conditions", "--format", "json")
+    decided = opencqrs("conditions", "--format", "json")
     sizes = {d["group"]: d["choice"] for d in json.loads(decided) if d["subject"] == "processing.batch-size"}
     in_chunks = dict.fromkeys(("catalog", "lending", "fast"), "1000")
     assert sizes == in_chunks | dict.fromkeys(
@@ -162,7 +165,7 @@ def test_the_handlers_of_the_how_to_are_a_project(tmp_path: Path) -> None:
     )
 
 
-def test_the_handlers_of_the_how_to_handle_events(tmp_path: Path) -> None:
+def test_the_handlers_of_the_how_to_handle_events(tmp_path: Path, opencqrs: Callable[..., str]) -> None:
     save(DOCS / "how-to" / "handlers.md", tmp_path)
     lent = [("book-lent.v1", "/books/1", {"isbn": "1", "reader": "Ada"}), ("book-lent.v0", "/r/Bob", {"isbn": "2"})]
     bought = [("books-purchased.v1", "/books", {"books": [{"isbn": "3", "title": "x"}, {"isbn": "4", "title": "y"}]})]
@@ -172,8 +175,8 @@ def test_the_handlers_of_the_how_to_handle_events(tmp_path: Path) -> None:
         for n, (kind, subject, data) in enumerate([*lent, *bought, *dropped, *lent[:1] * 11])
     )
     (tmp_path / "events.ndjson").write_text("\n".join(lines), "utf-8")
-    opencqrs(tmp_path, "events", "import", "events.ndjson")
-    out = opencqrs(tmp_path, "run", "--until-caught-up")
+    opencqrs("events", "import", "events.ndjson")
+    out = opencqrs("run", "--until-caught-up")
     assert "begin 1" in out
     assert "end 14" in out
     assert "1 lent to Ada" in (tmp_path / "journal.txt").read_text("utf-8")
@@ -184,12 +187,12 @@ def test_the_handlers_of_the_how_to_handle_events(tmp_path: Path) -> None:
         assert database.execute("SELECT isbn, title FROM books ORDER BY isbn").fetchall() == [("3", "x"), ("4", "y")]
 
 
-def test_the_replaced_parts_are_shown_as_the_how_to_says(tmp_path: Path) -> None:
+def test_the_replaced_parts_are_shown_as_the_how_to_says(tmp_path: Path, opencqrs: Callable[..., str]) -> None:
     page = DOCS / "how-to" / "replace-parts.md"
     save(page, tmp_path)
     (console,) = blocks(page, "console")
     line, *expected = console.text.removeprefix("$ ").splitlines()
-    assert trimmed(opencqrs(tmp_path, *line.split()[1:])) == expected
+    assert trimmed(opencqrs(*line.split()[1:])) == expected
 
 
 @pytest.mark.parametrize("name", ["test-handlers", "test-with-settings"])
