@@ -72,6 +72,7 @@ def test_a_reader_that_follows_many_writers_sees_each_event_once_and_in_order(
         assert [one.id for one in seen if one.id.startswith(f"{writer}-")] == expected
 
 
+@pytest.mark.release(kind=("postgresql", "mariadb"))  # where threads with connections of their own show it
 def test_no_program_that_follows_misses_an_event_of_many_programs_that_write(url: str) -> None:
     """The short form of the soak; some of its writers use the bare driver, delay their commits, or roll back."""
     soak = Path(__file__).parents[2] / "benchmarks" / "append_soak.py"
