@@ -33,7 +33,6 @@ def open_database(engine: Engine) -> Callable[[], Database]:
     return lambda: Database.of(engine)
 
 
-@pytest.mark.release(kind="mariadb")  # only SQLite needs settings of each connection, and PostgreSQL shows servers
 class TestSqlProgressTrackerOnAnEngineOfOthers(ProgressTrackerContract):
     @pytest.fixture
     def read_model(self, written: ReadModel) -> ReadModel:
