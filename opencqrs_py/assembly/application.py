@@ -26,6 +26,7 @@ from opencqrs_py.assembly.conditions import (
 from opencqrs_py.assembly.databases import database_rule, missing_files
 from opencqrs_py.assembly.decisions import decisions, looked_at
 from opencqrs_py.assembly.project import Scan, read_project
+from opencqrs_py.assembly.project_resources import ProjectResources
 from opencqrs_py.assembly.reading import events_rule
 from opencqrs_py.assembly.status import GroupStatus, RunResult, known_statuses
 from opencqrs_py.assembly.stores import mapping_of
@@ -39,8 +40,6 @@ from opencqrs_py.processing.supervision import NO_OBSERVER, Observer, Supervised
 
 if TYPE_CHECKING:
     from opencqrs_py.assembly.container import ApplicationContainer, GroupContainer
-    from opencqrs_py.assembly.discovery import Discovered
-    from opencqrs_py.assembly.injection import ContainerInjector
     from opencqrs_py.engines.spark.session import Sessions
 
 _log = logging.getLogger("opencqrs.settings")
@@ -87,8 +86,7 @@ class Application:
         self._starting = Lock()  # held while a thread is in start()
         self._engines: list[Engine] = []
         self._positions: list[int] = []
-        self._found: Discovered | None = None  # what the parts of groups are made of
-        self._open: ContainerInjector | None = None  # whose resources are open for this application
+        self._resources = ProjectResources(self.blueprint, self._forget_parts)
         self._in_hand: list[SupervisedPartition] = []  # partitions that a stop has not waited for
 
     @classmethod
@@ -124,7 +122,7 @@ class Application:
     def _group_containers(self) -> Mapping[str, GroupContainer]:
         from opencqrs_py.assembly.container import group_containers  # noqa: PLC0415 loads SQLAlchemy
 
-        self._found = self._found or self.blueprint.discover()
+        self._resources.use()
         return group_containers(self.container, self.groups)
 
     @cached_property
@@ -146,7 +144,7 @@ class Application:
     @property
     def event_store(self) -> Any:
         """The event store."""
-        self._renew()
+        self._resources.renew()
         return self.container.event_store()
 
     def missing_files(self) -> dict[str, str]:
@@ -158,7 +156,7 @@ class Application:
 
         What could not be decided is among them, with its error; a start would raise all such errors together.
         """
-        self._renew()
+        self._resources.renew()
         ignored = ignored_variables(self.configuration.ignored)
         try:
             groups = self.groups
@@ -198,11 +196,11 @@ class Application:
         _log.info("%s", self._used())
         chosen = self._chosen(groups)
         try:
-            self._open_resources()
+            self._resources.open()
             self._start_groups(chosen, observer, verbose=verbose)
         except BaseException:
             self.stop(patience=0)
-            self._close_resources()
+            self._resources.close(self._in_hand)
             raise
 
     def _start_groups(self, chosen: Sequence[EffectiveGroup], observer: Observer, *, verbose: bool) -> None:
@@ -219,36 +217,10 @@ class Application:
                 engine.assign(run.group, run.partitions)
             engine.start()
 
-    def _renew(self) -> None:
-        """Have all parts made again if the project's containers were closed since they were made."""
-        found = self.blueprint.discovered
-        if self._found is not None and self._found is not found:
-            from opencqrs_py.assembly.container import renew  # noqa: PLC0415 loads SQLAlchemy
+    def _forget_parts(self) -> None:
+        from opencqrs_py.assembly.container import renew  # noqa: PLC0415 loads SQLAlchemy
 
-            renew(self.container, self._group_containers.values())
-            self._found = self.blueprint.discover()
-
-    def _open_resources(self) -> None:
-        """Open the resources of the project's containers."""
-        self._renew()
-        self._found = found = self.blueprint.discover()
-        if found.injector.has_resources and self._open is None:
-            self._open = found.injector
-            self._open.open_resources()
-
-    def _close_resources(self) -> None:
-        """Close the resources of the project's containers, unless a handler may still use them."""
-        found = self.blueprint.discovered
-        if found is None or not found.injector.has_resources:
-            return
-        if self._in_hand:
-            shown = ", ".join(f"{each.group} {each.partition}" for each in self._in_hand)
-            _log.warning("resources stay open: events are still in hand (%s); another stop() closes them", shown)
-            return
-        was_user, self._open = self._open is not None, None
-        if found.injector.close_resources(was_user=was_user):
-            self._found = found
-            self.blueprint.forget()
+        renew(self.container, self._group_containers.values())
 
     def stop(self, patience: float = STOP_PATIENCE) -> None:
         """Finish the events in hand, for at most ``patience`` seconds per engine, and release everything.
@@ -263,7 +235,7 @@ class Application:
         is_beginning = self._starting.locked() and not self._engines  # a start in another thread needs its resources
         self._engines = []
         if not is_beginning:
-            self._close_resources()
+            self._resources.close(self._in_hand)
 
     def run(
         self,
@@ -350,7 +322,7 @@ class Application:
 
     def _groups_to_look_at(self) -> tuple[Sequence[EffectiveGroup], Mapping[str, GroupContainer]]:
         """Return the groups and their containers; without any import, if the files name all groups and need none."""
-        self._renew()
+        self._resources.renew()
         scan = self._scan
         if scan is None or "groups" in vars(self) or scan.containers or not (scan.complete and scan.all_named):
             return self.groups, self._group_containers
