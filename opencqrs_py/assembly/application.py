@@ -36,7 +36,7 @@ from opencqrs_py.engines.runs import Engine
 from opencqrs_py.errors import AssemblyError, ExplainedError
 from opencqrs_py.model.naming import canonical
 from opencqrs_py.model.progress import PartitionStatus, ProcessorState, Skip
-from opencqrs_py.processing.supervision import NO_OBSERVER, Observer, SupervisedPartition
+from opencqrs_py.processing.supervision import NO_OBSERVER, Observer, Observers, SupervisedPartition
 
 if TYPE_CHECKING:
     from opencqrs_py.assembly.container import ApplicationContainer, GroupContainer
@@ -210,6 +210,7 @@ class Application:
         parts = self._group_containers
         runs = [(each, group_run(self.blueprint, each, parts[each.name], self.container)) for each in chosen]
         owner = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
+        observer = Observers([observer, *self.container.observers()])
         engines = engines_for(runs, owner, observer, lambda: self._sessions(verbose=verbose), self.container.clock())
         self._engines = [engine for engine, _ in engines]
         for engine, its_runs in engines:

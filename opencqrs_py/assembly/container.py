@@ -25,6 +25,7 @@ from opencqrs_py.assembly.replacements import (
     decide_back_off,
     decide_clock,
     decide_tracking,
+    observers_of,
     provided,
 )
 from opencqrs_py.assembly.stores import open_event_store
@@ -215,6 +216,7 @@ class ApplicationContainer(containers.DeclarativeContainer):
     )
     clock_choice = providers.ThreadSafeSingleton(decide_clock, clock_ref, injector)
     clock = providers.ThreadSafeSingleton(clock_for, clock_choice, injector)
+    observers = providers.ThreadSafeSingleton(observers_of, injector)
     database_choice = providers.ThreadSafeSingleton(choose_database, database_rule, discovered.provided.injector)
     database = providers.ThreadSafeSingleton(
         open_database, database_choice, discovered.provided.injector, database_rule, event_database.provider
@@ -262,6 +264,7 @@ def renew(container: ApplicationContainer, groups: Iterable[GroupContainer]) -> 
     if container.database_choice().ref:
         container.database.reset()
         container.transactions.reset()
+    container.observers.reset()
     for choice, part in (
         (container.event_store_choice, container.event_store),
         (container.clock_choice, container.clock),

@@ -14,7 +14,7 @@ from opencqrs_py.assembly.conditions import Decision, decide_batch, decide_contr
 from opencqrs_py.assembly.databases import decide_event_store
 from opencqrs_py.assembly.discovery import Discovered
 from opencqrs_py.assembly.project import Scan
-from opencqrs_py.assembly.replacements import as_made
+from opencqrs_py.assembly.replacements import as_made, decide_observers
 from opencqrs_py.config import Configuration, EffectiveGroup
 from opencqrs_py.errors import ExplainedError, SeveralErrors
 
@@ -39,13 +39,16 @@ def decisions(
     database = container.database_choice().decision
     injector = container.discovered().injector
     store = as_made(decide_event_store(container.database_rule(), injector), container.event_store)
-    made = [database, store, as_made(container.clock_choice(), container.clock)]
+    clock = as_made(container.clock_choice(), container.clock)
+    made = [database, store, clock]
+    if (observers := decide_observers(injector)) is not None:
+        made.append(as_made(observers, container.observers))
     for settings in groups:
         group = containers[settings.name]
         tracking = as_made(group.tracking(), group.tracker)
         waiting = as_made(group.waiting(), group.back_off)
-        undecided_first = next((each for each in (store, made[2], tracking) if not each.choice), None)
-        batch = _batch(settings, group, undecided_first)
+        missing = next((each for each in (store, clock, tracking) if not each.choice), None)
+        batch = _batch(settings, group, missing)
         made += [tracking, waiting, decide_controller(settings, injector), batch]
     return [_with_origin(each, configuration) for each in made]
 

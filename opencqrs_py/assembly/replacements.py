@@ -12,6 +12,7 @@ from opencqrs_py.config import EffectiveGroup, Tracking
 from opencqrs_py.errors import AssemblyError, ExplainedError
 from opencqrs_py.model.naming import listed
 from opencqrs_py.processing.ports import BackOff, Clock, EventSource, ProgressTracker
+from opencqrs_py.processing.supervision import Observer
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +130,24 @@ def _tracking(settings: EffectiveGroup, database: Decision) -> Decision:
     if has_database:
         return Decision(name, path, Tracking.SQL.value, "there is exactly one database", candidates)
     return Decision(name, path, Tracking.IN_MEMORY.value, "no database is configured or registered")
+
+
+def decide_observers(injector: ContainerInjector) -> Decision | None:
+    """Decide who sees what processors do: every provider of an observer; ``None`` if there is none."""
+    names = injector.makers(Observer)
+    found = tuple(f"provider {name}" for name in names)
+    reason = "every provider of an observer sees what processors do"
+    return Decision("", "observer", ", ".join(found), reason, found, provider=", ".join(names)) if names else None
+
+
+def observers_of(injector: ContainerInjector) -> list[Observer]:
+    """Return what the providers of observers make.
+
+    Raises:
+        AssemblyError: OCQ-502, if one makes something else.
+        ProjectCodeError: OCQ-217, if one raises.
+    """
+    return [injector.named(name, "as an observer", Observer) for name in injector.makers(Observer)]
 
 
 def provided(decision: Decision, part: Part, injector: ContainerInjector) -> Any:

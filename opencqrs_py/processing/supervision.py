@@ -5,10 +5,12 @@ Both engines act on its decisions.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from itertools import islice
+
+from typing_extensions import override
 
 from opencqrs_py.model.outcome import Failure, Origin, Outcome
 from opencqrs_py.model.partition import Partition
@@ -90,6 +92,37 @@ class Observer:
 
 
 NO_OBSERVER = Observer()
+
+
+class Observers(Observer):
+    """Several observers as one, asked in their order.
+
+    Args:
+        observers: Those that see what happens.
+    """
+
+    def __init__(self, observers: Sequence[Observer]) -> None:
+        self._observers = tuple(observers)
+
+    @override
+    def claimed(self, group: str, partition: Partition, position: int) -> None:
+        for each in self._observers:
+            each.claimed(group, partition, position)
+
+    @override
+    def advanced(self, group: str, partition: Partition, outcome: Outcome) -> None:
+        for each in self._observers:
+            each.advanced(group, partition, outcome)
+
+    @override
+    def noticed(self, notice: Notice) -> None:
+        for each in self._observers:
+            each.noticed(notice)
+
+    @override
+    def stopped(self, group: str, partition: Partition) -> None:
+        for each in self._observers:
+            each.stopped(group, partition)
 
 
 class SupervisedPartition:

@@ -10,10 +10,11 @@ from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
-from opencqrs_py import Application, Event
+from opencqrs_py import Application, Event, Observer
 from opencqrs_py.cli.main import main
 from opencqrs_py.errors import AssemblyError, AssemblyErrors, ExplainedError, ProjectCodeError
 
@@ -360,6 +361,64 @@ def test_a_command_closes_what_its_parts_have_opened(write: Callable[..., Path])
     for number, arguments in enumerate((["events", "list"], ["status"], ["conditions"], ["events", "stats"]), 2):
         assert ended(*arguments) == 0
         assert opened_and_closed(folder) == (number, number)
+
+
+OBSERVED = (
+    PARTS.replace(
+        "\nclass Parts(",
+        """
+from opencqrs_py import Observer
+
+class Watching(Observer):
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def claimed(self, group, partition, position) -> None:
+        note(f"{self.name} claimed {position}")
+
+    def advanced(self, group, partition, outcome) -> None:
+        if outcome.handled:
+            note(f"{self.name} advanced {outcome.cursor.position}")
+
+    def noticed(self, notice) -> None:
+        note(f"{self.name} noticed {notice.action}")
+
+    def stopped(self, group, partition) -> None:
+        note(f"{self.name} stopped")
+
+class Parts(""",
+    )
+    + """
+    first = providers.Singleton(Watching, "first")
+    second = providers.Singleton(Watching, "second")
+"""
+)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_every_observer_of_a_container_sees_what_the_given_one_sees(write: Callable[..., Path], engine: str) -> None:
+    folder = write(OBSERVED, **{"event-handling.standard.processing.engine": engine})
+    application = with_events(Application.from_project(folder))
+    given = Mock(spec=Observer)
+    application.run(observer=given, until_caught_up=True)
+    seen = notes(folder)
+    for name in ("first", "second"):
+        mine = {what.partition(" ")[2] for what in seen if what.startswith(name)}
+        assert mine >= {"claimed 0", "advanced 1", "noticed Action.RETRY", "noticed Action.SKIP", "stopped"}
+    assert seen["first claimed 0"] == {os.getpid()}
+    assert {call[0] for call in given.method_calls} == {"claimed", "advanced", "noticed", "stopped"}
+    (decision,) = [each for each in application.conditions() if each.subject == "observer"]
+    assert decision.choice == "provider first, provider second"
+
+
+def test_an_observer_that_cannot_be_made_ends_the_start_and_is_shown(write: Callable[..., Path]) -> None:
+    folder = write(OBSERVED.replace('Singleton(Watching, "second")', "Singleton(Watching)"))
+    application = Application.from_project(folder)
+    with pytest.raises(ProjectCodeError, match="provider 'second' raised TypeError") as caught:
+        application.start()
+    assert (caught.value.code, caught.value.where) == ("OCQ-217", "as an observer")
+    (decision,) = [each for each in application.conditions() if each.subject == "observer"]
+    assert decision.choice == ""
 
 
 SCOPES = """
