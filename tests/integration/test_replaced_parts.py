@@ -247,6 +247,29 @@ def test_commands_on_events_read_the_store_of_the_container(
     assert not (folder / "opencqrs.db").exists()
 
 
+BROKEN = 'from opencqrs_py import event_handling\n\nraise RuntimeError("imported")\n'
+
+
+@pytest.mark.parametrize(
+    ("uses", "overrides", "is_imported"),
+    [
+        ("", (), False),
+        ("import dependency_injector\n", ("event-store.url=sqlite:///mine.db",), False),
+        ("import dependency_injector\n", (), True),
+    ],
+)
+def test_modules_are_imported_for_the_event_store_only_if_one_of_them_may_provide_it(
+    tmp_path: Path, uses: str, overrides: tuple[str, ...], *, is_imported: bool
+) -> None:
+    (tmp_path / f"broken_parts_{is_imported}.py").write_text(uses + BROKEN)
+    application = Application.from_project(tmp_path, overrides=overrides)
+    if is_imported:
+        with pytest.raises(AssemblyError, match=r"OCQ-501.*RuntimeError: imported"):
+            application.event_store.head()
+    else:
+        assert application.event_store.head() == 0
+
+
 @pytest.mark.parametrize(
     ("part", "line", "code", "says"),
     [
