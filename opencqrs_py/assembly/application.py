@@ -210,7 +210,8 @@ class Application:
         parts = self._group_containers
         runs = [(each, group_run(self.blueprint, each, parts[each.name], self.container)) for each in chosen]
         owner = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
-        observer = Observers([observer, *self.container.observers()])
+        if others := self.container.observers():
+            observer = Observers([observer, *others])
         engines = engines_for(runs, owner, observer, lambda: self._sessions(verbose=verbose), self.container.clock())
         self._engines = [engine for engine, _ in engines]
         for engine, its_runs in engines:
