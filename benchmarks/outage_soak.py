@@ -102,7 +102,9 @@ def main() -> int:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=60, help="how long it is away (default: %(default)s)")
+    parser.add_argument(
+        "--seconds", type=float, default=60, help="how long it is away, at least (default: %(default)s)"
+    )
     parser.add_argument("--outages", type=int, default=1, help="how often (default: %(default)s)")
     parser.add_argument("--mode", choices=MODES, default="fast", help="how it is stopped (default: %(default)s)")
     parser.add_argument("--engine", choices=("spark", "thread"), default="thread")
@@ -148,7 +150,7 @@ def _outage(server: Server, run: Run, options: argparse.Namespace) -> list[str]:
     began, before = time.monotonic(), run.sight.handled
     print(f"  stopped after {before:,} events were handled", flush=True)
     shown = 0
-    while time.monotonic() - began < options.seconds:
+    while (lasted := time.monotonic() - began) < options.seconds or (not shown and lasted < PATIENCE):
         time.sleep(LOOK)
         shown = max(shown, len(run.sight.waiting))
     print(f"  {shown} partitions were seen waiting, {run.seen_by_status()}", flush=True)
