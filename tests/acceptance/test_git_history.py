@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import cache
 from pathlib import Path
 from posixpath import dirname
 from typing import Any
@@ -47,7 +48,7 @@ def git(repository: Path, *arguments: str) -> bytes:
 def expected_of(repository: Path) -> Expected:
     expected = Expected()
     for sha in git(repository, "rev-list", "--reverse", "--date-order", "HEAD").decode().split():
-        author, time = git(repository, "show", "--no-patch", "--format=%ae%x00%aI", sha).decode().strip().split("\0")
+        author, time = origin_of(repository, sha)
         moment = datetime.fromisoformat(time)
         week = "{}-W{:02}".format(*moment.isocalendar())
         expected.activity[week]["commits"] += 1
@@ -64,8 +65,21 @@ def expected_of(repository: Path) -> Expected:
     return expected
 
 
-def changes_of(repository: Path, sha: str) -> Iterator[tuple[bytes, Sequence[bytes], int, int]]:
-    """Yield status, paths and lines of each file of a commit that is no merge."""
+@cache
+def origin_of(repository: Path, sha: str) -> tuple[str, str]:
+    """Return author and time of a commit."""
+    shown = git(repository, "show", "--no-patch", "--format=%ae%x00%aI", sha)
+    author, time = shown.decode().strip().split("\0")
+    return author, time
+
+
+@cache
+def changes_of(repository: Path, sha: str) -> list[tuple[bytes, Sequence[bytes], int, int]]:
+    """Return status, paths and lines of each file of a commit that is no merge."""
+    return list(read_changes(repository, sha))
+
+
+def read_changes(repository: Path, sha: str) -> Iterator[tuple[bytes, Sequence[bytes], int, int]]:
     show = ("diff-tree", "--root", "--no-commit-id", "-r", "-z", "-M", sha)
     names = iter(git(repository, *show, "--name-status").split(b"\0")[:-1])
     counts = iter(git(repository, *show, "--numstat").split(b"\0")[:-1])

@@ -7,6 +7,7 @@ A request is a line of JSON: ``arguments``, ``folder``, ``environment``, ``input
 from __future__ import annotations
 
 import atexit
+import gc
 import importlib
 import json
 import os
@@ -44,9 +45,7 @@ def carry_out(request: dict[str, Any]) -> None:
         traceback.print_exc()
     sys.stdout.flush()
     sys.stderr.flush()
-    atexit._run_exitfuncs()  # os._exit does not
-    if "coverage" in sys.modules and (measured := sys.modules["coverage"].Coverage.current()):
-        measured.save()
+    atexit._run_exitfuncs()  # coverage's as well; os._exit does not
     os._exit(code if isinstance(code, int) else FAILED)
 
 
@@ -54,6 +53,10 @@ def serve() -> None:
     """Carry out one request after the other until there are no more."""
     for name in LOADED:
         importlib.import_module(f"opencqrs_py.{name}")
+    if "coverage" in sys.modules and (measured := sys.modules["coverage"].Coverage.current()):
+        measured.save()  # else each fork would save it again
+    gc.collect()
+    gc.freeze()  # else the first collection of a fork would copy what it shares with us
     for line in iter(sys.stdin.readline, ""):
         child = os.fork()
         if child == 0:
