@@ -143,7 +143,7 @@ def test_without_authentication_another_user_gets_blocks_but_they_hold_no_settin
     }
     with held(project, **unprotected) as process:
         (block,) = [body for kind, body in attacked(process) if kind == "block"]
-        assert "OrderHandler" in block
+        assert "TaskRunner" in block
         assert SECRET not in block
         let_go(project, process)
         assert place.exists()
