@@ -68,6 +68,11 @@ class _Registered:
             case made:
                 return made == wanted.__name__
 
+    def declares(self, wanted: type) -> bool:
+        """Return whether what it makes derives from ``wanted``, or is said to be one."""
+        made = self.made
+        return wanted in made.__mro__ if isinstance(made, type) else made == wanted.__name__
+
 
 class ContainerInjector:
     """Finds providers by the type of what they make, and by name.
@@ -161,9 +166,15 @@ class ContainerInjector:
             raise self._ambiguous(wanted, matching)
         return matching[0].make()
 
-    def makers(self, wanted: type) -> tuple[str, ...]:
-        """Return the names of the providers that make a ``wanted``, in the order in which they are registered."""
-        return tuple(self._shown(each) for each in self._makers(wanted))
+    def makers(self, wanted: type, *, declared: bool = False) -> tuple[str, ...]:
+        """Return the names of the providers that make a ``wanted``, in the order in which they are registered.
+
+        Args:
+            wanted: A class, or a protocol.
+            declared: Whether to have the methods of a protocol is not enough: what is made must derive from it.
+        """
+        found = self._makers(wanted)
+        return tuple(self._shown(each) for each in found if not declared or each.declares(wanted))
 
     def check(self, name: str, setting: str, wanted: type | None = None) -> None:
         """See that a setting names one provider, and that it makes a ``wanted`` as far as that is known.

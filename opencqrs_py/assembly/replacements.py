@@ -25,6 +25,8 @@ class Part:
         protocol: What has to be provided.
         reference: The setting that names a provider.
         setting: The setting that says what it is otherwise; empty if there is none.
+        declared: Whether what is made must derive from the protocol, unless a setting names its provider. A class of
+            quite another purpose may have the one or two methods of a small protocol.
     """
 
     name: str
@@ -32,6 +34,7 @@ class Part:
     protocol: type
     reference: str
     setting: str = ""
+    declared: bool = False
 
     def unless_set(self, reason: str) -> str:
         """Return a reason that counts because the setting is not set."""
@@ -39,9 +42,9 @@ class Part:
 
 
 EVENT_STORE = Part("an event store", "event-store", EventSource, "event-store.ref", "event-store.url")
-CLOCK = Part("a clock", "clock", Clock, "clock.ref")
+CLOCK = Part("a clock", "clock", Clock, "clock.ref", declared=True)
 TRACKER = Part("a progress tracker", "progress.tracking", ProgressTracker, "progress.tracker-ref", "progress.tracking")
-BACK_OFF = Part("a back-off", "retry.policy", BackOff, "retry.back-off-ref", "retry.policy")
+BACK_OFF = Part("a back-off", "retry.policy", BackOff, "retry.back-off-ref", "retry.policy", declared=True)
 
 
 def decide(
@@ -59,7 +62,7 @@ def decide(
         reference: The provider that settings name, ``None`` when they name none.
         is_set: Whether settings say what the part is.
     """
-    group, makers = otherwise.group, injector.makers(part.protocol)
+    group, makers = otherwise.group, injector.makers(part.protocol, declared=part.declared)
     candidates = (*otherwise.candidates, *(f"provider {name}" for name in makers))
     if reference is not None:
         named = Decision(group, part.subject, f"provider {reference}", "named", candidates, part.reference)

@@ -28,7 +28,7 @@ class Clock(Protocol):
         ...
 
 
-class SystemClock:
+class SystemClock(Clock):
     """The machine's time."""
 
     def monotonic(self) -> float:

@@ -10,6 +10,7 @@ from itertools import count, islice, repeat
 from math import inf
 
 from opencqrs_py.model.outcome import Failure, Origin
+from opencqrs_py.processing.ports import BackOff
 
 
 class OnExhausted(Enum):
@@ -59,7 +60,7 @@ _LONGEST = 1e12  # seconds, about 30,000 years: as in the settings
 
 
 @dataclass(frozen=True, slots=True)
-class NoRetry:
+class NoRetry(BackOff):
     """Give an event up at its first failure."""
 
     def waits(self) -> Iterator[float]:
@@ -68,7 +69,7 @@ class NoRetry:
 
 
 @dataclass(frozen=True, slots=True)
-class FixedBackOff:
+class FixedBackOff(BackOff):
     """The same wait before each attempt.
 
     Attributes:
@@ -92,7 +93,7 @@ class FixedBackOff:
 
 
 @dataclass(frozen=True, slots=True)
-class ExponentialBackOff:
+class ExponentialBackOff(BackOff):
     """Waits that grow by a factor up to a limit.
 
     Computed in whole milliseconds, cut off, as the original does. The time limit is compared with the sum of the

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
+from opencqrs_py.processing.ports import Clock
+
 __all__ = ["FakeClock"]
 
 
-class FakeClock:
+class FakeClock(Clock):
     """Time that stands still until it is moved.
 
     Args:

@@ -27,7 +27,7 @@ from pathlib import Path
 
 from dependency_injector import containers, providers
 from opencqrs_py.adapters.sql import Database, SqlEventStore, SqlProgressTracker
-from opencqrs_py.processing.ports import BackOff
+from opencqrs_py.processing.ports import BackOff, Clock
 
 HERE = Path(__file__).parent
 
@@ -49,7 +49,7 @@ class MyTracker(SqlProgressTracker):
         return super().unit(*arguments, **named)
 
 
-class MyClock:
+class MyClock(Clock):
     def monotonic(self) -> float:
         return time.monotonic()
 

@@ -15,6 +15,7 @@ from opencqrs_py.assembly.replacements import (
     EVENT_STORE,
     TRACKER,
     as_made,
+    decide,
     decide_back_off,
     decide_clock,
     decide_tracking,
@@ -262,3 +263,23 @@ def test_an_event_store_of_a_provider_is_no_database_for_read_models(made, rule,
     decision = choose_database(rule, registered(**made)).decision
     assert decision.choice == choice
     assert decision.reason.startswith(reason)
+
+
+class WaitingList:
+    """A class of a project that has a method of the same name."""
+
+    def waits(self) -> list[str]:
+        return ["ada"]
+
+
+class Diary:
+    def monotonic(self) -> float: ...
+    def now(self) -> str: ...
+
+
+@pytest.mark.parametrize(("part", "made"), [(BACK_OFF, WaitingList), (CLOCK, Diary)])
+def test_a_class_that_happens_to_have_the_methods_of_a_small_protocol_is_no_part_until_a_setting_names_it(part, made):
+    injector = registered(mine=made)
+    otherwise = Decision("", part.subject, "built in", "no provider")
+    assert decide(part, otherwise, injector, None) == otherwise
+    assert decide(part, otherwise, injector, "mine").provider == "mine"
