@@ -389,19 +389,18 @@ class ProjectMachine(RuleBasedStateMachine):
         self._write()
         wrong = self._wrong()
         self.noted.clear()
+        refused = ""
         try:
             application, shown, failed = self._ran()
+            if not wrong:
+                assert not failed
+                self._check(application, shown)
+                type(self).right += 1
         except OpenCqrsError as error:
             refused = str(error)
-        else:
-            refused = ""
         finally:
-            self._forget()
+            self._forget()  # last: the status may import the project, too
         assert refused.startswith("[OCQ-") if wrong else not refused, f"wrong: {wrong}; refused: {refused}"
-        if not wrong:
-            assert not failed
-            self._check(application, shown)
-            type(self).right += 1
 
     def _ran(self) -> tuple[Application, list[str], bool]:
         """Return the application after a run, the groups that it showed before it, and whether one failed."""
