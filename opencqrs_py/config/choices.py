@@ -103,6 +103,11 @@ class Engine(Choice):
         found._name_ = found._value_ = name
         return found
 
+    @override
+    def __reduce_ex__(self, _protocol: object) -> tuple[type[Engine], tuple[str]]:
+        """Pickle it by its value; Python 3.11.2 would by the name of a member, and a registered engine is none."""
+        return Engine, (self.value,)
+
 
 class OnUnknown(Choice):
     """What becomes of keys and variables that name no setting."""
