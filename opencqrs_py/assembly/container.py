@@ -102,12 +102,14 @@ def event_store_for(
     choice: Decision, injector: Callable[[], ContainerInjector], open_url: Callable[[], EventSource]
 ) -> EventSource:
     """Return the event store."""
-    return (provided(choice, EVENT_STORE, injector()) if choice.error or choice.provider else None) or open_url()
+    store: EventSource | None = provided(choice, EVENT_STORE, injector()) if choice.error or choice.provider else None
+    return open_url() if store is None else store  # not by its truth: an empty store may have a length
 
 
 def clock_for(choice: Decision, injector: ContainerInjector) -> Clock:
     """Return by what waits end and failures are dated."""
-    return provided(choice, CLOCK, injector) or SystemClock()
+    clock: Clock | None = provided(choice, CLOCK, injector)
+    return SystemClock() if clock is None else clock
 
 
 def tracker_for(choice: Decision, database: Database | None, injector: ContainerInjector) -> ProgressTracker:
@@ -122,7 +124,8 @@ def tracker_for(choice: Decision, database: Database | None, injector: Container
 
 def back_off_for(settings: EffectiveGroup, choice: Decision, injector: ContainerInjector) -> BackOff:
     """Return the waits between an event's attempts."""
-    return provided(choice, BACK_OFF, injector) or _built_in_back_off(settings.retry)
+    back_off: BackOff | None = provided(choice, BACK_OFF, injector)
+    return _built_in_back_off(settings.retry) if back_off is None else back_off
 
 
 def _built_in_back_off(rule: RetrySettings) -> BackOff:
@@ -189,8 +192,8 @@ class GroupContainer(containers.DeclarativeContainer):
         sequencing=sequencing,
         partitions=settings.provided.life_cycle.partitions,
         batch_size=settings.provided.processing.batch_size,
+        clock=clock,
     )
-    processing.add_attributes(clock=clock)
 
 
 class ApplicationContainer(containers.DeclarativeContainer):

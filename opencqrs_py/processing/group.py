@@ -32,8 +32,6 @@ class GroupProcessing:
         batch_size: Most events in one transaction. ``None``: 1,000 when every handler asks for the progress
             transaction, so that a repeated event changes nothing, or for a chunk at a time; else 1, so that a crash
             repeats at most one event.
-
-    Attributes:
         clock: Time, for what processors record that are given no other; ``None`` for the machine's.
     """
 
@@ -49,13 +47,14 @@ class GroupProcessing:
         sequencing: Sequencing,
         partitions: int,
         batch_size: int | None,
+        clock: Clock | None = None,
     ) -> None:
         self.group = group
         self.source = source
         self.tracker = tracker
         self.batch_size = batch_size or (CHUNK if dispatcher.takes_chunks else 1)
         self._dispatcher = dispatcher
-        self.clock: Clock | None = None
+        self._clock = clock
         of_sequences = sequencing.attributes if partitions > 1 else frozenset[str]()
         whole = dispatcher.sees_attributes or self.batch_size == 1  # each commit stores the identity of its event
         attributes = ATTRIBUTES if whole else of_sequences
@@ -66,8 +65,9 @@ class GroupProcessing:
 
     def processor(self, partition: Partition, clock: Clock | None = None) -> PartitionProcessor:
         """Return the processor of one partition; the clock is for what it records."""
+        clock = self._clock if clock is None else clock
         return PartitionProcessor(
-            self.group, partition, self.feed, self.tracker, self._dispatcher, self.batch_size, clock or self.clock
+            self.group, partition, self.feed, self.tracker, self._dispatcher, self.batch_size, clock
         )
 
 

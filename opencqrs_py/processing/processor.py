@@ -75,7 +75,7 @@ class PartitionProcessor:
         self._tracker = tracker
         self._dispatcher = dispatcher
         self._batch_size = batch_size
-        self._clock = clock or SystemClock()
+        self._clock = SystemClock() if clock is None else clock
 
     def step(self, cursor: Cursor) -> Outcome:
         """Handle the next chunk of events and store the progress with what the handlers wrote.

@@ -93,7 +93,7 @@ class FileEventSource(EventSource):
 
     def __init__(self, path: Path | str, clock: Clock | None = None) -> None:
         self.path = Path(path)
-        self._clock = clock or SystemClock()
+        self._clock = SystemClock() if clock is None else clock
         self._log = FileLog(self.path, self._clock)
         self._history = History(self._log)
         self._readers = Readers()

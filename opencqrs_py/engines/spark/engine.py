@@ -103,7 +103,7 @@ class SparkEngine:
         observer: Observer = NO_OBSERVER,
         clock: Clock | None = None,
     ) -> None:
-        self._clock = clock or SystemClock()
+        self._clock = SystemClock() if clock is None else clock
         self._sessions = sessions
         self._assignment = Assignment(runs, owner, self._clock, observer)
         sources = {id(run.processing.source): run.processing.source for run in runs}

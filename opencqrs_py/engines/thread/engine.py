@@ -38,7 +38,7 @@ class ThreadEngine:
         observer: Observer = NO_OBSERVER,
         clock: Clock | None = None,
     ) -> None:
-        self._assignment = Assignment(runs, owner, clock or SystemClock(), observer)
+        self._assignment = Assignment(runs, owner, SystemClock() if clock is None else clock, observer)
         self._watchers = {id(run.processing.source): HeadWatcher(run.processing.source) for run in runs}
         self._failure: BaseException | None = None
         self._followers: dict[PartitionDriver, _Follower] = {}

@@ -7,6 +7,7 @@ from dependency_injector import containers, providers
 
 from opencqrs_py.adapters.memory import InMemoryEventStore
 from opencqrs_py.assembly.conditions import Decision
+from opencqrs_py.assembly.container import back_off_for, clock_for, event_store_for
 from opencqrs_py.assembly.databases import DatabaseRule, Said, choose_database, choose_event_store, decide_event_store
 from opencqrs_py.assembly.injection import ContainerInjector
 from opencqrs_py.assembly.replacements import (
@@ -158,6 +159,40 @@ def test_what_settings_say_of_the_part_counts_more_than_a_provider_that_is_not_n
         assert (decision.provider, decision.reason, decision.setting) == ("", "set", part.setting)
         assert decision.choice in ("sqlite:///events.db", "in_memory", "exponential_backoff")
         assert set(decision.candidates) >= {f"provider {name}" for name in injector.makers(part.protocol)}
+
+
+class EmptyStore(InMemoryEventStore):
+    def __len__(self) -> int:
+        return 0
+
+
+class FalseClock(FakeClock):
+    def __bool__(self) -> bool:
+        return False
+
+
+class FalseBackOff(NoRetry):
+    def __len__(self) -> int:
+        return 0
+
+
+def built_in():
+    pytest.fail("the built-in part was asked for")
+
+
+@pytest.mark.parametrize(
+    ("made", "decide", "part_for"),
+    [
+        (EmptyStore, store, lambda choice, injector: event_store_for(choice, lambda: injector, built_in)),
+        (FalseClock, clock, clock_for),
+        (FalseBackOff, back_off, lambda choice, injector: back_off_for(group(), choice, injector)),
+    ],
+)
+def test_a_provided_part_that_is_empty_or_false_is_used_all_the_same(made, decide, part_for):
+    injector = registered(mine=made)
+    part = part_for(decide(injector), injector)
+    assert not part
+    assert type(part) is made
 
 
 @pytest.mark.parametrize(
