@@ -35,7 +35,7 @@ class GroupProcessing:
         clock: Time, for what processors record that are given no other; ``None`` for the machine's.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 all that a group is made from
         self,
         group: str,
         source: EventSource,
