@@ -15,9 +15,9 @@ from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from opencqrs_py.engines.spark.java import find_java
-from opencqrs_py.engines.spark.kept_recipes import Permit
 from opencqrs_py.engines.spark.session import Sessions as OpenedSessions
 from opencqrs_py.engines.spark.session import SessionSettings
+from opencqrs_py.engines.spark.tasks import Permit
 
 
 @contextmanager

@@ -8,8 +8,6 @@ from __future__ import annotations
 from pyspark.sql import Column
 from pyspark.sql import functions as sf
 
-__all__ = ["residue_column", "subject_level_column"]
-
 
 def subject_level_column(subject: Column, level: int) -> Column:
     """Return the first ``level`` levels of a subject.

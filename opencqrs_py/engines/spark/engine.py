@@ -17,9 +17,8 @@ from opencqrs_py.engines.assignment import Assignment
 from opencqrs_py.engines.driver import PartitionDriver
 from opencqrs_py.engines.records import logger
 from opencqrs_py.engines.runs import GroupRun
-from opencqrs_py.engines.spark.jobs import GroupJobs, running_tasks, spark_failure
+from opencqrs_py.engines.spark.jobs import GroupJobs, Stillness, running_tasks, spark_failure
 from opencqrs_py.engines.spark.session import Sessions
-from opencqrs_py.engines.spark.stillness import Stillness
 from opencqrs_py.engines.spark.tasks import Task, TaskResult
 from opencqrs_py.engines.spark.worker import TaskRunner
 from opencqrs_py.engines.watching import HeadWatcher

@@ -16,15 +16,14 @@ from pyspark import SparkContext
 from pyspark.errors import PySparkException, PythonException
 from pyspark.sql import SparkSession
 
-from opencqrs_py.engines.spark.kept_recipes import Permit
-from opencqrs_py.engines.spark.tasks import Task, TaskResult, read_result, write_task
+from opencqrs_py.engines.spark.tasks import Permit, Task, TaskResult, read_result, write_task
 from opencqrs_py.engines.spark.worker import TaskRunner
 from opencqrs_py.model.outcome import Failure, Origin
-
-__all__ = ["GroupJobs", "running_tasks", "spark_failure"]
+from opencqrs_py.processing.ports import Clock
 
 _TRACEBACK = "Traceback (most recent call last):"
 _CANCEL_SECONDS = 0.5  # how long a cancelled job may take to end; Spark kills its Python workers after 0.2
+_LOOK_SECONDS = 1.0  # between two looks at what runs
 
 
 class GroupJobs:
@@ -149,3 +148,37 @@ def _raised_last(text: str) -> str:
     """Return the line of a Python traceback that says what was raised last; its other lines are source code."""
     _, _, last = text.rpartition(_TRACEBACK)
     return next((line.strip() for line in last.splitlines() if line.strip() and not line.startswith(" ")), "")
+
+
+class Stillness:
+    """Whether Spark stands still: rounds wait, and nothing runs.
+
+    A task that runs may take as long as it likes; a round that no executor ever takes up, because the master has no
+    workers or all of them are lost, would wait forever without a word.
+
+    Args:
+        running: Returns how many tasks run now, of all jobs of the program; other jobs can be what a round waits for.
+        clock: Time.
+        seconds: How long nothing may run while a round waits.
+    """
+
+    def __init__(self, running: Callable[[], int], clock: Clock, seconds: float) -> None:
+        self._running = running
+        self._clock = clock
+        self._seconds = seconds
+        self._seen = float("-inf")  # when something ran last
+        self._looked = float("-inf")
+
+    def lasts(self, waiting: Sequence[float]) -> bool:
+        """Return whether nothing has run for too long.
+
+        Args:
+            waiting: The times at which the rounds that are under way were started.
+        """
+        now = self._clock.monotonic()
+        if not waiting or now - max(self._seen, min(waiting)) < _LOOK_SECONDS or now - self._looked < _LOOK_SECONDS:
+            return False
+        self._looked = now
+        if self._running() > 0:
+            self._seen = now
+        return now - max(self._seen, min(waiting)) >= self._seconds

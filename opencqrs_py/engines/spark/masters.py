@@ -1,6 +1,8 @@
-"""Whether a Spark master can be reached, and why it does not take a program.
+"""Whether a Spark master can be reached and authenticates programs, and why it does not take this one.
 
-Runs on the driver, before a JVM is launched: Spark itself would try for a minute, and then give no reason.
+Spark itself would try for a minute to reach a master, and then give no reason. Without ``spark.authenticate``, each
+program that reaches a port of the driver or of an executor can fetch the blocks of a run, and can send objects that the
+JVM deserialises. Runs on the driver, before any work is given to Spark.
 """
 
 from __future__ import annotations
@@ -8,7 +10,7 @@ from __future__ import annotations
 import re
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from queue import Empty, SimpleQueue
 from threading import Thread
@@ -20,6 +22,15 @@ _STANDALONE = "spark://"
 _OTHERS = re.compile(r"local(-cluster)?\[.*\]|local|yarn|k8s://.+")
 _ADDRESS = re.compile(r"(?P<host>\[[0-9a-fA-F:.]+\]|[^\s:/@,\[\]]+):(?P<port>\d{1,5})")
 _FORMS = "local[*], spark://HOST:7077 (several: spark://HOST1:7077,HOST2:7077), yarn or k8s://https://HOST:443"
+
+SECURE_LOCAL: Mapping[str, str] = {"spark.authenticate": "true"}
+"""Defaults with a local master: Spark itself makes a random secret, which appears in no setting."""
+
+SECURE_CLUSTER: Mapping[str, str] = {"spark.network.crypto.enabled": "true", "spark.io.encryption.enabled": "true"}
+"""Defaults with a cluster. Both need ``spark.authenticate`` and have no effect without it."""
+
+_LOCAL = re.compile(r"local(\[[^\]]*\])?")
+_OWN_SECRETS = re.compile(r"yarn|k8s://.*")
 
 
 def require_form(master: str) -> None:
@@ -123,3 +134,47 @@ def _speaks_http(host: str, port: int) -> bool:
             return connection.recv(5) == b"HTTP/"
     except OSError:
         return False
+
+
+def is_local(master: str) -> bool:
+    """Return whether all of Spark runs in one JVM, with Python workers that are its child processes.
+
+    Args:
+        master: Spark master URL. ``local-cluster[...]`` is no local one: its executors are JVMs of their own.
+    """
+    return _LOCAL.fullmatch(master) is not None
+
+
+def refuse_unauthenticated(master: str, authenticate: str | None, *, existing: bool = False) -> None:
+    """Refuse a Spark that does not authenticate the programs that connect to it.
+
+    Args:
+        master: Spark master URL.
+        authenticate: The value of ``spark.authenticate``, ``None`` if it is not set.
+        existing: Whether the session was active before, made by the program itself.
+
+    Raises:
+        EngineError: OCQ-404, unless ``authenticate`` is true.
+    """
+    if (authenticate or "").strip().lower() == "true":
+        return
+    what = (
+        "Spark does not authenticate the programs that connect to it: "
+        "each of them could read the settings of the groups and run code here"
+    )
+    where = f"spark.authenticate {authenticate or 'is not set'}, spark.master {master}"
+    if existing:
+        where += ", the session that was active in this process"
+    fix = f"{_remedy(master, existing=existing)}; if no untrusted program can reach Spark's ports, "
+    raise EngineError("OCQ-404", what, where, f"{fix}set opencqrs.spark.allow-unauthenticated: true")
+
+
+def _remedy(master: str, *, existing: bool) -> str:
+    if existing:
+        secret = "" if is_local(master) or _OWN_SECRETS.fullmatch(master) else ' and "spark.authenticate.secret"'
+        return f'create the session with "spark.authenticate" set to "true"{secret}'
+    if is_local(master):
+        return "remove spark.authenticate from spark.conf, so that it is true"
+    if _OWN_SECRETS.fullmatch(master):
+        return "set spark.authenticate to true in spark.conf"
+    return "set spark.authenticate to true and spark.authenticate.secret to the cluster's secret in spark.conf"

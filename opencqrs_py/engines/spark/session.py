@@ -25,15 +25,18 @@ from pyspark.find_spark_home import _find_spark_home
 from pyspark.sql import SparkSession
 
 from opencqrs_py.engines.runs import Recipe
-from opencqrs_py.engines.spark.authentication import SECURE_CLUSTER, SECURE_LOCAL, is_local, refuse_unauthenticated
 from opencqrs_py.engines.spark.java import find_java
-from opencqrs_py.engines.spark.kept_recipes import ALWAYS, KeptRecipe, Permit, keep
-from opencqrs_py.engines.spark.launch_settings import settings_by_file, value_before_launch
-from opencqrs_py.engines.spark.launching import launching
-from opencqrs_py.engines.spark.masters import not_registered, require_master
+from opencqrs_py.engines.spark.launching import launching, settings_by_file, value_before_launch
+from opencqrs_py.engines.spark.masters import (
+    SECURE_CLUSTER,
+    SECURE_LOCAL,
+    is_local,
+    not_registered,
+    refuse_unauthenticated,
+    require_master,
+)
+from opencqrs_py.engines.spark.tasks import ALWAYS, KeptRecipe, Permit, keep
 from opencqrs_py.errors import EngineError
-
-__all__ = ["SessionSettings", "Sessions"]
 
 _QUIET_LOGS = Path(__file__).with_name("log4j2-quiet.properties")
 _PACKAGE_PARENT = Path(__file__).resolve().parents[3]

@@ -12,14 +12,11 @@ from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
 from pyspark.sql.types import StructType
 
-from opencqrs_py.engines.spark.source_options import Scope, scope_of
-from opencqrs_py.engines.spark.source_ranges import SCHEMA
-from opencqrs_py.engines.spark.source_readers import BatchReader, FilteringReader, StreamReader, told_plainly
+from opencqrs_py.engines.spark.source_readers import SCHEMA, BatchReader, FilteringReader, StreamReader, told_plainly
+from opencqrs_py.engines.spark.source_scope import Scope, scope_of
 from opencqrs_py.errors import EngineError
 from opencqrs_py.model.mapping import TableMapping
 from opencqrs_py.processing.ports import EventSource
-
-__all__ = ["EventLogSource", "Session"]
 
 Session = SparkSession  # so that the assembly can name it without importing PySpark
 
@@ -80,20 +77,12 @@ class EventLogSource(DataSource):
             return StreamReader(self.open_source, self._scope())
 
     def writer(self, schema: StructType, overwrite: bool) -> NoReturn:  # noqa: FBT001 Spark's signature
-        """Refuse ``df.write``: the data source only reads.
-
-        Raises:
-            EngineError: OCQ-413.
-        """
+        """Refuse ``df.write`` with OCQ-413: the data source only reads."""
         del schema, overwrite
         _refuse_writing()
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> NoReturn:  # noqa: FBT001, N802 as above
-        """Refuse ``df.writeStream``: the data source only reads.
-
-        Raises:
-            EngineError: OCQ-413.
-        """
+        """Refuse ``df.writeStream`` likewise."""
         del schema, overwrite
         _refuse_writing()
 

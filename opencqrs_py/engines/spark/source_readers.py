@@ -1,4 +1,4 @@
-"""Readers of the data source: one for batches, one for streams.
+"""Readers of the data source, one for batches, one for streams: both cut the log into ranges of positions.
 
 ``read`` runs on executors, once per range, and opens the store there; all else runs on the driver, in a Python worker
 that Spark starts for planning (batch) or for as long as the query lives (stream). Readers are pickled: they hold how
@@ -10,20 +10,31 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, Filter, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
-from opencqrs_py.engines.spark.source_filters import narrowed
-from opencqrs_py.engines.spark.source_options import Scope
-from opencqrs_py.engines.spark.source_ranges import Range, admitted, batches, cut, shorter
+from opencqrs_py.engines.spark.source_scope import Scope, narrowed
 from opencqrs_py.errors import EngineError, ExplainedError
 from opencqrs_py.model.mapping import TableMapping
+from opencqrs_py.model.selection import Selection, Slice
 from opencqrs_py.processing.ports import EventSource
 
-__all__ = ["BatchReader", "FilteringReader", "Opener", "StreamReader", "told_plainly"]
+SCHEMA = (
+    "position bigint, id string, source string, subject string, type string, time string, "
+    "content_type string, payload string, extensions string"
+)
+
+_ARROW = pa.schema([(part.split()[0], pa.int64() if "bigint" in part else pa.string()) for part in SCHEMA.split(", ")])
+
+_LEAST_PER_RANGE = 20_000  # positions: fewer are not worth a task of their own
+_FIRST_ROWS = 500  # events of the first batch, which shows how large they are
+_MOST_ROWS = 5_000
+_BATCH_BYTES = 16_000_000  # what a batch is to take in memory, about
+_HIDE_TRACEBACK = "SPARK_HIDE_TRACEBACK"  # PySpark looks at it when it sends an error to the JVM; the worker ends then
 
 Opener: TypeAlias = Callable[[str, TableMapping | None], EventSource]
 """Opens the event store at a URL, or the table that a mapping names there.
@@ -52,7 +63,19 @@ class Renewable(Protocol):
         ...
 
 
-_HIDE_TRACEBACK = "SPARK_HIDE_TRACEBACK"  # PySpark looks at it when it sends an error to the JVM; the worker ends then
+@dataclass
+class Range(InputPartition):
+    """Positions that one task reads: ``after + 1 .. upto``.
+
+    Attributes:
+        after: Position before the first one.
+        upto: Last position.
+        state: Of the log in which they were planned, if its source is ``Renewable``.
+    """
+
+    after: int
+    upto: int
+    state: object = None
 
 
 @contextmanager
@@ -77,8 +100,8 @@ def told_plainly(source: EventSource | None = None) -> Iterator[None]:
         raise EngineError("OCQ-412", f"the event store does not answer ({reason})", where, fix) from error
 
 
-class BatchReader(DataSourceReader):
-    """Reads everything up to the head as it is when the query is planned, in ranges side by side.
+class _Reader:
+    """What both readers share.
 
     Args:
         open_source: Opens the store.
@@ -89,16 +112,33 @@ class BatchReader(DataSourceReader):
         self._open = open_source
         self._scope = scope
 
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read one range. Runs on an executor."""
+        span: Any = partition
+        with self._opened() as source:
+            if isinstance(source, Renewable) and span.state is not None:
+                source.expect(span.state)
+            yield from batches(source, self._scope.selection, span)
+
+    @contextmanager
+    def _opened(self, *, renewed: bool = False) -> Iterator[EventSource]:
+        with told_plainly():
+            source = self._open(self._scope.url, self._scope.mapping)
+            with told_plainly(source):
+                if renewed and isinstance(source, Renewable):
+                    source.renew()
+                yield source
+
+
+class BatchReader(_Reader, DataSourceReader):
+    """Reads everything up to the head as it is when the query is planned, in ranges side by side."""
+
     def partitions(self) -> Sequence[Range]:
         """Return the ranges, at least one."""
-        with _opened(self._open, self._scope, renewed=True) as source:
+        with self._opened(renewed=True) as source:
             end = self._scope.end(source, source.head())
             start = self._scope.start(source) if end > 0 else 0
             return cut(start, end, self._scope.ranges, _state(source)) or [Range(0, 0)]
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Read one range. Runs on an executor."""
-        return _read(self._open, self._scope, partition)
 
 
 class FilteringReader(BatchReader):
@@ -122,19 +162,14 @@ class FilteringReader(BatchReader):
                 yield condition
 
 
-class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Follows the head. An offset is ``{"position": n}``: everything up to ``n`` has been read.
 
     Stores show events in the order of their positions, so none is missed when its transaction commits late.
-
-    Args:
-        open_source: Opens the store.
-        scope: What is read.
     """
 
     def __init__(self, open_source: Opener, scope: Scope) -> None:
-        self._open = open_source
-        self._scope = scope
+        super().__init__(open_source, scope)
         self._head = 0  # as it was seen last
         self._target: int | None = None  # where a query with Trigger.AvailableNow ends
         self._begun = False
@@ -179,31 +214,70 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         with self._log() as source:
             return cut(start["position"], end["position"], self._scope.ranges, _state(source))
 
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Read one range. Runs on an executor."""
-        return _read(self._open, self._scope, partition)
-
     def _log(self) -> AbstractContextManager[EventSource]:
         renewed, self._begun = not self._begun, True
-        return _opened(self._open, self._scope, renewed=renewed)
-
-
-def _read(open_source: Opener, scope: Scope, partition: Any) -> Iterator[pa.RecordBatch]:
-    with _opened(open_source, scope) as source:
-        if isinstance(source, Renewable) and partition.state is not None:
-            source.expect(partition.state)
-        yield from batches(source, scope.selection, partition)
+        return self._opened(renewed=renewed)
 
 
 def _state(source: EventSource) -> object:
     return source.state() if isinstance(source, Renewable) else None
 
 
-@contextmanager
-def _opened(open_source: Opener, scope: Scope, *, renewed: bool = False) -> Iterator[EventSource]:
-    with told_plainly():
-        source = open_source(scope.url, scope.mapping)
-        with told_plainly(source):
-            if renewed and isinstance(source, Renewable):
-                source.renew()
-            yield source
+def cut(after: int, upto: int, most: int, state: object = None) -> list[Range]:
+    """Cut ``after + 1 .. upto`` of a log in some state into at most ``most`` ranges of the same length.
+
+    Positions are what is shared out, since no store can say how many selected events lie between two of them. A range
+    in a gap, or without a selected event, costs its task a look.
+    """
+    size = max(_LEAST_PER_RANGE, -(-(upto - after) // most))
+    return [Range(first, min(first + size, upto), state) for first in range(after, upto, size)]
+
+
+def batches(source: EventSource, selection: Selection, span: Range) -> Iterator[pa.RecordBatch]:
+    """Read the selected events of a range.
+
+    Yields:
+        Batches of up to 5,000 events and about 16 MB, in the order of positions.
+
+    Raises:
+        EngineError: OCQ-411, if the log ends before the range does.
+    """
+    after, rows = span.after, _FIRST_ROWS
+    while after < span.upto:
+        part = _following(source, after, rows, selection, span.upto)
+        rows = _MOST_ROWS
+        if part.events:
+            columns = zip(zip(*part.events, strict=True), _ARROW.types, strict=True)
+            arrays = [pa.array(column, kind) for column, kind in columns]
+            batch = pa.RecordBatch.from_arrays(arrays, schema=_ARROW)
+            rows = max(1, min(_MOST_ROWS, _BATCH_BYTES * len(part.events) // batch.nbytes))
+            yield batch
+        after = part.upto
+
+
+def admitted(source: EventSource, selection: Selection, span: Range, most: int) -> int:
+    """Return the last position up to which a range holds at most ``most`` selected events, by reading them.
+
+    Raises:
+        EngineError: OCQ-411, if the log ends before the range does.
+    """
+    after = span.after
+    while most > 0 and after < span.upto and span.upto - after > most:
+        part = _following(source, after, min(most, _MOST_ROWS), selection, span.upto)
+        most -= len(part.events)
+        after = part.upto
+    return span.upto if most > 0 else after
+
+
+def shorter(position: int, end: int) -> EngineError:
+    """Return the error that the log ends at ``end``, although ``position`` was read before."""
+    what = f"the log ends at position {end}, but {position} was there before: it is another log, or was restored"
+    fix = "read the whole log again; a stream needs a new checkpoint folder for it"
+    return EngineError("OCQ-411", what, 'format("opencqrs")', fix)
+
+
+def _following(source: EventSource, after: int, limit: int, selection: Selection, upto: int) -> Slice:
+    part = source.read(after, limit, selection, upto)
+    if part.upto <= after:
+        raise shorter(after + 1, source.head())
+    return part

@@ -15,13 +15,10 @@ from dataclasses import dataclass, replace
 from pyspark.sql import SparkSession
 
 from opencqrs_py.engines.runs import Recipe
-from opencqrs_py.engines.spark.kept_recipes import ALWAYS, KeptRecipe, Permit
-from opencqrs_py.engines.spark.tasks import Task, TaskResult, read_task, write_result
+from opencqrs_py.engines.spark.tasks import ALWAYS, KeptRecipe, Permit, Task, TaskResult, read_task, write_result
 from opencqrs_py.model.outcome import Origin, Outcome
 from opencqrs_py.processing.exceptions import failure_of, interrupts_are_errors, own_frames
 from opencqrs_py.processing.group import GroupProcessing
-
-__all__ = ["TaskRunner", "python_of_workers", "run_task"]
 
 _built: dict[Recipe, GroupProcessing] = {}
 

@@ -13,7 +13,7 @@ from opencqrs_py.adapters.sql import Database, SqlEventStore, SqlProgressTracker
 from opencqrs_py.assembly.injection import ContainerInjector
 from opencqrs_py.engines.runs import GroupRun
 from opencqrs_py.engines.spark.engine import STILL_SECONDS, SparkEngine
-from opencqrs_py.engines.spark.kept_recipes import Permit
+from opencqrs_py.engines.spark.tasks import Permit
 from opencqrs_py.errors import EngineLostError
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.handler import Handler, HandlerMark

@@ -1,12 +1,13 @@
-"""What a round that Spark could not finish is reported as."""
+"""What a round that Spark could not finish is reported as, and when one has waited too long."""
 
 from __future__ import annotations
 
 import pytest
 from pyspark.errors import PythonException
 
-from opencqrs_py.engines.spark.jobs import spark_failure
+from opencqrs_py.engines.spark.jobs import Stillness, spark_failure
 from opencqrs_py.model.outcome import Origin
+from opencqrs_py.testing import FakeClock
 
 OF_A_WORKER = """
   An exception was thrown from the Python worker. Please see the stack trace below.
@@ -45,3 +46,74 @@ def test_all_else_may_pass(error: Exception, message: str) -> None:
     failure = spark_failure(error)
     assert (failure.origin, failure.permanent) == (Origin.OUTAGE, False)
     assert failure.message == message
+
+
+class Spark:
+    """A Spark with a clock of its own; its rounds are looked at every second."""
+
+    def __init__(self) -> None:
+        self.clock = FakeClock()
+        self.tasks = 0
+        self.looks = 0
+        self.stillness = Stillness(self.running, self.clock, 60)
+
+    def running(self) -> int:
+        self.looks += 1
+        return self.tasks
+
+    def noticed_after(self, seconds: int, waiting: list[float]) -> int | None:
+        """Let time pass; return the second in which stillness was noticed."""
+        for second in range(1, seconds + 1):
+            self.clock.advance(1)
+            if self.stillness.lasts(waiting):
+                return second
+        return None
+
+
+@pytest.fixture
+def spark() -> Spark:
+    return Spark()
+
+
+def test_a_round_for_which_nothing_runs_is_noticed_after_the_limit(spark):
+    assert spark.noticed_after(100, [spark.clock.monotonic()]) == 60
+
+
+def test_a_task_may_run_for_hours(spark):
+    spark.tasks = 1
+    assert spark.noticed_after(10_000, [spark.clock.monotonic()]) is None
+
+
+def test_the_limit_counts_from_the_last_task_that_ran(spark):
+    since = spark.clock.monotonic()
+    spark.tasks = 1
+    assert spark.noticed_after(100, [since]) is None
+    spark.tasks = 0
+    assert spark.noticed_after(100, [since]) == 60
+
+
+def test_without_a_round_nothing_is_asked_of_spark(spark):
+    assert spark.noticed_after(1_000, []) is None
+    assert spark.looks == 0
+
+
+def test_short_rounds_ask_nothing_of_spark(spark):
+    for _ in range(1_000):
+        since = spark.clock.monotonic()
+        spark.clock.advance(0.1)
+        assert not spark.stillness.lasts([since])
+    assert spark.looks == 0
+
+
+def test_the_round_that_has_waited_longest_counts(spark):
+    since = spark.clock.monotonic()
+    assert spark.noticed_after(30, [since]) is None
+    assert spark.noticed_after(100, [since, spark.clock.monotonic()]) == 30
+
+
+def test_spark_is_asked_once_a_second_at_most(spark):
+    since = spark.clock.monotonic()
+    for _ in range(100):
+        spark.clock.advance(0.25)
+        spark.stillness.lasts([since])
+    assert spark.looks <= 25

@@ -11,8 +11,8 @@ from types import SimpleNamespace
 import pytest
 from pyspark.sql import SparkSession
 
-from opencqrs_py.engines.spark.kept_recipes import ALWAYS, KeptRecipe
 from opencqrs_py.engines.spark.session import Sessions, SessionSettings
+from opencqrs_py.engines.spark.tasks import ALWAYS, KeptRecipe
 from opencqrs_py.errors import EngineError
 
 SECONDS = 30  # longest wait for another thread

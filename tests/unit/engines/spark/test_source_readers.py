@@ -10,9 +10,8 @@ from pyspark.sql.datasource import EqualTo, GreaterThan, LessThan, StringContain
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from opencqrs_py.adapters.memory import InMemoryEventStore
-from opencqrs_py.engines.spark.source_options import scope_of
-from opencqrs_py.engines.spark.source_ranges import Range
-from opencqrs_py.engines.spark.source_readers import BatchReader, FilteringReader, StreamReader
+from opencqrs_py.engines.spark.source_readers import BatchReader, FilteringReader, Range, StreamReader
+from opencqrs_py.engines.spark.source_scope import scope_of
 from opencqrs_py.errors import EngineError, EventStoreError
 from opencqrs_py.model.event import Event
 

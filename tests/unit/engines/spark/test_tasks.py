@@ -1,6 +1,16 @@
+"""What travels between driver and executors: tasks, results and recipes."""
+
 from __future__ import annotations
 
-from opencqrs_py.engines.spark.tasks import Task, TaskResult, read_result, read_task, write_result, write_task
+import pickle
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from opencqrs_py.engines.spark.tasks import Task, TaskResult, keep, read_result, read_task, write_result, write_task
+from opencqrs_py.engines.spark.worker import TaskRunner
 from opencqrs_py.model.outcome import Failure, Origin, Outcome
 from opencqrs_py.model.partition import Partition
 from opencqrs_py.model.progress import Cursor, Skip
@@ -24,3 +34,39 @@ def test_a_report_with_a_traceback_survives_its_journey_as_one_line():
     line = write_result(result)
     assert "\n" not in line
     assert read_result(line) == result
+
+
+@dataclass(frozen=True)
+class Recipe:
+    url: str
+
+    def __call__(self):
+        raise NotImplementedError
+
+
+RECIPE = Recipe("postgresql://library:s3cret@host/library")
+
+
+def test_a_kept_recipe_is_in_a_file_for_its_owner_alone_and_equal_when_fetched(tmp_path):
+    kept = keep(RECIPE, tmp_path)
+    assert stat.S_IMODE(Path(kept.file).stat().st_mode) == 0o600
+    assert kept.fetch() == RECIPE
+    assert hash(kept.fetch()) == hash(RECIPE)
+
+
+def test_what_travels_in_the_place_of_a_kept_recipe_holds_no_secret(tmp_path):
+    assert b"s3cret" in pickle.dumps(TaskRunner(RECIPE))
+    travelling = pickle.dumps(TaskRunner(keep(RECIPE, tmp_path)))
+    assert b"s3cret" not in travelling
+    assert pickle.loads(travelling).recipe.fetch() == RECIPE
+
+
+def test_the_same_recipe_kept_twice_is_one_recipe_to_a_worker(tmp_path):
+    assert len({keep(RECIPE, tmp_path).fetch() for _ in range(2)}) == 1
+
+
+def test_a_recipe_of_a_run_that_is_over_is_an_error(tmp_path):
+    kept = keep(RECIPE, tmp_path)
+    Path(kept.file).unlink()
+    with pytest.raises(FileNotFoundError):
+        kept.fetch()

@@ -7,8 +7,7 @@ from sqlalchemy import create_engine, text
 
 from opencqrs_py.adapters.sql import Database, SqlEventStore, SqlProgressTracker
 from opencqrs_py.assembly.injection import ContainerInjector
-from opencqrs_py.engines.spark.kept_recipes import Permit
-from opencqrs_py.engines.spark.tasks import Task, read_result, write_task
+from opencqrs_py.engines.spark.tasks import Permit, Task, read_result, write_task
 from opencqrs_py.engines.spark.worker import TaskRunner, run_task
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.handler import Handler, HandlerMark

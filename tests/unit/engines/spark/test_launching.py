@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from opencqrs_py.engines.spark.launch_settings import (
+from opencqrs_py.engines.spark.launching import (
     SubmitArguments,
     properties_text,
     settings_by_file,

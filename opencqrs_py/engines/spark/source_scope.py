@@ -1,24 +1,42 @@
-"""Options of the data source: what stands in ``option(…)``, checked, and the scope that it means.
+"""What the data source reads: by what stands in ``option(…)``, checked, and by the filters of a query.
 
 Runs on the driver, in a Python worker that Spark starts for planning. Scopes are pickled: they hold nothing open.
+
+A filter that is taken in *exactly* is Spark's no more. One that only leaves out some of what it excludes stays with
+Spark as well. Times are no bounds of positions, since events may be stored in another order than they happened in; and
+stores do not look for ids. So filters on time, id, source and the payload are left to Spark alone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
 from difflib import get_close_matches
+from typing import Any, NamedTuple
 
-from opencqrs_py.engines.spark.source_mapping import MAPPING_OPTIONS, mapping_in, plain, plain_part
+from pyspark.sql.datasource import (
+    EqualNullSafe,
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    LessThan,
+    LessThanOrEqual,
+    StringStartsWith,
+)
+
 from opencqrs_py.errors import EngineError
 from opencqrs_py.model.mapping import TableMapping
 from opencqrs_py.model.selection import Selection
 from opencqrs_py.processing.ports import EventSource
 
-__all__ = ["OPTIONS", "Scope", "scope_of"]
-
 OPTIONS = ("url", "subject", "recursive", "types", "from", "to", "ranges", "maxEventsPerTrigger")
+
+_PREFIX = "mapping."
+_PARTS = tuple(part.name for part in fields(TableMapping) if part.name != "said_in")
+MAPPING_OPTIONS = tuple(_PREFIX + part.replace("_", "-") for part in _PARTS)
 
 _PLACE = 'format("opencqrs")'
 _GREATEST = 2**63 - 1  # positions are a bigint in Spark
@@ -73,7 +91,7 @@ def scope_of(options: Mapping[str, str], ranges: int) -> Scope:
         EngineError: OCQ-410, naming the option, its value and the right form.
         EventStoreError: OCQ-313, if a mapping lacks a part.
     """
-    given = {plain(name): text.strip() for name, text in options.items()}
+    given = {_plain(name): text.strip() for name, text in options.items()}
     _refuse_unknown(given)
     if not given.get("url"):
         fix = 'spark.read.format("opencqrs").option("url", "sqlite:////path/events.db")'
@@ -85,12 +103,12 @@ def scope_of(options: Mapping[str, str], ranges: int) -> Scope:
         _bound(given, "to", least=0),
         ranges=_count(given, "ranges") or ranges,
         events_per_trigger=_count(given, "maxEventsPerTrigger"),
-        mapping=mapping_in(given),
+        mapping=_mapping_in(given),
     )
 
 
 def _refuse_unknown(given: Mapping[str, str]) -> None:
-    known = {plain(name): name for name in (*OPTIONS, *MAPPING_OPTIONS)}
+    known = {_plain(name): name for name in (*OPTIONS, *MAPPING_OPTIONS)}
     for name in given:
         if name not in known:
             meant = _meant(name, known)
@@ -106,11 +124,11 @@ def _meant(name: str, known: Iterable[str]) -> str | None:
     parts = {option.removeprefix("mapping."): option for option in known if option.startswith("mapping.")}
     _, inside, part = name.rpartition("mapping.")  # as in settings: event-store.mapping.table
     if inside:
-        return next((parts[near] for near in get_close_matches(plain_part(part), parts, 1)), None)
+        return next((parts[near] for near in get_close_matches(_plain_part(part), parts, 1)), None)
     if name == "path":
         return "url"
     others = [option for option in known if option not in parts.values()]
-    return next(iter(get_close_matches(name, others, 1)), parts.get(plain_part(name)))
+    return next(iter(get_close_matches(name, others, 1)), parts.get(_plain_part(name)))
 
 
 def _subject(given: Mapping[str, str]) -> str:
@@ -174,3 +192,124 @@ def _count(given: Mapping[str, str], option: str) -> int | None:
 
 def _wrong(option: str, text: str, form: str, fix: str = "") -> EngineError:
     return EngineError("OCQ-410", f"the option '{option}' must be {form}, got {text!r}", _PLACE, fix)
+
+
+def _plain(name: str) -> str:
+    """Return an option's name as it is looked up: Spark makes no difference between capital and small letters."""
+    name = name.lower()
+    return _PREFIX + _plain_part(name.removeprefix(_PREFIX)) if name.startswith(_PREFIX) else name
+
+
+def _plain_part(name: str) -> str:
+    """Return the name of a part as it is looked up: kebab, snake and camel are one name, as in settings."""
+    return name.lower().replace("-", "").replace("_", "")
+
+
+def _mapping_in(given: Mapping[str, str]) -> TableMapping | None:
+    """Return the table that known options name, by their plain names; ``None`` when they name none."""
+    named = {}
+    for part, option in zip(_PARTS, MAPPING_OPTIONS, strict=True):
+        text = given.get(_plain(option))
+        if text == "":
+            what = f"the option '{option}' must be a name, as it is written in the database, got ''"
+            raise EngineError("OCQ-410", what, _PLACE, "leave it out if nothing holds it")
+        if text is not None:
+            named[part] = text
+    return TableMapping.of(named, "mapping", _PLACE)
+
+
+class Narrowed(NamedTuple):
+    """A scope with a filter taken in.
+
+    Attributes:
+        scope: What is left to read.
+        exact: Whether the filter holds for all of it, so that Spark need not look again.
+    """
+
+    scope: Scope
+    exact: bool = True
+
+
+def narrowed(scope: Scope, condition: Filter) -> Narrowed | None:
+    """Return the scope with a filter taken in, or ``None`` if only Spark can check it."""
+    match condition:
+        case EqualTo((column,), value) | EqualNullSafe((column,), value):
+            return _one_of(scope, column, [value])
+        case In((column,), values):
+            return _one_of(scope, column, [value for value in values if value is not None])
+        case StringStartsWith(("subject",), str(beginning)):
+            return _below(scope, beginning)
+        case _:
+            return _compared(scope, condition)
+
+
+def _one_of(scope: Scope, column: str, values: list[Any]) -> Narrowed | None:
+    match column, values:
+        case "type", [*types] if all(isinstance(t, str) for t in types):
+            return Narrowed(_of_types(scope, types))
+        case "subject", [str(subject)] if _is_ordinary(subject):
+            return Narrowed(_of_subject(scope, Selection(subject, recursive=False)))
+        case "position", [int(), *_]:
+            return Narrowed(_between(scope, min(values) - 1, max(values)), exact=len(set(values)) == 1)
+        case _:
+            return None
+
+
+def _compared(scope: Scope, condition: Filter) -> Narrowed | None:
+    match condition:
+        case GreaterThan(("position",), int(value)):
+            return Narrowed(_between(scope, value, None))
+        case GreaterThanOrEqual(("position",), int(value)):
+            return Narrowed(_between(scope, value - 1, None))
+        case LessThan(("position",), int(value)):
+            return Narrowed(_between(scope, 0, value - 1))
+        case LessThanOrEqual(("position",), int(value)):
+            return Narrowed(_between(scope, 0, value))
+        case _:
+            return None
+
+
+def _below(scope: Scope, beginning: str) -> Narrowed | None:
+    """Take in a beginning of subjects, up to its last slash: ``/books/97`` reads ``/books`` and what is below it."""
+    root = beginning.rpartition("/")[0].rstrip("/")
+    return Narrowed(_of_subject(scope, Selection(root)), exact=False) if _is_ordinary(root) else None
+
+
+def _is_ordinary(subject: str) -> bool:
+    """Return whether every store can look for a subject; Spark looks for all others itself."""
+    return subject == "/" or (subject.startswith("/") and not subject.endswith("/") and "//" not in subject)
+
+
+def _of_types(scope: Scope, types: Iterable[str]) -> Scope:
+    selection = scope.selection
+    wanted = frozenset(types) if selection.types is None else selection.types & frozenset(types)
+    return replace(scope, selection=replace(selection, types=wanted)) if wanted else _of_nothing(scope)
+
+
+def _of_subject(scope: Scope, other: Selection) -> Scope:
+    """Keep the events that both selections mean; of two subjects, one contains the other or they share nothing."""
+    own = scope.selection
+    if _contains(own, other):
+        selection = replace(own, subject=other.subject, recursive=other.recursive)
+        return replace(scope, selection=selection)
+    if _contains(other, own):
+        return scope
+    return _of_nothing(scope)
+
+
+def _contains(outer: Selection, inner: Selection) -> bool:
+    """Return whether ``outer`` means all the subjects that ``inner`` means."""
+    if outer.everything:
+        return True
+    if inner.everything or (inner.recursive and not outer.recursive):
+        return False
+    return inner.subject == outer.subject or (outer.recursive and inner.subject.startswith(outer.prefix))
+
+
+def _between(scope: Scope, after: int, upto: int | None) -> Scope:
+    last = [bound for bound in (scope.upto, upto) if bound is not None]
+    return replace(scope, after=max(scope.after, after), upto=min(last, default=None))
+
+
+def _of_nothing(scope: Scope) -> Scope:
+    return replace(scope, upto=0)

