@@ -1,7 +1,8 @@
 """Ports fulfilled in memory: for tests, and for progress that may be lost."""
 
+from opencqrs_py.adapters.memory.control import InMemoryControlStore
 from opencqrs_py.adapters.memory.event_store import InMemoryEventStore
 from opencqrs_py.adapters.memory.progress import InMemoryProgressTracker
 from opencqrs_py.adapters.memory.transactions import NoTransactions
 
-__all__ = ["InMemoryEventStore", "InMemoryProgressTracker", "NoTransactions"]
+__all__ = ["InMemoryControlStore", "InMemoryEventStore", "InMemoryProgressTracker", "NoTransactions"]

@@ -3,6 +3,7 @@
 from sqlalchemy import Engine
 
 from opencqrs_py.adapters.sql import mariadb, postgresql, sqlite  # noqa: F401 each registers its dialect
+from opencqrs_py.adapters.sql.control import SqlControlStore
 from opencqrs_py.adapters.sql.database import Database
 from opencqrs_py.adapters.sql.dialect import Dialect
 from opencqrs_py.adapters.sql.event_store import SqlEventStore
@@ -18,6 +19,7 @@ __all__ = [
     "Engine",
     "MappedEventSource",
     "SchemaError",
+    "SqlControlStore",
     "SqlEventStore",
     "SqlProgressTracker",
 ]

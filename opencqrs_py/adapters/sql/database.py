@@ -86,6 +86,21 @@ class Database:
         database._of_others = True
         return database
 
+    @property
+    def url(self) -> URL:
+        """Its URL as SQLAlchemy takes it, with the password."""
+        return self._url
+
+    def for_control(self) -> Database | None:
+        """Return the database of the control tables, with connections of its own that no handler can use up.
+
+        It is this one, and for an SQLite file the file beside it. ``None``: no other process can see this database.
+        """
+        if self._of_others and self.dialect.control_url(self) is self.url:
+            return self  # how its maker opens connections is not known
+        url = self.dialect.control_url(self)
+        return None if url is None else Database(url.render_as_string(hide_password=False), self.schema)
+
     def table(self, table: Table) -> Table:
         """Return one of our tables, in the schema that it has here."""
         return adapted(table, self.dialect, self.schema)

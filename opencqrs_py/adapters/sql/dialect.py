@@ -128,6 +128,9 @@ class Dialect(ABC):
     index_key: ClassVar[str] = "{}"  # the columns of an index of a subject or type
     # Finds the id of the newest event of a subject, each mark of which stands for the subject.
     newest: ClassVar[str] = "SELECT id FROM {table} WHERE subject = {mark} ORDER BY position DESC LIMIT 1"
+    # The milliseconds of a clock that all processes share; in the era that ``era`` names they never go back.
+    now_ms: ClassVar[str] = "CAST(extract(epoch FROM clock_timestamp()) * 1000 AS bigint)"
+    era: ClassVar[str] = "''"
     # Locks the row of a partition: the table, and the condition.
     row_lock: ClassVar[str] = "SELECT 1 FROM {} {} FOR UPDATE"
     # Whether no statement shows an event that was appended after one that it does not show.
@@ -158,6 +161,10 @@ class Dialect(ABC):
 
     def adopt(self, engine: Engine) -> None:
         """See that transactions of ours begin as they should on an engine of the user."""
+
+    def control_url(self, database: Database) -> URL | None:
+        """Return where the control tables of a database are; ``None`` for one that no other process can see."""
+        return database.url
 
     def reading_engine(self, engine: Engine, url: URL | None) -> Engine:
         """Return the engine whose statements each see the newest state; ``url`` is ``None`` if ``engine`` is not ours.

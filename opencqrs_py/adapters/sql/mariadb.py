@@ -44,7 +44,7 @@ _COMMITS = re.compile(
 
 # Tables with transactions, and texts that are compared character by character, spaces at the end too.
 _OPTIONS = {"engine": "InnoDB", "charset": "utf8mb4", "collate": "utf8mb4_nopad_bin"}
-_KEY_LENGTHS = {"table_name": 64, "group_name": 500}  # primary keys hold texts of a limited length only
+_KEY_LENGTHS = {"table_name": 64, "group_name": 500, "node_id": 100}  # primary keys hold texts of a limited length only
 _INDEXED_LENGTH = 500  # characters
 
 _BYTES_OF_ID, _BYTES_OF_HASH = 20, 16
@@ -99,6 +99,7 @@ class MariaDbDialect(Dialect):
     aliases = ("mysql",)
     driver = "mysql+pymysql"
     extra = "mariadb"
+    now_ms = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) DIV 1000"
     quote = "`"
     schema_word = "database"
     create_schema = "CREATE DATABASE IF NOT EXISTS"

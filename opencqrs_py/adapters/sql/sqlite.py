@@ -15,6 +15,7 @@ from sqlalchemy import URL, Connection, Engine, Integer, Table, create_engine, e
 from sqlalchemy.exc import DBAPIError, IntegrityError
 from typing_extensions import override
 
+from opencqrs_py.adapters.processes import boot_id, machine_ms
 from opencqrs_py.adapters.sql.connections import WRITING
 from opencqrs_py.adapters.sql.database import Database
 from opencqrs_py.adapters.sql.dialect import URL_SETTINGS, Dialect, FileGuard, Row, register
@@ -43,6 +44,9 @@ WHERE NOT EXISTS (SELECT 1 FROM {EVENTS.name} WHERE id = ? AND source = ?)
 """  # noqa: S608
 _POSITIONS = "SELECT seq FROM sqlite_sequence WHERE name = ?"
 
+CONTROL_SUFFIX = "-control.db"
+"""What the name of the file with the control tables has after that of the database."""
+
 _BESIDE = ("-wal", "-shm")
 _SEEN = "opencqrs_files"  # in the ``info`` of a pooled connection: the files beside the database that it has open
 _RESTART = "or stop this process; the next start uses the file that is there then"
@@ -58,6 +62,8 @@ class SqliteDialect(Dialect):
     name = "sqlite"
     driver = "sqlite"
     mark = "?"
+    now_ms = "opencqrs_now_ms()"
+    era = "opencqrs_era()"
     quote = ""
     search_hint = " INDEXED BY {}"
     unindexed = "+{}"
@@ -82,12 +88,21 @@ class SqliteDialect(Dialect):
         return SqliteFile(url.database, self)
 
     @override
+    def control_url(self, database: Database) -> URL | None:
+        """Return the file beside that of the database: a chunk of events holds the only write lock of that one."""
+        with database.reading() as connection:
+            name = _main_file(connection)
+        return URL.create(self.driver, database=f"{Path(name).resolve()}{CONTROL_SUFFIX}") if name else None
+
+    @override
     def engine(self, url: URL) -> Engine:
         engine = create_engine(url, connect_args={"timeout": self.patience})
 
         @event.listens_for(engine, "connect")
         def _configure(connection: Any, _record: Any) -> None:
             connection.isolation_level = None  # transactions begin where we say, not where the driver guesses
+            connection.create_function("opencqrs_now_ms", 0, machine_ms)
+            connection.create_function("opencqrs_era", 0, boot_id)
             use_write_ahead_log(connection, self.patience)
 
         event.listen(engine, "begin", _begin)

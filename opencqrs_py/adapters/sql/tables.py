@@ -79,6 +79,30 @@ SKIPPED = Table(
     Column("skipped_at", Text, nullable=False),
 )
 
+NODES = Table(
+    "opencqrs_nodes",
+    _metadata,
+    Column("node_id", Text, primary_key=True),
+    Column("era", Text, nullable=False),  # SQLite: of which boot the clock is; other eras are over
+    Column("until_ms", BigInteger, nullable=False),  # on the database's clock: when the leases of the node end
+    Column("buried", Integer, nullable=False),  # 1: they have ended, and cannot be extended any more
+    Column("details", Text, nullable=False),  # the node, as JSON
+)
+
+LEASES = Table(
+    "opencqrs_leases",
+    _metadata,
+    Column("group_name", Text, primary_key=True),
+    Column("modulus", BigInteger, primary_key=True, autoincrement=False),  # 0: what is wanted of the whole group
+    Column("residue", BigInteger, primary_key=True, autoincrement=False),
+    Column("node_id", Text, nullable=False),  # who holds it, if that node is not buried; empty: nobody
+    Column("term", BigInteger, nullable=False),  # grows whenever it changes hands
+    Column("since", Text, nullable=False),
+    Column("wanted", Text, nullable=False),  # empty: nobody has said
+    Column("avoided_node", Text, nullable=False),
+    Column("avoided_until_ms", BigInteger, nullable=False),
+)
+
 
 @lru_cache
 def adapted(table: Table, dialect: Dialect, schema: str | None) -> Table:

@@ -10,11 +10,12 @@ Subclass the one of your port in a test module and give its fixtures::
 
 import pytest
 
-_MODULES = ("event_source", "event_store", "log_identity", "progress_records", "progress_tracker")
+_MODULES = ("control_store", "event_source", "event_store", "log_identity", "progress_records", "progress_tracker")
 pytest.register_assert_rewrite(*(f"{__name__}.{name}" for name in _MODULES))
 
+from opencqrs_py.testing.contracts.control_store import ControlStoreContract  # noqa: E402 as above
 from opencqrs_py.testing.contracts.event_source import EventSourceContract  # noqa: E402 as above
 from opencqrs_py.testing.contracts.event_store import EventStoreContract  # noqa: E402 as above
 from opencqrs_py.testing.contracts.progress_tracker import ProgressTrackerContract, ReadModel  # noqa: E402 as above
 
-__all__ = ["EventSourceContract", "EventStoreContract", "ProgressTrackerContract", "ReadModel"]
+__all__ = ["ControlStoreContract", "EventSourceContract", "EventStoreContract", "ProgressTrackerContract", "ReadModel"]

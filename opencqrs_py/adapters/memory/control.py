@@ -1,0 +1,124 @@
+"""The control tables in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from threading import Lock
+
+from typing_extensions import override
+
+from opencqrs_py.control.ports import ControlStore
+from opencqrs_py.control.records import ControlView, GroupPartition, Lease, Node, NodeRecord, Wanted
+from opencqrs_py.model.partition import layout
+from opencqrs_py.processing.ports import Clock, SystemClock
+
+__all__ = ["InMemoryControlStore"]
+
+
+@dataclass
+class _Row:
+    node: Node
+    until: float
+    buried: bool = False
+
+
+class InMemoryControlStore(ControlStore):
+    """Nodes, leases and what is wanted, for nodes of one process: for tests.
+
+    Args:
+        clock: Time; ``None`` for the machine's.
+    """
+
+    def __init__(self, clock: Clock | None = None) -> None:
+        self._clock = SystemClock() if clock is None else clock
+        self._nodes: dict[str, _Row] = {}
+        self._leases: dict[GroupPartition, Lease] = {}
+        self._avoided: dict[GroupPartition, tuple[str, float]] = {}
+        self._wanted: dict[str, Wanted] = {}
+        self._wanted_partitions: dict[GroupPartition, Wanted] = {}
+        self._lock = Lock()
+
+    @override
+    def join(self, node: Node, seconds: float) -> None:
+        with self._lock:
+            self._nodes[node.id] = _Row(node, self._clock.monotonic() + seconds)
+            for group, runnable in node.groups.items():
+                for partition in layout(runnable.modulus):
+                    key = GroupPartition(group, partition)
+                    self._leases.setdefault(key, Lease(key))
+
+    @override
+    def beat(self, node: str, seconds: float) -> ControlView | None:
+        with self._lock:
+            if not self._is_alive(node):
+                return None
+            self._nodes[node].until = self._clock.monotonic() + seconds
+            return self._seen()
+
+    @override
+    def take(self, node: str, keys: Sequence[GroupPartition], dead: Collection[str] = ()) -> tuple[GroupPartition, ...]:
+        with self._lock:
+            for id_, row in self._nodes.items():
+                row.buried = row.buried or (id_ in dead and id_ != node) or not self._is_alive(id_)
+            known = [key for key in sorted(keys) if key in self._leases and self._is_alive(node)]
+            taken = [key for key in known if not self._is_alive(self._leases[key].node)]
+            for key in taken:
+                since = self._clock.now().isoformat(timespec="milliseconds")
+                self._leases[key] = replace(self._leases[key], node=node, term=self._leases[key].term + 1, since=since)
+            return tuple(taken)
+
+    @override
+    def give_back(self, node: str, keys: Collection[GroupPartition]) -> None:
+        with self._lock:
+            self._give_back(node, keys)
+
+    @override
+    def leave(self, node: str) -> None:
+        with self._lock:
+            self._give_back(node, self._leases)
+            self._nodes.pop(node, None)
+
+    @override
+    def view(self) -> ControlView:
+        with self._lock:
+            return self._seen()
+
+    @override
+    def want(self, group: str, wanted: Wanted, partitions: Sequence[GroupPartition] = ()) -> None:
+        with self._lock:
+            for key in partitions:
+                self._leases.setdefault(key, Lease(key))
+                self._wanted_partitions[key] = wanted
+            if not partitions:
+                self._wanted[group] = wanted
+                self._wanted_partitions = {k: v for k, v in self._wanted_partitions.items() if k.group != group}
+
+    @override
+    def avoid(self, key: GroupPartition, node: str, seconds: float) -> None:
+        with self._lock:
+            self._avoided[key] = (node, self._clock.monotonic() + seconds)
+
+    @override
+    def is_outage(self, error: BaseException) -> bool:
+        return False
+
+    @override
+    def close(self) -> None:
+        """Do nothing."""
+
+    def _is_alive(self, node: str) -> bool:
+        row = self._nodes.get(node)
+        return row is not None and not row.buried and row.until > self._clock.monotonic()
+
+    def _give_back(self, node: str, keys: Collection[GroupPartition]) -> None:
+        for key in keys:
+            if key in self._leases and self._leases[key].node == node:
+                self._leases[key] = replace(self._leases[key], node="", since="")
+
+    def _seen(self) -> ControlView:
+        now = self._clock.monotonic()
+        nodes = tuple(NodeRecord(row.node, row.until - now, self._is_alive(id_)) for id_, row in self._nodes.items())
+        avoided = {key: node for key, (node, until) in self._avoided.items() if until > now}
+        leases = (replace(lease, avoids=avoided.get(key, "")) for key, lease in sorted(self._leases.items()))
+        return ControlView(nodes, tuple(leases), dict(self._wanted), dict(self._wanted_partitions))

@@ -1,0 +1,235 @@
+"""The control tables on a SQL database."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import Connection
+from typing_extensions import override
+
+from opencqrs_py.adapters.sql.database import Database
+from opencqrs_py.adapters.sql.tables import LEASES, NODES, prepare
+from opencqrs_py.control.ports import ControlStore
+from opencqrs_py.control.records import (
+    ControlView,
+    GroupPartition,
+    Lease,
+    Node,
+    NodeRecord,
+    ProcessIdentity,
+    Runnable,
+    Wanted,
+)
+from opencqrs_py.model.partition import Partition, layout
+
+_PATIENCE = 2.0  # seconds that a heartbeat waits for the write lock of an SQLite file
+_KEPT_MS = 24 * 3_600 * 1_000  # how long a node that ended without a word is shown
+
+_VIEW = """
+SELECT 'node' AS kind, '' AS group_name, 0 AS modulus, 0 AS residue, node_id, 0 AS term, '' AS since, '' AS wanted,
+       '' AS avoids, until_ms - {now} AS left_ms, CASE WHEN {alive} THEN 1 ELSE 0 END AS alive, details
+FROM {nodes}
+UNION ALL
+SELECT 'lease', group_name, modulus, residue, node_id, term, since, wanted,
+       CASE WHEN avoided_until_ms > {now} THEN avoided_node ELSE '' END, 0, 0, ''
+FROM {leases}
+"""
+_ALIVE = "buried = 0 AND era = {era} AND until_ms > {now}"
+_THIS = "group_name = {mark} AND modulus = {mark} AND residue = {mark}"
+
+
+class SqlControlStore(ControlStore):
+    """Nodes, leases and what is wanted, in the tables ``opencqrs_nodes`` and ``opencqrs_leases``.
+
+    All times are those of the database's clock. A lease has no end of its own: it ends with its node's, which one
+    statement extends, however many partitions the node holds.
+
+    Args:
+        database: What ``Database.for_control`` has returned.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        dialect, prefix = database.dialect, database.prefix
+        known = {"mark": dialect.mark, "now": dialect.now_ms, "era": dialect.era}
+        tables = {"nodes": prefix + NODES.name, "leases": prefix + LEASES.name}
+        self._words = {**known, **tables, "alive": _ALIVE.format(**known), "this": _THIS.format(**known)}
+        self._view = self._text(_VIEW)
+        self._extend = self._text("UPDATE {nodes} SET until_ms = {now} + {mark} WHERE node_id = {mark} AND {alive}")
+        self._ready = False
+
+    @override
+    def join(self, node: Node, seconds: float) -> None:
+        self._prepare()
+        columns, values = "node_id, era, until_ms, buried, details", "{mark}, {era}, {now} + {mark}, 0, {mark}"
+        insert = f"INSERT INTO {{nodes}} ({columns}) VALUES ({values})"  # noqa: S608 our own names
+        forget = "DELETE FROM {nodes} WHERE era <> {era} OR (buried = 1 AND until_ms < {now} - {mark})"
+        with self._database.explained(), self._database.dialect.change_lock(self._database) as connection:
+            self._send(connection, forget, _KEPT_MS)
+            self._insert_leases(connection, _keys_of(node))
+            self._send(connection, insert, node.id, _ms(seconds), _written(node))
+
+    @override
+    def beat(self, node: str, seconds: float) -> ControlView | None:
+        self._prepare()
+        with self._database.explained(), self._database.writing(patience=_PATIENCE) as connection:
+            if connection.exec_driver_sql(self._extend, (_ms(seconds), node)).rowcount != 1:
+                return None
+            return self._seen(connection)
+
+    @override
+    def take(self, node: str, keys: Sequence[GroupPartition], dead: Collection[str] = ()) -> tuple[GroupPartition, ...]:
+        self._prepare()
+        bury = "UPDATE {nodes} SET buried = 1 WHERE buried = 0 AND NOT ({alive})"
+        bury_one = "UPDATE {nodes} SET buried = 1 WHERE node_id = {mark} AND buried = 0"
+        # By what was seen before: after the wait for a row a condition on another table is not looked at again.
+        take = "UPDATE {leases} SET node_id = {mark}, term = term + 1, since = {mark} WHERE {this} AND term = {mark}"
+        with self._database.explained(), self._database.writing(patience=_PATIENCE) as connection:
+            for one in sorted(set(dead) - {node}):
+                self._send(connection, bury_one, one)
+            self._send(connection, bury)
+            seen, since = self._seen(connection), _now()
+            free = [lease for lease in seen.leases if lease.key in set(keys) and seen.owner_of(lease) is None]
+            return tuple(
+                lease.key
+                for lease in free
+                if node in seen.alive and self._send(connection, take, node, since, *_place(lease.key), lease.term)
+            )
+
+    @override
+    def give_back(self, node: str, keys: Collection[GroupPartition]) -> None:
+        self._prepare()
+        give = "UPDATE {leases} SET node_id = '', since = '' WHERE {this} AND node_id = {mark}"
+        with self._database.explained(), self._database.writing(patience=_PATIENCE) as connection:
+            for key in sorted(keys):
+                self._send(connection, give, *_place(key), node)
+
+    @override
+    def leave(self, node: str) -> None:
+        self._prepare()
+        with self._database.explained(), self._database.writing(patience=_PATIENCE) as connection:
+            self._send(connection, "UPDATE {leases} SET node_id = '', since = '' WHERE node_id = {mark}", node)
+            self._send(connection, "DELETE FROM {nodes} WHERE node_id = {mark}", node)
+
+    @override
+    def view(self) -> ControlView:
+        self._prepare()
+        with self._database.reading() as connection:
+            return self._seen(connection)
+
+    @override
+    def want(self, group: str, wanted: Wanted, partitions: Sequence[GroupPartition] = ()) -> None:
+        self._prepare()
+        with self._database.explained(), self._database.dialect.change_lock(self._database) as connection:
+            places = [_place(key) for key in partitions] or [(group, 0, 0)]
+            self._insert_leases(connection, places)
+            if not partitions:
+                forget = "UPDATE {leases} SET wanted = '' WHERE group_name = {mark}"
+                self._send(connection, forget, group)
+            for place in places:
+                self._send(connection, "UPDATE {leases} SET wanted = {mark} WHERE {this}", wanted.value, *place)
+
+    @override
+    def avoid(self, key: GroupPartition, node: str, seconds: float) -> None:
+        self._prepare()
+        avoid = "UPDATE {leases} SET avoided_node = {mark}, avoided_until_ms = {now} + {mark} WHERE {this}"
+        with self._database.explained(), self._database.writing(patience=_PATIENCE) as connection:
+            self._send(connection, avoid, node, _ms(seconds), *_place(key))
+
+    @override
+    def is_outage(self, error: BaseException) -> bool:
+        return self._database.is_outage(error)
+
+    @override
+    def close(self) -> None:
+        self._database.close()
+        self._ready = False
+
+    def _prepare(self) -> None:
+        if not self._ready:
+            prepare(self._database, NODES)
+            prepare(self._database, LEASES)
+            self._ready = True
+
+    def _text(self, statement: str) -> str:
+        return statement.format(**self._words)
+
+    def _send(self, connection: Connection, statement: str, *values: str | int) -> int:
+        return connection.exec_driver_sql(self._text(statement), values).rowcount
+
+    def _insert_leases(self, connection: Connection, places: Iterable[tuple[str, int, int]]) -> None:
+        there = connection.exec_driver_sql(self._text("SELECT group_name, modulus, residue FROM {leases}"))
+        known = {tuple(row) for row in there}
+        columns = "group_name, modulus, residue, node_id, term, since, wanted, avoided_node, avoided_until_ms"
+        insert = f"INSERT INTO {{leases}} ({columns}) VALUES ({{mark}}, {{mark}}, {{mark}}, '', 0, '', '', '', 0)"  # noqa: S608
+        for place in places:
+            if place not in known:
+                self._send(connection, insert, *place)
+
+    def _seen(self, connection: Connection) -> ControlView:
+        rows = connection.exec_driver_sql(self._view).all()
+        nodes = sorted(
+            (
+                NodeRecord(_read(r.node_id, r.details), r.left_ms / 1000, bool(r.alive))
+                for r in rows
+                if r.kind == "node"
+            ),
+            key=lambda record: (record.node.started_at, record.node.id),
+        )
+        leases = {_key(row): row for row in rows if row.kind == "lease" and row.modulus}
+        return ControlView(
+            tuple(nodes),
+            tuple(Lease(key, row.node_id, row.term, row.since, row.avoids) for key, row in sorted(leases.items())),
+            {
+                row.group_name: Wanted(row.wanted)
+                for row in rows
+                if row.kind == "lease" and not row.modulus and row.wanted
+            },
+            {key: Wanted(row.wanted) for key, row in leases.items() if row.wanted},
+        )
+
+
+def _keys_of(node: Node) -> list[tuple[str, int, int]]:
+    return [
+        (group, each.modulus, each.residue)
+        for group, runnable in sorted(node.groups.items())
+        for each in layout(runnable.modulus)
+    ]
+
+
+def _key(row: Any) -> GroupPartition:
+    return GroupPartition(row.group_name, Partition(row.modulus, row.residue))
+
+
+def _place(key: GroupPartition) -> tuple[str, int, int]:
+    return key.group, key.partition.modulus, key.partition.residue
+
+
+def _ms(seconds: float) -> int:
+    return round(seconds * 1000)
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
+
+
+def _written(node: Node) -> str:
+    details = asdict(node)
+    del details["id"]
+    return json.dumps(details)
+
+
+def _read(id_: str, details: str) -> Node:
+    """Return a node as it was written, perhaps by a newer package that says more."""
+    found: Mapping[str, Any] = json.loads(details)
+    groups = {name: Runnable(**_known(Runnable, each)) for name, each in found["groups"].items()}
+    process = ProcessIdentity(**_known(ProcessIdentity, found["process"]))
+    return Node(id_, found["name"], process, groups, found["most"], found["started_at"])
+
+
+def _known(cls: Any, values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if name in cls.__dataclass_fields__}

@@ -1,0 +1,65 @@
+"""What the control plane needs from outside."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Protocol
+
+from opencqrs_py.control.records import ControlView, GroupPartition, Node, Wanted
+
+
+class ControlStore(Protocol):
+    """The control tables: nodes, leases, and what is wanted. Every method is one short transaction of its own.
+
+    Times are those of the store's own clock, never a node's. Safe for several threads.
+    """
+
+    def join(self, node: Node, seconds: float) -> None:
+        """Record a node that begins, with leases that last ``seconds``; and the partitions that it can run."""
+        ...
+
+    def beat(self, node: str, seconds: float) -> ControlView | None:
+        """Extend all leases of a node to last ``seconds`` from now; return how everything stands.
+
+        Returns:
+            ``None`` if the node's leases have ended, which cannot be undone: it has to join as another node.
+        """
+        ...
+
+    def take(self, node: str, keys: Sequence[GroupPartition], dead: Collection[str] = ()) -> tuple[GroupPartition, ...]:
+        """Take the leases of partitions that nobody holds; return those that the node has got.
+
+        Args:
+            node: Id of the node, which must hold its own leases still.
+            keys: The partitions.
+            dead: Ids of nodes that are known to have ended, whose leases therefore end at once.
+        """
+        ...
+
+    def give_back(self, node: str, keys: Collection[GroupPartition]) -> None:
+        """End leases of a node; those that it does not hold are left alone."""
+        ...
+
+    def leave(self, node: str) -> None:
+        """End all leases of a node, and forget it."""
+        ...
+
+    def view(self) -> ControlView:
+        """Return how everything stands."""
+        ...
+
+    def want(self, group: str, wanted: Wanted, partitions: Sequence[GroupPartition] = ()) -> None:
+        """Record what is wanted of some partitions; without any, of the whole group, and no longer of single ones."""
+        ...
+
+    def avoid(self, key: GroupPartition, node: str, seconds: float) -> None:
+        """Have a node not get a partition for so many seconds, so that another takes it."""
+        ...
+
+    def is_outage(self, error: BaseException) -> bool:
+        """Return whether ``error`` means that the store is temporarily unavailable."""
+        ...
+
+    def close(self) -> None:
+        """Close connections; the next use opens new ones."""
+        ...

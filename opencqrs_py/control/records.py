@@ -1,0 +1,154 @@
+"""What stands in the control tables: nodes, leases, and what is wanted of groups."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import NamedTuple
+
+from opencqrs_py.model.partition import Partition
+
+
+class GroupPartition(NamedTuple):
+    """A partition of a group, by which leases are known."""
+
+    group: str
+    partition: Partition
+
+    def __str__(self) -> str:
+        return f"{self.group} {self.partition}"
+
+
+class Wanted(StrEnum):
+    """What is wanted of a group or of one of its partitions. It outlives the processes that make it so."""
+
+    STARTED = "started"
+    STOPPED = "stopped"
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessIdentity:
+    """What identifies a process on one machine, even after its number was given to another one.
+
+    Attributes:
+        boot: The machine's boot id; empty if it is not known, and then nothing can be proved.
+        namespace: The PID namespace, in which the number counts.
+        pid: The process's number.
+        started: When it began, in clock ticks since the boot.
+    """
+
+    boot: str
+    namespace: str
+    pid: int
+    started: str
+
+
+@dataclass(frozen=True, slots=True)
+class Runnable:
+    """A group that a node can run.
+
+    Attributes:
+        modulus: How many partitions the group has.
+        fingerprint: What identifies the group's handlers.
+        starts: Whether the node starts it when nobody has said whether it is wanted.
+        exclusive: Whether the node runs either all of its partitions or none.
+        most: Most of its partitions that the node takes, at least 1; ``None``: all.
+    """
+
+    modulus: int
+    fingerprint: str = ""
+    starts: bool = True
+    exclusive: bool = False
+    most: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A process that runs processors, from its start to its end. A process that lost its leases comes back as another.
+
+    Attributes:
+        id: Unique among all nodes that ever were.
+        name: How people know it, ``host:pid`` by default.
+        process: What identifies its process.
+        groups: The groups that it can run, by name. It is assigned nothing else.
+        most: Most partitions that it takes in all, at least 1; ``None``: no limit.
+        started_at: ISO 8601 time.
+    """
+
+    id: str
+    name: str
+    process: ProcessIdentity
+    groups: Mapping[str, Runnable] = field(default_factory=dict)
+    most: int | None = None
+    started_at: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRecord:
+    """A node as others see it.
+
+    Attributes:
+        node: The node.
+        seconds_left: How long its leases last if it is not heard of again; 0 or less: they have ended.
+        alive: Whether it holds its leases.
+    """
+
+    node: Node
+    seconds_left: float
+    alive: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """Who may work on a partition.
+
+    Attributes:
+        key: The partition.
+        node: Id of the node that has it; empty if none has.
+        term: How often it changed hands.
+        since: ISO 8601 time at which the node took it; empty if none has it.
+        avoids: Id of the node that is not to have it for a while; empty for none.
+    """
+
+    key: GroupPartition
+    node: str = ""
+    term: int = 0
+    since: str = ""
+    avoids: str = ""
+
+
+@dataclass(frozen=True)
+class ControlView:
+    """All that stands in the control tables at one moment.
+
+    Attributes:
+        nodes: Every node that is known, also those that ended without a word, by start.
+        leases: The lease of each partition that a node has ever been able to run.
+        wanted: What is wanted of whole groups, by name; nobody has said anything of groups that are missing.
+        wanted_partitions: What is wanted of single partitions, which counts more.
+    """
+
+    nodes: tuple[NodeRecord, ...] = ()
+    leases: tuple[Lease, ...] = ()
+    wanted: Mapping[str, Wanted] = field(default_factory=dict)
+    wanted_partitions: Mapping[GroupPartition, Wanted] = field(default_factory=dict)
+
+    @property
+    def alive(self) -> dict[str, Node]:
+        """The nodes that hold their leases, by id."""
+        return {record.node.id: record.node for record in self.nodes if record.alive}
+
+    def owner_of(self, lease: Lease) -> Node | None:
+        """Return the node that holds a lease, ``None`` if nobody holds it."""
+        return self.alive.get(lease.node)
+
+    def wanted_of(self, key: GroupPartition) -> Wanted:
+        """Return what is wanted of a partition: as said of it, else of its group, else what its nodes would do."""
+        said = self.wanted_partitions.get(key) or self.wanted.get(key.group)
+        if said is not None:
+            return said
+        starts = any(
+            runnable.starts for node in self.alive.values() if (runnable := node.groups.get(key.group)) is not None
+        )
+        return Wanted.STARTED if starts else Wanted.STOPPED

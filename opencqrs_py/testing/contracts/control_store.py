@@ -1,0 +1,262 @@
+"""The contract of control stores: nodes, leases, and what is wanted of groups."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import pytest
+
+from opencqrs_py.control.ports import ControlStore
+from opencqrs_py.control.records import (
+    ControlView,
+    GroupPartition,
+    Node,
+    ProcessIdentity,
+    Runnable,
+    Wanted,
+)
+from opencqrs_py.model.partition import layout
+
+__all__ = ["ControlStoreContract"]
+
+SECONDS = 1000.0
+PROCESS = ProcessIdentity("boot", "pid:[1]", 17, "4711")
+BOOKS = [GroupPartition("größe %s :x", partition) for partition in layout(4)]
+GROUPS = {BOOKS[0].group: Runnable(4, "code", starts=False, exclusive=True, most=3)}
+NODES = [
+    Node(f"id-{name}", f"{name}:1", PROCESS, GROUPS, 7, f"2026-01-01T00:00:0{number}.000+00:00")
+    for number, name in enumerate("abc")
+]
+A, B, C = NODES
+
+
+def joined(store: ControlStore, *nodes: Node) -> None:
+    """Have nodes join with leases of 1,000 seconds."""
+    for node in nodes:
+        store.join(node, SECONDS)
+
+
+def owners(view: ControlView) -> list[str]:
+    """Return the id of each partition's owner; empty for none."""
+    found = {lease.key: view.owner_of(lease) for lease in view.leases}
+    return ["" if (owner := found[key]) is None else owner.id for key in BOOKS]
+
+
+class ControlStoreContract:
+    """What nodes rely on.
+
+    Give ``store``, which is empty; ``another``, which sees the same as a second process would; and ``let_pass``, which
+    has so many seconds go by on the store's clock.
+    """
+
+    @pytest.fixture
+    def store(self) -> ControlStore:
+        """Return an empty store."""
+        raise NotImplementedError
+
+    @pytest.fixture
+    def another(self, store: ControlStore) -> ControlStore:
+        """Return another store of the same tables."""
+        return store
+
+    @pytest.fixture
+    def let_pass(self) -> Callable[[float], None]:
+        """Return what has seconds go by on the store's clock."""
+        raise NotImplementedError
+
+    # Nodes
+
+    def test_a_store_is_empty_at_first(self, store: ControlStore) -> None:
+        assert store.view() == ControlView()
+
+    def test_a_node_that_joins_is_seen_with_all_that_it_can_run(
+        self, store: ControlStore, another: ControlStore
+    ) -> None:
+        joined(store, A)
+        (record,) = another.view().nodes
+        assert (record.node, record.alive) == (A, True)
+        assert 0 < record.seconds_left <= SECONDS
+        assert [lease.key for lease in another.view().leases] == BOOKS
+        assert owners(another.view()) == [""] * 4
+
+    def test_nodes_are_seen_in_the_order_in_which_they_started(self, store: ControlStore) -> None:
+        joined(store, C, A, B)
+        assert sorted(store.view().alive) == [A.id, B.id, C.id]
+
+    def test_a_node_that_leaves_is_forgotten_and_its_leases_are_free_at_once(self, store: ControlStore) -> None:
+        joined(store, A, B)
+        store.take(A.id, BOOKS)
+        store.leave(A.id)
+        assert [record.node for record in store.view().nodes] == [B]
+        assert owners(store.view()) == [""] * 4
+        assert store.take(B.id, BOOKS) == tuple(BOOKS)
+        store.leave(A.id)  # again, which changes nothing
+        assert owners(store.view()) == [B.id] * 4
+
+    def test_a_node_that_joins_again_finds_the_leases_of_others_as_they_are(self, store: ControlStore) -> None:
+        joined(store, A)
+        store.take(A.id, BOOKS[:2])
+        joined(store, B)
+        assert owners(store.view()) == [A.id, A.id, "", ""]
+
+    # Leases
+
+    def test_what_nobody_holds_can_be_taken(self, store: ControlStore, another: ControlStore) -> None:
+        joined(store, A)
+        assert store.take(A.id, BOOKS[:3]) == tuple(BOOKS[:3])
+        assert owners(another.view()) == [A.id, A.id, A.id, ""]
+        lease = another.view().leases[0]
+        assert lease.term == 1
+        assert lease.since
+
+    def test_what_a_live_node_holds_cannot_be_taken(self, store: ControlStore, another: ControlStore) -> None:
+        joined(store, A, B)
+        store.take(A.id, BOOKS[:3])
+        assert another.take(B.id, BOOKS) == (BOOKS[3],)
+        assert owners(store.view()) == [A.id, A.id, A.id, B.id]
+
+    def test_what_a_node_holds_already_is_not_taken_again(self, store: ControlStore) -> None:
+        joined(store, A)
+        store.take(A.id, BOOKS)
+        assert store.take(A.id, BOOKS) == ()
+        assert {lease.term for lease in store.view().leases} == {1}
+
+    def test_what_is_given_back_can_be_taken_at_once_ten_times(
+        self, store: ControlStore, another: ControlStore
+    ) -> None:
+        joined(store, A, B)
+        for turn in range(10):
+            node = (A, B)[turn % 2]
+            assert (store, another)[turn % 2].take(node.id, BOOKS[:1]) == (BOOKS[0],)
+            store.give_back(node.id, BOOKS[:1])
+        assert store.view().leases[0].term == 10
+        assert owners(store.view()) == [""] * 4
+
+    def test_a_node_cannot_give_back_what_another_holds(self, store: ControlStore) -> None:
+        joined(store, A, B)
+        store.take(A.id, BOOKS)
+        store.give_back(B.id, BOOKS)
+        assert owners(store.view()) == [A.id] * 4
+
+    def test_partitions_that_no_node_has_listed_cannot_be_taken(self, store: ControlStore) -> None:
+        joined(store, A)
+        assert store.take(A.id, [GroupPartition("other", BOOKS[0].partition)]) == ()
+
+    def test_a_node_that_never_joined_gets_nothing(self, store: ControlStore) -> None:
+        joined(store, A)
+        assert store.take("nobody", BOOKS) == ()
+        assert store.beat("nobody", SECONDS) is None
+
+    # The end of leases
+
+    def test_a_heartbeat_extends_all_leases_of_a_node(
+        self, store: ControlStore, let_pass: Callable[[float], None]
+    ) -> None:
+        joined(store, A, B)
+        store.take(A.id, BOOKS)
+        let_pass(0.9 * SECONDS)
+        seen = store.beat(A.id, SECONDS)
+        assert seen is not None
+        assert seen.nodes[0].seconds_left == pytest.approx(SECONDS, abs=60)
+        let_pass(0.9 * SECONDS)
+        assert store.take(B.id, BOOKS) == ()
+        assert owners(store.view()) == [A.id] * 4
+
+    def test_leases_end_when_their_node_is_not_heard_of(
+        self, store: ControlStore, another: ControlStore, let_pass: Callable[[float], None]
+    ) -> None:
+        joined(store, A)
+        store.take(A.id, BOOKS)
+        let_pass(SECONDS + 1)
+        joined(store, B)
+        assert owners(another.view()) == [""] * 4
+        assert [(record.node, record.alive) for record in another.view().nodes] == [(A, False), (B, True)]
+        assert another.take(B.id, BOOKS[:2]) == tuple(BOOKS[:2])
+        assert [lease.term for lease in store.view().leases] == [2, 2, 1, 1]
+
+    def test_leases_that_have_ended_cannot_be_extended_even_if_nobody_took_them(
+        self, store: ControlStore, let_pass: Callable[[float], None]
+    ) -> None:
+        joined(store, A)
+        store.take(A.id, BOOKS)
+        let_pass(SECONDS + 1)
+        assert store.beat(A.id, SECONDS) is None
+        assert store.take(A.id, BOOKS) == ()
+        again = replace(A, id="id-a-2")
+        joined(store, again)
+        assert store.take(again.id, BOOKS) == tuple(BOOKS)
+
+    def test_a_node_that_was_buried_cannot_come_back(self, store: ControlStore) -> None:
+        joined(store, A, B)
+        store.take(A.id, BOOKS)
+        assert store.take(B.id, BOOKS, dead=[A.id]) == tuple(BOOKS)
+        assert store.beat(A.id, SECONDS) is None
+        assert store.take(A.id, BOOKS) == ()
+        assert not store.view().nodes[0].alive
+        store.give_back(A.id, BOOKS)
+        assert owners(store.view()) == [B.id] * 4
+
+    def test_a_node_does_not_bury_itself(self, store: ControlStore) -> None:
+        joined(store, A)
+        assert store.take(A.id, BOOKS, dead=[A.id, "unknown"]) == tuple(BOOKS)
+
+    def test_of_many_who_take_at_once_exactly_one_gets_each_partition(
+        self, store: ControlStore, another: ControlStore
+    ) -> None:
+        nodes = [replace(A, id=f"id-{number}") for number in range(8)]
+        joined(store, *nodes)
+
+        def take(number: int) -> tuple[GroupPartition, ...]:
+            return (store, another)[number % 2].take(nodes[number].id, BOOKS)
+
+        for turn in range(5):
+            with ThreadPoolExecutor(8) as pool:
+                taken = list(pool.map(take, range(8)))
+            assert sorted(key for keys in taken for key in keys) == BOOKS
+            for number, keys in enumerate(taken):
+                store.give_back(nodes[number].id, keys)
+            assert {lease.term for lease in store.view().leases} == {turn + 1}
+
+    def test_nodes_may_join_at_once(self, store: ControlStore, another: ControlStore) -> None:
+        nodes = [replace(A, id=f"id-{number}") for number in range(8)]
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(lambda n: (store, another)[n % 2].join(nodes[n], SECONDS), range(8)))
+        assert len(store.view().nodes) == 8
+        assert [lease.key for lease in store.view().leases] == BOOKS
+
+    # What is wanted
+
+    def test_what_is_wanted_stands_until_something_else_is(self, store: ControlStore, another: ControlStore) -> None:
+        group = BOOKS[0].group
+        store.want(group, Wanted.STOPPED)
+        assert another.view().wanted == {group: Wanted.STOPPED}
+        another.want(group, Wanted.STARTED)
+        assert store.view().wanted == {group: Wanted.STARTED}
+        joined(store, A)
+        store.leave(A.id)
+        assert store.view().wanted == {group: Wanted.STARTED}
+        assert store.view().wanted_partitions == {}
+
+    def test_what_is_wanted_of_a_partition_stands_until_something_is_wanted_of_its_group(
+        self, store: ControlStore
+    ) -> None:
+        group = BOOKS[0].group
+        store.want(group, Wanted.STOPPED, BOOKS[1:3])
+        assert store.view().wanted_partitions == dict.fromkeys(BOOKS[1:3], Wanted.STOPPED)
+        assert store.view().wanted == {}
+        store.want("other", Wanted.STARTED)
+        assert store.view().wanted_partitions == dict.fromkeys(BOOKS[1:3], Wanted.STOPPED)
+        store.want(group, Wanted.STARTED)
+        assert store.view().wanted_partitions == {}
+        assert store.view().wanted == {group: Wanted.STARTED, "other": Wanted.STARTED}
+
+    def test_a_partition_is_kept_from_a_node_for_a_while(
+        self, store: ControlStore, let_pass: Callable[[float], None]
+    ) -> None:
+        joined(store, A)
+        store.avoid(BOOKS[1], A.id, 60)
+        assert [lease.avoids for lease in store.view().leases] == ["", A.id, "", ""]
+        let_pass(61)
+        assert [lease.avoids for lease in store.view().leases] == [""] * 4

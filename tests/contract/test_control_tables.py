@@ -1,0 +1,165 @@
+"""Where the control tables are, and what coordination costs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from sqlalchemy import create_engine
+
+from opencqrs_py.adapters.sql import Database, SqlControlStore
+from opencqrs_py.adapters.sql import sqlite as sqlite_module
+from opencqrs_py.control.records import GroupPartition, Node, ProcessIdentity, Runnable
+from opencqrs_py.model.partition import layout
+
+NODE = Node("id", "host:1", ProcessIdentity("b", "n", 1, "1"), {"books": Runnable(100)})
+KEYS = [GroupPartition("books", partition) for partition in layout(100)]
+
+
+@pytest.fixture
+def control(database: Database):
+    found = database.for_control()
+    yield found
+    found.close()
+
+
+def test_a_heartbeat_is_two_statements_however_many_partitions_and_nodes(control, noted_statements):
+    store = SqlControlStore(control)
+    for number in range(10):
+        store.join(replace(NODE, id=f"id {number}"), 1000)
+    store.take("id 3", KEYS)
+    sent: list[str] = []
+    with noted_statements(lambda statement, _values: sent.append(statement)):
+        seen = store.beat("id 3", 1000)
+    assert seen is not None
+    assert len(seen.leases) == 100
+    assert [statement.split()[0] for statement in sent if not statement.startswith(("BEGIN", "START", "PRAGMA"))] == [
+        "UPDATE",
+        "SELECT",
+    ]
+
+
+def test_an_open_transaction_of_the_database_holds_up_no_heartbeat(database, control):
+    store = SqlControlStore(control)
+    store.join(NODE, 1000)
+    with database.writing():
+        assert store.beat(NODE.id, 1000) is not None
+
+
+def test_the_tables_are_in_the_schema_of_the_database(url, kind):
+    if kind == "sqlite":
+        pytest.skip("has no schemas")
+    database = Database(url, "apart")
+    control = database.for_control()
+    assert control is not None
+    assert control.schema == "apart"
+    SqlControlStore(control).join(NODE, 1000)
+    with database.reading() as connection:
+        assert connection.exec_driver_sql(f"SELECT count(*) FROM {database.prefix}opencqrs_nodes").scalar() == 1
+    control.close()
+    database.close()
+
+
+def test_on_an_engine_of_the_user_it_is_that_engine_s_database(url, kind):
+    engine = create_engine(Database(url).url)
+    control = Database.of(engine).for_control()
+    assert control is not None
+    store = SqlControlStore(control)
+    store.join(NODE, 1000)
+    assert store.take(NODE.id, KEYS[:1]) == (KEYS[0],)
+    store.close()
+    engine.dispose()
+
+
+# SQLite
+
+
+def files(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir() if not path.name.endswith(("-wal", "-shm")))
+
+
+def test_beside_an_sqlite_file_they_have_a_file_of_their_own(tmp_path):
+    database = Database(f"sqlite:///{tmp_path}/library.db")
+    control = database.for_control()
+    SqlControlStore(control).join(NODE, 1000)
+    assert files(tmp_path) == ["library.db", "library.db-control.db"]
+    with database.reading() as connection:
+        assert connection.exec_driver_sql("SELECT count(*) FROM sqlite_master").scalar() == 0
+    control.close()
+    database.close()
+
+
+@pytest.mark.parametrize("spelled", ["sqlite:///{0}/link.db", "sqlite:///file:{0}/link.db?uri=true"])
+def test_whoever_reaches_the_file_by_a_link_finds_the_same_control_tables(tmp_path, spelled):
+    (tmp_path / "data").mkdir()
+    first = Database(f"sqlite:///{tmp_path}/data/library.db")
+    one = first.for_control()
+    SqlControlStore(one).join(NODE, 1000)
+    (tmp_path / "link.db").symlink_to(tmp_path / "data" / "library.db")
+    second = Database(spelled.format(tmp_path))
+    other = second.for_control()
+    assert [record.node for record in SqlControlStore(other).view().nodes] == [NODE]
+    for database in (one, other, first, second):
+        database.close()
+
+
+def test_a_database_in_memory_has_none_as_no_other_process_sees_it():
+    database = Database("sqlite://")
+    assert database.for_control() is None
+    database.close()
+
+
+def test_after_a_boot_of_the_machine_all_leases_have_ended(tmp_path, monkeypatch):
+    def opened() -> SqlControlStore:
+        database = Database(f"sqlite:///{tmp_path}/library.db")
+        control = database.for_control()
+        assert control is not None
+        database.close()
+        return SqlControlStore(control)
+
+    store = opened()
+    store.join(NODE, 1000)
+    store.take(NODE.id, KEYS)
+    store.close()
+    monkeypatch.setattr(sqlite_module, "boot_id", lambda: "another")
+    monkeypatch.setattr(sqlite_module, "machine_ms", lambda: 5)  # the clock begins anew
+    store = opened()
+    assert [record.alive for record in store.view().nodes] == [False]
+    assert store.beat(NODE.id, 1000) is None
+    store.join(replace(NODE, id="new"), 1000)
+    assert [record.node.id for record in store.view().nodes] == ["new"]
+    assert store.take("new", KEYS) == tuple(KEYS)
+    store.close()
+
+
+def test_times_are_the_database_s(control, monkeypatch):
+    store = SqlControlStore(control)
+    monkeypatch.setattr("time.time", lambda: 0.0)
+    store.join(NODE, 1000)
+    monkeypatch.setattr("time.time", lambda: 4e9)
+    assert store.beat(NODE.id, 1000) is not None
+    assert [record.alive for record in store.view().nodes] == [True]
+
+
+def test_a_node_that_a_newer_package_wrote_is_read(control: Database):
+    store = SqlControlStore(control)
+    store.join(NODE, 1000)
+    table = f"{control.prefix}opencqrs_nodes"
+    with control.writing() as connection:
+        (details,) = connection.exec_driver_sql(f"SELECT details FROM {table}").one()
+        newer = details.replace('"modulus"', '"colour": "red", "modulus"').replace('"boot"', '"taste": 1, "boot"')
+        mark = control.dialect.mark
+        connection.exec_driver_sql(f"UPDATE {table} SET details = {mark}", (newer,))
+    assert [record.node for record in store.view().nodes] == [NODE]
+
+
+def test_a_closed_store_opens_again(open_database: Callable[[], Database]):
+    control = open_database().for_control()
+    assert control is not None
+    store = SqlControlStore(control)
+    store.join(NODE, 1000)
+    store.close()
+    assert len(store.view().nodes) == 1
+    store.close()

@@ -1,0 +1,232 @@
+"""How partitions are shared out among nodes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from opencqrs_py.control.records import (
+    ControlView,
+    GroupPartition,
+    Lease,
+    Node,
+    NodeRecord,
+    ProcessIdentity,
+    Runnable,
+    Wanted,
+)
+from opencqrs_py.control.sharing import plan_of, shares
+from opencqrs_py.model.partition import Partition, layout
+
+PROCESS = ProcessIdentity("boot", "pids", 1, "1")
+
+
+def node(name: str, /, most: int | None = None, **groups: Runnable) -> Node:
+    return Node(name, name, PROCESS, groups, most)
+
+
+def leases(group: str, *owners: str, avoids: str = "") -> list[Lease]:
+    keys = [GroupPartition(group, each) for each in layout(len(owners))]
+    return [Lease(key, owner, avoids=avoids) for key, owner in zip(keys, owners, strict=True)]
+
+
+def view(nodes: list[Node], held: list[Lease], **wanted: Wanted) -> ControlView:
+    return ControlView(tuple(NodeRecord(each, 10, alive=True) for each in nodes), tuple(held), wanted)
+
+
+def counts(view: ControlView) -> dict[str, int]:
+    return dict(Counter(shares(view).values()))
+
+
+def books(count: int, **kwargs) -> Runnable:
+    return Runnable(count, **kwargs)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "held", "expected"),
+    [
+        pytest.param("a", ["", ""], {"a": 2}, id="one node has all"),
+        pytest.param("ab", ["", "", "", ""], {"a": 2, "b": 2}, id="two nodes have half each"),
+        pytest.param("ab", ["a"] * 8, {"a": 4, "b": 4}, id="a node that joins gets half"),
+        pytest.param("abc", ["a"] * 4 + ["b"] * 4, {"a": 3, "b": 3, "c": 2}, id="a third node gets what is odd"),
+        pytest.param("ab", ["a"], {"a": 1}, id="the second node of one partition stands by"),
+        pytest.param("b", ["a", "b"], {"b": 2}, id="what a dead node had goes to the others"),
+        pytest.param("", ["a", "b"], {}, id="no node lives"),
+    ],
+)
+def test_partitions_are_shared_out_evenly(nodes, held, expected):
+    alive = [node(name, books=books(len(held))) for name in nodes]
+    assert counts(view(alive, leases("books", *held))) == expected
+
+
+def test_a_node_keeps_what_it_has_as_far_as_its_share_goes():
+    found = shares(view([node(n, books=books(4)) for n in "ab"], leases("books", "b", "b", "b", "a")))
+    by_residue = {key.partition.residue: owner for key, owner in found.items()}
+    assert by_residue == {0: "b", 1: "b", 2: "a", 3: "a"}
+
+
+def test_twenty_groups_of_one_partition_are_spread_over_two_nodes_as_ten_and_ten():
+    groups = {f"g{number:02}": books(1) for number in range(20)}
+    held = [lease for group in groups for lease in leases(group, "a")]
+    assert counts(view([node("a", **groups), node("b", **groups)], held)) == {"a": 10, "b": 10}
+
+
+def test_a_node_gets_only_groups_that_it_can_run():
+    nodes = [node("a", books=books(2), lent=books(2)), node("b", lent=books(2))]
+    held = [*leases("books", "", ""), *leases("lent", "", "")]
+    found = shares(view(nodes, held))
+    assert {owner for key, owner in found.items() if key.group == "books"} == {"a"}
+    assert counts(view(nodes, held)) == {"a": 3, "b": 1}
+
+
+def test_a_node_with_another_number_of_partitions_gets_those_of_its_own_only():
+    nodes = [node("a", books=books(2)), node("b", books=books(4))]
+    found = shares(view(nodes, [*leases("books", "", ""), *leases("books", "", "", "", "")]))
+    assert {(key.partition.modulus, owner) for key, owner in found.items()} == {(2, "a"), (4, "b")}
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "expected"),
+    [
+        (node("a", books=books(4, most=1)), node("b", books=books(4)), {"a": 1, "b": 3}),
+        (node("a", books=books(4, most=1)), node("b", books=books(4, most=2)), {"a": 1, "b": 2}),
+        (node("a", most=0, books=books(4)), node("b", books=books(4)), {"b": 4}),
+        (node("a", most=1, books=books(4)), node("b", most=1, books=books(4)), {"a": 1, "b": 1}),
+    ],
+)
+def test_limits_of_nodes_are_kept_and_the_rest_is_nobody_s(first, second, expected):
+    assert counts(view([first, second], leases("books", "a", "a", "a", "a"))) == expected
+
+
+@pytest.mark.parametrize(
+    ("group", "partition", "starts", "expected"),
+    [
+        (None, None, True, Wanted.STARTED),
+        (None, None, False, Wanted.STOPPED),
+        (Wanted.STARTED, None, False, Wanted.STARTED),
+        (Wanted.STOPPED, None, True, Wanted.STOPPED),
+        (Wanted.STOPPED, Wanted.STARTED, True, Wanted.STARTED),
+        (Wanted.STARTED, Wanted.STOPPED, True, Wanted.STOPPED),
+    ],
+)
+def test_what_was_said_of_a_partition_counts_before_its_group_and_that_before_what_nodes_would_do(
+    group, partition, starts, expected
+):
+    key = GroupPartition("books", Partition(1, 0))
+    seen = view([node("a", books=books(1, starts=starts))], leases("books", ""))
+    seen = replace(
+        seen,
+        wanted={"books": group} if group else {},
+        wanted_partitions={key: partition} if partition else {},
+    )
+    assert seen.wanted_of(key) is expected
+    assert (key in shares(seen)) is (expected is Wanted.STARTED)
+
+
+def test_a_partition_that_was_released_goes_to_another_node_and_the_shares_stay_even():
+    held = leases("books", "a", "a", "b", "b")
+    held[0] = replace(held[0], avoids="a")
+    found = shares(view([node(n, books=books(4)) for n in "ab"], held))
+    assert found[held[0].key] == "b"
+    assert Counter(found.values()) == {"a": 2, "b": 2}
+
+
+def test_a_partition_that_was_released_waits_if_there_is_no_other_node():
+    held = leases("books", "a", "a")
+    held[0] = replace(held[0], avoids="a")
+    assert shares(view([node("a", books=books(2))], held)) == {held[1].key: "a"}
+
+
+def test_a_group_that_one_node_runs_alone_is_not_shared_with_others():
+    nodes = [node("a", books=books(4, exclusive=True)), node("b", books=books(4))]
+    assert counts(view(nodes, leases("books", "a", "a", "a", "a"))) == {"a": 4}
+    assert counts(view(nodes, leases("books", "", "", "", ""))) == {"b": 4}
+
+
+def test_a_plan_takes_what_nobody_has_and_releases_what_is_too_much():
+    seen = view([node("a", books=books(4)), node("b", books=books(4))], leases("books", "a", "a", "a", ""))
+    a, b = plan_of("a", seen), plan_of("b", seen)
+    keys = [lease.key for lease in seen.leases]
+    assert (a.take, a.release) == ((), (keys[2],))
+    assert (b.take, b.release) == ((keys[3],), ())
+    assert b.share == {keys[2], keys[3]}  # the one that is still a's is taken once it is free
+
+
+def test_a_node_that_is_dead_has_nothing():
+    alive, dead = node("a", books=books(2)), node("b", books=books(2))
+    records = (NodeRecord(alive, 10, alive=True), NodeRecord(dead, -1, alive=False))
+    seen = ControlView(records, tuple(leases("books", "b", "b")))
+    assert plan_of("b", seen).share == frozenset()
+    assert len(plan_of("a", seen).take) == 2
+
+
+@st.composite
+def views(draw, *, same: bool = True) -> ControlView:
+    names = [f"n{number}" for number in range(draw(st.integers(1, 5)))]
+    sizes = {f"g{number}": draw(st.integers(1, 9)) for number in range(draw(st.integers(1, 6)))}
+    runs = {n: {g for g in sizes if same or draw(st.booleans())} for n in names}
+    nodes = [node(n, **{g: books(sizes[g]) for g in sorted(runs[n])}) for n in names]
+    owners = st.sampled_from(["", "gone", *names])
+    held = [
+        lease
+        for group, size in sizes.items()
+        for lease in leases(
+            group,
+            *(
+                o if o == "" or group in runs.get(o, ()) else ""
+                for o in draw(st.lists(owners, min_size=size, max_size=size))
+            ),
+        )
+    ]
+    return view(nodes, draw(st.permutations(held)))
+
+
+@given(views())
+def test_nodes_that_can_run_the_same_have_as_many_of_each_group_and_of_all(seen):
+    found = shares(seen)
+    assert found.keys() == {lease.key for lease in seen.leases}
+    for group in {lease.key.group for lease in seen.leases}:
+        of_group = Counter(owner for key, owner in found.items() if key.group == group)
+        assert max(of_group.values()) - min(of_group[name] for name in seen.alive) <= 1
+    totals = Counter(found.values())
+    assert max(totals.values()) - min(totals[name] for name in seen.alive) <= 1
+
+
+@given(views(same=False))
+def test_every_partition_that_a_node_can_run_is_somebody_s(seen):
+    found = shares(seen)
+    for lease in seen.leases:
+        able = {name for name, each in seen.alive.items() if lease.key.group in each.groups}
+        assert (lease.key in found) is bool(able)
+        assert found.get(lease.key) in able | {None}
+
+
+@given(views(same=False))
+def test_shares_that_are_even_stay_as_they_are(seen):
+    first = shares(seen)
+    settled = replace(seen, leases=tuple(replace(each, node=first.get(each.key, "")) for each in seen.leases))
+    assert shares(settled) == first
+
+
+@given(views(same=False), st.randoms())
+def test_every_node_works_out_the_same_shares(seen, random):
+    mixed_nodes, mixed_leases = list(seen.nodes), list(seen.leases)
+    random.shuffle(mixed_nodes)
+    random.shuffle(mixed_leases)
+    assert shares(ControlView(tuple(mixed_nodes), tuple(mixed_leases))) == shares(seen)
+
+
+@given(st.integers(1, 12), st.integers(1, 5), st.data())
+def test_no_more_partitions_of_a_group_move_than_have_to(size, number, data):
+    names = [f"n{each}" for each in range(number)]
+    owners = data.draw(st.lists(st.sampled_from(names), min_size=size, max_size=size))
+    seen = view([node(name, books=books(size)) for name in names], leases("books", *owners))
+    found = shares(seen)
+    moves = sum(found[lease.key] != lease.node for lease in seen.leases)
+    held = sorted((owners.count(name) for name in names), reverse=True)
+    even = [size // number + (place < size % number) for place in range(number)]
+    assert moves == sum(max(0, has - fair) for has, fair in zip(held, even, strict=True))
