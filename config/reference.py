@@ -176,7 +176,7 @@ def _default(setting: Setting) -> str:
 def _meaning(setting: Setting) -> str:
     """Return what a setting is for, with its unit or its choices."""
     unit = f"One of {', '.join(setting.choices)}" if setting.choices else setting.fact.unit
-    description = str(setting.info.description) if setting.info else ""
+    description = str(setting.info.description)
     return f"{description} {unit[0].upper()}{unit[1:]}." if unit else description
 
 

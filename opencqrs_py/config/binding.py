@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from operator import itemgetter
 
 from opencqrs_py.config.entries import Entry, Layer, LayerKind, Nothing, Origin, Value, flattened, parsed_json
 from opencqrs_py.config.keys import (
@@ -44,21 +45,6 @@ class Bound:
     index: int | None = None
 
 
-@dataclass(slots=True)
-class BoundLayer:
-    """The settings of one layer.
-
-    Args:
-        wholes: What whole sections, written as JSON, set.
-        single: What single keys set; they win over the whole sections.
-        foreign: Entries that belong to the user and serve placeholders only.
-    """
-
-    wholes: list[Bound] = field(default_factory=list)
-    single: list[Bound] = field(default_factory=list)
-    foreign: list[Entry] = field(default_factory=list)
-
-
 @dataclass(frozen=True, slots=True)
 class Merged:
     """The settings of all layers together.
@@ -66,9 +52,11 @@ class Merged:
     Args:
         stacks: For each setting everything that was said about it, the winner last. A section that was named, such
             as a group without settings, has a stack of ``Nothing.SECTION``.
+        own: Entries that belong to the user and serve placeholders only, the highest last.
     """
 
     stacks: dict[Path, list[Bound]] = field(default_factory=dict)
+    own: list[Entry] = field(default_factory=list)
 
     def winner(self, path: Path) -> Bound | None:
         """Return the value that wins for the setting at ``path``, ``None`` if it was not set."""
@@ -93,76 +81,63 @@ class Binder:
     index: Index
     names: FreeNames
     findings: Findings
+    _rank: int = 0
+    _bound: dict[tuple[int, bool], list[Bound]] = field(default_factory=dict)  # by rank; single keys beat JSON
+    _own: dict[int, list[Entry]] = field(default_factory=dict)
     _written: dict[Path, str] = field(default_factory=dict)
 
-    def merged(self, layers: Sequence[Layer]) -> tuple[Merged, list[Entry]]:
-        """Merge the layers, lowest first; return the result and the entries that are the user's own.
+    def merged(self, layers: Sequence[Layer]) -> Merged:
+        """Merge the layers, lowest first.
 
         A list is replaced as a whole; everything else is merged setting by setting. Variables are bound last, since
         they can only be read when the names in use are known.
         """
-        bound: dict[int, BoundLayer] = {}
-        for kinds in ({LayerKind.FILE, LayerKind.KEYS}, {LayerKind.VARIABLES}):
-            for place, layer in enumerate(layers):
-                if layer.kind in kinds:
-                    bound[place] = self.bind(layer)
-        result, foreign = Merged(), []
-        for _, each in sorted(bound.items()):
-            foreign += each.foreign
-            for part in (each.wholes, each.single):
-                for one in self._once_each(part) if part else ():
-                    result.stacks.setdefault(one.path, []).append(one)
-        return result, foreign
+        for self._rank, layer in sorted(enumerate(layers), key=lambda each: each[1].kind is LayerKind.VARIABLES):
+            self._bind_layer(layer)
+        result = Merged(own=[entry for _, entries in sorted(self._own.items()) for entry in entries])
+        for _, part in sorted(self._bound.items(), key=itemgetter(0)):
+            for one in self._once_each(part):
+                result.stacks.setdefault(one.path, []).append(one)
+        return result
 
-    def bind(self, layer: Layer) -> BoundLayer:
-        """Return the settings of ``layer``; mistakes go to the findings."""
-        result, too_deep = BoundLayer(), None
+    def _bind_layer(self, layer: Layer) -> None:
+        by_variable, too_deep = layer.kind is LayerKind.VARIABLES, None
         self._written.clear()
         for entry in layer.entries:
-            words = 0
-            if layer.kind is LayerKind.VARIABLES:
-                if not is_ours(entry.key[0]):
-                    self._leave_to_the_user(entry, layer.kind, result)
-                    continue
-                words = entry.key[0].count("_")
-            if entry.levels + words > MOST_LEVELS:
+            name = entry.key[0] if by_variable else ""
+            if by_variable and not is_ours(name):
+                self._own.setdefault(self._rank, []).append(entry)
+                if name[:1] in {"o", "O"}:  # thousands of variables of others are ordinary
+                    report_foreign_variable(entry, self.index, self.findings)
+            elif len(entry.key) + "".join(entry.key).count(".") + name.count("_") > MOST_LEVELS:
                 too_deep = too_deep or entry
-            elif layer.kind is LayerKind.VARIABLES:
-                self._bind(entry, list(spellings_of_variable(entry.key[0])), result.single, result)
+            elif by_variable:
+                self._bind(entry, list(spellings_of_variable(name)))
             else:
-                self._bind_key(entry, layer.kind, result)
+                self._bind_key(entry, layer.kind)
         if too_deep:
             what = f"a key has more than {MOST_LEVELS} levels: {'.'.join(too_deep.key)[:_SHOWN]}…"
             self.findings.error(Code.TOO_MUCH, what, too_deep.key_origin(-1), "write fewer levels")
-        return result
 
-    def _bind_key(self, entry: Entry, kind: LayerKind, result: BoundLayer) -> None:
-        written = entry.pieces
-        if written and canonical(written[0][0]) == PREFIX:
-            inside = (written[0][1:], *written[1:]) if len(written[0]) > 1 else written[1:]
-            self._bind(entry, [Spelling.of(inside)], result.single, result)
+    def _bind_key(self, entry: Entry, kind: LayerKind) -> None:
+        first, *others = entry.pieces or ((),)
+        if first and canonical(first[0]) == PREFIX:
+            self._bind(entry, [Spelling.of([first[1:], *others])])
         elif kind is LayerKind.KEYS:
-            self._bind(entry, [Spelling.of(written)], result.single, result)
+            self._bind(entry, [Spelling.of(entry.pieces)])
         else:
-            self._leave_to_the_user(entry, kind, result)
-
-    def _leave_to_the_user(self, entry: Entry, kind: LayerKind, result: BoundLayer) -> None:
-        """Keep an entry for placeholders; report it if it was probably meant as a setting."""
-        result.foreign.append(entry)
-        if kind is not LayerKind.VARIABLES:
+            self._own.setdefault(self._rank, []).append(entry)
             report_foreign_key(entry, self.index, self.findings)
-        elif entry.key[0][:1] in {"o", "O"}:  # thousands of variables of others are ordinary
-            report_foreign_variable(entry, self.index, self.findings)
 
-    def _bind(self, entry: Entry, spellings: list[Spelling], into: list[Bound], result: BoundLayer) -> None:
-        """Bind ``entry`` and add it to ``into``; a whole section in JSON is added to ``result.wholes``."""
+    def _bind(self, entry: Entry, spellings: list[Spelling], *, single: bool = True) -> None:
+        """Bind ``entry`` by the first spelling that means something."""
         for spelling in spellings:
             meanings = self.index.meanings(spelling, self.names)
             if any(not _means_little(each, spelling, entry.value) for each in meanings):
                 meaning = meanings[0] if len(meanings) == 1 else self._decided(meanings, spelling, entry)
                 if meaning is not None:
                     self._register(meaning, spelling, entry)
-                    self._add(meaning, entry, into, result)
+                    self._add(meaning, entry, single=single)
                 return
         if is_service_variable(entry):
             self.findings.ignored.setdefault(entry.key[0])
@@ -175,8 +150,7 @@ class Binder:
         Of new names in a dotted key the shortest is meant: there, a dot in a name has to be put in brackets.
         """
         meanings = [each for each in meanings if _fits(each.setting, entry.value)] or meanings
-        if len(meanings) > 1:
-            meanings = [each for each in meanings if not each.new] or meanings
+        meanings = [each for each in meanings if not each.new] or meanings
         if len(meanings) == 1 or (meanings[0].new and not spelling.by_variable):
             return meanings[0]
         both = " or ".join(self.index.display(each.path) for each in meanings)
@@ -186,81 +160,84 @@ class Binder:
 
     def _register(self, meaning: Meaning, spelling: Spelling, entry: Entry) -> None:
         """Register the free names of a meaning; report a name spelled in two ways, and warn about former names."""
-        path = meaning.path
         for place, written in meaning.written:
-            self.names.add(path[:place], path[place])
-            if not spelling.by_variable:
-                self._check_spelling(path[: place + 1], written, entry)
+            self.names.add(meaning.path[:place], meaning.path[place])
+            first = written if spelling.by_variable else self._written.setdefault(meaning.path[: place + 1], written)
+            if first != written:
+                what = f"{first} and {written} are two spellings of one name"
+                fix = f"write {first} in both places, or choose names that differ in letters or digits"
+                self.findings.error(Code.SET_TWICE, what, entry.key_origin(-1), fix)
         if meaning.former:
-            what = f"{meaning.former} is an old name of {self.index.display(path)}"
-            fix = f"write {kebab(path[-1])}; the old name still works"
+            what = f"{meaning.former} is an old name of {self.index.display(meaning.path)}"
+            fix = f"write {kebab(meaning.path[-1])}; the old name still works"
             self.findings.warning(Code.DEPRECATED_KEY, what, entry.key_origin(-1), fix)
 
-    def _check_spelling(self, path: Path, written: str, entry: Entry) -> None:
-        """Report a free name, at the end of ``path``, that the layer spells in two ways."""
-        first = self._written.setdefault(path, written)
-        if first != written:
-            what = f"{first} and {written} are two spellings of one name"
-            fix = f"write {first} in both places, or choose names that differ in letters or digits"
-            self.findings.error(Code.SET_TWICE, what, entry.key_origin(-1), fix)
-
-    def _add(self, meaning: Meaning, entry: Entry, into: list[Bound], result: BoundLayer) -> None:
+    def _add(self, meaning: Meaning, entry: Entry, *, single: bool) -> None:
         """Add the value of ``entry``; a whole section in JSON is bound key by key."""
         path, setting = meaning.path, meaning.setting
-        if setting.kind in HOLDERS and isinstance(entry.value, str) and _fits(setting, entry.value):
-            result.wholes.append(Bound(path, Nothing.SECTION, entry.origin))
-            for below in self._json_entries(path, entry):
-                spelling = Spelling.of([*((name,) for name in path), *below.pieces])
-                self._bind(below, [spelling], result.wholes, result)
-            return
-        if entry.value is Nothing.UNSET:
-            return
-        bound = Bound(path, entry.value, entry.origin, meaning.index)
-        found = self._section(bound, setting) if setting.kind in HOLDERS else _shaped(bound, setting)
-        if isinstance(found, str):
-            what = f"{self.index.display(path) or PREFIX} {found}"
-            self.findings.error(Code.WRONG_SHAPE, what, entry.origin, _fix(setting))
-        else:
-            into.extend(found)
-
-    def _section(self, bound: Bound, setting: Setting) -> list[Bound] | str:
-        """Return the bound values of a whole section; ``null`` resets its settings, but not the names of a map."""
-        match bound.value:
-            case None if setting.kind is SettingKind.SECTION and setting.path:
-                return [replace(bound, path=path) for path in self.index.inside(bound.path)]
-            case None | Nothing.EMPTY | Nothing.SECTION:
-                return [replace(bound, value=Nothing.SECTION)]
-            case _:
-                return "is a section, not a single value or a list"
-
-    def _json_entries(self, path: Path, entry: Entry) -> list[Entry]:
-        """Return the entries of the JSON object that ``entry`` holds for the section at ``path``."""
+        in_json = setting.kind in HOLDERS and isinstance(entry.value, str) and _fits(setting, entry.value)
+        bound = Bound(path, Nothing.SECTION if in_json else entry.value, entry.origin, meaning.index)
+        entries: Iterable[Entry] = ()
         try:
-            content = parsed_json(str(entry.value))
+            if entry.value is not Nothing.UNSET:
+                self._bound.setdefault((self._rank, single and not in_json), []).extend(self._shaped(bound, setting))
+            if in_json:
+                entries = flattened(parsed_json(str(entry.value)), entry.origin)
         except ValueError as error:
-            what = f"{self.index.display(path) or PREFIX} holds broken JSON: {error}"
-            self.findings.error(Code.WRONG_SHAPE, what, entry.origin, "correct the JSON")
-            return []
-        return list(flattened(content, entry.origin)) if isinstance(content, Mapping) else []
+            what, fix = (
+                f"{self.index.display(path) or PREFIX} {error}",
+                "correct the JSON" if in_json else _fix(setting),
+            )
+            self.findings.error(Code.WRONG_SHAPE, what, entry.origin, fix)
+        for below in entries:
+            self._bind(below, [Spelling.of([*((name,) for name in path), *below.pieces])], single=False)
 
-    def _once_each(self, layer: list[Bound]) -> Iterator[Bound]:
-        """Yield one value per setting of ``layer``, with lists assembled; report settings that are set twice."""
-        seen: dict[tuple[Path, int | None], Bound] = {}
-        lists: dict[Path, list[Bound]] = {}
+    def _shaped(self, bound: Bound, setting: Setting) -> list[Bound]:
+        """Return what a value sets, in the shape of its setting.
+
+        ``null`` resets all settings of a section, but not the names of a map.
+
+        Raises:
+            ValueError: It has another shape; the message completes the name of the setting.
+        """
+        value, is_nothing = bound.value, isinstance(bound.value, Nothing)
+        if setting.kind in HOLDERS:
+            if value is None and setting.kind is SettingKind.SECTION and setting.path:
+                return [replace(bound, path=path) for path in self.index.inside(bound.path)]
+            if value in (None, Nothing.EMPTY, Nothing.SECTION):
+                return [replace(bound, value=Nothing.SECTION)]
+            raise ValueError("is a section, not a single value or a list")
+        if value is Nothing.EMPTY:
+            return [replace(bound, value=None)]
+        if setting.kind is SettingKind.VALUE or bound.index is not None:
+            if is_nothing or isinstance(value, tuple):
+                raise ValueError("is a single value, not a list or a section")
+        elif is_nothing:
+            raise ValueError("is a list of single values")
+        elif isinstance(value, str) and value.lstrip().startswith("["):
+            items = parsed_json(value)
+            if not isinstance(items, list) or not all(isinstance(item, str) for item in items):
+                raise ValueError("is a list of texts")
+            return [replace(bound, value=tuple(items))]
+        return [bound]
+
+    def _once_each(self, layer: list[Bound]) -> Iterable[Bound]:
+        """Return one value per setting of ``layer``, with lists assembled; report settings that are set twice."""
+        wholes: dict[Path, Bound] = {}
+        lists: dict[Path, dict[int, Bound]] = {}
         for bound in layer:
-            first = seen.setdefault((bound.path, bound.index), bound)
+            if bound.index is None:
+                first = wholes.setdefault(bound.path, bound)
+            else:
+                first = lists.setdefault(bound.path, {}).setdefault(bound.index, bound)
             if first is not bound:
                 self._check_repetition(first, bound)
-            elif bound.index is not None:
-                lists.setdefault(bound.path, []).append(bound)
-            else:
-                yield bound
         for path, items in lists.items():
-            whole = seen.get((path, None))
-            if whole is None:
-                yield self._list_of(items)
+            if path in wholes:
+                self._check_repetition(wholes[path], next(iter(items.values())))
             else:
-                self._check_repetition(whole, items[0])
+                wholes[path] = self._list_of(path, items)
+        return wholes.values()
 
     def _check_repetition(self, first: Bound, second: Bound) -> None:
         """Report a setting that one layer sets twice, unless two spellings of a variable have the same value."""
@@ -269,15 +246,15 @@ class Binder:
             what = f"{self.index.display(second.path)} is set twice"
             self.findings.error(Code.SET_TWICE, what, f"{first.origin} and {second.origin}", "remove one of them")
 
-    def _list_of(self, items: list[Bound]) -> Bound:
+    def _list_of(self, path: Path, items: dict[int, Bound]) -> Bound:
         """Return single items as one list; report a gap in their numbers."""
-        ordered = sorted(items, key=lambda item: item.index or 0)
-        if [item.index for item in ordered] != list(range(len(ordered))):
-            numbers = ", ".join(str(item.index) for item in ordered)
-            what = f"the items of {self.index.display(ordered[0].path)} have the numbers {numbers}"
-            fix = f"number the items from 0 to {len(ordered) - 1}"
-            self.findings.error(Code.WRONG_SHAPE, what, ordered[0].origin, fix)
-        return replace(ordered[0], value=tuple(item.value for item in ordered), index=None)
+        numbers = sorted(items)
+        first = items[numbers[0]]
+        if numbers != list(range(len(numbers))):
+            what = f"the items of {self.index.display(path)} have the numbers {', '.join(map(str, numbers))}"
+            fix = f"number the items from 0 to {len(numbers) - 1}"
+            self.findings.error(Code.WRONG_SHAPE, what, first.origin, fix)
+        return replace(first, value=tuple(items[number].value for number in numbers), index=None)
 
 
 def _means_little(meaning: Meaning, spelling: Spelling, value: Value) -> bool:
@@ -296,30 +273,6 @@ def _fits(setting: Setting, value: Value) -> bool:
     """Return whether ``value`` and ``setting`` are both sections, or neither is."""
     is_section = value is Nothing.SECTION or (isinstance(value, str) and value.lstrip().startswith("{"))
     return is_section == (setting.kind in HOLDERS)
-
-
-def _shaped(bound: Bound, setting: Setting) -> Iterable[Bound] | str:
-    """Return the bound values, or what is wrong if the value has the wrong shape for its setting."""
-    if bound.value is Nothing.EMPTY:
-        return [replace(bound, value=None)]
-    if setting.kind is SettingKind.VALUE or bound.index is not None:
-        is_single = not isinstance(bound.value, Nothing | tuple)
-        return [bound] if is_single else "is a single value, not a list or a section"
-    if isinstance(bound.value, Nothing):
-        return "is a list of single values"
-    if isinstance(bound.value, str) and bound.value.lstrip().startswith("["):
-        return _json_list(bound, bound.value)
-    return [bound]
-
-
-def _json_list(bound: Bound, text: str) -> list[Bound] | str:
-    try:
-        items = parsed_json(text)
-    except ValueError as error:
-        return f"holds broken JSON: {error}"
-    if isinstance(items, list) and all(isinstance(item, str) for item in items):
-        return [replace(bound, value=tuple(items))]
-    return "is a list of texts"
 
 
 def _fix(setting: Setting) -> str:

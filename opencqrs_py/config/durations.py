@@ -11,35 +11,23 @@ INFINITE = "infinite"
 
 _LONGEST = 1e12
 _INFINITE_SPELLINGS = frozenset({"infinite", "infinity", "inf", ".inf", "unlimited", "∞"})
-_SECONDS = {
-    "d": Decimal(86400),
-    "h": Decimal(3600),
-    "m": Decimal(60),
-    "s": Decimal(1),
-    "ms": Decimal("0.001"),
-    "us": Decimal("0.000001"),
-    "ns": Decimal("0.000000001"),
+_UNITS = {
+    "d": (Decimal(86400), "day days"),
+    "h": (Decimal(3600), "hr hrs hour hours"),
+    "m": (Decimal(60), "min mins minute minutes"),
+    "s": (Decimal(1), "sec secs second seconds"),
+    "ms": (Decimal("0.001"), "milli millis millisecond milliseconds"),
+    "us": (Decimal("0.000001"), "µs μs micros microsecond microseconds"),
+    "ns": (Decimal("0.000000001"), "nanos nanosecond nanoseconds"),
 }
-_WORDS = {
-    **{unit: unit for unit in _SECONDS},
-    **dict.fromkeys(("day", "days"), "d"),
-    **dict.fromkeys(("hr", "hrs", "hour", "hours"), "h"),
-    **dict.fromkeys(("min", "mins", "minute", "minutes"), "m"),
-    **dict.fromkeys(("sec", "secs", "second", "seconds"), "s"),
-    **dict.fromkeys(("milli", "millis", "millisecond", "milliseconds"), "ms"),
-    **dict.fromkeys(("µs", "μs", "micros", "microsecond", "microseconds"), "us"),
-    **dict.fromkeys(("nanos", "nanosecond", "nanoseconds"), "ns"),
-}
-_ORDER = tuple(_SECONDS)
+_SECONDS = {unit: seconds for unit, (seconds, _) in _UNITS.items()}
+_WORDS = {word: unit for unit, (_, words) in _UNITS.items() for word in (unit, *words.split())}
 
 _NUMBER = r"[0-9]+(?:\.[0-9]+)?"
 _BARE = re.compile(rf"[+-]?{_NUMBER}")
 _PART = re.compile(rf"({_NUMBER})\s*([a-zµμ]+)\s*")
 _PARTS = re.compile(rf"(?:{_NUMBER}\s*[a-zµμ]+\s*)+")
-_ISO = re.compile(
-    r"p(?:(?P<w>[0-9]+)w)?(?:(?P<d>[0-9]+)d)?"
-    r"(?:t(?=[0-9])(?:(?P<h>[0-9]+)h)?(?:(?P<m>[0-9]+)m)?(?:(?P<s>[0-9]+(?:[.,][0-9]+)?)s)?)?",
-)
+_ISO = re.compile(r"p(?=[0-9]|t)([0-9]+w)?([0-9]+d)?(t(?=[0-9])([0-9]+h)?([0-9]+m)?([0-9]+([.,][0-9]+)?s)?)?", re.ASCII)
 _ISO_CALENDAR = re.compile(r"p[^t]*[ym].*")
 
 
@@ -68,12 +56,11 @@ def parse_duration(text: str, *, infinite: bool = False) -> float:
     if is_infinite(said):
         if infinite:
             return math.inf
-        msg = "it needs an end; write it like 30s, 500ms or PT30S"
-        raise ValueError(msg)
+        raise ValueError("it needs an end; write it like 30s, 500ms or PT30S")
     if _BARE.fullmatch(said):
         raise ValueError(_unit_is_missing(said))
-    seconds = _iso_seconds(said) if said.startswith("p") else _unit_seconds(said)
-    return checked_seconds(seconds)
+    parts = _iso_parts(said) if said.startswith("p") else _parts(said)
+    return checked_seconds(float(sum(Decimal(number) * seconds for number, seconds in parts)))
 
 
 def checked_seconds(seconds: float) -> float:
@@ -84,28 +71,21 @@ def checked_seconds(seconds: float) -> float:
     """
     if 0 <= seconds <= _LONGEST:
         return seconds
-    msg = "a duration cannot be negative" if seconds < 0 else "it is too long to be counted"
-    raise ValueError(msg)
+    raise ValueError("a duration cannot be negative" if seconds < 0 else "it is too long to be counted")
 
 
 def duration_text(seconds: float) -> str:
     """Return the shortest text that :func:`parse_duration` reads as ``seconds``."""
     if math.isinf(seconds):
         return INFINITE
-    left = Decimal(repr(seconds))
+    left, text = Decimal(repr(seconds)), ""
     if 0 < left < 1:
-        return _fraction_text(left)
-    text = ""
+        unit = next((unit for unit in ("ms", "us") if left >= _SECONDS[unit]), "ns")
+        return f"{_plain(left / _SECONDS[unit])}{unit}"
     for unit in ("d", "h", "m"):
         count, left = divmod(left, _SECONDS[unit])
         text += f"{count:.0f}{unit}" if count else ""
     return text + (f"{_plain(left)}s" if left or not text else "")
-
-
-def _fraction_text(left: Decimal) -> str:
-    """Return less than a second in the largest unit of which there is at least one."""
-    unit = next((unit for unit in ("ms", "us") if left >= _SECONDS[unit]), "ns")
-    return f"{_plain(left / _SECONDS[unit])}{unit}"
 
 
 def _plain(number: Decimal) -> str:
@@ -120,31 +100,24 @@ def _unit_is_missing(number: str) -> str:
     return f"the unit is missing; write {digits}s for seconds, {digits}ms for milliseconds, or PT{digits}S in ISO-8601"
 
 
-def _iso_seconds(said: str) -> float:
+def _iso_parts(said: str) -> list[tuple[str, Decimal]]:
     if _ISO_CALENDAR.fullmatch(said):
-        msg = "months and years have no fixed length; write days (P30D), or put a T before minutes (PT1M)"
-        raise ValueError(msg)
-    match = _ISO.fullmatch(said)
-    found = {unit: number for unit, number in match.groupdict().items() if number} if match else {}
-    if not found:
-        msg = "it is no ISO-8601 duration; write it like PT10S, PT1M30S or P1DT2H"
-        raise ValueError(msg)
+        raise ValueError("months and years have no fixed length; write days (P30D), or put a T before minutes (PT1M)")
+    if not _ISO.fullmatch(said):
+        raise ValueError("it is no ISO-8601 duration; write it like PT10S, PT1M30S or P1DT2H")
     factors = {**_SECONDS, "w": 7 * _SECONDS["d"]}
-    return float(sum(Decimal(number.replace(",", ".")) * factors[unit] for unit, number in found.items()))
+    return [(number, factors[unit]) for number, unit in _PART.findall(said.replace(",", ".").replace("t", ""))]
 
 
-def _unit_seconds(said: str) -> float:
+def _parts(said: str) -> list[tuple[str, Decimal]]:
     if not _PARTS.fullmatch(said):
         reason = "a clock time is not a duration" if ":" in said else "it is no duration"
-        msg = f"{reason}; write it like 2s, 500ms, 1m30s or PT10S"
-        raise ValueError(msg)
+        raise ValueError(f"{reason}; write it like 2s, 500ms, 1m30s or PT10S")
     parts = _PART.findall(said)
     for _, word in parts:
         if word not in _WORDS:
-            msg = f"{word!r} is no unit of time; use one of {', '.join(_SECONDS)}"
-            raise ValueError(msg)
+            raise ValueError(f"{word!r} is no unit of time; use one of {', '.join(_SECONDS)}")
     units = [_WORDS[word] for _, word in parts]
-    if units != sorted(set(units), key=_ORDER.index):
-        msg = "each unit may come once, the longest first, like 1h30m"
-        raise ValueError(msg)
-    return float(sum(Decimal(number) * _SECONDS[unit] for (number, _), unit in zip(parts, units, strict=True)))
+    if units != sorted(set(units), key=list(_SECONDS).index):
+        raise ValueError("each unit may come once, the longest first, like 1h30m")
+    return [(number, _SECONDS[unit]) for (number, _), unit in zip(parts, units, strict=True)]

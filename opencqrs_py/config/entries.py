@@ -15,19 +15,19 @@ from opencqrs_py.config.problems import MOST_LEVELS
 
 
 class OriginKind(Enum):
-    """The kinds of places that a value can come from."""
+    """The kinds of places that a value can come from, each with its text."""
 
-    BUILT_IN = auto()
-    CODE = auto()
-    FILE = auto()
-    SECRET = auto()
-    VARIABLE = auto()
-    ARGUMENT = auto()
-    SOURCE = auto()
-    TEST = auto()
-    STANDARD = auto()
-    RESET = auto()
-    REPLACED = auto()
+    BUILT_IN = "built-in default"
+    CODE = "default given in code"
+    FILE = "{place}{numbers}"
+    SECRET = "secret file {place}"  # noqa: S105 no secret
+    VARIABLE = "environment variable {place}"
+    ARGUMENT = "argument {place}"
+    SOURCE = "settings given in code"
+    TEST = "property of the test"
+    STANDARD = "standard ({of})"
+    RESET = "built-in default (reset by {of})"
+    REPLACED = "replaced by {place} ({of})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,22 +62,8 @@ class Origin:
         if self.kind is OriginKind.SOURCE and self.place:
             return f"source {self.place}"
         numbers = "".join(f":{number}" for number in (self.line, self.column) if number)
-        return _TEXTS[self.kind].format(place=self.place, numbers=numbers, of=self.of)
+        return self.kind.value.format(place=self.place, numbers=numbers, of=self.of)
 
-
-_TEXTS = {
-    OriginKind.BUILT_IN: "built-in default",
-    OriginKind.CODE: "default given in code",
-    OriginKind.FILE: "{place}{numbers}",
-    OriginKind.SECRET: "secret file {place}",
-    OriginKind.VARIABLE: "environment variable {place}",
-    OriginKind.ARGUMENT: "argument {place}",
-    OriginKind.SOURCE: "settings given in code",
-    OriginKind.TEST: "property of the test",
-    OriginKind.STANDARD: "standard ({of})",
-    OriginKind.RESET: "built-in default (reset by {of})",
-    OriginKind.REPLACED: "replaced by {place} ({of})",
-}
 
 BUILT_IN = Origin(OriginKind.BUILT_IN)
 """The origin of a built-in default."""
@@ -121,11 +107,6 @@ class Entry:
         return self.key_origins[index] if self.key_origins else self.origin
 
     @property
-    def levels(self) -> int:
-        """How many names the key has, at most; brackets are not looked at."""
-        return len(self.key) + "".join(self.key).count(".")
-
-    @property
     def pieces(self) -> tuple[tuple[str, ...], ...]:
         """The written keys, each split at its dots."""
         return tuple(map(split_key, self.key))
@@ -150,15 +131,23 @@ class Layer:
     entries: tuple[Entry, ...]
 
 
+def keys_layer(value: object, origin: Origin) -> Layer:
+    """Return the layer of nested mappings that all stand in one place."""
+    return Layer(LayerKind.KEYS, tuple(flattened(value, origin)))
+
+
 def flattened(value: object, origin: Origin, key: tuple[str, ...] = ()) -> Iterator[Entry]:
-    """Yield the entries of nested mappings that carry no positions of their own (JSON, TOML, defaults in code).
+    """Yield the entries of nested mappings that carry no positions of their own (JSON, TOML, values in code).
 
     Args:
-        value: Mappings (their keys may be dotted), sequences, scalars.
+        value: Mappings (their keys may be dotted), sections made in code, sequences, scalars.
         origin: Where all of it stands.
         key: Keys below which ``value`` stands.
     """
-    value = _as_mapping(value)
+    if hasattr(value, "model_fields_set"):
+        value = {name: getattr(value, name) for name in value.model_fields_set}
+    elif isinstance(value, GroupSection):
+        value = value.given()
     match value:
         case Mapping() as values if values and len(key) <= MOST_LEVELS:  # a longer key is refused when it is bound
             for name, below in values.items():
@@ -166,46 +155,22 @@ def flattened(value: object, origin: Origin, key: tuple[str, ...] = ()) -> Itera
         case Mapping():
             yield from [Entry(key, Nothing.SECTION, origin)] if key else []
         case Sequence() if not isinstance(value, str | bytes):
-            yield Entry(key, _items(value), origin)
+            is_flat = all(isinstance(item, str) or not isinstance(item, Mapping | Sequence) for item in value)
+            yield Entry(key, tuple(map(_scalar, value)) if is_flat else Nothing.NESTED_LIST, origin)
         case _:
             yield Entry(key, _scalar(value), origin)
 
 
-def _as_mapping(value: object) -> object:
-    """Return the values given to a section that is made in code; anything else unchanged."""
-    if hasattr(value, "model_fields_set"):
-        return {name: getattr(value, name) for name in value.model_fields_set}
-    if isinstance(value, GroupSection):
-        return value.given()
-    return value
+def _scalar(value: object) -> Value:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return value.isoformat() if isinstance(value, datetime | date | time) else value
 
 
 def text_items(value: Value) -> tuple[str, ...]:
     """Return the texts of a list, which may be one text with commas."""
-    match value:
-        case str(text):
-            items: tuple[object, ...] = tuple(text.split(","))
-        case tuple(items):
-            pass
-        case _:
-            items = ()
+    items = value.split(",") if isinstance(value, str) else value if isinstance(value, tuple) else ()
     return tuple(str(item).strip() for item in items if item is not None and str(item).strip())
-
-
-def _items(values: Sequence[object]) -> Value:
-    if any(isinstance(item, Mapping | Sequence) and not isinstance(item, str) for item in values):
-        return Nothing.NESTED_LIST
-    return tuple(_scalar(item) for item in values)
-
-
-def _scalar(value: object) -> Value:
-    match value:
-        case bool():
-            return "true" if value else "false"
-        case datetime() | date() | time():
-            return value.isoformat()
-        case _:
-            return value
 
 
 def parsed_json(text: str) -> Value:
@@ -219,18 +184,18 @@ def parsed_json(text: str) -> Value:
             text, object_pairs_hook=_without_repetition, parse_int=str, parse_float=str, parse_constant=str
         )
     except json.JSONDecodeError as error:
-        msg = f"{error.msg} at line {error.lineno}, column {error.colno}"
-        raise ValueError(msg) from None
+        reason = f"{error.msg} at line {error.lineno}, column {error.colno}"
     except RecursionError:
-        msg = "it is nested too deeply"
-        raise ValueError(msg) from None
+        reason = "it is nested too deeply"
+    except ValueError as error:
+        reason = str(error)
+    raise ValueError(f"holds broken JSON: {reason}")
 
 
 def _without_repetition(pairs: list[tuple[str, object]]) -> dict[str, object]:
     found: dict[str, object] = {}
     for key, value in pairs:
         if key in found:
-            msg = f"the key {key!r} stands there twice"
-            raise ValueError(msg)
+            raise ValueError(f"the key {key!r} stands there twice")
         found[key] = value
     return found

@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from enum import Enum, auto
 from functools import cache, cached_property
-from itertools import chain
+from itertools import accumulate, chain
 from operator import attrgetter
 from types import NoneType
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, get_args, get_origin, get_type_hints
@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, get_args, get_origi
 from pydantic import BaseModel, SecretBytes, SecretStr
 from pydantic.fields import FieldInfo
 
-from opencqrs_py.config.value_types import NO_FACT, Fact
+from opencqrs_py.config.value_types import Fact
 from opencqrs_py.model.naming import canonical, letters_and_digits
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
 Path: TypeAlias = tuple[str, ...]
 """Field names and free names, from the root of the settings."""
@@ -36,13 +36,12 @@ _BRACKETS = re.compile(r"[.\[\]]")
 
 
 class SettingKind(Enum):
-    """What a path points to."""
+    """What a path points to; the names in a ``MAP`` are the user's choice."""
 
     VALUE = auto()
     LIST = auto()
     SECTION = auto()
     MAP = auto()
-    """A section whose names the user chooses."""
 
 
 HOLDERS = (SettingKind.SECTION, SettingKind.MAP)
@@ -56,30 +55,26 @@ class Setting:
     Args:
         path: Its path in its index.
         kind: What the path leads to.
-        info: The field of the model; ``None`` for the root, and for what stands below the names of a map.
+        info: The field of the model.
         fact: What the field says beyond its type.
+        key: The dotted key in kebab case.
+        default: The built-in default, ``None`` when there is none.
         nullable: Whether ``None`` is a value of it, so that ``null`` can reset what lower sources say.
         choices: The words that it allows; empty when it is no choice.
         secret: Whether its value must never be shown.
         names: The fields of a section.
-        below: What stands below each name of a map.
-        model: The class of a section.
-        key: The dotted key in kebab case.
-        default: The built-in default, ``None`` when there is none.
     """
 
     path: Path
     kind: SettingKind
-    info: FieldInfo | None = None
-    fact: Fact = NO_FACT
-    nullable: bool = False
-    choices: tuple[str, ...] = ()
-    secret: bool = False
-    names: tuple[str, ...] = ()
-    below: Index | None = None
-    model: type | None = None
-    key: str = ""
-    default: Any = None
+    info: FieldInfo
+    fact: Fact
+    key: str
+    default: Any
+    nullable: bool
+    choices: tuple[str, ...]
+    secret: bool
+    names: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,9 +97,7 @@ class Spelling:
     @classmethod
     def of(cls, written: Sequence[Sequence[str]], *, by_variable: bool = False) -> Spelling:
         """Return the spelling of written keys, each split at its dots."""
-        ends: list[int] = []
-        for place, pieces in enumerate(written):
-            ends += [len(written) - place] * len(pieces)
+        ends = [len(written) - place for place, pieces in enumerate(written) for _ in pieces]
         return cls(tuple(chain.from_iterable(written)), tuple(ends), by_variable=by_variable)
 
     def name(self, start: int, end: int, *, dotted: bool = False) -> str:
@@ -136,15 +129,34 @@ class Meaning:
     former: str = ""
 
 
+@dataclass(slots=True)
+class FreeNames:
+    """The names that the user chose, by the path of their map. The first spelling of a name is kept."""
+
+    _known: dict[tuple[Path, str, bool], list[str]] = field(default_factory=dict)
+
+    def add(self, of: Path, name: str) -> str:
+        """Register ``name`` in the map at ``of``, and return its known spelling."""
+        spelled = self._known.setdefault((of, canonical(name), False), [])
+        if not spelled:
+            spelled.append(name)
+            self._known.setdefault((of, letters_and_digits(name), True), []).append(name)
+        return spelled[0]
+
+    def meant(self, of: Path, name: str, *, by_variable: bool = False) -> Sequence[str]:
+        """Return the known names of the map at ``of`` that ``name`` can mean, in a variable or elsewhere."""
+        form = letters_and_digits(name) if by_variable else canonical(name)
+        return self._known.get((of, form, by_variable), ())
+
+
 class Index:
     """The settings of a model by path, and by the canonical form of their keys."""
 
-    def __init__(self, root: Setting) -> None:
+    def __init__(self, model: Any) -> None:
         self.by_path: dict[Path, Setting] = {}
-        self.maps: list[Setting] = []
-        self._by_key: dict[tuple[str, ...], tuple[Setting, str]] = {}
-        self._by_letters: dict[str, list[tuple[Setting, str]]] = {}
-        self._add(root, [((), "")])
+        self.maps: dict[Path, Index] = {}
+        self._by_form: dict[tuple[str, ...] | str, list[tuple[Setting, str]]] = {}
+        self._add((), FieldInfo(annotation=model), None, [((), "")])
 
     @property
     def root(self) -> Setting:
@@ -154,23 +166,35 @@ class Index:
     @cached_property
     def by_letters(self) -> dict[str, Path]:
         """The paths of all settings but maps, by the letters and digits of their keys."""
-        values = [each.path for each in self.by_path.values() if each.kind not in HOLDERS]
-        return {letters_and_digits("".join(path)): path for path in values}
+        return {letters_and_digits("".join(path)): path for path in self.inside(())}
 
-    def _add(self, setting: Setting, forms: list[tuple[tuple[str, ...], str]]) -> None:
-        """Add a setting under its canonical key and its former names, and everything below it."""
-        self.by_path[setting.path] = setting
+    def _add(self, path: Path, info: FieldInfo, default: Any, forms: list[tuple[Path, str]]) -> None:
+        """Add a setting under each form of its key, which may hold a former name, and everything below it."""
+        type_, fact = _unwrapped(info)
+        children, is_class = _fields_of(type_), isinstance(type_, type)
+        kind = SettingKind.SECTION if _is_section(type_) else _KINDS.get(get_origin(type_), SettingKind.VALUE)
+        self.by_path[path] = setting = Setting(
+            path,
+            kind,
+            info,
+            fact,
+            key=".".join(map(kebab, path)),
+            default=default,
+            nullable=NoneType in get_args(info.annotation),
+            choices=tuple(str(each.value) for each in type_) if is_class and issubclass(type_, Enum) else (),
+            secret=is_class and issubclass(type_, SecretStr | SecretBytes),
+            names=tuple(children),
+        )
         for form, former in forms:
-            self._by_key[form] = (setting, former)
-            self._by_letters.setdefault("".join(form), []).append((setting, former))
-        if setting.kind is SettingKind.MAP:
-            self.maps.append(setting)
-        if setting.kind is not SettingKind.SECTION or setting.model is None:
-            return
-        for name, info in _fields_of(setting.model).items():
-            child = _setting((*setting.path, name), info, getattr(setting.default, name, _default(info)))
-            spellings = [(canonical(old), old) for old in child.fact.formerly] + [(canonical(name), "")]
-            self._add(child, [((*form, own), former or old) for form, former in forms for own, old in spellings])
+            for each in (form, "".join(form)):
+                self._by_form.setdefault(each, []).append((setting, former))
+        if kind is SettingKind.MAP:
+            self.maps[path] = index_of(get_args(type_)[1])
+        for name, child in children.items():
+            built_in = None if child.is_required() else child.get_default(call_default_factory=True)
+            names = [*((old, old) for old in _unwrapped(child)[1].formerly), (name, "")]
+            below = [((*form, canonical(own)), former or old) for form, former in forms for own, old in names]
+            self._add((*path, name), child, getattr(default, name, built_in), below)
 
     def settings(self) -> Iterator[Setting]:
         """Yield every setting; a map is yielded instead of its contents."""
@@ -182,13 +206,15 @@ class Index:
         Raises:
             KeyError: There is no such path.
         """
-        found = self.by_path.get(path)
-        if found is not None:
-            return found
-        for each in self.maps:
-            length = len(each.path)
-            if path[:length] == each.path and each.below is not None:
-                return each.below.at(path[length + 1 :])
+        if path in self.by_path:
+            return self.by_path[path]
+        of, below = self._map_above(path)
+        return below.at(path[len(of) + 1 :])
+
+    def _map_above(self, path: Path) -> tuple[Path, Index]:
+        for of, below in self.maps.items():
+            if path[: len(of)] == of:
+                return of, below
         raise KeyError(path)
 
     def inside(self, path: Path) -> list[Path]:
@@ -196,23 +222,18 @@ class Index:
         if path in self.by_path:
             below = (each for each in self.by_path.values() if each.path[: len(path)] == path)
             return [each.path for each in below if each.kind not in HOLDERS]
-        found = next(each for each in self.maps if path[: len(each.path)] == each.path)
-        length = len(found.path) + 1
-        return [(*path[:length], *each) for each in found.below.inside(path[length:])] if found.below else []
+        of, index = self._map_above(path)
+        return [(*path[: len(of) + 1], *each) for each in index.inside(path[len(of) + 1 :])]
 
     def display(self, path: Path) -> str:
         """Return ``path`` as a dotted key in kebab case; a group name that holds a dot stands in brackets."""
-        found = self.by_path.get(path)
-        if found is not None:
-            return found.key
-        for each in self.maps:
-            length = len(each.path)
-            if path[:length] == each.path and each.below is not None:
-                name, rest = path[length], each.below.display(path[length + 1 :])
-                in_brackets = each.below.root.kind is not SettingKind.VALUE and _BRACKETS.search(name)
-                above = f"{each.key}[{name}]" if in_brackets else f"{each.key}.{name}"
-                return f"{above}.{rest}" if rest else above
-        raise KeyError(path)
+        if path in self.by_path:
+            return self.by_path[path].key
+        of, below = self._map_above(path)
+        name, rest = path[len(of)], below.display(path[len(of) + 1 :])
+        in_brackets = below.root.kind is not SettingKind.VALUE and _BRACKETS.search(name)
+        above = f"{self.by_path[of].key}[{name}]" if in_brackets else f"{self.by_path[of].key}.{name}"
+        return f"{above}.{rest}" if rest else above
 
     def meanings(self, spelling: Spelling, names: FreeNames, start: int = 0, above: Path = ()) -> list[Meaning]:
         """Return all meanings of a key.
@@ -230,23 +251,18 @@ class Index:
             for each, old in self._exact(forms[:-1], spelling):
                 if each.kind is SettingKind.LIST:
                     found.append(Meaning((*above, *each.path), each, index=number, former=old))
-        for each in self.maps:
-            length = _length_of(each, forms, words=spelling.words)
+        for path in self.maps:
+            length = _length_of(path, forms, words=spelling.words)
             if length is not None and length < len(forms):
-                found += self._named(each, spelling, names, start + length, above)
+                found += self._named(path, spelling, names, start + length, above)
         return found
 
     def _exact(self, forms: tuple[str, ...], spelling: Spelling) -> Sequence[tuple[Setting, str]]:
-        if spelling.words:
-            return self._by_letters.get("".join(forms), ())
-        found = self._by_key.get(forms)
-        return () if found is None else (found,)
+        return self._by_form.get("".join(forms) if spelling.words else forms, ())
 
-    def _named(self, of: Setting, spelling: Spelling, names: FreeNames, start: int, above: Path) -> Iterator[Meaning]:
+    def _named(self, of: Path, spelling: Spelling, names: FreeNames, start: int, above: Path) -> Iterator[Meaning]:
         """Yield the meanings of a key in which a free name of the map ``of`` starts at the piece ``start``."""
-        path, below = (*above, *of.path), of.below
-        if below is None:
-            return
+        path, below = (*above, *of), self.maps[of]
         takes_all = below.root.kind is SettingKind.VALUE
         for end in range(len(spelling.pieces) if takes_all else start + 1, len(spelling.pieces) + 1):
             if not takes_all and spelling.ends[end - 1] != spelling.ends[start]:
@@ -271,120 +287,51 @@ class Index:
         return found[0].path if found else None
 
 
-def _length_of(of: Setting, forms: tuple[str, ...], *, words: bool) -> int | None:
-    """Return how many pieces form the key of a map; ``None`` if they do not start with it."""
-    wanted = tuple(map(canonical, of.path))
+_KINDS = {dict: SettingKind.MAP, **dict.fromkeys((list, tuple, set, frozenset), SettingKind.LIST)}
+
+
+def _length_of(path: Path, forms: tuple[str, ...], *, words: bool) -> int | None:
+    """Return how many pieces form the key at ``path``; ``None`` if they do not start with it."""
+    wanted = tuple(map(canonical, path))
     if not words:
         return len(wanted) if forms[: len(wanted)] == wanted else None
-    letters, sought = "", "".join(wanted)
-    for count, form in enumerate(forms, start=1):
-        letters += form
-        if letters == sought:
-            return count
-    return None
-
-
-@dataclass(slots=True)
-class FreeNames:
-    """The names that the user chose, by the path of their map. The first spelling of a name is kept."""
-
-    _spelled: dict[Path, dict[str, str]] = field(default_factory=dict)
-    _alike: dict[Path, dict[str, list[str]]] = field(default_factory=dict)
-
-    def add(self, of: Path, name: str) -> str:
-        """Register ``name`` in the map at ``of``, and return its known spelling."""
-        known = self._spelled.setdefault(of, {})
-        form = canonical(name)
-        if form not in known:
-            known[form] = name
-            self._alike.setdefault(of, {}).setdefault(letters_and_digits(name), []).append(name)
-        return known[form]
-
-    def meant(self, of: Path, name: str, *, by_variable: bool = False) -> Sequence[str]:
-        """Return the known names of the map at ``of`` that ``name`` can mean, in a variable or elsewhere."""
-        if by_variable:
-            return self._alike.get(of, {}).get(letters_and_digits(name), ())
-        spelled = self._spelled.get(of, {}).get(canonical(name))
-        return () if spelled is None else (spelled,)
-
-    def of(self, path: Path) -> Iterable[str]:
-        """Return the known names of the map at ``path``."""
-        return self._spelled.get(path, {}).values()
+    beginnings = list(accumulate(forms))
+    return beginnings.index("".join(wanted)) + 1 if "".join(wanted) in beginnings else None
 
 
 @cache
-def index_of(model: type) -> Index:
-    """Return the index of the settings of ``model``."""
-    return Index(Setting((), SettingKind.SECTION, names=tuple(_fields_of(model)), model=model))
+def index_of(model: Any) -> Index:
+    """Return the index of the settings of ``model``: a class of settings, or the type of a map's values."""
+    return Index(model)
 
 
-def _fields_of(model: type) -> dict[str, FieldInfo]:
-    """Return the fields of a model, or of a dataclass that pydantic validates."""
-    if issubclass(model, BaseModel):
-        return dict(model.model_fields)
-    hints = get_type_hints(model, include_extras=True)
-    return {each.name: FieldInfo.from_annotated_attribute(hints[each.name], each) for each in fields(model)}  # type: ignore[arg-type]
+def _is_section(type_: Any) -> bool:
+    return isinstance(type_, type) and (issubclass(type_, BaseModel) or is_dataclass(type_))
 
 
-def _default(info: FieldInfo) -> Any:
-    return None if info.is_required() else info.get_default(call_default_factory=True)
+def _fields_of(type_: Any) -> dict[str, FieldInfo]:
+    """Return the fields of a model, or of a dataclass that pydantic validates; of other types none."""
+    if not _is_section(type_):
+        return {}
+    if issubclass(type_, BaseModel):
+        return dict(type_.model_fields)
+    hints = get_type_hints(type_, include_extras=True)
+    return {each.name: FieldInfo.from_annotated_attribute(hints[each.name], each) for each in fields(type_)}
 
 
-def _setting(path: Path, info: FieldInfo, default: Any = None) -> Setting:
-    """Return the setting of a field."""
-    annotation, facts = _unwrapped(info)
-    origin, arguments = get_origin(annotation), get_args(annotation)
-    key, fact = ".".join(map(kebab, path)), _fact(facts)
-    if _is_section(annotation):
-        names = tuple(_fields_of(annotation))
-        return Setting(path, SettingKind.SECTION, info, fact, names=names, model=annotation, key=key, default=default)
-    if origin is dict:
-        value = arguments[1]
-        below = index_of(value) if _is_section(value) else Index(_setting((), FieldInfo(annotation=value)))
-        return Setting(path, SettingKind.MAP, info, fact, below=below, key=key, default=default)
-    if origin in {list, tuple, set, frozenset}:
-        return Setting(path, SettingKind.LIST, info, fact, key=key, default=default)
-    is_class = isinstance(annotation, type)
-    return Setting(
-        path,
-        SettingKind.VALUE,
-        info,
-        fact,
-        nullable=NoneType in get_args(info.annotation),
-        choices=tuple(str(each.value) for each in annotation) if is_class and issubclass(annotation, Enum) else (),
-        secret=is_class and issubclass(annotation, SecretStr | SecretBytes),
-        key=key,
-        default=default,
-    )
-
-
-def _is_section(annotation: Any) -> bool:
-    return isinstance(annotation, type) and (issubclass(annotation, BaseModel) or is_dataclass(annotation))
-
-
-def _unwrapped(info: FieldInfo) -> tuple[Any, list[object]]:
-    """Return the annotation without ``None`` and ``Annotated``, and the metadata found on the way."""
-    annotation, facts = info.annotation, list(info.metadata)
-    options = [option for option in get_args(annotation) if option is not NoneType]
-    if NoneType in get_args(annotation) and len(options) == 1:
-        annotation = options[0]
-    while get_origin(annotation) is Annotated:
-        annotation, *metadata = get_args(annotation)
-        facts.extend(metadata)
-    return annotation, facts
-
-
-def _fact(facts: list[object]) -> Fact:
-    """Merge the facts of a field; those nearest to the field win."""
-    known = [fact for fact in facts if isinstance(fact, Fact)]
-    return Fact(
-        unit=next((fact.unit for fact in known if fact.unit), ""),
-        is_url=any(fact.is_url for fact in known),
-        is_duration=any(fact.is_duration for fact in known),
-        none=next((fact.none for fact in known if fact.none != NO_FACT.none), NO_FACT.none),
-        in_documents_only=any(fact.in_documents_only for fact in known),
-        formerly=tuple(name for fact in known for name in fact.formerly),
-    )
+def _unwrapped(info: FieldInfo) -> tuple[Any, Fact]:
+    """Return the type without ``None`` and ``Annotated``, and all facts of the field."""
+    type_, found = info.annotation, list(info.metadata)
+    options = [option for option in get_args(type_) if option is not NoneType]
+    if NoneType in get_args(type_) and len(options) == 1:
+        type_ = options[0]
+    while get_origin(type_) is Annotated:
+        type_, *metadata = get_args(type_)
+        found += metadata
+    said: dict[str, Any] = {}
+    for fact in reversed([each for each in found if isinstance(each, Fact)]):
+        said |= {each.name: value for each in fields(fact) if (value := getattr(fact, each.name)) != each.default}
+    return type_, Fact(**said)
 
 
 def kebab(field: str) -> str:

@@ -137,9 +137,9 @@ class _Found:
     def _resolved(self, names: FreeNames, findings: Findings) -> tuple[Index, Merged, Resolved]:
         """Return the index of all settings, the merged layers, and the resolved values."""
         index = index_of(self.settings_class)
-        merged, own = Binder(index, names, findings).merged(self.ranking.layers)
+        merged = Binder(index, names, findings).merged(self.ranking.layers)
         _check_documents(merged, index, findings)
-        lookup = Lookup(self.given.environ, own, index, names, merged)
+        lookup = Lookup(self.given.environ, merged.own, index, names, merged)
         return index, merged, resolved_values(merged, lookup, findings)
 
     def _validated(

@@ -120,7 +120,7 @@ def _explained(detail: ErrorDetails, setting: Setting, quoted: Bound | None) -> 
 
 
 def _choices(setting: Setting, quoted: Bound | None) -> str:
-    registered = getattr(setting.info and setting.info.annotation, "registered", tuple)
+    registered = getattr(setting.info.annotation, "registered", tuple)
     choices = (*setting.choices, *registered())
     close = nearest(str(quoted.value), choices) if quoted else None
     return f"use one of {listed(choices)}" + (f"; nearest: {close}" if close else "")

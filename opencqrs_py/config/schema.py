@@ -99,12 +99,12 @@ def _section(name: str, generated: JsonSchemaValue) -> JsonSchemaValue:
 def _property(setting: Setting, generated: JsonSchemaValue) -> JsonSchemaValue:
     """Return the schema of a setting, from what pydantic has generated for its field."""
     unit = f" ({setting.fact.unit})" if setting.fact.unit else ""
-    said = {"description": f"{setting.info.description}{unit}"} if setting.info and setting.info.description else {}
+    said = {"description": f"{setting.info.description}{unit}"} if setting.info.description else {}
     generated = {name: value for name, value in generated.items() if name not in {"title", "description"}}
     match setting.kind:
         case SettingKind.SECTION:
             return {"allOf": [generated], **said}
-        case SettingKind.MAP if setting.below is not None and setting.below.root.kind is SettingKind.SECTION:
+        case SettingKind.MAP if "$ref" in generated.get("additionalProperties", {}):
             return {"allOf": [{**generated, "type": ["object", "null"]}], **said}
         case SettingKind.MAP:
             return {"allOf": [{"$ref": "#/definitions/texts"}], **said}

@@ -92,7 +92,7 @@ class LayeredSource(PydanticBaseSettingsSource):
     def __call__(self) -> dict[str, Any]:
         """Return the values of this source alone, unresolved, as nested mappings by field name."""
         binder = Binder(index_of(self.settings_cls), FreeNames(), self.findings)
-        return nested({bound.path: bound.value for bound in binder.merged(self.layers())[0].winners()})
+        return nested({bound.path: bound.value for bound in binder.merged(self.layers()).winners()})
 
 
 class TestSource(LayeredSource):
@@ -136,7 +136,7 @@ class InlineJsonSource(LayeredSource):
         try:
             content = parsed_json(self.given.environ[name])
         except ValueError as error:
-            what, fix = f"{name} holds broken JSON: {error}", "correct the JSON"
+            what, fix = f"{name} {error}", "correct the JSON"
         else:
             if isinstance(content, Mapping):
                 return [Layer(LayerKind.KEYS, tuple(flattened(content, origin)))]
@@ -311,7 +311,7 @@ class _Ranker:
         """Return what ``layers`` set about profiles and imports. The full binding reports their problems."""
         chosen = [Layer(layer.kind, found) for layer in layers if (found := tuple(filter(_is_early, layer.entries)))]
         binder = Binder(index_of(self.load.settings_cls), FreeNames(), Findings())
-        return binder.merged(chosen)[0] if chosen else Merged()
+        return binder.merged(chosen) if chosen else Merged()
 
     def _stack(self, profiles: tuple[str, ...] | None, early: Merged, lookup: Lookup, findings: Findings) -> FileStack:
         """Return the files that apply with ``profiles``."""

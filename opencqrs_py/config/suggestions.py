@@ -116,28 +116,28 @@ def _nearest_to_variable(spellings: Sequence[Spelling], index: Index, names: Fre
     for spelling in spellings:
         letters = list(map(letters_and_digits, spelling.pieces))
         found += _similar("".join(letters), index.by_letters)
-        for each in index.maps:
-            found += _similar_in_map(each, spelling, letters, names)
+        for of, below in index.maps.items():
+            found += _similar_in_map(of, below, spelling, letters, names)
     return max(found)[1] if found else None
 
 
 def _similar_in_map(
-    of: Setting, spelling: Spelling, letters: Sequence[str], names: FreeNames
+    of: Path, below: Index, spelling: Spelling, letters: Sequence[str], names: FreeNames
 ) -> Iterator[tuple[float, Path]]:
     """Yield settings in a map that are similar to a variable, which says the name between the map and the setting."""
-    prefix = "".join(map(letters_and_digits, of.path))
-    starts = {at: _similar("".join(letters[:at]), {prefix: of.path}) for at in range(1, len(letters))}
+    prefix = "".join(map(letters_and_digits, of))
+    starts = {at: _similar("".join(letters[:at]), {prefix: of}) for at in range(1, len(letters))}
     likeness = max((found[0][0] for found in starts.values() if found), default=0.0)
     for start in [at for at, found in starts.items() if found and found[0][0] == likeness]:
-        if of.below is None or of.below.root.kind is SettingKind.VALUE:
+        if below.root.kind is SettingKind.VALUE:
             if likeness >= _VERY_ALIKE:
-                yield likeness * _NEW_NAME, (*of.path, spelling.name(start, len(letters), dotted=True))
+                yield likeness * _NEW_NAME, (*of, spelling.name(start, len(letters), dotted=True))
             continue
         for end in range(start + 1, len(letters) if spelling.words else min(start + 2, len(letters))):
             name = spelling.name(start, end)
-            known = names.meant(of.path, name, by_variable=True)
-            for ratio, path in _similar("".join(letters[end:]), of.below.by_letters):
-                yield likeness * ratio * (1 if known else _NEW_NAME), (*of.path, *(known[:1] or (name,)), *path)
+            known = names.meant(of, name, by_variable=True)
+            for ratio, path in _similar("".join(letters[end:]), below.by_letters):
+                yield likeness * ratio * (1 if known else _NEW_NAME), (*of, *(known[:1] or (name,)), *path)
 
 
 def _similar(name: str, known: Mapping[str, Path]) -> list[tuple[float, Path]]:

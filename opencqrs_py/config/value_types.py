@@ -11,7 +11,8 @@ import re
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import Enum
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any
 
 from opencqrs_py.config.durations import INFINITE, checked_seconds, duration_text, is_infinite, parse_duration
 from opencqrs_py.config.problems import Code
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 
 _WHOLE = re.compile(r"[+-]?[0-9]+")
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://.*|file:.+", re.DOTALL)
-_DURATION_PATTERN = r"^\s*([0-9]+(\.[0-9]+)?\s*[a-zA-Zµ]+\s*)+$|^[Pp].+$"
 _DURATION_FIX = "write it like 2s, 500ms, 1m30s or PT10S"
 _POSITION_FIX = (
     "write tail (the oldest event), head (after the newest), a position, or a time like 2024-05-31T12:00:00Z"
@@ -59,24 +59,19 @@ class Reads:
 
     Args:
         read: Returns the value of what a source says, or raises what pydantic takes for a refusal.
-        schema: JSON Schema of what it reads; ``None``: that of the type.
-        when: Whether it reads ``alone``, or ``before`` or ``after`` the rules of the type.
+        schema: JSON Schema of what it reads in place of the type's rules; ``None``: it reads before those rules.
+        after: Whether it reads after those rules instead.
     """
 
     read: Callable[[Any], object]
     schema: Mapping[str, Any] | None = None
-    when: Literal["alone", "before", "after"] = "alone"
+    after: bool = False
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        from pydantic_core import core_schema  # noqa: PLC0415 workers do without it
+        from pydantic_core import core_schema as of  # noqa: PLC0415 workers do without it
 
-        match self.when:
-            case "before":
-                return core_schema.no_info_before_validator_function(self.read, handler(source))
-            case "after":
-                return core_schema.no_info_after_validator_function(self.read, handler(source))
-            case "alone":
-                return core_schema.no_info_plain_validator_function(self.read)
+        reads = of.no_info_after_validator_function if self.after else of.no_info_before_validator_function
+        return reads(self.read, handler(source) if self.schema is None else of.any_schema())
 
     def __get_pydantic_json_schema__(self, core: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
         return handler(core) if self.schema is None else dict(self.schema)
@@ -94,36 +89,17 @@ def _refusal(reason: str, fix: str, code: Code = Code.VALUE, fix_unseen: str = "
     return PydanticCustomError("opencqrs", "{reason}", context)
 
 
-def _duration(value: object, *, infinite: bool) -> float:
-    match value:
-        case str():
+def _duration(value: object, *, infinite: bool = False) -> float:
+    if isinstance(value, bool) or not isinstance(value, str | timedelta | float | int):
+        raise _refusal("it is no duration", _DURATION_FIX, Code.DURATION, _DURATION_FIX)
+    try:
+        if isinstance(value, str):
             return parse_duration(value, infinite=infinite)
-        case timedelta():
-            return checked_seconds(value.total_seconds())
-        case float() | int() if not isinstance(value, bool):
-            return math.inf if infinite and value == math.inf else checked_seconds(float(value))
-        case _:
-            msg = f"it is no duration; {_DURATION_FIX}"
-            raise ValueError(msg)
-
-
-def _finite_duration(value: object) -> float:
-    try:
-        return _duration(value, infinite=False)
+        seconds = value.total_seconds() if isinstance(value, timedelta) else float(value)
+        return seconds if infinite and seconds == math.inf else checked_seconds(seconds)
     except ValueError as error:
-        raise _refused_duration(error) from None
-
-
-def _endless_duration(value: object) -> float:
-    try:
-        return _duration(value, infinite=True)
-    except ValueError as error:
-        raise _refused_duration(error) from None
-
-
-def _refused_duration(error: ValueError) -> PydanticCustomError:
-    reason, _, fix = str(error).rpartition("; ")
-    return _refusal(reason or fix, fix if reason else _DURATION_FIX, Code.DURATION, _DURATION_FIX)
+        reason, _, fix = str(error).partition("; ")
+        raise _refusal(reason, fix or _DURATION_FIX, Code.DURATION, _DURATION_FIX) from None
 
 
 def _whole(value: object) -> object:
@@ -134,12 +110,8 @@ def _whole(value: object) -> object:
         raise _refusal("it is no whole number", "write digits only, like 4")
     digits = text.lstrip("+-")
     if len(digits) > 1 and digits.startswith("0"):
-        plain = digits.lstrip("0") or "0"
-        raise _refusal(
-            "its leading zero could mean an octal number",
-            f"write {plain}",
-            fix_unseen="write no leading zero",
-        )
+        fix = f"write {digits.lstrip('0') or '0'}"
+        raise _refusal("its leading zero could mean an octal number", fix, fix_unseen="write no leading zero")
     return int(text)
 
 
@@ -205,22 +177,23 @@ def _position(value: object) -> str:
     return text
 
 
-_DURATION_SCHEMA = {"type": "string", "pattern": _DURATION_PATTERN}
+_DURATION_SCHEMA = {"type": "string", "pattern": r"^\s*([0-9]+(\.[0-9]+)?\s*[a-zA-Zµ]+\s*)+$|^[Pp].+$"}
 _INFINITE_SCHEMA = {"enum": ["infinite", "unlimited", "inf"]}
-_ENDLESS_SCHEMA = {"anyOf": [_INFINITE_SCHEMA, _DURATION_SCHEMA]}
 _ATTEMPTS_SCHEMA = {"anyOf": [_INFINITE_SCHEMA, {"type": "integer", "minimum": 0}]}
 
-Duration = Annotated[float, Reads(_finite_duration, _DURATION_SCHEMA), Fact(unit="duration", is_duration=True)]
+Duration = Annotated[float, Reads(_duration, _DURATION_SCHEMA), Fact(unit="duration", is_duration=True)]
 """Seconds, 0 or more."""
 EndlessDuration = Annotated[
-    float, Reads(_endless_duration, _ENDLESS_SCHEMA), Fact(unit="duration or infinite", is_duration=True)
+    float,
+    Reads(partial(_duration, infinite=True), {"anyOf": [_INFINITE_SCHEMA, _DURATION_SCHEMA]}),
+    Fact(unit="duration or infinite", is_duration=True),
 ]
 """Seconds, 0 or more; ``math.inf`` for no limit."""
 Attempts = Annotated[int | None, Reads(_attempts, _ATTEMPTS_SCHEMA), Fact(unit="attempts or infinite", none=INFINITE)]
 """A number of attempts, 0 or more; ``None`` for no limit."""
-Whole = Annotated[int, Reads(_whole, when="before")]
+Whole = Annotated[int, Reads(_whole)]
 """A whole number, without a leading zero."""
-Number = Annotated[float, Reads(_finite, when="after")]
+Number = Annotated[float, Reads(_finite, after=True)]
 """A finite number."""
 Subject = Annotated[str, Reads(_subject, {"type": "string", "pattern": "^/"})]
 """A subject of events; starts with ``/``."""
@@ -248,10 +221,12 @@ def written(value: object, fact: Fact = NO_FACT) -> str:
             return duration_text(float(value))
         case list() | tuple():
             return f"[{', '.join(written(item) for item in value)}]"
-        case bool() | float() | Enum():
-            return _plain(value)
+        case bool():
+            return str(value).lower()
+        case float():
+            return str(int(value)) if value.is_integer() else repr(value)
         case _:
-            text = str(value)
+            text = str(value.value if isinstance(value, Enum) else value)
             return json.dumps(text, ensure_ascii=False) if _NEEDS_QUOTES.search(text) else text
 
 
@@ -273,13 +248,3 @@ def typed(value: object, fact: Fact = NO_FACT) -> bool | float | str | list[str]
             return [str(item) for item in value]
         case _:
             return written(value, fact)
-
-
-def _plain(value: bool | float | Enum) -> str:  # noqa: FBT001
-    match value:
-        case bool():
-            return str(value).lower()
-        case Enum():
-            return str(value.value)
-        case number:
-            return str(int(number)) if number.is_integer() else repr(number)

@@ -20,14 +20,14 @@ _OURS = re.compile(r"opencqrs(?:$|[_.])", re.IGNORECASE)
 _PREFIX_LENGTH = len("opencqrs")
 
 _SERVICE = r"OPENCQRS(?:_[A-Z0-9]+)*?"
-_TRANSPORT = r"TCP|UDP|SCTP"
-_NAMES = {
-    "address": re.compile(rf"{_SERVICE}_(?:SERVICE_HOST|PORT_\d+_(?:{_TRANSPORT})_ADDR)"),
-    "number": re.compile(rf"{_SERVICE}_(?:SERVICE_PORT(?:_[A-Z0-9]+)*|PORT_\d+_(?:{_TRANSPORT})_PORT)"),
-    "url": re.compile(rf"{_SERVICE}_PORT(?:_\d+_(?:{_TRANSPORT}))?"),
-    "transport": re.compile(rf"{_SERVICE}_PORT_\d+_(?:{_TRANSPORT})_PROTO"),
-}
-_URL = re.compile(r"(?:tcp|udp|sctp)://(?P<host>.+):\d+")
+_TRANSPORT = r"(?:TCP|UDP|SCTP)"
+_OF_SERVICES = (
+    (rf"{_SERVICE}_(?:SERVICE_HOST|PORT_\d+_{_TRANSPORT}_ADDR)", r"(?P<host>.+)"),
+    (rf"{_SERVICE}_(?:SERVICE_PORT(?:_[A-Z0-9]+)*|PORT_\d+_{_TRANSPORT}_PORT)", "[0-9]+"),
+    (rf"{_SERVICE}_PORT(?:_\d+_{_TRANSPORT})?", r"(?:tcp|udp|sctp)://(?P<host>.+):\d+"),
+    (rf"{_SERVICE}_PORT_\d+_{_TRANSPORT}_PROTO", "tcp|udp|sctp"),
+)
+"""Forms of name and value of the variables that Kubernetes sets for Services."""
 
 
 def is_ours(name: str) -> bool:
@@ -77,27 +77,15 @@ def is_service_variable(entry: Entry) -> bool:
     """
     if entry.origin.kind is not OriginKind.VARIABLE or not isinstance(entry.value, str):
         return False
-    return any(_has_form(form, entry.value) for form, names in _NAMES.items() if names.fullmatch(entry.key[0]))
-
-
-def _has_form(form: str, value: str) -> bool:
-    match form:
-        case "address":
-            return _is_address(value)
-        case "number":
-            return value.isascii() and value.isdecimal()
-        case "url":
-            found = _URL.fullmatch(value)
-            return found is not None and _is_address(found["host"].strip("[]"))
-        case _:
-            return value in {"tcp", "udp", "sctp"}
+    of_form = [re.fullmatch(value, entry.value) for name, value in _OF_SERVICES if re.fullmatch(name, entry.key[0])]
+    return any("host" not in found.re.groupindex or _is_address(found["host"]) for found in of_form if found)
 
 
 def _is_address(text: str) -> bool:
     from ipaddress import ip_address  # noqa: PLC0415 where there is no such Service, nothing needs it
 
     try:
-        ip_address(text)
+        ip_address(text.strip("[]"))
     except ValueError:
         return False
     return True
