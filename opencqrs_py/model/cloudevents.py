@@ -225,7 +225,7 @@ def columns_of(lines: Sequence[bytes]) -> Columns | None:
         fields = _fields(lines)
         columns = _columns(fields) if fields else None
         return columns if columns and _are_right(columns) else None
-    except (ValueError, TypeError, KeyError, OverflowError):  # not JSON, no text, an attribute missing, no such time
+    except (ValueError, TypeError, LookupError, OverflowError):  # not JSON, no text, an attribute missing, no such time
         return None
 
 

@@ -168,6 +168,8 @@ def test_usual_lines_are_taken_together(lines: list[bytes]) -> None:
         [b'{"id":"1","id":"1","source":"s","type":"t"}\n'],
         [b'{"id":"1","source":"s","type":"t","data":{"a":[1\n', b'2]}},{"id":"1","source":"s","type":"t","data":1}\n'],
         [b"[]\n"],
+        [b"[1]\n"],
+        [b"[18446744073709551615]\n"],
         [b"{}\n"],
     ],
 )
