@@ -28,15 +28,7 @@ _FIX = (
 
 
 class KnownFile:
-    """A file as it was when it was last looked at.
-
-    Args:
-        path: The file.
-
-    Attributes:
-        size: In bytes.
-        print: Digest of samples of its bytes.
-    """
+    """A file as it was when it was last looked at: its size in bytes, and ``print``, a digest of samples of them."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -131,12 +123,9 @@ class Selected:
             self._origins.append(event)
 
     def add_lines(self, lines: Sequence[bytes], columns: Columns, position: int) -> None:
-        """Add those of several events that are selected.
+        """Add those of several events that are selected, given the lines that hold them, none of them empty.
 
-        Args:
-            lines: The lines that hold them, none of them empty.
-            columns: Their attributes.
-            position: Position of the first one.
+        ``position`` is that of the first one.
         """
         positions: Sequence[int] = range(position, position + len(lines))
         if not self._selects_all:
@@ -223,8 +212,7 @@ class EventFile(ABC):
     def look(self, *, newest: bool) -> None:
         """Take in what was added; refuse a file that was changed. It may grow until it could be read.
 
-        Args:
-            newest: Whether no file comes after it.
+        ``newest`` means that no file comes after it.
         """
         del newest
         self.known.look(may_grow=self._count is None)
@@ -253,19 +241,16 @@ class EventFile(ABC):
 
     @abstractmethod
     def reader(self, first: int, before: int) -> EventReader:
-        """Open a reader at the event of that number, or before it.
+        """Open a reader at the event of the number ``first``, or before it; ``before`` events are in the files before.
 
-        Args:
-            first: Number of an event. It must have been counted, unless it is the first.
-            before: Number of events in the files before this one.
+        The event must have been counted, unless it is the first.
         """
 
 
 class Readers:
     """Readers in no use right now, the last used at the end.
 
-    Args:
-        most: Number of readers kept. More of them than there are processing groups, and each group finds its own.
+    As many are kept as ``most``: more than there are processing groups, and each group finds its own.
     """
 
     def __init__(self, most: int = 64) -> None:

@@ -39,12 +39,8 @@ class FileWatch(Watch):
     """Looks at the files again and again: 10 ms after something came, and then less often, down to every 40 ms.
 
     A look at a folder that has not changed takes two calls of the operating system. Where it takes long, in a folder of
-    thousands of files that has just changed, looks are as far apart as they would take a fifth of the time.
-
-    Args:
-        head: Looks.
-        clock: Time.
-        pause: Waits for that many seconds; by default until it is woken.
+    thousands of files that has just changed, looks are as far apart as they would take a fifth of the time. ``pause``
+    waits for some seconds; by default until it is woken.
     """
 
     def __init__(self, head: Callable[[], int], clock: Clock, pause: Callable[[float], object] | None = None) -> None:
@@ -80,15 +76,12 @@ class FileWatch(Watch):
 class FileEventSource(EventSource):
     """CloudEvents in files: NDJSON (``.ndjson``, ``.jsonl``, also ``.gz`` and ``.zst``) and Parquet. Read-only.
 
-    The files of a folder are one log, in the order of their names, and an event's position is its running number in
-    it, from 1. New files are followed, if their names sort after all others, and so are new lines at the end of the
-    newest file, if it is not compressed. A line without its line end is no event yet, unless a file comes after it.
+    The files of a folder are one log, in the order of their names, and an event's position is its running number in it,
+    from 1. New files are followed, if their names sort after all others, and so are new lines at the end of the newest
+    file, if it is not compressed. A line without its line end is no event yet, unless a file comes after it.
 
     What would change the position of an event is refused, for as long as this object lives. Safe for several threads.
-
-    Args:
-        path: A folder, or one file. It need not exist before it is used.
-        clock: Time.
+    The path is a folder, or one file; it need not exist before it is used.
     """
 
     def __init__(self, path: Path | str, clock: Clock | None = None) -> None:
@@ -207,9 +200,6 @@ class FileEventSource(EventSource):
     def expect(self, state: LogState) -> None:
         """Check that the files are those of a state, perhaps with more; start again if this object has seen others.
 
-        Args:
-            state: Of this object, or of one in another process.
-
         Raises:
             EventStoreError: OCQ-342, if the files were changed since; else as ``head``.
         """
@@ -288,9 +278,7 @@ class _Reading:
     def take_from(self, reader: EventReader, before: int) -> None:
         """Look at events until there are enough, or no more.
 
-        Args:
-            reader: Of the file, at the event after ``upto``.
-            before: Number of events in the files before.
+        The reader is at the event after ``upto``; ``before`` events are in the files before its own.
         """
         while not self.full and not reader.ended:
             try:

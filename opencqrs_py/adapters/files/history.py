@@ -74,10 +74,7 @@ class History:
     """Knows what a log holds up to each position. For one thread at a time.
 
     Each file is looked at once, whatever number of positions is asked for; in the newest file of lines, 16 KiB at most
-    are looked at for a position.
-
-    Args:
-        log: The log. It must refuse changes of files, as ``FileLog`` does.
+    are looked at for a position. The log must refuse changes of files, as ``FileLog`` does.
     """
 
     def __init__(self, log: FileLog) -> None:
@@ -104,11 +101,9 @@ class History:
         return self._trace(position, index).written()
 
     def verify(self, position: int, fingerprint: str) -> None:
-        """Raise unless the log still holds up to ``position`` what ``fingerprint`` says.
+        """Raise unless the log still holds up to ``position`` what the fingerprint of another ``History`` says.
 
-        Args:
-            position: At least 0.
-            fingerprint: What another ``History`` returned; empty to check only that the log does not end before.
+        An empty fingerprint checks only that the log does not end before.
 
         Raises:
             EventStoreError: OCQ-316, naming the file.

@@ -27,11 +27,7 @@ _THOROUGH_EVERY = 5.0  # seconds between two looks at all files, at most
 
 
 def path_of_url(url: str, folder: Path) -> Path:
-    """Return the file or folder that ``file:///path`` or ``file:relative/path`` means.
-
-    Args:
-        url: The URL; ``%20`` and the like stand for what they stand for in URLs.
-        folder: Folder that a relative path counts from.
+    """Return the file or folder that ``file:///path``, or ``file:path`` seen from a folder, means; ``%20`` is a space.
 
     Raises:
         EventStoreError: OCQ-344, if it is no URL of a file on this machine.
@@ -104,12 +100,8 @@ def _check_twins(folder: Path, names: Iterable[str]) -> None:
 class FileLog:
     """The files of a log by name, each with the number of events before it. For one thread at a time.
 
-    A file keeps its place and its number for ever: what would change them is refused.
-
-    Args:
-        path: A folder, or one file.
-        clock: Time.
-        was_seen: Whether there was something at the path before; true as soon as there is.
+    A file keeps its place and its number for ever: what would change them is refused. ``was_seen`` tells whether there
+    was something at the path before; true as soon as there is.
     """
 
     def __init__(self, path: Path, clock: Clock, *, was_seen: bool = False) -> None:
@@ -123,12 +115,9 @@ class FileLog:
         self._mentioned: set[str] = set()
 
     def look(self, position: int | None = None) -> None:
-        """Take in what was added since the last look.
+        """Take in what was added since the last look; what comes after ``position`` is wanted, and all else can wait.
 
         All files are looked at when the folder has changed, and every few seconds; otherwise only the newest one.
-
-        Args:
-            position: What is wanted comes after this position; what was added after that can wait.
 
         Raises:
             EventStoreError: OCQ-341, if a file has come between those that are known; OCQ-342, if a known one was

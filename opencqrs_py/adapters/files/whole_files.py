@@ -14,7 +14,7 @@ import orjson
 
 from opencqrs_py.adapters.files.event_file import EventReader
 from opencqrs_py.adapters.files.formats import Compression, FileFormat, Kind, format_of, unpacked
-from opencqrs_py.adapters.files.line_reader import LineReader
+from opencqrs_py.adapters.files.lines import LineReader
 from opencqrs_py.adapters.files.rows import RowReader, open_parquet
 from opencqrs_py.model.cloudevents import extensions_of
 from opencqrs_py.model.event import Event

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from opencqrs_py.adapters.files import lines as line_files
-from opencqrs_py.adapters.files.line_reader import Mark
-from opencqrs_py.adapters.files.lines import LineIndex
+from opencqrs_py.adapters.files.lines import LineIndex, Mark
 
 PIECES = st.sampled_from([b"\n", b"\r\n", b" \n", b"\t\n", b"a\n", b"a b\n", b"\n\n", b"x" * 40 + b"\n", b"a", b" "])
 TEXTS = st.lists(PIECES, max_size=40).map(b"".join)
