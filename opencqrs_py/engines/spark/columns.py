@@ -10,13 +10,9 @@ from pyspark.sql import functions as sf
 
 
 def subject_level_column(subject: Column, level: int) -> Column:
-    """Return the first ``level`` levels of a subject.
+    """Return the first ``level`` levels, at least 1, of a column of subjects.
 
     The plain form is ``opencqrs_py.processing.sequencing.cut_subject``; a test holds them together.
-
-    Args:
-        subject: Column of subjects, text.
-        level: Number of levels kept, at least 1.
 
     Raises:
         ValueError: If ``level`` is below 1.
@@ -29,13 +25,9 @@ def subject_level_column(subject: Column, level: int) -> Column:
 
 
 def residue_column(sequence_id: Column, modulus: int) -> Column:
-    """Return the residue of the partition to which a sequence belongs, ``0..modulus - 1``.
+    """Return the residue of the partition, ``0..modulus - 1``, to which each sequence of a column of texts belongs.
 
     The plain form is ``opencqrs_py.model.residue_of``; a test holds them together.
-
-    Args:
-        sequence_id: Column of sequence ids, text.
-        modulus: Number of partitions, at least 1.
 
     Raises:
         ValueError: If ``modulus`` is below 1.

@@ -84,15 +84,7 @@ class _Group:
 
 
 class SparkEngine:
-    """Runs each group as one Spark job after the other.
-
-    Args:
-        runs: The groups.
-        owner: Name under which partitions are claimed.
-        sessions: Opens the Spark session.
-        observer: Sees what happens.
-        clock: Time.
-    """
+    """Runs each group as one Spark job after the other; partitions are claimed under the name ``owner``."""
 
     def __init__(
         self,

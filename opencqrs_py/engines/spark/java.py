@@ -253,11 +253,8 @@ def _none_found(misses: Mapping[JavaOrigin, _Miss]) -> EngineError:
 def launcher_home(jdk: Path, environ: Mapping[str, str]) -> Path:
     """Return a folder that works as ``JAVA_HOME`` and starts the Java in ``jdk`` without the vector module.
 
-    It is made on the first call and used again later. A Java that moved gets another.
-
-    Args:
-        jdk: Home of a Java without the module.
-        environ: The environment, for the user's cache folder and the folder for temporary files.
+    It is made on the first call and used again later. A Java that moved gets another. The environment names the user's
+    cache folder and the folder for temporary files.
 
     Raises:
         LauncherError: No folder for it can be written, or this is Windows: Spark's scripts there cannot

@@ -151,15 +151,11 @@ def _raised_last(text: str) -> str:
 
 
 class Stillness:
-    """Whether Spark stands still: rounds wait, and nothing runs.
+    """Whether Spark stands still: rounds wait, and nothing runs for some seconds.
 
     A task that runs may take as long as it likes; a round that no executor ever takes up, because the master has no
-    workers or all of them are lost, would wait forever without a word.
-
-    Args:
-        running: Returns how many tasks run now, of all jobs of the program; other jobs can be what a round waits for.
-        clock: Time.
-        seconds: How long nothing may run while a round waits.
+    workers or all of them are lost, would wait forever without a word. ``running`` returns how many tasks run now, of
+    all jobs of the program; other jobs can be what a round waits for.
     """
 
     def __init__(self, running: Callable[[], int], clock: Clock, seconds: float) -> None:
@@ -170,11 +166,7 @@ class Stillness:
         self._looked = float("-inf")
 
     def lasts(self, waiting: Sequence[float]) -> bool:
-        """Return whether nothing has run for too long.
-
-        Args:
-            waiting: The times at which the rounds that are under way were started.
-        """
+        """Return whether nothing has run for too long, given the times at which the rounds under way were started."""
         now = self._clock.monotonic()
         if not waiting or now - max(self._seen, min(waiting)) < _LOOK_SECONDS or now - self._looked < _LOOK_SECONDS:
             return False

@@ -52,9 +52,8 @@ def launching(*, quiet: bool) -> Iterator[None]:
     Ctrl-C and whatever else a terminal or a supervisor sends to the whole group is ours to obey. The JVM ends with this
     process in any case, whose end of its standard input it reads.
 
-    Args:
-        quiet: Whether what every JVM says at its start is left out. All else that it writes to standard error, such as
-            what handlers print on executors of a local master, is shown for as long as we show messages ourselves.
+    ``quiet`` leaves out what every JVM says at its start. All else that it writes to standard error, such as what
+    handlers print on executors of a local master, is shown for as long as we show messages ourselves.
     """
     before, launched = signal.getsignal(signal.SIGINT), len(_jvms)
 
@@ -84,10 +83,9 @@ def launching(*, quiet: bool) -> Iterator[None]:
 
 @atexit.register
 def end_jvms(patience: float = _END_SECONDS) -> None:
-    """End the JVMs that were launched here, with their Python workers.
+    """End the JVMs that were launched here, with their Python workers, and wait for that for some seconds.
 
-    Args:
-        patience: Seconds to wait for that; what a JVM has not done by then, such as to delete its files, it does alone.
+    What a JVM has not done by then, such as to delete its files, it does alone.
     """
     for jvm in _jvms if os.name == "posix" else ():
         with suppress(ProcessLookupError, PermissionError):
@@ -214,11 +212,8 @@ def settings_by_file(settings: Mapping[str, str]) -> Iterator[None]:
 def value_before_launch(key: str, settings: Mapping[str, str], environ: Mapping[str, str], home: str) -> str | None:
     """Return the value that a setting will have in a JVM that is launched now; ``None`` without one.
 
-    Args:
-        key: Its full name.
-        settings: What the session is opened with.
-        environ: The environment.
-        home: Spark's folder, for ``spark-defaults.conf`` if ``SPARK_CONF_DIR`` is not set.
+    ``settings`` are what the session is opened with; ``home`` is Spark's folder, for ``spark-defaults.conf`` if
+    ``SPARK_CONF_DIR`` is not set.
     """
     submitted = SubmitArguments.of(environ)
     for said in (settings, submitted.settings):

@@ -45,8 +45,7 @@ def require_form(master: str) -> None:
 def require_master(master: str) -> None:
     """Refuse a master of a standalone cluster that does not accept a connection; of several, one is enough.
 
-    Args:
-        master: Spark master URL. Those of other kinds are looked at only for their form.
+    Masters of other kinds are looked at only for their form.
 
     Raises:
         EngineError: OCQ-350 with each address and why it cannot be reached, OCQ-351 if it is no URL of a master.
@@ -59,13 +58,9 @@ def require_master(master: str) -> None:
 
 
 def not_registered(master: str, reason: str) -> EngineError | None:
-    """Return why a standalone cluster did not take this program.
+    """Return why a standalone cluster did not take this program; ``reason`` is what Spark says.
 
     ``None`` with another kind of master, and for settings that Spark refuses before it asks one.
-
-    Args:
-        master: Spark master URL.
-        reason: What Spark says.
     """
     if not master.startswith(_STANDALONE) or "INVALID_SPARK_CONFIG" in reason:
         return None
@@ -139,8 +134,7 @@ def _speaks_http(host: str, port: int) -> bool:
 def is_local(master: str) -> bool:
     """Return whether all of Spark runs in one JVM, with Python workers that are its child processes.
 
-    Args:
-        master: Spark master URL. ``local-cluster[...]`` is no local one: its executors are JVMs of their own.
+    ``local-cluster[...]`` is no local master: its executors are JVMs of their own.
     """
     return _LOCAL.fullmatch(master) is not None
 

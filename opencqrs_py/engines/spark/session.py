@@ -67,11 +67,7 @@ class SessionSettings:
 
 
 class Sessions:
-    """Opens one session, and closes it unless it was there before.
-
-    Args:
-        settings: How to open it.
-    """
+    """Opens one session, and closes it unless it was there before."""
 
     def __init__(self, settings: SessionSettings) -> None:
         self._settings = settings
@@ -161,11 +157,7 @@ class Sessions:
         return Permit.in_folder(context._temp_dir) if is_local(str(context.master)) else ALWAYS  # noqa: SLF001 as above
 
     def close(self, patience: float = _CLOSE_SECONDS) -> None:
-        """Stop the session if it was started here.
-
-        Args:
-            patience: Seconds to wait for that; then it continues in the background.
-        """
+        """Stop the session if it was started here. After ``patience`` seconds that continues in the background."""
         for kept in self._kept:
             Path(kept.file).unlink(missing_ok=True)
         self._kept = []

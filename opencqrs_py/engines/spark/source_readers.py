@@ -65,12 +65,9 @@ class Renewable(Protocol):
 
 @dataclass
 class Range(InputPartition):
-    """Positions that one task reads: ``after + 1 .. upto``.
+    """Positions that one task reads, ``after + 1 .. upto``, and the state of the log in which they were planned.
 
-    Attributes:
-        after: Position before the first one.
-        upto: Last position.
-        state: Of the log in which they were planned, if its source is ``Renewable``.
+    The state is ``None`` if the log's source is not ``Renewable``.
     """
 
     after: int
@@ -101,12 +98,7 @@ def told_plainly(source: EventSource | None = None) -> Iterator[None]:
 
 
 class _Reader:
-    """What both readers share.
-
-    Args:
-        open_source: Opens the store.
-        scope: What is read.
-    """
+    """What both readers share: how to open the store, and what to read of it."""
 
     def __init__(self, open_source: Opener, scope: Scope) -> None:
         self._open = open_source

@@ -81,11 +81,7 @@ class Scope:
 
 
 def scope_of(options: Mapping[str, str], ranges: int) -> Scope:
-    """Return what the options mean.
-
-    Args:
-        options: As Spark passes them; upper and lower case are the same.
-        ranges: Number of ranges when no option says it.
+    """Return what the options mean; upper and lower case are the same. ``ranges`` counts when no option says it.
 
     Raises:
         EngineError: OCQ-410, naming the option, its value and the right form.
@@ -219,12 +215,7 @@ def _mapping_in(given: Mapping[str, str]) -> TableMapping | None:
 
 
 class Narrowed(NamedTuple):
-    """A scope with a filter taken in.
-
-    Attributes:
-        scope: What is left to read.
-        exact: Whether the filter holds for all of it, so that Spark need not look again.
-    """
+    """A scope with a filter taken in, and whether it is exact, so that Spark need not look again."""
 
     scope: Scope
     exact: bool = True

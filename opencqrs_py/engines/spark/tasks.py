@@ -23,11 +23,9 @@ from opencqrs_py.model.progress import Cursor
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """Work for one task: partitions of one group that share one reading of the log.
+    """Work for one task: partitions of one group that share one reading of the log, and where each of them continues.
 
-    Attributes:
-        cursors: Where each of the partitions continues.
-        seconds: Time after which no further step is begun.
+    After ``seconds`` no further step is begun.
     """
 
     cursors: tuple[Cursor, ...]
@@ -67,11 +65,7 @@ def read_result(line: str) -> TaskResult:
 
 @dataclass(frozen=True)
 class KeptRecipe:
-    """Where a recipe is.
-
-    Attributes:
-        file: Path of the file, on this machine.
-    """
+    """Where a recipe is: the path of a file on this machine."""
 
     file: str
 
@@ -86,11 +80,9 @@ class KeptRecipe:
 
 @dataclass(frozen=True)
 class Permit:
-    """What a task needs to begin another chunk.
+    """What a task needs to begin another chunk: a file on this machine that exists for as long as it may.
 
-    Attributes:
-        file: Path of the file that exists for as long as it may, on this machine. Empty where workers are elsewhere:
-            then it always may.
+    The path is empty where workers are elsewhere: then it always may.
     """
 
     file: str = ""
@@ -122,9 +114,7 @@ ALWAYS = Permit()
 def keep(recipe: Recipe, folder: Path) -> KeptRecipe:
     """Write a recipe to a new file that only this user can read. Runs on the driver.
 
-    Args:
-        recipe: The recipe.
-        folder: A folder that lives as long as Spark, which deletes it.
+    The folder lives as long as Spark, which deletes it.
     """
     file = folder / f"recipe-{uuid.uuid4().hex}"
     handle = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
