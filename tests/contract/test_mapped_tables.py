@@ -598,7 +598,7 @@ def test_a_sequence_by_which_a_column_could_be_filled_in_blocks_is_spoken_of_onc
 
 @POSTGRESQL
 def test_a_replica_is_refused(database: Database, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("opencqrs_py.adapters.sql.writers._SEEN", "SELECT true, 0, '{{}}'::text[] WHERE %s <> ''")
+    monkeypatch.setattr("opencqrs_py.adapters.sql.foreign._SEEN", "SELECT true, 0, '{{}}'::text[] WHERE %s <> ''")
     create(database)
     with pytest.raises(EventStoreError, match=r"OCQ-338.*the server is a replica"):
         MappedEventSource(database, MAPPING).head()

@@ -64,11 +64,7 @@ def _is_quiet(connection: Any) -> bool:
 def as_sqlalchemy(dialect: SqlAlchemyDialect, error: Exception, statement: str | None, connection: Any) -> DBAPIError:
     """Return a driver's error as SQLAlchemy raises it.
 
-    Args:
-        dialect: SQLAlchemy's.
-        error: The driver's error.
-        statement: What was sent.
-        connection: The driver's connection; ``None`` if it could not be opened.
+    ``statement`` is what was sent; the driver's connection is ``None`` if it could not be opened.
     """
     raised = cast("Any", error)
     cut = dialect.is_disconnect(raised, connection, None)
@@ -87,11 +83,9 @@ def reason_of(error: DBAPIError) -> str:
 
 @dataclass(frozen=True)
 class Statement:
-    """A short statement of ours that is part of each chunk.
+    """A short statement of ours that is part of each chunk: its name once it is prepared, and its text.
 
-    Attributes:
-        name: Its name, once it is prepared.
-        text: With ``{}`` for each value.
+    In the text ``{}`` stands for each value.
     """
 
     name: str

@@ -137,15 +137,10 @@ class Database:
     def fetch(self, statement: str, values: tuple[Any, ...] = ()) -> Rows:
         """Return the rows of a statement that sees the newest state and has no transaction around it.
 
-        Args:
-            statement: With the marks of the driver.
-            values: For the marks, in their order.
+        The statement has the marks of the driver for values.
 
         Raises:
-            DatabaseAwayError: OCQ-304, if the database cannot be reached.
-            EventStoreError: OCQ-304, if it refuses the user, or there is no such database.
-            DatabaseFileError: OCQ-342, if its SQLite file was deleted or replaced.
-            DBAPIError: As SQLAlchemy raises it.
+            DBAPIError: As SQLAlchemy raises it; else as ``reading``.
         """
         self._file.check()
         if self._fetching is not None:
@@ -227,11 +222,7 @@ class Database:
                 yield connection
 
     def check_file(self, connection: Connection) -> None:
-        """Raise if the SQLite file of an open connection was deleted or replaced; others have none.
-
-        Raises:
-            DatabaseFileError: OCQ-342.
-        """
+        """Raise OCQ-342 if the SQLite file of an open connection was deleted or replaced; others have none."""
         self._file.check(connection)
 
     @property
@@ -240,12 +231,9 @@ class Database:
         return self._file.identity
 
     def require_file(self, identity: str) -> None:
-        """Raise if the SQLite file in use, or the one that would be opened, is not the one with this ``file``.
+        """Raise OCQ-342 if the SQLite file in use, or the one that would be opened, is not the one with this ``file``.
 
         A claim holds in one file. Without this a process that begins later would take a copy for it.
-
-        Raises:
-            DatabaseFileError: OCQ-342.
         """
         if identity:
             self._file.require(identity)

@@ -28,9 +28,8 @@ from opencqrs_py.processing.ports import Watch
 
 if TYPE_CHECKING:
     from opencqrs_py.adapters.sql.database import Database
-    from opencqrs_py.adapters.sql.foreign import ForeignTable
+    from opencqrs_py.adapters.sql.foreign import ForeignTable, Writers
     from opencqrs_py.adapters.sql.transactions import Unit
-    from opencqrs_py.adapters.sql.writers import Writers
 
 Row = tuple[Any, ...]
 Values = tuple[str | int, ...]
@@ -83,9 +82,8 @@ class FileGuard:
     def check(self, connection: Connection | None = None) -> None:
         """Raise if the file is not in its place.
 
-        Args:
-            connection: A connection that has read something; then the files beside it are looked at as well. They
-                stay the same for as long as it is open.
+        With a connection that has read something, the files beside it are looked at as well. They stay the same for as
+        long as it is open.
 
         Raises:
             DatabaseFileGoneError: OCQ-342, if no file is there.
@@ -190,9 +188,7 @@ class Dialect(ABC):
     def is_outage(self, error: BaseException | None, *, cut: bool) -> bool | None:
         """Return whether the database is temporarily unavailable, ``None`` if the error is not of its driver.
 
-        Args:
-            error: What a driver has raised.
-            cut: Whether SQLAlchemy takes the connection for cut.
+        ``cut`` tells whether SQLAlchemy takes the connection for cut.
         """
 
     @abstractmethod
@@ -324,9 +320,7 @@ class Dialect(ABC):
     def has_failed(self, connection: Connection, *, erred: bool) -> bool:
         """Return whether a commit would be answered by a roll back, or all was rolled back, without any error.
 
-        Args:
-            connection: Where the transaction is.
-            erred: Whether a statement has failed, as far as ``watch_statements`` has seen.
+        ``erred`` tells whether a statement has failed, as far as ``watch_statements`` has seen.
         """
         return False
 

@@ -1,8 +1,14 @@
-"""Tables of other systems: whether a mapping fits them, and how their columns are read as parts of an event."""
+"""Tables of other systems: whether a mapping fits them, how their columns are read, and who may still write to them.
+
+PostgreSQL shows the transactions that write to a table by their locks. An insert locks its table before it draws a
+position from a sequence, and a transaction that draws one by itself locks the sequence. Both locks are released when
+the transaction has ended and what it wrote is visible. So each transaction that may still commit a position that is
+lower than one already seen holds such a lock.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
@@ -14,6 +20,44 @@ from opencqrs_py.errors import EventStoreError
 from opencqrs_py.model.mapping import TableMapping
 
 _NAMED = 10  # most names in a message
+
+_RELATION = "SELECT relkind FROM pg_class WHERE oid = %s::regclass"
+_SEQUENCES = """
+SELECT DISTINCT seqrelid::regclass::text, seqincrement, seqcache, seqcycle
+FROM pg_attribute holder
+JOIN pg_depend ON refclassid = 'pg_class'::regclass AND refobjid = holder.attrelid AND refobjsubid = holder.attnum
+LEFT JOIN pg_depend used ON pg_depend.classid = 'pg_attrdef'::regclass AND used.classid = pg_depend.classid
+    AND used.objid = pg_depend.objid AND used.refclassid = 'pg_class'::regclass
+JOIN pg_sequence sequence ON sequence.seqrelid IN (pg_depend.objid, used.refobjid)
+WHERE holder.attrelid = %s::regclass AND holder.attname = %s
+"""
+
+_NOT_ONE_BY_ONE = """
+SELECT seqrelid::regclass::text FROM pg_sequence
+WHERE (seqincrement <> 1 OR seqcache > 1 OR seqcycle) AND NOT EXISTS (
+    SELECT FROM pg_depend WHERE classid = 'pg_class'::regclass AND objid = seqrelid AND refobjsubid > 0
+    OR classid = 'pg_attrdef'::regclass AND refclassid = 'pg_class'::regclass AND refobjid = seqrelid
+)
+"""
+
+_SEEN = """
+WITH RECURSIVE family AS (
+    SELECT %s::regclass::oid AS id UNION SELECT inhrelid FROM pg_inherits JOIN family ON inhparent = family.id
+)
+SELECT pg_is_in_recovery(), coalesce((SELECT max({position}) FROM {table}), 0),
+    array(
+        SELECT DISTINCT coalesce(virtualtransaction, '') || ' ' || coalesce(pid::text, 'prepared')
+        FROM pg_locks JOIN pg_class locked ON locked.oid = relation
+        WHERE locktype = 'relation' AND mode = 'RowExclusiveLock' AND granted
+            AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+            AND (relation IN (SELECT id FROM family) OR {sequences})
+    )
+"""
+
+_WHO = """
+SELECT pid, application_name, to_char(xact_start, 'YYYY-MM-DD HH24:MI:SS TZ') FROM pg_stat_activity
+WHERE pid = ANY(%s) ORDER BY xact_start LIMIT 1
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,3 +163,129 @@ def listed(names: Any) -> str:
     ordered = sorted(names)
     more = [f"and {len(ordered) - _NAMED} more"] if len(ordered) > _NAMED else []
     return ", ".join([*ordered[:_NAMED], *more]) or "none"
+
+
+@dataclass(frozen=True, slots=True)
+class Writers:
+    """Shows which transactions write to a table, by a statement.
+
+    Attributes:
+        doubt: Why events can be missed all the same, empty if there is no reason.
+    """
+
+    database: Database
+    table: str
+    statement: str
+    doubt: str = ""
+
+    @classmethod
+    def of(cls, database: Database, connection: Connection, mapping: TableMapping, table: ForeignTable) -> Writers:
+        """Return what looks at a table.
+
+        Raises:
+            EventStoreError: OCQ-338 on a view, which does not show who is writing; OCQ-314, if positions are not drawn
+                one by one.
+        """
+        kind = connection.exec_driver_sql(_RELATION, (_plain(table.name),)).scalar_one()
+        if kind not in ("r", "p"):
+            what = f"'{mapping.table}' is no table but a view, which does not show who is writing"
+            fix = "name the table itself in event-store.mapping.table"
+            raise EventStoreError("OCQ-338", what, database.label, fix)
+        sequences = connection.exec_driver_sql(_SEQUENCES, (_plain(table.name), mapping.position)).all()
+        for sequence in sequences:
+            _check(database, mapping, *sequence)
+        own = ", ".join("'{}'::regclass".format(name.replace("'", "''").replace("%", "%%")) for name, *_ in sequences)
+        drawn = f"relation IN ({own})" if own else "locked.relkind = 'S'"
+        statement = _SEEN.format(position=table.position, table=table.name, sequences=drawn)
+        return cls(database, table.name, statement, "" if own else _doubt(connection, mapping, table))
+
+    def look(self, connection: Connection) -> tuple[int, frozenset[str]]:
+        """Return the highest position to be seen, and the transactions that are active after that was seen.
+
+        Active is what writes, or has drawn a position. Some may have begun meanwhile, but none is left out.
+
+        Raises:
+            EventStoreError: OCQ-338, on a replica, which does not know the active transactions.
+        """
+        row = connection.exec_driver_sql(self.statement, (_plain(self.table),)).one()
+        if row[0]:
+            what = "the server is a replica, which does not know the active transactions"
+            raise EventStoreError("OCQ-338", what, self.database.label, "name the primary server in event-store.url")
+        return row[1], frozenset(row[2])
+
+    def describe(self, connection: Connection, active: frozenset[str]) -> str:
+        """Return which transaction has been active the longest, as a message says it."""
+        processes = [int(one.split()[1]) for one in active if one.split()[1].isdecimal()]
+        row = connection.exec_driver_sql(_WHO, (processes,)).first()
+        if row is None:
+            return "a prepared transaction" if active and not processes else "a transaction"
+        name = f" of '{row[1]}'" if row[1] else ""
+        return f"the server process {row[0]}{name}, in a transaction that began at {row[2]},"
+
+
+def _check(database: Database, mapping: TableMapping, name: str, step: int, cached: int, cycles: bool) -> None:  # noqa: FBT001 a row
+    """Refuse a sequence by which a lower position can come without a sign of its transaction."""
+    fix = f"let their owner run ALTER SEQUENCE {name} INCREMENT 1 CACHE 1 NO CYCLE"
+    if cached > 1:
+        why = f"connections draw {cached} at once from {name}"
+    elif step < 0:
+        why = f"{name} counts down"
+    elif cycles:
+        why = f"{name} starts again at its end"
+    elif step > 1:
+        why = f"{name} counts in steps of {step}, so numbers between them can come later"
+        fix = f"draw a number for each row when it is inserted (with Hibernate: allocationSize=1), and {fix}"
+    else:
+        return
+    what = f"the positions of '{mapping.table}' need not grow: {why}"
+    raise EventStoreError("OCQ-314", what, database.label, fix)
+
+
+def _doubt(connection: Connection, mapping: TableMapping, table: ForeignTable) -> str:
+    """Name the sequences by which the column could be filled in blocks; a column need not know its sequence."""
+    found = connection.exec_driver_sql(_NOT_ONE_BY_ONE).scalars().all()
+    if not found:
+        return ""
+    return (
+        f"if the positions of '{mapping.table}' are drawn from {listed(found)}, which do not count one by one, events "
+        f"can be missed; name the sequence they are drawn from: "
+        f"ALTER SEQUENCE … OWNED BY {_plain(table.name)}.{_plain(table.position)}"
+    )
+
+
+def _plain(quoted: str) -> str:
+    """Return a quoted name as a value; in statements a percent sign is doubled."""
+    return quoted.replace("%%", "%")
+
+
+@dataclass(slots=True)
+class Horizon:
+    """Moves on by evidence that transactions have ended, never by time.
+
+    A transaction draws a position and commits later, so positions become visible in any order. Each that may still
+    commit a position up to a *mark*, the highest one that was seen, was active when it was seen. So when all that were
+    active then have ended, the horizon is at the mark.
+
+    Attributes:
+        upto: The horizon; ``None`` as long as nothing is known.
+        mark: Position that becomes the horizon next; ``None`` before the first look.
+        waited_for: Transactions that were active when the mark was seen, and have not ended.
+    """
+
+    upto: int | None = None
+    mark: int | None = None
+    waited_for: frozenset[str] = field(default=frozenset())
+
+    def look(self, highest: int, active: frozenset[str]) -> None:
+        """Take in the highest position that was seen, and the transactions that write, looked for after it was."""
+        if self.mark is not None:
+            self.waited_for &= active
+            if self.waited_for:
+                return
+            self._reach(self.mark)
+        if not active:
+            self._reach(highest)
+        self.mark, self.waited_for = highest, active
+
+    def _reach(self, position: int) -> None:
+        self.upto = max(self.upto or 0, position)

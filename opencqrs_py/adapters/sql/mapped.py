@@ -15,9 +15,8 @@ from typing_extensions import override
 
 from opencqrs_py.adapters.sql.database import Database
 from opencqrs_py.adapters.sql.dialect import DatabaseAwayError
-from opencqrs_py.adapters.sql.foreign import ForeignTable, fitted, in_utc
+from opencqrs_py.adapters.sql.foreign import ForeignTable, Horizon, Writers, fitted, in_utc
 from opencqrs_py.adapters.sql.watching import polling
-from opencqrs_py.adapters.sql.writers import Horizon, Writers
 from opencqrs_py.errors import EventStoreError
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.fingerprint import LogMark, check_mark
@@ -37,14 +36,10 @@ _log = logging.getLogger("opencqrs.store")
 
 
 class MappedEventSource(EventSource):
-    """A table of another system as an event log.
+    """A table of another system as an event log, read by a mapping of its columns.
 
     On PostgreSQL it is read up to the horizon below which nothing can be added any more. SQLite has one writer at a
     time, so everything that can be seen is final.
-
-    Args:
-        database: Where the table is.
-        mapping: Which column holds what.
 
     Raises:
         EventStoreError: OCQ-325 on MariaDB, which does not show active transactions.

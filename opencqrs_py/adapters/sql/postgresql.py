@@ -19,11 +19,10 @@ from typing_extensions import override
 from opencqrs_py.adapters.sql.connections import Statement, as_sqlalchemy
 from opencqrs_py.adapters.sql.database import Database
 from opencqrs_py.adapters.sql.dialect import DatabaseBusyError, Dialect, Row, Values, driver_error, register
-from opencqrs_py.adapters.sql.foreign import ForeignTable
+from opencqrs_py.adapters.sql.foreign import ForeignTable, Writers
 from opencqrs_py.adapters.sql.tables import EVENTS, PROGRESS, WRITTEN
 from opencqrs_py.adapters.sql.transactions import ended
 from opencqrs_py.adapters.sql.watching import Look, listening
-from opencqrs_py.adapters.sql.writers import Writers
 from opencqrs_py.model.mapping import TableMapping
 from opencqrs_py.model.partition import Partition, hash_of
 from opencqrs_py.processing.ports import Watch

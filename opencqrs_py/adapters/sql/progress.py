@@ -31,12 +31,9 @@ _MOVED = "position = {}, updated_at = {}, log_fingerprint = {}, connection_id = 
 
 
 class _Statements:
-    """What is sent for each chunk.
+    """What is sent for each chunk: to find and lock the row of a partition, and to move its progress.
 
-    Attributes:
-        lock: Finds the row of a partition and locks it.
-        advance: Moves the progress.
-        advance_towards: Moves it to a place before the event that failed.
+    ``advance_towards`` moves it to a place before the event that failed.
     """
 
     def __init__(self, database: Database) -> None:

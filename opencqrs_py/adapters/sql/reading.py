@@ -46,15 +46,10 @@ def _head(prefix: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ReadRequest:
-    """A read request.
+    """A read request for at most ``limit`` selected events.
 
     A walk along the positions is the right thing where a good part of the log is selected. It is cut short in a
     *window* without any selected event: then, if there are few in the rest of the log, an index finds them.
-
-    Attributes:
-        database: Where the events are.
-        selection: Which events.
-        limit: Most events, at least 1.
     """
 
     database: Database
@@ -64,16 +59,13 @@ class ReadRequest:
     def following(self, after: int, known: int) -> Slice:
         """Return the next events; fewer than the limit do not mean that there are no more.
 
-        Appends become visible in the order of their positions. So when a statement shows nothing at or below a
-        position that was known before it, nothing will ever come there.
+        The log has reached the position ``known`` already, 0 when none is known. Appends become visible in the order of
+        their positions. So when a statement shows nothing at or below a position that was known before it, nothing will
+        ever come there.
 
-        MariaDB decides transaction by transaction what a statement may see, while others commit: one statement may
-        show an event and not the one before. But the next statement shows both. So nothing is taken there from beyond
-        a position that was known before.
-
-        Args:
-            after: Position before the slice.
-            known: A position that the log has reached already, 0 when none is known.
+        MariaDB decides transaction by transaction what a statement may see, while others commit: one statement may show
+        an event and not the one before. But the next statement shows both. So nothing is taken there from beyond a
+        position that was known before.
         """
         everything = self.selection.everything and self.selection.types is None
         window = None if everything else after + _WINDOW
@@ -97,13 +89,8 @@ class ReadRequest:
     def within(self, after: int, upto: int, known: int) -> Slice:
         """Return the next events of ``after + 1..upto``, all of which are known to be final.
 
-        So one statement shows them all, on MariaDB, too. Only a slice that ends where no event is known to be is made
-        sure of: a log that was restored may end before it.
-
-        Args:
-            after: Position before the slice.
-            upto: Last position of interest.
-            known: A position that the log has reached already, 0 when none is known.
+        So one statement shows them all, on MariaDB, too. Only a slice that ends where no event is known to be, after
+        the position ``known``, is made sure of: a log that was restored may end before it.
         """
         if upto <= after:
             return Slice(after, after)
@@ -193,11 +180,6 @@ def _walking(dialect: Dialect, selection: Selection, prefix: str = "") -> _Condi
 
     SQLite has no idea how many events are of a type, and would collect and sort a whole log's to return the first few.
     It looks for no index when a column is part of an expression.
-
-    Args:
-        dialect: Of the database.
-        selection: Which events.
-        prefix: What stands before the names of our tables.
     """
     joined = _joined(*_types(dialect, selection), *_subjects(dialect, selection))
     return joined._replace(table=f"{prefix}{EVENTS.name}{dialect.walk_hint}")

@@ -208,11 +208,7 @@ class SqliteFile(FileGuard):
 
     SQLite does not notice that its file was deleted or that another one was moved over it: it continues with the one
     that no name leads to any more, and everything that is written there is lost when the process ends. A look takes
-    about a microsecond a file.
-
-    Args:
-        name: The file's name as the database's URL has it.
-        dialect: Says how long a thread waits for its turn.
+    about a microsecond a file. The file is named as in the database's URL.
     """
 
     def __init__(self, name: str | None, dialect: Dialect) -> None:

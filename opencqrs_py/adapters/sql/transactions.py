@@ -55,14 +55,9 @@ def ended(connection: Connection, error: Exception, statement: str) -> Exception
 
 
 class Unit(UnitOfWork):
-    """A transaction that handlers write in.
+    """A transaction that handlers write in; a guarded one must stay one transaction.
 
     What would end it is refused where the driver lets us. Where it does not, the end is noticed by the savepoint.
-
-    Args:
-        connection: The connection, in a transaction.
-        dialect: Of its database.
-        guarded: Whether the unit must stay one transaction.
     """
 
     def __init__(self, connection: Connection, dialect: Dialect, *, guarded: bool) -> None:
@@ -118,16 +113,11 @@ class Unit(UnitOfWork):
     def begin(self, lock: Statement, later: Sequence[Statement], values: Values) -> bool:
         """Set the savepoint and lock the row of a partition, at the beginning of the transaction.
 
-        Args:
-            lock: The statement that finds and locks the row.
-            later: The statements that may end the transaction, so that they can be prepared.
-            values: Of the lock.
+        ``lock`` finds and locks the row; ``later`` are the statements that may end the transaction, so that they can be
+        prepared. Raises the driver's own errors.
 
         Returns:
             Whether the row was found.
-
-        Raises:
-            Exception: The driver's own.
         """
         found = self._dialect.begin_at_once(self._connection, self._savepoint, lock, later, values)
         if found is not None:
@@ -290,11 +280,7 @@ def _on_session_rollback(session: Any, transaction: SessionTransaction) -> None:
 
 
 class DatabaseTransactions(Transactions):
-    """Opens the transactions that handlers write in.
-
-    Args:
-        database: The read models' database.
-    """
+    """Opens the transactions that handlers write in."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

@@ -30,13 +30,10 @@ Counter = Callable[[Connection], Callable[[], int] | None]
 
 @contextmanager
 def polling(database: Database, look: Look, counter: Counter = lambda _: None) -> Iterator[Watch]:
-    """Open a watch that looks again and again.
+    """Open a watch that looks again and again; ``look`` returns the head.
 
-    Args:
-        database: Where the events are.
-        look: Returns the head.
-        counter: Returns, for a connection, what changes whenever another connection has written; ``None`` if there is
-            no such thing.
+    ``counter`` returns, for a connection, what changes whenever another connection has written; ``None`` if there is no
+    such thing.
     """
     with database.reading() as connection:
         yield _Poll(database, connection, look, counter(connection))
@@ -44,13 +41,9 @@ def polling(database: Database, look: Look, counter: Counter = lambda _: None) -
 
 @contextmanager
 def listening(database: Database, look: Look, channel: str, table_number: str) -> Iterator[Watch]:
-    """Open a watch that PostgreSQL notifies.
+    """Open a watch that PostgreSQL notifies of appends, on a channel; ``look`` returns the head.
 
-    Args:
-        database: Where the events are.
-        look: Returns the head.
-        channel: Where appends are announced.
-        table_number: Expression for what tells our table from others of the same name.
+    ``table_number`` is an expression for what tells our table from others of the same name.
     """
     with database.reading() as connection:
         connection.detach()  # it hears things that the pool's next user would not expect

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from opencqrs_py.adapters.sql.writers import Horizon
+from opencqrs_py.adapters.sql.foreign import Horizon
 
 
 def looks(*seen: tuple[int, str]) -> list[int | None]:
