@@ -42,19 +42,21 @@ CallOfWork = Callable[[Work], Callable[[Any], Any]]
 """From a transaction to a function that takes the decoded object and nothing else."""
 
 # How each kind of argument is had from the parameters of a ``Call``.
+_OF_TRANSACTION = {  # the same for all of its events
+    Kind.CONNECTION: "work.connection",
+    Kind.SESSION: "work.session",
+    Kind.DRIVER: "work.driver_connection",
+    Kind.AFTER_COMMIT: "work.after_commit",
+}
 _EXPRESSIONS = {
     Kind.EVENT: "decoded",
     Kind.RAW: "raw",
     Kind.METADATA: "event.metadata",
     Kind.CONTEXT: "work.context(raw)",
-    Kind.CONNECTION: "work.connection",
-    Kind.SESSION: "work.session",
-    Kind.DRIVER: "work.driver_connection",
-    Kind.AFTER_COMMIT: "work.after_commit",
     Kind.INVOCATION: "decoded",
+    **_OF_TRANSACTION,
 }
 _WHICH_EVENTS = """take the event, as in def lend(event: BookLent); or name types: types=["library.*"], ["*"] for all"""
-_SAME_FOR_ALL = (Kind.CONNECTION, Kind.SESSION, Kind.DRIVER, Kind.AFTER_COMMIT)  # events of a transaction
 _OF_LISTS = {Kind.METADATA: "[one.metadata for one in event]", Kind.CONTEXT: "work.context(raw[0])"}
 
 
@@ -118,15 +120,14 @@ def with_arguments(call: Callable[..., Any], signature: Signature, injector: Inj
 
 def _call_of_work(call: Callable[..., Any], signature: Signature) -> CallOfWork | None:
     """Return a function that fetches what a transaction has for its handlers once, and not for each event."""
-    same = [argument for argument in signature.arguments if argument.kind in _SAME_FOR_ALL]
+    same = [argument for argument in signature.arguments if argument.kind in _OF_TRANSACTION]
     if len(same) + 1 != len(signature.arguments) or not any(a.kind is Kind.EVENT for a in signature.arguments):
         return None
-    fetched = {argument: f"same{number}" for number, argument in enumerate(same)}
-    written = ", ".join(_passed(argument, fetched.get(argument, "decoded")) for argument in signature.arguments)
-    inner = f"lambda {', '.join(fetched.values())}: lambda decoded: call({written})"
-    bound: CallOfWork = _compiled(
-        f"lambda work: ({inner})({', '.join(_EXPRESSIONS[a.kind] for a in same)})", {"call": call}
-    )
+    names = {argument: f"same{number}" for number, argument in enumerate(same)}
+    written = ", ".join(_passed(argument, names.get(argument, "decoded")) for argument in signature.arguments)
+    fetched = [f"{name}={_OF_TRANSACTION[argument.kind]}" for argument, name in names.items()]
+    made = f"lambda {', '.join(['decoded', *fetched])}: call({written})" if written != "decoded" else "call"
+    bound: CallOfWork = _compiled(f"lambda work: {made}", {"call": call})
     return bound
 
 

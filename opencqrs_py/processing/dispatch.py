@@ -1,21 +1,31 @@
-"""Dispatch: from the events of a chunk to the calls of the handlers that want them."""
+"""Dispatch: from the events of a chunk to the calls of the handlers that want them.
+
+What is done with the events of a type is planned when the first of them comes, and done by one of three: a chunk whose
+events are all as usual is decoded at once, and its objects are handed over; an event that needs no reading is given to
+its handlers in turn; one that is upcast, in an envelope or surrounded is read first.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from functools import cached_property
+from itertools import count, repeat
 from operator import length_hint
 from typing import Any
 
+from opencqrs_py.errors import HandlerSignatureError
 from opencqrs_py.model.chunk import Chunk
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.partition import Partition
 from opencqrs_py.processing.awaiting import finish
-from opencqrs_py.processing.binding import BoundHandler
-from opencqrs_py.processing.event_types import EventTypes
+from opencqrs_py.processing.binding import BoundHandler, Call, CallOfWork
+from opencqrs_py.processing.decoding import NO_OBJECTS, Decoder, QuickDecoder, decoder_for, quick_decoder_for
+from opencqrs_py.processing.event_types import ANYTHING, EventTypes, immutable, is_a, may_yield, plain
 from opencqrs_py.processing.exceptions import raise_interrupt
 from opencqrs_py.processing.interception import Interceptors
-from opencqrs_py.processing.planning import Gathered, Plan, Planner, Run
 from opencqrs_py.processing.reading import Reading
 from opencqrs_py.processing.signatures import Kind
 from opencqrs_py.processing.work import Work
@@ -35,6 +45,64 @@ class ChunkFailedError(Exception):
         self.error = error
 
 
+_Gathered = list[tuple[Any, Event, Event]]
+"""What a handler that takes lists gets of a chunk: each event that it wants decoded, as it was read and as stored."""
+
+_Run = Callable[[Event, Event, Work, Sequence[_Gathered]], bool]
+"""Does what is to be done with an event, given as read and as stored; returns whether a handler wants it."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Target:
+    """A handler of the group: its call, with what surrounds it.
+
+    Attributes:
+        bound: The handler.
+        call: Calls it.
+        number: Which of those that take lists it is, from 0; ``None`` if it takes one event.
+    """
+
+    bound: BoundHandler
+    call: Call
+    number: int | None
+
+
+def _undecoded(_event: Event) -> None:
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """What one handler does with events of a type.
+
+    Attributes:
+        target: The handler.
+        decoded_as: The class that data are decoded to; ``None`` if it sees none.
+        decode: How.
+        only: The classes of which the object must be, where decoding may yield one of another class (K7).
+    """
+
+    target: _Target
+    decoded_as: Any = None
+    decode: Decoder = _undecoded
+    only: tuple[type, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """What is done with the events of one type.
+
+    Attributes:
+        steps: In the order of the handlers.
+        calls: Calls the handlers that take one event; ``None`` if there are none.
+        gathers: Keeps the event for those that take lists; ``None`` if there are none.
+    """
+
+    steps: Sequence[_Step]
+    calls: _Run | None
+    gathers: _Run | None
+
+
 class Dispatcher:
     """Calls the handlers of one group for the events of a chunk.
 
@@ -43,7 +111,8 @@ class Dispatcher:
 
     Args:
         handlers: The group's handlers, in the order in which they run.
-        types: The event classes known, so that a handler of a parent class sees its children's types.
+        types: The event classes known, so that a handler of a parent class sees its children's types; those that
+            handlers ask for are added.
         reading: How stored events are read: envelope and upcasters.
         interceptors: What surrounds events and handlers.
         belongs: Returns whether one of several events that a stored event becomes is for a partition. Only a sequence
@@ -63,21 +132,36 @@ class Dispatcher:
         belongs: Callable[[Event, Partition], bool] | None = None,
     ) -> None:
         self._signatures = [bound.signature for bound in handlers]
+        self._types = types if isinstance(types, EventTypes) else EventTypes(types)
+        self._types.add(cls for signature in self._signatures for cls in signature.event_classes)
         self._reading = reading or Reading()
         self._interceptors = interceptors or Interceptors()
         self._belongs = belongs
-        known = types if isinstance(types, EventTypes) else EventTypes(types)
-        self._planner = Planner(handlers, known, self._interceptors)
-        self._lists = self._planner.list_calls
-        surrounded = self._interceptors.of_events or self._interceptors.of_handlers  # which may ask for the session
-        self._flushes = surrounded or any(signature.asks_for(Kind.SESSION) for signature in self._signatures)
-        self._runs: dict[str, Run] = {}
+        self._surrounded = self._interceptors.of_events or self._interceptors.of_handlers
+        # What surrounds a handler may ask for the session, too.
+        self._flushes = self._surrounded or any(signature.asks_for(Kind.SESSION) for signature in self._signatures)
+        numbers = count()
+        self._targets = [
+            _Target(bound, self._interceptors.around_handler(bound), next(numbers) if bound.signature.many else None)
+            for bound in handlers
+        ]
+        self._lists = [target for target in self._targets if target.number is not None]
+        self._plans: dict[str, _Plan] = {}
+        self._runs: dict[str, _Run] = {}
+        self._together = self._reading.plain  # until an event shows that it is not so
+        self._quick: dict[str, QuickDecoder] = {}
+        self._calls_of_work: dict[str, CallOfWork] = {}
+        for bound in handlers:
+            self._check(bound)
 
     @cached_property
     def wanted_types(self) -> frozenset[str] | None:
         """The stored types that may lead to a handler, or ``None`` when each type has to be looked at."""
-        known = self._planner.known_types()
-        return None if known is None else known | self._reading.upcast_types
+        handlers = [target.bound for target in self._targets]
+        if self._types.open or any(map(_open, handlers)):
+            return None
+        exact = {name for bound in handlers for name in bound.handler.mark.types}
+        return frozenset(exact | set(filter(self.handles, self._types.names)) | self._reading.upcast_types)
 
     @property
     def transactional(self) -> bool:
@@ -101,13 +185,13 @@ class Dispatcher:
 
     def handles(self, event_type: str) -> bool:
         """Return whether a handler wants events of the type, as they are read."""
-        return not self._planner.plan(event_type).empty
+        return bool(self._plan(event_type).steps)
 
     def places(self, event: Event) -> list[str]:
         """Return ``file:line (name)`` of the handlers that a stored event may lead to."""
         if self._reading.plain_for(event.type):
-            return self._planner.places(event.type)
-        return self._planner.all_places
+            return [step.target.bound.handler.place for step in self._plan(event.type).steps]
+        return [target.bound.handler.place for target in self._targets]
 
     def handle(self, chunk: Chunk, work: Work) -> int:
         """Call the handlers for the events of a chunk; return how many of the events at least one handler got.
@@ -115,9 +199,9 @@ class Dispatcher:
         Raises:
             ChunkFailedError: With what a handler raised, or why an event cannot be read or decoded.
         """
-        if self._reading.plain and (decoded := self._planner.decoded_together(chunk)) is not None:
+        if self._together and (decoded := self._decoded_together(chunk)) is not None:
             return self._handle_decoded(chunk, decoded, work)
-        gathered = [Gathered() for _ in self._lists]
+        gathered: list[_Gathered] = [[] for _ in self._lists]
         handled = index = 0
         runs, flushes = self._runs, self._flushes
         try:
@@ -125,48 +209,95 @@ class Dispatcher:
                 run = runs.get(event.type) or self._run_for(event.type)
                 handled += run(event, event, work, gathered)
                 if flushes:
-                    work.flush()
+                    work.unit.flush()
         except BaseException as error:  # only a real interrupt ends the process (K6)
             raise_interrupt(error)
             raise ChunkFailedError(index, error) from error
-        self._call_lists(gathered, work, len(chunk))
+        lists = [[list(each) for each in zip(*of_chunk, strict=True)] for of_chunk in gathered]
+        self._call_lists(lists, work, len(chunk))
         return handled
+
+    def _decoded_together(self, chunk: Chunk) -> list[Any] | None:
+        """Return the objects of a chunk, if each of its events is as usual and wanted by one handler that sees no more.
+
+        Returns:
+            ``None`` if that is not so: then each event has to be looked at.
+        """
+        try:
+            decoded = chunk.decoded(self._quick)
+        except KeyError as missing:
+            return self._decoded_together(chunk) if self._learned(missing.args[0]) else None
+        except BaseException as error:  # looking at each explains it
+            raise_interrupt(error)
+            return None
+        return decoded if decoded and NO_OBJECTS.isdisjoint(map(type, decoded)) else None
+
+    def _learned(self, event_type: str) -> bool:
+        """Note how events of a type are decoded; return whether that is new and they can be decoded together."""
+        steps = self._plan(event_type).steps
+        if event_type in self._quick or not steps:
+            return False
+        step, target = steps[0], steps[0].target
+        quick = None if step.decoded_as is None or step.only else quick_decoder_for(step.decoded_as)
+        if len(steps) > 1 or quick is None or not self._sees_objects_only(target):
+            self._together = False
+            return False
+        if target.bound.call_of_work is not None:
+            self._calls_of_work[event_type] = target.bound.call_of_work
+        self._quick[event_type] = quick  # last: from here on other threads take the type for known
+        return True
+
+    def _sees_objects_only(self, target: _Target) -> bool:
+        """Return whether a handler can be given the objects of a chunk without a look at their events, or at others."""
+        if target.number is not None:
+            sees_more = any(map(target.bound.signature.asks_for, (Kind.RAW, Kind.METADATA, Kind.CONTEXT)))
+            return len(self._targets) == 1 and not self._interceptors.of_handlers and not sees_more
+        return not self._lists and not self._surrounded and target.bound.call_of_work is not None
 
     def _handle_decoded(self, chunk: Chunk, decoded: list[Any], work: Work) -> int:
         """Call the handlers with objects that were decoded together: most of what costs time is done by then."""
         if self._lists:
-            self._call_lists([Gathered(decoded)], work, len(chunk))
-            return len(chunk)
+            self._call_lists([(decoded, [], [])], work, len(decoded))
+            return len(decoded)
         objects, flushes = iter(decoded), self._flushes
         try:
-            for call, one in zip(self._planner.calls_of_work(chunk, work), objects, strict=False):
+            for call, one in zip(self._calls(chunk, work), objects, strict=False):
                 result = call(one)
                 if result is not None:
                     finish(result)
                 if flushes:
-                    work.flush()
+                    work.unit.flush()
         except BaseException as error:  # only a real interrupt ends the process (K6)
             raise_interrupt(error)
             in_hand = max(0, len(decoded) - length_hint(objects) - 1)
             raise ChunkFailedError(in_hand, error) from error
-        return len(chunk)
+        return len(decoded)
 
-    def _call_lists(self, gathered: Sequence[Gathered], work: Work, size: int) -> None:
+    def _calls(self, chunk: Chunk, work: Work) -> Iterable[Callable[[Any], Any]]:
+        """Return, for each event of a chunk that was decoded together, the call of its handler."""
+        known = list(self._calls_of_work.items())  # at once: another partition's thread may be adding a type
+        calls = {event_type: call_of_work(work) for event_type, call_of_work in known}
+        if len(calls) == 1:
+            return repeat(*calls.values())
+        return map(calls.__getitem__, chunk.types)
+
+    def _call_lists(self, lists: Iterable[Sequence[list[Any]]], work: Work, size: int) -> None:
+        """Call the handlers that take lists, each with its own; those for which the chunk has nothing are left out."""
         try:
-            for call, of_chunk in zip(self._lists, gathered, strict=True):
-                if of_chunk.decoded:
-                    finish(call(of_chunk.decoded, of_chunk.events, of_chunk.raws, work))
+            for target, own in zip(self._lists, lists, strict=True):
+                if own:
+                    finish(target.call(*own, work))
                     if self._flushes:
-                        work.flush()
+                        work.unit.flush()
         except BaseException as error:  # only a real interrupt ends the process (K6)
             raise_interrupt(error)
             raise ChunkFailedError(0 if size == 1 else None, error) from error
 
-    def _run_for(self, event_type: str) -> Run:
+    def _run_for(self, event_type: str) -> _Run:
         """Return what is done with stored events of a type; made once."""
-        plan = self._planner.plan(event_type)
+        plan = self._plan(event_type)
         if not self.wants(event_type):
-            run: Run = _nothing  # undecoded, and not even taken out of its envelope (K5)
+            run: _Run = _nothing  # undecoded, and not even taken out of its envelope (K5)
         elif not self._reading.plain_for(event_type) or (plan.calls and plan.gathers) or self._interceptors.of_events:
             run = self._read_and_run
         else:
@@ -174,10 +305,10 @@ class Dispatcher:
         self._runs[event_type] = run
         return run
 
-    def _read_and_run(self, event: Event, raw: Event, work: Work, gathered: Sequence[Gathered]) -> bool:
+    def _read_and_run(self, event: Event, raw: Event, work: Work, gathered: Sequence[_Gathered]) -> bool:
         """Read a stored event and do what the types of its results ask for."""
-        wanted = [(one, plan) for one in self._read(event, work.partition) if not (plan := self._plan(one)).empty]
-        called = [(one, plan.calls) for one, plan in wanted if plan.calls is not None]
+        read = [(one, self._plan(one.type)) for one in self._read(event, work.partition)]
+        called = [(one, plan.calls) for one, plan in read if plan.calls is not None]
         unmatched = 0  # by the classes of what was decoded
 
         def call() -> None:
@@ -189,13 +320,10 @@ class Dispatcher:
             self._interceptors.around_event(called[0][0], raw, work, call)
         else:
             call()
-        kept = [(one, plan.gathers) for one, plan in wanted if plan.gathers is not None]
+        kept = [(one, plan.gathers) for one, plan in read if plan.gathers is not None]
         for one, gathers in kept:
             unmatched += not gathers(one, raw, work, gathered)
         return len(called) + len(kept) > unmatched
-
-    def _plan(self, event: Event) -> Plan:
-        return self._planner.plan(event.type)
 
     def _read(self, event: Event, partition: Partition) -> Sequence[Event]:
         found = self._reading.read(event)
@@ -203,6 +331,97 @@ class Dispatcher:
             return found
         return [one for one in found if self.handles(one.type) and self._belongs(one, partition)]
 
+    def _plan(self, event_type: str) -> _Plan:
+        """Return what is done with events of a type, as they are read; made once."""
+        plan = self._plans.get(event_type)
+        if plan is None:
+            steps = list(filter(None, (self._step(target, event_type) for target in self._targets)))
+            calls = [step for step in steps if step.target.number is None]
+            gathers = [step for step in steps if step.target.number is not None]
+            plan = _Plan(steps, _giving(calls) if calls else None, _giving(gathers) if gathers else None)
+            self._plans[event_type] = plan
+        return plan
 
-def _nothing(_event: Event, _raw: Event, _work: Work, _gathered: Sequence[Gathered]) -> bool:
+    def _step(self, target: _Target, event_type: str) -> _Step | None:
+        patterns, wanted = target.bound.handler.mark.types, target.bound.signature.event_classes
+        if patterns and not any(fnmatchcase(event_type, pattern) for pattern in patterns):
+            return None
+        if not wanted:
+            return _Step(target)
+        decoded_as = self._types.class_for(wanted, event_type) or (plain(wanted[0]) if patterns else None)
+        if decoded_as is not None:
+            return _Step(target, decoded_as, decoder_for(decoded_as))
+        parent = self._types.parent_for(wanted, event_type)
+        return None if parent is None else _Step(target, parent, decoder_for(parent), tuple(map(plain, wanted)))
+
+    def _check(self, bound: BoundHandler) -> None:
+        known = self._types.all_classes()
+        for wanted in map(plain, bound.signature.event_classes):
+            leading = (cls for cls in known if is_a(cls, wanted) or may_yield(cls, wanted))
+            needed = [wanted] if wanted in ANYTHING else list(leading)
+            if bound.handler.mark.types or self._types.open:
+                needed.append(wanted)
+            if not needed:
+                what = f"no event type leads to {wanted.__name__}"
+                fix = f'write @event_type("…") above class {wanted.__name__}, or give the handler types=["…"]'
+                raise HandlerSignatureError("OCQ-206", what, bound.handler.place, fix)
+            for cls in needed:
+                decoder_for(cls)  # what cannot be decoded to is found at the start, not with the first event
+
+
+def _open(bound: BoundHandler) -> bool:
+    """Return whether a handler takes types that are not known by name."""
+    if bound.handler.mark.types:
+        return any("*" in pattern or "?" in pattern or "[" in pattern for pattern in bound.handler.mark.types)
+    return not bound.signature.event_classes or any(plain(cls) in ANYTHING for cls in bound.signature.event_classes)
+
+
+def _nothing(_event: Event, _raw: Event, _work: Work, _gathered: Sequence[_Gathered]) -> bool:
     return False
+
+
+def _giving(steps: Sequence[_Step]) -> _Run:
+    """Return what gives an event to handlers in turn, to each an object of its own."""
+    times = Counter(step.decoded_as for step in steps)
+    shared = {cls for cls in times if cls is not None and times[cls] > 1 and immutable(cls)}
+    if shared or any(step.only for step in steps):
+        return _sharing(steps, shared)
+    table = [(step.target.call, step.target.number, step.decode) for step in steps]
+
+    def run(event: Event, raw: Event, work: Work, gathered: Sequence[_Gathered]) -> bool:
+        for call, number, decode in table:
+            if number is not None:
+                gathered[number].append((decode(event), event, raw))
+            elif (result := call(decode(event), event, raw, work)) is not None:
+                finish(result)
+        return True
+
+    return run
+
+
+def _sharing(steps: Sequence[_Step], shared: set[Any]) -> _Run:
+    """Return what gives an event to handlers in turn, some of which may get the same object.
+
+    What no handler can change is decoded once for all of them. Where only the object shows which handlers want it, one
+    that a handler does not want goes to the next.
+    """
+    shared = set() if any(step.only for step in steps) else shared
+
+    def run(event: Event, raw: Event, work: Work, gathered: Sequence[_Gathered]) -> bool:
+        ready: dict[Any, Any] = {}
+        given = False
+        for step in steps:
+            decoded = ready.pop(step.decoded_as) if step.decoded_as in ready else step.decode(event)
+            wanted = not step.only or issubclass(type(decoded), step.only)
+            if not wanted or step.decoded_as in shared:
+                ready[step.decoded_as] = decoded
+            if not wanted:
+                continue
+            given, target = True, step.target
+            if target.number is not None:
+                gathered[target.number].append((decoded, event, raw))
+            else:
+                finish(target.call(decoded, event, raw, work))
+        return given
+
+    return run

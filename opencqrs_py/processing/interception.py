@@ -133,11 +133,11 @@ class Interceptors:
         """
         _surrounded(self._around_event, None, event, raw, work, call)
 
-    def around_handler(self, bound: BoundHandler, call: Call) -> Call:
+    def around_handler(self, bound: BoundHandler) -> Call:
         """Return a handler's call with the interceptors of handlers around it."""
-        if not self._around_handler:
+        call, around = bound.call, tuple(self._around_handler)
+        if not around:
             return call
-        around = tuple(self._around_handler)
 
         def surrounded(decoded: Any, event: Any, raw: Any, work: Work) -> None:
             events: Sequence[Event] = tuple(raw) if bound.signature.many else (raw,)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -57,61 +58,57 @@ class AfterCommit:
         return errors
 
 
+@dataclass(eq=False)
 class Work:
     """One transaction and the circumstances in which handlers are called in it.
 
-    Args:
+    Attributes:
         group: Processing group.
         partition: Partition that handles the events.
         unit: The transaction.
         failing: Position of an event that failed before, or ``None``.
         attempt: Number of this attempt of that event, from 1.
+        calls_wait: Whether a handler has asked for ``after_commit``.
     """
 
-    def __init__(
-        self, group: str, partition: Partition, unit: UnitOfWork, failing: int | None = None, attempt: int = 1
-    ) -> None:
-        self.partition = partition
-        self._group = group
-        self._unit = unit
-        self._failing = failing
-        self._attempt = attempt
+    group: str
+    partition: Partition
+    unit: UnitOfWork
+    failing: int | None = None
+    attempt: int = 1
+    calls_wait: bool = field(default=False, init=False)
 
     @cached_property
     def connection(self) -> Any:
         """The transaction's connection."""
-        return self._unit.connection
+        return self.unit.connection
 
     @cached_property
     def session(self) -> Any:
         """A session on the same connection."""
-        return self._unit.session
+        return self.unit.session
 
     @cached_property
     def driver_connection(self) -> Any:
         """The connection of the database's driver, such as ``sqlite3.Connection``, below ``connection``."""
-        return self._unit.connection.connection.driver_connection
+        return self.unit.connection.connection.driver_connection
 
     @cached_property
     def after_commit(self) -> AfterCommit:
         """Takes what is to be called after the commit."""
+        self.calls_wait = True
         return AfterCommit()
-
-    def flush(self) -> None:
-        """Send what the session holds, if one was asked for: what one event adds does not wait for the next."""
-        if "session" in self.__dict__:
-            self._unit.flush()
 
     def close(self) -> None:
         """Take no more calls for after the commit; those that there are wait for it."""
-        if "after_commit" in self.__dict__:
+        if self.calls_wait:
             self.after_commit.close()
 
     def committed(self) -> list[BaseException]:
         """Make the calls that wait for the commit; return what they raised."""
-        return self.after_commit.run() if "after_commit" in self.__dict__ else []
+        return self.after_commit.run() if self.calls_wait else []
 
     def context(self, event: Event) -> ProcessingContext:
         """Return the circumstances of a call for ``event``."""
-        attempt = self._attempt if event.position == self._failing else 1
-        return ProcessingContext(self._group, self.partition, event.position, attempt)
+        attempt = self.attempt if event.position == self.failing else 1
+        return ProcessingContext(self.group, self.partition, event.position, attempt)

@@ -29,7 +29,8 @@ from opencqrs_py.model import (
     Upcaster,
 )
 from opencqrs_py.model.chunk import Chunk
-from opencqrs_py.processing import decoding, planning
+from opencqrs_py.processing import decoding
+from opencqrs_py.processing import dispatch as dispatching
 from opencqrs_py.processing.binding import NothingProvided, bind, run_on_start
 from opencqrs_py.processing.dispatch import ChunkFailedError, Dispatcher
 from opencqrs_py.processing.interception import Interceptors
@@ -155,7 +156,7 @@ class Recorder:
 
 @pytest.fixture
 def recorder(injector: Any, unit: Any) -> Recorder:
-    return Recorder(injector, Work("group", Partition(1, 0), unit))
+    return Recorder(injector, unit)
 
 
 # Which handlers
@@ -389,7 +390,7 @@ def test_only_what_nobody_can_change_is_decoded_once_for_several_handlers(
 
         return counted
 
-    monkeypatch.setattr(planning, "decoder_for", counting)
+    monkeypatch.setattr(dispatching, "decoder_for", counting)
     frozen = BookLentFrozen
     for annotation in (BookLent, frozen, BookEvent, dict, Event, BookLent, frozen, dict[str, Any], frozen, Mapping):
         recorder.handles(annotation)

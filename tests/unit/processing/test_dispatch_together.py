@@ -43,7 +43,7 @@ class OneByOne(Dispatcher):
     """Looks at each event."""
 
     def handle(self, events: Sequence[Event], work: Work) -> int:
-        self._planner.decoded_together = lambda _events: None  # type: ignore[method-assign]
+        self._decoded_together = lambda _events: None  # type: ignore[method-assign]
         return super().handle(events, work)
 
 

@@ -1,4 +1,4 @@
-"""Plans: handlers that take the events of a chunk as lists, beside those that take one event."""
+"""Dispatch to handlers that take the events of a chunk as lists, beside those that take one event."""
 
 from __future__ import annotations
 
@@ -22,8 +22,6 @@ from opencqrs_py.processing.binding import NothingProvided, bind
 from opencqrs_py.processing.dispatch import ChunkFailedError, Dispatcher
 from opencqrs_py.processing.event_types import EventTypes
 from opencqrs_py.processing.feed import Feed
-from opencqrs_py.processing.interception import Interceptors
-from opencqrs_py.processing.planning import Planner
 from opencqrs_py.processing.processor import PartitionProcessor
 from opencqrs_py.processing.reading import Reading, Upcasters
 from opencqrs_py.processing.sequence_resolvers import PerSubject
@@ -237,9 +235,9 @@ def test_with_a_resolver_only_a_look_at_each_type_can_tell_who_wants_it(world: W
         return Lent if name.startswith("lent") else None
 
     world.handles(Lent, "lent")
-    planner = Planner(world.bound, EventTypes(resolver=resolve), Interceptors())
-    assert planner.known_types() is None
-    assert [planner.plan(name).empty for name in ("lent.v7", "lent", "other")] == [False, False, True]
+    dispatcher = Dispatcher(world.bound, EventTypes(resolver=resolve))
+    assert dispatcher.wanted_types is None
+    assert [dispatcher.handles(name) for name in ("lent.v7", "lent", "other")] == [True, True, False]
 
 
 def test_a_handler_of_a_class_without_type_is_right_when_a_resolver_may_know_it(world: World) -> None:
