@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from opencqrs_py.model.event import Event, Metadata
     from opencqrs_py.model.handler import Invocation
     from opencqrs_py.model.upcast import Upcast
+    from opencqrs_py.processing.after_commit import AfterCommit
     from opencqrs_py.processing.decorators import (
         around_event,
         around_handler,
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
     )
     from opencqrs_py.processing.sequencing import PartitionKeyResolver
     from opencqrs_py.processing.supervision import Observer
-    from opencqrs_py.processing.work import AfterCommit
 
 __all__ = [
     "AfterCommit",
@@ -80,7 +80,7 @@ __all__ = [
 ]
 
 _HOMES = {
-    "AfterCommit": "processing.work",
+    "AfterCommit": "processing.after_commit",
     "Application": "assembly.application",
     "Database": "adapters.sql",
     "Event": "model.event",

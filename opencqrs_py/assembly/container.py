@@ -36,8 +36,8 @@ from opencqrs_py.model.mapping import TableMapping
 from opencqrs_py.model.masking import remember
 from opencqrs_py.model.naming import listed
 from opencqrs_py.processing.binding import BoundHandler, bind
-from opencqrs_py.processing.group import GroupProcessing
 from opencqrs_py.processing.ports import BackOff, Clock, EventSource, ProgressTracker, SystemClock, Transactions
+from opencqrs_py.processing.processor import GroupProcessing
 from opencqrs_py.processing.recovery import ExponentialBackOff, FixedBackOff, NoRetry
 from opencqrs_py.processing.signatures import Kind, Signature
 

@@ -18,12 +18,11 @@ from opencqrs_py.engines.runs import Engine, GroupRun
 from opencqrs_py.errors import AssemblyError, ExplainedError, OnStartError
 from opencqrs_py.model.naming import canonical
 from opencqrs_py.model.partition import Partition, layout
-from opencqrs_py.processing.binding import run_on_start
+from opencqrs_py.processing.binding import Work, run_on_start
 from opencqrs_py.processing.exceptions import message_of, raise_interrupt, type_name
 from opencqrs_py.processing.ports import Clock, EventSource, ProgressTracker
 from opencqrs_py.processing.recovery import OnExhausted
 from opencqrs_py.processing.supervision import Observer
-from opencqrs_py.processing.work import Work
 
 if TYPE_CHECKING:
     from opencqrs_py.config.settings import SparkSettings

@@ -11,9 +11,9 @@ from opencqrs_py.processing.binding import BoundHandler, NothingProvided, bind
 from opencqrs_py.processing.definitions import interceptors_in_order, upcasters_of
 from opencqrs_py.processing.dispatch import Dispatcher
 from opencqrs_py.processing.event_types import EventTypes, TypeResolver
-from opencqrs_py.processing.group import GroupProcessing
 from opencqrs_py.processing.interception import Interceptors
 from opencqrs_py.processing.ports import Clock, EventSource, Injector, ProgressTracker, SystemClock
+from opencqrs_py.processing.processor import GroupProcessing
 from opencqrs_py.processing.reading import Reading, Upcasters
 from opencqrs_py.processing.recovery import OnExhausted
 from opencqrs_py.processing.sequence_resolvers import PerDataField, PerMetadataKey

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from opencqrs_py.model.partition import Partition
-from opencqrs_py.processing.group import GroupProcessing
 from opencqrs_py.processing.ports import BackOff
+from opencqrs_py.processing.processor import GroupProcessing
 from opencqrs_py.processing.recovery import OnExhausted
 from opencqrs_py.processing.supervision import SupervisedPartition
 

@@ -1,18 +1,22 @@
-"""Binding: from a user's function to a call whose arguments are known."""
+"""Binding: from a user's function to a call whose arguments are known, and the transaction that they come from."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from opencqrs_py.errors import AssemblyError, HandlerSignatureError, ProjectCodeError
+from opencqrs_py.model.context import ProcessingContext
+from opencqrs_py.model.event import Event
 from opencqrs_py.model.handler import Handler
+from opencqrs_py.model.partition import Partition
+from opencqrs_py.processing.after_commit import AfterCommit
 from opencqrs_py.processing.awaiting import finish
 from opencqrs_py.processing.exceptions import one_line, raise_interrupt
-from opencqrs_py.processing.ports import Injector
+from opencqrs_py.processing.ports import Injector, UnitOfWork
 from opencqrs_py.processing.signatures import ON_START, Argument, Kind, Signature, read_signature
-from opencqrs_py.processing.work import Work
 
 
 class NothingProvided:
@@ -30,6 +34,62 @@ class NothingProvided:
             LookupError: Always.
         """
         raise LookupError(wanted)
+
+
+@dataclass(eq=False)
+class Work:
+    """One transaction and the circumstances in which handlers are called in it.
+
+    Attributes:
+        group: Processing group.
+        partition: Partition that handles the events.
+        unit: The transaction.
+        failing: Position of an event that failed before, or ``None``.
+        attempt: Number of this attempt of that event, from 1.
+        calls_wait: Whether a handler has asked for ``after_commit``.
+    """
+
+    group: str
+    partition: Partition
+    unit: UnitOfWork
+    failing: int | None = None
+    attempt: int = 1
+    calls_wait: bool = field(default=False, init=False)
+
+    @cached_property
+    def connection(self) -> Any:
+        """The transaction's connection."""
+        return self.unit.connection
+
+    @cached_property
+    def session(self) -> Any:
+        """A session on the same connection."""
+        return self.unit.session
+
+    @cached_property
+    def driver_connection(self) -> Any:
+        """The connection of the database's driver, such as ``sqlite3.Connection``, below ``connection``."""
+        return self.unit.connection.connection.driver_connection
+
+    @cached_property
+    def after_commit(self) -> AfterCommit:
+        """Takes what is to be called after the commit."""
+        self.calls_wait = True
+        return AfterCommit()
+
+    def close(self) -> None:
+        """Take no more calls for after the commit; those that there are wait for it."""
+        if self.calls_wait:
+            self.after_commit.close()
+
+    def committed(self) -> list[BaseException]:
+        """Make the calls that wait for the commit; return what they raised."""
+        return self.after_commit.run() if self.calls_wait else []
+
+    def context(self, event: Event) -> ProcessingContext:
+        """Return the circumstances of a call for ``event``."""
+        attempt = self.attempt if event.position == self.failing else 1
+        return ProcessingContext(self.group, self.partition, event.position, attempt)
 
 
 Call = Callable[..., Any]

@@ -21,14 +21,13 @@ from opencqrs_py.model.chunk import Chunk
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.partition import Partition
 from opencqrs_py.processing.awaiting import finish
-from opencqrs_py.processing.binding import BoundHandler, Call, CallOfWork
+from opencqrs_py.processing.binding import BoundHandler, Call, CallOfWork, Work
 from opencqrs_py.processing.decoding import NO_OBJECTS, Decoder, QuickDecoder, decoder_for, quick_decoder_for
 from opencqrs_py.processing.event_types import ANYTHING, EventTypes, immutable, is_a, may_yield, plain
 from opencqrs_py.processing.exceptions import raise_interrupt
 from opencqrs_py.processing.interception import Interceptors
 from opencqrs_py.processing.reading import Reading
 from opencqrs_py.processing.signatures import Kind
-from opencqrs_py.processing.work import Work
 
 
 class ChunkFailedError(Exception):

@@ -11,11 +11,10 @@ from opencqrs_py.errors import AssemblyError, ProjectCodeError
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.handler import Interceptor, Invocation, Surrounded
 from opencqrs_py.processing.awaiting import finish
-from opencqrs_py.processing.binding import BoundHandler, Call, NothingProvided, with_arguments
+from opencqrs_py.processing.binding import BoundHandler, Call, NothingProvided, Work, with_arguments
 from opencqrs_py.processing.exceptions import raise_interrupt
 from opencqrs_py.processing.ports import Injector
 from opencqrs_py.processing.signatures import AROUND_EVENT, AROUND_HANDLER, read_signature
-from opencqrs_py.processing.work import Work
 
 _FIX = (
     "yield exactly once on every way through the function, where what it surrounds is to run; to try again, raise: the "

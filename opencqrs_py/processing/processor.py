@@ -1,39 +1,28 @@
-"""The processor of one partition: takes the next events, has them handled, moves progress."""
+"""The processors of a group: each takes the next events of its partition, has them handled, and moves progress."""
 
 from __future__ import annotations
 
-from contextlib import ExitStack
 from dataclasses import replace
+from math import isqrt
 
-from opencqrs_py.errors import (
-    AssemblyError,
-    DatabaseFileError,
-    EventFormatError,
-    EventStoreError,
-    FencedError,
-    NonTransientError,
-    ProjectCodeError,
-    TransactionEndedError,
-)
-from opencqrs_py.model.chunk import NOTHING, Chunk
+from opencqrs_py.errors import FencedError, TransactionEndedError
+from opencqrs_py.model.chunk import Chunk
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.outcome import Failure, Origin, Outcome
 from opencqrs_py.model.partition import Partition
 from opencqrs_py.model.progress import Cursor, Skip
+from opencqrs_py.model.selection import ATTRIBUTES, Selection
+from opencqrs_py.processing.binding import Work
 from opencqrs_py.processing.dispatch import ChunkFailedError, Dispatcher
-from opencqrs_py.processing.exceptions import (
-    failure_of,
-    label_text,
-    leaves,
-    own_frames,
-    placed_error_text,
-    raise_interrupt,
-)
+from opencqrs_py.processing.exceptions import label_text, raise_interrupt
 from opencqrs_py.processing.feed import Feed, UnsequencedError
-from opencqrs_py.processing.ports import Clock, ProgressTracker, SystemClock, UnitOfWork
-from opencqrs_py.processing.work import Work
+from opencqrs_py.processing.ports import Clock, EventSource, ProgressTracker, SystemClock
+from opencqrs_py.processing.recovery import Diagnosis
+from opencqrs_py.processing.sequencing import Sequencing
 
-_DECISIVE = (Origin.FENCED, Origin.OUTAGE, Origin.FRAMEWORK, Origin.EVENT, Origin.HANDLER)
+CHUNK = 1_000
+_PAGES_KEPT = 4  # of the log, for partitions that lag a little
+_LEAST_READ = 1_000  # events fetched at once, even when each is committed alone
 
 
 class _NotOpenedError(Exception):
@@ -76,6 +65,7 @@ class PartitionProcessor:
         self._dispatcher = dispatcher
         self._batch_size = batch_size
         self._clock = SystemClock() if clock is None else clock
+        self._diagnosis = Diagnosis(tracker, feed.source, dispatcher.places)
 
     def step(self, cursor: Cursor) -> Outcome:
         """Handle the next chunk of events and store the progress with what the handlers wrote.
@@ -93,40 +83,22 @@ class PartitionProcessor:
             sure = self._confirmed(cursor) if cursor.doubtful else cursor
         except BaseException as error:
             raise_interrupt(error)
-            return self._doubtful(Outcome(cursor, failure=self._reading_failure(error)))
+            return _doubtful(Outcome(cursor, failure=self._diagnosis.failure_to_read(error)))
         outcome = self._step(sure)
-        fenced = outcome.failure is not None and outcome.failure.origin is Origin.FENCED
-        return self._doubtful(self._taken_over(sure, outcome) if fenced and cursor.shared else outcome)
+        if outcome.failure is None:
+            return outcome
+        fenced = outcome.failure.origin is Origin.FENCED
+        return _doubtful(self._taken_over(sure, outcome) if fenced and cursor.shared else outcome)
 
-    def _confirmed(self, cursor: Cursor) -> Cursor:
-        """Return the cursor as it is stored: an answer to a commit may have been lost, and the log replaced."""
-        found = self._tracker.renewed(self.group, cursor)
-        if found is None:
-            msg = f"progress of group '{self.group}' partition {self.partition} was taken over by another processor"
-            raise FencedError(msg)
-        if found.stored > cursor.stored:
-            cursor = cursor.moved_to(found.stored, stored=True, fingerprint=found.fingerprint)
-        elif found.stored < cursor.stored:  # the database was restored, and the read model with it
-            cursor = found
-        self._feed.source.verify(cursor.stored, cursor.fingerprint)
-        return replace(cursor, doubtful=False)
-
-    def _taken_over(self, cursor: Cursor, outcome: Outcome) -> Outcome:
-        """Continue from where another run of the same task has moved the progress."""
+    def flush(self, cursor: Cursor) -> Outcome:
+        """Store progress over events that were not this partition's."""
+        if cursor.position == cursor.stored:
+            return Outcome(cursor, idle=True)
         try:
-            found = self._tracker.renewed(self.group, cursor)
+            return replace(self._commit(cursor, None, cursor.position), idle=True)
         except BaseException as error:
             raise_interrupt(error)
-            return Outcome(cursor, failure=self._failure(error, Origin.FRAMEWORK))
-        if found is None or found.stored == cursor.stored:  # the same place again would be a loop without end
-            return outcome
-        return Outcome(replace(found, shared=True), handled=outcome.handled, missed=outcome.missed)
-
-    @staticmethod
-    def _doubtful(outcome: Outcome) -> Outcome:
-        if outcome.failure is None or outcome.failure.origin is not Origin.OUTAGE:
-            return outcome
-        return replace(outcome, cursor=replace(outcome.cursor, doubtful=True))
+            return _doubtful(Outcome(cursor, failure=self._failure(error, Origin.FRAMEWORK)))
 
     def _step(self, cursor: Cursor) -> Outcome:
         try:
@@ -139,45 +111,25 @@ class PartitionProcessor:
             return Outcome(cursor, failure=replace(failure, event=label_text(lambda: event.label)))
         except BaseException as error:  # whatever a store raises is an outcome
             raise_interrupt(error)
-            return Outcome(cursor, failure=self._reading_failure(error))
+            return Outcome(cursor, failure=self._diagnosis.failure_to_read(error))
         if not events:
             return Outcome(cursor.moved_to(upto, stored=False))
-        chunk, upto = self._chunk(cursor, events, upto)
-        if cursor.skip and cursor.failing == chunk.position(0):
-            return self._give_up(cursor, chunk[0], upto)
-        return self._handle(cursor, chunk, upto)
+        return self._next(cursor, events, upto)
 
-    def flush(self, cursor: Cursor) -> Outcome:
-        """Store progress over events that were not this partition's."""
-        if cursor.position == cursor.stored:
-            return Outcome(cursor, idle=True)
-        try:
-            flushed = self._commit(cursor, NOTHING, cursor.position)
-        except BaseException as error:
-            raise_interrupt(error)
-            return self._doubtful(Outcome(cursor, failure=self._failure(error, Origin.FRAMEWORK)))
-        return replace(flushed, idle=True)
-
-    def _chunk(self, cursor: Cursor, events: Chunk, upto: int) -> tuple[Chunk, int]:
-        size = 1 if cursor.failing == events.position(0) else self._batch_size
-        if len(events) <= size:
-            return events, upto
-        return events[:size], events.position(size - 1)
+    def _next(self, cursor: Cursor, events: Chunk, upto: int) -> Outcome:
+        """Handle the first chunk of events, or only the first event if it has failed before."""
+        again = cursor.failing is not None and cursor.failing == events.position(0)
+        size = 1 if again else self._batch_size
+        if len(events) > size:
+            events, upto = events[:size], events.position(size - 1)
+        return self._give_up(cursor, events[0], upto) if again and cursor.skip else self._handle(cursor, events, upto)
 
     def _give_up(self, cursor: Cursor, event: Event, upto: int) -> Outcome:
         try:
-            skip = self._skip(cursor, event)
-            return self._commit(cursor, NOTHING, upto, skip)
+            return self._commit(cursor, None, upto, self._skip(cursor, event))
         except BaseException as error:
             raise_interrupt(error)
             return Outcome(cursor, failure=self._failure(error, Origin.FRAMEWORK))
-
-    def _skip(self, cursor: Cursor, event: Event) -> Skip:
-        record, now = cursor.failure, self._clock.now().isoformat(timespec="milliseconds")
-        reason = record.last_error if record is not None else ""
-        attempts = record.attempts if record is not None else max(1, cursor.attempt - 1)
-        known = (event.position, event.id, event.source, event.subject, event.type)
-        return Skip(self.group, self.partition, *known, attempts, reason, now)
 
     def _handle(self, cursor: Cursor, chunk: Chunk, upto: int) -> Outcome:
         try:
@@ -196,7 +148,7 @@ class PartitionProcessor:
     def _narrow(self, cursor: Cursor, chunk: Chunk, upto: int, failed: ChunkFailedError) -> Outcome:
         """Commit what comes before the event that failed; look for it if it is not known."""
         index = failed.index
-        failure = self._handler_failure(failed.error, chunk[index or 0])
+        failure = self._diagnosis.failure_of_handler(failed.error, chunk[index or 0])
         if index is None and failure.origin is Origin.OUTAGE:
             failure = replace(failure, event=f"one of {len(chunk)} events, from {failure.event}")
         if index == 0 or failure.origin is Origin.OUTAGE:
@@ -225,121 +177,144 @@ class PartitionProcessor:
                 break
         return done
 
-    def _commit(self, cursor: Cursor, chunk: Chunk, upto: int, skip: Skip | None = None) -> Outcome:
-        """Handle events in one transaction with the progress; then make the calls that waited for its commit."""
-        handled = 0
-        fingerprint = self._fingerprint(chunk, upto)
-        with ExitStack() as stack:
-            unit = self._opened(stack, cursor, upto, fingerprint, skip)
-            work = Work(self.group, self.partition, unit, cursor.failing, cursor.attempt)
-            stack.callback(work.close)
-            if chunk:
-                handled = self._handled(chunk, work, unit)
-        missed = tuple(self._failure(error, Origin.HANDLER) for error in work.committed())
-        moved = cursor.moved_to(upto, stored=True, fingerprint=fingerprint)
-        return Outcome(moved, handled=handled, skips=(skip,) if skip is not None else (), missed=missed)
+    def _commit(self, cursor: Cursor, chunk: Chunk | None, upto: int, skip: Skip | None = None) -> Outcome:
+        """Handle events in one transaction with the progress; then make the calls that waited for its commit.
 
-    def _handled(self, chunk: Chunk, work: Work, unit: UnitOfWork) -> int:
+        The log is asked before the transaction is opened: one that is unavailable must not keep it open.
+        """
+        opened, handled = False, 0
+        try:
+            newest = None if chunk is None else chunk.read_whole(-1)
+            at_end = newest if newest is not None and newest.position == upto else None
+            fingerprint = self._feed.source.fingerprint(upto, at_end)
+            with self._tracker.unit(self.group, cursor, upto, fingerprint=fingerprint, skip=skip) as unit:
+                opened = True
+                work = Work(self.group, self.partition, unit, cursor.failing, cursor.attempt)
+                if chunk is not None:
+                    handled = self._handled(chunk, work)
+        except BaseException as error:
+            if opened:
+                raise
+            raise_interrupt(error)
+            raise _NotOpenedError(error) from error
+        missed = tuple(self._failure(error, Origin.HANDLER) for error in work.committed()) if work.calls_wait else ()
+        moved = cursor.moved_to(upto, stored=True, fingerprint=fingerprint)
+        return Outcome(moved, handled=handled, skips=() if skip is None else (skip,), missed=missed)
+
+    def _handled(self, chunk: Chunk, work: Work) -> int:
         try:
             return self._dispatcher.handle(chunk, work)
         except ChunkFailedError as failed:
-            ended = unit.ended_early(failed.error)
+            ended = work.unit.ended_early(failed.error)
             if ended is None:
                 raise
             ended.__cause__ = failed.error  # whose lines show where
             raise ChunkFailedError(failed.index, ended) from failed.error
+        finally:
+            if work.calls_wait:
+                work.close()
 
-    def _fingerprint(self, chunk: Chunk, upto: int) -> str:
-        """Ask before the transaction is opened: a log that is unavailable must not keep it open."""
-        newest = chunk.read_whole(-1) if chunk and chunk.position(-1) == upto else None
+    def _skip(self, cursor: Cursor, event: Event) -> Skip:
+        record, now = cursor.failure, self._clock.now().isoformat(timespec="milliseconds")
+        reason = record.last_error if record is not None else ""
+        attempts = record.attempts if record is not None else max(1, cursor.attempt - 1)
+        known = (event.position, event.id, event.source, event.subject, event.type)
+        return Skip(self.group, self.partition, *known, attempts, reason, now)
+
+    def _confirmed(self, cursor: Cursor) -> Cursor:
+        """Return the cursor as it is stored: an answer to a commit may have been lost, and the log replaced."""
+        found = self._tracker.renewed(self.group, cursor)
+        if found is None:
+            msg = f"progress of group '{self.group}' partition {self.partition} was taken over by another processor"
+            raise FencedError(msg)
+        if found.stored > cursor.stored:
+            cursor = cursor.moved_to(found.stored, stored=True, fingerprint=found.fingerprint)
+        elif found.stored < cursor.stored:  # the database was restored, and the read model with it
+            cursor = found
+        self._feed.source.verify(cursor.stored, cursor.fingerprint)
+        return replace(cursor, doubtful=False)
+
+    def _taken_over(self, cursor: Cursor, outcome: Outcome) -> Outcome:
+        """Continue from where another run of the same task has moved the progress."""
         try:
-            return self._feed.source.fingerprint(upto, newest)
+            found = self._tracker.renewed(self.group, cursor)
         except BaseException as error:
             raise_interrupt(error)
-            raise _NotOpenedError(error) from error
+            return Outcome(cursor, failure=self._failure(error, Origin.FRAMEWORK))
+        if found is None or found.stored == cursor.stored:  # the same place again would be a loop without end
+            return outcome
+        return Outcome(replace(found, shared=True), handled=outcome.handled, missed=outcome.missed)
 
-    def _opened(self, stack: ExitStack, cursor: Cursor, upto: int, fingerprint: str, skip: Skip | None) -> UnitOfWork:
-        try:
-            unit = self._tracker.unit(self.group, cursor, upto, fingerprint=fingerprint, skip=skip)
-            return stack.enter_context(unit)
-        except BaseException as error:
-            raise_interrupt(error)
-            raise _NotOpenedError(error) from error
-
-    def _failure(self, error: BaseException, otherwise: Origin, event: Event | None = None) -> Failure:
+    def _failure(self, error: BaseException, otherwise: Origin, in_hand: Event | None = None) -> Failure:
         if type(error) is _NotOpenedError:  # the tracker's error, not the event's: it uses no attempt (K1)
-            return self._failure(error.error, Origin.FRAMEWORK)
-        origin = self._origin(error, otherwise)
-        return self._described(error, origin, None if origin in (Origin.OUTAGE, Origin.FENCED) else event)
+            return self._diagnosis.failure(error.error, Origin.FRAMEWORK)
+        return self._diagnosis.failure(error, otherwise, in_hand)
 
-    def _handler_failure(self, error: BaseException, event: Event) -> Failure:
-        """Return what an error comes to that was raised while handlers were called.
 
-        It cannot mean a lost claim, whatever its class. If it looks like an outage, it uses no attempt, but says where.
-        """
-        origin = self._origin(error, Origin.HANDLER)
-        failure = self._described(error, Origin.HANDLER if origin is Origin.FENCED else origin, event)
-        return replace(failure, position=None) if origin is Origin.OUTAGE else failure
+def _doubtful(outcome: Outcome) -> Outcome:
+    if outcome.failure is None or outcome.failure.origin is not Origin.OUTAGE:
+        return outcome
+    return replace(outcome, cursor=replace(outcome.cursor, doubtful=True))
 
-    def _described(self, error: BaseException, origin: Origin, in_hand: Event | None) -> Failure:
-        permanent = any(issubclass(type(one), NonTransientError | SystemExit) for one in leaves(error))
-        failure = failure_of(error, origin, permanent=permanent, traceback=self._frames(error, origin, in_hand))
-        if in_hand is None:
-            return failure
-        return replace(
-            failure,
-            position=in_hand.position,
-            event=label_text(lambda: in_hand.label),
-            event_id=_id_of(in_hand),
-            event_type=in_hand.type,
+
+class GroupProcessing:
+    """Makes the processors of a group; they share source, tracker, dispatcher and feed.
+
+    Args:
+        group: Processing group.
+        source: The event store.
+        tracker: Where progress goes.
+        dispatcher: Calls the group's handlers.
+        subject: Root subject observed.
+        recursive: Whether its child subjects are observed too.
+        sequencing: Maps events to sequences, and sequences to partitions.
+        partitions: Number of partitions, for the size of what is read at once.
+        batch_size: Most events in one transaction. ``None``: 1,000 when every handler asks for the progress
+            transaction, so that a repeated event changes nothing, or for a chunk at a time; else 1, so that a crash
+            repeats at most one event.
+        clock: Time, for what processors record that are given no other; ``None`` for the machine's.
+    """
+
+    def __init__(  # noqa: PLR0913 all that a group is made from
+        self,
+        group: str,
+        source: EventSource,
+        tracker: ProgressTracker,
+        dispatcher: Dispatcher,
+        *,
+        subject: str,
+        recursive: bool,
+        sequencing: Sequencing,
+        partitions: int,
+        batch_size: int | None,
+        clock: Clock | None = None,
+    ) -> None:
+        self.group = group
+        self.source = source
+        self.tracker = tracker
+        self.batch_size = batch_size or (CHUNK if dispatcher.takes_chunks else 1)
+        self._dispatcher = dispatcher
+        self._clock = clock
+        of_sequences = sequencing.attributes if partitions > 1 else frozenset[str]()
+        whole = dispatcher.sees_attributes or self.batch_size == 1  # each commit stores the identity of its event
+        attributes = ATTRIBUTES if whole else of_sequences
+        selection = Selection(subject, recursive, dispatcher.wanted_types, attributes)
+        wanted = dispatcher.wants if selection.types is None else None
+        size, memory = read_size(self.batch_size, partitions), 1 if partitions == 1 else _PAGES_KEPT
+        self.feed = Feed(source, selection, sequencing, size, memory, wanted)
+
+    def processor(self, partition: Partition, clock: Clock | None = None) -> PartitionProcessor:
+        """Return the processor of one partition; the clock is for what it records."""
+        clock = self._clock if clock is None else clock
+        return PartitionProcessor(
+            self.group, partition, self.feed, self.tracker, self._dispatcher, self.batch_size, clock
         )
 
-    def _frames(self, error: BaseException, origin: Origin, event: Event | None) -> str:
-        """Return the lines of the user's code that an error comes from; if no handler is among them, name those."""
-        frames = own_frames(error) if origin in (Origin.HANDLER, Origin.FRAMEWORK) else ""
-        if event is None or origin not in (Origin.HANDLER, Origin.OUTAGE):
-            return frames
-        places = self._dispatcher.places(event)
-        if any(place.partition(":")[0] in frames for place in places):
-            return frames
-        return "\n".join(["  in handler " + place for place in places] + ([frames] if frames else []))
 
-    def _reading_failure(self, error: BaseException) -> Failure:
-        """Return the failure to read an event: it names the file and line, where there is one."""
-        return replace(self._failure(error, Origin.FRAMEWORK), message=placed_error_text(error).message)
+def read_size(batch_size: int, partitions: int) -> int:
+    """Return how many events to read at once, so that a partition's share mostly fits one transaction.
 
-    def _origin(self, error: BaseException, otherwise: Origin) -> Origin:
-        """Return where an error arose; of a group, where the most decisive of its exceptions did."""
-        return min((self._origin_of(one, otherwise) for one in leaves(error)), key=_DECISIVE.index)
-
-    def _origin_of(self, error: BaseException, otherwise: Origin) -> Origin:
-        kind = type(error)  # not isinstance, which asks the error itself for its class
-        if issubclass(kind, FencedError):
-            return Origin.FENCED
-        wrapped = issubclass(kind, EventFormatError | ProjectCodeError)
-        cause = error.__cause__ if wrapped else None  # what an upcaster, a provider or a resolver raised
-        if any(self._is_outage(each) for each in (error, cause) if each is not None):
-            return Origin.OUTAGE
-        # What the project has besides handlers (K3), or the database's file was replaced
-        if issubclass(kind, AssemblyError | ProjectCodeError | DatabaseFileError):
-            return Origin.FRAMEWORK
-        return Origin.EVENT if issubclass(kind, EventFormatError) else otherwise
-
-    def _is_outage(self, error: BaseException) -> bool:
-        try:
-            return self._tracker.is_outage(error) or self._feed.source.is_outage(error)
-        except BaseException as failed:  # an error that cannot be looked at comes from no store
-            raise_interrupt(failed)
-            return False
-
-
-def _id_of(event: Event) -> str:
-    try:
-        return event.id
-    except Exception:  # a store that is unavailable must not hide what is reported of the event
-        return ""
-
-
-def _is_of_user_code(error: BaseException, origin: Origin) -> bool:
-    """Return whether frames may help; an error of a store says itself what is wrong."""
-    return origin is Origin.HANDLER or (origin is Origin.FRAMEWORK and not issubclass(type(error), EventStoreError))
+    A share of n events varies by about the square root of n; four of them leave room for nearly all cases.
+    """
+    share = batch_size if partitions == 1 else max(1, batch_size - 4 * isqrt(batch_size))
+    return max(_LEAST_READ, share * partitions)

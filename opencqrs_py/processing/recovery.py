@@ -1,16 +1,122 @@
-"""Recovery: what is done about a failure, and the waits before further attempts."""
+"""Recovery: what an error comes to, what is done about it, and the waits before further attempts."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import count, islice, repeat
 from math import inf
 
+from opencqrs_py.errors import (
+    AssemblyError,
+    DatabaseFileError,
+    EventFormatError,
+    FencedError,
+    NonTransientError,
+    ProjectCodeError,
+)
+from opencqrs_py.model.event import Event
 from opencqrs_py.model.outcome import Failure, Origin
-from opencqrs_py.processing.ports import BackOff
+from opencqrs_py.processing.exceptions import (
+    failure_of,
+    label_text,
+    leaves,
+    own_frames,
+    placed_error_text,
+    raise_interrupt,
+)
+from opencqrs_py.processing.ports import BackOff, EventSource, ProgressTracker
+
+_DECISIVE = (Origin.FENCED, Origin.OUTAGE, Origin.FRAMEWORK, Origin.EVENT, Origin.HANDLER)
+
+
+class Diagnosis:
+    """Returns where errors of a partition arose, and what is reported of them.
+
+    Args:
+        tracker: Knows which errors mean that its database is unavailable.
+        source: Knows which errors mean that the event store is unavailable.
+        places: Returns ``file:line (name)`` of the handlers that an event may lead to.
+    """
+
+    def __init__(self, tracker: ProgressTracker, source: EventSource, places: Callable[[Event], Sequence[str]]) -> None:
+        self._tracker = tracker
+        self._source = source
+        self._places = places
+
+    def failure(self, error: BaseException, otherwise: Origin, in_hand: Event | None = None) -> Failure:
+        """Return an error as a failure; it arose at ``otherwise`` unless it says something else."""
+        origin = self._origin(error, otherwise)
+        return self._described(error, origin, None if origin in (Origin.OUTAGE, Origin.FENCED) else in_hand)
+
+    def failure_to_read(self, error: BaseException) -> Failure:
+        """Return the failure to read an event: it names the file and line, where there is one."""
+        return replace(self.failure(error, Origin.FRAMEWORK), message=placed_error_text(error).message)
+
+    def failure_of_handler(self, error: BaseException, in_hand: Event) -> Failure:
+        """Return what an error comes to that was raised while handlers were called.
+
+        It cannot mean a lost claim, whatever its class. If it looks like an outage, it uses no attempt, but says where.
+        """
+        origin = self._origin(error, Origin.HANDLER)
+        failure = self._described(error, Origin.HANDLER if origin is Origin.FENCED else origin, in_hand)
+        return replace(failure, position=None) if origin is Origin.OUTAGE else failure
+
+    def _described(self, error: BaseException, origin: Origin, in_hand: Event | None) -> Failure:
+        permanent = any(issubclass(type(one), NonTransientError | SystemExit) for one in leaves(error))
+        failure = failure_of(error, origin, permanent=permanent, traceback=self._frames(error, origin, in_hand))
+        if in_hand is None:
+            return failure
+        return replace(
+            failure,
+            position=in_hand.position,
+            event=label_text(lambda: in_hand.label),
+            event_id=_id_of(in_hand),
+            event_type=in_hand.type,
+        )
+
+    def _frames(self, error: BaseException, origin: Origin, event: Event | None) -> str:
+        """Return the lines of the user's code that an error comes from; if no handler is among them, name those."""
+        frames = own_frames(error) if origin in (Origin.HANDLER, Origin.FRAMEWORK) else ""
+        if event is None or origin not in (Origin.HANDLER, Origin.OUTAGE):
+            return frames
+        places = self._places(event)
+        if any(place.partition(":")[0] in frames for place in places):
+            return frames
+        return "\n".join(["  in handler " + place for place in places] + ([frames] if frames else []))
+
+    def _origin(self, error: BaseException, otherwise: Origin) -> Origin:
+        """Return where an error arose; of a group, where the most decisive of its exceptions did."""
+        return min((self._origin_of(one, otherwise) for one in leaves(error)), key=_DECISIVE.index)
+
+    def _origin_of(self, error: BaseException, otherwise: Origin) -> Origin:
+        kind = type(error)  # not isinstance, which asks the error itself for its class
+        if issubclass(kind, FencedError):
+            return Origin.FENCED
+        wrapped = issubclass(kind, EventFormatError | ProjectCodeError)
+        cause = error.__cause__ if wrapped else None  # what an upcaster, a provider or a resolver raised
+        if any(self._is_outage(each) for each in (error, cause) if each is not None):
+            return Origin.OUTAGE
+        # What the project has besides handlers (K3), or the database's file was replaced
+        if issubclass(kind, AssemblyError | ProjectCodeError | DatabaseFileError):
+            return Origin.FRAMEWORK
+        return Origin.EVENT if issubclass(kind, EventFormatError) else otherwise
+
+    def _is_outage(self, error: BaseException) -> bool:
+        try:
+            return self._tracker.is_outage(error) or self._source.is_outage(error)
+        except BaseException as failed:  # an error that cannot be looked at comes from no store
+            raise_interrupt(failed)
+            return False
+
+
+def _id_of(event: Event) -> str:
+    try:
+        return event.id
+    except Exception:  # a store that is unavailable must not hide what is reported of the event
+        return ""
 
 
 class OnExhausted(Enum):

@@ -14,9 +14,9 @@ from opencqrs_py.errors import AssemblyError, HandlerSignatureError
 from opencqrs_py.model.context import ProcessingContext
 from opencqrs_py.model.event import Event, Metadata
 from opencqrs_py.model.handler import Invocation
+from opencqrs_py.processing.after_commit import AfterCommit
 from opencqrs_py.processing.decoding import decodable
 from opencqrs_py.processing.ports import Injector
-from opencqrs_py.processing.work import AfterCommit
 
 
 class Kind(Enum):

@@ -23,13 +23,12 @@ from opencqrs_py.model.event import Event
 from opencqrs_py.model.naming import canonical
 from opencqrs_py.model.partition import Partition
 from opencqrs_py.model.progress import ProcessorState
-from opencqrs_py.processing.binding import run_on_start
+from opencqrs_py.processing.binding import Work, run_on_start
 from opencqrs_py.processing.ports import BackOff
 from opencqrs_py.processing.recovery import FixedBackOff, OnExhausted
 from opencqrs_py.processing.sequence_resolvers import PerSubject
 from opencqrs_py.processing.sequencing import PartitionKeyResolver
 from opencqrs_py.processing.supervision import Notice, line_of
-from opencqrs_py.processing.work import Work
 from opencqrs_py.testing.chosen import choose
 from opencqrs_py.testing.clock import FakeClock
 from opencqrs_py.testing.given import GivenEvents

@@ -32,8 +32,8 @@ from opencqrs_py.model import (
 )
 from opencqrs_py.processing.binding import NothingProvided, bind
 from opencqrs_py.processing.dispatch import Dispatcher
-from opencqrs_py.processing.group import GroupProcessing
 from opencqrs_py.processing.ports import BackOff
+from opencqrs_py.processing.processor import GroupProcessing
 from opencqrs_py.processing.recovery import Action, FixedBackOff, NoRetry, OnExhausted
 from opencqrs_py.processing.sequence_resolvers import PerSubject
 from opencqrs_py.processing.sequencing import SequencingByEvent

@@ -18,7 +18,7 @@ from opencqrs_py.engines.runs import Recipe
 from opencqrs_py.engines.spark.tasks import ALWAYS, KeptRecipe, Permit, Task, TaskResult, read_task, write_result
 from opencqrs_py.model.outcome import Origin, Outcome
 from opencqrs_py.processing.exceptions import failure_of, interrupts_are_errors, own_frames
-from opencqrs_py.processing.group import GroupProcessing
+from opencqrs_py.processing.processor import GroupProcessing
 
 _built: dict[Recipe, GroupProcessing] = {}
 

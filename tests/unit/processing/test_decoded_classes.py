@@ -14,12 +14,11 @@ from opencqrs_py import Event, Upcast, event_type
 from opencqrs_py.errors import HandlerSignatureError
 from opencqrs_py.model import Handler, HandlerMark, Partition, Upcaster
 from opencqrs_py.model.chunk import Chunk
-from opencqrs_py.processing.binding import NothingProvided, bind
+from opencqrs_py.processing.binding import NothingProvided, Work, bind
 from opencqrs_py.processing.decoding import yields_others
 from opencqrs_py.processing.dispatch import Dispatcher
 from opencqrs_py.processing.event_types import EventTypes
 from opencqrs_py.processing.reading import Reading, Upcasters
-from opencqrs_py.processing.work import Work
 
 
 class Paid(BaseModel):

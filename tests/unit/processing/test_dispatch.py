@@ -31,11 +31,10 @@ from opencqrs_py.model import (
 from opencqrs_py.model.chunk import Chunk
 from opencqrs_py.processing import decoding
 from opencqrs_py.processing import dispatch as dispatching
-from opencqrs_py.processing.binding import NothingProvided, bind, run_on_start
+from opencqrs_py.processing.binding import NothingProvided, Work, bind, run_on_start
 from opencqrs_py.processing.dispatch import ChunkFailedError, Dispatcher
 from opencqrs_py.processing.interception import Interceptors
 from opencqrs_py.processing.reading import Reading, Upcasters
-from opencqrs_py.processing.work import Work
 
 if TYPE_CHECKING:
     from fractions import Fraction

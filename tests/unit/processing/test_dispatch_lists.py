@@ -18,7 +18,7 @@ from opencqrs_py.adapters.memory import InMemoryEventStore, InMemoryProgressTrac
 from opencqrs_py.errors import EventFormatError
 from opencqrs_py.model import Handler, HandlerMark, Origin, Partition, Selection, Upcaster
 from opencqrs_py.model.chunk import Chunk
-from opencqrs_py.processing.binding import NothingProvided, bind
+from opencqrs_py.processing.binding import NothingProvided, Work, bind
 from opencqrs_py.processing.dispatch import ChunkFailedError, Dispatcher
 from opencqrs_py.processing.event_types import EventTypes
 from opencqrs_py.processing.feed import Feed
@@ -26,7 +26,6 @@ from opencqrs_py.processing.processor import PartitionProcessor
 from opencqrs_py.processing.reading import Reading, Upcasters
 from opencqrs_py.processing.sequence_resolvers import PerSubject
 from opencqrs_py.processing.sequencing import SequencingByEvent
-from opencqrs_py.processing.work import Work
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection

@@ -15,10 +15,9 @@ from support.library import Lent, Returned
 from opencqrs_py import AfterCommit, Event, Metadata, event_type
 from opencqrs_py.model import AroundMark, Handler, HandlerMark, Interceptor, Partition, ProcessingContext, Surrounded
 from opencqrs_py.model.chunk import Chunk
-from opencqrs_py.processing.binding import NothingProvided, bind
+from opencqrs_py.processing.binding import NothingProvided, Work, bind
 from opencqrs_py.processing.dispatch import ChunkFailedError, Dispatcher
 from opencqrs_py.processing.interception import Interceptors
-from opencqrs_py.processing.work import Work
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection

@@ -16,11 +16,10 @@ from opencqrs_py import AfterCommit, Event, Invocation, Metadata, ProcessingCont
 from opencqrs_py.errors import HandlerSignatureError, ProjectCodeError
 from opencqrs_py.model import AroundMark, Handler, HandlerMark, Interceptor, Partition, Surrounded, Upcast, Upcaster
 from opencqrs_py.model.chunk import Chunk
-from opencqrs_py.processing.binding import NothingProvided, bind
+from opencqrs_py.processing.binding import NothingProvided, Work, bind
 from opencqrs_py.processing.dispatch import ChunkFailedError, Dispatcher
 from opencqrs_py.processing.interception import Interceptors
 from opencqrs_py.processing.reading import Reading, Upcasters
-from opencqrs_py.processing.work import Work
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection

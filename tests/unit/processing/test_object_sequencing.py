@@ -17,7 +17,7 @@ from opencqrs_py.adapters.memory import InMemoryEventStore, InMemoryProgressTrac
 from opencqrs_py.errors import AssemblyError, EventFormatError, HandlerSignatureError
 from opencqrs_py.model import Handler, HandlerMark, Partition, Selection, Upcaster, layout, residue_of
 from opencqrs_py.model.chunk import Chunk
-from opencqrs_py.processing.binding import NothingProvided, bind
+from opencqrs_py.processing.binding import NothingProvided, Work, bind
 from opencqrs_py.processing.dispatch import Dispatcher
 from opencqrs_py.processing.event_types import EventTypes
 from opencqrs_py.processing.feed import Feed
@@ -25,7 +25,6 @@ from opencqrs_py.processing.processor import PartitionProcessor
 from opencqrs_py.processing.reading import Reading, Upcasters
 from opencqrs_py.processing.sequence_resolvers import PerSubjectLevel
 from opencqrs_py.processing.sequencing import SequencingByEvent, SequencingByObject, sequencing_for
-from opencqrs_py.processing.work import Work
 
 if TYPE_CHECKING:
     from fractions import Fraction

@@ -13,7 +13,7 @@ import pytest
 from opencqrs_py import AfterCommit, Event, ProcessingContext
 from opencqrs_py.errors import ProjectCodeError
 from opencqrs_py.model import Partition
-from opencqrs_py.processing.work import Work
+from opencqrs_py.processing.binding import Work
 
 ONE = Partition(1, 0)
 

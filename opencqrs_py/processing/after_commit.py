@@ -1,0 +1,51 @@
+"""Calls that wait for the commit of a transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from opencqrs_py.errors import ProjectCodeError
+from opencqrs_py.processing.awaiting import finish
+from opencqrs_py.processing.exceptions import raise_interrupt
+
+
+class AfterCommit:
+    """Takes calls that are made once the transaction is committed; when it is rolled back, they are forgotten.
+
+    A handler asks for it by annotation: ``after_commit(lambda: bell.ring())``. The calls are made in their order, on
+    the thread of the handler, at most once: a crash right after the commit loses them. One that raises is reported
+    and repeats nothing. What is awaitable is awaited. It belongs to its transaction: one that a handler has kept takes
+    no calls any more.
+    """
+
+    def __init__(self) -> None:
+        self._calls: list[Callable[[], object]] = []
+        self._open = True
+
+    def __call__(self, call: Callable[[], object]) -> None:
+        """Remember ``call``.
+
+        Raises:
+            ProjectCodeError: OCQ-225, if the transaction is over: the call would never be made.
+        """
+        if not self._open:
+            what = "AfterCommit was called when its transaction was over: the call would never be made"
+            raise ProjectCodeError("OCQ-225", what, fix="ask for it in each handler that needs it, and keep it nowhere")
+        self._calls.append(call)
+
+    def close(self) -> None:
+        """Take no more calls: the handlers are done, or what they did is rolled back."""
+        self._open = False
+
+    def run(self) -> list[BaseException]:
+        """Make the calls; return what they raised."""
+        errors: list[BaseException] = []
+        self._open = True  # for calls that lead to further ones
+        for call in self._calls:
+            try:
+                finish(call())
+            except BaseException as error:  # committed is committed; the others are owed
+                raise_interrupt(error)
+                errors.append(error)
+        self._open = False
+        return errors
