@@ -16,7 +16,7 @@ from threading import Lock
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Self
 
-from opencqrs_py.assembly.blueprint import Blueprint, UserModules, modules_in, modules_of
+from opencqrs_py.assembly.blueprint import Blueprint, ProjectResources, UserModules, modules_in, modules_of
 from opencqrs_py.assembly.conditions import (
     Decision,
     ignored_variables,
@@ -26,7 +26,6 @@ from opencqrs_py.assembly.conditions import (
 from opencqrs_py.assembly.databases import database_rule, missing_files
 from opencqrs_py.assembly.decisions import decisions, looked_at
 from opencqrs_py.assembly.project import Scan, read_project
-from opencqrs_py.assembly.project_resources import ProjectResources
 from opencqrs_py.assembly.reading import events_rule
 from opencqrs_py.assembly.status import GroupStatus, RunResult, known_statuses
 from opencqrs_py.assembly.stores import mapping_of

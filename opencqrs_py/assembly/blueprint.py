@@ -1,11 +1,12 @@
-"""Blueprints: all that another process needs to import the same modules and to assemble the same parts."""
+"""Blueprints: all that another process needs to import the same modules, assemble the same parts and close them."""
 
 from __future__ import annotations
 
 import importlib
 import inspect
+import logging
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
@@ -21,6 +22,7 @@ from opencqrs_py.assembly.reading import PLAIN, EventsRule
 from opencqrs_py.errors import AssemblyError, ExplainedError
 from opencqrs_py.model.mapping import TableMapping
 from opencqrs_py.processing.exceptions import message_of, one_line, raise_interrupt, type_name
+from opencqrs_py.processing.supervision import SupervisedPartition
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,12 +159,7 @@ _OURS = Path(__file__).parents[1]
 def import_modules(
     names: Sequence[str], roots: Iterable[Path], expected: Mapping[str, str] | None = None
 ) -> list[ModuleType]:
-    """Import the user's modules.
-
-    Args:
-        names: Their names.
-        roots: Folders from which they are imported.
-        expected: The file of each, where it is known on this machine.
+    """Import the user's modules from some folders; of each the file is expected that is known on this machine.
 
     Raises:
         HandlerSignatureError: If a decorator refuses what it is given.
@@ -236,3 +233,59 @@ def _check_place(module: ModuleType, roots: Sequence[str], expected: str) -> Non
 
 def _lies_in(file: str | None, root: str) -> bool:
     return Path(file or "/").resolve().is_relative_to(Path(root).resolve())
+
+
+_log = logging.getLogger("opencqrs.settings")
+
+
+class ProjectResources:
+    """Every ``providers.Resource`` of the project's containers, as one application opens and closes them.
+
+    Applications of one process that share containers share them, too. ``forget_parts`` has the application's parts made
+    again when they are used next.
+    """
+
+    def __init__(self, blueprint: Blueprint, forget_parts: Callable[[], None]) -> None:
+        self._blueprint = blueprint
+        self._forget_parts = forget_parts
+        self._found: Discovered | None = None  # what the application's parts are made of
+        self._is_user = False
+
+    def use(self) -> None:
+        """Remember whose containers the parts are made of that are made now."""
+        self._found = self._found or self._blueprint.discover()
+
+    def renew(self) -> None:
+        """Have all parts made again if the containers were closed since they were made."""
+        if self._found is not None and self._found is not self._blueprint.discovered:
+            self._forget_parts()
+            self._found = self._blueprint.discover()
+
+    def open(self) -> None:
+        """Open every resource that needs no event loop.
+
+        Raises:
+            ProjectCodeError: OCQ-217, naming the resource that cannot be opened.
+        """
+        self.renew()
+        self._found = found = self._blueprint.discover()
+        if found.injector.has_resources and not self._is_user:
+            self._is_user = True
+            found.injector.open_resources()
+
+    def close(self, in_hand: Sequence[SupervisedPartition]) -> None:
+        """Close what is open, also what parts have opened when they were made, unless others may still use it.
+
+        As long as handlers have not returned yet, those of the partitions ``in_hand``, nothing is closed.
+        """
+        found = self._blueprint.discovered
+        if found is None or not found.injector.has_resources:
+            return
+        if in_hand:
+            shown = ", ".join(f"{each.group} {each.partition}" for each in in_hand)
+            _log.warning("resources stay open: events are still in hand (%s); another stop() closes them", shown)
+            return
+        was_user, self._is_user = self._is_user, False
+        if found.injector.close_resources(was_user=was_user):
+            self._found = found
+            self._blueprint.forget()

@@ -12,22 +12,22 @@ from dependency_injector import containers, providers
 from opencqrs_py.adapters.memory import InMemoryProgressTracker, NoTransactions
 from opencqrs_py.adapters.sql import Database, DatabaseTransactions, Engine, SchemaError, SqlProgressTracker
 from opencqrs_py.assembly.blueprint import Blueprint
-from opencqrs_py.assembly.conditions import Decision
-from opencqrs_py.assembly.databases import DatabaseChoice, DatabaseRule, choose_database, choose_event_store
-from opencqrs_py.assembly.discovery import Discovered
-from opencqrs_py.assembly.injection import ContainerInjector
-from opencqrs_py.assembly.reading import EventsRule, event_types_for, interceptors_for, reading_for, sequencing_of
-from opencqrs_py.assembly.replacements import (
+from opencqrs_py.assembly.conditions import (
     BACK_OFF,
     CLOCK,
     EVENT_STORE,
     TRACKER,
+    Decision,
     decide_back_off,
     decide_clock,
     decide_tracking,
     observers_of,
     provided,
 )
+from opencqrs_py.assembly.databases import DatabaseChoice, DatabaseRule, choose_database, choose_event_store
+from opencqrs_py.assembly.discovery import Discovered
+from opencqrs_py.assembly.injection import ContainerInjector
+from opencqrs_py.assembly.reading import EventsRule, event_types_for, interceptors_for, reading_for, sequencing_of
 from opencqrs_py.assembly.stores import open_event_store
 from opencqrs_py.config import EffectiveGroup, RetryPolicy, RetrySettings, Tracking
 from opencqrs_py.engines.parts import make_dispatcher
@@ -76,11 +76,7 @@ def transactions_on(database: Database | None) -> Transactions:
 def check_transaction(signature: Signature, place: str, *, there: bool, url: str = "") -> None:
     """Refuse a function that asks for the transaction when there is none, or for the connection of another driver.
 
-    Args:
-        signature: What the function asks for.
-        place: How messages name it.
-        there: Whether there are transactions.
-        url: Of the database; empty when a provider makes its engine.
+    Messages name the function by its place. The URL is the database's; empty when a provider makes its engine.
 
     Raises:
         AssemblyError: OCQ-524 or OCQ-525.

@@ -6,9 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from opencqrs_py.assembly.conditions import Decision, checked, undecided
+from opencqrs_py.assembly.conditions import EVENT_STORE, Decision, checked, decide, undecided
 from opencqrs_py.assembly.injection import ContainerInjector
-from opencqrs_py.assembly.replacements import EVENT_STORE, decide
 from opencqrs_py.assembly.stores import is_sql, located, sqlite_file, unknown_scheme
 from opencqrs_py.config import Configuration
 from opencqrs_py.errors import AssemblyError

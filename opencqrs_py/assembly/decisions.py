@@ -10,11 +10,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from opencqrs_py.assembly.blueprint import UserModules
-from opencqrs_py.assembly.conditions import Decision, decide_batch, decide_controller, undecided
+from opencqrs_py.assembly.conditions import (
+    Decision,
+    as_made,
+    decide_batch,
+    decide_controller,
+    decide_observers,
+    undecided,
+)
 from opencqrs_py.assembly.databases import decide_event_store
 from opencqrs_py.assembly.discovery import Discovered
 from opencqrs_py.assembly.project import Scan
-from opencqrs_py.assembly.replacements import as_made, decide_observers
 from opencqrs_py.config import Configuration, EffectiveGroup
 from opencqrs_py.errors import ExplainedError, SeveralErrors
 
@@ -28,14 +34,7 @@ def decisions(
     groups: Sequence[EffectiveGroup],
     containers: Mapping[str, GroupContainer],
 ) -> list[Decision]:
-    """Return what was chosen for the application and for each of the groups.
-
-    Args:
-        configuration: Knows where settings stand.
-        container: The parts that groups share.
-        groups: Their effective settings.
-        containers: Their parts, by name.
-    """
+    """Return what was chosen for the application and for each of the groups, each with where its setting stands."""
     database = container.database_choice().decision
     injector = container.discovered().injector
     store = as_made(decide_event_store(container.database_rule(), injector), container.event_store)
@@ -82,11 +81,7 @@ def looked_at(
 ) -> list[Decision]:
     """Return a decision for each module, each file that was passed over, and the handlers of each group.
 
-    Args:
-        modules: The modules that are imported.
-        scan: How they were found; ``None`` when they were given.
-        project: The project folder.
-        found: What is in them, or why that is not known.
+    The scan is ``None`` when the modules were given; ``found`` is what is in them, or why that is not known.
     """
     if isinstance(found, ExplainedError):
         errors = found.errors if isinstance(found, SeveralErrors) else (found,)

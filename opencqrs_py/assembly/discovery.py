@@ -106,13 +106,13 @@ def discover(
             names a group without handlers; OCQ-519, if a file is there twice.
     """
     members = [member for module in modules for member in members_of(module)]
-    check_copies(members)
+    _check_copies(members)
     found = discover_members(members, only, provided)
     raise_together(_spelled_in_two_ways(found))
     warnings = (
         *_handlers_of_others(modules, members),
-        *alike_handlers(found.handlers),
-        *inherited_twice(found.handlers),
+        *_alike_handlers(found.handlers),
+        *_inherited_twice(found.handlers),
     )
     return replace(_with_groups_as_spelled(found, complete=only is None), warnings=warnings)
 
@@ -248,9 +248,7 @@ def _spelled_in_two_ways(found: Discovered) -> Iterator[ExplainedError]:
 def _with_groups_as_spelled(found: Discovered, *, complete: bool) -> Discovered:
     """Return the same with the groups of ``@on_start`` functions and interceptors in the handlers' spelling.
 
-    Args:
-        found: What was found.
-        complete: Whether every handler was looked at, so that a group without any is a mistake.
+    If what was found is complete, a group without any handler is a mistake.
     """
     spelled = {canonical(group): group for group in found.groups}
     if complete:
@@ -273,13 +271,11 @@ def _without_handlers(found: Discovered, spelled: Mapping[str, str]) -> Iterator
             yield AssemblyError("OCQ-517", f"{decorator} names group '{group}', which has no handler", place, fix)
 
 
-def check_copies(members: Sequence[Member]) -> None:
-    """Refuse what was most likely copied from one file to another.
+def _check_copies(members: Sequence[Member]) -> None:
+    """Refuse with OCQ-519, naming both places, what was most likely copied from one file to another.
 
-    Raises:
-        AssemblyError: OCQ-519, naming both places: for two classes of one name in two files that declare one event
-            type, and for two files with handlers and the same content.
-        AssemblyErrors: All of these, if there are several.
+    That is two classes of one name in two files that declare one event type, and two files with handlers and the same
+    content.
     """
     raise_together((*_copied_classes(members), *_copied_files(members)))
 
@@ -315,7 +311,7 @@ def _handles(member: Member) -> bool:
     return bool(marks_of(member.value, HANDLER_ATTRIBUTE))
 
 
-def alike_handlers(handlers: Sequence[Handler]) -> Iterator[ConfigurationWarning]:
+def _alike_handlers(handlers: Sequence[Handler]) -> Iterator[ConfigurationWarning]:
     """Yield a warning for each handler that does the same for the same group as one of that name in another file.
 
     It is no error, since the two may call different things that have the same names.
@@ -334,7 +330,7 @@ def alike_handlers(handlers: Sequence[Handler]) -> Iterator[ConfigurationWarning
             yield ConfigurationWarning("OCQ-519", what, f"{place} and {handler.place}", fix)
 
 
-def inherited_twice(handlers: Sequence[Handler]) -> Iterator[ConfigurationWarning]:
+def _inherited_twice(handlers: Sequence[Handler]) -> Iterator[ConfigurationWarning]:
     """Yield a warning for each method that handles events of one group for a class and for its child."""
     serving: dict[tuple[str, object], list[type]] = {}
     warned: set[tuple[str, object]] = set()

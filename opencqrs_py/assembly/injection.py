@@ -121,11 +121,8 @@ class ContainerInjector:
     def close_resources(self, *, was_user: bool = True) -> bool:
         """Close every resource that is open, dependents first, unless other applications use them.
 
-        An error of one is logged and keeps no other from being closed.
-
-        Args:
-            was_user: Whether the caller has opened them; else only those are open that a part has opened when it was
-                made.
+        An error of one is logged and keeps no other from being closed. If the caller was no user, only those are open
+        that a part has opened when it was made.
 
         Returns:
             Whether the containers are closed now, and were not before.
@@ -169,20 +166,13 @@ class ContainerInjector:
     def makers(self, wanted: type, *, declared: bool = False) -> tuple[str, ...]:
         """Return the names of the providers that make a ``wanted``, in the order in which they are registered.
 
-        Args:
-            wanted: A class, or a protocol.
-            declared: Whether to have the methods of a protocol is not enough: what is made must derive from it.
+        If it must be declared, to have the methods of a protocol is not enough: what is made must derive from it.
         """
         found = self._makers(wanted)
         return tuple(self._shown(each) for each in found if not declared or each.declares(wanted))
 
     def check(self, name: str, setting: str, wanted: type | None = None) -> None:
-        """See that a setting names one provider, and that it makes a ``wanted`` as far as that is known.
-
-        Args:
-            name: What the setting says.
-            setting: How messages call the setting.
-            wanted: A class, or a protocol; ``None`` for anything.
+        """See that the name in a setting is that of one provider, which makes a ``wanted`` as far as that is known.
 
         Raises:
             AssemblyError: OCQ-502, naming the setting and the providers that there are; OCQ-503, if several providers

@@ -115,10 +115,7 @@ def inner_function(member: Any) -> Any:
 def standing_for(function: Any, namespace: Mapping[str, Any], registered: Sequence[Any]) -> Any:
     """Return what is to be called for a registered function: itself, or the copy that has taken its place.
 
-    Args:
-        function: As it was registered.
-        namespace: Of the module or class in which it was decorated.
-        registered: Everything that was registered there.
+    The namespace is that of the module or class in which it was decorated, and ``registered`` all that was there.
 
     Raises:
         HandlerSignatureError: OCQ-209, if something that wraps the function has taken its name and does not show it.

@@ -39,11 +39,7 @@ class Registry:
     code: str
 
     def make(self, entries: Sequence[EntryPoint], *arguments: object) -> Any:
-        """Return what the only entry of a name makes.
-
-        Args:
-            entries: The entries of that name, at least one.
-            arguments: What it is called with.
+        """Return what the only one of a name's entries makes, called with the arguments.
 
         Raises:
             ExplainedError: The registry's, if there are several entries, or if the entry cannot be used.

@@ -242,10 +242,7 @@ class _Look:
 class Project:
     """What is known of a project without importing its modules.
 
-    Attributes:
-        folder: The project folder.
-        configuration: Its settings; bound for the groups that its files name.
-        scan: Its Python files.
+    The settings are bound for the groups that its files name.
     """
 
     folder: Path
@@ -260,13 +257,7 @@ def read_project(
     overrides: Sequence[str] = (),
     environ: Mapping[str, str] | None = None,
 ) -> Project:
-    """Read the settings of a project folder and look through its files.
-
-    Args:
-        folder: The folder.
-        profiles: Active profiles.
-        overrides: ``key=value`` pairs that win over everything else.
-        environ: Environment variables; ``None`` for the process's own.
+    """Read the settings of a project folder and look through its files; for the arguments see ``config.load``.
 
     Raises:
         ConfigurationErrors: With all that is wrong in the settings.

@@ -45,14 +45,7 @@ _REGISTRY = Registry(
 def group_run(
     blueprint: Blueprint, settings: EffectiveGroup, group: GroupContainer, container: ApplicationContainer
 ) -> GroupRun:
-    """Return what an engine needs to run a group.
-
-    Args:
-        blueprint: What the application is made from.
-        settings: The group's effective settings.
-        group: The group's container.
-        container: The application's container.
-    """
+    """Return what an engine needs to run a group."""
     source = container.event_store()
     return GroupRun(
         processing=group.processing(),
@@ -108,13 +101,9 @@ def _engine(
 
 
 def spark_sessions(spark: SparkSettings, modules: UserModules, name: str, *, verbose: bool) -> Sessions:
-    """Return what opens sessions of Spark, after a check of the master that settings name.
+    """Return what opens sessions of Spark, under a name, after a check of the master that settings name.
 
-    Args:
-        spark: The settings of Spark.
-        modules: The user's modules, which travel to the executors.
-        name: How Spark shows the application.
-        verbose: Whether Spark's own log is shown.
+    The user's modules travel to the executors; ``verbose`` shows Spark's own log.
     """
     from opencqrs_py.engines.spark.masters import require_form  # noqa: PLC0415 as below
     from opencqrs_py.engines.spark.session import Sessions, SessionSettings  # noqa: PLC0415 loads PySpark

@@ -87,12 +87,7 @@ def mapping_of(settings: MappingSettings, url: str) -> TableMapping | None:
 
 
 def refuse_all_but_sql(url: str, mapping: TableMapping, place: str) -> None:
-    """See that a table of another system is looked for in a database.
-
-    Args:
-        url: URL of the event store.
-        mapping: The table.
-        place: Where the mapping was written.
+    """See that a table of another system is looked for in a database; the mapping was written in ``place``.
 
     Raises:
         EventStoreError: OCQ-325, if the store is no SQL database.
@@ -106,9 +101,7 @@ def refuse_all_but_sql(url: str, mapping: TableMapping, place: str) -> None:
 def unknown_scheme(url: str, where: str = _PLACE) -> EventStoreError | None:
     """Return the error, OCQ-302, that no event store is known by the scheme of a URL; ``None`` if one is.
 
-    Args:
-        url: The URL.
-        where: How the message names it.
+    The message names the URL as ``where`` does.
     """
     from opencqrs_py.adapters.eventsourcingdb import Address  # noqa: PLC0415 as below, only what the URL asks for
 

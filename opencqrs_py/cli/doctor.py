@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import sys
 from collections.abc import Callable, Iterator
@@ -67,17 +68,17 @@ def _checked(subject: str, look: Callable[[], str]) -> Iterator[Finding]:
 
 
 def _java() -> str:
-    from opencqrs_py.assembly.machine import find_java_here  # noqa: PLC0415 only here
+    from opencqrs_py.engines.spark.java import find_java  # noqa: PLC0415 only here
 
-    java = find_java_here()
+    java = find_java(os.environ)
     skipped = "".join(f"; passed over: {reason}" for reason in java.skipped)
     return f"{java.version} from {java.origin.value} ({java.home}){skipped}"
 
 
 def _spark_workers() -> str:
-    from opencqrs_py.assembly.machine import try_spark  # noqa: PLC0415 loads PySpark
+    from opencqrs_py.engines.spark.session import python_of_workers  # noqa: PLC0415 loads PySpark
 
-    python = try_spark()
+    python = python_of_workers()
     return f"PySpark {version('pyspark')} answers; its workers run Python {python}"
 
 

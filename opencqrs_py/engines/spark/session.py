@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+import platform
 import re
 import secrets
 import sys
@@ -238,6 +239,20 @@ class Sessions:
             for file, place in self._settings.sources:
                 packed.write(file, place)
         session.sparkContext.addPyFile(str(archive))
+
+
+def python_of_workers() -> str:
+    """Start a small local Spark, and return the version of Python that a worker of it runs.
+
+    Raises:
+        EngineError: OCQ-401 or OCQ-402, if it does not come up.
+    """
+    sessions = Sessions(SessionSettings(master="local[1]", name="opencqrs doctor"))
+    try:
+        one = sessions.open().sparkContext.parallelize([0], 1)
+        return str(one.map(lambda _: platform.python_version()).collect()[0])
+    finally:
+        sessions.close()
 
 
 def _stop(session: SparkSession) -> None:

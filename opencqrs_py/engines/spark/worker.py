@@ -8,11 +8,8 @@ group.
 from __future__ import annotations
 
 import gc
-import platform
 import time
 from dataclasses import dataclass, replace
-
-from pyspark.sql import SparkSession
 
 from opencqrs_py.engines.runs import Recipe
 from opencqrs_py.engines.spark.tasks import ALWAYS, KeptRecipe, Permit, Task, TaskResult, read_task, write_result
@@ -80,8 +77,3 @@ def run_task(processing: GroupProcessing, task: Task, permit: Permit = ALWAYS) -
         flushed = processing.processor(partition).flush(outcomes[partition].cursor)
         outcomes[partition] = replace(outcomes[partition].followed_by(flushed), idle=False)
     return TaskResult(tuple(outcomes[cursor.partition] for cursor in task.cursors))
-
-
-def python_of_workers(spark: SparkSession) -> str:
-    """Ask one Python worker for its version. Called on the driver; the inner function runs on an executor."""
-    return str(spark.sparkContext.parallelize([0], 1).map(lambda _: platform.python_version()).collect()[0])

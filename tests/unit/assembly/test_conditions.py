@@ -12,12 +12,12 @@ from opencqrs_py.assembly.conditions import (
     Decision,
     decide_batch,
     decide_controller,
+    decide_tracking,
     raise_together,
     unsupported,
 )
 from opencqrs_py.assembly.databases import DatabaseRule, Said, choose_database
 from opencqrs_py.assembly.injection import ContainerInjector
-from opencqrs_py.assembly.replacements import decide_tracking
 from opencqrs_py.assembly.stores import located
 from opencqrs_py.config import Settings, effective_group
 from opencqrs_py.errors import AssemblyError, AssemblyErrors, HandlerSignatureError
