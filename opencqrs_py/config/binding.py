@@ -92,16 +92,18 @@ class Binder:
         A list is replaced as a whole; everything else is merged setting by setting. Variables are bound last, since
         they can only be read when the names in use are known.
         """
-        for self._rank, layer in sorted(enumerate(layers), key=lambda each: each[1].kind is LayerKind.VARIABLES):
-            self._bind_layer(layer)
+        for by_variable in (False, True):
+            for self._rank, layer in enumerate(layers):
+                if (layer.kind is LayerKind.VARIABLES) is by_variable:
+                    self._bind_layer(layer, by_variable=by_variable)
         result = Merged(own=[entry for _, entries in sorted(self._own.items()) for entry in entries])
         for _, part in sorted(self._bound.items(), key=itemgetter(0)):
             for one in self._once_each(part):
                 result.stacks.setdefault(one.path, []).append(one)
         return result
 
-    def _bind_layer(self, layer: Layer) -> None:
-        by_variable, too_deep = layer.kind is LayerKind.VARIABLES, None
+    def _bind_layer(self, layer: Layer, *, by_variable: bool) -> None:
+        too_deep = None
         self._written.clear()
         for entry in layer.entries:
             name = entry.key[0] if by_variable else ""

@@ -169,7 +169,7 @@ def _scalar(value: object) -> Value:
 
 def text_items(value: Value) -> tuple[str, ...]:
     """Return the texts of a list, which may be one text with commas."""
-    items = value.split(",") if isinstance(value, str) else value if isinstance(value, tuple) else ()
+    items = value.split(",") if isinstance(value, str) else value if isinstance(value, list | tuple) else ()
     return tuple(str(item).strip() for item in items if item is not None and str(item).strip())
 
 

@@ -10,6 +10,7 @@ import os
 import re
 import stat
 from dataclasses import dataclass, field
+from importlib import import_module
 from os.path import normpath
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,11 +23,11 @@ from opencqrs_py.config.variables import is_ours
 from opencqrs_py.model.naming import canonical, listed, nearest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from opencqrs_py.config.placeholders import Found
 
-SUFFIXES = (".yaml", ".yml", ".toml", ".properties")
+_FORMATS = {".yaml": "yaml", ".yml": "yaml", ".toml": "toml", ".properties": "properties"}
 """The formats of files; of two files in one folder the later in this list wins."""
 
 _ON_PROFILE = frozenset({"opencqrs.config.onprofile", "opencqrs.config.activate.onprofile"})
@@ -44,47 +45,28 @@ _KINDS = {
 }
 
 
-@dataclass(slots=True)
 class Document:
-    """A part of a file that applies as a whole or not at all.
+    """A part of a file that applies as a whole or not at all: if one of its ``conditions`` on profiles holds."""
 
-    Args:
-        file: The file.
-        entries: What it sets.
-        conditions: Expressions of profiles; with none the document always applies.
-        imports: The files and folders that it imports.
-        active: The entries that choose profiles.
-    """
-
-    file: Path
-    entries: list[Entry] = field(default_factory=list)
-    conditions: list[Entry] = field(default_factory=list)
-    imports: list[Entry] = field(default_factory=list)
-    active: list[Entry] = field(default_factory=list)
-
-    def add(self, entry: Entry) -> None:
-        """Add an entry to what the document sets, or to its conditions."""
-        name = canonical(".".join(entry.key)).translate(_BRACKETS).replace("..", ".").rstrip(".")
-        above, _, last = name.rpartition(".")
-        name = above if last.isdecimal() else name
-        if name in _ON_PROFILE:
-            self.conditions.append(entry)
-            return
-        self.entries.append(entry)
-        if name == _IMPORT:
-            self.imports.append(entry)
-        elif name == _ACTIVE:
-            self.active.append(entry)
+    def __init__(self, entries: Iterable[Entry]) -> None:
+        self.entries: list[Entry] = []
+        self.conditions: list[Entry] = []
+        self.imports: list[Entry] = []
+        self.active: list[Entry] = []
+        for entry in entries:
+            name = canonical(".".join(entry.key)).translate(_BRACKETS).replace("..", ".").rstrip(".")
+            above, _, last = name.rpartition(".")
+            name = above if last.isdecimal() else name
+            (self.conditions if name in _ON_PROFILE else self.entries).append(entry)
+            if name == _IMPORT:
+                self.imports.append(entry)
+            elif name == _ACTIVE:
+                self.active.append(entry)
 
 
 @dataclass(slots=True)
 class FileReader:
-    """Reads folders and files, each once.
-
-    Args:
-        project: Folder that messages name files relative to.
-        findings: Takes the problems.
-    """
+    """Reads folders and files, each once; messages name them relative to ``project``."""
 
     project: Path
     findings: Findings
@@ -110,16 +92,12 @@ class FileReader:
         return self._names[folder]
 
     def application_files(self, folders: tuple[Path, ...], profile: str | None = None) -> list[Path]:
-        """Return the ``application`` files that are there, from the lowest to the highest.
-
-        Args:
-            folders: Where to look, from the lowest to the highest.
-            profile: Profile whose files are looked for; ``None``: those for all profiles.
-        """
+        """Return the ``application`` files of ``folders`` for a profile, or for all, from the lowest to the highest."""
         name = "application" if profile is None else f"application-{profile}"
-        names = [f"{name}{suffix}" for suffix in SUFFIXES]
-        listed_in = [(folder, self.names_in(folder)) for folder in folders]
-        return [folder / each for folder, there in listed_in for each in names if each in there]
+        names = [f"{name}{suffix}" for suffix in _FORMATS]
+        return [
+            folder / each for folder in folders for there in [self.names_in(folder)] for each in names if each in there
+        ]
 
     def text(self, file: Path) -> str | None:
         """Return the content of ``file``, ``None`` if it cannot be read."""
@@ -153,19 +131,13 @@ class FileReader:
         self.findings.error(Code.FILE_UNREADABLE, what, where, f"put back the {kind}, or check its name and rights")
 
     def _parsed(self, file: Path, text: str) -> list[Document]:
-        origin = Origin(OriginKind.FILE, self.shown(file))
-        parse = _parser(file.suffix.lower())
-        if parse is None:
-            what, fix = f"{file.suffix or 'no suffix'} is no format of settings", f"use one of {listed(SUFFIXES)}"
+        origin, form = Origin(OriginKind.FILE, self.shown(file)), _FORMATS.get(file.suffix.lower())
+        if form is None:
+            what, fix = f"{file.suffix or 'no suffix'} is no format of settings", f"use one of {listed(_FORMATS)}"
             self.findings.error(Code.FILE_UNREADABLE, what, origin, fix)
             return []
-        documents = []
-        for entries in parse(text, origin, self.findings):
-            document = Document(file)
-            for entry in entries:
-                document.add(entry)
-            documents.append(document)
-        return documents
+        parse = getattr(import_module(f"opencqrs_py.config.{form}_file"), f"{form}_documents")
+        return [Document(entries) for entries in parse(text, origin, self.findings)]
 
 
 @dataclass(slots=True)
@@ -247,7 +219,7 @@ class FileStack:
         self._imported.add(path)
         if os.path.isdir(path):  # noqa: PTH112 which does not raise where it may not look
             if self.reader.names_in(path):
-                self.secrets.extend(secret_layers(path, self.reader.shown(path), self.findings))
+                self.secrets.extend(_secret_layers(path, self.reader.shown(path), self.findings))
         elif is_there(path):
             self._add_file(path)
             for profile in self.profiles or ():
@@ -258,23 +230,18 @@ class FileStack:
             self._report_missing(plain, path, entry)
 
     def _report_missing(self, name: str, path: Path, entry: Entry) -> None:
-        there = sorted(each.name for each in path.parent.glob("*") if each.suffix in SUFFIXES or each.is_dir())
+        there = sorted(each.name for each in path.parent.glob("*") if each.suffix in _FORMATS or each.is_dir())
         close = nearest(path.name, there)
         fix = f"did you mean {close}?" if close else f"create it, or write optional:{name}"
         where = f"{entry.origin} (looked for {self.reader.shown(path)})"
         self.findings.error(Code.FILE_MISSING, f"the import {name} does not exist", where, fix)
 
 
-def secret_layers(folder: Path, shown: str, findings: Findings) -> list[Layer]:
+def _secret_layers(folder: Path, shown: str, findings: Findings) -> list[Layer]:
     """Return the files below ``folder``, as platforms mount secrets: the name is the key, the content the value.
 
     ``opencqrs.database.url``, ``opencqrs/database/url`` and ``OPENCQRS__DATABASE__URL`` are one key. Hidden files, by
     which platforms keep versions, are left out, and so are files of others that hold no text.
-
-    Args:
-        folder: The folder.
-        shown: How messages call it.
-        findings: Takes the problems.
     """
     by_key: list[Entry] = []
     by_variable: list[Entry] = []
@@ -282,7 +249,10 @@ def secret_layers(folder: Path, shown: str, findings: Findings) -> list[Layer]:
         parts = file.relative_to(folder).parts
         is_variable = len(parts) == 1 and "." not in parts[0] and is_ours(parts[0])
         origin = Origin(OriginKind.SECRET, f"{shown.rstrip('/')}/{'/'.join(parts)}")
-        text = _secret(file)
+        try:
+            text = None if why_no_file(file) else file.read_bytes().decode().rstrip("\r\n")
+        except (OSError, UnicodeDecodeError):
+            text = None
         if text is not None:
             (by_variable if is_variable else by_key).append(Entry(parts, text, origin))
         elif is_ours(parts[0]):
@@ -336,32 +306,3 @@ def _files_below(folder: Path) -> Iterator[Path]:
             yield from _files_below(path)
         else:
             yield path
-
-
-def _secret(file: Path) -> str | None:
-    """Return the text of a file; ``None`` if it cannot be read or is no text."""
-    if why_no_file(file):
-        return None
-    try:
-        return file.read_bytes().decode().rstrip("\r\n")
-    except (OSError, UnicodeDecodeError):
-        return None
-
-
-def _parser(suffix: str) -> Callable[[str, Origin, Findings], list[list[Entry]]] | None:
-    """Return what reads files of this suffix; formats load when they are first needed."""
-    match suffix:
-        case ".yaml" | ".yml":
-            from opencqrs_py.config.yaml_file import yaml_documents  # noqa: PLC0415
-
-            return yaml_documents
-        case ".toml":
-            from opencqrs_py.config.toml_file import toml_documents  # noqa: PLC0415
-
-            return toml_documents
-        case ".properties":
-            from opencqrs_py.config.properties_file import properties_documents  # noqa: PLC0415
-
-            return properties_documents
-        case _:
-            return None

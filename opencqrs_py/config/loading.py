@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 from pydantic import ValidationError
@@ -13,27 +13,26 @@ from pydantic_settings import InitSettingsSource
 from opencqrs_py.config.binding import Binder, Merged
 from opencqrs_py.config.choices import OnUnknown
 from opencqrs_py.config.configuration import Configuration
-from opencqrs_py.config.entries import text_items
+from opencqrs_py.config.entries import Layer, text_items
+from opencqrs_py.config.files import FileReader
 from opencqrs_py.config.keys import FreeNames, Index, Path, index_of
 from opencqrs_py.config.placeholders import Lookup, Resolved, resolved_values
 from opencqrs_py.config.problems import Code, Findings, GroupWithoutHandlerWarning, alike_groups
 from opencqrs_py.config.profiles import DEFAULT_PROFILE
 from opencqrs_py.config.refusals import report_refusals
 from opencqrs_py.config.settings import GROUPS, Settings
-from opencqrs_py.config.sources import Given, Ranking, nested, ranked_layers
+from opencqrs_py.config.sources import Given, nested, ranked
 from opencqrs_py.model.masking import remember
 from opencqrs_py.model.naming import canonical, listed, nearest
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Collection, Sequence
     from pathlib import Path as FilePath
 
 FindGroups: TypeAlias = "Callable[[Sequence[str], Sequence[str]], Mapping[str, str]]"
 """Returns the groups of handlers, each with its place, given ``discovery.modules`` and ``discovery.exclude``."""
 
-_UNKNOWN = ("config", "unknown")
 _ACTIVE = ("profiles", "active")
-_DISCOVERY = "discovery"
 _IN_DOCUMENTS = frozenset({("config", "on_profile"), ("config", "activate", "on_profile")})
 
 
@@ -68,48 +67,39 @@ def load(
     Raises:
         ConfigurationErrors: Everything that is wrong, OCQ-101 to OCQ-116 and OCQ-120.
     """
-    variables = os.environ if environ is None else environ
-    given = Given(project, dict(variables), profiles, overrides, defaults or {}, package)
-    found = _read(given, settings_class)
-    return found.configuration(groups(*found.discovery()) if callable(groups) else groups)
-
-
-def _read(given: Given, settings_class: type[Settings]) -> _Found:
-    """Read all sources."""
-    findings = Findings()
-    if not given.project.is_dir():
+    variables, findings = dict(os.environ if environ is None else environ), Findings()
+    if not project.is_dir():
         fix = "create it, or name another one with --project"
-        findings.error(Code.FILE_MISSING, "the project folder does not exist", given.project, fix)
+        findings.error(Code.FILE_MISSING, "the project folder does not exist", project, fix)
         raise findings.failure()
-    return _Found(given, settings_class, ranked_layers(given, settings_class, findings), findings)
+    reader = FileReader(project, findings)
+    given = Given(settings_class, project, variables, profiles, overrides, defaults or {}, package, findings, reader)
+    found = _Found(settings_class, given, *ranked(given))
+    return found.configuration(groups(*found.discovery()) if callable(groups) else groups)
 
 
 @dataclass(frozen=True, slots=True)
 class _Found:
     """The contents of all sources. Which setting a key means depends on the names of the groups."""
 
-    given: Given
     settings_class: type[Settings]
-    ranking: Ranking
-    findings: Findings = field(repr=False)
+    given: Given
+    layers: list[Layer]
+    profiles: tuple[str, ...]
 
     def discovery(self) -> tuple[list[str], list[str]]:
         """Return ``discovery.modules`` and ``discovery.exclude``; their problems are reported later."""
-        if not any(
-            _DISCOVERY in canonical("".join(entry.key)) for each in self.ranking.layers for entry in each.entries
-        ):
+        if not any("discovery" in canonical("".join(entry.key)) for each in self.layers for entry in each.entries):
             return [], []
         values = self._resolved(FreeNames(), Findings())[2].values
-        modules, exclude = (values.get((_DISCOVERY, name)) or [] for name in ("modules", "exclude"))
-        return [str(each) for each in _items(modules)], [str(each) for each in _items(exclude)]
+        return [*text_items(values.get(("discovery", "modules")))], [*text_items(values.get(("discovery", "exclude")))]
 
     def configuration(self, groups: Collection[str] | Mapping[str, str]) -> Configuration:
         """Return the configuration for handlers of these groups, or raise everything that is wrong with it."""
-        found = self.findings
-        findings = Findings([*found.errors], [*found.warnings], dict(found.unknown), ignored=dict(found.ignored))
-        names = _names(groups, findings) if groups else FreeNames()
+        findings = Findings([*self.given.findings.errors], [*self.given.findings.warnings])
+        names = _names(groups, findings)
         index, merged, result = self._resolved(names, findings)
-        _check_profiles(self.ranking.profiles, result, merged, findings)
+        _check_profiles(self.profiles, result, merged, findings)
         if findings.unknown:
             findings.settle_unknown(_on_unknown(result))
         settings = self._validated(result.values, index, merged, findings)
@@ -121,8 +111,8 @@ class _Found:
         known = set(map(canonical, configured))
         configuration = Configuration(
             settings,
-            self.ranking.profiles,
-            tuple(self.ranking.reader.files),
+            self.profiles,
+            tuple(self.given.reader.files),
             tuple(findings.warnings),
             (*configured, *(name for name in groups if canonical(name) not in known)),
             tuple(findings.ignored),
@@ -137,8 +127,10 @@ class _Found:
     def _resolved(self, names: FreeNames, findings: Findings) -> tuple[Index, Merged, Resolved]:
         """Return the index of all settings, the merged layers, and the resolved values."""
         index = index_of(self.settings_class)
-        merged = Binder(index, names, findings).merged(self.ranking.layers)
-        _check_documents(merged, index, findings)
+        merged = Binder(index, names, findings).merged(self.layers)
+        for path in merged.stacks.keys() & _IN_DOCUMENTS:
+            what, origin = f"{index.display(path)} stands outside of a file", merged.stacks.pop(path)[-1].origin
+            findings.error(Code.PROFILE, what, origin, "put it into a document of a file")
         lookup = Lookup(self.given.environ, merged.own, index, names, merged)
         return index, merged, resolved_values(merged, lookup, findings)
 
@@ -158,18 +150,11 @@ class _Found:
         try:
             return self.settings_class(_build_sources=((source,), {}))
         except ValidationError as error:
-            report_refusals(error, merged, index, self._searched(), findings)
+            files = [self.given.reader.shown(file) for file in self.given.reader.files]
+            places = files or [f"{self.given.project / 'application.yaml'} (does not exist)"]
+            searched = f"looked in {', '.join(places)}, environment variables, arguments"
+            report_refusals(error, merged, index, searched, findings)
             return None
-
-    def _searched(self) -> str:
-        """Return the places where a value could have been set."""
-        files = [self.ranking.reader.shown(file) for file in self.ranking.reader.files]
-        missing = [] if files else [f"{self.given.project / 'application.yaml'} (does not exist)"]
-        return "looked in " + ", ".join([*files, *missing, "environment variables", "arguments"])
-
-
-def _items(value: object) -> Iterable[object]:
-    return value if isinstance(value, list | tuple) else ()
 
 
 def _names(groups: Collection[str] | Mapping[str, str], findings: Findings) -> FreeNames:
@@ -186,31 +171,23 @@ def _names(groups: Collection[str] | Mapping[str, str], findings: Findings) -> F
 def _warn_of_groups(
     configured: Sequence[str], groups: Sequence[str], merged: Merged, index: Index, findings: Findings
 ) -> None:
-    """Warn about configured groups without a handler, unless there is no handler at all."""
-    handled = {canonical(group) for group in groups}
+    """Warn about configured groups without a handler."""
+    handled = set(map(canonical, groups))
     for name in configured:
-        if not handled or canonical(name) in handled:
+        if canonical(name) in handled:
             continue
         path = (*GROUPS, name)
-        places = (bound.origin for bound in merged.winners() if bound.path[: len(path)] == path)
+        where = next((str(bound.origin) for bound in merged.winners() if bound.path[: len(path)] == path), "")
         close = nearest(name, groups)
         fix = f"did you mean {close}?" if close else f"groups with handlers: {listed(groups)}"
         what = f"{index.display(path)} is configured, but no handler belongs to that group"
-        where = str(next(places, ""))
         findings.warnings.append(GroupWithoutHandlerWarning(Code.GROUP_WITHOUT_HANDLER.value, what, where, fix))
-
-
-def _check_documents(merged: Merged, index: Index, findings: Findings) -> None:
-    """Report settings that apply to a document of a file but are outside of one."""
-    for path in merged.stacks.keys() & _IN_DOCUMENTS:
-        what, origin = f"{index.display(path)} stands outside of a file", merged.stacks.pop(path)[-1].origin
-        findings.error(Code.PROFILE, what, origin, "put it into a document of a file")
 
 
 def _check_profiles(active: tuple[str, ...], result: Resolved, merged: Merged, findings: Findings) -> None:
     """Report a ``profiles.active`` that differs from the active profiles because it was read after they were chosen."""
     bound = merged.winner(_ACTIVE)
-    said = text_items(",".join(map(str, _items(result.values.get(_ACTIVE)))))
+    said = text_items(",".join(text_items(result.values.get(_ACTIVE))))
     if bound is None or tuple(dict.fromkeys(said)) == active or findings.has_error(Code.PROFILE, Code.PLACEHOLDER):
         return
     what = f"profiles.active was read after the profiles were chosen; active: {listed(active) or DEFAULT_PROFILE}"
@@ -221,6 +198,6 @@ def _check_profiles(active: tuple[str, ...], result: Resolved, merged: Merged, f
 def _on_unknown(result: Resolved) -> OnUnknown:
     """Return how to treat unknown keys; an invalid choice is reported elsewhere."""
     try:
-        return OnUnknown(str(result.values.get(_UNKNOWN) or "error"))
+        return OnUnknown(str(result.values.get(("config", "unknown")) or "error"))
     except ValueError:
         return OnUnknown.ERROR

@@ -14,7 +14,7 @@ from opencqrs_py.model.masking import holds_secret
 from opencqrs_py.model.naming import canonical, letters_and_digits
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from opencqrs_py.config.binding import Merged
     from opencqrs_py.config.entries import Origin, Value
@@ -65,15 +65,11 @@ class Resolver:
         Raises:
             PlaceholderError: As by :meth:`text`.
         """
-        match value:
-            case str(text) if has_placeholder(text):
-                found = self.text(text)
-                return found.text, found.values
-            case tuple(items):
-                parts = [self.value(item) for item in items]
-                return tuple(item for item, _ in parts), frozenset[str]().union(*(secrets for _, secrets in parts))
-            case _:
-                return value, frozenset()
+        if isinstance(value, tuple):
+            parts = [self.value(item) for item in value]
+            return tuple(item for item, _ in parts), frozenset[str]().union(*(secrets for _, secrets in parts))
+        found = self.text(value) if isinstance(value, str) and "${" in value else None
+        return (found.text, found.values) if found else (value, frozenset())
 
     def text(self, text: str, stack: tuple[str, ...] = ()) -> Found:
         r"""Return ``text`` with its placeholders replaced; ``\${`` stands for ``${`` itself.
@@ -86,67 +82,56 @@ class Resolver:
             PlaceholderError: A key is unknown and has no default, refers to itself, or its brace is not closed; or more
                 would have to be replaced than can be wanted.
         """
-        if len(stack) > MOST_CHAINED:
-            msg = f"more than {MOST_CHAINED} placeholders refer to each other in a chain"
-            raise PlaceholderError(msg)
+        if "${" not in text:
+            return Found(text)
+        if len(stack) >= MOST_CHAINED:
+            raise PlaceholderError(f"more than {MOST_CHAINED} placeholders refer to each other in a chain")
         parts: list[str] = []
-        secret, values, position, length = False, frozenset[str](), 0, 0
+        found: list[Found] = []
+        position = length = 0
         while (start := text.find("${", position)) >= 0:
             if start > 0 and text[start - 1] == "\\":
                 parts += [text[position : start - 1], "${"]
                 position = start + 2
                 continue
             end, colon = _end_of(text, start)
-            found = self._replaced(text[start + 2 : end], colon - start - 2 if colon >= 0 else -1, stack)
-            parts += [text[position:start], found.text]
-            secret, values = secret or found.secret, values | found.values
-            position, length = end + 1, length + len(found.text)
+            found.append(self._replaced(text[start + 2 : colon], text[colon + 1 : end] if colon < end else None, stack))
+            parts += [text[position:start], found[-1].text]
+            position, length = end + 1, length + len(found[-1].text)
             if length > MOST_CHARACTERS:
-                msg = f"it comes to more than {MOST_CHARACTERS:,} characters"
-                raise PlaceholderError(msg)
-        return Found("".join((*parts, text[position:])), secret, values)
+                raise PlaceholderError(f"it comes to more than {MOST_CHARACTERS:,} characters")
+        values = frozenset[str]().union(*(each.values for each in found))
+        return Found("".join((*parts, text[position:])), any(each.secret for each in found), values)
 
-    def _replaced(self, content: str, colon: int, stack: tuple[str, ...]) -> Found:
-        """Return what a placeholder stands for, with ``content`` in its braces and its default after ``colon``."""
+    def _replaced(self, written: str, default: str | None, stack: tuple[str, ...]) -> Found:
+        """Return what a placeholder stands for, with ``written`` in its braces before the colon of its default."""
         self.left -= 1
         if self.left < 0:
-            msg = f"more than {MOST_PLACEHOLDERS:,} placeholders have to be replaced"
-            raise PlaceholderError(msg)
-        written = content if colon < 0 else content[:colon]
-        name = self._inside(written, stack).text.strip()
+            raise PlaceholderError(f"more than {MOST_PLACEHOLDERS:,} placeholders have to be replaced")
+        name = self.text(written, (*stack, "")).text.strip()
         if name in stack:
-            msg = f"${{{written}}} refers to itself"
-            raise PlaceholderError(msg)
+            raise PlaceholderError(f"${{{written}}} refers to itself")
         found = self.lookup(name)
         if found is not None:
             inner = self.text(found.text, (*stack, name))
             return Found(inner.text, secret=True, values=inner.values | {inner.text}) if found.secret else inner
-        if colon >= 0:
-            return self._inside(content[colon + 1 :], stack)
-        msg = f"nothing is known of ${{{written}}}"
-        raise PlaceholderError(msg)
-
-    def _inside(self, text: str, stack: tuple[str, ...]) -> Found:
-        return self.text(text, (*stack, "")) if has_placeholder(text) else Found(text)
+        if default is None:
+            raise PlaceholderError(f"nothing is known of ${{{written}}}")
+        return self.text(default, (*stack, ""))
 
 
 def _end_of(text: str, start: int) -> tuple[int, int]:
-    """Return the end of the placeholder that starts at ``start``, and the place of its colon, or -1."""
-    depth, colon = 0, -1
+    """Return the end of the placeholder that starts at ``start``, and the place of its colon, else its end again."""
+    depth, colon = 0, len(text)
     for match in _MARK.finditer(text, start):
-        match match.group():
-            case "${" | "\\${" | "{":
-                depth += 1
-            case "}":
-                depth -= 1
-                if depth == 0:
-                    return match.start(), colon
-            case ":" if depth == 1 and colon < 0:
-                colon = match.start()
-            case _:
-                pass
-    msg = "a placeholder that begins with ${ is not closed by }"
-    raise PlaceholderError(msg)
+        mark, at = match.group(), match.start()
+        if mark == ":":
+            colon = min(colon, at) if depth == 1 else colon
+        else:
+            depth += -1 if mark == "}" else 1
+        if depth == 0:
+            return at, min(colon, at)
+    raise PlaceholderError("a placeholder that begins with ${ is not closed by }")
 
 
 @dataclass(slots=True)
@@ -162,11 +147,11 @@ class Lookup:
     """
 
     environ: Mapping[str, str]
-    own: Iterable[Entry]
+    own: Sequence[Entry]
     index: Index
     names: FreeNames = field(default_factory=FreeNames)
     merged: Merged | None = None
-    _texts: dict[str, Found] | None = None
+    _by_letters: dict[str, Found] | None = None
 
     def __call__(self, name: str) -> Found | None:
         """Return the unresolved text of ``name``; ``None`` if there is none."""
@@ -175,39 +160,22 @@ class Lookup:
         if name in self.environ:
             return Found(self.environ[name], holds_secret(name))
         if canonical(split_key(name)[0]) == PREFIX:
-            return self._setting(name)
-        if self._texts is None:
-            self._texts = {_letters(entry): found for entry in self.own if (found := _found(entry)) is not None}
-        return self._texts.get(letters_and_digits(name))
-
-    def _setting(self, name: str) -> Found | None:
-        path = self.index.path_of(name, self.names)
-        bound = self.merged.winner(path) if path and self.merged else None
-        text = _text(bound.value) if bound else None
-        return (
-            None
-            if bound is None or text is None
-            else Found(text, bound.origin.is_secret or holds_secret(bound.path[-1]))
-        )
+            path = self.index.path_of(name, self.names)
+            bound = self.merged.winner(path) if path and self.merged else None
+            return _found(bound.value, bound.origin, bound.path[-1]) if bound else None
+        if self._by_letters is None:
+            found = [(entry, _found(entry.value, entry.origin, ".".join(entry.key))) for entry in self.own]
+            self._by_letters = {
+                letters_and_digits("".join(map("".join, entry.pieces))): each for entry, each in found if each
+            }
+        return self._by_letters.get(letters_and_digits(name))
 
 
-def _letters(entry: Entry) -> str:
-    return letters_and_digits(".".join(".".join(pieces) for pieces in entry.pieces))
-
-
-def _found(entry: Entry) -> Found | None:
-    text = _text(entry.value)
-    return None if text is None else Found(text, entry.origin.is_secret or holds_secret(".".join(entry.key)))
-
-
-def _text(value: Value) -> str | None:
-    match value:
-        case None | Nothing():
-            return None
-        case tuple():
-            return ",".join(str(item) for item in value if item is not None)
-        case _:
-            return str(value)
+def _found(value: Value, origin: Origin, key: str) -> Found | None:
+    if value is None or isinstance(value, Nothing):
+        return None
+    text = ",".join(str(item) for item in value if item is not None) if isinstance(value, tuple) else str(value)
+    return Found(text, origin.is_secret or holds_secret(key))
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,11 +216,9 @@ def resolved_items(
     items: list[str] = []
     for item in entry.value if isinstance(entry.value, tuple) else (entry.value,):
         try:
-            value, _ = Resolver(lookup).value(item)
+            items += text_items(Resolver(lookup).value(item)[0])
         except PlaceholderError as error:
             _report(error, key, entry.origin, findings)
-        else:
-            items.extend(text_items(value))
     return tuple(items)
 
 

@@ -21,7 +21,7 @@ from typing_extensions import override
 
 from opencqrs_py.config.choices import DataFormat, OnUnknown
 from opencqrs_py.config.groups import GroupSettings, Said, merged_group, said
-from opencqrs_py.config.sources import sources_of_this_load
+from opencqrs_py.config.sources import LayeredSource
 from opencqrs_py.config.value_types import Fact, Name, Url
 from opencqrs_py.model.masking import masked
 
@@ -251,4 +251,4 @@ class Settings(BaseSettings):
         files, defaults and the properties of tests are added if it does.
         """
         del settings_cls, env_settings, dotenv_settings, file_secret_settings
-        return sources_of_this_load() or (init_settings,)
+        return init_settings.given.ours if isinstance(init_settings, LayeredSource) else (init_settings,)

@@ -11,7 +11,7 @@ from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from io import StringIO
 from itertools import chain
 from pathlib import Path
@@ -21,7 +21,7 @@ from pydantic_settings import InitSettingsSource, PydanticBaseSettingsSource
 from typing_extensions import override
 
 from opencqrs_py.config.binding import Binder, Merged
-from opencqrs_py.config.entries import Entry, Layer, LayerKind, Nothing, Origin, OriginKind, flattened, parsed_json
+from opencqrs_py.config.entries import Entry, Layer, LayerKind, Nothing, Origin, OriginKind, keys_layer, parsed_json
 from opencqrs_py.config.files import FileReader, FileStack, is_there
 from opencqrs_py.config.keys import FreeNames, index_of
 from opencqrs_py.config.placeholders import Lookup, resolved_items
@@ -37,48 +37,34 @@ if TYPE_CHECKING:
 _IMPORT = ("config", "import_")
 _ACTIVE = ("profiles", "active")
 _pinned: ContextVar[tuple[Mapping[str, object], ...]] = ContextVar("pinned", default=())
-_of_this_load: ContextVar[tuple[PydanticBaseSettingsSource, ...]] = ContextVar("of_this_load", default=())
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Given:
-    """The arguments of a load.
-
-    Args:
-        project: Project folder.
-        environ: Environment variables.
-        profiles: Active profiles; without any, a source chooses.
-        overrides: ``key=value`` texts.
-        defaults: Values given in code.
-        package: Folder of a package whose files rank below those of the project.
-    """
-
-    project: Path
-    environ: Mapping[str, str]
-    profiles: Sequence[str] = ()
-    overrides: Sequence[str] = ()
-    defaults: Mapping[str, object] = field(default_factory=dict)
-    package: Path | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Load:
-    """What the sources of a load share."""
+    """What the sources of a load share: its arguments, as :func:`opencqrs_py.config.load` has them, and its files."""
 
     settings_cls: type[BaseSettings]
-    given: Given
+    project: Path
+    environ: Mapping[str, str]
+    profiles: Sequence[str]
+    overrides: Sequence[str]
+    defaults: Mapping[str, object]
+    package: Path | None
     findings: Findings
     reader: FileReader
+    ours: tuple[LayeredSource, ...] = ()
+    """All sources of the package, the highest first."""
+    stack: FileStack | None = None
+    """The files that apply; ``None`` until the profiles are known."""
 
 
 class LayeredSource(PydanticBaseSettingsSource):
     """A source whose values have origins."""
 
-    def __init__(self, load: Load) -> None:
-        super().__init__(load.settings_cls)
-        self.given = load.given
-        self.findings = load.findings
-        self.reader = load.reader
+    def __init__(self, given: Given) -> None:
+        super().__init__(given.settings_cls)
+        self.given = given
+        self.findings = given.findings
 
     @abstractmethod
     def layers(self) -> list[Layer]:
@@ -102,7 +88,7 @@ class TestSource(LayeredSource):
 
     @override
     def layers(self) -> list[Layer]:
-        return [_code_layer(properties, OriginKind.TEST) for properties in _pinned.get()]
+        return [keys_layer(properties, Origin(OriginKind.TEST)) for properties in _pinned.get()]
 
 
 class ArgumentSource(LayeredSource):
@@ -111,14 +97,13 @@ class ArgumentSource(LayeredSource):
     @override
     def layers(self) -> list[Layer]:
         layers: list[Layer] = []
-        for override_ in self.given.overrides:
-            key, sign, text = override_.partition("=")
-            origin = Origin(OriginKind.ARGUMENT, f"--set {key.strip()}")
-            if sign and key.strip():
-                value = None if text.strip() == "null" else text
-                layers.append(Layer(LayerKind.KEYS, (Entry((key.strip(),), value, origin),)))
+        for key, sign, text in (each.partition("=") for each in self.given.overrides):
+            name, value = key.strip(), None if text.strip() == "null" else text
+            origin = Origin(OriginKind.ARGUMENT, f"--set {name}")
+            if name and sign:
+                layers.append(keys_layer({name: value}, origin))
                 continue
-            what = f"the argument --set {key.strip()} says no value" if key.strip() else "an argument --set has no key"
+            what = f"the argument --set {name} says no value" if name else "an argument --set has no key"
             fix = "write it like --set event-handling.groups.books.fetch.subject=/books"
             self.findings.error(Code.ARGUMENT, what, origin, fix)
         return layers
@@ -139,7 +124,7 @@ class InlineJsonSource(LayeredSource):
             what, fix = f"{name} {error}", "correct the JSON"
         else:
             if isinstance(content, Mapping):
-                return [Layer(LayerKind.KEYS, tuple(flattened(content, origin)))]
+                return [keys_layer(content, origin)]
             what, fix = f"{name} holds no JSON object", 'write it like {"event-handling": {"groups": {}}}'
         self.findings.error(Code.WRONG_SHAPE, what, origin, fix)
         return []
@@ -164,16 +149,16 @@ class DotenvSource(LayeredSource):
     @override
     def layers(self) -> list[Layer]:
         file = self.given.project / ".env"
-        if ".env" not in self.reader.names_in(self.given.project) or is_there(file / "pyvenv.cfg"):
+        if ".env" not in self.given.reader.names_in(self.given.project) or is_there(file / "pyvenv.cfg"):
             return []  # none, or that of ``python -m venv .env``
-        text = self.reader.text(file)
-        return [] if text is None else [Layer(LayerKind.VARIABLES, tuple(self._entries(file, text)))]
+        text = self.given.reader.text(file)
+        return [] if text is None else [Layer(LayerKind.VARIABLES, tuple(self._entries(file.name, text)))]
 
-    def _entries(self, file: Path, text: str) -> Iterator[Entry]:
+    def _entries(self, file: str, text: str) -> Iterator[Entry]:
         from dotenv.parser import parse_stream  # noqa: PLC0415 most projects have no such file
 
         for binding in parse_stream(StringIO(text)):
-            origin = Origin(OriginKind.FILE, file.name, binding.original.line)
+            origin = Origin(OriginKind.FILE, file, binding.original.line)
             if binding.error:
                 fix = "write it like NAME=value"
                 self.findings.error(Code.FILE_UNREADABLE, "it is no variable", origin, fix)
@@ -185,19 +170,17 @@ class DotenvSource(LayeredSource):
 class FilesSource(LayeredSource):
     """The application files and what they import, as far as they apply with the active profiles."""
 
-    stack: FileStack | None = None
-
     @override
     def layers(self) -> list[Layer]:
-        return [] if self.stack is None else self.stack.layers
+        return self.given.stack.layers if self.given.stack else []
 
 
-class SecretsSource(FilesSource):
+class SecretsSource(LayeredSource):
     """The folders of secrets that files import."""
 
     @override
     def layers(self) -> list[Layer]:
-        return [] if self.stack is None else self.stack.secrets
+        return self.given.stack.secrets if self.given.stack else []
 
 
 class DefaultsSource(LayeredSource):
@@ -205,10 +188,10 @@ class DefaultsSource(LayeredSource):
 
     @override
     def layers(self) -> list[Layer]:
-        return [_code_layer(self.given.defaults, OriginKind.CODE)] if self.given.defaults else []
+        return [keys_layer(self.given.defaults, Origin(OriginKind.CODE))]
 
 
-OURS: tuple[type[LayeredSource], ...] = (
+_OURS: tuple[type[LayeredSource], ...] = (
     TestSource,
     ArgumentSource,
     InlineJsonSource,
@@ -235,136 +218,106 @@ def pinned(properties: Mapping[str, object]) -> Iterator[None]:
         _pinned.reset(token)
 
 
-def sources_of_this_load() -> tuple[PydanticBaseSettingsSource, ...]:
-    """Return the sources of the running load, the highest first; none if no load is running in this context."""
-    return _of_this_load.get()
+def ranked(given: Given) -> tuple[list[Layer], tuple[str, ...]]:
+    """Return all layers in the order that the settings put their sources into, and the active profiles.
 
-
-@dataclass(slots=True)
-class Ranking:
-    """All layers of a load, from the lowest to the highest, and the active profiles, the last one wins."""
-
-    layers: list[Layer]
-    profiles: tuple[str, ...]
-    reader: FileReader
-
-
-def ranked_layers(given: Given, settings_cls: type[BaseSettings], findings: Findings) -> Ranking:
-    """Return all layers in the order that ``settings_cls`` puts its sources into.
-
-    Args:
-        given: What the caller gives.
-        settings_cls: Class of the settings.
-        findings: Takes the problems.
+    The last layer and the last profile win. Files say nothing until the other sources have chosen the profiles.
     """
-    return _Ranker(Load(settings_cls, given, findings, FileReader(given.project, findings))).ranking()
+    sources = _in_order(given)
+    said = [source.layers() if isinstance(source, LayeredSource) else [_layer_of(source)] for source in sources]
+    place = next(at for at, source in enumerate(sources) if isinstance(source, FilesSource))
+    above = [*chain.from_iterable(said[place:])]
+    index = index_of(given.settings_cls)
+    variables = [entry for layer in above if layer.kind is LayerKind.VARIABLES for entry in layer.entries]
+    lookup = Lookup(given.environ, variables, index)
+    early = [Layer(layer.kind, tuple(filter(_is_early, layer.entries))) for layer in chain.from_iterable(said)]
+    merged = Binder(index, FreeNames(), Findings()).merged([layer for layer in early if layer.entries])
+    profiles = _profiles(given, merged, lookup, above)
+    given.stack = _stack(given, tuple(profiles) or (DEFAULT_PROFILE,), merged, lookup, given.findings)
+    if profiles:
+        _warn_of_unknown(given, profiles, given.stack.known_profiles)
+    for at, source in enumerate(sources):
+        if isinstance(source, FilesSource | SecretsSource):
+            said[at] = source.layers()
+    if given.profiles:
+        said.append([_given_profiles(tuple(profiles))])
+    return [*chain.from_iterable(said)], tuple(profiles)
 
 
-@dataclass(frozen=True, slots=True)
-class _Ranker:
-    """Finds the order of the sources, the profiles, and the files that apply with them."""
+def _in_order(given: Given) -> list[Any]:
+    """Return the sources in the order that the settings put them into, the lowest first.
 
-    load: Load
-
-    def ranking(self) -> Ranking:
-        sources = self._in_order()
-        said = [  # files say nothing yet
-            source.layers() if isinstance(source, LayeredSource) else _layers_of_the_users_own(source)
-            for source in sources
-        ]
-        place = next((at for at, source in enumerate(sources) if type(source) is FilesSource), 0)
-        above = [*chain.from_iterable(said[place:])]
-        variables = [entry for layer in above for entry in layer.entries if layer.kind is LayerKind.VARIABLES]
-        lookup = Lookup(self.load.given.environ, variables, index_of(self.load.settings_cls))
-        early = self._early([*chain.from_iterable(said)])
-        is_above = _ACTIVE in early.stacks and _ACTIVE in self._early(above).stacks
-        profiles = self._profiles(early, lookup, is_above=is_above)
-        stack = self._stack(tuple(profiles) or (DEFAULT_PROFILE,), early, lookup, self.load.findings)
-        if profiles:
-            self._warn_of_unknown(profiles, stack)
-        for at, source in enumerate(sources):
-            if isinstance(source, FilesSource):
-                source.stack = stack
-                said[at] = source.layers()
-        layers = [*chain.from_iterable(said)]
-        if self.load.given.profiles:
-            layers.append(Layer(LayerKind.KEYS, (_profiles_given(tuple(profiles)),)))
-        return Ranking(layers, tuple(profiles), self.load.reader)
-
-    def _in_order(self) -> list[Any]:
-        """Return the sources in the order that the settings put them into, the lowest first."""
-        ours = {kind: kind(self.load) for kind in OURS}
-        token = _of_this_load.set(tuple(ours.values()))
-        try:
-            in_order = self.load.settings_cls.settings_customise_sources(
-                self.load.settings_cls,
-                init_settings=ours[ArgumentSource],
-                env_settings=ours[EnvironmentSource],
-                dotenv_settings=ours[DotenvSource],
-                file_secret_settings=ours[SecretsSource],
-            )
-        finally:
-            _of_this_load.reset(token)
-        return list(reversed(_completed(list(in_order), ours)))
-
-    def _early(self, layers: list[Layer]) -> Merged:
-        """Return what ``layers`` set about profiles and imports. The full binding reports their problems."""
-        chosen = [Layer(layer.kind, found) for layer in layers if (found := tuple(filter(_is_early, layer.entries)))]
-        binder = Binder(index_of(self.load.settings_cls), FreeNames(), Findings())
-        return binder.merged(chosen) if chosen else Merged()
-
-    def _stack(self, profiles: tuple[str, ...] | None, early: Merged, lookup: Lookup, findings: Findings) -> FileStack:
-        """Return the files that apply with ``profiles``."""
-        stack = FileStack(self.load.reader, findings, profiles, lookup)
-        for folder in filter(None, (self.load.given.package, self.load.given.project)):
-            stack.add_folders((folder, folder / "config"))
-        imports = early.winner(_IMPORT)
-        if imports is not None:
-            stack.add_imports(Entry(_IMPORT, imports.value, imports.origin), self.load.given.project)
-        return stack
-
-    def _profiles(self, early: Merged, lookup: Lookup, *, is_above: bool) -> dict[str, Origin]:
-        """Return the profiles that the highest source chooses, each with its origin."""
-        chosen = early.winner(_ACTIVE)
-        entries: tuple[Entry, ...] = () if chosen is None else (Entry(_ACTIVE, chosen.value, chosen.origin),)
-        if self.load.given.profiles:
-            entries = (_profiles_given(self.load.given.profiles),)
-        elif not is_above:
-            entries = self._stack(None, early, lookup, Findings()).active or entries
-        names: dict[str, Origin] = {}
-        for entry in entries:
-            for name in resolved_items(entry, "profiles.active", lookup, self.load.findings):
-                if is_profile_name(name):
-                    names.setdefault(name, entry.origin)
-                else:
-                    fix = "use letters, digits and -_.+@, and none of the words and, or, not"
-                    self.load.findings.error(
-                        Code.PROFILE, f"{name!r} cannot be the name of a profile", entry.origin, fix
-                    )
-        return names
-
-    def _warn_of_unknown(self, profiles: dict[str, Origin], stack: FileStack) -> None:
-        """Warn about active profiles that no file and no document mentions."""
-        folders = (self.load.given.project, self.load.given.project / "config")
-        files = (file for folder in folders for file in folder.glob("application-*"))
-        known = stack.known_profiles | {file.stem.removeprefix("application-") for file in files}
-        for name, origin in profiles.items():
-            if name not in known:
-                close = nearest(name, sorted(known))
-                fix = f"did you mean {close}?" if close else f"create application-{name}.yaml, or leave it out"
-                what = f"no file and no document knows the profile {name}"
-                self.load.findings.warning(Code.UNKNOWN_PROFILE, what, origin, fix)
-
-
-def _completed(in_order: list[Any], ours: Mapping[type, LayeredSource]) -> list[Any]:
-    """Return the sources with those of ours that ``settings_customise_sources`` is not handed and so cannot return."""
-    there = {type(source) for source in in_order}
-    if InlineJsonSource not in there:
-        arguments = ours[ArgumentSource]
+    Those of ours are added that ``settings_customise_sources`` is not handed and so cannot return.
+    """
+    ours = {kind: kind(given) for kind in _OURS}
+    arguments = ours[ArgumentSource]
+    given.ours = tuple(ours.values())
+    in_order: list[Any] = list(
+        given.settings_cls.settings_customise_sources(
+            given.settings_cls,
+            init_settings=arguments,
+            env_settings=ours[EnvironmentSource],
+            dotenv_settings=ours[DotenvSource],
+            file_secret_settings=ours[SecretsSource],
+        )
+    )
+    missing = [kind for kind, source in ours.items() if source not in in_order]
+    if InlineJsonSource in missing:
         in_order.insert(in_order.index(arguments) + 1 if arguments in in_order else 0, ours[InlineJsonSource])
-    if TestSource not in there:
+    if TestSource in missing:
         in_order.insert(0, ours[TestSource])
-    return [*in_order, *(ours[kind] for kind in (FilesSource, DefaultsSource) if kind not in there)]
+    in_order += [ours[kind] for kind in missing if kind in {FilesSource, DefaultsSource}]
+    return in_order[::-1]
+
+
+def _layer_of(source: Any) -> Layer:
+    """Return the layer of a user's own source, whose name is the origin of its values."""
+    name = "" if isinstance(source, InitSettingsSource) else getattr(source, "__name__", type(source).__name__)
+    return keys_layer(source(), Origin(OriginKind.SOURCE, name))
+
+
+def _stack(
+    given: Given, profiles: tuple[str, ...] | None, early: Merged, lookup: Lookup, findings: Findings
+) -> FileStack:
+    """Return the files that apply with ``profiles``."""
+    stack = FileStack(given.reader, findings, profiles, lookup)
+    for folder in filter(None, (given.package, given.project)):
+        stack.add_folders((folder, folder / "config"))
+    imports = early.winner(_IMPORT)
+    if imports is not None:
+        stack.add_imports(Entry(_IMPORT, imports.value, imports.origin), given.project)
+    return stack
+
+
+def _profiles(given: Given, early: Merged, lookup: Lookup, above: Sequence[Layer]) -> dict[str, Origin]:
+    """Return the profiles that the highest source chooses, each with its origin; ``above`` are those above files."""
+    chosen = early.winner(_ACTIVE)
+    entries = [Entry(_ACTIVE, chosen.value, chosen.origin)] if chosen else []
+    if given.profiles:
+        entries = [*_given_profiles(given.profiles).entries]
+    elif not chosen or not any(entry.origin is chosen.origin for layer in above for entry in layer.entries):
+        entries = [*_stack(given, None, early, lookup, Findings()).active] or entries
+    names: dict[str, Origin] = {}
+    for entry in entries:
+        for name in resolved_items(entry, "profiles.active", lookup, given.findings):
+            if is_profile_name(name):
+                names.setdefault(name, entry.origin)
+            else:
+                fix = "use letters, digits and -_.+@, and none of the words and, or, not"
+                given.findings.error(Code.PROFILE, f"{name!r} cannot be the name of a profile", entry.origin, fix)
+    return names
+
+
+def _warn_of_unknown(given: Given, profiles: dict[str, Origin], mentioned: set[str]) -> None:
+    """Warn about active profiles that no file and no document mentions."""
+    files = chain.from_iterable(folder.glob("application-*") for folder in (given.project, given.project / "config"))
+    known = mentioned | {file.stem.removeprefix("application-") for file in files}
+    for name, origin in profiles.items():
+        if name not in known:
+            close = nearest(name, sorted(known))
+            fix = f"did you mean {close}?" if close else f"create application-{name}.yaml, or leave it out"
+            what = f"no file and no document knows the profile {name}"
+            given.findings.warning(Code.UNKNOWN_PROFILE, what, origin, fix)
 
 
 def nested(values: Mapping[tuple[str, ...], object]) -> dict[str, Any]:
@@ -379,21 +332,11 @@ def nested(values: Mapping[tuple[str, ...], object]) -> dict[str, Any]:
     return tree
 
 
-def _layers_of_the_users_own(source: Any) -> list[Layer]:
-    """Return the layer of a user's own source; the source's name is the origin of its values."""
-    name = "" if isinstance(source, InitSettingsSource) else getattr(source, "__name__", type(source).__name__)
-    return [Layer(LayerKind.KEYS, tuple(flattened(source(), Origin(OriginKind.SOURCE, name))))]
-
-
-def _code_layer(values: Mapping[str, object], kind: OriginKind) -> Layer:
-    """Return values given in code, nested or with dotted keys."""
-    return Layer(LayerKind.KEYS, tuple(flattened(values, Origin(kind))))
-
-
-def _profiles_given(profiles: Sequence[str]) -> Entry:
-    return Entry((".".join(_ACTIVE),), tuple(profiles), Origin(OriginKind.ARGUMENT, "--profile"))
+def _given_profiles(profiles: Sequence[str]) -> Layer:
+    return keys_layer({".".join(_ACTIVE): tuple(profiles)}, Origin(OriginKind.ARGUMENT, "--profile"))
 
 
 def _is_early(entry: Entry) -> bool:
+    """Return whether ``entry`` may say something about profiles and imports, which are needed before all else."""
     text = f"{''.join(entry.key)} {entry.value if isinstance(entry.value, str) else ''}".casefold()
     return "profile" in text or "import" in text

@@ -20,24 +20,15 @@ from opencqrs_py.config.problems import MOST_LEVELS, MOST_NODES, Code, Findings
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _NULLS = frozenset({"~", "null", "Null", "NULL"})
 _YAML_TAG = "tag:yaml.org,2002:"
-_MERGE = "<<"
 _PLAIN_STYLES = frozenset({"", None})
-_BLOCK_STYLES = frozenset({"|", ">"})
-
-
 _BRACKETS = re.compile(r"[\[{]")
 _MARGIN = re.compile(rf"^[ \t?:-]{{{MOST_LEVELS}}}", re.MULTILINE)
 
+_Pair: TypeAlias = tuple[yaml.ScalarNode, yaml.Node]
+
 
 class _TooMuchError(Exception):
-    """A file exceeds a limit."""
-
-    def __init__(self, what: str, mark: Any) -> None:
-        super().__init__(what)
-        self.mark = mark
-
-
-_Pair: TypeAlias = tuple[yaml.ScalarNode, yaml.Node]
+    """A file exceeds a limit, at a mark."""
 
 
 class _TextLoader(_Loader):  # type: ignore[misc]
@@ -47,32 +38,23 @@ class _TextLoader(_Loader):  # type: ignore[misc]
 
 
 def yaml_documents(text: str, file: Origin, findings: Findings) -> list[list[Entry]]:
-    """Return the entries of each document in ``text``.
-
-    Args:
-        text: Content of the file.
-        file: The file, without a line.
-        findings: Takes the problems; a broken file has no documents.
-    """
+    """Return the entries of each document in ``text``; a broken file has none."""
     reader = _Reader(file, findings)
     try:
         if (mark := _too_deep(text)) is not None:
             what = f"it is nested deeper than {MOST_LEVELS} levels"
             findings.error(Code.TOO_MUCH, what, reader.at(mark), "write fewer levels")
             return []
-        roots = list(yaml.compose_all(text, Loader=_TextLoader))
+        return [[*reader.document(root)] for root in [*yaml.compose_all(text, Loader=_TextLoader)]]
     except yaml.MarkedYAMLError as error:
         reader.broken(error, text)
-        return []
     except yaml.reader.ReaderError as error:
         place = replace(file, line=text.count("\n", 0, error.position) + 1)
         findings.error(Code.FILE_UNREADABLE, f"it is no YAML: {error.reason}", place, "remove the character")
-        return []
-    try:
-        return [list(reader.document(root)) for root in roots]
     except _TooMuchError as error:
-        findings.error(Code.TOO_MUCH, str(error), reader.at(error.mark), "remove aliases, or divide the file")
-        return []
+        what, mark = error.args
+        findings.error(Code.TOO_MUCH, what, reader.at(mark), "remove aliases, or divide the file")
+    return []
 
 
 def _too_deep(text: str) -> Any:
@@ -84,12 +66,9 @@ def _too_deep(text: str) -> Any:
         return None
     level = 0
     for event in yaml.parse(text, Loader=_TextLoader):
-        if isinstance(event, yaml.CollectionStartEvent):
-            level += 1
-            if level > MOST_LEVELS:
-                return event.start_mark
-        elif isinstance(event, yaml.CollectionEndEvent):
-            level -= 1
+        level += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if level > MOST_LEVELS:
+            return event.start_mark
     return None
 
 
@@ -104,7 +83,6 @@ class _Reader:
     def broken(self, error: yaml.MarkedYAMLError, text: str) -> None:
         """Report that the file is no YAML, with a hint for known traps."""
         mark = error.problem_mark or error.context_mark
-        place = self.at(mark) if mark else self.file
         line = text.splitlines()[mark.line] if mark and mark.line < len(text.splitlines()) else ""
         if "${" in line and "{" in line.replace("${", ""):
             fix = "put the text with ${…} in quotes"
@@ -112,8 +90,8 @@ class _Reader:
             fix = "indent with spaces, not with tabs"
         else:
             fix = "check indentation, colons and quotes there"
-        what = "; ".join(filter(None, (error.problem, error.context)))
-        self.findings.error(Code.FILE_UNREADABLE, f"it is no YAML: {what}", place, fix)
+        what = f"it is no YAML: {'; '.join(filter(None, (error.problem, error.context)))}"
+        self.findings.error(Code.FILE_UNREADABLE, what, self.at(mark) if mark else self.file, fix)
 
     def at(self, mark: Any) -> Origin:
         """Return the place of a mark in the file."""
@@ -122,39 +100,48 @@ class _Reader:
     def document(self, root: yaml.Node) -> Iterator[Entry]:
         """Yield the entries of a document."""
         if isinstance(root, yaml.MappingNode):
-            yield from self._mapping(root, (), (), ())
+            yield from self._entries(root, (), (), ())
         elif not (isinstance(root, yaml.ScalarNode) and _scalar(root) in {None, Nothing.EMPTY}):
             fix = "begin with a key, as in opencqrs:"
             self.findings.error(Code.WRONG_SHAPE, "the file holds no keys", self.at(root.start_mark), fix)
 
-    def _mapping(
-        self, node: yaml.MappingNode, key: tuple[str, ...], places: tuple[Origin, ...], ancestors: tuple[int, ...]
+    def _entries(
+        self, node: yaml.Node, key: tuple[str, ...], places: tuple[Origin, ...], ancestors: tuple[int, ...]
     ) -> Iterator[Entry]:
-        if len(key) > MOST_LEVELS or (not node.value and key):  # a key that is too long is refused when it is bound
-            yield Entry(key, Nothing.SECTION, self.at(node.start_mark), places)
-            return
-        inside = (*ancestors, id(node))
-        for name, value in self._pairs(node, ancestors):
-            yield from self._node(value, (*key, name.value), (*places, self.at(name.start_mark)), inside)
+        origin = self.at(node.start_mark)
+        if key and not node.tag.startswith(_YAML_TAG):
+            what, fix = f"the YAML tag {node.tag} is not known", "remove the tag, or put the text in quotes"
+            self.findings.error(Code.FILE_UNREADABLE, what, origin, fix)
+        elif isinstance(node, yaml.ScalarNode):
+            yield Entry(key, _scalar(node), origin, places)
+        elif isinstance(node, yaml.SequenceNode):
+            self._count(node)
+            is_flat = all(isinstance(item, yaml.ScalarNode) for item in node.value)
+            yield Entry(key, tuple(map(_scalar, node.value)) if is_flat else Nothing.NESTED_LIST, origin, places)
+        elif len(key) > MOST_LEVELS or (not node.value and key):  # a key that is too long is refused when it is bound
+            yield Entry(key, Nothing.SECTION, origin, places)
+        else:
+            for name, value in self._pairs(node, ancestors).values():
+                inside = (*key, name.value), (*places, self.at(name.start_mark)), (*ancestors, id(node))
+                yield from self._entries(value, *inside)
 
-    def _pairs(self, node: yaml.MappingNode, ancestors: tuple[int, ...]) -> list[_Pair]:
+    def _pairs(self, node: yaml.Node, ancestors: tuple[int, ...]) -> dict[str, _Pair]:
         """Return the keys with their values, those of ``<<`` where the mapping does not have them itself."""
         if id(node) in ancestors:
             what = "an alias refers to what it stands in"
             self.findings.error(Code.WRONG_SHAPE, what, self.at(node.start_mark), "remove the alias")
-            return []
+            return {}
         self._count(node)
         if len(ancestors) > MOST_LEVELS:
-            msg = f"more than {MOST_LEVELS} sections take over each other with <<"
-            raise _TooMuchError(msg, node.start_mark)
+            raise _TooMuchError(f"more than {MOST_LEVELS} sections take over each other with <<", node.start_mark)
         pairs: dict[str, _Pair] = {}
         inherited: list[yaml.Node] = []
         for key, value in node.value:
             if not isinstance(key, yaml.ScalarNode):
                 what = "a key is a list or a section"
                 self.findings.error(Code.WRONG_SHAPE, what, self.at(key.start_mark), "write a text as key")
-            elif key.value == _MERGE and key.style in _PLAIN_STYLES:
-                inherited.extend(value.value if isinstance(value, yaml.SequenceNode) else [value])
+            elif key.value == "<<" and key.style in _PLAIN_STYLES:
+                inherited += value.value if isinstance(value, yaml.SequenceNode) else [value]
             elif key.value in pairs:
                 first = pairs[key.value][0].start_mark.line + 1
                 what = f"the key {key.value} stands there twice, first in line {first}"
@@ -164,40 +151,15 @@ class _Reader:
                 pairs[key.value] = (key, value)
         for mapping in inherited:
             if isinstance(mapping, yaml.MappingNode):
-                more = self._pairs(mapping, (*ancestors, id(node)))
-                pairs = {key.value: (key, value) for key, value in more} | pairs
-        return list(pairs.values())
+                pairs = self._pairs(mapping, (*ancestors, id(node))) | pairs
+        return pairs
 
-    def _count(self, node: Any) -> None:
-        """Count what is in a collection, as often as it is used.
-
-        Raises:
-            _TooMuchError: If that is more than can be wanted.
-        """
+    def _count(self, node: yaml.Node) -> None:
+        """Count what is in a collection, as often as it is used, up to what can be wanted."""
         self._nodes += 1 + len(node.value)
         if self._nodes > MOST_NODES:
-            msg = f"it holds more than {MOST_NODES:,} keys and values, those that aliases repeat included"
-            raise _TooMuchError(msg, node.start_mark)
-
-    def _node(
-        self, node: yaml.Node, key: tuple[str, ...], places: tuple[Origin, ...], ancestors: tuple[int, ...]
-    ) -> Iterator[Entry]:
-        if not node.tag.startswith(_YAML_TAG):
-            what, fix = f"the YAML tag {node.tag} is not known", "remove the tag, or put the text in quotes"
-            self.findings.error(Code.FILE_UNREADABLE, what, self.at(node.start_mark), fix)
-        elif isinstance(node, yaml.MappingNode):
-            yield from self._mapping(node, key, places, ancestors)
-        elif isinstance(node, yaml.SequenceNode):
-            self._count(node)
-            yield Entry(key, _items(node), self.at(node.start_mark), places)
-        else:
-            yield Entry(key, _scalar(node), self.at(node.start_mark), places)
-
-
-def _items(node: yaml.SequenceNode) -> Value:
-    if all(isinstance(item, yaml.ScalarNode) for item in node.value):
-        return tuple(_scalar(item) for item in node.value)
-    return Nothing.NESTED_LIST
+            what = f"it holds more than {MOST_NODES:,} keys and values, those that aliases repeat included"
+            raise _TooMuchError(what, node.start_mark)
 
 
 def _scalar(node: Any) -> Value:
@@ -206,4 +168,4 @@ def _scalar(node: Any) -> Value:
         return Nothing.EMPTY
     if node.style in _PLAIN_STYLES and node.value in _NULLS:
         return None
-    return node.value.rstrip("\n") if node.style in _BLOCK_STYLES else node.value
+    return node.value.rstrip("\n") if node.style in {"|", ">"} else node.value
