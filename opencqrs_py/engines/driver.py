@@ -25,16 +25,10 @@ from opencqrs_py.processing.supervision import (
 
 
 class PartitionDriver:
-    """Moves one partition from its claim to its release.
+    """Moves one partition from its claim, which has returned the cursor, to its release.
 
     An engine decides on which thread and when. Where the steps are done in another process, only their outcomes are
     settled here. One thread at a time may use a driver.
-
-    Args:
-        run: The partition's group.
-        cursor: What the claim returned.
-        clock: Time.
-        observer: Sees what happens.
     """
 
     def __init__(self, run: GroupRun, cursor: Cursor, clock: Clock, observer: Observer = NO_OBSERVER) -> None:
@@ -124,14 +118,7 @@ class PartitionDriver:
 def claim(
     run: GroupRun, partitions: Sequence[Partition], owner: str, clock: Clock, observer: Observer = NO_OBSERVER
 ) -> list[PartitionDriver]:
-    """Take partitions of a group over from whoever had them.
-
-    Args:
-        run: The group.
-        partitions: Some or all of its partitions.
-        owner: Name of this process, for messages.
-        clock: Time.
-        observer: Sees what happens.
+    """Take some or all partitions of a group over from whoever had them; messages name this process as the owner.
 
     Raises:
         EventStoreError: OCQ-310 for another layout of partitions; OCQ-316, if the log is not the one that the progress
@@ -158,13 +145,8 @@ def when_available(
     """Return what ``act`` returns; during an outage of a database or the event store, try again after a wait.
 
     A database that cannot be reached at all is an error, since most likely its URL is wrong. Later outages, such as a
-    stopped process that holds the write lock of an SQLite file, are waited for.
-
-    Args:
-        run: The group.
-        act: Claims its partitions.
-        stopping: Ends the wait; nothing is claimed then.
-        observer: Is notified of each wait.
+    stopped process that holds the write lock of an SQLite file, are waited for. The observer is notified of each wait;
+    ``stopping`` ends it, and nothing is claimed then.
 
     Raises:
         DatabaseAwayError: OCQ-304, if the database of the progress cannot be reached.

@@ -159,10 +159,8 @@ class EventHandlingProcessor:
     def stop(self, patience: float = 10.0) -> None:
         """Let the chunk in hand be finished and let go of the partition. Idempotent.
 
-        A handler or observer may call it; then it does not wait, and the loop ends after the chunk in hand.
-
-        Args:
-            patience: Seconds to wait at most; the loop ends after the chunk in hand all the same.
+        It waits for at most ``patience`` seconds; the loop ends after the chunk in hand all the same. A handler or
+        observer may call it; then it does not wait.
         """
         self._stopping.set()
         if self._thread_driving == get_ident():

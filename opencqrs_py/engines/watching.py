@@ -20,11 +20,8 @@ class HeadWatcher:
 
     Of those who wait, the first one watches and wakes the others: so a new event reaches a waiting thread without a
     detour over another one, and nobody looks at the store while all are busy. With ``changed``, a thread of its own
-    watches all the time. During an outage of the store it opens a new watch as soon as it can.
-
-    Args:
-        source: The event store.
-        changed: Called on the watching thread when the head has moved.
+    watches all the time, and calls it when the head has moved. During an outage of the store it opens a new watch as
+    soon as it can.
     """
 
     def __init__(self, source: EventSource, changed: Callable[[], None] | None = None) -> None:

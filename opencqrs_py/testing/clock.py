@@ -6,15 +6,9 @@ from datetime import UTC, datetime, timedelta
 
 from opencqrs_py.processing.ports import Clock
 
-__all__ = ["FakeClock"]
-
 
 class FakeClock(Clock):
-    """Time that stands still until it is moved.
-
-    Args:
-        start: Time of day at the beginning.
-    """
+    """Time that stands still until it is moved; ``start`` is the time of day at the beginning."""
 
     def __init__(self, start: datetime = datetime(2026, 1, 1, tzinfo=UTC)) -> None:
         self._start = start

@@ -1,19 +1,21 @@
-"""Events that are given in a test, made from whatever says what happened."""
+"""What is given in a test: the handlers of one group, and events, made from whatever says what happened."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import inspect
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
+from types import ModuleType
 from typing import Any
 
 from pydantic_core import to_jsonable_python
 
+from opencqrs_py.assembly.members import Member, marks_of, members_of, methods_of
 from opencqrs_py.model.cloudevents import parse_event
 from opencqrs_py.model.event import Event
-from opencqrs_py.model.handler import event_type_of
+from opencqrs_py.model.handler import HANDLER_ATTRIBUTE, event_type_of
 from opencqrs_py.model.json_text import write_json
-
-__all__ = ["GivenEvents"]
+from opencqrs_py.model.naming import canonical
 
 _SOURCE = "urn:test"
 
@@ -21,9 +23,8 @@ _SOURCE = "urn:test"
 class GivenEvents:
     """The log of a test, and what its events were made from.
 
-    Args:
-        event_types: Event types that are not marked with ``@event_type``, each with its class.
-        enveloped: Whether data come in OpenCQRS' envelope of metadata and payload.
+    Event types that are not marked with ``@event_type`` come each with its class; data may be ``enveloped`` in metadata
+    and payload, as OpenCQRS does it.
     """
 
     def __init__(self, event_types: Mapping[str, type], *, enveloped: bool) -> None:
@@ -34,12 +35,9 @@ class GivenEvents:
     def make(self, given: Any, subject: str, time: datetime | str, metadata: Mapping[str, Any]) -> Event:
         """Return what is given as an event; its id and position are the next number, unless it brings an id.
 
-        Args:
-            given: An event; a ``dict`` with the attributes of a CloudEvent, at least ``type``; an object of a class
-                that stands for an event type.
-            subject: Its subject, unless it brings one.
-            time: Its time, unless it brings one.
-            metadata: Its metadata, unless it is an event.
+        Given is an event; a ``dict`` with the attributes of a CloudEvent, at least ``type``; or an object of a class
+        that stands for an event type. It has the subject and time, unless it brings them, and the metadata, unless it
+        is an event.
 
         Raises:
             TypeError: If it is nothing of that.
@@ -104,3 +102,50 @@ def _fields(value: Any) -> Any:
         msg = f"a {type(value).__name__} cannot become JSON"
         raise TypeError(msg)
     return {field.name: getattr(value, field.name) for field in fields}
+
+
+def choose(given: Sequence[Any], wanted: str) -> tuple[str, list[Member]]:
+    """Return the group of a test, the one that is wanted or the only one, and what belongs to it.
+
+    Given are modules, functions and classes. Handler classes of other groups are left out: nobody has to provide what
+    they ask for.
+
+    Raises:
+        TypeError: If something else is given.
+        ValueError: If there are no handlers, or handlers of several groups and none is named.
+        HandlerSignatureError: OCQ-209, if something in a module is decorated in a way that would leave it out.
+    """
+    members = [member for each in given for member in _members(each)]
+    group = _only(list(dict.fromkeys(name for member in members for name in _groups(member.value))), wanted)
+    groups = [(member, {canonical(name) for name in _groups(member.value)}) for member in members]
+    return group, [member for member, its in groups if canonical(group) in its or not its]
+
+
+def _members(given: Any) -> Iterator[Member]:
+    if isinstance(given, ModuleType):
+        yield from members_of(given)
+    elif isinstance(given, type) or (hasattr(given, "__qualname__") and not inspect.ismethod(given)):
+        yield Member(given, given.__module__, f"{given.__module__}:{given.__qualname__}")
+    else:
+        msg = f"a HandlerTest takes modules, functions and classes, got {given!r}"
+        raise TypeError(msg)
+
+
+def _groups(member: Any) -> list[str]:
+    """Return the groups that a function or class handles events for."""
+    methods = methods_of(member) if isinstance(member, type) else []
+    marks = [*marks_of(member, HANDLER_ATTRIBUTE), *(mark for method in methods for mark in method.marks)]
+    return [mark.group for mark in marks if mark.group]
+
+
+def _only(groups: list[str], wanted: str) -> str:
+    if wanted and (spelled := [group for group in groups if canonical(group) == canonical(wanted)]):
+        return spelled[0]
+    shown = ", ".join(groups)
+    if wanted:
+        msg = f"no handler belongs to a group '{wanted}'; there is {shown or 'no handler at all'}"
+        raise ValueError(msg)
+    if len(groups) != 1:
+        msg = f"handlers of several groups: choose one of {shown} with group=…" if groups else "no handlers were found"
+        raise ValueError(msg)
+    return groups[0]

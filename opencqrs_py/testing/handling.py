@@ -29,12 +29,9 @@ from opencqrs_py.processing.recovery import FixedBackOff, OnExhausted
 from opencqrs_py.processing.sequence_resolvers import PerSubject
 from opencqrs_py.processing.sequencing import PartitionKeyResolver
 from opencqrs_py.processing.supervision import Notice, line_of
-from opencqrs_py.testing.chosen import choose
 from opencqrs_py.testing.clock import FakeClock
-from opencqrs_py.testing.given import GivenEvents
+from opencqrs_py.testing.given import GivenEvents, choose
 from opencqrs_py.testing.seen import RecordingTracker, Seen
-
-__all__ = ["HandlerTest"]
 
 _HOUR = 3_600.0
 # A database in memory that all connections of the process share; a plain one belongs to one thread.
@@ -157,10 +154,7 @@ class HandlerTest:
         """Handle what is to be handled; at the first call, run the ``@on_start`` functions before.
 
         Goes through the waits between attempts by moving ``clock``, until nothing is left to do, the partition has
-        failed, or the waits take longer.
-
-        Args:
-            seconds: Longest time that may pass on the clock.
+        failed, or the waits take longer than some seconds on it.
 
         Raises:
             Exception: What a handler raised, unless the test was given a ``retry``.
@@ -227,11 +221,7 @@ class HandlerTest:
         return self._tracker.error
 
     def attempts(self, event: Any) -> int:
-        """Return how often an event was tried; 0 when no handler was called for it.
-
-        Args:
-            event: What was given, or its position.
-        """
+        """Return how often an event, given or by its position, was tried; 0 when no handler was called for it."""
         return self._seen.attempts(self._given.find(event).position, self.progress)
 
     def expect_rows(self, query: Any, expected: Sequence[Sequence[Any]]) -> Self:

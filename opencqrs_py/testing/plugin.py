@@ -16,7 +16,6 @@ from opencqrs_py.config import pinned
 if TYPE_CHECKING:
     from opencqrs_py.testing.handling import HandlerTest
 
-__all__ = ["MakeHandlerTest", "SetProperty", "opencqrs_handler_test", "opencqrs_properties"]
 
 _MARKER = "opencqrs_properties"
 

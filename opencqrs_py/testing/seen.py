@@ -13,8 +13,6 @@ from opencqrs_py.processing.ports import UnitOfWork
 from opencqrs_py.processing.recovery import Action
 from opencqrs_py.processing.supervision import Notice, Observer
 
-__all__ = ["RecordingTracker", "Seen"]
-
 
 class Seen(Observer):
     """Notes what happens to a partition."""
@@ -49,11 +47,9 @@ class Seen(Observer):
         return [notice.failure.position for notice in skips if notice.failure and notice.failure.position is not None]
 
     def attempts(self, position: int, progress: int) -> int:
-        """Return how often the event at a position was tried; 0 when no handler was called for it.
+        """Return how often the event at a position was tried; ``progress`` is how far the group is.
 
-        Args:
-            position: The event's position.
-            progress: How far the group is.
+        It is 0 when no handler was called for it.
         """
         failed = [n for n in self.failures if n.attempt and n.failure and n.failure.position == position]
         succeeded = position in self.called and position <= progress and position not in self.skipped

@@ -62,9 +62,6 @@ class Link(NamedTuple):
 class SeenChain:
     """The links that this process has seen: the last 20,000 and the newest. Safe for several threads.
 
-    Args:
-        label: How messages name the server.
-
     Attributes:
         doubted: The link that the log was found not to hold; nothing is delivered until it does.
     """
@@ -107,11 +104,9 @@ class SeenChain:
                 del self._hashes[next(iter(self._hashes))]
 
     def follow(self, link: Link, predecessor: str) -> None:
-        """Remember a link that the server has sent after those that are known.
+        """Remember a link that the server has sent after those that are known, and check the one before.
 
-        Args:
-            link: The event's.
-            predecessor: The hash that the event names for the one before it.
+        ``predecessor`` is the hash that its event names for that one.
 
         Raises:
             EventStoreError: OCQ-316, if that one has another hash, or this one had.
@@ -122,23 +117,16 @@ class SeenChain:
         self.keep([link])
 
     def broken(self, expected: Link, found: Link | None) -> EventStoreError:
-        """Return the error for a log that does not hold ``expected``, and doubt the log from now on.
-
-        Args:
-            expected: What was read before.
-            found: The newest link at or below its position; ``None`` if the log is empty.
-        """
+        """Return the error of ``not_the_log``, and doubt the log from now on."""
         self.doubted = expected
         return not_the_log(expected, found, self._label)
 
 
 def not_the_log(expected: Link, found: Link | None, label: str) -> EventStoreError:
-    """Return the error for a log that does not hold what was read before.
+    """Return the error for a log that does not hold an event that was read, the ``expected`` one.
 
-    Args:
-        expected: An event that was read.
-        found: The newest event at or below its position; ``None`` if the log is empty.
-        label: How messages name the server.
+    Found is the newest event at or below its position; ``None`` if the log is empty. Messages name the server by the
+    label.
     """
     if found is None:
         there = "the log is empty"

@@ -56,12 +56,7 @@ class EventSourcingDbUnavailableError(EventStoreError):
 
 
 def explained(error: Exception, label: str) -> Exception:
-    """Return what to raise instead of an error of the client.
-
-    Args:
-        error: Raised while the client was used; what is not the client's comes back as it is.
-        label: How messages name the server.
-    """
+    """Return what to raise instead of an error of the client; what is not the client's comes back as it is."""
     match error:
         case DbApiError():
             return _refused(error, label)

@@ -43,11 +43,8 @@ from opencqrs_py.processing.ports import EventStore, Watch
 class ObservingWatch(Watch):
     """Follows the head on one stream. Heartbeats are signs of life; a stream that ends or stalls is an error.
 
-    Args:
-        connection: The server.
-        chain: What was seen of the log before. The newest of it is sent first, which shows that the log is the same.
-        head: Position after which events are news.
-        seen: Called with each position seen, on the connection's thread.
+    The newest that was seen of the log before is sent first, which shows that the log is the same. Events after
+    ``head`` are news; ``seen`` is called with each position, on the connection's thread.
     """
 
     def __init__(self, connection: Connection, chain: SeenChain, head: int, seen: Callable[[int], None]) -> None:

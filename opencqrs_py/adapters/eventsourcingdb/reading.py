@@ -66,13 +66,10 @@ def event_of(read: esdb.Event) -> Event:
 
 
 def candidate_of(event: Event, source: str) -> esdb.EventCandidate:
-    """Return what is sent to have an event stored. Its id and time are left out: the server gives its own.
+    """Return what is sent to have an event stored, with a source if it names none itself.
 
-    Hashes and a signature are left out, too, as they belong to the store that the event came from.
-
-    Args:
-        event: The event.
-        source: Its source, if it names none itself.
+    Its id and time are left out: the server gives its own. Hashes and a signature are left out, too, as they belong to
+    the store that the event came from.
 
     Raises:
         EventStoreError: OCQ-336, if the server has no place for something that the event holds.

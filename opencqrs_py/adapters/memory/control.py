@@ -13,8 +13,6 @@ from opencqrs_py.control.records import ControlView, GroupPartition, Lease, Node
 from opencqrs_py.model.partition import layout
 from opencqrs_py.processing.ports import Clock, SystemClock
 
-__all__ = ["InMemoryControlStore"]
-
 
 @dataclass
 class _Row:

@@ -15,8 +15,6 @@ from opencqrs_py.model.selection import Selection, Slice
 from opencqrs_py.model.times import microseconds
 from opencqrs_py.processing.ports import Watch
 
-__all__ = ["InMemoryEventStore"]
-
 
 class InMemoryEventStore:
     """A list of events; positions count from 1. For tests: nothing survives the process."""

@@ -13,8 +13,6 @@ from opencqrs_py.model.partition import Partition
 from opencqrs_py.model.progress import Cursor, FailureRecord, PartitionStatus, ProcessorState, Skip
 from opencqrs_py.processing.ports import Transactions, UnitOfWork
 
-__all__ = ["InMemoryProgressTracker"]
-
 _Key = tuple[str, Partition]
 
 

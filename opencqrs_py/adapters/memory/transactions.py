@@ -9,8 +9,6 @@ from typing import NoReturn
 from opencqrs_py.errors import NonTransientError
 from opencqrs_py.processing.ports import UnitOfWork
 
-__all__ = ["NoTransactions"]
-
 
 class NoTransactions:
     """Opens units of work in which nothing is held together: there is no database."""

@@ -19,8 +19,6 @@ from opencqrs_py.control.records import (
 )
 from opencqrs_py.model.partition import layout
 
-__all__ = ["ControlStoreContract"]
-
 SECONDS = 1000.0
 PROCESS = ProcessIdentity("boot", "pid:[1]", 17, "4711")
 BOOKS = [GroupPartition("größe %s :x", partition) for partition in layout(4)]

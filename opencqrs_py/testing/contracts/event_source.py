@@ -15,8 +15,6 @@ from opencqrs_py.model import Event, Selection, Slice
 from opencqrs_py.processing.ports import EventSource
 from opencqrs_py.testing.contracts.log_identity import LogIdentityContract
 
-__all__ = ["EventSourceContract"]
-
 Append = Callable[[Iterable[Event]], object]
 
 SECONDS = 30  # longest wait for another thread

@@ -30,8 +30,6 @@ from opencqrs_py.testing.contracts.event_source import (
     numbers,
 )
 
-__all__ = ["EventStoreContract"]
-
 
 class EventStoreContract(EventSourceContract):
     """What is relied on besides by those who add events.

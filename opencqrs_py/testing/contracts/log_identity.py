@@ -10,8 +10,6 @@ from opencqrs_py.errors import EventStoreError
 from opencqrs_py.model import Event, Selection
 from opencqrs_py.processing.ports import EventSource
 
-__all__ = ["LogIdentityContract"]
-
 LONGEST = 1_000  # characters of a fingerprint
 
 

@@ -10,8 +10,6 @@ from opencqrs_py.errors import FencedError
 from opencqrs_py.model import Cursor, FailureRecord, PartitionStatus, ProcessorState, Skip, layout
 from opencqrs_py.processing.ports import ProgressTracker
 
-__all__ = ["ONE", "CrashError", "ProgressRecordsContract", "claimed", "moved"]
-
 ONE = layout(1)
 FAILURE = FailureRecord(
     position=7,

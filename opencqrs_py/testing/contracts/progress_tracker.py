@@ -15,8 +15,6 @@ from opencqrs_py.model import Cursor, Partition, PartitionStatus, ProcessorState
 from opencqrs_py.processing.ports import ProgressTracker, UnitOfWork
 from opencqrs_py.testing.contracts.progress_records import ONE, CrashError, ProgressRecordsContract, claimed, moved
 
-__all__ = ["ProgressTrackerContract", "ReadModel"]
-
 TWO = layout(2)
 SECONDS = 30  # longest wait for another thread
 

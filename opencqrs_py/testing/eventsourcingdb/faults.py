@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum, auto
 
-__all__ = ["Fault", "Then"]
-
 
 class Then(Enum):
     """What becomes of an answer after some lines of it."""

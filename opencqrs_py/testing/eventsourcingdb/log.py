@@ -11,8 +11,6 @@ from typing import Any
 
 from opencqrs_py.testing.eventsourcingdb.requests import Json, RefusedError, check_candidate, check_subject, compact
 
-__all__ = ["EventLog"]
-
 _NO_HASH = "0" * 64
 _HASH_V2 = "esdb:hash:v2:"
 _OPTIONAL = ("traceparent", "tracestate")
@@ -63,11 +61,7 @@ class EventLog:
         return written
 
     def forget(self, keep: int = 0) -> None:
-        """Lose all events but the first ones, as a server that has lost its disk, or was restored from a backup.
-
-        Args:
-            keep: How many are left.
-        """
+        """Lose all events but the first ``keep``, as a server that has lost its disk, or was restored from a backup."""
         with self._changed:
             self._events = self._events[:keep]
 

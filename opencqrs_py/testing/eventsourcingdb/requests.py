@@ -15,8 +15,6 @@ from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any, NamedTuple
 
-__all__ = ["Json", "RefusedError", "Rules", "check_candidate", "check_subject", "compact"]
-
 Json = dict[str, Any]
 
 _SUBJECT = re.compile(r"/([0-9A-Za-z_-]+/)*([0-9A-Za-z_-]+/?)?")

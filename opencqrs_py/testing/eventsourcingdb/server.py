@@ -22,8 +22,6 @@ from opencqrs_py.testing.eventsourcingdb.faults import Fault, Then
 from opencqrs_py.testing.eventsourcingdb.log import EventLog
 from opencqrs_py.testing.eventsourcingdb.requests import Json, RefusedError, Rules, compact
 
-__all__ = ["EventSourcingDbStandIn"]
-
 _WRITING = ("write-events", "register-event-schema")
 _READING = (
     "read-events",
@@ -111,8 +109,7 @@ class EventSourcingDbStandIn:
     def stop(self, *, graceful: bool = False) -> None:
         """Break all connections and answer no more; the second time does nothing.
 
-        Args:
-            graceful: Whether observations end with the error that the server shuts down, before that.
+        If it is graceful, observations end before that with the error that the server shuts down.
         """
         server, self._server = self._server, None
         if server is not None:
