@@ -82,9 +82,8 @@ def check_transaction(signature: Signature, place: str, *, there: bool, url: str
         AssemblyError: OCQ-524 or OCQ-525.
     """
     if signature.transactional and not there:
-        what = "a connection or session is asked for, but there is no database"
         fix = "set database.url, or register a provider of a sqlalchemy.Engine"
-        raise AssemblyError("OCQ-524", what, place, fix)
+        raise AssemblyError("OCQ-524", "a connection or session is asked for, but there is no database", place, fix)
     kind = url.partition(":")[0].partition("+")[0]
     for argument in signature.arguments:
         driver = getattr(get_origin(argument.annotation) or argument.annotation, "__module__", "").partition(".")[0]

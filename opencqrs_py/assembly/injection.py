@@ -213,9 +213,8 @@ class ContainerInjector:
             if matching:
                 arguments[name] = matching[0].make(place)
             elif parameter.default is parameter.empty:
-                what = f"nothing provides argument '{name}' of {cls.__name__}"
                 fix = f"add a provider of {_shown_type(hints.get(name))} to a container in the project"
-                raise AssemblyError("OCQ-504", what, place, fix)
+                raise AssemblyError("OCQ-504", f"nothing provides argument '{name}' of {cls.__name__}", place, fix)
         try:
             return cls(**arguments)
         except BaseException as error:

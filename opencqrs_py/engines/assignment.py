@@ -113,8 +113,7 @@ class Assignment:
         unknown = [str(one) for one in partitions if run is not None and one not in run.partitions]
         if run is None or unknown:
             what = f"partition {unknown[0]} of group '{group}'" if unknown else f"group '{group}'"
-            msg = f"this engine does not run {what}"
-            raise ValueError(msg)
+            raise ValueError(f"this engine does not run {what}")
         return run
 
     def _claimed(self, run: GroupRun, partitions: Sequence[Partition]) -> list[PartitionDriver]:

@@ -1,12 +1,12 @@
-"""The driver of a partition: by it every engine claims, moves and releases partitions."""
+"""The driver of a partition: by it every engine claims, moves and releases partitions, and logs what happens."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from threading import Event as Signal
 
-from opencqrs_py.engines.records import log_notice, logger
 from opencqrs_py.engines.runs import GroupRun
 from opencqrs_py.errors import DatabaseFileError, EventStoreError, OtherLogError
 from opencqrs_py.model.outcome import Origin, Outcome
@@ -21,7 +21,10 @@ from opencqrs_py.processing.supervision import (
     Notice,
     Observer,
     SupervisedPartition,
+    text_of,
 )
+
+logger = logging.getLogger("opencqrs.processing")
 
 
 class PartitionDriver:
@@ -182,3 +185,29 @@ def _verify_log(group: str, source: EventSource, cursor: Cursor) -> None:
     except OtherLogError as error:
         what = f"group '{group}' partition {cursor.partition}: {error.what}"
         raise OtherLogError(error.code, what, error.where, error.fix) from error
+
+
+def log_notice(notice: Notice) -> None:
+    """Log what happened to a partition.
+
+    The record has ``action`` (``recovered``, ``missed`` or that of the notice), ``group``, ``partition``, ``event``,
+    ``position``, ``attempt`` and ``code``. Its level is INFO for a recovery, WARNING for what is tried again or repeats
+    nothing, and ERROR for what needs a person.
+    """
+    failure = notice.failure
+    extra = {
+        "action": notice.action.value if notice.action else "missed" if failure else "recovered",
+        "group": notice.group,
+        "partition": str(notice.partition),
+        "event": failure.event if failure else "",
+        "position": failure.position if failure else None,
+        "attempt": notice.attempt,
+        "code": failure.code if failure else "",
+    }
+    logger.log(_level(notice), "%s", text_of(notice), extra=extra)
+
+
+def _level(notice: Notice) -> int:
+    if notice.failure is None:
+        return logging.INFO
+    return logging.WARNING if notice.action in (Action.RETRY, Action.WAIT, None) else logging.ERROR

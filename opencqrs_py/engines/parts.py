@@ -65,11 +65,9 @@ class ProcessorOptions:
 
     def __post_init__(self) -> None:
         if self.batch_size is not None and self.batch_size < 1:
-            msg = f"batch_size must be at least 1, got {self.batch_size}"
-            raise ValueError(msg)
+            raise ValueError(f"batch_size must be at least 1, got {self.batch_size}")
         if self.initial_position < 0:
-            msg = f"initial_position must be at least 0, got {self.initial_position}"
-            raise ValueError(msg)
+            raise ValueError(f"initial_position must be at least 0, got {self.initial_position}")
 
 
 def make_dispatcher(

@@ -184,8 +184,7 @@ class EventHandlingProcessor:
 
     def _take_the_wheel(self) -> None:
         if not self._driving.acquire(blocking=False):
-            msg = f"the processor of group '{self.group}' partition {self.partition} runs already"
-            raise OpenCqrsError(msg)
+            raise OpenCqrsError(f"the processor of group '{self.group}' partition {self.partition} runs already")
         self._thread_driving = get_ident()
 
     def _leave_the_wheel(self) -> None:
@@ -245,13 +244,11 @@ def _only_group(handlers: Sequence[Handler]) -> str:
     groups = list(dict.fromkeys(handler.mark.group for handler in handlers))
     if len(groups) != 1:
         what = f"definitions of several groups: {' and '.join(groups)}" if groups else "no definitions"
-        msg = f"a processor needs the handlers of one group, got {what}"
-        raise ValueError(msg)
+        raise ValueError(f"a processor needs the handlers of one group, got {what}")
     return groups[0]
 
 
 def _partition(number: int, partitions: int) -> Partition:
     if not 0 <= number < partitions:
-        msg = f"partition must be in 0..{partitions - 1}, got {number}"
-        raise ValueError(msg)
+        raise ValueError(f"partition must be in 0..{partitions - 1}, got {number}")
     return Partition(partitions, number)

@@ -17,8 +17,7 @@ __all__ = ["FakeClock", "HandlerTest"]
 
 def __getattr__(name: str) -> Any:
     if name != "HandlerTest":
-        msg = f"module '{__name__}' has no attribute '{name}'"
-        raise AttributeError(msg)
+        raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
     from opencqrs_py.testing.handling import HandlerTest  # noqa: PLC0415 see above
 
     return HandlerTest

@@ -29,6 +29,5 @@ class FakeClock(Clock):
             ValueError: If ``seconds`` is negative.
         """
         if seconds < 0:
-            msg = f"time does not go back, got {seconds}"
-            raise ValueError(msg)
+            raise ValueError(f"time does not go back, got {seconds}")
         self._gone += seconds

@@ -64,8 +64,7 @@ class GivenEvents:
         found = same or equal
         if len(found) != 1:
             how = "several such events were given: name one by its position" if found else "no such event was given"
-            msg = f"{how}: {wanted!r}"
-            raise LookupError(msg)
+            raise LookupError(f"{how}: {wanted!r}")
         return found[0]
 
     def at(self, position: int) -> Event:
@@ -99,8 +98,7 @@ def _plain(value: Any) -> Any:
 def _fields(value: Any) -> Any:
     fields = getattr(type(value), "__attrs_attrs__", None)
     if fields is None:
-        msg = f"a {type(value).__name__} cannot become JSON"
-        raise TypeError(msg)
+        raise TypeError(f"a {type(value).__name__} cannot become JSON")
     return {field.name: getattr(value, field.name) for field in fields}
 
 
@@ -127,8 +125,7 @@ def _members(given: Any) -> Iterator[Member]:
     elif isinstance(given, type) or (hasattr(given, "__qualname__") and not inspect.ismethod(given)):
         yield Member(given, given.__module__, f"{given.__module__}:{given.__qualname__}")
     else:
-        msg = f"a HandlerTest takes modules, functions and classes, got {given!r}"
-        raise TypeError(msg)
+        raise TypeError(f"a HandlerTest takes modules, functions and classes, got {given!r}")
 
 
 def _groups(member: Any) -> list[str]:
@@ -143,8 +140,7 @@ def _only(groups: list[str], wanted: str) -> str:
         return spelled[0]
     shown = ", ".join(groups)
     if wanted:
-        msg = f"no handler belongs to a group '{wanted}'; there is {shown or 'no handler at all'}"
-        raise ValueError(msg)
+        raise ValueError(f"no handler belongs to a group '{wanted}'; there is {shown or 'no handler at all'}")
     if len(groups) != 1:
         msg = f"handlers of several groups: choose one of {shown} with group=…" if groups else "no handlers were found"
         raise ValueError(msg)

@@ -146,8 +146,7 @@ class HandlerTest:
         for given in events:
             event = self._given.make(given, subject, moment, metadata or {})
             if self._store.append([event]).added != 1:
-                msg = f"an event with source '{event.source}' and id '{event.id}' was given before"
-                raise ValueError(msg)
+                raise ValueError(f"an event with source '{event.source}' and id '{event.id}' was given before")
         return self
 
     def handle(self, seconds: float = _HOUR) -> Self:

@@ -23,8 +23,7 @@ _HOMES = {"EventSourcingDbUnavailableError": "connection", "EventSourcingDbEvent
 def __getattr__(name: str) -> Any:
     home = _HOMES.get(name)
     if home is None:
-        msg = f"module '{__name__}' has no attribute '{name}'"
-        raise AttributeError(msg)
+        raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
     try:
         return getattr(import_module(f"{__name__}.{home}"), name)
     except ModuleNotFoundError as error:

@@ -33,8 +33,7 @@ def position_of(event_id: str) -> int:
         ValueError: If the id is no such number.
     """
     if not (event_id.isascii() and event_id.isdigit()):
-        msg = f"an event's id must be a number, got {event_id!r}"
-        raise ValueError(msg)
+        raise ValueError(f"an event's id must be a number, got {event_id!r}")
     return int(event_id) + 1
 
 

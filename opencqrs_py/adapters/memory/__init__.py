@@ -2,7 +2,6 @@
 
 from opencqrs_py.adapters.memory.control import InMemoryControlStore
 from opencqrs_py.adapters.memory.event_store import InMemoryEventStore
-from opencqrs_py.adapters.memory.progress import InMemoryProgressTracker
-from opencqrs_py.adapters.memory.transactions import NoTransactions
+from opencqrs_py.adapters.memory.progress import InMemoryProgressTracker, NoTransactions
 
 __all__ = ["InMemoryControlStore", "InMemoryEventStore", "InMemoryProgressTracker", "NoTransactions"]

@@ -1,4 +1,4 @@
-"""Progress in memory."""
+"""Progress in memory, and units of work without a database."""
 
 from __future__ import annotations
 
@@ -6,14 +6,16 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from threading import Lock
+from typing import NoReturn
 
-from opencqrs_py.adapters.memory.transactions import NoTransactions
-from opencqrs_py.errors import EventStoreError, FencedError
+from opencqrs_py.errors import EventStoreError, FencedError, NonTransientError
 from opencqrs_py.model.partition import Partition
 from opencqrs_py.model.progress import Cursor, FailureRecord, PartitionStatus, ProcessorState, Skip
 from opencqrs_py.processing.ports import Transactions, UnitOfWork
 
 _Key = tuple[str, Partition]
+
+_REFUSAL = "there is no database, so no connection and no session"
 
 
 @dataclass
@@ -159,3 +161,41 @@ class InMemoryProgressTracker:
 
 def _cursor(row: _Row, partition: Partition) -> Cursor:
     return Cursor(partition, row.epoch, row.position, row.position, fingerprint=row.fingerprint)
+
+
+class NoTransactions:
+    """Opens units of work in which nothing is held together: there is no database."""
+
+    @contextmanager
+    def begin(self, *, guarded: bool = True) -> Iterator[UnitOfWork]:
+        """Open a unit of work that has neither connection nor session."""
+        del guarded
+        yield _Unit()
+
+    def is_outage(self, error: BaseException) -> bool:
+        """What is not there is never away."""
+        del error
+        return False
+
+
+class _Unit:
+    """Handlers that ask for a connection are refused before one is handled; asking all the same raises an error."""
+
+    __slots__ = ()
+
+    @property
+    def connection(self) -> NoReturn:
+        """Refused."""
+        raise NonTransientError(_REFUSAL)
+
+    @property
+    def session(self) -> NoReturn:
+        """Refused."""
+        raise NonTransientError(_REFUSAL)
+
+    def flush(self) -> None:
+        """Do nothing: nothing is held."""
+
+    def ended_early(self, error: BaseException) -> None:
+        """Return ``None``: there is nothing that could end."""
+        del error

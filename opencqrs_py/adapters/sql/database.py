@@ -337,7 +337,6 @@ def _prefix(dialect: Dialect, schema: str | None, label: str) -> str:
         what = f"SQLite has no schemas, but '{schema}' is to be one"
         raise SchemaError("OCQ-321", what, label, "leave database.schema out, or name another file in database.url")
     if not _SCHEMA_NAME.fullmatch(schema):
-        what = f"'{schema}' cannot be the schema of our tables"
         fix = "use up to 63 letters of ASCII, digits and underscores, not a digit first"
-        raise SchemaError("OCQ-322", what, label, fix)
+        raise SchemaError("OCQ-322", f"'{schema}' cannot be the schema of our tables", label, fix)
     return f"{dialect.quote}{schema}{dialect.quote}."

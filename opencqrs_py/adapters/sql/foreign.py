@@ -237,8 +237,7 @@ def _check(database: Database, mapping: TableMapping, name: str, step: int, cach
         fix = f"draw a number for each row when it is inserted (with Hibernate: allocationSize=1), and {fix}"
     else:
         return
-    what = f"the positions of '{mapping.table}' need not grow: {why}"
-    raise EventStoreError("OCQ-314", what, database.label, fix)
+    raise EventStoreError("OCQ-314", f"the positions of '{mapping.table}' need not grow: {why}", database.label, fix)
 
 
 def _doubt(connection: Connection, mapping: TableMapping, table: ForeignTable) -> str:

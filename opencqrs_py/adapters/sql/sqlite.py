@@ -372,8 +372,7 @@ def _another(path: Path) -> DatabaseFileError:
 
 def _lost(path: Path) -> DatabaseFileError:
     what = "a file that belongs to the SQLite database was deleted or replaced while it is in use"
-    fix = "stop all processes that use the database, then start again"
-    return DatabaseFileError("OCQ-342", what, str(path), fix)
+    return DatabaseFileError("OCQ-342", what, str(path), "stop all processes that use the database, then start again")
 
 
 def _main_file(connection: Connection) -> str:

@@ -40,8 +40,7 @@ def refuse(reason: str = _LEAVE_OUT, *_: Any, **__: Any) -> NoReturn:
     Raises:
         TransactionEndedError: Always.
     """
-    msg = f"a handler must not end the transaction that it shares with the progress: {reason}"
-    raise TransactionEndedError(msg)
+    raise TransactionEndedError(f"a handler must not end the transaction that it shares with the progress: {reason}")
 
 
 def ended(connection: Connection, error: Exception, statement: str) -> Exception:

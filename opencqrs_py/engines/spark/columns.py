@@ -18,8 +18,7 @@ def subject_level_column(subject: Column, level: int) -> Column:
         ValueError: If ``level`` is below 1.
     """
     if level < 1:
-        msg = f"level must be at least 1, got {level}"
-        raise ValueError(msg)
+        raise ValueError(f"level must be at least 1, got {level}")
     kept = sf.slice(sf.split(subject, "/", -1), 2, level)
     return sf.concat_ws("", sf.transform(kept, lambda part: sf.concat(sf.lit("/"), part)))
 
@@ -36,6 +35,5 @@ def residue_column(sequence_id: Column, modulus: int) -> Column:
         OpenCQRS default partition resolver: CRC-32 of UTF-8, modulo the number of partitions.
     """
     if modulus < 1:
-        msg = f"modulus must be at least 1, got {modulus}"
-        raise ValueError(msg)
+        raise ValueError(f"modulus must be at least 1, got {modulus}")
     return sf.crc32(sf.encode(sequence_id, "UTF-8")) % sf.lit(modulus)

@@ -14,8 +14,7 @@ from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 from opencqrs_py.engines.assignment import Assignment
-from opencqrs_py.engines.driver import PartitionDriver
-from opencqrs_py.engines.records import logger
+from opencqrs_py.engines.driver import PartitionDriver, logger
 from opencqrs_py.engines.runs import GroupRun
 from opencqrs_py.engines.spark.jobs import GroupJobs, Stillness, running_tasks, spark_failure
 from opencqrs_py.engines.spark.session import Sessions
@@ -196,8 +195,7 @@ class SparkEngine:
         self._spark = spark
         for group in self._groups.values():
             if group.run.recipe is None:
-                msg = f"group '{group.run.group}' has no recipe, which Spark's workers build its parts by"
-                raise ValueError(msg)
+                raise ValueError(f"group '{group.run.group}' has no recipe, which Spark's workers build its parts by")
             permit = self._sessions.permit()
             group.jobs = GroupJobs(
                 spark,

@@ -261,8 +261,7 @@ def launcher_home(jdk: Path, environ: Mapping[str, str]) -> Path:
             start a Java that is a script.
     """
     if os.name == "nt":
-        msg = f"{jdk} lacks the module {VECTOR_MODULE}, without which Spark does not start on Windows"
-        raise LauncherError(msg)
+        raise LauncherError(f"{jdk} lacks the module {VECTOR_MODULE}, without which Spark does not start on Windows")
     java = shlex.quote(str(jdk / "bin" / "java"))
     script = os.fsencode(_SCRIPT.format(module=VECTOR_MODULE, java=java))
     name = hashlib.sha256(script).hexdigest()[:16]
@@ -275,8 +274,7 @@ def launcher_home(jdk: Path, environ: Mapping[str, str]) -> Path:
             reasons.append(str(error))
         else:
             return home
-    msg = f"{jdk} needs a launcher, which cannot be written ({'; '.join(reasons)})"
-    raise LauncherError(msg)
+    raise LauncherError(f"{jdk} needs a launcher, which cannot be written ({'; '.join(reasons)})")
 
 
 def _cache_folder(environ: Mapping[str, str]) -> Path:
@@ -286,8 +284,7 @@ def _cache_folder(environ: Mapping[str, str]) -> Path:
     if not shared.is_absolute():
         shared = home / "Library" / "Caches" if sys.platform == "darwin" else home / ".cache"
     if not shared.is_absolute():
-        msg = "HOME is not set"
-        raise FileNotFoundError(msg)
+        raise FileNotFoundError("HOME is not set")
     return shared / "opencqrs-py"
 
 
@@ -299,8 +296,7 @@ def _temporary_folder(environ: Mapping[str, str]) -> Path:
         folder.mkdir(mode=0o700)
     status = folder.lstat()
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != user or status.st_mode & 0o077:
-        msg = f"{folder} is not a folder of this user alone"
-        raise PermissionError(msg)
+        raise PermissionError(f"{folder} is not a folder of this user alone")
     return folder
 
 
@@ -310,8 +306,7 @@ def _provide(path: Path, script: bytes) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         _write(path, script)
     if not os.access(path, os.X_OK):
-        msg = f"programs in {path.parent} may not be run"
-        raise PermissionError(msg)
+        raise PermissionError(f"programs in {path.parent} may not be run")
 
 
 def _write(path: Path, script: bytes) -> None:

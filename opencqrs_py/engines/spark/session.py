@@ -136,8 +136,7 @@ class Sessions:
             Py4JError: If there is none; also ``OSError``.
         """
         if self._session is not None and self._session.sparkContext._jsc.sc().isStopped():  # noqa: SLF001 the only way
-            msg = "the Spark context was stopped"
-            raise Py4JError(msg)
+            raise Py4JError("the Spark context was stopped")
 
     def handed_over(self, recipe: Recipe) -> Recipe | KeptRecipe:
         """Return what tasks are sent in the place of a recipe. The session must be open.

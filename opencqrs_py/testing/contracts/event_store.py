@@ -75,8 +75,7 @@ class EventStoreContract(EventSourceContract):
         def breaking_off() -> Iterator[Event]:
             yield event(2)
             yield event(3)
-            msg = "line 3 is bad"
-            raise ValueError(msg)
+            raise ValueError("line 3 is bad")
 
         with pytest.raises(ValueError, match="line 3 is bad"):
             append(breaking_off())

@@ -250,8 +250,7 @@ def _check_names(candidate: Json) -> None:
     if not _SOURCE.fullmatch(candidate["source"]):
         raise _bad(f"source '{candidate['source']}' must be a valid URI", "source-malformed")
     if not _SUBJECT.fullmatch(candidate["subject"]):
-        text = f"subject '{candidate['subject']}' must be an absolute, slash-separated path"
-        raise _bad(text, "subject-malformed")
+        raise _bad(f"subject '{candidate['subject']}' must be an absolute, slash-separated path", "subject-malformed")
     if not _TYPE.fullmatch(candidate["type"]):
         raise _bad(f"type '{candidate['type']}' must be a reversed domain name", "event-type-malformed")
     parent, state = candidate.get("traceparent"), candidate.get("tracestate")

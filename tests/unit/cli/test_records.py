@@ -11,7 +11,7 @@ from rich.console import Console
 
 from opencqrs_py.cli import records
 from opencqrs_py.cli.records import print_only_warnings, records_on_terminal
-from opencqrs_py.engines.records import log_notice
+from opencqrs_py.engines.driver import log_notice
 from opencqrs_py.model.outcome import Failure, Origin
 from opencqrs_py.model.partition import Partition
 from opencqrs_py.processing.recovery import Action
