@@ -19,8 +19,8 @@ from opencqrs_py.config.keys import (
     Spelling,
     kebab,
 )
+from opencqrs_py.config.mistakes import report_foreign_key, report_foreign_variable, report_unknown
 from opencqrs_py.config.problems import MOST_LEVELS, Code, Findings
-from opencqrs_py.config.suggestions import report_foreign_key, report_foreign_variable, report_unknown
 from opencqrs_py.config.variables import is_ours, is_service_variable, spellings_of_variable
 from opencqrs_py.model.naming import canonical, listed
 

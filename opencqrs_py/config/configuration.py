@@ -8,11 +8,20 @@ from pathlib import Path as FilePath
 
 from opencqrs_py.config.binding import Bound, Merged
 from opencqrs_py.config.entries import BUILT_IN, Origin, OriginKind
-from opencqrs_py.config.groups import EffectiveGroup, Inherited, LeafName, Level, effective_group, inherited
+from opencqrs_py.config.groups import (
+    GROUPS,
+    STANDARD,
+    EffectiveGroup,
+    Inherited,
+    LeafName,
+    Level,
+    effective_group,
+    inherited,
+)
 from opencqrs_py.config.keys import HOLDERS, FreeNames, Index, Path, SettingKind, index_of, kebab
 from opencqrs_py.config.problems import Code, ConfigurationWarning
-from opencqrs_py.config.settings import GROUPS, STANDARD, Settings
-from opencqrs_py.config.value_types import Fact, typed, written
+from opencqrs_py.config.settings import Settings
+from opencqrs_py.config.value_types import typed, written
 from opencqrs_py.errors import ConfigurationError
 from opencqrs_py.model.masking import MASK, holds_secret, mask_url, secrets_in
 from opencqrs_py.model.naming import listed, nearest
@@ -91,14 +100,7 @@ class Configuration:
         return self if self._bound_for is None else self._bound_for(groups)
 
     def origin(self, key: str) -> Origin:
-        """Return where the value of a setting comes from.
-
-        Args:
-            key: Dotted key in any spelling, with ``opencqrs`` in front or without.
-
-        Raises:
-            ConfigurationError: OCQ-103, if there is no such setting.
-        """
+        """Return where the value of a setting comes from; key and error are those of :meth:`value`."""
         return self.value(key).origin
 
     def value(self, key: str) -> EffectiveValue:
@@ -119,24 +121,16 @@ class Configuration:
     def losers(self, key: str) -> tuple[EffectiveValue, ...]:
         """Return the overridden values of a setting, from the highest to the lowest, as written.
 
-        Of a group's setting these are also what the standard says, when the group says something itself.
-
-        Args:
-            key: Dotted key in any spelling, with ``opencqrs`` in front or without.
-
-        Raises:
-            ConfigurationError: OCQ-103, if there is no such setting.
+        Of a group's setting these are also what the standard says, when the group says something itself. Key and error
+        are those of :meth:`value`.
         """
         path = self._path_of(key)
-        said = self._merged.stacks.get(path, [])
-        if not _of_group(path):
-            return tuple(self._as_written(bound) for bound in reversed(said[:-1]))
-        standard = self._merged.stacks.get((*STANDARD, *path[3:]), [])
-        every = [replace(bound, origin=Origin(OriginKind.STANDARD, of=bound.origin)) for bound in standard] + said
-        if not every:
-            return ()
-        decision = inherited(self.settings, path[2])[path[3], path[4]]
-        wins = 0 if decision.replaced_by or decision.level is Level.BUILT_IN else 1
+        every, wins = self._merged.stacks.get(path, []), 1
+        if _of_group(path):
+            standard = self._merged.stacks.get((*STANDARD, *path[3:]), [])
+            every = [replace(each, origin=Origin(OriginKind.STANDARD, of=each.origin)) for each in standard] + every
+            decision = inherited(self.settings, path[2])[path[3], path[4]]
+            wins = 0 if decision.replaced_by or decision.level is Level.BUILT_IN else 1
         return tuple(self._as_written(bound) for bound in reversed(every[: len(every) - wins]))
 
     def values(self, group: str | None = None) -> list[EffectiveValue]:
@@ -147,10 +141,7 @@ class Configuration:
         """
         if group is not None:
             return list(self._group_values(self._spelled(group)))
-        result = list(self._general_values())
-        for name in self.group_names:
-            result.extend(self._group_values(name))
-        return result
+        return [*self._general_values(), *(each for name in self.group_names for each in self._group_values(name))]
 
     @property
     def secrets(self) -> tuple[str, ...]:
@@ -221,12 +212,9 @@ class Configuration:
 
     def _group_origin(self, group: str, leaf: LeafName, chosen: dict[LeafName, Inherited]) -> Origin:
         decision = chosen[leaf]
-        by = decision.replaced_by
-        if by is None:
-            return self._level_origin(group, leaf, decision)
-        return Origin(OriginKind.REPLACED, ".".join(map(kebab, by)), of=self._level_origin(group, by, chosen[by]))
-
-    def _level_origin(self, group: str, leaf: LeafName, decision: Inherited) -> Origin:
+        if decision.replaced_by:
+            by = self._group_origin(group, decision.replaced_by, chosen)
+            return Origin(OriginKind.REPLACED, ".".join(map(kebab, decision.replaced_by)), of=by)
         if decision.level is Level.BUILT_IN:
             return BUILT_IN
         if decision.level is Level.GROUP:
@@ -258,14 +246,15 @@ class Configuration:
         return said.get((path[2], path[3])) is not None or len(self._merged.stacks.get(path, [])) > 1
 
     def _effective(self, path: Path, value: object, origin: Origin) -> EffectiveValue:
-        fact = self._index.at(path).fact
-        text = written(value, fact)
-        if value is not None and self._is_hidden(path, origin, fact):
+        fact, secrets = self._index.at(path).fact, self._secrets.get(path, frozenset())
+        text = plain = written(value, fact)
+        # of a URL only the secret part is hidden
+        if value is not None and (origin.is_secret or self._names_secret(path) or (secrets and not fact.is_url)):
             text = MASK
-        for secret in sorted(self._secrets.get(path, ()), key=len, reverse=True):
+        for secret in sorted(secrets, key=len, reverse=True):
             text = text.replace(secret, MASK) if secret else text
         text = mask_url(text)
-        value_in_json = typed(value, fact) if text == written(value, fact) else text
+        value_in_json = typed(value, fact) if text == plain else text
         return EffectiveValue(self._index.display(path), text, origin, origin.is_default, value_in_json)
 
     def _as_written(self, bound: Bound) -> EffectiveValue:
@@ -274,12 +263,7 @@ class Configuration:
         text = ", ".join("null" if item is None else str(item) for item in items)
         if bound.value is not None and (self._names_secret(bound.path) or bound.origin.is_secret):
             text = MASK
-        path = self._index.display(bound.path)
-        return EffectiveValue(path, mask_url(text), bound.origin, is_default=False)
-
-    def _is_hidden(self, path: Path, origin: Origin, fact: Fact) -> bool:
-        """Return whether to hide a value completely; of a URL only the secret part is hidden."""
-        return origin.is_secret or self._names_secret(path) or (path in self._secrets and not fact.is_url)
+        return EffectiveValue(self._index.display(bound.path), mask_url(text), bound.origin, is_default=False)
 
     def _names_secret(self, path: Path) -> bool:
         return holds_secret(path[-1]) or self._index.at(path).secret

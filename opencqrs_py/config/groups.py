@@ -42,6 +42,11 @@ from opencqrs_py.model.naming import canonical
 if TYPE_CHECKING:
     from opencqrs_py.config.settings import Settings
 
+GROUPS = ("event_handling", "groups")
+"""Where the settings of single groups stand."""
+STANDARD = ("event_handling", "standard")
+"""Where stands what applies to groups that do not say otherwise."""
+
 LeafName: TypeAlias = tuple[str, str]
 """Section and leaf of a group setting, as field names."""
 
@@ -245,13 +250,10 @@ class Inherited:
 def said(group: object) -> Said:
     """Return the values set in ``group``, a nested mapping or settings made in code; nothing for anything else."""
     if isinstance(group, GroupSettings):
-        sections = {name: section.given() for name, section in group.given().items() if name in SECTIONS}
-        return {(section, leaf): value for section, values in sections.items() for leaf, value in values.items()}
-    if not isinstance(group, Mapping):
-        return {}
+        group = {name: section.given() for name, section in group.given().items() if name in SECTIONS}
     return {
         (section, leaf): value
-        for section, values in group.items()
+        for section, values in (group.items() if isinstance(group, Mapping) else ())
         if isinstance(values, Mapping)
         for leaf, value in values.items()
     }
@@ -277,67 +279,38 @@ def effective_group(settings: Settings, name: str) -> EffectiveGroup:
         settings: Validated settings.
         name: Name of a group, in any spelling; it need not have settings of its own.
     """
-    group = _spelled(settings.event_handling.groups, name)
-    merged = settings.event_handling.groups[group] if group is not None else settings.event_handling.standard
-    changed: dict[str, dict[str, Any]] = {}
     chosen = inherited(settings, name)
+    values: dict[str, dict[str, Any]] = {section: {} for section in SECTIONS}
     for (section, leaf), each in chosen.items():
-        if each.replaced_by:
-            changed.setdefault(section, {})[leaf] = None
-    sections = {section: replace(getattr(merged, section), **changed.get(section, {})) for section in SECTIONS}
-    given = (leaf for leaf, each in chosen.items() if each.is_given and not each.replaced_by)
-    return EffectiveGroup(name, frozenset(given), **sections)
+        values[section][leaf] = each.value
+    given = frozenset(leaf for leaf, each in chosen.items() if each.is_given and not each.replaced_by)
+    sections = {section: type(getattr(BUILT_IN, section))(**leaves) for section, leaves in values.items()}
+    return EffectiveGroup(name, given, **sections)
 
 
 def inherited(settings: Settings, name: str) -> dict[LeafName, Inherited]:
     """Return each setting of the group ``name`` with who decided it."""
-    handling = settings.event_handling
-    group = _spelled(handling.groups, name)
-    merged = handling.standard if group is None else handling.groups[group]
-    by_group = {} if group is None else handling.said_of(group)
-    by_standard = handling.said_of(None)
+    handling, standard = settings.event_handling, settings.event_handling.said_of(None)
+    alike = (known for known in handling.groups if canonical(known) == canonical(name))
+    group = name if name in handling.groups else next(alike, None)
+    merged, own = (handling.groups[group], handling.said_of(group)) if group is not None else (handling.standard, {})
     chosen: dict[LeafName, Inherited] = {}
     for leaf in LEAVES:
-        value = getattr(getattr(merged, leaf[0]), leaf[1])
-        if leaf in by_group:
-            chosen[leaf] = Inherited(value, Level.GROUP, reset=by_group[leaf] is None)
-        elif leaf in by_standard:
-            chosen[leaf] = Inherited(value, Level.STANDARD, reset=by_standard[leaf] is None)
-        else:
-            chosen[leaf] = Inherited(value, Level.BUILT_IN)
+        level = Level.GROUP if leaf in own else Level.STANDARD if leaf in standard else Level.BUILT_IN
+        reset = level is not Level.BUILT_IN and (own if level is Level.GROUP else standard)[leaf] is None
+        chosen[leaf] = Inherited(getattr(getattr(merged, leaf[0]), leaf[1]), level, reset)
     for choice, reference in _REPLACEMENTS:
-        chosen |= _without_the_replaced(chosen, choice, reference)
-    return chosen | _of_leader_election(chosen)
+        if chosen[reference].is_given:
+            _let_one_replace_the_other(chosen, reference, choice)
+    # A lock registry is part of leader election, whose place it does not take; it and the application context rule each
+    # other out. On one level, the context counts, so that a named registry can be switched off.
+    if chosen[_CONTROLLER].value is Controller.APPLICATION_CONTEXT and chosen[_LOCKS].is_given:
+        _let_one_replace_the_other(chosen, _CONTROLLER, _LOCKS)
+    return chosen
 
 
-def _spelled(groups: Mapping[str, GroupSettings], name: str) -> str | None:
-    """Return the spelling of the configured group that ``name`` means, ``None`` if there is none."""
-    if name in groups:
-        return name
-    return next((known for known in groups if canonical(known) == canonical(name)), None)
-
-
-def _without_the_replaced(
-    chosen: dict[LeafName, Inherited], choice: LeafName, reference: LeafName
-) -> dict[LeafName, Inherited]:
-    """Return the pair with one of them replaced: the choice, unless it is given on a nearer level."""
-    by_choice, by_reference = chosen[choice], chosen[reference]
-    if not by_reference.is_given:
-        return {}
-    if by_choice.is_given and by_choice.level.value < by_reference.level.value:
-        return {reference: replace(by_reference, value=None, replaced_by=choice)}
-    return {choice: replace(by_choice, value=None, replaced_by=reference)}
-
-
-def _of_leader_election(chosen: dict[LeafName, Inherited]) -> dict[LeafName, Inherited]:
-    """Return the controller or the lock registry as replaced, if one rules the other out.
-
-    A lock registry is part of leader election, so it does not take that choice's place. Against the application context
-    the nearer of the two counts, and on one level the application context: so a named registry can be switched off.
-    """
-    controller, locks = chosen[_CONTROLLER], chosen[_LOCKS]
-    if controller.value is not Controller.APPLICATION_CONTEXT or not locks.is_given:
-        return {}
-    if locks.level.value < controller.level.value:
-        return {_CONTROLLER: replace(controller, value=None, replaced_by=_LOCKS)}
-    return {_LOCKS: replace(locks, value=None, replaced_by=_CONTROLLER)}
+def _let_one_replace_the_other(chosen: dict[LeafName, Inherited], first: LeafName, second: LeafName) -> None:
+    """Mark one of two settings as replaced by the other: the second, unless it is given on a nearer level."""
+    is_nearer = chosen[second].is_given and chosen[second].level.value < chosen[first].level.value
+    wins, loses = (second, first) if is_nearer else (first, second)
+    chosen[loses] = replace(chosen[loses], value=None, replaced_by=wins)

@@ -15,12 +15,13 @@ from opencqrs_py.config.choices import OnUnknown
 from opencqrs_py.config.configuration import Configuration
 from opencqrs_py.config.entries import Layer, text_items
 from opencqrs_py.config.files import FileReader
+from opencqrs_py.config.groups import GROUPS
 from opencqrs_py.config.keys import FreeNames, Index, Path, index_of
+from opencqrs_py.config.mistakes import report_refusals
 from opencqrs_py.config.placeholders import Lookup, Resolved, resolved_values
 from opencqrs_py.config.problems import Code, Findings, GroupWithoutHandlerWarning, alike_groups
 from opencqrs_py.config.profiles import DEFAULT_PROFILE
-from opencqrs_py.config.refusals import report_refusals
-from opencqrs_py.config.settings import GROUPS, Settings
+from opencqrs_py.config.settings import Settings
 from opencqrs_py.config.sources import Given, nested, ranked
 from opencqrs_py.model.masking import remember
 from opencqrs_py.model.naming import canonical, listed, nearest

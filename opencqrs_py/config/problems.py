@@ -12,23 +12,12 @@ _MOST_UNKNOWN = 100  # to guess what was meant takes half a millisecond each
 
 # How much a source may say: beyond it, a file is an accident or an attack, and reading it would take for ever. A key of
 # this package has at most six levels, and a hundred groups with every setting have some four thousand nodes.
-MOST_BYTES = 4 * 1024 * 1024
-"""Size of a file, in bytes; a ConfigMap of Kubernetes holds at most 1 MiB."""
-
-MOST_LEVELS = 100
-"""Levels of a key, and of what is nested in brackets."""
-
-MOST_NODES = 20_000
-"""Keys and values of one file, each alias counted as often as it is used."""
-
-MOST_CHAINED = 50
-"""Placeholders that stand for each other or in each other."""
-
-MOST_PLACEHOLDERS = 20_000
-"""Placeholders that are replaced for all values together."""
-
-MOST_CHARACTERS = 1024 * 1024
-"""Length of a value after its placeholders are replaced."""
+MOST_BYTES = 4 * 1024 * 1024  # of a file; a ConfigMap of Kubernetes holds at most 1 MiB
+MOST_LEVELS = 100  # of a key, and of what is nested in brackets
+MOST_NODES = 20_000  # keys and values of one file, each alias counted as often as it is used
+MOST_CHAINED = 50  # placeholders that stand for each other or in each other
+MOST_PLACEHOLDERS = 20_000  # that are replaced for all values together
+MOST_CHARACTERS = 1024 * 1024  # of a value, in place of its placeholders
 
 
 class Code(StrEnum):
@@ -116,11 +105,11 @@ class Findings:
 
     def settle_unknown(self, choice: OnUnknown) -> None:
         """Turn unknown names into errors or warnings, or drop them, as ``config.unknown`` demands."""
-        unknown = self.unknown.values()
-        if choice is OnUnknown.ERROR:
-            self.errors.extend(unknown)
-        elif choice is OnUnknown.WARN:
-            self.warnings.extend(ConfigurationWarning(each.code, each.what, each.where, each.fix) for each in unknown)
+        for each in self.unknown.values():
+            if choice is OnUnknown.ERROR:
+                self.errors.append(each)
+            elif choice is OnUnknown.WARN:
+                self.warnings.append(ConfigurationWarning(each.code, each.what, each.where, each.fix))
         self.unknown.clear()
 
     def failure(self) -> ConfigurationErrors:

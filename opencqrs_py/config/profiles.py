@@ -13,7 +13,7 @@ DEFAULT_PROFILE = "default"
 """The profile that is active when no other is."""
 
 _NAME = r"[A-Za-z0-9_.+@-]+"
-_TOKEN = re.compile(rf"\s*(?:(?P<sign>[()!&|])|(?P<name>{_NAME}))\s*")
+_TOKEN = re.compile(rf"[()!&|]|{_NAME}|\S")
 _WORDS = {"and": "&", "or": "|", "not": "!"}
 _SIGNS = frozenset("()!&|")
 
@@ -35,8 +35,13 @@ def applies(expressions: Sequence[str], active: Collection[str]) -> bool:
     Source:
         Spring Framework, "Profiles.of".
     """
-    values = [_Expression(_tokens(expression), active).value() for expression in expressions]
-    return any(values)
+    holds = False
+    for expression in expressions:
+        tokens = _tokens(expression)
+        holds = _combined(tokens, active) or holds
+        if tokens:
+            raise ValueError(f"{tokens[0]!r} comes too much")
+    return holds
 
 
 def mentioned(expressions: Sequence[str]) -> set[str]:
@@ -49,56 +54,35 @@ def mentioned(expressions: Sequence[str]) -> set[str]:
 
 
 def _tokens(expression: str) -> list[str]:
-    tokens: list[str] = []
-    position = 0
-    while position < len(expression.rstrip()):
-        match = _TOKEN.match(expression, position)
-        if match is None:
-            msg = f"{expression.strip()[position:][:1]!r} is no part of an expression"
-            raise ValueError(msg)
-        tokens.append(_WORDS.get(match[0].strip().casefold(), match[0].strip()))
-        position = match.end()
-    return tokens
+    tokens: list[str] = _TOKEN.findall(expression)
+    for token in tokens:
+        if token not in _SIGNS and not re.fullmatch(_NAME, token):
+            raise ValueError(f"{token!r} is no part of an expression")
+    return [_WORDS.get(token.casefold(), token) for token in tokens]
 
 
-class _Expression:
-    """Reads the tokens of one expression from left to right."""
+def _combined(tokens: list[str], active: Collection[str]) -> bool:
+    """Take names with one kind of sign between them from the beginning of ``tokens``, and return what they say."""
+    result = _single(tokens, active)
+    sign = tokens[0] if tokens else ""
+    while tokens and tokens[0] in {"&", "|"}:
+        if tokens.pop(0) != sign:
+            raise ValueError("'and' and 'or' are mixed without brackets")
+        other = _single(tokens, active)
+        result = (result and other) if sign == "&" else (result or other)
+    return result
 
-    def __init__(self, tokens: list[str], active: Collection[str]) -> None:
-        self._tokens = tokens
-        self._active = active
 
-    def value(self) -> bool:
-        """Return whether the whole expression holds."""
-        result = self._combined()
-        if self._tokens:
-            msg = f"{self._tokens[0]!r} comes too much"
-            raise ValueError(msg)
-        return result
-
-    def _combined(self) -> bool:
-        result = self._single()
-        sign = self._tokens[0] if self._tokens else ""
-        while self._tokens and self._tokens[0] in "&|":
-            if self._tokens.pop(0) != sign:
-                msg = "'and' and 'or' are mixed without brackets"
-                raise ValueError(msg)
-            other = self._single()
-            result = (result and other) if sign == "&" else (result or other)
-        return result
-
-    def _single(self) -> bool:
-        match self._tokens.pop(0) if self._tokens else "":
-            case "!":
-                return not self._single()
-            case "(":
-                result = self._combined()
-                if not self._tokens or self._tokens.pop(0) != ")":
-                    msg = "a bracket is not closed"
-                    raise ValueError(msg)
-                return result
-            case "" | ")" | "&" | "|":
-                msg = "a name is missing"
-                raise ValueError(msg)
-            case name:
-                return name in self._active
+def _single(tokens: list[str], active: Collection[str]) -> bool:
+    match tokens.pop(0) if tokens else "":
+        case "!":
+            return not _single(tokens, active)
+        case "(":
+            result = _combined(tokens, active)
+            if not tokens or tokens.pop(0) != ")":
+                raise ValueError("a bracket is not closed")
+            return result
+        case "" | ")" | "&" | "|":
+            raise ValueError("a name is missing")
+        case name:
+            return name in active

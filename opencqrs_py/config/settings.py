@@ -28,11 +28,6 @@ from opencqrs_py.model.masking import masked
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-GROUPS = ("event_handling", "groups")
-"""Where the settings of single groups stand."""
-STANDARD = ("event_handling", "standard")
-"""Where stands what applies to groups that do not say otherwise."""
-
 Column = Annotated[str, Field(min_length=1)]
 
 
