@@ -32,7 +32,6 @@ from opencqrs_py.assembly.stores import open_event_store
 from opencqrs_py.config import EffectiveGroup, RetryPolicy, RetrySettings, Tracking
 from opencqrs_py.engines.parts import make_dispatcher
 from opencqrs_py.errors import AssemblyError
-from opencqrs_py.model.mapping import TableMapping
 from opencqrs_py.model.masking import remember
 from opencqrs_py.model.naming import listed
 from opencqrs_py.processing.binding import BoundHandler, bind
@@ -192,27 +191,23 @@ class GroupContainer(containers.DeclarativeContainer):
 
 
 class ApplicationContainer(containers.DeclarativeContainer):
-    """What the groups share."""
+    """What the groups share, made from the application's blueprint."""
 
-    event_store_url: providers.Dependency[str] = providers.Dependency()
-    api_token: providers.Dependency[str] = providers.Dependency()
-    mapping: providers.Dependency[TableMapping | None] = providers.Dependency()
-    database_rule: providers.Dependency[DatabaseRule] = providers.Dependency()
-    discovered: providers.Dependency[Discovered] = providers.Dependency()
-    events: providers.Dependency[EventsRule] = providers.Dependency()
+    blueprint: providers.Dependency[Blueprint] = providers.Dependency()
+    said = blueprint.provided
+    database_rule = said.database
+    discovered: providers.Provider[Discovered] = said.discover.call()
+    injector: providers.Provider[ContainerInjector] = said.injector.call()
 
-    injector: providers.Dependency[ContainerInjector] = providers.Dependency()
-    clock_ref: providers.Dependency[str | None] = providers.Dependency()
-
-    event_database = providers.ThreadSafeSingleton(Database, event_store_url, database_rule.provided.event_schema)
+    event_database = providers.ThreadSafeSingleton(Database, said.event_store_url, said.database.event_schema)
     event_store_of_url = providers.Callable(
-        open_event_store, event_store_url, api_token, event_database.provider, mapping
+        open_event_store, said.event_store_url, said.api_token, event_database.provider, said.mapping
     )
     event_store_choice = providers.ThreadSafeSingleton(choose_event_store, database_rule, injector.provider)
     event_store = providers.ThreadSafeSingleton(
         event_store_for, event_store_choice, injector.provider, event_store_of_url.provider
     )
-    clock_choice = providers.ThreadSafeSingleton(decide_clock, clock_ref, injector)
+    clock_choice = providers.ThreadSafeSingleton(decide_clock, said.clock_ref, injector)
     clock = providers.ThreadSafeSingleton(clock_for, clock_choice, injector)
     observers = providers.ThreadSafeSingleton(observers_of, injector)
     database_choice = providers.ThreadSafeSingleton(choose_database, database_rule, discovered.provided.injector)
@@ -224,16 +219,7 @@ class ApplicationContainer(containers.DeclarativeContainer):
 
 def assemble(blueprint: Blueprint) -> ApplicationContainer:
     """Return the parts that groups share. Nothing is opened or imported before it is asked for."""
-    return ApplicationContainer(
-        event_store_url=providers.Object(blueprint.event_store_url),
-        api_token=providers.Object(blueprint.api_token),
-        mapping=providers.Object(blueprint.mapping),
-        database_rule=providers.Object(blueprint.database),
-        discovered=providers.Callable(blueprint.discover),
-        events=providers.Object(blueprint.events),
-        injector=providers.Callable(blueprint.injector),
-        clock_ref=providers.Object(blueprint.clock_ref),
-    )
+    return ApplicationContainer(blueprint=providers.Object(blueprint))
 
 
 def group_containers(container: ApplicationContainer, groups: Iterable[EffectiveGroup]) -> Mapping[str, GroupContainer]:
@@ -249,7 +235,7 @@ def group_container(container: ApplicationContainer, settings: EffectiveGroup) -
         event_store=container.event_store,
         database_choice=container.database_choice,
         database=container.database,
-        events=container.events,
+        events=container.said.events,
         clock=container.clock,
     )
 
