@@ -262,11 +262,7 @@ class ProjectResources:
             self._found = self._blueprint.discover()
 
     def open(self) -> None:
-        """Open every resource that needs no event loop.
-
-        Raises:
-            ProjectCodeError: OCQ-217, naming the resource that cannot be opened.
-        """
+        """Open every resource that needs no event loop; raise OCQ-217, naming it, for one that cannot be opened."""
         self.renew()
         self._found = found = self._blueprint.discover()
         if found.injector.has_resources and not self._is_user:

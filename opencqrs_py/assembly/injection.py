@@ -37,11 +37,7 @@ class _Registered:
         return f"{self.container}.{self.name}"
 
     def make(self, place: str = "") -> Any:
-        """Make what it makes.
-
-        Raises:
-            ProjectCodeError: OCQ-217, naming it, if it raises, or if it returns what has to be awaited.
-        """
+        """Make what it makes; raise OCQ-217, naming it, if it raises, or if it returns what has to be awaited."""
         try:
             part = self.provider()
         except BaseException as error:

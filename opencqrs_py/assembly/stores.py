@@ -87,11 +87,7 @@ def mapping_of(settings: MappingSettings, url: str) -> TableMapping | None:
 
 
 def refuse_all_but_sql(url: str, mapping: TableMapping, place: str) -> None:
-    """See that a table of another system is looked for in a database; the mapping was written in ``place``.
-
-    Raises:
-        EventStoreError: OCQ-325, if the store is no SQL database.
-    """
+    """Refuse with OCQ-325 a table of another system, named in ``place``, in an event store that is no SQL database."""
     if not is_sql(url):
         what = f"{mapping.said_in} names a table, but the event store is no SQL database"
         fix = f"let the store's URL be that of the database that holds the table, or leave {mapping.said_in} out"

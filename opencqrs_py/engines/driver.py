@@ -175,11 +175,7 @@ def _report(notice: Notice, observer: Observer) -> None:
 
 
 def _verify_log(group: str, source: EventSource, cursor: Cursor) -> None:
-    """Check that the log is the one that the progress of a partition belongs to.
-
-    Raises:
-        OtherLogError: OCQ-316, naming the partition.
-    """
+    """Check that the log is the one that the progress belongs to; raise OCQ-316, naming the partition, if it is not."""
     try:
         source.verify(cursor.stored, cursor.fingerprint)
     except OtherLogError as error:

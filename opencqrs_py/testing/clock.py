@@ -23,11 +23,7 @@ class FakeClock(Clock):
         return self._start + timedelta(seconds=self._gone)
 
     def advance(self, seconds: float) -> None:
-        """Let time go by.
-
-        Raises:
-            ValueError: If ``seconds`` is negative.
-        """
+        """Let some seconds go by; ``ValueError`` if they are negative."""
         if seconds < 0:
             raise ValueError(f"time does not go back, got {seconds}")
         self._gone += seconds

@@ -87,11 +87,7 @@ class SeenChain:
         return None if found is None else Link(position, found)
 
     def keep(self, links: Iterable[Link]) -> None:
-        """Remember links, given in the order of their positions.
-
-        Raises:
-            EventStoreError: OCQ-316, if another hash is known at one of the positions.
-        """
+        """Remember links in the order of their positions; raise OCQ-316 if another hash is known at one of them."""
         with self._lock:
             for link in links:
                 known = self.at(link.position)

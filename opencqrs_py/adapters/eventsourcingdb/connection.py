@@ -155,11 +155,7 @@ class Connection:
         self._loop: _Loop | None = None
 
     def run(self, use: Use[T]) -> T:
-        """Let the client do something and wait for it.
-
-        Raises:
-            EventStoreError: OCQ-320 or OCQ-331 to OCQ-335, in place of the client's errors.
-        """
+        """Let the client do something and wait for it; in place of its errors, raise OCQ-320 or OCQ-331 to OCQ-335."""
         future = self.start(use)
         try:
             return future.result()

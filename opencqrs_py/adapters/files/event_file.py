@@ -219,11 +219,7 @@ class EventFile(ABC):
 
     @abstractmethod
     def count(self) -> int:
-        """Return how many events there are by now.
-
-        Raises:
-            EventFormatError: OCQ-213, if the file is damaged or not complete yet.
-        """
+        """Return how many events there are by now; raise OCQ-213 if the file is damaged or not complete yet."""
 
     def may_hold(self, number: int) -> bool:
         """Return whether there may be an event of that number, from 0; events are counted only if need be."""

@@ -81,11 +81,7 @@ class InMemoryEventStore:
         return LogMark.of(event or self._at(min(position, self.head()))).text
 
     def verify(self, position: int, fingerprint: str) -> None:
-        """Check that the log still holds what ``fingerprint`` says.
-
-        Raises:
-            EventStoreError: OCQ-316, if it does not.
-        """
+        """Check that the log still holds what ``fingerprint`` says; raise OCQ-316 if it does not."""
 
         def find(marked: int) -> LogMark | None:
             event = self._at(marked)

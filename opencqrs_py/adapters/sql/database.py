@@ -107,11 +107,7 @@ class Database:
 
     @cached_property
     def engine(self) -> Engine:
-        """The SQLAlchemy engine.
-
-        Raises:
-            EventStoreError: OCQ-303, if the database's driver is not installed.
-        """
+        """The SQLAlchemy engine; raises OCQ-303 if the database's driver is not installed."""
         try:
             return self.dialect.engine(self._url)
         except (ModuleNotFoundError, NoSuchModuleError) as error:

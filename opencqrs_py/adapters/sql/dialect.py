@@ -350,11 +350,7 @@ class Dialect(ABC):
         return None
 
     def end_session(self, connection: Connection, holder: int) -> None:
-        """End a session.
-
-        Raises:
-            DBAPIError: If the database's user may not.
-        """
+        """End a session; raises a ``DBAPIError`` if the database's user may not."""
 
     # Helpers
 

@@ -81,11 +81,7 @@ class ForeignTable:
 
 
 def fitted(database: Database, connection: Connection, mapping: TableMapping) -> ForeignTable:
-    """Return the table of a mapping, compared with what is there.
-
-    Raises:
-        EventStoreError: OCQ-313, if the table or a column is not there; OCQ-339, if a column is of no use.
-    """
+    """Return the table of a mapping; raise OCQ-313 if it or a column is not there, OCQ-339 if a column is of no use."""
     schema, _, table = mapping.table.rpartition(".")
     found = _columns(database, connection, mapping)
     missing = [f"{part} ({column})" for part, column in mapping.columns.items() if column not in found]

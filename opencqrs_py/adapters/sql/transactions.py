@@ -35,11 +35,7 @@ _OF_DRIVER = ("commit", "rollback", "close")
 
 
 def refuse(reason: str = _LEAVE_OUT, *_: Any, **__: Any) -> NoReturn:
-    """Refuse what would end the transaction.
-
-    Raises:
-        TransactionEndedError: Always.
-    """
+    """Refuse what would end the transaction: always raises ``TransactionEndedError``."""
     raise TransactionEndedError(f"a handler must not end the transaction that it shares with the progress: {reason}")
 
 

@@ -106,11 +106,7 @@ def _forget_jvm() -> None:
 
 @contextmanager
 def _interrupts_deferred() -> Iterator[None]:
-    """Put an interrupt off until the block is done: a process that nobody knows of would never be ended.
-
-    Raises:
-        KeyboardInterrupt: At the end of the block, if there was one.
-    """
+    """Put an interrupt off until the end of the block: a process that nobody knows of would never be ended."""
     if current_thread() is not main_thread():  # signals can be set by the main thread only
         yield
         return

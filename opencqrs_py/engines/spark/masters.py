@@ -34,11 +34,7 @@ _OWN_SECRETS = re.compile(r"yarn|k8s://.*")
 
 
 def require_form(master: str) -> None:
-    """Refuse a text that is no URL of a master, before anything is asked of it.
-
-    Raises:
-        EngineError: OCQ-351.
-    """
+    """Refuse with OCQ-351 a text that is no URL of a master, before anything is asked of it."""
     _addresses(master)
 
 

@@ -78,11 +78,7 @@ class Sessions:
         self._kept: list[KeptRecipe] = []
 
     def require_master(self) -> None:
-        """Refuse, before anything is launched or claimed, a master that cannot be reached.
-
-        Raises:
-            EngineError: OCQ-350 or OCQ-351.
-        """
+        """Refuse, before anything is launched or claimed, a master that cannot be reached: OCQ-350 or OCQ-351."""
         if SparkSession.getActiveSession() is None:
             require_master(self._master)
 
@@ -130,11 +126,7 @@ class Sessions:
         return self._session
 
     def check(self) -> None:
-        """Ask the JVM for a sign of life.
-
-        Raises:
-            Py4JError: If there is none; also ``OSError``.
-        """
+        """Ask the JVM for a sign of life; raise ``Py4JError`` or ``OSError`` if there is none."""
         if self._session is not None and self._session.sparkContext._jsc.sc().isStopped():  # noqa: SLF001 the only way
             raise Py4JError("the Spark context was stopped")
 

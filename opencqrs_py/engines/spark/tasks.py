@@ -70,11 +70,7 @@ class KeptRecipe:
     file: str
 
     def fetch(self) -> Recipe:
-        """Return the recipe; it is read once per process. Runs on an executor.
-
-        Raises:
-            OSError: If the run that has kept it is over.
-        """
+        """Return the recipe, read once per process; ``OSError`` if the run that kept it is over. For executors."""
         return _read(self.file)
 
 

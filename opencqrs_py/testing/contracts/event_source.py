@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta, timezone
 from itertools import pairwise
@@ -13,9 +13,7 @@ import pytest
 
 from opencqrs_py.model import Event, Selection, Slice
 from opencqrs_py.processing.ports import EventSource
-from opencqrs_py.testing.contracts.log_identity import LogIdentityContract
-
-Append = Callable[[Iterable[Event]], object]
+from opencqrs_py.testing.contracts.log_identity import Append, LogIdentityContract
 
 SECONDS = 30  # longest wait for another thread
 LONG = 2 * SECONDS  # a wait that a test does not see the end of

@@ -22,13 +22,13 @@ from opencqrs_py.model.appending import (
 from opencqrs_py.processing.ports import EventSource, EventStore
 from opencqrs_py.testing.contracts.event_source import (
     ALL,
-    Append,
     EventSourceContract,
     event,
     followed,
     identities,
     numbers,
 )
+from opencqrs_py.testing.contracts.log_identity import Append
 
 
 class EventStoreContract(EventSourceContract):

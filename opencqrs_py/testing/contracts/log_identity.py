@@ -10,32 +10,22 @@ from opencqrs_py.errors import EventStoreError
 from opencqrs_py.model import Event, Selection
 from opencqrs_py.processing.ports import EventSource
 
+Append = Callable[[Iterable[Event]], object]
+
 LONGEST = 1_000  # characters of a fingerprint
 
 
 def numbered(*numbers: int) -> list[Event]:
     """Return events as they are before a store has given them positions."""
-    return [
-        Event(
-            0,
-            f"identity-{n}",
-            "contract",
-            f"/books/{n}",
-            "book-lent.v1",
-            None,
-            "application/json",
-            f'{{"n":{n}}}',
-            None,
-        )
-        for n in numbers
-    ]
+    attributes = ("book-lent.v1", None, "application/json")
+    return [Event(0, f"identity-{n}", "contract", f"/books/{n}", *attributes, f'{{"n":{n}}}', None) for n in numbers]
 
 
 class LogIdentityContract:
     """Fingerprints of a log. Part of ``EventSourceContract``."""
 
     def test_a_log_is_the_one_that_its_fingerprints_say_at_every_position(
-        self, source: EventSource, append: Callable[[Iterable[Event]], object]
+        self, source: EventSource, append: Append
     ) -> None:
         found = {0: source.fingerprint(0)}
         for number in range(1, 4):
@@ -48,21 +38,19 @@ class LogIdentityContract:
             assert source.fingerprint(position) == fingerprint
 
     def test_an_empty_log_has_another_fingerprint_than_one_with_events(
-        self, source: EventSource, append: Callable[[Iterable[Event]], object]
+        self, source: EventSource, append: Append
     ) -> None:
         append(numbered(1))
         assert source.fingerprint(0) != source.fingerprint(source.head())
 
     def test_the_fingerprint_of_an_event_at_hand_is_that_of_its_position(
-        self, source: EventSource, append: Callable[[Iterable[Event]], object]
+        self, source: EventSource, append: Append
     ) -> None:
         append(numbered(1, 2, 3))
         for event in source.read(0, 10, Selection()).events:
             assert source.fingerprint(event.position, event) == source.fingerprint(event.position)
 
-    def test_progress_beyond_the_end_of_the_log_is_refused(
-        self, source: EventSource, append: Callable[[Iterable[Event]], object]
-    ) -> None:
+    def test_progress_beyond_the_end_of_the_log_is_refused(self, source: EventSource, append: Append) -> None:
         append(numbered(1, 2))
         source.verify(source.head(), "")
         with pytest.raises(EventStoreError) as caught:
@@ -70,9 +58,7 @@ class LogIdentityContract:
         assert caught.value.code == "OCQ-316"
         assert caught.value.fix
 
-    def test_the_fingerprint_of_another_kind_of_source_is_refused(
-        self, source: EventSource, append: Callable[[Iterable[Event]], object]
-    ) -> None:
+    def test_the_fingerprint_of_another_kind_of_source_is_refused(self, source: EventSource, append: Append) -> None:
         append(numbered(1, 2))
         with pytest.raises(EventStoreError, match="OCQ-316"):
             source.verify(source.head(), "of-another-kind")

@@ -96,11 +96,7 @@ class Rules(NamedTuple):
     largest_event: int = 65_536
 
     def parsed(self, text: bytes) -> Json:
-        """Return a request's body; an empty one is an empty object.
-
-        Raises:
-            RefusedError: If it is not an object in JSON.
-        """
+        """Return a request's body, an empty one as an empty object; refuse what is no object in JSON."""
         try:
             body = json.loads(text or b"{}")
         except (ValueError, RecursionError):
@@ -224,11 +220,7 @@ class Rules(NamedTuple):
 
 
 def check_candidate(candidate: Mapping[str, Any]) -> None:
-    """Refuse an event that no log could keep, whatever its names.
-
-    Raises:
-        RefusedError: If an attribute is missing, or the data are no object.
-    """
+    """Refuse an event that no log could keep: an attribute is missing, or the data are no object."""
     for name in ("source", "subject", "type"):
         if not isinstance(candidate.get(name), str) or not candidate[name]:
             code = "event-type-missing" if name == "type" else f"{name}-missing"

@@ -255,11 +255,7 @@ class _Handler(BaseHTTPRequestHandler):
             return self._say(refused.status, refused.text)
 
     def _obey(self, answers: _Answers, what: str, body: Json, fault: Fault) -> None:
-        """Answer a request as the fault says.
-
-        Raises:
-            RefusedError: If the refusal is the status of the answer, not a line in it.
-        """
+        """Answer a request as the fault says; raises ``RefusedError`` for the answer's status, not for a line in it."""
         if fault.status:
             headers = {} if fault.retry_after is None else {"Retry-After": str(fault.retry_after)}
             return self._say(fault.status, fault.line, **headers)
@@ -336,11 +332,7 @@ class _Answers:
         return self.dialect.line("heartbeat", {})
 
     def to(self, what: str, body: Json) -> Iterable[object]:
-        """Return the lines of an answer; those of an observation never end.
-
-        Raises:
-            RefusedError: If the request is none that can be answered.
-        """
+        """Return the lines of an answer, which for an observation never end; refuse what cannot be answered."""
         log, version = self.stand_in.log, self.rules.version
         match what:
             case "ping":
