@@ -25,6 +25,9 @@ from opencqrs_py.processing.exceptions import message_of, one_line, raise_interr
 from opencqrs_py.processing.supervision import SupervisedPartition
 
 
+_log = logging.getLogger("opencqrs.settings")
+
+
 @dataclass(frozen=True, slots=True)
 class UserModules:
     """Where the handlers are.
@@ -233,9 +236,6 @@ def _check_place(module: ModuleType, roots: Sequence[str], expected: str) -> Non
 
 def _lies_in(file: str | None, root: str) -> bool:
     return Path(file or "/").resolve().is_relative_to(Path(root).resolve())
-
-
-_log = logging.getLogger("opencqrs.settings")
 
 
 class ProjectResources:

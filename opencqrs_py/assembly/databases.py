@@ -150,7 +150,8 @@ def choose_database(rule: DatabaseRule, injector: ContainerInjector) -> Database
         error = AssemblyError("OCQ-521", what, f"{rule.url.origin} and {rule.ref.origin}", _REMOVE)
         return DatabaseChoice(undecided("", _SUBJECT, error, candidates))
     if rule.ref:
-        return _named(rule.ref, injector, candidates)
+        named = Decision("", _SUBJECT, f"provider {rule.ref.value}", "named", candidates, "database.ref")
+        return DatabaseChoice(checked(named, rule.ref.value, injector, _engine_class()), ref=rule.ref.value)
     if rule.url:
         return DatabaseChoice(Decision("", _SUBJECT, rule.url.shown, "set", candidates, "database.url"), rule.url.value)
     return _only(rule, engines, candidates, decide_event_store(rule, injector))
@@ -188,11 +189,6 @@ def _candidates(rule: DatabaseRule, engines: tuple[str, ...]) -> list[str]:
     if rule.shared and not rule.event_store.is_default:
         found.append(f"event-store.url ({rule.event_store.origin})")
     return found + [f"provider {name}" for name in engines]
-
-
-def _named(ref: Said, injector: ContainerInjector, candidates: tuple[str, ...]) -> DatabaseChoice:
-    decision = Decision("", _SUBJECT, f"provider {ref.value}", "named", candidates, "database.ref")
-    return DatabaseChoice(checked(decision, ref.value, injector, _engine_class()), ref=ref.value)
 
 
 def _engine_class() -> type:

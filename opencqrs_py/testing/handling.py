@@ -87,7 +87,7 @@ class HandlerTest:
         found = discover_members(members, provided=provide)
         self.clock = FakeClock()
         self.database = _database(database)
-        self._closing = weakref.finalize(self, self.database.close if isinstance(database, str) else _nothing)
+        self._closing = weakref.finalize(self, self.database.close if isinstance(database, str) else lambda: None)
         self._starts = [start for start in found.starts if canonical(start.group) == canonical(self.group)]
         self._injector = found.injector
         self._transactions = DatabaseTransactions(self.database)
@@ -335,10 +335,6 @@ def _from_users_frame(error: BaseException) -> BaseException:
     while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_PACKAGE):
         trace = trace.tb_next
     return error.with_traceback(trace or error.__traceback__)
-
-
-def _nothing() -> None:
-    """Leave a database open that is somebody else's."""
 
 
 def _difference(expected: Any, found: Any) -> str:

@@ -210,7 +210,8 @@ class LineIndex:
                 event, line, offset = self.end
                 if offset == 0:
                     lines[0] = lines[0].removeprefix(BOM_UTF8)
-                passed = Mark(event + _events_in(lines), line + len(lines), offset + len(block) - len(rest))
+                events = len(lines) - lines.count(b"") - sum(map(bytes.isspace, lines))
+                passed = Mark(event + events, line + len(lines), offset + len(block) - len(rest))
                 self.pass_to(passed)
             wanted = _BLOCK if lines else len(rest)  # a line longer than a block: look at twice as much
 
@@ -225,11 +226,6 @@ class LineIndex:
         """Return the last mark at or before the event of that number, from 0."""
         at = bisect_right(self._marks[0], event) - 1
         return Mark(*(column[at] for column in self._marks))
-
-
-def _events_in(lines: list[bytes]) -> int:
-    """Return how many lines have something in them."""
-    return len(lines) - lines.count(b"") - sum(map(bytes.isspace, lines))
 
 
 class PlainLines(EventFile):
