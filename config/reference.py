@@ -13,11 +13,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from opencqrs_py.config.groups import GROUPS, STANDARD
-from opencqrs_py.config.keys import PREFIX, Index, Setting, SettingKind, index_of, kebab
+from opencqrs_py.config.keys import INLINE_JSON, PREFIX, Index, Setting, SettingKind, index_of, kebab
 from opencqrs_py.config.schema import json_schema
 from opencqrs_py.config.settings import Settings
 from opencqrs_py.config.value_types import written
-from opencqrs_py.config.variables import INLINE_JSON
 
 _OF_GROUP = (*GROUPS, "<group>")
 _YAML_HEAD = """\

@@ -6,7 +6,17 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from operator import itemgetter
 
-from opencqrs_py.config.entries import Entry, Layer, LayerKind, Nothing, Origin, Value, flattened, parsed_json
+from opencqrs_py.config.entries import (
+    Entry,
+    Layer,
+    LayerKind,
+    Nothing,
+    Origin,
+    OriginKind,
+    Value,
+    flattened,
+    parsed_json,
+)
 from opencqrs_py.config.keys import (
     HOLDERS,
     PREFIX,
@@ -17,11 +27,13 @@ from opencqrs_py.config.keys import (
     Setting,
     SettingKind,
     Spelling,
+    is_ours,
+    is_service_variable,
     kebab,
+    spellings_of_variable,
 )
 from opencqrs_py.config.mistakes import report_foreign_key, report_foreign_variable, report_unknown
 from opencqrs_py.config.problems import MOST_LEVELS, Code, Findings
-from opencqrs_py.config.variables import is_ours, is_service_variable, spellings_of_variable
 from opencqrs_py.model.naming import canonical, listed
 
 _SHOWN = 60  # characters of a key that is too long
@@ -29,34 +41,27 @@ _SHOWN = 60  # characters of a key that is too long
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """A value bound to its setting.
+    """A value bound to its setting; ``Nothing.SECTION`` says only that there is a section."""
 
-    Args:
-        path: Path of the setting, free names in their known spelling.
-        value: What the source says: a text, a tuple of texts, ``None``, any object from code; ``Nothing.SECTION``
-            says only that there is a section.
-        origin: Where it says so.
-        index: Place in a list, from 0; ``None`` for the whole.
-    """
-
-    path: Path
+    path: Path  # with free names in their known spelling
     value: Value
     origin: Origin
-    index: int | None = None
+    index: int | None = None  # in a list, from 0; ``None`` for the whole
 
 
 @dataclass(frozen=True, slots=True)
 class Merged:
     """The settings of all layers together.
 
-    Args:
-        stacks: For each setting everything that was said about it, the winner last. A section that was named, such
-            as a group without settings, has a stack of ``Nothing.SECTION``.
-        own: Entries that belong to the user and serve placeholders only, the highest last.
+    A section that was named, such as a group without settings, has a stack of ``Nothing.SECTION``.
     """
 
-    stacks: dict[Path, list[Bound]] = field(default_factory=dict)
-    own: list[Entry] = field(default_factory=list)
+    index: Index
+    names: FreeNames
+    own: Sequence[Entry] = ()  # the user's, which serve placeholders only, the highest last
+    stacks: dict[Path, list[Bound]] = field(default_factory=dict)  # all that was said of a setting, the winner last
+    values: dict[Path, object] = field(default_factory=dict)  # the winners, with placeholders replaced
+    secrets: dict[Path, frozenset[str]] = field(default_factory=dict)  # what of a value a placeholder brought in
 
     def winner(self, path: Path) -> Bound | None:
         """Return the value that wins for the setting at ``path``, ``None`` if it was not set."""
@@ -70,13 +75,7 @@ class Merged:
 
 @dataclass(slots=True)
 class Binder:
-    """Matches keys to settings.
-
-    Args:
-        index: All settings.
-        names: Free names in use; the names that are bound are added.
-        findings: Takes the problems.
-    """
+    """Matches keys to settings, adds the free names that it binds to ``names``, and problems to ``findings``."""
 
     index: Index
     names: FreeNames
@@ -96,7 +95,8 @@ class Binder:
             for self._rank, layer in enumerate(layers):
                 if (layer.kind is LayerKind.VARIABLES) is by_variable:
                     self._bind_layer(layer, by_variable=by_variable)
-        result = Merged(own=[entry for _, entries in sorted(self._own.items()) for entry in entries])
+        own = [entry for _, entries in sorted(self._own.items()) for entry in entries]
+        result = Merged(self.index, self.names, own)
         for _, part in sorted(self._bound.items(), key=itemgetter(0)):
             for one in self._once_each(part):
                 result.stacks.setdefault(one.path, []).append(one)
@@ -141,7 +141,7 @@ class Binder:
                     self._register(meaning, spelling, entry)
                     self._add(meaning, entry, single=single)
                 return
-        if is_service_variable(entry):
+        if entry.origin.kind is OriginKind.VARIABLE and is_service_variable(entry.key[0], entry.value):
             self.findings.ignored.setdefault(entry.key[0])
         elif not self.findings.has_many_unknown:
             report_unknown(entry, spellings, self.index, self.names, self.findings)

@@ -18,7 +18,7 @@ from opencqrs_py.config.groups import (
     effective_group,
     inherited,
 )
-from opencqrs_py.config.keys import HOLDERS, FreeNames, Index, Path, SettingKind, index_of, kebab
+from opencqrs_py.config.keys import HOLDERS, FreeNames, Path, SettingKind, index_of, kebab
 from opencqrs_py.config.problems import Code, ConfigurationWarning
 from opencqrs_py.config.settings import Settings
 from opencqrs_py.config.value_types import typed, written
@@ -60,14 +60,12 @@ class Configuration:
     """
 
     settings: Settings
+    _merged: Merged = field(repr=False)
     profiles: tuple[str, ...] = ()
     files: tuple[FilePath, ...] = ()
     warnings: tuple[ConfigurationWarning, ...] = ()
     group_names: tuple[str, ...] = ()
     ignored: tuple[str, ...] = ()
-    _merged: Merged = field(default_factory=Merged, repr=False)
-    _names: FreeNames = field(default_factory=FreeNames, repr=False)
-    _secrets: Mapping[Path, frozenset[str]] = field(default_factory=dict, repr=False)
     _bound_for: Callable[[Mapping[str, str]], Configuration] | None = field(default=None, repr=False, compare=False)
 
     @classmethod
@@ -76,7 +74,8 @@ class Configuration:
         names = FreeNames()
         for group in settings.event_handling.groups:
             names.add(GROUPS, group)
-        return cls(settings, group_names=tuple(settings.event_handling.groups), _names=names)
+        merged = Merged(index_of(type(settings)), names)
+        return cls(settings, merged, group_names=tuple(settings.event_handling.groups))
 
     def group(self, name: str) -> EffectiveGroup:
         """Return every setting of the group ``name``: its own, else the standard, else built in.
@@ -156,7 +155,7 @@ class Configuration:
             if isinstance(value, str) and self._names_secret(bound.path):
                 found[value] = None
             elif not bound.origin.is_secret:
-                found.update(dict.fromkeys(self._secrets.get(bound.path, ())))
+                found.update(dict.fromkeys(self._merged.secrets.get(bound.path, ())))
             if isinstance(value, str):
                 found.update(dict.fromkeys(secrets_in(value)))
         return tuple(found)
@@ -165,15 +164,11 @@ class Configuration:
         """Return ``url`` with its password shown as ``***``."""
         return mask_url(url)
 
-    @property
-    def _index(self) -> Index:
-        return index_of(type(self.settings))
-
     def _path_of(self, key: str) -> Path:
         """Return the path of the setting that ``key`` names."""
-        path = self._index.path_of(key, self._names)
-        if path is None or self._index.at(path).kind in HOLDERS:
-            every = {each.key: each.path for each in self._index.settings()}
+        path = self._merged.index.path_of(key, self._merged.names)
+        if path is None or self._merged.index.at(path).kind in HOLDERS:
+            every = {each.key: each.path for each in self._merged.index.settings()}
             known = [name for name, each in every.items() if each[: len(path or ())] == (path or ())]
             close = nearest(key, known) if path is None else None
             fix = f"did you mean {close}?" if close else f"name one setting: {listed(known)}"
@@ -188,7 +183,7 @@ class Configuration:
         return value
 
     def _spelled(self, name: str) -> str:
-        known = self._names.meant(GROUPS, name)
+        known = self._merged.names.meant(GROUPS, name)
         return known[0] if known else name
 
     def _origin(self, path: Path) -> Origin:
@@ -229,7 +224,7 @@ class Configuration:
             yield self._effective((*GROUPS, group, *leaf), decision.value, origin)
 
     def _general_values(self) -> Iterator[EffectiveValue]:
-        for setting in self._index.settings():
+        for setting in self._merged.index.settings():
             path = setting.path
             if path == GROUPS or setting.fact.in_documents_only:
                 continue
@@ -246,7 +241,7 @@ class Configuration:
         return said.get((path[2], path[3])) is not None or len(self._merged.stacks.get(path, [])) > 1
 
     def _effective(self, path: Path, value: object, origin: Origin) -> EffectiveValue:
-        fact, secrets = self._index.at(path).fact, self._secrets.get(path, frozenset())
+        fact, secrets = self._merged.index.at(path).fact, self._merged.secrets.get(path, frozenset())
         text = plain = written(value, fact)
         # of a URL only the secret part is hidden
         if value is not None and (origin.is_secret or self._names_secret(path) or (secrets and not fact.is_url)):
@@ -255,7 +250,7 @@ class Configuration:
             text = text.replace(secret, MASK) if secret else text
         text = mask_url(text)
         value_in_json = typed(value, fact) if text == plain else text
-        return EffectiveValue(self._index.display(path), text, origin, origin.is_default, value_in_json)
+        return EffectiveValue(self._merged.index.display(path), text, origin, origin.is_default, value_in_json)
 
     def _as_written(self, bound: Bound) -> EffectiveValue:
         """Return a value as its source has it, with placeholders."""
@@ -263,10 +258,10 @@ class Configuration:
         text = ", ".join("null" if item is None else str(item) for item in items)
         if bound.value is not None and (self._names_secret(bound.path) or bound.origin.is_secret):
             text = MASK
-        return EffectiveValue(self._index.display(bound.path), mask_url(text), bound.origin, is_default=False)
+        return EffectiveValue(self._merged.index.display(bound.path), mask_url(text), bound.origin, is_default=False)
 
     def _names_secret(self, path: Path) -> bool:
-        return holds_secret(path[-1]) or self._index.at(path).secret
+        return holds_secret(path[-1]) or self._merged.index.at(path).secret
 
 
 def _of_group(path: Path) -> bool:

@@ -72,14 +72,10 @@ BUILT_IN = Origin(OriginKind.BUILT_IN)
 class Nothing(Enum):
     """What a key can have instead of a value."""
 
-    EMPTY = "nothing"
-    """A key without anything after it: no value for a setting, nothing said for a section."""
-    UNSET = "unset"
-    """An empty variable: as if it were not there."""
-    SECTION = "section"
-    """A section without content."""
-    NESTED_LIST = "list of sections"
-    """A list that holds more than single values."""
+    EMPTY = auto()  # a key without anything after it: no value for a setting, nothing said for a section
+    UNSET = auto()  # an empty variable: as if it were not there
+    SECTION = auto()  # a section without content
+    NESTED_LIST = auto()  # a list that holds more than single values
 
 
 Value: TypeAlias = object
@@ -88,19 +84,12 @@ Value: TypeAlias = object
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One key and value of a source.
+    """One key and value of a source."""
 
-    Args:
-        key: The keys as they were written, from the outermost; each may be dotted.
-        value: What is said, unconverted.
-        origin: Where the value stands.
-        key_origins: Where each of the keys stands; empty when that is where the value stands.
-    """
-
-    key: tuple[str, ...]
+    key: tuple[str, ...]  # as written, from the outermost; each may be dotted
     value: Value
-    origin: Origin
-    key_origins: tuple[Origin, ...] = ()
+    origin: Origin  # of the value
+    key_origins: tuple[Origin, ...] = ()  # of each key; empty when that is where the value stands
 
     def key_origin(self, index: int) -> Origin:
         """Return the place of the written key ``index``."""
@@ -115,12 +104,9 @@ class Entry:
 class LayerKind(Enum):
     """How the keys of a layer are read."""
 
-    FILE = auto()
-    """Dotted keys below ``opencqrs``; all other keys belong to the user."""
-    KEYS = auto()
-    """Dotted keys, with ``opencqrs`` in front or without."""
-    VARIABLES = auto()
-    """Names of environment variables."""
+    FILE = auto()  # dotted keys below ``opencqrs``; all other keys belong to the user
+    KEYS = auto()  # dotted keys, with ``opencqrs`` in front or without
+    VARIABLES = auto()  # names of environment variables
 
 
 @dataclass(frozen=True, slots=True)

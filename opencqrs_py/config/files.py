@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from opencqrs_py.config.entries import Entry, Layer, LayerKind, Origin, OriginKind, text_items
+from opencqrs_py.config.keys import is_ours
 from opencqrs_py.config.placeholders import resolved_items
 from opencqrs_py.config.problems import MOST_BYTES, Code, Findings
 from opencqrs_py.config.profiles import applies, mentioned
-from opencqrs_py.config.variables import is_ours
 from opencqrs_py.model.naming import canonical, listed, nearest
 
 if TYPE_CHECKING:
@@ -144,18 +144,13 @@ class FileReader:
 class FileStack:
     """The layers of the files that apply with certain profiles.
 
-    Args:
-        reader: Reads files.
-        findings: Takes the problems.
-        profiles: The active profiles; ``None`` while they are still to be found out: then documents with a
-            condition, and variants by profile, are left out.
-        lookup: What placeholders in imports stand for.
+    Without ``profiles``, while they are still to be found, documents with a condition and variants are left out.
     """
 
     reader: FileReader
     findings: Findings
     profiles: tuple[str, ...] | None
-    lookup: Callable[[str], Found | None]
+    lookup: Callable[[str], Found | None]  # of placeholders in imports
     layers: list[Layer] = field(default_factory=list)
     secrets: list[Layer] = field(default_factory=list)
     active: tuple[Entry, ...] = ()
@@ -172,12 +167,7 @@ class FileStack:
                 self._add_file(file, profile)
 
     def add_imports(self, entry: Entry, folder: Path) -> None:
-        """Put the files that ``entry`` names on top, the last of them highest.
-
-        Args:
-            entry: Names files and folders of secrets, ``optional:`` before those that may be missing.
-            folder: What relative names start from.
-        """
+        """Put files and folders of secrets that ``entry`` names, relative to ``folder``, on top, the last highest."""
         for item in resolved_items(entry, "config.import", self.lookup, self.findings):
             self._import(item, entry, folder)
 

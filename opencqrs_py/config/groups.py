@@ -227,19 +227,12 @@ class Level(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Inherited:
-    """One setting of a group after inheritance.
+    """One setting of a group after inheritance."""
 
-    Args:
-        value: The validated value.
-        level: Who decided it.
-        reset: Whether that level said ``null``, so that the value is the built-in one.
-        replaced_by: The leaf that takes this one's place; its value is ``None`` then.
-    """
-
-    value: Any
-    level: Level
-    reset: bool = False
-    replaced_by: LeafName | None = None
+    value: Any  # validated
+    level: Level  # who decided it
+    reset: bool = False  # that level said ``null``, so that the value is the built-in one
+    replaced_by: LeafName | None = None  # the leaf that takes this one's place; the value is ``None`` then
 
     @property
     def is_given(self) -> bool:

@@ -31,8 +31,23 @@ Path: TypeAlias = tuple[str, ...]
 PREFIX = "opencqrs"
 """The section below which all settings stand."""
 
+INLINE_JSON = "OPENCQRS_APPLICATION_JSON"
+"""The variable that holds settings as one JSON object."""
+
+_OURS = re.compile(r"opencqrs(?:$|[_.])", re.IGNORECASE)
 _KEY_PART = re.compile(r"\[([^\]]*)\]|([^.\[]+)")
 _BRACKETS = re.compile(r"[.\[\]]")
+
+_SERVICE = r"OPENCQRS(?:_[A-Z0-9]+)*?"
+_TRANSPORT = r"(?:TCP|UDP|SCTP)"
+_ADDRESS = r"(?:(?:\d{1,3}\.){3}\d{1,3}|\[?[0-9A-Fa-f]*:[0-9A-Fa-f:.]+\]?)"
+_OF_SERVICES = {
+    rf"{_SERVICE}_(?:SERVICE_HOST|PORT_\d+_{_TRANSPORT}_ADDR)": _ADDRESS,
+    rf"{_SERVICE}_(?:SERVICE_PORT(?:_[A-Z0-9]+)*|PORT_\d+_{_TRANSPORT}_PORT)": "[0-9]+",
+    rf"{_SERVICE}_PORT(?:_\d+_{_TRANSPORT})?": rf"(?:tcp|udp|sctp)://{_ADDRESS}:\d+",
+    rf"{_SERVICE}_PORT_\d+_{_TRANSPORT}_PROTO": "tcp|udp|sctp",
+}
+"""Forms of name and value of the variables that Kubernetes sets for Services."""
 
 
 class SettingKind(Enum):
@@ -50,49 +65,32 @@ HOLDERS = (SettingKind.SECTION, SettingKind.MAP)
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A setting, or a section of them.
+    """A setting, or a section of them."""
 
-    Args:
-        path: Its path in its index.
-        kind: What the path leads to.
-        info: The field of the model.
-        fact: What the field says beyond its type.
-        key: The dotted key in kebab case.
-        default: The built-in default, ``None`` when there is none.
-        nullable: Whether ``None`` is a value of it, so that ``null`` can reset what lower sources say.
-        choices: The words that it allows; empty when it is no choice.
-        secret: Whether its value must never be shown.
-        names: The fields of a section.
-    """
-
-    path: Path
+    path: Path  # in its index
     kind: SettingKind
     info: FieldInfo
     fact: Fact
-    key: str
-    default: Any
-    nullable: bool
-    choices: tuple[str, ...]
-    secret: bool
-    names: tuple[str, ...]
+    key: str  # dotted, in kebab case
+    default: Any  # the built-in one; ``None`` when there is none
+    nullable: bool  # ``None`` is a value of it, so that ``null`` can reset what lower sources say
+    choices: tuple[str, ...]  # the words that it allows; empty when it is no choice
+    secret: bool  # its value must never be shown
+    names: tuple[str, ...]  # the fields of a section
 
 
 @dataclass(frozen=True, slots=True)
 class Spelling:
     """One way to split a key.
 
-    Args:
-        pieces: Names, or in words the words that names are made of.
-        ends: For each piece, how many written keys end with it or after it. In ``groups: {v1.2: {fetch.subject: /}}``
-            these are 3, 2, 2, 1, 1: a free name such as ``v1.2`` cannot go beyond the end of its written key.
-        words: Whether a name may be several pieces, as in the variable ``GROUPS_BOOK_CATALOG_LIFE_CYCLE``.
-        by_variable: Whether it is the name of a variable, in which case is lost.
+    Each piece counts the written keys that end with it or after it. In ``groups: {v1.2: {fetch.subject: /}}`` these are
+    3, 2, 2, 1, 1: a free name such as ``v1.2`` cannot go beyond the end of its written key.
     """
 
     pieces: tuple[str, ...]
     ends: tuple[int, ...]
-    words: bool = False
-    by_variable: bool = False
+    words: bool = False  # a name may be several pieces, as in the variable ``GROUPS_BOOK_CATALOG_LIFE_CYCLE``
+    by_variable: bool = False  # in which case is lost
 
     @classmethod
     def of(cls, written: Sequence[Sequence[str]], *, by_variable: bool = False) -> Spelling:
@@ -110,23 +108,14 @@ class Spelling:
 
 @dataclass(frozen=True, slots=True)
 class Meaning:
-    """One meaning of a key.
+    """One meaning of a key."""
 
-    Args:
-        path: Field names, and free names in the spelling by which they are known.
-        setting: What stands at the path.
-        written: The free names as the key says them, each with its place in the path.
-        new: Whether one of them is not known.
-        index: Place in a list, from 0; ``None`` when the key means the whole.
-        former: Earlier name of a field that the key uses; empty when it uses none.
-    """
-
-    path: Path
+    path: Path  # with free names in the spelling by which they are known
     setting: Setting
-    written: tuple[tuple[int, str], ...] = ()
-    new: bool = False
-    index: int | None = None
-    former: str = ""
+    written: tuple[tuple[int, str], ...] = ()  # the free names as the key says them, each with its place in the path
+    new: bool = False  # one of them is not known
+    index: int | None = None  # in a list, from 0; ``None`` for the whole
+    former: str = ""  # the earlier name of a field that the key uses
 
 
 @dataclass(slots=True)
@@ -343,3 +332,45 @@ def split_key(key: str) -> tuple[str, ...]:
     """Split a dotted key into its pieces, at least one; a piece in brackets keeps its dots (``groups[v1.2].fetch``)."""
     pieces = key.split(".") if "[" not in key else map("".join, _KEY_PART.findall(key))
     return tuple(filter(None, map(str.strip, pieces))) or (key.strip(),)
+
+
+def is_ours(name: str) -> bool:
+    """Return whether the variable ``name`` claims to be a setting of this package."""
+    return _OURS.match(name) is not None and name.upper() != INLINE_JSON
+
+
+def spellings_of_variable(name: str, prefix_length: int = len(PREFIX)) -> Iterator[Spelling]:
+    """Yield the ways to split the variable ``name``, in the order to try.
+
+    ``OPENCQRS__A_B__C`` is split at ``__`` (the style of pydantic-settings) and, when that means nothing or there is
+    no ``__``, at every ``_`` (the style of Spring Boot). A name with dots, which shells cannot set but containers
+    can, is a dotted key.
+    """
+    rest = name[prefix_length:]
+    if rest.startswith("."):
+        yield Spelling.of([split_key(rest)])
+        return
+    segments = [[segment.strip("_")] for segment in rest.strip("_").split("__") if segment.strip("_")]
+    if len(segments) > 1:
+        yield Spelling.of(segments, by_variable=True)
+    words = tuple(word for word in rest.split("_") if word)
+    yield Spelling(words, (1,) * len(words), words=True, by_variable=True)
+
+
+def variable_name(path: Path) -> str:
+    """Return the variable that documents recommend for the setting at ``path``."""
+    names = (re.sub(r"[^A-Z0-9]+", "_", name.upper()).strip("_") for name in path)
+    return "__".join(("OPENCQRS", *names))
+
+
+def is_service_variable(name: str, value: object) -> bool:
+    """Return whether Kubernetes sets this variable in each container for a Service of the namespace.
+
+    Those of a Service called ``opencqrs`` or ``opencqrs-store`` begin like settings of this package and are none. Name
+    and value must both be of that form: ``OPENCQRS_DATABASE_PORT=5432`` is a mistake of a person.
+
+    Source:
+        Kubernetes, "Service", section "Environment variables"; ``…_PORT_5432_TCP_ADDR`` is that of Docker's links.
+    """
+    forms = [form for names, form in _OF_SERVICES.items() if re.fullmatch(names, name)]
+    return isinstance(value, str) and any(re.fullmatch(form, value) for form in forms)

@@ -16,9 +16,9 @@ from opencqrs_py.config.configuration import Configuration
 from opencqrs_py.config.entries import Layer, text_items
 from opencqrs_py.config.files import FileReader
 from opencqrs_py.config.groups import GROUPS
-from opencqrs_py.config.keys import FreeNames, Index, Path, index_of
+from opencqrs_py.config.keys import FreeNames, index_of
 from opencqrs_py.config.mistakes import report_refusals
-from opencqrs_py.config.placeholders import Lookup, Resolved, resolved_values
+from opencqrs_py.config.placeholders import resolve
 from opencqrs_py.config.problems import Code, Findings, GroupWithoutHandlerWarning, alike_groups
 from opencqrs_py.config.profiles import DEFAULT_PROFILE
 from opencqrs_py.config.settings import Settings
@@ -75,7 +75,7 @@ def load(
         raise findings.failure()
     reader = FileReader(project, findings)
     given = Given(settings_class, project, variables, profiles, overrides, defaults or {}, package, findings, reader)
-    found = _Found(settings_class, given, *ranked(given))
+    found = _Found(given, *ranked(given))
     return found.configuration(groups(*found.discovery()) if callable(groups) else groups)
 
 
@@ -83,7 +83,6 @@ def load(
 class _Found:
     """The contents of all sources. Which setting a key means depends on the names of the groups."""
 
-    settings_class: type[Settings]
     given: Given
     layers: list[Layer]
     profiles: tuple[str, ...]
@@ -92,69 +91,59 @@ class _Found:
         """Return ``discovery.modules`` and ``discovery.exclude``; their problems are reported later."""
         if not any("discovery" in canonical("".join(entry.key)) for each in self.layers for entry in each.entries):
             return [], []
-        values = self._resolved(FreeNames(), Findings())[2].values
+        values = self._merged(FreeNames(), Findings()).values
         return [*text_items(values.get(("discovery", "modules")))], [*text_items(values.get(("discovery", "exclude")))]
 
     def configuration(self, groups: Collection[str] | Mapping[str, str]) -> Configuration:
         """Return the configuration for handlers of these groups, or raise everything that is wrong with it."""
         findings = Findings([*self.given.findings.errors], [*self.given.findings.warnings])
-        names = _names(groups, findings)
-        index, merged, result = self._resolved(names, findings)
-        _check_profiles(self.profiles, result, merged, findings)
+        merged = self._merged(_names(groups, findings), findings)
+        _check_profiles(self.profiles, merged, findings)
         if findings.unknown:
-            findings.settle_unknown(_on_unknown(result))
-        settings = self._validated(result.values, index, merged, findings)
+            findings.settle_unknown(_on_unknown(merged))
+        settings = self._validated(merged, findings)
         if settings is None or findings.errors:
             raise findings.failure()
         configured = tuple(settings.event_handling.groups)
         if groups:
-            _warn_of_groups(configured, tuple(groups), merged, index, findings)
+            _warn_of_groups(configured, tuple(groups), merged, findings)
         known = set(map(canonical, configured))
         configuration = Configuration(
             settings,
+            merged,
             self.profiles,
             tuple(self.given.reader.files),
             tuple(findings.warnings),
             (*configured, *(name for name in groups if canonical(name) not in known)),
             tuple(findings.ignored),
-            merged,
-            names,
-            result.secrets,
             self.configuration,
         )
         remember(configuration.secrets)
         return configuration
 
-    def _resolved(self, names: FreeNames, findings: Findings) -> tuple[Index, Merged, Resolved]:
-        """Return the index of all settings, the merged layers, and the resolved values."""
-        index = index_of(self.settings_class)
-        merged = Binder(index, names, findings).merged(self.layers)
+    def _merged(self, names: FreeNames, findings: Findings) -> Merged:
+        merged = Binder(index_of(self.given.settings_cls), names, findings).merged(self.layers)
         for path in merged.stacks.keys() & _IN_DOCUMENTS:
-            what, origin = f"{index.display(path)} stands outside of a file", merged.stacks.pop(path)[-1].origin
+            what, origin = f"{merged.index.display(path)} stands outside of a file", merged.stacks.pop(path)[-1].origin
             findings.error(Code.PROFILE, what, origin, "put it into a document of a file")
-        lookup = Lookup(self.given.environ, merged.own, index, names, merged)
-        return index, merged, resolved_values(merged, lookup, findings)
+        resolve(merged, self.given.environ, findings)
+        return merged
 
-    def _validated(
-        self, values: Mapping[Path, object], index: Index, merged: Merged, findings: Findings
-    ) -> Settings | None:
-        """Return the settings that ``values`` make, ``None`` when they are not valid."""
-        tree = nested(
-            {
-                path: value
-                for path, value in values.items()
-                # of other settings, None is no value: it brings the default back
-                if value is not None or path[0] == GROUPS[0] or index.at(path).nullable
-            }
-        )
-        source = InitSettingsSource(self.settings_class, init_kwargs=tree)
+    def _validated(self, merged: Merged, findings: Findings) -> Settings | None:
+        """Return the settings that the values make, ``None`` when they are not valid."""
+        values = {
+            path: value
+            for path, value in merged.values.items()
+            # of other settings, None is no value: it brings the default back
+            if value is not None or path[0] == GROUPS[0] or merged.index.at(path).nullable
+        }
+        source = InitSettingsSource(self.given.settings_cls, init_kwargs=nested(values))
         try:
-            return self.settings_class(_build_sources=((source,), {}))
+            return self.given.settings_cls(_build_sources=((source,), {}))
         except ValidationError as error:
             files = [self.given.reader.shown(file) for file in self.given.reader.files]
             places = files or [f"{self.given.project / 'application.yaml'} (does not exist)"]
-            searched = f"looked in {', '.join(places)}, environment variables, arguments"
-            report_refusals(error, merged, index, searched, findings)
+            report_refusals(error, merged, f"looked in {', '.join(places)}, environment variables, arguments", findings)
             return None
 
 
@@ -169,9 +158,7 @@ def _names(groups: Collection[str] | Mapping[str, str], findings: Findings) -> F
     return names
 
 
-def _warn_of_groups(
-    configured: Sequence[str], groups: Sequence[str], merged: Merged, index: Index, findings: Findings
-) -> None:
+def _warn_of_groups(configured: Sequence[str], groups: Sequence[str], merged: Merged, findings: Findings) -> None:
     """Warn about configured groups without a handler."""
     handled = set(map(canonical, groups))
     for name in configured:
@@ -181,14 +168,14 @@ def _warn_of_groups(
         where = next((str(bound.origin) for bound in merged.winners() if bound.path[: len(path)] == path), "")
         close = nearest(name, groups)
         fix = f"did you mean {close}?" if close else f"groups with handlers: {listed(groups)}"
-        what = f"{index.display(path)} is configured, but no handler belongs to that group"
+        what = f"{merged.index.display(path)} is configured, but no handler belongs to that group"
         findings.warnings.append(GroupWithoutHandlerWarning(Code.GROUP_WITHOUT_HANDLER.value, what, where, fix))
 
 
-def _check_profiles(active: tuple[str, ...], result: Resolved, merged: Merged, findings: Findings) -> None:
+def _check_profiles(active: tuple[str, ...], merged: Merged, findings: Findings) -> None:
     """Report a ``profiles.active`` that differs from the active profiles because it was read after they were chosen."""
     bound = merged.winner(_ACTIVE)
-    said = text_items(",".join(text_items(result.values.get(_ACTIVE))))
+    said = text_items(",".join(text_items(merged.values.get(_ACTIVE))))
     if bound is None or tuple(dict.fromkeys(said)) == active or findings.has_error(Code.PROFILE, Code.PLACEHOLDER):
         return
     what = f"profiles.active was read after the profiles were chosen; active: {listed(active) or DEFAULT_PROFILE}"
@@ -196,9 +183,9 @@ def _check_profiles(active: tuple[str, ...], result: Resolved, merged: Merged, f
     findings.error(Code.PROFILE, what, bound.origin, fix)
 
 
-def _on_unknown(result: Resolved) -> OnUnknown:
+def _on_unknown(merged: Merged) -> OnUnknown:
     """Return how to treat unknown keys; an invalid choice is reported elsewhere."""
     try:
-        return OnUnknown(str(result.values.get(("config", "unknown")) or "error"))
+        return OnUnknown(str(merged.values.get(("config", "unknown")) or "error"))
     except ValueError:
         return OnUnknown.ERROR

@@ -8,10 +8,19 @@ from typing import TYPE_CHECKING
 
 from opencqrs_py.config.entries import Origin, OriginKind
 from opencqrs_py.config.groups import GROUPS
-from opencqrs_py.config.keys import HOLDERS, PREFIX, FreeNames, Path, SettingKind, Spelling, kebab
+from opencqrs_py.config.keys import (
+    HOLDERS,
+    PREFIX,
+    FreeNames,
+    Path,
+    SettingKind,
+    Spelling,
+    kebab,
+    spellings_of_variable,
+    variable_name,
+)
 from opencqrs_py.config.placeholders import has_placeholder
 from opencqrs_py.config.problems import Code, Findings
-from opencqrs_py.config.variables import spellings_of_variable, variable_name
 from opencqrs_py.model.masking import holds_secret, mask_url
 from opencqrs_py.model.naming import canonical, letters_and_digits, listed, nearest
 
@@ -176,8 +185,9 @@ def _likeness(one: str, other: str) -> float:
     return SequenceMatcher(None, one, other).ratio()
 
 
-def report_refusals(error: ValidationError, merged: Merged, index: Index, searched: str, findings: Findings) -> None:
+def report_refusals(error: ValidationError, merged: Merged, searched: str, findings: Findings) -> None:
     """Report every value that pydantic refuses; ``searched`` says where one that is missing could have stood."""
+    index = merged.index
     for detail in error.errors(include_url=False, include_input=False):
         path = _known_part(tuple(map(str, detail["loc"])), index)
         if path[:2] == GROUPS and len(path) == len(GROUPS) + 3 and path not in merged.stacks:

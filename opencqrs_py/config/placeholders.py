@@ -3,39 +3,32 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from opencqrs_py.config.entries import Entry, Nothing, text_items
-from opencqrs_py.config.keys import PREFIX, FreeNames, SettingKind, split_key
+from opencqrs_py.config.keys import PREFIX, SettingKind, split_key
 from opencqrs_py.config.problems import MOST_CHAINED, MOST_CHARACTERS, MOST_PLACEHOLDERS, Code, Findings
 from opencqrs_py.model.masking import holds_secret
 from opencqrs_py.model.naming import canonical, letters_and_digits
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
     from opencqrs_py.config.binding import Merged
     from opencqrs_py.config.entries import Origin, Value
-    from opencqrs_py.config.keys import Index, Path
 
 _MARK = re.compile(r"\\\$\{|\$\{|[{}:]")
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The text that a placeholder stands for.
-
-    Args:
-        text: The text.
-        secret: Whether it is secret by where it stands, a folder of secrets, or by its name.
-        values: The secret parts of it.
-    """
+    """The text that a placeholder stands for."""
 
     text: str
-    secret: bool = False
-    values: frozenset[str] = frozenset()
+    secret: bool = False  # by where it stands, a folder of secrets, or by its name
+    values: frozenset[str] = frozenset()  # the secret parts of it
 
 
 class PlaceholderError(Exception):
@@ -49,15 +42,10 @@ def has_placeholder(text: str) -> bool:
 
 @dataclass(slots=True)
 class Resolver:
-    """Replaces the placeholders in the values of a load.
+    """Replaces the placeholders in the values of a load."""
 
-    Args:
-        lookup: Returns the unresolved text of a key, ``None`` when there is no such key.
-        left: How many placeholders may still be replaced, in all values together.
-    """
-
-    lookup: Callable[[str], Found | None]
-    left: int = MOST_PLACEHOLDERS
+    lookup: Callable[[str], Found | None]  # the unresolved text of a key
+    left: int = MOST_PLACEHOLDERS  # how many may still be replaced, in all values together
 
     def value(self, value: object) -> tuple[object, frozenset[str]]:
         """Return a text, or each text of a tuple, with placeholders replaced, and the secret parts of it.
@@ -136,21 +124,10 @@ def _end_of(text: str, start: int) -> tuple[int, int]:
 
 @dataclass(slots=True)
 class Lookup:
-    """Looks up placeholders: settings, variables and the user's own keys.
+    """Looks up placeholders: settings, variables and the user's own keys."""
 
-    Args:
-        environ: Environment variables, by exact name.
-        own: The user's own keys and variables, the highest last; found by the letters and digits of their names.
-        index: All settings.
-        names: Free names in use.
-        merged: The settings; ``None`` while they are not known.
-    """
-
-    environ: Mapping[str, str]
-    own: Sequence[Entry]
-    index: Index
-    names: FreeNames = field(default_factory=FreeNames)
-    merged: Merged | None = None
+    environ: Mapping[str, str]  # by exact name
+    merged: Merged  # whose own entries are found by the letters and digits of their names
     _by_letters: dict[str, Found] | None = None
 
     def __call__(self, name: str) -> Found | None:
@@ -160,11 +137,11 @@ class Lookup:
         if name in self.environ:
             return Found(self.environ[name], holds_secret(name))
         if canonical(split_key(name)[0]) == PREFIX:
-            path = self.index.path_of(name, self.names)
-            bound = self.merged.winner(path) if path and self.merged else None
+            path = self.merged.index.path_of(name, self.merged.names)
+            bound = self.merged.winner(path) if path else None
             return _found(bound.value, bound.origin, bound.path[-1]) if bound else None
         if self._by_letters is None:
-            found = [(entry, _found(entry.value, entry.origin, ".".join(entry.key))) for entry in self.own]
+            found = [(entry, _found(entry.value, entry.origin, ".".join(entry.key))) for entry in self.merged.own]
             self._by_letters = {
                 letters_and_digits("".join(map("".join, entry.pieces))): each for entry, each in found if each
             }
@@ -178,35 +155,21 @@ def _found(value: Value, origin: Origin, key: str) -> Found | None:
     return Found(text, origin.is_secret or holds_secret(key))
 
 
-@dataclass(frozen=True, slots=True)
-class Resolved:
-    """The values that were set, ready to be validated.
-
-    Args:
-        values: Final value by path.
-        secrets: What of a value is secret since a placeholder or a folder of secrets has brought it in, by path.
-    """
-
-    values: dict[Path, object] = field(default_factory=dict)
-    secrets: dict[Path, frozenset[str]] = field(default_factory=dict)
-
-
-def resolved_values(merged: Merged, lookup: Lookup, findings: Findings) -> Resolved:
-    """Return the resolved value of each setting; one that cannot be resolved is reported and left out."""
-    result, resolver = Resolved(), Resolver(lookup)
+def resolve(merged: Merged, environ: Mapping[str, str], findings: Findings) -> None:
+    """Resolve the winning value of each setting; one that cannot be resolved is reported and left out."""
+    resolver = Resolver(Lookup(environ, merged))
     for bound in merged.winners():
         try:
             value, secrets = resolver.value(bound.value)
         except PlaceholderError as error:
-            _report(error, lookup.index.display(bound.path), bound.origin, findings)
+            _report(error, merged.index.display(bound.path), bound.origin, findings)
             continue
-        is_list = isinstance(value, str | tuple) and lookup.index.at(bound.path).kind is SettingKind.LIST
-        result.values[bound.path] = list(text_items(value)) if is_list else value
+        is_list = isinstance(value, str | tuple) and merged.index.at(bound.path).kind is SettingKind.LIST
+        merged.values[bound.path] = list(text_items(value)) if is_list else value
         if bound.origin.is_secret:
             secrets |= {str(value)}
         if secrets:
-            result.secrets[bound.path] = secrets
-    return result
+            merged.secrets[bound.path] = secrets
 
 
 def resolved_items(

@@ -23,16 +23,17 @@ from typing_extensions import override
 from opencqrs_py.config.binding import Binder, Merged
 from opencqrs_py.config.entries import Entry, Layer, LayerKind, Nothing, Origin, OriginKind, keys_layer, parsed_json
 from opencqrs_py.config.files import FileReader, FileStack, is_there
-from opencqrs_py.config.keys import FreeNames, index_of
+from opencqrs_py.config.keys import INLINE_JSON, FreeNames, index_of
 from opencqrs_py.config.placeholders import Lookup, resolved_items
 from opencqrs_py.config.problems import Code, Findings
 from opencqrs_py.config.profiles import DEFAULT_PROFILE, is_profile_name
-from opencqrs_py.config.variables import INLINE_JSON, text_value
 from opencqrs_py.model.naming import nearest
 
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
-    from pydantic_settings import BaseSettings
+
+    from opencqrs_py.config.entries import Value
+    from opencqrs_py.config.settings import Settings
 
 _IMPORT = ("config", "import_")
 _ACTIVE = ("profiles", "active")
@@ -43,7 +44,7 @@ _pinned: ContextVar[tuple[Mapping[str, object], ...]] = ContextVar("pinned", def
 class Given:
     """What the sources of a load share: its arguments, as :func:`opencqrs_py.config.load` has them, and its files."""
 
-    settings_cls: type[BaseSettings]
+    settings_cls: type[Settings]
     project: Path
     environ: Mapping[str, str]
     profiles: Sequence[str]
@@ -136,7 +137,7 @@ class EnvironmentSource(LayeredSource):
     @override
     def layers(self) -> list[Layer]:
         entries = [
-            Entry((name,), text_value(text), Origin(OriginKind.VARIABLE, name))
+            Entry((name,), _text_value(text), Origin(OriginKind.VARIABLE, name))
             for name, text in self.given.environ.items()
             if name.upper() != INLINE_JSON
         ]
@@ -163,8 +164,7 @@ class DotenvSource(LayeredSource):
                 fix = "write it like NAME=value"
                 self.findings.error(Code.FILE_UNREADABLE, "it is no variable", origin, fix)
             elif binding.key is not None:
-                value = Nothing.UNSET if binding.value is None else text_value(binding.value)
-                yield Entry((binding.key,), value, origin)
+                yield Entry((binding.key,), _text_value(binding.value), origin)
 
 
 class FilesSource(LayeredSource):
@@ -229,7 +229,7 @@ def ranked(given: Given) -> tuple[list[Layer], tuple[str, ...]]:
     above = [*chain.from_iterable(said[place:])]
     index = index_of(given.settings_cls)
     variables = [entry for layer in above if layer.kind is LayerKind.VARIABLES for entry in layer.entries]
-    lookup = Lookup(given.environ, variables, index)
+    lookup = Lookup(given.environ, Merged(index, FreeNames(), variables))
     early = [Layer(layer.kind, tuple(filter(_is_early, layer.entries))) for layer in chain.from_iterable(said)]
     merged = Binder(index, FreeNames(), Findings()).merged([layer for layer in early if layer.entries])
     profiles = _profiles(given, merged, lookup, above)
@@ -330,6 +330,11 @@ def nested(values: Mapping[tuple[str, ...], object]) -> dict[str, Any]:
         if value is not Nothing.SECTION:
             below[path[-1]] = value
     return tree
+
+
+def _text_value(text: str | None) -> Value:
+    """Return the value of a variable: an empty text is unset, ``null`` is null."""
+    return Nothing.UNSET if not text or not text.strip() else None if text.strip() == "null" else text
 
 
 def _given_profiles(profiles: Sequence[str]) -> Layer:

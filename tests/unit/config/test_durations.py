@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from opencqrs_py.config.durations import duration_text, parse_duration
+from opencqrs_py.config.value_types import duration_text, parse_duration
 
 
 @pytest.mark.parametrize(

@@ -3,11 +3,19 @@
 import pytest
 
 from opencqrs_py.config.entries import Entry, Origin, OriginKind
-from opencqrs_py.config.keys import FreeNames, SettingKind, Spelling, index_of, kebab, split_key
+from opencqrs_py.config.keys import (
+    FreeNames,
+    SettingKind,
+    Spelling,
+    index_of,
+    kebab,
+    spellings_of_variable,
+    split_key,
+    variable_name,
+)
 from opencqrs_py.config.mistakes import report_unknown
 from opencqrs_py.config.problems import Findings
 from opencqrs_py.config.settings import Settings
-from opencqrs_py.config.variables import spellings_of_variable, variable_name
 
 INDEX = index_of(Settings)
 GROUPS = ("event_handling", "groups")
