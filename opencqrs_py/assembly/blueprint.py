@@ -24,7 +24,6 @@ from opencqrs_py.model.mapping import TableMapping
 from opencqrs_py.processing.exceptions import message_of, one_line, raise_interrupt, type_name
 from opencqrs_py.processing.supervision import SupervisedPartition
 
-
 _log = logging.getLogger("opencqrs.settings")
 
 

@@ -167,9 +167,7 @@ def _bring_forward(database: Database, table: Table) -> int:
         versions = database.table(SCHEMA)
         versions.create(connection, checkfirst=True)
         recorded = _version(database, connection, table)
-        if recorded is None:  # the table may be there all the same, from a time before versions were recorded
-            database.dialect.create(database, connection, table)
-        version = recorded or 1
+        version = recorded or _create(database, connection, table)
         for step in _STEPS.get(table.name, ())[version - 1 :]:
             _take_step(database, connection, step)
             version += 1
@@ -194,6 +192,12 @@ def _create_schema(database: Database, connection: Connection) -> None:
         what = f"{missing} and cannot be created ({reason_of(error)})"
         fix = f"let an administrator run {statement}, and grant all on it to the user; or correct database.schema"
         raise EventStoreError("OCQ-323", what, database.label, fix) from None
+
+
+def _create(database: Database, connection: Connection, table: Table) -> int:
+    """Create the table, unless it is there from a time before versions were recorded."""
+    database.dialect.create(database, connection, table)
+    return 1
 
 
 Step = Callable[["Database", Connection], None]
