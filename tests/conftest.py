@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import settings
 from sqlalchemy import create_engine, make_url, text
+from support.sqlite import warn_of_unclosed_connections
 from support.zygote import Zygote, running_zygote
 
 from opencqrs_py.adapters.sql import Database
@@ -42,6 +43,8 @@ PATIENT = "-Dspark.python.authenticate.socketTimeout=300s"
 os.environ.setdefault("SPARK_LAUNCHER_OPTS", QUICK_JAVA)
 os.environ.setdefault("SPARK_SUBMIT_OPTS", f"{QUICK_JAVA} {PATIENT}")
 os.environ.setdefault("SPARK_DAEMON_JAVA_OPTS", QUICK_JAVA)
+
+warn_of_unclosed_connections()
 
 settings.register_profile("quick", max_examples=25, deadline=None)
 settings.register_profile("all", max_examples=300, deadline=None)

@@ -25,6 +25,7 @@ from opencqrs_py.assembly.conditions import (
 )
 from opencqrs_py.assembly.databases import database_rule, missing_files
 from opencqrs_py.assembly.decisions import decisions, looked_at
+from opencqrs_py.assembly.opened_databases import OpenedDatabases
 from opencqrs_py.assembly.project import Scan, read_project
 from opencqrs_py.assembly.reading import events_rule
 from opencqrs_py.assembly.status import GroupStatus, RunResult, known_statuses
@@ -86,6 +87,7 @@ class Application:
         self._engines: list[Engine] = []
         self._positions: list[int] = []
         self._resources = ProjectResources(self.blueprint, self._forget_parts)
+        self._databases = OpenedDatabases()
         self._in_hand: list[SupervisedPartition] = []  # partitions that a stop has not waited for
 
     @classmethod
@@ -115,7 +117,14 @@ class Application:
         """The assembly container, still without groups: the event store can be used before any handler is right."""
         from opencqrs_py.assembly.container import assemble  # noqa: PLC0415 loads SQLAlchemy
 
-        return assemble(self.blueprint)
+        return assemble(self.blueprint, self._databases)
+
+    @cached_property
+    def _container_without_modules(self) -> ApplicationContainer:
+        """The container for a look at progress that imports none of the user's modules."""
+        from opencqrs_py.assembly.container import assemble  # noqa: PLC0415 loads SQLAlchemy
+
+        return assemble(replace(self.blueprint, modules=UserModules(())), self._databases)
 
     @cached_property
     def _group_containers(self) -> Mapping[str, GroupContainer]:
@@ -188,6 +197,8 @@ class Application:
             self._start(groups, observer, verbose=verbose)
         finally:
             self._starting.release()
+        if not self._engines:  # a stop has come first, and left it to this thread to close what it used
+            self._close()
 
     def _start(self, groups: Sequence[str], observer: Observer, *, verbose: bool) -> None:
         if self._engines:
@@ -199,7 +210,7 @@ class Application:
             self._start_groups(chosen, observer, verbose=verbose)
         except BaseException:
             self.stop(patience=0)
-            self._resources.close(self._in_hand)
+            self._close()
             raise
 
     def _start_groups(self, chosen: Sequence[EffectiveGroup], observer: Observer, *, verbose: bool) -> None:
@@ -226,17 +237,23 @@ class Application:
     def stop(self, patience: float = STOP_PATIENCE) -> None:
         """Finish the events in hand, for at most ``patience`` seconds per engine, and release everything.
 
-        Also closes what parts have opened outside of a run; they are made again when they are used again.
+        Also closes what parts have opened outside of a run, and the connections to databases that settings name; the
+        next use makes or opens them again. A database in memory, which would end, stays open.
         """
         for engine in self._engines:
             engine.stop(patience)
         partitions = [*self._in_hand, *(each for engine in self._engines for each in engine.partitions())]
         ended = (ProcessorState.STOPPED, ProcessorState.FAILED)
         self._in_hand = [each for each in partitions if each.state not in ended]
-        is_beginning = self._starting.locked() and not self._engines  # a start in another thread needs its resources
         self._engines = []
-        if not is_beginning:
-            self._resources.close(self._in_hand)
+        if not self._starting.locked():  # a start in another thread uses what is open until its end
+            self._close()
+
+    def _close(self) -> None:
+        """Close what is open, unless handlers that a stop has not waited for may still use it."""
+        self._resources.close(self._in_hand)
+        if not self._in_hand:
+            self._databases.disconnect()
 
     def run(
         self,
@@ -331,9 +348,9 @@ class Application:
         refs = (self.configuration.settings.database.ref, *(group.progress.tracker_ref for group in groups))
         if any(refs):
             return self.groups, self._group_containers
-        from opencqrs_py.assembly.container import assemble, group_containers  # noqa: PLC0415 loads SQLAlchemy
+        from opencqrs_py.assembly.container import group_containers  # noqa: PLC0415 loads SQLAlchemy
 
-        return groups, group_containers(assemble(replace(self.blueprint, modules=UserModules(()))), groups)
+        return groups, group_containers(self._container_without_modules, groups)
 
     def _used(self) -> str:
         """Return a line that names the files of settings that were read, and the active profiles."""

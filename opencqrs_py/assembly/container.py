@@ -27,6 +27,7 @@ from opencqrs_py.assembly.conditions import (
 from opencqrs_py.assembly.databases import DatabaseChoice, DatabaseRule, choose_database, choose_event_store
 from opencqrs_py.assembly.discovery import Discovered
 from opencqrs_py.assembly.injection import ContainerInjector
+from opencqrs_py.assembly.opened_databases import OpenedDatabases
 from opencqrs_py.assembly.reading import EventsRule, event_types_for, interceptors_for, reading_for, sequencing_of
 from opencqrs_py.assembly.stores import open_event_store
 from opencqrs_py.config import EffectiveGroup, RetryPolicy, RetrySettings, Tracking
@@ -44,7 +45,11 @@ _DATABASES_OF = {"sqlite3": ("sqlite",), "psycopg": ("postgresql",), "pymysql": 
 
 
 def open_database(
-    choice: DatabaseChoice, injector: ContainerInjector, rule: DatabaseRule, event_database: Callable[[], Database]
+    choice: DatabaseChoice,
+    injector: ContainerInjector,
+    rule: DatabaseRule,
+    event_database: Callable[[], Database],
+    opened: OpenedDatabases,
 ) -> Database | None:
     """Return the read models' database, the event store's own when it is the same; ``None`` when there is none.
 
@@ -60,7 +65,7 @@ def open_database(
     try:
         if choice.ref:
             return Database.of(injector.named(choice.ref, "database.ref", Engine), schema)
-        return Database(choice.url, schema) if choice.url else None
+        return opened.open(choice.url, schema) if choice.url else None
     except SchemaError as error:
         if rule.schema is None:
             raise
@@ -199,7 +204,10 @@ class ApplicationContainer(containers.DeclarativeContainer):
     discovered: providers.Provider[Discovered] = said.discover.call()
     injector: providers.Provider[ContainerInjector] = said.injector.call()
 
-    event_database = providers.ThreadSafeSingleton(Database, said.event_store_url, said.database.event_schema)
+    opened: providers.Dependency[OpenedDatabases] = providers.Dependency()
+    event_database = providers.ThreadSafeSingleton(
+        OpenedDatabases.open, opened, said.event_store_url, said.database.event_schema
+    )
     event_store_of_url = providers.Callable(
         open_event_store, said.event_store_url, said.api_token, event_database.provider, said.mapping
     )
@@ -212,14 +220,22 @@ class ApplicationContainer(containers.DeclarativeContainer):
     observers = providers.ThreadSafeSingleton(observers_of, injector)
     database_choice = providers.ThreadSafeSingleton(choose_database, database_rule, discovered.provided.injector)
     database = providers.ThreadSafeSingleton(
-        open_database, database_choice, discovered.provided.injector, database_rule, event_database.provider
+        open_database, database_choice, discovered.provided.injector, database_rule, event_database.provider, opened
     )
     transactions = providers.ThreadSafeSingleton(transactions_on, database)
 
 
-def assemble(blueprint: Blueprint) -> ApplicationContainer:
-    """Return the parts that groups share. Nothing is opened or imported before it is asked for."""
-    return ApplicationContainer(blueprint=providers.Object(blueprint))
+def assemble(blueprint: Blueprint, opened: OpenedDatabases | None = None) -> ApplicationContainer:
+    """Return the parts that groups share. Nothing is opened or imported before it is asked for.
+
+    Args:
+        blueprint: What the application is made from.
+        opened: Gets the databases that are opened by their URLs; ``None`` if they stay open until the process ends.
+    """
+    return ApplicationContainer(
+        blueprint=providers.Object(blueprint),
+        opened=providers.Object(OpenedDatabases() if opened is None else opened),
+    )
 
 
 def group_containers(container: ApplicationContainer, groups: Iterable[EffectiveGroup]) -> Mapping[str, GroupContainer]:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import Connection, NullPool, create_engine
+from support.sqlite import is_open, opened_connections
 
 from opencqrs_py.adapters.sql import Database, DatabaseTransactions, SqlEventStore, SqlProgressTracker
 from opencqrs_py.errors import DatabaseFileError, DatabaseFileGoneError
@@ -263,12 +264,44 @@ def test_after_a_close_the_next_file_is_followed(database: Database, path: Path)
     writes(database)
 
 
+@pytest.mark.parametrize("change", [deleted, moved_away, folder_moved_away, replaced])
+def test_after_a_disconnect_only_the_same_file_is_opened(
+    database: Database, path: Path, change: Callable[[Path], None]
+) -> None:
+    with opened_connections() as opened:
+        writes(database)
+        reads(database)
+        database.disconnect()
+        assert not any(map(is_open, opened))
+        writes(database)
+        database.disconnect()
+    change(path)
+    with pytest.raises(DatabaseFileError, match="OCQ-342"):
+        reads(database)
+
+
+@pytest.mark.parametrize("close", [Database.close, Database.disconnect], ids=lambda close: close.__name__)
+def test_a_connection_in_use_is_closed_when_it_is_given_back(path: Path, close: Callable[[Database], None]) -> None:
+    database = ours(path)
+    with opened_connections() as opened:
+        with database.writing() as writing, database.reading() as reading:
+            close(database)
+            writing.exec_driver_sql("CREATE TABLE written (value TEXT)")
+            assert reading.exec_driver_sql("SELECT 7").scalar() == 7
+        assert opened
+        assert not any(map(is_open, opened))
+        writes(database)
+        database.close()
+    assert not any(map(is_open, opened))
+
+
 @pytest.mark.parametrize("url", ["sqlite://", "sqlite:///:memory:", "sqlite:///file:/shared?vfs=memdb&uri=true"])
-def test_a_database_in_memory_has_no_file(url: str) -> None:
+def test_a_database_in_memory_has_no_file_and_stays_open_when_others_are_disconnected(url: str) -> None:
     database = Database(url)
     with database.writing() as connection:
         connection.exec_driver_sql("CREATE TABLE written (value TEXT)")
     writes(database)
+    database.disconnect()
     reads(database)
     database.close()
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 from sqlalchemy import text
@@ -35,6 +36,22 @@ def make_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cal
     yield make
     for name in made:
         sys.modules.pop(name, None)
+
+
+@pytest.fixture
+def databases_closed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Closes every database that a test has opened, also by what containers and packages of the test make."""
+    made: list[Database] = []
+    initialise = Database.__init__
+
+    def remembered(database: Database, *arguments: Any, **named: Any) -> None:
+        initialise(database, *arguments, **named)
+        made.append(database)
+
+    monkeypatch.setattr(Database, "__init__", remembered)
+    yield
+    for database in made:
+        database.close()
 
 
 @pytest.fixture

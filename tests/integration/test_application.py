@@ -10,13 +10,14 @@ from threading import Event
 from types import ModuleType
 
 import pytest
-from sqlalchemy import create_engine, text
 from support.observers import Watching
+from support.sqlite import is_open, opened_connections, rows_of
 
 from opencqrs_py import Application, Observer
 from opencqrs_py.assembly import running
 from opencqrs_py.errors import AssemblyError
 from opencqrs_py.model.cloudevents import parse_event
+from opencqrs_py.model.partition import Partition
 from opencqrs_py.processing.supervision import Notice
 
 HANDLERS = """
@@ -35,6 +36,14 @@ def see(event: Event, connection: Connection) -> None:
 def other(event: Event, connection: Connection) -> None: ...
 """
 
+SLOW = """other(event: Event, connection: Connection) -> None:
+    entered.set()
+    left.wait(60)
+
+from threading import Event as Signal
+entered, left = Signal(), Signal()
+"""
+
 THREAD = {"event-handling.standard.processing.engine": "thread"}
 
 
@@ -49,8 +58,7 @@ def add_events(application: Application, count: int = 100) -> None:
 
 
 def seen(tmp_path) -> int:
-    with create_engine(f"sqlite:///{tmp_path}/opencqrs.db").connect() as connection:
-        return connection.execute(text("SELECT count(*) FROM seen")).scalar_one()
+    return rows_of(tmp_path / "opencqrs.db", "SELECT count(*) FROM seen")[0][0]
 
 
 def test_modules_and_settings_make_an_application(handlers, tmp_path):
@@ -66,6 +74,7 @@ def test_modules_and_settings_make_an_application(handlers, tmp_path):
     assert sum(result.handled.values()) == 200
     assert [(s.group, s.head, s.lag) for s in application.status()] == [("seen", 100, 0), ("other", 100, 0)]
     assert seen(tmp_path) == 100
+    application.stop()
 
 
 @pytest.mark.spark
@@ -149,6 +158,90 @@ def test_start_and_stop_go_on_where_they_were(handlers, tmp_path):
     application.stop()
     assert not application.run(["seen"], until_caught_up=True).failed
     assert seen(tmp_path) == 100
+
+
+def add_and_run(application: Application) -> None:
+    add_events(application, 3)
+    application.run(until_caught_up=True)
+
+
+def run_and_look(application: Application) -> None:
+    application.run(until_caught_up=True)
+    assert application.status()
+    assert application.skipped() == []
+    application.stop()
+
+
+def start_and_stop(application: Application) -> None:
+    application.start()
+    assert application.event_store.head() == 3
+    application.stop()
+
+
+def fail_to_start(application: Application) -> None:
+    with pytest.raises(AssemblyError, match="OCQ-509"):
+        application.start(["nowhere"])
+    application.stop()
+
+
+@pytest.mark.parametrize("use", [add_and_run, run_and_look, start_and_stop, fail_to_start])
+@pytest.mark.parametrize("databases", [{}, {"database.url": "sqlite:///read.db"}], ids=["one", "two"])
+def test_a_stop_leaves_no_connection_to_a_database_open(databases, use, handlers, tmp_path):
+    application = Application({**THREAD, **databases}, [handlers], tmp_path)
+    with opened_connections() as opened:
+        add_events(application, 3)
+        use(application)
+        assert opened
+        assert not any(map(is_open, opened))
+        use(application)  # what is closed can be used again
+    assert not any(map(is_open, opened))
+
+
+def test_looking_at_progress_without_modules_opens_a_database_once(tmp_path):
+    (tmp_path / "handlers.py").write_text(HANDLERS)
+    application = Application.from_project(tmp_path, environ={})
+    with opened_connections() as opened:
+        application.status()
+        number = len(opened)
+        application.status()
+        assert len(opened) == number
+        application.stop()
+    assert "handlers" not in sys.modules
+    assert not any(map(is_open, opened))
+
+
+def test_a_stop_keeps_a_database_in_memory(handlers, tmp_path):
+    url = "sqlite:///file:/kept-by-a-stop?vfs=memdb&uri=true"
+    application = Application({**THREAD, "event-store.url": url}, [handlers.see], tmp_path)
+    add_events(application, 3)
+    application.run(until_caught_up=True)
+    assert [(s.head, s.lag) for s in application.status()] == [(3, 0)]
+    application.container.event_database().close()
+
+
+class Stopped(Observer):
+    """Notes that a partition was stopped."""
+
+    def __init__(self) -> None:
+        self.has_stopped = Event()
+
+    def stopped(self, group: str, partition: Partition) -> None:
+        self.has_stopped.set()
+
+
+def test_a_stop_leaves_the_database_open_for_a_handler_that_it_has_not_waited_for(make_module, tmp_path):
+    module = make_module(HANDLERS.replace("other(event: Event, connection: Connection) -> None: ...", SLOW))
+    application, observer = Application(THREAD, [module.other], tmp_path), Stopped()
+    add_events(application, 1)
+    with opened_connections() as opened:
+        application.start(observer=observer)
+        assert module.entered.wait(60)
+        application.stop(patience=0)
+        assert any(map(is_open, opened))
+        module.left.set()
+        assert observer.has_stopped.wait(60)
+        application.stop()
+    assert not any(map(is_open, opened))
 
 
 class AwayError(Exception):

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from sqlalchemy import create_engine, inspect, text
+from sqlalchemy import inspect
+from support.sqlite import rows_of
 
 from opencqrs_py import Application
 from opencqrs_py.adapters.sql import Database
@@ -33,23 +32,8 @@ def see(event: Event, connection: Connection) -> None:
     connection.execute(text("INSERT INTO seen VALUES (:id)"), {"id": event.id})
 """
 WITHOUT_CONTAINER = HANDLERS.replace("library = providers", "library = None and providers")
+pytestmark = pytest.mark.usefixtures("databases_closed")
 THREAD = {"event-handling.standard.processing.engine": "thread"}
-
-
-@pytest.fixture(autouse=True)
-def databases_closed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Closes what the applications of a test have opened."""
-    made: list[Database] = []
-    initialise = Database.__init__
-
-    def remembered(database: Database, *arguments: Any, **named: Any) -> None:
-        initialise(database, *arguments, **named)
-        made.append(database)
-
-    monkeypatch.setattr(Database, "__init__", remembered)
-    yield
-    for database in made:
-        database.close()
 
 
 def with_events(application: Application, count: int = 50) -> Application:
@@ -59,15 +43,11 @@ def with_events(application: Application, count: int = 50) -> Application:
 
 
 def tables(file: Path) -> set[str]:
-    engine = create_engine(f"sqlite:///{file}")
-    names = set(inspect(engine).get_table_names())
-    engine.dispose()
-    return names
+    return {name for (name,) in rows_of(file, "SELECT name FROM sqlite_master WHERE type = 'table'")}
 
 
 def seen(file: Path) -> int:
-    with create_engine(f"sqlite:///{file}").connect() as connection:
-        return int(connection.execute(text("SELECT count(*) FROM seen")).scalar_one())
+    return int(rows_of(file, "SELECT count(*) FROM seen")[0][0])
 
 
 @pytest.mark.parametrize("settings", [{}, {"database.ref": "library", "event-store.url": "sqlite:///events.db"}])

@@ -12,12 +12,13 @@ from types import ModuleType
 import orjson
 import pytest
 import yaml
-from sqlalchemy import create_engine, text
+from sqlalchemy import text
+from support.sqlite import rows_of
 
 from opencqrs_py import Application, Event
 from opencqrs_py.adapters.eventsourcingdb import EventSourcingDbEventStore
 from opencqrs_py.adapters.files import format_of, writer_to, written_whole
-from opencqrs_py.adapters.sql import Database, MappedEventSource, SqlEventStore
+from opencqrs_py.adapters.sql import Database, SqlEventStore
 from opencqrs_py.assembly import stores
 from opencqrs_py.errors import AssemblyError, EventStoreError
 from opencqrs_py.model.cloudevents import write_event
@@ -165,7 +166,7 @@ def install(handlers: ModuleType) -> Callable[..., None]:
 
 
 @pytest.fixture
-def registered(install: Callable[..., None], tmp_path: Path) -> dict[str, str]:
+def registered(install: Callable[..., None], databases_closed: None, tmp_path: Path) -> dict[str, str]:
     """An event store whose scheme another package has registered."""
     install("shelf", shelf="open_shelf")
     SqlEventStore(Database(f"sqlite:///{tmp_path}/shelf.db")).append(events())
@@ -177,13 +178,12 @@ Make = Callable[[dict[str, str], ModuleType], Application]
 
 @pytest.fixture
 def make(tmp_path: Path) -> Iterator[Make]:
-    """Makes applications; the database of a table of others is closed at the end."""
+    """Makes applications, and stops them at the end."""
     with ExitStack() as opened:
 
         def make(settings: dict[str, str], handlers: ModuleType) -> Application:
             application = Application(settings, [handlers], tmp_path)
-            if isinstance(application.event_store, MappedEventSource):
-                opened.callback(application.event_store._database.close)
+            opened.callback(application.stop)
             return application
 
         yield make
@@ -211,9 +211,8 @@ def test_each_event_is_handled_once_and_a_second_run_has_nothing_to_do(
         assert not result.failed
         assert sum(result.handled.values()) == handled
         assert [(s.head, s.lag) for s in application.status()] == [(COUNT, 0)]
-    with create_engine(f"sqlite:///{tmp_path}/sums.db").connect() as connection:
-        numbers = connection.execute(text("SELECT number FROM sums ORDER BY number")).scalars().all()
-    assert numbers == [n for n in range(COUNT) if n % 3]
+    numbers = rows_of(tmp_path / "sums.db", "SELECT number FROM sums ORDER BY number")
+    assert numbers == [(n,) for n in range(COUNT) if n % 3]
 
 
 @pytest.mark.parametrize("kind", ["files", "eventsourcingdb", "mapped"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 import pytest
-from sqlalchemy import create_engine, text
+from support.sqlite import rows_of
 
 from opencqrs_py import Application
 from opencqrs_py.model.cloudevents import parse_event
@@ -65,7 +65,6 @@ def test_prices_and_serial_numbers_keep_their_digits(tmp_path, monkeypatch, engi
     )
     application.event_store.append(map(parse_event, lines))
     assert not application.run(until_caught_up=True).failed
-    with create_engine(f"sqlite:///{tmp_path}/opencqrs.db").connect() as connection:
-        rows = connection.execute(text("SELECT * FROM sales ORDER BY upcast")).all()
-    assert [tuple(row) for row in rows] == [(PRICE, str(2**70), "None"), (PRICE, str(2**70), "True")]
+    rows = rows_of(tmp_path / "opencqrs.db", "SELECT * FROM sales ORDER BY upcast")
+    assert rows == [(PRICE, str(2**70), "None"), (PRICE, str(2**70), "True")]
     del sys.modules[module.__name__]

@@ -5,13 +5,14 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from types import ModuleType
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from sqlalchemy import create_engine, text
+from support.sqlite import rows_of
 
 from opencqrs_py import Application
 from opencqrs_py.errors import EventStoreError
@@ -49,7 +50,10 @@ def events(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def application(tmp_path: Path, handlers: ModuleType) -> Callable[..., Application]:
+def application(tmp_path: Path, handlers: ModuleType) -> Iterator[Callable[..., Application]]:
+    """Makes applications, and stops them at the end."""
+    opened = ExitStack()
+
     def made(url: str = "file:events/", engine: str = "thread") -> Application:
         settings = {
             "spark.master": "local[1]",
@@ -57,9 +61,12 @@ def application(tmp_path: Path, handlers: ModuleType) -> Callable[..., Applicati
             "event-store.url": url,
             "database.url": "sqlite:///read.db",
         }
-        return Application(settings, [handlers], tmp_path)
+        application = Application(settings, [handlers], tmp_path)
+        opened.callback(application.stop)
+        return application
 
-    return made
+    with opened:
+        yield made
 
 
 def put(path: Path, *numbers: int) -> None:
@@ -67,8 +74,7 @@ def put(path: Path, *numbers: int) -> None:
 
 
 def seen(tmp_path: Path) -> list[str]:
-    with create_engine(f"sqlite:///{tmp_path}/read.db").connect() as connection:
-        return list(connection.execute(text("SELECT id FROM seen ORDER BY rowid")).scalars())
+    return [seen for (seen,) in rows_of(tmp_path / "read.db", "SELECT id FROM seen ORDER BY rowid")]
 
 
 def bad_row(path: Path) -> None:

@@ -8,7 +8,7 @@ from itertools import count
 from types import ModuleType
 
 import pytest
-from sqlalchemy import create_engine, text
+from support.sqlite import rows_of
 
 from opencqrs_py import Application
 from opencqrs_py.assembly.container import GroupRecipe
@@ -62,8 +62,7 @@ def add_events(application: Application, total: int = 20) -> None:
 
 
 def seen(tmp_path) -> int:
-    with create_engine(f"sqlite:///{tmp_path}/opencqrs.db").connect() as connection:
-        return connection.execute(text("SELECT count(*) FROM seen")).scalar_one()
+    return rows_of(tmp_path / "opencqrs.db", "SELECT count(*) FROM seen")[0][0]
 
 
 SPELLINGS = ["book-catalog", "book_catalog", "bookCatalog", "BookCatalog", "BOOK_CATALOG", "bookcatalog"]
@@ -88,6 +87,7 @@ def test_settings_in_every_spelling_apply_to_the_group_that_handlers_name(make, 
         ("book-catalog", "1/2"),
     }
     assert [(status.group, status.lag) for status in application.status()] == [("book-catalog", 0)]
+    application.stop()
     assert seen(tmp_path) == 20
 
 
@@ -223,6 +223,5 @@ def test_every_process_finds_each_of_several_handlers_of_one_name(make, tmp_path
     application = Application(settings, chosen(module), tmp_path)
     add_events(application, 1)
     assert not application.run(until_caught_up=True).failed
-    with create_engine(f"sqlite:///{tmp_path}/opencqrs.db").connect() as connection:
-        assert sorted(connection.execute(text("SELECT note FROM noted")).scalars()) == notes
+    assert sorted(rows_of(tmp_path / "opencqrs.db", "SELECT note FROM noted")) == [(note,) for note in notes]
     del sys.modules[name]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,7 @@ class Folder:
     def __init__(self, path: Path, zygote: Zygote) -> None:
         self.path = path
         self.zygote = zygote
+        self.opened = ExitStack()
         self.write("application.yaml", "opencqrs.event-handling.standard.processing.engine: thread\n")
 
     def write(self, name: str, text: str) -> None:
@@ -33,7 +35,9 @@ class Folder:
         file.write_text(text)
 
     def application(self, *overrides: str) -> Application:
-        return Application.from_project(self.path, overrides=overrides)
+        application = Application.from_project(self.path, overrides=overrides)
+        self.opened.callback(application.stop)
+        return application
 
     def run(self, *arguments: str, **environment: str) -> Ran:
         return self.zygote.opencqrs(self.path, arguments, environment)
@@ -42,7 +46,9 @@ class Folder:
 @pytest.fixture
 def folder(tmp_path, zygote) -> Iterator[Folder]:
     path, modules = sys.path[:], set(sys.modules)
-    yield Folder(tmp_path, zygote)
+    folder = Folder(tmp_path, zygote)
+    with folder.opened:
+        yield folder
     sys.path[:] = path
     for name in set(sys.modules) - modules:
         if str(getattr(sys.modules[name], "__file__", None) or "").startswith(str(tmp_path)):

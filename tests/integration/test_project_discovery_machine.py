@@ -13,6 +13,7 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -296,6 +297,7 @@ class ProjectMachine(RuleBasedStateMachine):
         self.numbers = count()
         self.events = 0
         self.noted: Counter[str] = Counter()
+        self.opened = ExitStack()
         self.path = sys.path[:]
         witness = ModuleType(WITNESS)
         witness.note = lambda token: self.noted.update([token])  # type: ignore[attr-defined]
@@ -399,12 +401,14 @@ class ProjectMachine(RuleBasedStateMachine):
         except OpenCqrsError as error:
             refused = str(error)
         finally:
+            self.opened.close()
             self._forget()  # last: the status may import the project, too
         assert refused.startswith("[OCQ-") if wrong else not refused, f"wrong: {wrong}; refused: {refused}"
 
     def _ran(self) -> tuple[Application, list[str], bool]:
         """Return the application after a run, the groups that it showed before it, and whether one failed."""
         application = Application.from_project(self.folder, environ=self.environ)
+        self.opened.callback(application.stop)
         application.event_store.append([parse_event(EVENT.replace("ID", str(self.events)))])
         self.events += 1
         shown = [status.group for status in application.status()]

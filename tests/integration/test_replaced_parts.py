@@ -89,6 +89,7 @@ def see(event: Event, context: ProcessingContext) -> None:
 """
 ENGINES = [pytest.param("thread", id="thread"), pytest.param("spark", id="spark", marks=pytest.mark.spark)]
 _numbers = count()
+pytestmark = pytest.mark.usefixtures("databases_closed")
 
 
 @pytest.fixture

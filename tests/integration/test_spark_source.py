@@ -13,6 +13,7 @@ from opencqrs_py.errors import EngineError, EventStoreError
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.mapping import TableMapping
 
+pytestmark = pytest.mark.usefixtures("databases_closed")
 EVENT = Event(0, "1", "urn:s", "/x", "t", None, "application/json", None, None)
 
 

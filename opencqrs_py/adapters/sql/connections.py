@@ -51,6 +51,18 @@ def replace_cut_connections(engine: Engine) -> None:
             raise InvalidatePoolError from error
 
 
+def close_pool(engine: Engine) -> None:
+    """Close the connections of an engine, those in use when they are given back; the next use opens new ones."""
+    pool = engine.pool
+    engine.dispose(close=False)
+
+    @event.listens_for(pool, "checkin")
+    def _close_late(_connection: Any, record: Any) -> None:
+        record.invalidate()
+
+    pool.dispose()
+
+
 def _is_quiet(connection: Any) -> bool:
     """Return whether nothing has arrived on a connection that waits for nothing."""
     try:

@@ -12,7 +12,7 @@ from sqlalchemy import URL, Connection, Engine, Table, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
 from sqlalchemy.pool import QueuePool
 
-from opencqrs_py.adapters.sql.connections import WRITING, Fetching, Rows, reason_of
+from opencqrs_py.adapters.sql.connections import WRITING, Fetching, Rows, close_pool, reason_of
 from opencqrs_py.adapters.sql.dialect import (
     GRANT,
     RESTORE,
@@ -239,13 +239,24 @@ class Database:
         return is_outage(error)
 
     def close(self) -> None:
-        """Close all connections; the next use opens new ones."""
+        """Close all connections; the next use opens new ones, also to another SQLite file in the place of this one."""
+        self._close_connections()
+        self._file.forget()
+
+    def disconnect(self) -> None:
+        """Close all connections; the next use opens new ones to the same SQLite file.
+
+        A database in memory, which would end, stays open.
+        """
+        if self._file.outlives_connections:
+            self._close_connections()
+
+    def _close_connections(self) -> None:
         if (fetching := self.__dict__.get("_fetching")) is not None:
             fetching.close()
         for name in ("engine", "_reading_engine"):
             if name in self.__dict__:
-                getattr(self, name).dispose()
-        self._file.forget()
+                close_pool(getattr(self, name))
 
     @contextmanager
     def _clean(self, connection: Connection, *, of_handlers: bool) -> Iterator[None]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from sqlalchemy import create_engine, text
+from support.sqlite import rows_of
 
 from opencqrs_py.adapters.sql import Database, SqlEventStore, SqlProgressTracker
 from opencqrs_py.assembly.injection import ContainerInjector
@@ -34,7 +34,7 @@ def processing(tmp_path):
     database = Database(f"sqlite:///{tmp_path}/all.db")
     store = SqlEventStore(database)
     dispatcher = Dispatcher([bind(Handler(HandlerMark("g", ("t",)), handle, "here"), ContainerInjector())], ())
-    return GroupProcessing(
+    yield GroupProcessing(
         "g",
         store,
         SqlProgressTracker(database),
@@ -45,6 +45,7 @@ def processing(tmp_path):
         partitions=3,
         batch_size=10,
     )
+    database.close()
 
 
 def add(processing, count, bad=()):
@@ -161,6 +162,5 @@ def test_the_log_is_read_once_for_all_partitions_of_an_order(processing, tmp_pat
     read = processing.source.read
     processing.source.read = lambda *arguments: reads.append(arguments) or read(*arguments)
     run_task(processing, task(processing))
-    with create_engine(f"sqlite:///{tmp_path}/all.db").connect() as connection:
-        assert connection.execute(text("SELECT count(*) FROM opencqrs_events")).scalar() == 900
+    assert rows_of(tmp_path / "all.db", "SELECT count(*) FROM opencqrs_events") == [(900,)]
     assert len([arguments for arguments in reads if arguments[0] < 900]) == 1
