@@ -18,8 +18,7 @@ from opencqrs_py.engines.driver import PartitionDriver, logger
 from opencqrs_py.engines.runs import GroupRun
 from opencqrs_py.engines.spark.jobs import GroupJobs, Stillness, running_tasks, spark_failure
 from opencqrs_py.engines.spark.session import Sessions
-from opencqrs_py.engines.spark.tasks import Task, TaskResult
-from opencqrs_py.engines.spark.worker import TaskRunner
+from opencqrs_py.engines.spark.tasks import Task, TaskResult, TaskRunner
 from opencqrs_py.engines.watching import HeadWatcher
 from opencqrs_py.errors import EngineLostError
 from opencqrs_py.model.outcome import Failure, Origin, Outcome

@@ -16,8 +16,7 @@ from pyspark import SparkContext
 from pyspark.errors import PySparkException, PythonException
 from pyspark.sql import SparkSession
 
-from opencqrs_py.engines.spark.tasks import Permit, Task, TaskResult, read_result, write_task
-from opencqrs_py.engines.spark.worker import TaskRunner
+from opencqrs_py.engines.spark.tasks import Permit, Task, TaskResult, TaskRunner, read_result, write_task
 from opencqrs_py.model.outcome import Failure, Origin
 from opencqrs_py.processing.ports import Clock
 

@@ -1,22 +1,47 @@
 """The event store as a Spark data source, for any Spark user: ``format("opencqrs")``, batch and streaming.
 
-Runs on the driver, in a Python worker that Spark starts for planning. The class and its options are pickled.
+``read`` runs on executors, once per range of positions, and opens the store there; all else runs on the driver, in a
+Python worker that Spark starts for planning (batch) or for as long as the query lives (stream). The source, its options
+and its readers are pickled: they hold how to open a store and what to read, nothing open.
 """
 
 from __future__ import annotations
 
+import os
 from abc import abstractmethod
-from typing import ClassVar, NoReturn
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from typing import Any, ClassVar, NoReturn, Protocol, TypeAlias, runtime_checkable
 
+import pyarrow as pa
 from pyspark.sql import SparkSession
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, Filter, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from opencqrs_py.engines.spark.source_readers import SCHEMA, BatchReader, FilteringReader, StreamReader, told_plainly
-from opencqrs_py.engines.spark.source_scope import Scope, scope_of
-from opencqrs_py.errors import EngineError
+from opencqrs_py.engines.spark.source_scope import Scope, narrowed, scope_of
+from opencqrs_py.errors import EngineError, ExplainedError
 from opencqrs_py.model.mapping import TableMapping
+from opencqrs_py.model.selection import Selection, Slice
 from opencqrs_py.processing.ports import EventSource
+
+SCHEMA = (
+    "position bigint, id string, source string, subject string, type string, time string, "
+    "content_type string, payload string, extensions string"
+)
+_ARROW = pa.schema([(part.split()[0], pa.int64() if "bigint" in part else pa.string()) for part in SCHEMA.split(", ")])
+_LEAST_PER_RANGE = 20_000  # positions: fewer are not worth a task of their own
+_FIRST_ROWS = 500  # events of the first batch, which shows how large they are
+_MOST_ROWS = 5_000
+_BATCH_BYTES = 16_000_000  # what a batch is to take in memory, about
+_HIDE_TRACEBACK = "SPARK_HIDE_TRACEBACK"  # PySpark looks at it when it sends an error to the JVM; the worker ends then
+
+Opener: TypeAlias = Callable[[str, TableMapping | None], EventSource]
+"""Opens the event store at a URL, or the table that a mapping names there.
+
+Called on the driver and on executors, once for each thing that is asked of the store.
+"""
 
 Session = SparkSession  # so that the assembly can name it without importing PySpark
 
@@ -101,3 +126,235 @@ def _refuse_writing() -> NoReturn:
     with told_plainly():
         fix = "write Parquet files with Spark, and add them with opencqrs events import"
         raise EngineError("OCQ-413", "Spark cannot add events to an event store", 'format("opencqrs")', fix)
+
+
+@runtime_checkable
+class Renewable(Protocol):
+    """What event sources also have whose log can be replaced by another one at the same place, as files can.
+
+    They refuse what was changed. Python workers of Spark live on from query to query, and keep sources open.
+    """
+
+    def renew(self) -> None:
+        """Begin again, at the start of a query, if the log was replaced."""
+        ...
+
+    def state(self) -> object:
+        """Return what tells the log, as it was looked at last, from others; it is pickled."""
+        ...
+
+    def expect(self, state: Any) -> None:
+        """See that the log is the one of a state, which may have grown, or raise an ``ExplainedError``."""
+        ...
+
+
+@dataclass
+class Range(InputPartition):
+    """Positions that one task reads, ``after + 1 .. upto``, and the state of the log in which they were planned.
+
+    The state is ``None`` if the log's source is not ``Renewable``.
+    """
+
+    after: int
+    upto: int
+    state: object = None
+
+
+@contextmanager
+def told_plainly(source: EventSource | None = None) -> Iterator[None]:
+    """Let an error that is written for a person reach the person without the stack trace before it.
+
+    Raises:
+        EngineError: OCQ-412 instead of a driver's error, if it means that ``source`` does not answer.
+    """
+    try:
+        yield
+    except ExplainedError:
+        os.environ[_HIDE_TRACEBACK] = "1"
+        raise
+    except Exception as error:
+        if source is None or not source.is_outage(error):
+            raise
+        os.environ[_HIDE_TRACEBACK] = "1"
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        fix = "read again when it answers; a stream continues from its checkpoint"
+        where = 'format("opencqrs")'
+        raise EngineError("OCQ-412", f"the event store does not answer ({reason})", where, fix) from error
+
+
+class _Reader:
+    """What both readers share: how to open the store, and what to read of it."""
+
+    def __init__(self, open_source: Opener, scope: Scope) -> None:
+        self._open = open_source
+        self._scope = scope
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read one range. Runs on an executor."""
+        span: Any = partition
+        with self._opened() as source:
+            if isinstance(source, Renewable) and span.state is not None:
+                source.expect(span.state)
+            yield from batches(source, self._scope.selection, span)
+
+    @contextmanager
+    def _opened(self, *, renewed: bool = False) -> Iterator[EventSource]:
+        with told_plainly():
+            source = self._open(self._scope.url, self._scope.mapping)
+            with told_plainly(source):
+                if renewed and isinstance(source, Renewable):
+                    source.renew()
+                yield source
+
+
+class BatchReader(_Reader, DataSourceReader):
+    """Reads everything up to the head as it is when the query is planned, in ranges side by side."""
+
+    def partitions(self) -> Sequence[Range]:
+        """Return the ranges, at least one."""
+        with self._opened(renewed=True) as source:
+            end = self._scope.end(source, source.head())
+            start = self._scope.start(source) if end > 0 else 0
+            return cut(start, end, self._scope.ranges, _state(source)) or [Range(0, 0)]
+
+
+class FilteringReader(BatchReader):
+    """Reads in batches, and has the store check what it can of a query's WHERE.
+
+    Only for data frames that are used in one query: Spark 4.3 plans the ranges once for all queries of a data frame,
+    with the filters of the query that it planned last, and so gives the others too few events.
+
+    Source:
+        ``PythonScanBuilder.pushFilters`` and ``PythonDataSourceV2.setReadInfo`` of Spark 4.3; fixed for Spark 5 in
+        SPARK-58551.
+    """
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 Spark's name
+        """Take in what the store can check, and return what Spark must check."""
+        for condition in filters:
+            found = narrowed(self._scope, condition)
+            if found is not None:
+                self._scope = found.scope
+            if found is None or not found.exact:
+                yield condition
+
+
+class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Follows the head. An offset is ``{"position": n}``: everything up to ``n`` has been read.
+
+    Stores show events in the order of their positions, so none is missed when its transaction commits late.
+    """
+
+    def __init__(self, open_source: Opener, scope: Scope) -> None:
+        super().__init__(open_source, scope)
+        self._head = 0  # as it was seen last
+        self._target: int | None = None  # where a query with Trigger.AvailableNow ends
+        self._begun = False
+
+    def initialOffset(self) -> dict[str, int]:  # noqa: N802 Spark's name
+        """Return where a new query starts."""
+        with self._log() as source:
+            return {"position": self._scope.start(source)}
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 Spark's name
+        """Return how much a micro-batch may hold."""
+        most = self._scope.events_per_trigger
+        return ReadAllAvailable() if most is None else ReadMaxRows(most)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 Spark's name
+        """Fix where the query ends."""
+        with self._log() as source:
+            self._target = source.head()
+
+    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802 Spark's name
+        """Return where the next micro-batch ends; ``start`` when there is nothing to read.
+
+        Raises:
+            EngineError: OCQ-411, if the log ends before ``start``.
+        """
+        position = start["position"]
+        with self._log() as source:
+            self._head = head = source.head()
+            if head < position and position > self._scope.start(source):
+                raise shorter(position, head)
+            end = max(position, self._scope.end(source, head if self._target is None else min(head, self._target)))
+            if isinstance(limit, ReadMaxRows):
+                end = admitted(source, self._scope.selection, Range(position, end), limit.max_rows)
+        return {"position": end}
+
+    def reportLatestOffset(self) -> dict[str, int] | None:  # noqa: N802 Spark's name
+        """Return the head as it was seen last; with it, the query's progress shows how far behind it is."""
+        return {"position": self._head} if self._head else None
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[Range]:
+        """Return the ranges between two offsets."""
+        with self._log() as source:
+            return cut(start["position"], end["position"], self._scope.ranges, _state(source))
+
+    def _log(self) -> AbstractContextManager[EventSource]:
+        renewed, self._begun = not self._begun, True
+        return self._opened(renewed=renewed)
+
+
+def _state(source: EventSource) -> object:
+    return source.state() if isinstance(source, Renewable) else None
+
+
+def cut(after: int, upto: int, most: int, state: object = None) -> list[Range]:
+    """Cut ``after + 1 .. upto`` of a log in some state into at most ``most`` ranges of the same length.
+
+    Positions are what is shared out, since no store can say how many selected events lie between two of them. A range
+    in a gap, or without a selected event, costs its task a look.
+    """
+    size = max(_LEAST_PER_RANGE, -(-(upto - after) // most))
+    return [Range(first, min(first + size, upto), state) for first in range(after, upto, size)]
+
+
+def batches(source: EventSource, selection: Selection, span: Range) -> Iterator[pa.RecordBatch]:
+    """Read the selected events of a range.
+
+    Yields:
+        Batches of up to 5,000 events and about 16 MB, in the order of positions.
+
+    Raises:
+        EngineError: OCQ-411, if the log ends before the range does.
+    """
+    after, rows = span.after, _FIRST_ROWS
+    while after < span.upto:
+        part = _following(source, after, rows, selection, span.upto)
+        rows = _MOST_ROWS
+        if part.events:
+            columns = zip(zip(*part.events, strict=True), _ARROW.types, strict=True)
+            arrays = [pa.array(column, kind) for column, kind in columns]
+            batch = pa.RecordBatch.from_arrays(arrays, schema=_ARROW)
+            rows = max(1, min(_MOST_ROWS, _BATCH_BYTES * len(part.events) // batch.nbytes))
+            yield batch
+        after = part.upto
+
+
+def admitted(source: EventSource, selection: Selection, span: Range, most: int) -> int:
+    """Return the last position up to which a range holds at most ``most`` selected events, by reading them.
+
+    Raises:
+        EngineError: OCQ-411, if the log ends before the range does.
+    """
+    after = span.after
+    while most > 0 and after < span.upto and span.upto - after > most:
+        part = _following(source, after, min(most, _MOST_ROWS), selection, span.upto)
+        most -= len(part.events)
+        after = part.upto
+    return span.upto if most > 0 else after
+
+
+def shorter(position: int, end: int) -> EngineError:
+    """Return the error that the log ends at ``end``, although ``position`` was read before."""
+    what = f"the log ends at position {end}, but {position} was there before: it is another log, or was restored"
+    fix = "read the whole log again; a stream needs a new checkpoint folder for it"
+    return EngineError("OCQ-411", what, 'format("opencqrs")', fix)
+
+
+def _following(source: EventSource, after: int, limit: int, selection: Selection, upto: int) -> Slice:
+    part = source.read(after, limit, selection, upto)
+    if part.upto <= after:
+        raise shorter(after + 1, source.head())
+    return part

@@ -8,8 +8,7 @@ import pytest
 from pyspark.sql.types import LongType, StringType, StructType
 
 from opencqrs_py.adapters.memory import InMemoryEventStore
-from opencqrs_py.engines.spark.source import EventLogSource
-from opencqrs_py.engines.spark.source_readers import BatchReader, FilteringReader, StreamReader
+from opencqrs_py.engines.spark.source import BatchReader, EventLogSource, FilteringReader, StreamReader
 from opencqrs_py.errors import EngineError, EventStoreError
 from opencqrs_py.model.event import Event
 

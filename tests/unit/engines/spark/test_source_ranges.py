@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from opencqrs_py.adapters.memory import InMemoryEventStore
-from opencqrs_py.engines.spark.source_readers import SCHEMA, Range, admitted, batches, cut
+from opencqrs_py.engines.spark.source import SCHEMA, Range, admitted, batches, cut
 from opencqrs_py.errors import EngineError
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.selection import Selection, Slice

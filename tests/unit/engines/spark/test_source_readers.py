@@ -10,7 +10,7 @@ from pyspark.sql.datasource import EqualTo, GreaterThan, LessThan, StringContain
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from opencqrs_py.adapters.memory import InMemoryEventStore
-from opencqrs_py.engines.spark.source_readers import BatchReader, FilteringReader, Range, StreamReader
+from opencqrs_py.engines.spark.source import BatchReader, FilteringReader, Range, StreamReader
 from opencqrs_py.engines.spark.source_scope import scope_of
 from opencqrs_py.errors import EngineError, EventStoreError
 from opencqrs_py.model.event import Event

@@ -9,8 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from opencqrs_py.engines.spark.tasks import Task, TaskResult, keep, read_result, read_task, write_result, write_task
-from opencqrs_py.engines.spark.worker import TaskRunner
+from opencqrs_py.engines.spark.tasks import (
+    Task,
+    TaskResult,
+    TaskRunner,
+    keep,
+    read_result,
+    read_task,
+    write_result,
+    write_task,
+)
 from opencqrs_py.model.outcome import Failure, Origin, Outcome
 from opencqrs_py.model.partition import Partition
 from opencqrs_py.model.progress import Cursor, Skip

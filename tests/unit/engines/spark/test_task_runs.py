@@ -7,8 +7,7 @@ from support.sqlite import rows_of
 
 from opencqrs_py.adapters.sql import Database, SqlEventStore, SqlProgressTracker
 from opencqrs_py.assembly.injection import ContainerInjector
-from opencqrs_py.engines.spark.tasks import Permit, Task, read_result, write_task
-from opencqrs_py.engines.spark.worker import TaskRunner, run_task
+from opencqrs_py.engines.spark.tasks import Permit, Task, TaskRunner, read_result, run_task, write_task
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.handler import Handler, HandlerMark
 from opencqrs_py.model.outcome import Origin
