@@ -11,7 +11,7 @@ import click
 
 from opencqrs_py.assembly.project import read_project
 from opencqrs_py.cli.options import ProjectOptions, format_option, project_options
-from opencqrs_py.cli.output import clean, print_json, stderr, stdout
+from opencqrs_py.cli.output import clean, print_json, print_line, print_result
 from opencqrs_py.config import OriginKind
 from opencqrs_py.model.naming import canonical, listed, nearest
 
@@ -38,11 +38,10 @@ def config_command(
     found = read_project(Path(options.project), profiles=options.profiles, overrides=options.overrides)
     configuration = found.configuration
     for warning in configuration.warnings:
-        stderr().print(str(warning), style="yellow", markup=False, soft_wrap=True)
+        print_line(str(warning), "yellow")
     if configuration.ignored:
         names = listed(configuration.ignored)
-        line = f"ignored environment variables, which Kubernetes sets for a Service: {names}"
-        stderr().print(clean(line), style="dim", markup=False, soft_wrap=True)
+        print_line(f"ignored environment variables, which Kubernetes sets for a Service: {names}")
     sections = _sections(configuration, groups)
     shown = {
         name: [
@@ -102,10 +101,9 @@ def conditions_command(options: ProjectOptions, *, as_json: bool) -> None:
     else:
         for decision in decisions:
             style = "red" if decision.error else "default"
-            stdout().print(clean(str(decision)), style=style, markup=False, soft_wrap=True)
+            print_result(str(decision), style)
             if decision.candidates:
-                line = f"  candidates: {', '.join(decision.candidates)}"
-                stdout().print(clean(line), style="dim", markup=False, soft_wrap=True)
+                print_result(f"  candidates: {', '.join(decision.candidates)}", "dim")
     raise_together(decision.error for decision in decisions if decision.error)
 
 
@@ -143,9 +141,9 @@ def _row(value: EffectiveValue, lost: Sequence[EffectiveValue] | None) -> dict[s
 
 def _print(configuration: Configuration, sections: Mapping[str, Sequence[_Shown]]) -> None:
     files = ", ".join(str(file) for file in configuration.files) or "none"
-    stdout().print(f"files read: {files}", style="dim", markup=False, soft_wrap=True)
+    print_result(f"files read: {files}", "dim")
     for name, values in sections.items():
-        stdout().print(f"\ngroup {clean(name)}" if name else "\napplication", style="bold", markup=False)
+        print_result(f"\ngroup {name}" if name else "\napplication", "bold")
         _print_values(values, [_in_group(value.path) if name else value.path for value, _ in values])
 
 
@@ -160,7 +158,7 @@ def _print_values(values: Sequence[_Shown], names: Sequence[str]) -> None:
     long = min(40, max((len(clean(value.value)) for value, _ in values), default=0))
     for (value, lost), name in zip(values, names, strict=True):
         line = f"  {name:<{width}}  {clean(value.value):<{long}}  {clean(str(value.origin))}"
-        stdout().print(line, markup=False, style="dim" if value.is_default else "default", soft_wrap=True)
+        print_result(line, "dim" if value.is_default else "default")
         for each in lost:
             line = f"  {'not':>{width}}  {clean(each.value):<{long}}  {clean(str(each.origin))}"
-            stdout().print(line, markup=False, style="dim", soft_wrap=True)
+            print_result(line, "dim")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from opencqrs_py.cli.output import clean, stderr
+from opencqrs_py.cli.output import print_line
 from opencqrs_py.cli.signals import signals
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class ProjectOptions:
         click.get_current_context().call_on_close(application.stop)
         signals.terminated = application.configuration.settings.run.sigterm_exit_code
         for warning in application.configuration.warnings:
-            stderr().print(clean(str(warning)), style="yellow", markup=False, soft_wrap=True)
+            print_line(str(warning), "yellow")
         return application
 
 

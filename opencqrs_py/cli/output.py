@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+import click
 import orjson
 
 from opencqrs_py.errors import OnStartError, OpenCqrsError
@@ -15,7 +17,7 @@ from opencqrs_py.model.masking import scrubbed
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["clean", "explain", "print_json", "print_line", "stderr", "stdout"]
+__all__ = ["clean", "explain", "print_json", "print_line", "print_result", "stderr", "stdout"]
 
 _PIPE_WIDTH = 1_000  # columns of a table that goes into a file or pipe: enough to break nothing
 
@@ -39,6 +41,15 @@ def print_json(value: Any) -> None:
     except orjson.JSONEncodeError:
         text = json.dumps(value, indent=2)
     sys.stdout.write(text + "\n")
+
+
+def print_result(text: str, style: str = "default") -> None:
+    """Print a line of a result in a colour, ``bold`` or ``dim``, without a console, whose import would take longer."""
+    has_colours = True if os.environ.get("FORCE_COLOR") else None  # None: on a terminal
+    if os.environ.get("NO_COLOR") or os.environ.get("TERM") in {"dumb", "unknown"}:
+        has_colours = False
+    look: dict[str, Any] = {style: True} if style in {"bold", "dim"} else {"fg": style if style != "default" else None}
+    click.secho(clean(text), color=has_colours, **look)
 
 
 def print_line(text: str, style: str = "dim") -> None:

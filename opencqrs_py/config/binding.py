@@ -31,6 +31,7 @@ from opencqrs_py.config.keys import (
     is_service_variable,
     kebab,
     spellings_of_variable,
+    split_key,
 )
 from opencqrs_py.config.mistakes import report_foreign_key, report_foreign_variable, report_unknown
 from opencqrs_py.config.problems import MOST_LEVELS, Code, Findings
@@ -122,14 +123,14 @@ class Binder:
             self.findings.error(Code.TOO_MUCH, what, too_deep.key_origin(-1), "write fewer levels")
 
     def _bind_key(self, entry: Entry, kind: LayerKind) -> None:
-        first, *others = entry.pieces or ((),)
-        if first and canonical(first[0]) == PREFIX:
-            self._bind(entry, [Spelling.of([first[1:], *others])])
-        elif kind is LayerKind.KEYS:
-            self._bind(entry, [Spelling.of(entry.pieces)])
-        else:
+        pieces = list(map(split_key, entry.key))
+        if pieces and canonical(pieces[0][0]) == PREFIX:
+            pieces[0] = pieces[0][1:]
+        elif kind is LayerKind.FILE:
             self._own.setdefault(self._rank, []).append(entry)
             report_foreign_key(entry, self.index, self.findings)
+            return
+        self._bind(entry, [Spelling.of(pieces)])
 
     def _bind(self, entry: Entry, spellings: list[Spelling], *, single: bool = True) -> None:
         """Bind ``entry`` by the first spelling that means something."""
@@ -192,7 +193,7 @@ class Binder:
             )
             self.findings.error(Code.WRONG_SHAPE, what, entry.origin, fix)
         for below in entries:
-            self._bind(below, [Spelling.of([*((name,) for name in path), *below.pieces])], single=False)
+            self._bind(below, [Spelling.of([*((name,) for name in path), *map(split_key, below.key)])], single=False)
 
     def _shaped(self, bound: Bound, setting: Setting) -> list[Bound]:
         """Return what a value sets, in the shape of its setting.

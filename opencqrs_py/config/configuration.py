@@ -154,8 +154,8 @@ class Configuration:
             value = self._in_settings(bound.path)
             if isinstance(value, str) and self._names_secret(bound.path):
                 found[value] = None
-            elif not bound.origin.is_secret:
-                found.update(dict.fromkeys(self._merged.secrets.get(bound.path, ())))
+            elif bound.path in self._merged.secrets and not bound.origin.is_secret:
+                found.update(dict.fromkeys(self._merged.secrets[bound.path]))
             if isinstance(value, str):
                 found.update(dict.fromkeys(secrets_in(value)))
         return tuple(found)

@@ -10,7 +10,6 @@ from enum import Enum, auto
 from typing import TypeAlias
 
 from opencqrs_py.config.groups import GroupSection
-from opencqrs_py.config.keys import split_key
 from opencqrs_py.config.problems import MOST_LEVELS
 
 
@@ -94,11 +93,6 @@ class Entry:
     def key_origin(self, index: int) -> Origin:
         """Return the place of the written key ``index``."""
         return self.key_origins[index] if self.key_origins else self.origin
-
-    @property
-    def pieces(self) -> tuple[tuple[str, ...], ...]:
-        """The written keys, each split at its dots."""
-        return tuple(map(split_key, self.key))
 
 
 class LayerKind(Enum):

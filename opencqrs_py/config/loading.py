@@ -175,8 +175,10 @@ def _warn_of_groups(configured: Sequence[str], groups: Sequence[str], merged: Me
 def _check_profiles(active: tuple[str, ...], merged: Merged, findings: Findings) -> None:
     """Report a ``profiles.active`` that differs from the active profiles because it was read after they were chosen."""
     bound = merged.winner(_ACTIVE)
+    if bound is None or findings.has_error(Code.PROFILE, Code.PLACEHOLDER):
+        return
     said = text_items(",".join(text_items(merged.values.get(_ACTIVE))))
-    if bound is None or tuple(dict.fromkeys(said)) == active or findings.has_error(Code.PROFILE, Code.PLACEHOLDER):
+    if tuple(dict.fromkeys(said)) == active:
         return
     what = f"profiles.active was read after the profiles were chosen; active: {listed(active) or DEFAULT_PROFILE}"
     fix = "choose profiles with --profile, a variable or in application.yaml, without a key of a file as placeholder"

@@ -17,6 +17,7 @@ from opencqrs_py.config.keys import (
     Spelling,
     kebab,
     spellings_of_variable,
+    split_key,
     variable_name,
 )
 from opencqrs_py.config.placeholders import has_placeholder
@@ -92,7 +93,7 @@ def report_unknown(
 
 def report_foreign_key(entry: Entry, index: Index, findings: Findings) -> None:
     """Report a key of a file that is outside ``opencqrs`` and probably belongs below it."""
-    first = entry.pieces[0][0]
+    first = split_key(entry.key[0])[0]
     meant = next((name for name in index.root.names if canonical(name) == canonical(first)), "")
     if _likeness(canonical(first), PREFIX) >= _VERY_ALIKE:
         what, fix = f"there is no section {first}", f"did you mean {PREFIX}?"

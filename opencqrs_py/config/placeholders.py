@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
-from opencqrs_py.config.entries import Entry, Nothing, text_items
+from opencqrs_py.config.entries import Entry, Nothing, OriginKind, text_items
 from opencqrs_py.config.keys import PREFIX, SettingKind, split_key
 from opencqrs_py.config.problems import MOST_CHAINED, MOST_CHARACTERS, MOST_PLACEHOLDERS, Code, Findings
 from opencqrs_py.model.masking import holds_secret
@@ -142,9 +142,7 @@ class Lookup:
             return _found(bound.value, bound.origin, bound.path[-1]) if bound else None
         if self._by_letters is None:
             found = [(entry, _found(entry.value, entry.origin, ".".join(entry.key))) for entry in self.merged.own]
-            self._by_letters = {
-                letters_and_digits("".join(map("".join, entry.pieces))): each for entry, each in found if each
-            }
+            self._by_letters = {letters_and_digits("".join(entry.key)): each for entry, each in found if each}
         return self._by_letters.get(letters_and_digits(name))
 
 
@@ -166,7 +164,7 @@ def resolve(merged: Merged, environ: Mapping[str, str], findings: Findings) -> N
             continue
         is_list = isinstance(value, str | tuple) and merged.index.at(bound.path).kind is SettingKind.LIST
         merged.values[bound.path] = list(text_items(value)) if is_list else value
-        if bound.origin.is_secret:
+        if bound.origin.kind is OriginKind.SECRET:
             secrets |= {str(value)}
         if secrets:
             merged.secrets[bound.path] = secrets

@@ -188,7 +188,7 @@ class DefaultsSource(LayeredSource):
 
     @override
     def layers(self) -> list[Layer]:
-        return [keys_layer(self.given.defaults, Origin(OriginKind.CODE))]
+        return [keys_layer(self.given.defaults, Origin(OriginKind.CODE))] if self.given.defaults else []
 
 
 _OURS: tuple[type[LayeredSource], ...] = (

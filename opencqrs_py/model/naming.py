@@ -28,6 +28,7 @@ def composed(name: str) -> str:
     return name if name.isascii() else normalize("NFC", name)
 
 
+@lru_cache(maxsize=4096)
 def letters_and_digits(name: str) -> str:
     """Return what an environment variable can express of ``name``: its letters and digits, without case."""
     return "".join(filter(str.isalnum, composed(name).casefold()))

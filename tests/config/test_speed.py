@@ -25,6 +25,18 @@ def test_loading_a_configuration_loads_nothing_heavy(tmp_path):
     assert modules.isdisjoint(HEAVY)
 
 
+def test_the_command_that_shows_settings_loads_no_console_and_nothing_that_runs(project):
+    project.yaml("opencqrs.spark.master: local[2]")
+    arguments = ["config", "--project", str(project.folder)]
+    modules = modules_after(
+        f"from opencqrs_py.cli.main import main\ntry:\n    main({arguments})\nexcept SystemExit: print()"
+    )
+    assert "yaml" in modules
+    assert modules.isdisjoint({*HEAVY, "opencqrs_py.model.event", "opencqrs_py.assembly.application"} - {"click"})
+    rooms = {name.split(".")[1] for name in modules if name.startswith("opencqrs_py.")}
+    assert rooms == {"assembly", "cli", "config", "errors", "model"}
+
+
 def test_what_travels_to_workers_loads_no_pydantic():
     modules = modules_after("from opencqrs_py.config import EffectiveGroup, Tracking, mask_url")
     assert modules.isdisjoint({*HEAVY, "pydantic", "pydantic_settings", "yaml"})
@@ -80,8 +92,8 @@ def test_three_lines_of_yaml_load_with_few_calls(project):
     """)
     project.load()  # the index of all settings is made once
     calls, modules = own_calls_of(project.load)
-    assert calls <= 250
-    assert modules <= 14
+    assert calls <= 240
+    assert modules <= 12
 
 
 def test_five_hundred_groups_and_variables_bind_with_few_calls(project):
