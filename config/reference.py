@@ -12,8 +12,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from opencqrs_py.config.groups import GROUPS, STANDARD
-from opencqrs_py.config.keys import INLINE_JSON, PREFIX, Index, Setting, SettingKind, index_of, kebab
+from opencqrs_py.config.keys import GROUPS, INLINE_JSON, PREFIX, STANDARD, Index, Setting, SettingKind, index_of, kebab
 from opencqrs_py.config.schema import json_schema
 from opencqrs_py.config.settings import Settings
 from opencqrs_py.config.value_types import written

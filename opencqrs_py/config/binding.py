@@ -34,7 +34,7 @@ from opencqrs_py.config.keys import (
     split_key,
 )
 from opencqrs_py.config.mistakes import report_foreign_key, report_foreign_variable, report_unknown
-from opencqrs_py.config.problems import MOST_LEVELS, Code, Findings
+from opencqrs_py.config.problems import MOST_LEVELS, MOST_UNKNOWN, Code, Findings
 from opencqrs_py.model.naming import canonical, listed
 
 _SHOWN = 60  # characters of a key that is too long
@@ -144,7 +144,7 @@ class Binder:
                 return
         if entry.origin.kind is OriginKind.VARIABLE and is_service_variable(entry.key[0], entry.value):
             self.findings.ignored.setdefault(entry.key[0])
-        elif not self.findings.has_many_unknown:
+        elif self.findings.unknown_found < MOST_UNKNOWN:
             report_unknown(entry, spellings, self.index, self.names, self.findings)
 
     def _decided(self, meanings: list[Meaning], spelling: Spelling, entry: Entry) -> Meaning | None:

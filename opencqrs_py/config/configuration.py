@@ -8,17 +8,8 @@ from pathlib import Path as FilePath
 
 from opencqrs_py.config.binding import Bound, Merged
 from opencqrs_py.config.entries import BUILT_IN, Origin, OriginKind
-from opencqrs_py.config.groups import (
-    GROUPS,
-    STANDARD,
-    EffectiveGroup,
-    Inherited,
-    LeafName,
-    Level,
-    effective_group,
-    inherited,
-)
-from opencqrs_py.config.keys import HOLDERS, FreeNames, Path, SettingKind, index_of, kebab
+from opencqrs_py.config.groups import EffectiveGroup, Inherited, LeafName, Level, effective_group, inherited
+from opencqrs_py.config.keys import GROUPS, HOLDERS, STANDARD, FreeNames, Path, SettingKind, index_of, kebab
 from opencqrs_py.config.problems import Code, ConfigurationWarning
 from opencqrs_py.config.settings import Settings
 from opencqrs_py.config.value_types import typed, written

@@ -112,18 +112,12 @@ class Layer:
 
 
 def keys_layer(value: object, origin: Origin) -> Layer:
-    """Return the layer of nested mappings that all stand in one place."""
+    """Return the layer of nested mappings, whose keys may be dotted, of one place."""
     return Layer(LayerKind.KEYS, tuple(flattened(value, origin)))
 
 
 def flattened(value: object, origin: Origin, key: tuple[str, ...] = ()) -> Iterator[Entry]:
-    """Yield the entries of nested mappings that carry no positions of their own (JSON, TOML, values in code).
-
-    Args:
-        value: Mappings (their keys may be dotted), sections made in code, sequences, scalars.
-        origin: Where all of it stands.
-        key: Keys below which ``value`` stands.
-    """
+    """Yield the entries of nested mappings, sections made in code, sequences and scalars, all of one place."""
     if hasattr(value, "model_fields_set"):
         value = {name: getattr(value, name) for name in value.model_fields_set}
     elif isinstance(value, GroupSection):

@@ -42,11 +42,6 @@ from opencqrs_py.model.naming import canonical
 if TYPE_CHECKING:
     from opencqrs_py.config.settings import Settings
 
-GROUPS = ("event_handling", "groups")
-"""Where the settings of single groups stand."""
-STANDARD = ("event_handling", "standard")
-"""Where stands what applies to groups that do not say otherwise."""
-
 LeafName: TypeAlias = tuple[str, str]
 """Section and leaf of a group setting, as field names."""
 
@@ -266,12 +261,7 @@ def merged_group(own: object, standard: Said) -> object:
 
 
 def effective_group(settings: Settings, name: str) -> EffectiveGroup:
-    """Return every setting of the group ``name``.
-
-    Args:
-        settings: Validated settings.
-        name: Name of a group, in any spelling; it need not have settings of its own.
-    """
+    """Return every setting of the group ``name``, in any spelling; it need not have settings of its own."""
     chosen = inherited(settings, name)
     values: dict[str, dict[str, Any]] = {section: {} for section in SECTIONS}
     for (section, leaf), each in chosen.items():

@@ -30,6 +30,10 @@ Path: TypeAlias = tuple[str, ...]
 
 PREFIX = "opencqrs"
 """The section below which all settings stand."""
+GROUPS: Path = ("event_handling", "groups")
+"""Where the settings of single groups stand."""
+STANDARD: Path = ("event_handling", "standard")
+"""Where stands what applies to groups that do not say otherwise."""
 
 INLINE_JSON = "OPENCQRS_APPLICATION_JSON"
 """The variable that holds settings as one JSON object."""
@@ -190,11 +194,7 @@ class Index:
         return (each for each in self.by_path.values() if each.kind is not SettingKind.SECTION)
 
     def at(self, path: Path) -> Setting:
-        """Return the setting at ``path``.
-
-        Raises:
-            KeyError: There is no such path.
-        """
+        """Return the setting at ``path``, or raise a KeyError."""
         if path in self.by_path:
             return self.by_path[path]
         of, below = self._map_above(path)
@@ -225,13 +225,9 @@ class Index:
         return f"{above}.{rest}" if rest else above
 
     def meanings(self, spelling: Spelling, names: FreeNames, start: int = 0, above: Path = ()) -> list[Meaning]:
-        """Return all meanings of a key.
+        """Return all meanings of a key from the piece ``start``, before which it means ``above``.
 
-        Args:
-            spelling: The key.
-            names: Free names in use; a name that is not in use keeps its spelling.
-            start: The first piece that counts.
-            above: What the pieces before it mean.
+        A free name that is not in use keeps its spelling.
         """
         forms = tuple(map(canonical, spelling.pieces[start:]))
         found = [Meaning((*above, *each.path), each, former=old) for each, old in self._exact(forms, spelling)]
@@ -264,12 +260,7 @@ class Index:
                     yield replace(each, written=written, new=each.new or not known)
 
     def path_of(self, key: str, names: FreeNames) -> Path | None:
-        """Return the path of a dotted ``key``, ``None`` if there is no such setting.
-
-        Args:
-            key: The key, with ``opencqrs`` in front or without, in any spelling.
-            names: Free names in use; a name that is not in use keeps its spelling.
-        """
+        """Return the path of a dotted ``key`` in any spelling, with ``opencqrs`` or without, if there is one."""
         pieces = split_key(key)
         pieces = pieces[1:] if canonical(pieces[0]) == PREFIX else pieces
         found = sorted(self.meanings(Spelling.of([pieces]), names), key=attrgetter("new"))

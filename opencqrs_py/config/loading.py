@@ -15,11 +15,10 @@ from opencqrs_py.config.choices import OnUnknown
 from opencqrs_py.config.configuration import Configuration
 from opencqrs_py.config.entries import Layer, text_items
 from opencqrs_py.config.files import FileReader
-from opencqrs_py.config.groups import GROUPS
-from opencqrs_py.config.keys import FreeNames, index_of
+from opencqrs_py.config.keys import GROUPS, FreeNames, index_of
 from opencqrs_py.config.mistakes import report_refusals
 from opencqrs_py.config.placeholders import resolve
-from opencqrs_py.config.problems import Code, Findings, GroupWithoutHandlerWarning, alike_groups
+from opencqrs_py.config.problems import Code, ConfigurationWarning, Findings, GroupWithoutHandlerWarning, alike_groups
 from opencqrs_py.config.profiles import DEFAULT_PROFILE
 from opencqrs_py.config.settings import Settings
 from opencqrs_py.config.sources import Given, nested, ranked
@@ -100,7 +99,7 @@ class _Found:
         merged = self._merged(_names(groups, findings), findings)
         _check_profiles(self.profiles, merged, findings)
         if findings.unknown:
-            findings.settle_unknown(_on_unknown(merged))
+            _settle_unknown(merged, findings)
         settings = self._validated(merged, findings)
         if settings is None or findings.errors:
             raise findings.failure()
@@ -175,7 +174,7 @@ def _warn_of_groups(configured: Sequence[str], groups: Sequence[str], merged: Me
 def _check_profiles(active: tuple[str, ...], merged: Merged, findings: Findings) -> None:
     """Report a ``profiles.active`` that differs from the active profiles because it was read after they were chosen."""
     bound = merged.winner(_ACTIVE)
-    if bound is None or findings.has_error(Code.PROFILE, Code.PLACEHOLDER):
+    if bound is None or any(error.code in {Code.PROFILE, Code.PLACEHOLDER} for error in findings.errors):
         return
     said = text_items(",".join(text_items(merged.values.get(_ACTIVE))))
     if tuple(dict.fromkeys(said)) == active:
@@ -185,9 +184,14 @@ def _check_profiles(active: tuple[str, ...], merged: Merged, findings: Findings)
     findings.error(Code.PROFILE, what, bound.origin, fix)
 
 
-def _on_unknown(merged: Merged) -> OnUnknown:
-    """Return how to treat unknown keys; an invalid choice is reported elsewhere."""
+def _settle_unknown(merged: Merged, findings: Findings) -> None:
+    """Turn unknown names into errors or warnings, or drop them, as ``config.unknown`` demands."""
     try:
-        return OnUnknown(str(merged.values.get(("config", "unknown")) or "error"))
-    except ValueError:
-        return OnUnknown.ERROR
+        choice = OnUnknown(str(merged.values.get(("config", "unknown")) or "error"))
+    except ValueError:  # which is reported when it is validated
+        choice = OnUnknown.ERROR
+    for each in findings.unknown.values():
+        if choice is OnUnknown.ERROR:
+            findings.errors.append(each)
+        elif choice is OnUnknown.WARN:
+            findings.warnings.append(ConfigurationWarning(each.code, each.what, each.where, each.fix))

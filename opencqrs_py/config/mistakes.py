@@ -7,8 +7,8 @@ from difflib import SequenceMatcher, get_close_matches
 from typing import TYPE_CHECKING
 
 from opencqrs_py.config.entries import Origin, OriginKind
-from opencqrs_py.config.groups import GROUPS
 from opencqrs_py.config.keys import (
+    GROUPS,
     HOLDERS,
     PREFIX,
     FreeNames,

@@ -48,11 +48,7 @@ class Resolver:
     left: int = MOST_PLACEHOLDERS  # how many may still be replaced, in all values together
 
     def value(self, value: object) -> tuple[object, frozenset[str]]:
-        """Return a text, or each text of a tuple, with placeholders replaced, and the secret parts of it.
-
-        Raises:
-            PlaceholderError: As by :meth:`text`.
-        """
+        """Return a text, or each text of a tuple, with placeholders replaced, and the secret parts of it."""
         if isinstance(value, tuple):
             parts = [self.value(item) for item in value]
             return tuple(item for item, _ in parts), frozenset[str]().union(*(secrets for _, secrets in parts))
@@ -62,9 +58,7 @@ class Resolver:
     def text(self, text: str, stack: tuple[str, ...] = ()) -> Found:
         r"""Return ``text`` with its placeholders replaced; ``\${`` stands for ``${`` itself.
 
-        Args:
-            text: Any text.
-            stack: Keys that are being resolved, and what stands around in the text, as an empty name.
+        The stack has the keys that are being resolved, and an empty name for what stands around in a text.
 
         Raises:
             PlaceholderError: A key is unknown and has no default, refers to itself, or its brace is not closed; or more

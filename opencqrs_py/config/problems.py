@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from opencqrs_py.config.choices import OnUnknown
 from opencqrs_py.errors import ConfigurationError, ConfigurationErrors
 
-_MOST_UNKNOWN = 100  # to guess what was meant takes half a millisecond each
+MOST_UNKNOWN = 100  # to guess what was meant takes half a millisecond each
 
 # How much a source may say: beyond it, a file is an accident or an attack, and reading it would take for ever. A key of
 # this package has at most six levels, and a hundred groups with every setting have some four thousand nodes.
@@ -84,10 +83,6 @@ class Findings:
         """Add an error, which prevents the start."""
         self.errors.append(ConfigurationError(code.value, what, str(where), fix))
 
-    def has_error(self, *codes: Code) -> bool:
-        """Return whether an error with one of ``codes`` was noted."""
-        return any(error.code in codes for error in self.errors)
-
     def warning(self, code: Code, what: str, where: object = "", fix: str = "") -> None:
         """Add a warning."""
         self.warnings.append(ConfigurationWarning(code.value, what, str(where), fix))
@@ -97,20 +92,6 @@ class Findings:
         self.unknown_found += 1
         error = ConfigurationError(code.value, what, str(where), fix)
         self.unknown.setdefault(str(error), error)
-
-    @property
-    def has_many_unknown(self) -> bool:
-        """Whether enough unknown names were reported."""
-        return self.unknown_found >= _MOST_UNKNOWN
-
-    def settle_unknown(self, choice: OnUnknown) -> None:
-        """Turn unknown names into errors or warnings, or drop them, as ``config.unknown`` demands."""
-        for each in self.unknown.values():
-            if choice is OnUnknown.ERROR:
-                self.errors.append(each)
-            elif choice is OnUnknown.WARN:
-                self.warnings.append(ConfigurationWarning(each.code, each.what, each.where, each.fix))
-        self.unknown.clear()
 
     def failure(self) -> ConfigurationErrors:
         """Return all errors found as one, each once; there must be at least one."""

@@ -35,11 +35,7 @@ _LIMITS = {"ge": "minimum", "le": "maximum", "gt": "exclusiveMinimum", "lt": "ex
 
 
 def json_schema(settings_class: type[Settings] = Settings) -> dict[str, Any]:
-    """Return the JSON Schema (draft 07) of configuration files.
-
-    Args:
-        settings_class: Class of the settings, for users who add sections.
-    """
+    """Return the JSON Schema (draft 07) of configuration files, with the sections that a user's class adds."""
     whole = settings_class.model_json_schema(ref_template=_REFERENCE, schema_generator=_SettingsSchema)
     generated = {**whole.pop("$defs", {}), settings_class.__name__: whole}
     return {

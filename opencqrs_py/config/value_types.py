@@ -119,14 +119,7 @@ def is_infinite(text: str) -> bool:
 
 
 def parse_duration(text: str, *, infinite: bool = False) -> float:
-    """Return the seconds that ``text`` says.
-
-    Args:
-        text: Numbers with units (``2s``, ``500ms``, ``1m30s``), ISO-8601 (``PT10S``), or ``infinite``.
-        infinite: Whether ``infinite`` (``inf``, ``∞``, ``unlimited``) may be said.
-
-    Returns:
-        Seconds, 0 or more, ``math.inf`` for no limit.
+    """Return the seconds, 0 or more, that ``text`` says: ``500ms``, ``1m30s``, ``PT10S``, or if it may, ``infinite``.
 
     Raises:
         ValueError: The text is no duration; the message says what to write instead.
@@ -146,11 +139,7 @@ def parse_duration(text: str, *, infinite: bool = False) -> float:
 
 
 def checked_seconds(seconds: float) -> float:
-    """Return ``seconds`` when it is 0 to about 30,000 years.
-
-    Raises:
-        ValueError: It is below, above, or not a number.
-    """
+    """Return ``seconds``, or raise a ValueError when it is not 0 to about 30,000 years."""
     if 0 <= seconds <= _LONGEST:
         return seconds
     raise ValueError("a duration cannot be negative" if seconds < 0 else "it is too long to be counted")
@@ -324,12 +313,7 @@ _NEEDS_QUOTES = re.compile(r"^$|^\s|\s$|^[-?:,\[\]{}#&*!|>'\"%@`]|: |:$| #|^(?:~
 
 
 def written(value: object, fact: Fact = NO_FACT) -> str:
-    """Return ``value`` as YAML text.
-
-    Args:
-        value: A validated value, or a list of such.
-        fact: What the model says of the setting.
-    """
+    """Return a validated value, or a list of such, as YAML text."""
     match value:
         case None:
             return fact.none
@@ -347,12 +331,7 @@ def written(value: object, fact: Fact = NO_FACT) -> str:
 
 
 def typed(value: object, fact: Fact = NO_FACT) -> bool | float | str | list[str] | None:
-    """Return ``value`` for JSON, with durations and missing limits as text.
-
-    Args:
-        value: A validated value, or a list of such.
-        fact: What the model says of the setting.
-    """
+    """Return a validated value, or a list of such, for JSON, with durations and missing limits as text."""
     match value:
         case None if fact.none == NO_FACT.none:
             return None
