@@ -98,8 +98,7 @@ class SeveralErrors(ExplainedError):  # noqa: N818 several of them
 
     def __init__(self, errors: tuple[ExplainedError, ...]) -> None:
         if not errors:
-            msg = "at least one error is needed"
-            raise ValueError(msg)
+            raise ValueError("at least one error is needed")
         first = errors[0]
         super().__init__(first.code, first.what, first.where, first.fix)
         self.args = (errors,)

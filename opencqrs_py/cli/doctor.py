@@ -12,7 +12,7 @@ from importlib.metadata import version
 import click
 
 from opencqrs_py.cli.options import ProjectOptions, format_option, project_options
-from opencqrs_py.cli.output import clean, print_json, stdout
+from opencqrs_py.cli.output import print_json, print_result
 from opencqrs_py.errors import ExplainedError, OpenCqrsError
 from opencqrs_py.model.masking import scrubbed
 from opencqrs_py.processing.exceptions import one_line
@@ -115,6 +115,6 @@ def _handlers(options: ProjectOptions) -> str:
 
 def _print(finding: Finding) -> None:
     mark, style = ("ok  ", "green") if finding.fine else ("FAIL", "red")
-    stdout().print(f"{mark} {finding.subject}: {clean(finding.found)}", style=style, markup=False, soft_wrap=True)
+    print_result(f"{mark} {finding.subject}: {finding.found}", style)
     if finding.fix:
-        stdout().print(f"     fix: {clean(finding.fix)}", markup=False, soft_wrap=True)
+        print_result(f"     fix: {finding.fix}")

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 import orjson
 
-from opencqrs_py.cli.output import stdout
+from opencqrs_py.cli.output import print_result
 from opencqrs_py.config.schema import json_schema
 
 __all__ = ["init_command"]
@@ -40,4 +40,4 @@ def init_command(folder: Path) -> None:
         "  opencqrs run --until-caught-up",
     )
     for line in lines:
-        stdout().print(line, markup=False, soft_wrap=True)
+        print_result(line)

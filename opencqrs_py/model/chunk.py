@@ -151,8 +151,7 @@ class _Glimpse(Event):
         return glimpse
 
     def __setattr__(self, name: str, value: object) -> None:
-        msg = f"an event cannot be changed: no attribute '{name}' can be set"
-        raise AttributeError(msg)
+        raise AttributeError(f"an event cannot be changed: no attribute '{name}' can be set")
 
     @cached_property
     def _read(self) -> Event:

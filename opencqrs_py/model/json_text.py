@@ -191,13 +191,11 @@ _read_exactly = json.JSONDecoder(parse_float=_number).decode
 def _digits(value: Any) -> orjson.Fragment:
     """Return a ``Decimal`` as ``orjson`` is to write it."""
     if not isinstance(value, Decimal):
-        msg = f"a {type(value).__name__} cannot become JSON"
-        raise TypeError(msg)
+        raise TypeError(f"a {type(value).__name__} cannot become JSON")
     if not value.is_finite():
         raise _no_number(value)
     if abs(value.adjusted()) > _MOST_DIGITS:
-        msg = f"a number of more than {_MOST_DIGITS:,} digits cannot become JSON"
-        raise ValueError(msg)
+        raise ValueError(f"a number of more than {_MOST_DIGITS:,} digits cannot become JSON")
     return orjson.Fragment(format(value, "f"))
 
 
@@ -206,8 +204,7 @@ def _writable(value: Any) -> Any:
     try:
         return _replaced(value)
     except RecursionError:
-        msg = "it is nested too deeply"
-        raise ValueError(msg) from None
+        raise ValueError("it is nested too deeply") from None
 
 
 def _replaced(value: Any) -> Any:

@@ -29,11 +29,9 @@ class Partition:
 
     def __post_init__(self) -> None:
         if self.modulus < 1:
-            msg = f"modulus must be at least 1, got {self.modulus}"
-            raise ValueError(msg)
+            raise ValueError(f"modulus must be at least 1, got {self.modulus}")
         if not 0 <= self.residue < self.modulus:
-            msg = f"residue must be in 0..{self.modulus - 1}, got {self.residue}"
-            raise ValueError(msg)
+            raise ValueError(f"residue must be in 0..{self.modulus - 1}, got {self.residue}")
 
     def __str__(self) -> str:
         return f"{self.residue}/{self.modulus}"
@@ -57,8 +55,7 @@ class Partition:
             whole = Partition(self.modulus // 2, min(self.residue, other.residue) % (self.modulus // 2))
             if {self, other} == set(whole.split()):
                 return whole
-        msg = f"{self} and {other} are not the halves of one partition"
-        raise ValueError(msg)
+        raise ValueError(f"{self} and {other} are not the halves of one partition")
 
 
 def layout(count: int) -> tuple[Partition, ...]:

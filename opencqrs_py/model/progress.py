@@ -118,8 +118,7 @@ class Cursor:
             ValueError: If ``to`` is before ``stored``.
         """
         if to < self.stored:
-            msg = f"progress of partition {self.partition} must not go back from {self.stored} to {to}"
-            raise ValueError(msg)
+            raise ValueError(f"progress of partition {self.partition} must not go back from {self.stored} to {to}")
 
     def moved_to(self, position: int, *, stored: bool, fingerprint: str = "") -> Cursor:
         """Return the cursor after all up to ``position`` is done; a failure there or before is over."""

@@ -102,8 +102,7 @@ def moment_of(time: str) -> datetime:
     try:
         local = _EPOCH + timedelta(seconds=seconds + offset, microseconds=fraction)
     except OverflowError:
-        msg = f"{time!r} is in a year that Python's datetime does not have; it has 1 to 9999"
-        raise ValueError(msg) from None
+        raise ValueError(f"{time!r} is in a year that Python's datetime does not have; it has 1 to 9999") from None
     return local.replace(tzinfo=timezone(timedelta(seconds=offset)) if offset else UTC)
 
 
@@ -117,8 +116,7 @@ def _parsed(text: str) -> tuple[int, int, int]:
         return _computed(text)
     except ValueError as error:
         shown = repr(text) if len(text) <= _SHOWN else f"{text[:_SHOWN]!r}…"
-        msg = f"{error}, got {shown}; {_EXAMPLE}"
-        raise ValueError(msg) from None
+        raise ValueError(f"{error}, got {shown}; {_EXAMPLE}") from None
 
 
 def _computed(text: str) -> tuple[int, int, int]:
@@ -136,8 +134,7 @@ def _computed(text: str) -> tuple[int, int, int]:
     if given["second"] < _MINUTE:
         return seconds, int(fraction[:6].ljust(6, "0")), offset
     if not _begins_a_month(seconds):
-        msg = "a leap second (:60) must be the last of a month in UTC"
-        raise ValueError(msg)
+        raise ValueError("a leap second (:60) must be the last of a month in UTC")
     return seconds, 0, offset
 
 
@@ -150,8 +147,7 @@ def _flaw(text: str) -> str:
 
 def _check(name: str, value: int, least: int, most: int) -> None:
     if not least <= value <= most:
-        msg = f"the {name} must be {least:02} to {most:02}"
-        raise ValueError(msg)
+        raise ValueError(f"the {name} must be {least:02} to {most:02}")
 
 
 def _days(year: int, month: int, day: int) -> int:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
-from opencqrs_py.cli.output import clean, stderr
+from opencqrs_py.cli.output import print_line
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.selection import Selection, Slice
 from opencqrs_py.processing.ports import EventSource
@@ -92,7 +92,7 @@ def print_reasons(selection: Selection, after: int = 0) -> bool:
     """Print these reasons on standard error, and return whether there were any."""
     found = reasons(selection, after)
     for reason in found:
-        stderr().print(clean(f"nothing found: {reason}"), style="yellow", markup=False, soft_wrap=True)
+        print_line(f"nothing found: {reason}", "yellow")
     return bool(found)
 
 
