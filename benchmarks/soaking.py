@@ -113,6 +113,7 @@ class Project:
 
     def __init__(self, folder: Path, store: str, database: str, **settings: Any) -> None:
         self.folder = folder
+        self.store_url = store
         self._store, self._database = Database(store), Database(database)
         folder.joinpath("handlers.py").write_text(HANDLERS)
         folder.joinpath("application.yaml").write_text(SETTINGS.format(store=store, database=database, **settings))

@@ -163,6 +163,10 @@ class AssemblyError(ExplainedError):
     """The parts of an application do not fit together (OCQ-5xx)."""
 
 
+class WaitTimedOutError(ExplainedError):
+    """What was asked for is recorded, but was not so in time."""
+
+
 class OnStartError(AssemblyError):
     """An ``@on_start`` function raised its cause (OCQ-507)."""
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import gc
 import logging
-import os
-import socket
 import time
 import uuid
 from collections.abc import Mapping, Sequence
@@ -28,18 +26,20 @@ from opencqrs_py.assembly.decisions import decisions, looked_at
 from opencqrs_py.assembly.opened_databases import OpenedDatabases
 from opencqrs_py.assembly.project import Scan, read_project
 from opencqrs_py.assembly.reading import events_rule
-from opencqrs_py.assembly.status import GroupStatus, RunResult, known_statuses
+from opencqrs_py.assembly.status import GroupStatus, RunResult
 from opencqrs_py.assembly.stores import mapping_of
 from opencqrs_py.config import Configuration, EffectiveGroup, load
 from opencqrs_py.config.profiles import DEFAULT_PROFILE
-from opencqrs_py.engines.runs import Engine
 from opencqrs_py.errors import AssemblyError, ExplainedError
 from opencqrs_py.model.naming import canonical
-from opencqrs_py.model.progress import PartitionStatus, ProcessorState, Skip
+from opencqrs_py.model.progress import ProcessorState, Skip
 from opencqrs_py.processing.supervision import NO_OBSERVER, Observer, Observers, SupervisedPartition
 
 if TYPE_CHECKING:
     from opencqrs_py.assembly.container import ApplicationContainer, GroupContainer
+    from opencqrs_py.assembly.control import Control
+    from opencqrs_py.assembly.overview import Overview
+    from opencqrs_py.assembly.processors import Processors
     from opencqrs_py.engines.spark.session import Sessions
 
 _log = logging.getLogger("opencqrs.settings")
@@ -84,8 +84,7 @@ class Application:
         )
         self._scan: Scan | None = None
         self._starting = Lock()  # held while a thread is in start()
-        self._engines: list[Engine] = []
-        self._positions: list[int] = []
+        self._processors: Processors | None = None
         self._resources = ProjectResources(self.blueprint, self._forget_parts)
         self._databases = OpenedDatabases()
         self._in_hand: list[SupervisedPartition] = []  # partitions that a stop has not waited for
@@ -197,37 +196,54 @@ class Application:
             self._start(groups, observer, verbose=verbose)
         finally:
             self._starting.release()
-        if not self._engines:  # a stop has come first, and left it to this thread to close what it used
+        if self._processors is None:  # a stop has come first, and left it to this thread to close what it used
             self._close()
 
     def _start(self, groups: Sequence[str], observer: Observer, *, verbose: bool) -> None:
-        if self._engines:
+        if self._processors is not None:
             raise AssemblyError("OCQ-511", "the application is running already", fix="stop() it first")
         _log.info("%s", self._used())
         chosen = self._chosen(groups)
         try:
             self._resources.open()
-            self._start_groups(chosen, observer, verbose=verbose)
+            self._processors = self._made(chosen, observer, verbose=verbose, with_others=not groups)
+            self._processors.start()
         except BaseException:
             self.stop(patience=0)
             self._close()
             raise
 
-    def _start_groups(self, chosen: Sequence[EffectiveGroup], observer: Observer, *, verbose: bool) -> None:
-        from opencqrs_py.assembly.running import engines_for, group_run  # noqa: PLC0415 loads SQLAlchemy
+    def _made(
+        self, chosen: Sequence[EffectiveGroup], observer: Observer, *, verbose: bool, with_others: bool
+    ) -> Processors:
+        """Return the processors of the groups; and of others, which may be started while the application runs."""
+        from opencqrs_py.assembly.nodes import is_led, node_name  # noqa: PLC0415 loads SQLAlchemy, as the next ones
+        from opencqrs_py.assembly.processors import Processors, StartedGroup  # noqa: PLC0415
+        from opencqrs_py.assembly.running import engines_for, group_run  # noqa: PLC0415
 
         self._check(chosen)
-        parts = self._group_containers
-        runs = [(each, group_run(self.blueprint, each, parts[each.name], self.container)) for each in chosen]
-        owner = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
-        if others := self.container.observers():
-            observer = Observers([observer, *others])
-        engines = engines_for(runs, owner, observer, lambda: self._sessions(verbose=verbose), self.container.clock())
-        self._engines = [engine for engine, _ in engines]
-        for engine, its_runs in engines:
-            for run in its_runs:
-                engine.assign(run.group, run.partitions)
-            engine.start()
+        parts, container = self._group_containers, self.container
+        others = [each for each in self.groups if each not in chosen] if with_others else []
+        startable = [each for each in others if is_led(parts[each.name]) and not self._errors([each])]
+        by_name = {each.name: each for each in (*chosen, *startable)}
+        runs = [(each, group_run(self.blueprint, each, parts[name], container)) for name, each in by_name.items()]
+        if registered := container.observers():
+            observer = Observers([observer, *registered])
+        owner = f"{node_name()}:{uuid.uuid4().hex[:8]}"
+        engines = engines_for(runs, owner, observer, lambda: self._sessions(verbose=verbose), container.clock())
+        store = container.control_store()
+        groups = [
+            StartedGroup(
+                run=run,
+                engine=engine,
+                life_cycle=by_name[run.group].life_cycle,
+                starts=by_name[run.group] in chosen,
+                led=store is not None and is_led(parts[run.group]),
+            )
+            for engine, its_runs in engines
+            for run in its_runs
+        ]
+        return Processors(groups, store, self.event_store, self.configuration.settings.node)
 
     def _forget_parts(self) -> None:
         from opencqrs_py.assembly.container import renew  # noqa: PLC0415 loads SQLAlchemy
@@ -240,12 +256,13 @@ class Application:
         Also closes what parts have opened outside of a run, and the connections to databases that settings name; the
         next use makes or opens them again. A database in memory, which would end, stays open.
         """
-        for engine in self._engines:
-            engine.stop(patience)
-        partitions = [*self._in_hand, *(each for engine in self._engines for each in engine.partitions())]
+        processors = self._processors
+        if processors is not None:
+            processors.stop(patience)
+        partitions = [*self._in_hand, *(processors.partitions() if processors is not None else ())]
         ended = (ProcessorState.STOPPED, ProcessorState.FAILED)
         self._in_hand = [each for each in partitions if each.state not in ended]
-        self._engines = []
+        self._processors = None
         if not self._starting.locked():  # a start in another thread uses what is open until its end
             self._close()
 
@@ -278,11 +295,13 @@ class Application:
         gc.freeze()  # what is assembled stays: the collector need not look at it again and again
         patience, pause = _INTERRUPTED_PATIENCE, _SHORTEST_PAUSE
         try:
-            while self._going_on(until_caught_up=until_caught_up):
+            processors = self._processors
+            while processors is not None and processors.going_on(until_caught_up=until_caught_up):
                 time.sleep(pause)
                 pause = min(2 * pause, _LONGEST_PAUSE)
+                processors = self._processors
             patience = _DONE_PATIENCE
-            return self._result()
+            return processors.result() if processors is not None else RunResult((), {})
         finally:
             gc.unfreeze()
             self.stop(patience)
@@ -299,17 +318,11 @@ class Application:
         Raises:
             AssemblyError: OCQ-509 for a name that is no group.
         """
-        running: dict[str, list[PartitionStatus]] = {}
-        for partition in (p for engine in self._engines for p in engine.partitions()):
-            running.setdefault(partition.group, []).append(partition.status())
-        head = self._head([status for statuses in running.values() for status in statuses])
-        known, containers = self._groups_to_look_at()
-        return [
-            GroupStatus(
-                s.name, head, tuple(running.get(s.name) or known_statuses(containers[s.name].tracker(), s.name, head))
-            )
-            for s in (_named(known, groups) if groups else known)
-        ]
+        overview = self._overview()
+        processors = self._processors
+        running = processors.running() if processors is not None else {}
+        chosen = _named(overview.groups, groups) if groups else overview.groups
+        return overview.statuses(chosen, self.event_store, running)
 
     def skipped(self) -> list[Skip]:
         """Return the events whose attempts were exhausted, by group and position, also those of earlier runs.
@@ -317,40 +330,38 @@ class Application:
         Progress that is kept in memory has those of this process only; on Spark not even those, since its workers
         record them.
         """
-        groups, containers = self._groups_to_look_at()
-        names = {group.name for group in groups}
-        skips = {skip for name in names for skip in containers[name].tracker().skipped() if skip.group in names}
-        return sorted(skips, key=lambda skip: (skip.group, skip.position, skip.partition))
+        return self._overview().skipped()
 
-    def _head(self, running: Sequence[PartitionStatus]) -> int:
-        try:
-            head: int = self.event_store.head()
-        except Exception as error:
-            if not running or not self.event_store.is_outage(error):
-                raise
-            return max(status.position for status in running)
-        return head
+    @property
+    def control(self) -> Control:
+        """What starts, stops and moves groups, whichever process runs them."""
+        return self._overview().control()
 
     def _check(self, groups: Sequence[EffectiveGroup]) -> None:
         """Raise together all that keeps the groups from running."""
+        raise_together(self._errors(groups))
+
+    def _errors(self, groups: Sequence[EffectiveGroup]) -> list[ExplainedError]:
         made = self._decisions(groups)
         errors = [decision.error for decision in made if decision.error]
         controllers = {each.group: each for each in made if each.subject == "life-cycle.controller"}
-        raise_together([*errors, *(e for group in groups for e in unsupported(group, controllers[group.name]))])
+        return [*errors, *(error for group in groups for error in unsupported(group, controllers[group.name]))]
 
-    def _groups_to_look_at(self) -> tuple[Sequence[EffectiveGroup], Mapping[str, GroupContainer]]:
-        """Return the groups and their containers; without any import, if the files name all groups and need none."""
+    def _overview(self) -> Overview:
+        """Return a look at the groups; without any import, if the files name all groups and need none."""
+        from opencqrs_py.assembly.container import group_containers  # noqa: PLC0415 loads SQLAlchemy
+        from opencqrs_py.assembly.overview import Overview  # noqa: PLC0415 as above
+
         self._resources.renew()
         scan = self._scan
         if scan is None or "groups" in vars(self) or scan.containers or not (scan.complete and scan.all_named):
-            return self.groups, self._group_containers
+            return Overview(self.groups, self._group_containers, self.container)
         groups = [replace(self.configuration.group(name), name=name) for name in scan.groups]
         refs = (self.configuration.settings.database.ref, *(group.progress.tracker_ref for group in groups))
         if any(refs):
-            return self.groups, self._group_containers
-        from opencqrs_py.assembly.container import group_containers  # noqa: PLC0415 loads SQLAlchemy
-
-        return groups, group_containers(self._container_without_modules, groups)
+            return Overview(self.groups, self._group_containers, self.container)
+        container = self._container_without_modules
+        return Overview(groups, group_containers(container, groups), container)
 
     def _used(self) -> str:
         """Return a line that names the files of settings that were read, and the active profiles."""
@@ -368,28 +379,6 @@ class Application:
             fix = "name groups to start, or set life-cycle.auto-start: true"
             raise AssemblyError("OCQ-508", "no group starts by itself: auto-start is off for all", fix=fix)
         return chosen
-
-    def _going_on(self, *, until_caught_up: bool) -> bool:
-        for engine in self._engines:
-            engine.check()
-        partitions = [p for engine in self._engines for p in engine.partitions()]
-        if all(p.over for p in partitions):
-            return False
-        before, self._positions = self._positions, [p.cursor.position for p in partitions]
-        if not until_caught_up or before != self._positions:  # who moves on is not asked whether he has arrived
-            return True
-        try:
-            head = self.event_store.head()
-        except Exception as error:
-            if self.event_store.is_outage(error):
-                return True
-            raise
-        return any(not (p.done(head) or p.over or p.state is ProcessorState.FAILED) for p in partitions)
-
-    def _result(self) -> RunResult:
-        partitions = [p for engine in self._engines for p in engine.partitions()]
-        handled = {(p.group, p.partition): p.handled for p in partitions}
-        return RunResult(tuple(p.status() for p in partitions), handled, sum(p.skipped for p in partitions))
 
     def _sessions(self, *, verbose: bool) -> Sessions:
         from opencqrs_py.assembly.running import spark_sessions  # noqa: PLC0415 loads PySpark

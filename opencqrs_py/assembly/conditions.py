@@ -18,6 +18,8 @@ from opencqrs_py.processing.supervision import Observer
 if TYPE_CHECKING:
     from opencqrs_py.assembly.injection import ContainerInjector
 
+ELECTION = Controller.LEADER_ELECTION.value
+
 
 @dataclass(frozen=True, slots=True)
 class Decision:
@@ -59,8 +61,11 @@ def ignored_variables(names: tuple[str, ...]) -> list[Decision]:
     return [Decision("", "environment variables", f"{len(names)} ignored", reason, names)] if names else []
 
 
-def decide_controller(settings: EffectiveGroup, injector: ContainerInjector) -> Decision:
-    """Decide who starts and stops a group; the injector knows the providers of lock registries, too.
+def decide_controller(settings: EffectiveGroup, injector: ContainerInjector, tracking: Decision) -> Decision:
+    """Decide who starts and stops a group.
+
+    The injector knows the providers of lock registries, too. Leases stand in the database of the progress, if that is
+    where ``tracking`` says that it is kept.
 
     Source:
         OpenCQRS life-cycle inference; decisions K10 (a lock registry that is named is used, an ambiguous one is an
@@ -76,25 +81,30 @@ def decide_controller(settings: EffectiveGroup, injector: ContainerInjector) -> 
         return Decision(name, path, rule.controller.value, "set", candidates, path)
     if (reference := rule.lock_registry) is not None:
         setting, reason = "life-cycle.lock-registry", f"lock registry {reference} is named"
-        decision = Decision(name, path, Controller.LEADER_ELECTION.value, reason, candidates, setting)
+        decision = Decision(name, path, ELECTION, reason, candidates, setting, provider=reference)
         return checked(decision, reference, injector, LockRegistry)
-    return _by_registries(settings, registries, candidates)
+    return _by_candidates(settings, registries, candidates, tracking)
 
 
-def _by_registries(settings: EffectiveGroup, registries: Sequence[str], candidates: tuple[str, ...]) -> Decision:
+def _by_candidates(
+    settings: EffectiveGroup, registries: Sequence[str], candidates: tuple[str, ...], tracking: Decision
+) -> Decision:
     """Decide on the controller where no provider is named and the application context is not asked for."""
     name, path, wanted = settings.name, "life-cycle.controller", settings.life_cycle.controller
-    election = Controller.LEADER_ELECTION.value
+    setting = path if wanted is not None else ""
     if len(registries) > 1:
         return undecided(name, path, _several_registries(name, registries), candidates)
-    if wanted is not None and not registries:
-        return undecided(name, path, _no_registry(name))
-    if wanted is not None:
-        reason = f"set, and exactly one lock registry is registered, {registries[0]}"
-        return Decision(name, path, election, reason, candidates, path)
     if registries:
-        return Decision(name, path, election, f"exactly one lock registry is registered, {registries[0]}", candidates)
-    return Decision(name, path, Controller.APPLICATION_CONTEXT.value, "no lock registry is registered")
+        reason = f"{'set, and ' if setting else ''}exactly one lock registry is registered, {registries[0]}"
+        return Decision(name, path, ELECTION, reason, candidates, setting, provider=registries[0])
+    if tracking.choice == Tracking.SQL.value and not tracking.provider:
+        reason = f"{'set, and ' if setting else ''}leases stand in the database of the progress"
+        return Decision(name, path, ELECTION, reason, candidates, setting)
+    if not tracking.choice:
+        return Decision(name, path, "", f"{tracking.subject} is not decided")
+    if wanted is not None:
+        return undecided(name, path, _no_leases(name))
+    return Decision(name, path, Controller.APPLICATION_CONTEXT.value, "leases need progress in a database")
 
 
 def checked(decision: Decision, name: str, injector: ContainerInjector, wanted: type | None = None) -> Decision:
@@ -112,9 +122,9 @@ def _several_registries(group: str, registries: Sequence[str]) -> AssemblyError:
     return AssemblyError("OCQ-523", what, f"group {group}", fix)
 
 
-def _no_registry(group: str) -> AssemblyError:
-    what = "life-cycle.controller is leader_election, but no lock registry is registered"
-    fix = "set life-cycle.controller: application_context and run the group in one process at a time"
+def _no_leases(group: str) -> AssemblyError:
+    what = "life-cycle.controller is leader_election, but the progress is not in a database, where leases could stand"
+    fix = "set progress.tracking: sql, or life-cycle.controller: application_context"
     return AssemblyError("OCQ-505", what, f"group {group}", fix)
 
 
@@ -141,10 +151,9 @@ def unsupported(settings: EffectiveGroup, controller: Decision) -> Iterator[Asse
     if settings.life_cycle.controller_registration is not None:
         what = "life-cycle.controller-registration is set, which does not exist yet"
         yield AssemblyError("OCQ-506", what, where, "leave the setting out")
-    if controller.choice == Controller.LEADER_ELECTION.value:
-        what = f"leader election does not exist yet, and the controller comes to it: {controller.reason}"
-        fix = "set life-cycle.controller: application_context, and run the group in one process at a time"
-        yield AssemblyError("OCQ-506", what, where, fix)
+    if controller.choice == ELECTION and controller.provider:
+        what = f"lock registries do not exist yet, and the controller comes to one: {controller.reason}"
+        yield AssemblyError("OCQ-506", what, where, "remove its provider: leases are kept in the database without one")
 
 
 def raise_together(errors: Iterable[ExplainedError]) -> None:

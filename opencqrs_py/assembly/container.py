@@ -10,7 +10,14 @@ from typing import get_origin
 from dependency_injector import containers, providers
 
 from opencqrs_py.adapters.memory import InMemoryProgressTracker, NoTransactions
-from opencqrs_py.adapters.sql import Database, DatabaseTransactions, Engine, SchemaError, SqlProgressTracker
+from opencqrs_py.adapters.sql import (
+    Database,
+    DatabaseTransactions,
+    Engine,
+    SchemaError,
+    SqlControlStore,
+    SqlProgressTracker,
+)
 from opencqrs_py.assembly.blueprint import Blueprint
 from opencqrs_py.assembly.conditions import (
     BACK_OFF,
@@ -20,6 +27,7 @@ from opencqrs_py.assembly.conditions import (
     Decision,
     decide_back_off,
     decide_clock,
+    decide_controller,
     decide_tracking,
     observers_of,
     provided,
@@ -31,6 +39,7 @@ from opencqrs_py.assembly.opened_databases import OpenedDatabases
 from opencqrs_py.assembly.reading import EventsRule, event_types_for, interceptors_for, reading_for, sequencing_of
 from opencqrs_py.assembly.stores import open_event_store
 from opencqrs_py.config import EffectiveGroup, RetryPolicy, RetrySettings, Tracking
+from opencqrs_py.control.ports import ControlStore
 from opencqrs_py.engines.parts import make_dispatcher
 from opencqrs_py.errors import AssemblyError
 from opencqrs_py.model.masking import remember
@@ -111,6 +120,16 @@ def clock_for(choice: Decision, injector: ContainerInjector) -> Clock:
     return SystemClock() if clock is None else clock
 
 
+def control_store_on(database: Database | None, opened: OpenedDatabases) -> ControlStore | None:
+    """Return the control tables of the progress' database, ``None`` if no other process can see it."""
+    control = database.for_control() if database is not None else None
+    if control is None:
+        return None
+    if control is not database:
+        opened.add(control)
+    return SqlControlStore(control, shared=control is database)
+
+
 def tracker_for(choice: Decision, database: Database | None, injector: ContainerInjector) -> ProgressTracker:
     """Return the group's progress tracker."""
     tracker: ProgressTracker | None = provided(choice, TRACKER, injector)
@@ -169,6 +188,7 @@ class GroupContainer(containers.DeclarativeContainer):
     tracking = providers.ThreadSafeSingleton(
         decide_tracking, settings, database_choice.provided.decision, discovered.provided.injector
     )
+    controller = providers.ThreadSafeSingleton(decide_controller, settings, discovered.provided.injector, tracking)
     tracker = providers.ThreadSafeSingleton(tracker_for, tracking, database, discovered.provided.injector)
     event_types = providers.ThreadSafeSingleton(event_types_for, events, discovered)
     reading = providers.ThreadSafeSingleton(reading_for, events, discovered)
@@ -223,6 +243,7 @@ class ApplicationContainer(containers.DeclarativeContainer):
         open_database, database_choice, discovered.provided.injector, database_rule, event_database.provider, opened
     )
     transactions = providers.ThreadSafeSingleton(transactions_on, database)
+    control_store = providers.ThreadSafeSingleton(control_store_on, database, opened)
 
 
 def assemble(blueprint: Blueprint, opened: OpenedDatabases | None = None) -> ApplicationContainer:
@@ -264,6 +285,7 @@ def renew(container: ApplicationContainer, groups: Iterable[GroupContainer]) -> 
     if container.database_choice().ref:
         container.database.reset()
         container.transactions.reset()
+        container.control_store.reset()
     container.observers.reset()
     for choice, part in (
         (container.event_store_choice, container.event_store),

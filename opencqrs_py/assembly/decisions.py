@@ -14,7 +14,6 @@ from opencqrs_py.assembly.conditions import (
     Decision,
     as_made,
     decide_batch,
-    decide_controller,
     decide_observers,
     undecided,
 )
@@ -48,7 +47,7 @@ def decisions(
         waiting = as_made(group.waiting(), group.back_off)
         missing = next((each for each in (store, clock, tracking) if not each.choice), None)
         batch = _batch(settings, group, missing)
-        made += [tracking, waiting, decide_controller(settings, injector), batch]
+        made += [tracking, waiting, group.controller(), batch]
     return [_with_origin(each, configuration) for each in made]
 
 

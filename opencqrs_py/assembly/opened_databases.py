@@ -26,6 +26,10 @@ class OpenedDatabases:
         self._opened.append(database)
         return database
 
+    def add(self, database: Database) -> None:
+        """Have another one closed with these."""
+        self._opened.append(database)
+
     def disconnect(self) -> None:
         """Close the connections to all of them; the next use opens new ones."""
         for database in self._opened:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from opencqrs_py.model.partition import Partition
 from opencqrs_py.model.progress import PartitionStatus, ProcessorState
@@ -18,11 +18,14 @@ class GroupStatus:
         group: Processing group.
         head: Position of the newest event in the store.
         partitions: What is known of each partition; empty before the first run.
+        lag_seconds: By partition: the age of the oldest event that it has not handled, in seconds, 0 if there is none;
+            ``None`` if that event has no time.
     """
 
     group: str
     head: int
     partitions: tuple[PartitionStatus, ...]
+    lag_seconds: Mapping[Partition, float | None] = field(default_factory=dict)
 
     @property
     def lag(self) -> int:

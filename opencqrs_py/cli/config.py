@@ -13,6 +13,8 @@ from opencqrs_py.assembly.project import read_project
 from opencqrs_py.cli.options import ProjectOptions, format_option, project_options
 from opencqrs_py.cli.output import clean, print_json, print_line, print_result
 from opencqrs_py.config import OriginKind
+from opencqrs_py.config.groups import SECTIONS
+from opencqrs_py.config.keys import kebab
 from opencqrs_py.model.naming import canonical, listed, nearest
 
 if TYPE_CHECKING:
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["conditions_command", "config_command", "schema_command"]
 
+_SECTIONS = frozenset(map(kebab, SECTIONS))
 _GROUPS = ("event-handling.groups.", "event-handling.groups[")
 _Shown: TypeAlias = "tuple[EffectiveValue, Sequence[EffectiveValue]]"
 
@@ -148,8 +151,10 @@ def _print(configuration: Configuration, sections: Mapping[str, Sequence[_Shown]
 
 
 def _in_group(path: str) -> str:
-    """Return section and name of a group's setting."""
-    return ".".join(path.rsplit(".", 2)[1:])
+    """Return sections and name of a group's setting."""
+    names = path.split(".")
+    begin = max(at for at, name in enumerate(names[:-1]) if name in _SECTIONS)
+    return ".".join(names[begin:])
 
 
 def _print_values(values: Sequence[_Shown], names: Sequence[str]) -> None:

@@ -12,7 +12,7 @@ import click
 from opencqrs_py.cli.output import explain, stderr
 from opencqrs_py.cli.records import records_on_terminal
 from opencqrs_py.cli.signals import INTERRUPTED, signals
-from opencqrs_py.errors import EngineLostError, ExplainedError, OpenCqrsError
+from opencqrs_py.errors import EngineLostError, ExplainedError, OpenCqrsError, WaitTimedOutError
 
 __all__ = ["cli", "main"]
 
@@ -21,13 +21,16 @@ _COMMANDS = {
     "config": "opencqrs_py.cli.config",
     "doctor": "opencqrs_py.cli.doctor",
     "events": "opencqrs_py.cli.events",
+    "groups": "opencqrs_py.cli.groups",
     "init": "opencqrs_py.cli.init",
+    "nodes": "opencqrs_py.cli.nodes",
     "run": "opencqrs_py.cli.run",
     "schema": "opencqrs_py.cli.config",
     "status": "opencqrs_py.cli.status",
 }
 
 WRONG_USE = 2
+WAIT_TIMED_OUT = 4
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
@@ -56,7 +59,7 @@ def cli() -> None:
 def main(arguments: list[str] | None = None) -> NoReturn:
     """Run the command line and end the process with its exit code.
 
-    0 done, 1 a processor failed, 2 wrong use or configuration, 130 interrupted after a clean stop.
+    0 done, 1 a processor failed, 2 wrong use or configuration, 4 a wait timed out, 130 interrupted after a clean stop.
     """
     try:
         with records_on_terminal():
@@ -87,4 +90,6 @@ def main(arguments: list[str] | None = None) -> NoReturn:
 
 
 def _exit_code(error: OpenCqrsError) -> int:
+    if isinstance(error, WaitTimedOutError):
+        return WAIT_TIMED_OUT
     return WRONG_USE if isinstance(error, ExplainedError) and not isinstance(error, EngineLostError) else 1

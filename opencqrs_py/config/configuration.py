@@ -188,7 +188,8 @@ class Configuration:
         """Return whether the value was set in code, not by a source."""
         if path[: len(STANDARD)] == STANDARD or _of_group(path):
             group = None if path[: len(STANDARD)] == STANDARD else path[2]
-            return path[-2:] in self.settings.event_handling.said_of(group)
+            leaf = path[len(STANDARD) if group is None else len(GROUPS) + 1 :]
+            return leaf in self.settings.event_handling.said_of(group)
         value: object = self.settings
         for name in path:
             if name not in (value if isinstance(value, dict) else getattr(value, "model_fields_set", ())):

@@ -17,9 +17,10 @@ Source:
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from enum import Enum, auto
+from functools import reduce
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self, TypeAlias
 
 from annotated_types import Ge, Le
@@ -42,8 +43,8 @@ from opencqrs_py.model.naming import canonical
 if TYPE_CHECKING:
     from opencqrs_py.config.settings import Settings
 
-LeafName: TypeAlias = tuple[str, str]
-"""Section and leaf of a group setting, as field names."""
+LeafName: TypeAlias = tuple[str, ...]
+"""Sections and leaf of a group setting, as field names."""
 
 AtLeastOne = Annotated[Whole, Ge(1), Fact(unit="1 or more")]
 
@@ -90,20 +91,32 @@ class FetchSettings(GroupSection):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
+class LeaseSettings(GroupSection):
+    """How long a process has its partitions without being heard of. The shortest of a process' groups count."""
+
+    duration: Annotated[Duration, Ge(1)] = setting(10.0, "Time after which the partitions of a lost process are free.")
+    heartbeat: Annotated[Duration, Ge(0.1)] = setting(3.0, "Time between two extensions; at most half the duration.")
+
+
+@dataclass(frozen=True, slots=True, repr=False)
 class LifeCycleSettings(GroupSection):
     """When and how often a group runs."""
 
     auto_start: bool = setting(default=True, description="Whether the group starts with the application.")
     controller: Controller | None = setting(
         None,
-        "Who starts and stops the group. Unset: leader_election when exactly one lock registry is "
-        "registered, else application_context. Leader election is not there yet and is refused at the start.",
+        "Who has the partitions: leader_election shares them among processes, application_context has all or none. "
+        "Unset: leader_election when the progress is in SQL, else application_context.",
     )
     controller_registration: Name | None = setting(
         None, "Name of the provider that takes the controller's place. Not there yet: refused at the start."
     )
     lock_registry: Name | None = setting(None, "Name of the provider of leader locks: leader election with it.")
     partitions: AtLeastOne = setting(1, "How many partitions the group starts with.")
+    max_partitions_per_node: AtLeastOne | None = setting(
+        None, "Most partitions of the group that one process takes. Unset: all."
+    )
+    lease: LeaseSettings = setting(LeaseSettings(), "How long partitions are held.")
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -192,10 +205,18 @@ class EffectiveGroup(GroupSettings):
 
 SECTIONS = tuple(section.name for section in fields(GroupSettings))
 BUILT_IN = GroupSettings()
-LEAVES: tuple[LeafName, ...] = tuple(
-    (section, leaf.name) for section in SECTIONS for leaf in fields(getattr(BUILT_IN, section))
-)
+
+
+def _leaves(section: GroupSection, path: LeafName = ()) -> Iterator[LeafName]:
+    for each in fields(section):  # type: ignore[arg-type]
+        value, below = getattr(section, each.name), (*path, each.name)
+        yield from _leaves(value, below) if isinstance(value, GroupSection) else (below,)
+
+
+LEAVES: tuple[LeafName, ...] = tuple(_leaves(BUILT_IN))
 """All settings of a group, in their order."""
+
+_SECTIONS = frozenset(leaf[:depth] for leaf in LEAVES for depth in range(1, len(leaf)))
 
 Said: TypeAlias = "dict[LeafName, object]"
 """What one level says of a group's settings, before it is validated."""
@@ -237,14 +258,17 @@ class Inherited:
 
 def said(group: object) -> Said:
     """Return the values set in ``group``, a nested mapping or settings made in code; nothing for anything else."""
-    if isinstance(group, GroupSettings):
-        group = {name: section.given() for name, section in group.given().items() if name in SECTIONS}
-    return {
-        (section, leaf): value
-        for section, values in (group.items() if isinstance(group, Mapping) else ())
-        if isinstance(values, Mapping)
-        for leaf, value in values.items()
-    }
+    return dict(_said(group, ()))
+
+
+def _said(group: object, path: LeafName) -> Iterator[tuple[LeafName, object]]:
+    values = group.given() if isinstance(group, GroupSection) else group
+    for name, value in values.items() if isinstance(values, Mapping) else ():
+        below = (*path, name)
+        if below in _SECTIONS and isinstance(value, Mapping | GroupSection):
+            yield from _said(value, below)
+        elif path:
+            yield below, value
 
 
 def merged_group(own: object, standard: Said) -> object:
@@ -253,8 +277,10 @@ def merged_group(own: object, standard: Said) -> object:
         return own  # which is refused when it is validated
     as_given = own if isinstance(own, Mapping) else {}
     merged = {name: {} if isinstance(value, Mapping) else value for name, value in as_given.items()}
-    for (section, leaf), value in (standard | said(own)).items():
-        below = merged.setdefault(section, {})
+    for (*sections, leaf), value in (standard | said(own)).items():
+        below: Any = merged
+        for section in sections:
+            below = below.setdefault(section, {}) if isinstance(below, dict) else None
         if value is not None and isinstance(below, dict):
             below[leaf] = value
     return merged
@@ -263,12 +289,19 @@ def merged_group(own: object, standard: Said) -> object:
 def effective_group(settings: Settings, name: str) -> EffectiveGroup:
     """Return every setting of the group ``name``, in any spelling; it need not have settings of its own."""
     chosen = inherited(settings, name)
-    values: dict[str, dict[str, Any]] = {section: {} for section in SECTIONS}
-    for (section, leaf), each in chosen.items():
-        values[section][leaf] = each.value
     given = frozenset(leaf for leaf, each in chosen.items() if each.is_given and not each.replaced_by)
-    sections = {section: type(getattr(BUILT_IN, section))(**leaves) for section, leaves in values.items()}
+    built_in = ((section, getattr(BUILT_IN, section)) for section in SECTIONS)
+    sections: dict[str, Any] = {name: _effective(section, (name,), chosen) for name, section in built_in}
     return EffectiveGroup(name, given, **sections)
+
+
+def _effective(section: GroupSection, path: LeafName, chosen: Mapping[LeafName, Inherited]) -> GroupSection:
+    values = {}
+    for each in fields(section):  # type: ignore[arg-type]
+        below, built_in = (*path, each.name), getattr(section, each.name)
+        is_section = isinstance(built_in, GroupSection)
+        values[each.name] = _effective(built_in, below, chosen) if is_section else chosen[below].value
+    return type(section)(**values)
 
 
 def inherited(settings: Settings, name: str) -> dict[LeafName, Inherited]:
@@ -281,7 +314,7 @@ def inherited(settings: Settings, name: str) -> dict[LeafName, Inherited]:
     for leaf in LEAVES:
         level = Level.GROUP if leaf in own else Level.STANDARD if leaf in standard else Level.BUILT_IN
         reset = level is not Level.BUILT_IN and (own if level is Level.GROUP else standard)[leaf] is None
-        chosen[leaf] = Inherited(getattr(getattr(merged, leaf[0]), leaf[1]), level, reset)
+        chosen[leaf] = Inherited(reduce(getattr, leaf, merged), level, reset)
     for choice, reference in _REPLACEMENTS:
         if chosen[reference].is_given:
             _let_one_replace_the_other(chosen, reference, choice)

@@ -20,7 +20,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 from typing_extensions import override
 
 from opencqrs_py.config.choices import DataFormat, OnUnknown
-from opencqrs_py.config.groups import GroupSettings, Said, merged_group, said
+from opencqrs_py.config.groups import AtLeastOne, GroupSettings, Said, merged_group, said
 from opencqrs_py.config.sources import LayeredSource
 from opencqrs_py.config.value_types import Fact, Name, Url
 from opencqrs_py.model.masking import masked
@@ -160,6 +160,15 @@ class ClockSettings(Section):
     ref: Name | None = Field(None, description="Name of the provider of a clock that takes the place of the machine's.")
 
 
+class NodeSettings(Section):
+    """This process, as one of those that share the partitions of groups."""
+
+    name: Name | None = Field(None, description="How the process is called in logs and tables. Unset: host:pid.")
+    max_partitions: AtLeastOne | None = Field(
+        None, description="Most partitions of all groups together that one process takes. Unset: no limit."
+    )
+
+
 class SparkSettings(Section):
     """The Spark session of the engine ``spark``."""
 
@@ -223,6 +232,7 @@ class Settings(BaseSettings):
     discovery: DiscoverySettings = Field(DiscoverySettings(), description="Which modules are imported.")
     database: DatabaseSettings = Field(DatabaseSettings(), description="Where progress and read models are.")
     clock: ClockSettings = Field(ClockSettings(), description="Time.")
+    node: NodeSettings = Field(NodeSettings(), description="This process among those that share partitions.")
     spark: SparkSettings = Field(SparkSettings(), description="The Spark session.")
     run: RunSettings = Field(RunSettings(), description="How a process of the command line runs and ends.")
     event_handling: EventHandlingSettings = Field(EventHandlingSettings(), description="All processing groups.")

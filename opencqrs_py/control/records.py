@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -134,10 +134,24 @@ class ControlView:
     wanted: Mapping[str, Wanted] = field(default_factory=dict)
     wanted_partitions: Mapping[GroupPartition, Wanted] = field(default_factory=dict)
 
+    def without(self, has_ended: Callable[[ProcessIdentity], bool], but: str = "") -> ControlView:
+        """Return the view with those nodes as dead whose processes have ended; the node with the id ``but`` lives."""
+        ended = {
+            record.node.id
+            for record in self.nodes
+            if record.alive and record.node.id != but and has_ended(record.node.process)
+        }
+        nodes = (replace(each, alive=False) if each.node.id in ended else each for each in self.nodes)
+        return replace(self, nodes=tuple(nodes)) if ended else self
+
     @property
     def alive(self) -> dict[str, Node]:
         """The nodes that hold their leases, by id."""
         return {record.node.id: record.node for record in self.nodes if record.alive}
+
+    def record_of(self, node: str) -> NodeRecord | None:
+        """Return what is known of the node with this id."""
+        return next((record for record in self.nodes if record.node.id == node), None)
 
     def owner_of(self, lease: Lease) -> Node | None:
         """Return the node that holds a lease, ``None`` if nobody holds it."""

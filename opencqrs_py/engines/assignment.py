@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from threading import Event as Signal
 from threading import Lock
 
+from opencqrs_py.control.records import GroupPartition
 from opencqrs_py.engines.driver import PartitionDriver, claim, when_available
 from opencqrs_py.engines.runs import GroupRun
 from opencqrs_py.model.partition import Partition
@@ -84,6 +85,12 @@ class Assignment:
         with self._lock:
             of_group = [driver for (name, _), driver in self._drivers.items() if name == group]
         return [driver for driver in of_group if partitions is None or driver.partition in partitions]
+
+    def assigned(self) -> list[GroupPartition]:
+        """Return the partitions that the engine has."""
+        with self._lock:
+            drivers = tuple(self._drivers.values())
+        return [GroupPartition(each.supervised.group, each.partition) for each in drivers if not each.over]
 
     def remove(self, driver: PartitionDriver) -> bool:
         """Forget a driver, so that its partition can be assigned again; return whether it was still there."""

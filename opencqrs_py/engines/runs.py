@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from opencqrs_py.control.records import GroupPartition
 from opencqrs_py.model.partition import Partition
 from opencqrs_py.processing.ports import BackOff
 from opencqrs_py.processing.processor import GroupProcessing
@@ -84,6 +85,18 @@ class Engine(Protocol):
 
         Raises:
             ValueError: For a group or partition that there is not.
+        """
+        ...
+
+    def assigned(self) -> Collection[GroupPartition]:
+        """Return the partitions that the engine has: assigned, not released to the end, and not lost to others."""
+        ...
+
+    def warm_up(self) -> None:
+        """Start what takes long to start, so that partitions are driven as soon as they are assigned.
+
+        Raises:
+            EngineError: If the engine cannot run on this machine.
         """
         ...
 

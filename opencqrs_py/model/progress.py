@@ -17,6 +17,8 @@ class ProcessorState(StrEnum):
     WAITING = "waiting"  # the store or the database is unavailable; no event's attempt is used
     FAILED = "failed"  # stopped by an error; retried after a growing pause
     STOPPED = "stopped"
+    STANDBY = "standby"  # nobody has the partition, and a node that lives can run it
+    UNOWNED = "unowned"  # whoever had the partition has ended without a word, or nobody can run it
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +160,10 @@ class PartitionStatus:
         updated_at: ISO 8601 time of the last write, or ``None`` if there was none.
         failure: The failure that holds the partition up, or ``None``.
         skipped: Events that were given up, since the group began.
+        wanted: Whether the partition is to be ``started`` or ``stopped``.
+        owner: Name of the node that has it; empty if none has, or leases do not lead its group.
+        owned_since: ISO 8601 time at which that node has taken it, or ``None``.
+        lease_until: ISO 8601 time at which its lease ends if that node is not heard of again, or ``None``.
     """
 
     group: str
@@ -170,3 +176,7 @@ class PartitionStatus:
     updated_at: str | None = None
     failure: FailureRecord | None = None
     skipped: int = 0
+    wanted: str = "started"
+    owner: str = ""
+    owned_since: str | None = None
+    lease_until: str | None = None

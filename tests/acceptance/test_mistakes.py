@@ -72,7 +72,17 @@ def test_a_broken_line_is_named_and_nothing_of_its_file_is_imported(project, eve
         (("config", "--group", "catalogue"), "there is no group 'catalogue'; did you mean catalog?"),
         (("run", "--set", "event-store.url=nonsense", *THREAD), "event-store.url cannot be used: it is no URL"),
         (("run", "--set", "event-handling.standard.retry.on-exhausted=park", *THREAD), "does not exist yet"),
-        (("run", "--set", "event-handling.standard.life-cycle.controller=leader-election", *THREAD), "lock registry"),
+        (
+            (
+                "run",
+                "--set",
+                "event-handling.standard.life-cycle.controller=leader-election",
+                "--set",
+                "event-handling.standard.progress.tracking=in-memory",
+                *THREAD,
+            ),
+            "the progress is not in a database, where leases could stand",
+        ),
     ],
 )
 def test_wrong_use_ends_with_code_2_and_says_why(project, arguments, says):

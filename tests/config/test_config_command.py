@@ -8,6 +8,8 @@ from textwrap import dedent
 import pytest
 
 from opencqrs_py.cli.main import main
+from opencqrs_py.config.groups import SECTIONS
+from opencqrs_py.config.keys import kebab
 
 YAML = """
     opencqrs:
@@ -70,7 +72,9 @@ def test_everything_is_the_application_and_then_each_group(config):
     ]
     application = lines[lines.index("application") : lines.index("group books")]
     assert not any("groups" in line for line in application)
-    assert {len(line.split()[0].split(".")) for line in lines[lines.index("group v1.2") + 1 :]} == {2}
+    of_group = [line.split()[0] for line in lines[lines.index("group v1.2") + 1 :]]
+    assert {name.split(".")[0] for name in of_group} == set(map(kebab, SECTIONS))
+    assert "life-cycle.lease.duration" in of_group
     assert code == 0
 
 

@@ -8,6 +8,7 @@ import pytest
 from opencqrs_py.config import Settings
 from opencqrs_py.config.keys import kebab
 from opencqrs_py.errors import ConfigurationErrors
+from opencqrs_py.model.naming import listed
 
 
 def test_all_mistakes_of_a_start_are_reported_together(project):
@@ -146,7 +147,7 @@ def test_values_in_their_various_spellings(project, key, text, value):
 
 EH = "event-handling"
 SECTIONS = "use one of fetch, life-cycle, processing, progress, retry, sequence"
-ROOTS = f"use one of {', '.join(sorted(map(kebab, Settings.model_fields)))}"
+ROOTS = f"use one of {listed(sorted(map(kebab, Settings.model_fields)))}"
 
 
 @pytest.mark.parametrize(

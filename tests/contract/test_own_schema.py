@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterator
 import pytest
 from sqlalchemy import Connection, create_engine, inspect, text
 
-from opencqrs_py.adapters.sql import Database, SqlEventStore, SqlProgressTracker
+from opencqrs_py.adapters.sql import Database, SqlControlStore, SqlEventStore, SqlProgressTracker
 from opencqrs_py.adapters.sql import tables as schema
 from opencqrs_py.alembic import PREFIX
+from opencqrs_py.control.records import ControlView
 from opencqrs_py.errors import EventStoreError
 from opencqrs_py.model import layout
 from opencqrs_py.model.appending import SubjectIsOnEventId
@@ -101,6 +102,11 @@ def used(database: Database) -> SqlEventStore:
     store.verify(3, store.fingerprint(3))
     assert [one.id for one in store.read(0, 500, Selection("/b")).events] == ["200"]
     assert (store.head(), store.count(), tracker.skipped()) == (202, 202, [])
+    control = database.for_control()
+    assert control is not None
+    nodes = SqlControlStore(control)
+    assert nodes.view() == ControlView()
+    nodes.close()
     return store
 
 

@@ -95,6 +95,9 @@ def test_a_second_thread_cannot_start_what_is_being_started(handlers, tmp_path, 
     class Engine:
         def assign(self, group: str, partitions: object) -> None: ...
 
+        def assigned(self) -> tuple[()]:
+            return ()
+
         def start(self) -> None:
             started.append(self)
             begun.set()
@@ -105,7 +108,7 @@ def test_a_second_thread_cannot_start_what_is_being_started(handlers, tmp_path, 
         def partitions(self) -> tuple[()]:
             return ()
 
-    monkeypatch.setattr(running, "engines_for", lambda *_: [(Engine(), [])])
+    monkeypatch.setattr(running, "engines_for", lambda runs, *_: [(Engine(), [run for _, run in runs])])
     with ThreadPoolExecutor() as threads:
         first = threads.submit(application.start)
         assert begun.wait(60)
@@ -124,11 +127,14 @@ def test_a_second_thread_cannot_start_what_is_being_started(handlers, tmp_path, 
 def test_a_run_that_is_interrupted_stops_sooner_than_one_that_is_done(
     handlers, tmp_path, monkeypatch, interrupted, most
 ):
-    application = Application(THREAD, [handlers], tmp_path)
+    application = Application(THREAD | {"event-handling.standard.progress.tracking": "in-memory"}, [handlers], tmp_path)
     patiences = []
 
     class Engine:
         def assign(self, group: str, partitions: object) -> None: ...
+
+        def assigned(self) -> tuple[()]:
+            return ()
 
         def start(self) -> None: ...
 
@@ -142,7 +148,7 @@ def test_a_run_that_is_interrupted_stops_sooner_than_one_that_is_done(
         def partitions(self) -> tuple[()]:
             return ()
 
-    monkeypatch.setattr(running, "engines_for", lambda *_: [(Engine(), [])])
+    monkeypatch.setattr(running, "engines_for", lambda runs, *_: [(Engine(), [run for _, run in runs])])
     with pytest.raises(KeyboardInterrupt) if interrupted else nullcontext():
         application.run(until_caught_up=True)
     assert patiences == [most]

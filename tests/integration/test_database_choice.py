@@ -120,6 +120,7 @@ def test_all_that_is_wrong_with_any_group_is_raised_together(make_module, tmp_pa
         "event-handling.standard.retry.on-exhausted": "park",
         "event-handling.groups.seen.progress.tracker-ref": "nobody",
         "event-handling.groups.other.life-cycle.controller": "leader-election",
+        "event-handling.groups.other.progress.tracking": "in-memory",
     }
     application = Application(settings, [make_module(HANDLERS + wrong)], tmp_path)
     with pytest.raises(AssemblyErrors) as caught:

@@ -133,8 +133,8 @@ def run_until(application: Application, attempts: int) -> None:
     application.start()
     try:
         while (failure := failure_of(application)) is None or failure.attempts < attempts:
-            application_is_alive = all(engine.check() is None for engine in application._engines)
-            assert application_is_alive
+            assert application._processors is not None
+            assert application._processors.going_on(until_caught_up=False)
     finally:
         application.stop()
 

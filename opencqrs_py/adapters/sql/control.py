@@ -30,7 +30,7 @@ _PATIENCE = 2.0  # seconds that a heartbeat waits for the write lock of an SQLit
 _KEPT_MS = 24 * 3_600 * 1_000  # how long a node that ended without a word is shown
 
 _VIEW = """
-SELECT 'node' AS kind, '' AS group_name, 0 AS modulus, 0 AS residue, node_id, 0 AS term, '' AS since, '' AS wanted,
+SELECT 'node' AS record, '' AS group_name, 0 AS modulus, 0 AS residue, node_id, 0 AS term, '' AS since, '' AS wanted,
        '' AS avoids, until_ms - {now} AS left_ms, CASE WHEN {alive} THEN 1 ELSE 0 END AS alive, details
 FROM {nodes}
 UNION ALL
@@ -50,10 +50,12 @@ class SqlControlStore(ControlStore):
 
     Args:
         database: What ``Database.for_control`` has returned.
+        shared: Whether others use it, too, so that ``close`` leaves its connections alone.
     """
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, *, shared: bool = False) -> None:
         self._database = database
+        self._shared = shared
         dialect, prefix = database.dialect, database.prefix
         known = {"mark": dialect.mark, "now": dialect.now_ms, "era": dialect.era}
         tables = {"nodes": prefix + NODES.name, "leases": prefix + LEASES.name}
@@ -146,7 +148,8 @@ class SqlControlStore(ControlStore):
 
     @override
     def close(self) -> None:
-        self._database.close()
+        if not self._shared:
+            self._database.close()
         self._ready = False
 
     def _prepare(self) -> None:
@@ -176,18 +179,18 @@ class SqlControlStore(ControlStore):
             (
                 NodeRecord(_read(r.node_id, r.details), r.left_ms / 1000, bool(r.alive))
                 for r in rows
-                if r.kind == "node"
+                if r.record == "node"
             ),
             key=lambda record: (record.node.started_at, record.node.id),
         )
-        leases = {_key(row): row for row in rows if row.kind == "lease" and row.modulus}
+        leases = {_key(row): row for row in rows if row.record == "lease" and row.modulus}
         return ControlView(
             tuple(nodes),
             tuple(Lease(key, row.node_id, row.term, row.since, row.avoids) for key, row in sorted(leases.items())),
             {
                 row.group_name: Wanted(row.wanted)
                 for row in rows
-                if row.kind == "lease" and not row.modulus and row.wanted
+                if row.record == "lease" and not row.modulus and row.wanted
             },
             {key: Wanted(row.wanted) for key, row in leases.items() if row.wanted},
         )

@@ -6,13 +6,14 @@ Runs on the driver. One coordinator thread decides; the threads of rounds only b
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from threading import Condition, Thread
 
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
+from opencqrs_py.control.records import GroupPartition
 from opencqrs_py.engines.assignment import Assignment
 from opencqrs_py.engines.driver import PartitionDriver, logger
 from opencqrs_py.engines.runs import GroupRun
@@ -141,6 +142,16 @@ class SparkEngine:
         if any(driver in of_group.busy for driver in drivers):
             self._abandon(of_group, _cancelled())
         self._let_go(of_group, drivers)
+
+    def assigned(self) -> Collection[GroupPartition]:
+        """Return the partitions that the engine has."""
+        return self._assignment.assigned()
+
+    def warm_up(self) -> None:
+        """Open the session, which takes seconds."""
+        self._sessions.require_authentication()
+        if self._spark is None:
+            self._open()
 
     def check(self) -> None:
         """Raise what ended the coordinator, if something did."""

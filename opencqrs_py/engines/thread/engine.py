@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from threading import Event as Signal
 from threading import Lock, Thread, current_thread
 
+from opencqrs_py.control.records import GroupPartition
 from opencqrs_py.engines.assignment import Assignment
 from opencqrs_py.engines.driver import PartitionDriver
 from opencqrs_py.engines.following import follow
@@ -79,6 +80,13 @@ class ThreadEngine:
         for watcher in self._watchers.values():
             watcher.wake()
         self._end(followers, patience)
+
+    def assigned(self) -> Collection[GroupPartition]:
+        """Return the partitions that the engine has."""
+        return self._assignment.assigned()
+
+    def warm_up(self) -> None:
+        """Do nothing: a thread starts at once."""
 
     def check(self) -> None:
         """Raise what ended a thread, if something did: a partition must not stop and say nothing."""

@@ -252,10 +252,35 @@ CONTROLLER, LOCKS = "life_cycle.controller", "life_cycle.lock_registry"
 REGISTRATION = "life_cycle.controller_registration"
 
 
+IN_SQL = Decision("books", "progress.tracking", "sql", "…")
+IN_MEMORY = Decision("books", "progress.tracking", "in_memory", "…")
+BY_PROVIDER = Decision("books", "progress.tracking", "provider mine", "…", provider="mine")
+UNDECIDED = Decision("books", "progress.tracking", "", "…")
+
+
+@pytest.mark.parametrize(
+    ("tracking", "settings", "choice", "reason"),
+    [
+        (IN_SQL, {}, ELECTION, "leases stand in the database of the progress"),
+        (IN_SQL, {CONTROLLER: ELECTION}, ELECTION, "set, and leases stand in the database of the progress"),
+        (IN_SQL, {CONTROLLER: CONTEXT}, CONTEXT, "set"),
+        (IN_MEMORY, {}, CONTEXT, "leases need progress in a database"),
+        (IN_MEMORY, {CONTROLLER: CONTEXT}, CONTEXT, "set"),
+        (BY_PROVIDER, {}, CONTEXT, "leases need progress in a database"),
+        (UNDECIDED, {}, "", "progress.tracking is not decided"),
+        (UNDECIDED, {CONTROLLER: CONTEXT}, CONTEXT, "set"),
+    ],
+)
+def test_a_group_whose_progress_is_in_sql_is_led_by_leases(tracking, settings, choice, reason):
+    decision = decide_controller(group(settings), registered(mailer=Mailer), tracking)
+    assert (decision.choice, decision.reason, decision.provider, decision.error) == (choice, reason, "", None)
+    assert decision.setting == ("life-cycle.controller" if settings else "")
+    assert list(unsupported(group(settings), decision)) == []
+
+
 @pytest.mark.parametrize(
     ("standard", "own", "providers_", "choice", "reason"),
     [
-        ({}, {}, {"mailer": Mailer}, CONTEXT, "no lock registry is registered"),
         ({}, {}, {"locks": Locks}, ELECTION, "exactly one lock registry is registered, locks"),
         ({}, {}, {"locks": OtherLocks}, ELECTION, "exactly one lock registry is registered, locks"),
         ({CONTROLLER: CONTEXT}, {}, {"a": Locks, "b": Locks}, CONTEXT, "set"),
@@ -273,7 +298,7 @@ REGISTRATION = "life_cycle.controller_registration"
 )
 def test_who_starts_and_stops_a_group(standard, own, providers_, choice, reason):
     injector = registered(**providers_)
-    decision = decide_controller(group(standard, own), injector)
+    decision = decide_controller(group(standard, own), injector, IN_SQL)
     assert (decision.subject, decision.choice, decision.reason) == ("life-cycle.controller", choice, reason)
     assert decision.candidates == tuple(f"provider {name}" for name in injector.makers(LockRegistry))
     assert decision.error is None
@@ -284,14 +309,14 @@ def test_who_starts_and_stops_a_group(standard, own, providers_, choice, reason)
     [
         ({}, {"a": Locks, "b": Locks}, "OCQ-523", "2 lock registries are registered and none is chosen: a, b"),
         ({CONTROLLER: ELECTION}, {"a": Locks, "b": OtherLocks}, "OCQ-523", "none is chosen: a, b"),
-        ({CONTROLLER: ELECTION}, {}, "OCQ-505", "is leader_election, but no lock registry is registered"),
+        ({CONTROLLER: ELECTION}, {}, "OCQ-505", "is leader_election, but the progress is not in a database"),
         ({LOCKS: "lokcs"}, {"locks": Locks}, "OCQ-502", "no provider is called 'lokcs'"),
         ({LOCKS: "mailer"}, {"mailer": Mailer}, "OCQ-502", "provider 'mailer' makes Mailer, which has no obtain"),
         ({REGISTRATION: "mine"}, {}, "OCQ-502", "no provider is called 'mine'"),
     ],
 )
 def test_a_controller_that_cannot_be_chosen_is_an_error(settings, providers_, code, says):
-    decision = decide_controller(group(settings), registered(**providers_))
+    decision = decide_controller(group(settings), registered(**providers_), IN_MEMORY)
     assert (decision.choice, decision.error.code) == ("", code)
     assert says in decision.error.what
 
@@ -299,20 +324,20 @@ def test_a_controller_that_cannot_be_chosen_is_an_error(settings, providers_, co
 @pytest.mark.parametrize(
     ("settings", "providers_", "says"),
     [
-        ({}, {"locks": Locks}, ["leader election does not exist yet, and the controller comes to it: exactly one"]),
+        ({}, {"locks": Locks}, ["lock registries do not exist yet, and the controller comes to one: exactly one"]),
         ({CONTROLLER: CONTEXT}, {"locks": Locks}, []),
         ({REGISTRATION: "mine"}, {"mine": Mailer}, ["life-cycle.controller-registration is set"]),
         ({CONTROLLER: ELECTION}, {}, []),
         (
             {LOCKS: "locks", "retry.on_exhausted": "park"},
             {"locks": Locks},
-            ["retry.on-exhausted is park", "leader election does not exist yet"],
+            ["retry.on-exhausted is park", "lock registries do not exist yet"],
         ),
     ],
 )
 def test_what_does_not_exist_yet_is_refused(settings, providers_, says):
     effective = group(settings)
-    errors = list(unsupported(effective, decide_controller(effective, registered(**providers_))))
+    errors = list(unsupported(effective, decide_controller(effective, registered(**providers_), IN_SQL)))
     assert len(errors) == len(says)
     for error, text in zip(errors, says, strict=True):
         assert error.code == "OCQ-506"

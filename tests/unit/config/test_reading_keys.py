@@ -16,6 +16,7 @@ from opencqrs_py.config.keys import (
 from opencqrs_py.config.mistakes import report_unknown
 from opencqrs_py.config.problems import Findings
 from opencqrs_py.config.settings import Settings
+from opencqrs_py.model.naming import listed
 
 INDEX = index_of(Settings)
 GROUPS = ("event_handling", "groups")
@@ -108,7 +109,7 @@ def test_the_setting_of_a_path():
     assert INDEX.at(("spark", "master")).default == "local[*]"
 
 
-ROOTS = f"use one of {', '.join(sorted(map(kebab, Settings.model_fields)))}"
+ROOTS = f"use one of {listed(sorted(map(kebab, Settings.model_fields)))}"
 SECTIONS = "use one of fetch, life-cycle, processing, progress, retry, sequence"
 
 

@@ -1,0 +1,258 @@
+"""Run one project in three processes, do harm to them at random, and compare the read models with a plain computation.
+
+    python benchmarks/failover_soak.py --database both --faults 100 --seed 7 --log events.ndjson.gz
+    python benchmarks/failover_soak.py --engine spark --faults 10
+
+Events are added while it runs. The faults: ``kill`` (SIGKILL, and a new process), ``freeze`` (SIGSTOP for longer than
+the leases last, then SIGCONT), ``stop`` (SIGTERM, and a new process), ``join`` (a fourth process for a while), and on a
+server ``cut`` (all connections of one of its databases are ended). After each, every partition must have an owner that
+lives within the leases' duration and two seconds. The exit code is 1 if not, or if an event is missing, was applied
+twice, out of order, or with a second attempt.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from itertools import islice
+from pathlib import Path
+from random import Random
+from threading import Event as Signal
+from threading import Thread
+from typing import Self
+
+from servers import KINDS, OTHERS, kinds, machine, served
+from soaking import Project, made_up
+from sqlalchemy import text
+
+from opencqrs_py.adapters.files import events_of_file
+from opencqrs_py.adapters.processes import has_ended
+from opencqrs_py.adapters.sql import Database, SqlControlStore, SqlEventStore
+
+LOOK = 0.05
+"""Seconds between two looks at the leases."""
+
+SLACK = 2.0
+"""Seconds that a take-over may take longer than the leases last."""
+
+PROCESSES = 3
+
+LINES = 20
+"""How many lines of progress are printed, about."""
+
+LEASE = ("--set", "event-handling.standard.life-cycle.lease.duration={}s")
+HEARTBEAT = ("--set", "event-handling.standard.life-cycle.lease.heartbeat={}s")
+
+NAMES = ("kill", "freeze", "stop", "join", "cut")
+
+CUT = {
+    "postgresql": "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity "
+    "WHERE datname = current_database() AND pid <> pg_backend_pid()",
+}
+"""What ends all connections to a database but one's own."""
+
+
+def main() -> int:
+    """Run the soak and return the exit code."""
+    options = _options()
+    print(machine())
+    good = True
+    for kind in kinds(options.database):
+        with served(kind) as fresh, tempfile.TemporaryDirectory(prefix="opencqrs-failover-") as folder:
+            good = _soak(kind, fresh, Path(folder), options) and good
+    return 0 if good else 1
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--database", choices=(*KINDS, *OTHERS, "both"), default="sqlite")
+    parser.add_argument("--engine", choices=("spark", "thread"), default="thread")
+    parser.add_argument("--faults", type=int, default=10, help="for each database (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=1, help="the same seed gives the same plan (default: %(default)s)")
+    parser.add_argument("--log", type=Path, metavar="FILE", help="CloudEvents as NDJSON, .gz too")
+    parser.add_argument("--events", type=int, default=50_000, help="events to make up without a log")
+    parser.add_argument("--partitions", type=int, default=8, help="of one of the two groups (default: %(default)s)")
+    parser.add_argument("--names", nargs="+", choices=NAMES, default=NAMES, help="which faults (default: all)")
+    parser.add_argument("--lease", type=float, default=4.0, help="seconds that leases last (default: %(default)s)")
+    return parser.parse_args()
+
+
+def _soak(kind: str, fresh: Callable[[], str], folder: Path, options: argparse.Namespace) -> bool:
+    chance = Random(options.seed)
+    log = options.log or made_up(folder / "events.ndjson.gz", options.events, chance)
+    project = Project(
+        folder, fresh(), url := fresh(), engine=options.engine, batch_size=100, partitions=options.partitions
+    )
+    print(f"\n{kind}, engine {options.engine}: {options.faults} faults", flush=True)
+    faults = Faults(project, kind, url, options.lease, options.partitions + 1, options.names, chance)
+    began = time.monotonic()
+    with Feed(project.store_url, log) as feed:
+        faults.run(options.faults)
+        feed.finish()
+    project.opencqrs("run", "--until-caught-up").wait()
+    faults.end()
+    wrong = [*faults.wrong, *project.differences(log)]
+    project.close()
+    done = ", ".join(f"{count} {name}" for name, count in sorted(faults.done.items()))
+    print(f"  {done}; longest without an owner {faults.longest:.1f} s; {time.monotonic() - began:.0f} s in all")
+    print("\n".join(f"  WRONG: {line}" for line in wrong) or "  equal: each event was applied exactly once, in order")
+    return not wrong
+
+
+class Feed:
+    """Adds the events of a log while the processes run, a few at a time.
+
+    Args:
+        url: The event store.
+        log: The log.
+    """
+
+    def __init__(self, url: str, log: Path) -> None:
+        self._database = Database(url)
+        self._log = log
+        self._hurry = Signal()
+        self._thread = Thread(target=self._add, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.finish()
+
+    def finish(self) -> None:
+        """Add what is left at once."""
+        self._hurry.set()
+        self._thread.join()
+        self._database.close()
+
+    def _add(self) -> None:
+        store, events = SqlEventStore(self._database), events_of_file(self._log)
+        while some := list(islice(events, 1_000 if self._hurry.is_set() else 50)):
+            while True:
+                try:
+                    store.append(some)
+                    break
+                except Exception as error:
+                    if not store.is_outage(error):
+                        raise
+            self._hurry.wait(0.1)
+
+
+class Faults:
+    """Processes that run a project, and what is done to them.
+
+    Args:
+        project: The project.
+        kind: Its database.
+        url: The database of progress and leases.
+        lease: Seconds that leases last.
+        partitions: How many there are in all.
+        names: The faults that may be done.
+        chance: Source of the random choices.
+    """
+
+    def __init__(
+        self, project: Project, kind: str, url: str, lease: float, partitions: int, names: Sequence[str], chance: Random
+    ) -> None:
+        self.done: Counter[str] = Counter()
+        self.longest = 0.0
+        self.wrong: list[str] = []
+        self._project = project
+        self._database = Database(url)
+        control = self._database.for_control()
+        assert control is not None
+        self._store = SqlControlStore(control)
+        self._kind = kind
+        self._lease = lease
+        self._partitions = partitions
+        self._names = names
+        self._chance = chance
+        self._processes: list[subprocess.Popen[bytes]] = []
+
+    def run(self, faults: int) -> None:
+        """Do harm so many times; ``wrong`` has what was not as it should be afterwards."""
+        self._processes = [self._started() for _ in range(PROCESSES)]
+        self._wait_for_owners(60.0)
+        names = [name for name in self._names if name != "cut" or self._kind in CUT]
+        for number in range(faults):
+            name = self._chance.choice(names)
+            getattr(self, f"_{name}")()
+            self.done[name] += 1
+            seconds = self._wait_for_owners(60.0)
+            self.longest = max(self.longest, seconds)
+            if seconds > self._lease + SLACK:
+                self.wrong.append(f"after {name} (fault {number + 1}) a partition had no owner for {seconds:.1f} s")
+            if number % max(1, faults // LINES) == 0:
+                print(f"  fault {number + 1}: {name}, owners after {seconds:.1f} s", flush=True)
+            time.sleep(self._chance.uniform(0, 1))
+
+    def end(self) -> None:
+        """End the processes."""
+        for process in self._processes:
+            process.terminate()
+        for process in self._processes:
+            process.wait()
+        self._store.close()
+        self._database.close()
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        lease, heartbeat = LEASE[1].format(self._lease), HEARTBEAT[1].format(self._lease / 4)
+        return self._project.opencqrs("run", "--set", lease, "--set", heartbeat)
+
+    def _any(self) -> int:
+        return self._chance.randrange(len(self._processes))
+
+    def _kill(self) -> None:
+        chosen = self._any()
+        self._processes[chosen].kill()
+        self._processes[chosen].wait()
+        self._processes[chosen] = self._started()
+
+    def _freeze(self) -> None:
+        process = self._processes[self._any()]
+        os.kill(process.pid, signal.SIGSTOP)
+        seconds = self._wait_for_owners(60.0, but=process.pid)
+        if seconds > self._lease + SLACK:
+            self.wrong.append(f"the partitions of a frozen process were taken over after {seconds:.1f} s")
+        os.kill(process.pid, signal.SIGCONT)
+
+    def _stop(self) -> None:
+        chosen = self._any()
+        self._processes[chosen].terminate()
+        self._processes[chosen].wait()
+        self._processes[chosen] = self._started()
+
+    def _join(self) -> None:
+        extra = self._started()
+        time.sleep(self._chance.uniform(0, self._lease))
+        extra.kill()
+        extra.wait()
+
+    def _cut(self) -> None:
+        with self._database.reading() as connection:
+            connection.execute(text(CUT[self._kind]))
+
+    def _wait_for_owners(self, patience: float, but: int = 0) -> float:
+        """Return the seconds until every partition has an owner that lives, and is not the process ``but``."""
+        began = time.monotonic()
+        while time.monotonic() - began < patience:
+            with suppress(Exception):
+                view = self._store.view().without(has_ended)
+                owners = [owner for lease in view.leases if (owner := view.owner_of(lease)) is not None]
+                if len(owners) == self._partitions and but not in {owner.process.pid for owner in owners}:
+                    return time.monotonic() - began
+            time.sleep(LOOK)
+        sys.exit(f"not every partition has an owner after {patience:g} s:\n{self._project.said()}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,217 @@
+"""Control at run time: what is wanted of groups is recorded, and nodes make it so. Works from any process."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from opencqrs_py.adapters.processes import has_ended
+from opencqrs_py.assembly.nodes import is_led
+from opencqrs_py.config import EffectiveGroup
+from opencqrs_py.control.ports import ControlStore
+from opencqrs_py.control.records import ControlView, GroupPartition, Lease, Node, Wanted
+from opencqrs_py.errors import AssemblyError, WaitTimedOutError
+from opencqrs_py.model.naming import canonical
+from opencqrs_py.model.partition import Partition, layout
+
+if TYPE_CHECKING:
+    from opencqrs_py.assembly.container import ApplicationContainer, GroupContainer
+
+_log = logging.getLogger("opencqrs.control")
+_LOOK_SECONDS = 0.1  # between two looks at the control tables while a command waits
+DEFAULT_TIMEOUT = 60.0
+DEFAULT_AVOIDANCE = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class NodeStatus:
+    """A node as ``opencqrs nodes`` shows it.
+
+    Attributes:
+        node: The node.
+        alive: Whether it holds its leases and its process has not provably ended.
+        seconds_left: Until its leases end if it is not heard of again; 0 or less: they have ended.
+        partitions: How many partitions it has of each group that it can run; empty if it is not alive.
+    """
+
+    node: Node
+    alive: bool
+    seconds_left: float
+    partitions: Mapping[str, int]
+
+
+class Control:
+    """Starts, stops and moves groups and partitions that leases lead, whichever process runs them.
+
+    Every call records what is wanted, which outlives all processes, and may be repeated. Then it waits until it is so.
+
+    Args:
+        groups: The groups, by name.
+        led: Names of those that leases lead.
+        store: The control tables; ``None`` if there are none.
+    """
+
+    def __init__(self, groups: Mapping[str, EffectiveGroup], led: frozenset[str], store: ControlStore | None) -> None:
+        self._groups = groups
+        self._led = led
+        self._store = store
+
+    def view(self) -> ControlView:
+        """Return how everything stands, with nodes as dead whose processes have provably ended."""
+        return self._store.view().without(has_ended) if self._store is not None else ControlView()
+
+    def nodes(self) -> list[NodeStatus]:
+        """Return the nodes that are known, also those that ended without a word, for a day."""
+        view = self.view()
+        held = Counter((lease.node, lease.key.group) for lease in view.leases)
+        return [
+            NodeStatus(
+                record.node,
+                record.alive,
+                record.seconds_left,
+                {group: held[record.node.id, group] for group in record.node.groups if record.alive},
+            )
+            for record in view.nodes
+        ]
+
+    def start(self, *names: str, timeout: float | None = DEFAULT_TIMEOUT) -> bool:
+        """Want groups or partitions started, and wait until a node has each of them.
+
+        Args:
+            names: ``books`` or ``books:0/2``, in any spelling.
+            timeout: Longest wait in seconds; ``None``: do not wait.
+
+        Returns:
+            Whether a node that lives can run them; without one, the next that starts will.
+
+        Raises:
+            AssemblyError: OCQ-509 for a name that is no group, OCQ-535 for a partition that there is not, and for a
+                group that leases do not lead.
+            WaitTimedOutError: OCQ-536, naming what was waited for.
+        """
+        wanted = self._want(names, Wanted.STARTED)
+        return self._wait(wanted, timeout, "to be started", lambda view, lease: view.owner_of(lease) is not None)
+
+    def stop(self, *names: str, timeout: float | None = DEFAULT_TIMEOUT) -> bool:
+        """Want groups or partitions stopped, and wait until no node has them. That lasts until ``start``.
+
+        Args, returns and errors are those of ``start``.
+        """
+        wanted = self._want(names, Wanted.STOPPED)
+        return self._wait(wanted, timeout, "to be stopped", lambda view, lease: view.owner_of(lease) is None)
+
+    def restart(self, *names: str, timeout: float | None = DEFAULT_TIMEOUT) -> bool:
+        """Stop and start groups or partitions.
+
+        Args, returns and errors are those of ``start``. It waits for the stop in any case.
+        """
+        try:
+            self.stop(*names, timeout=DEFAULT_TIMEOUT if timeout is None else timeout)
+        finally:
+            self._want(names, Wanted.STARTED)
+        return self.start(*names, timeout=timeout)
+
+    def release(
+        self, name: str, seconds: float = DEFAULT_AVOIDANCE, *, timeout: float | None = DEFAULT_TIMEOUT
+    ) -> bool:
+        """Have the node that has a partition give it up, and not get it again for a while, so that another takes it.
+
+        Args:
+            name: ``books:0/2``, in any spelling.
+            seconds: How long that node does not get it.
+            timeout: Longest wait in seconds; ``None``: do not wait.
+
+        Returns:
+            Whether a node had it.
+
+        Raises:
+            As ``start``.
+        """
+        ((key, *_),) = self._keys([name]).values()
+        if ":" not in name:
+            raise _no_partition(name, "name one partition")
+        store, view = self._required(), self.view()
+        owner = next((view.owner_of(lease) for lease in view.leases if lease.key == key), None)
+        if owner is None:
+            return False
+        before = owner.id
+        store.avoid(key, before, seconds)
+        return self._wait([key], timeout, f"to leave node {owner.name}", lambda _, lease: lease.node != before)
+
+    def _want(self, names: Sequence[str], wanted: Wanted) -> list[GroupPartition]:
+        found = self._keys(names)
+        store = self._required()
+        for name, keys in found.items():
+            store.want(keys[0].group, wanted, keys if ":" in name else ())
+        return [key for keys in found.values() for key in keys]
+
+    def _keys(self, names: Sequence[str]) -> dict[str, list[GroupPartition]]:
+        known = {canonical(name): group for name, group in self._groups.items()}
+        found = {}
+        for name in names:
+            group = known.get(canonical(name.partition(":")[0]))
+            if group is None:
+                fix = f"use one of {', '.join(self._groups)}"
+                raise AssemblyError("OCQ-509", f"no handler belongs to a group '{name.partition(':')[0]}'", fix=fix)
+            if group.name not in self._led:
+                what = f"group '{group.name}' is not led by leases: its progress is not in a database"
+                fix = "start and stop the process that runs it"
+                raise AssemblyError("OCQ-535", what, f"group {group.name}", fix)
+            found[name] = [GroupPartition(group.name, each) for each in _partitions_of(name, group)]
+        return found
+
+    def _required(self) -> ControlStore:
+        if self._store is None:
+            raise AssemblyError("OCQ-535", "no group is led by leases", fix="keep progress in a database")
+        return self._store
+
+    def _wait(
+        self,
+        keys: Sequence[GroupPartition],
+        timeout: float | None,
+        what: str,
+        is_so: Callable[[ControlView, Lease], bool],
+    ) -> bool:
+        """Wait until it is so for all partitions; return whether a node can run any of them."""
+        view = self.view()
+        if not any(key.group in node.groups for key in keys for node in view.alive.values()):
+            return False
+        until = time.monotonic() + (timeout or 0.0)
+        while timeout is not None:
+            missing = [lease.key for lease in view.leases if lease.key in keys and not is_so(view, lease)]
+            if not missing:
+                break
+            if time.monotonic() >= until:
+                shown = ", ".join(map(str, missing))
+                fix = "it is recorded and will be done; look at opencqrs status and opencqrs nodes"
+                raise WaitTimedOutError("OCQ-536", f"still waiting for {shown} {what}, after {timeout:g} s", fix=fix)
+            time.sleep(_LOOK_SECONDS)
+            view = self.view()
+        return True
+
+
+def control_of(
+    groups: Sequence[EffectiveGroup], containers: Mapping[str, GroupContainer], container: ApplicationContainer
+) -> Control:
+    """Return the control of an application's groups."""
+    led = frozenset(name for name, group in containers.items() if is_led(group))
+    return Control({group.name: group for group in groups}, led, container.control_store() if led else None)
+
+
+def _partitions_of(name: str, group: EffectiveGroup) -> tuple[Partition, ...]:
+    known = layout(group.life_cycle.partitions)
+    _, colon, partition = name.partition(":")
+    if not colon:
+        return known
+    found = tuple(each for each in known if str(each) == partition.strip())
+    if not found:
+        raise _no_partition(name, f"use one of {', '.join(f'{group.name}:{each}' for each in known[:20])}")
+    return found
+
+
+def _no_partition(name: str, fix: str) -> AssemblyError:
+    return AssemblyError("OCQ-535", f"'{name}' is no partition", fix=fix)

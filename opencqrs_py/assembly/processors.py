@@ -1,0 +1,182 @@
+"""The processors that an application has started: its engines, and its place among other nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from opencqrs_py.assembly.nodes import coordinator_for, has_company, require_exclusive, runnable_of, timing_of
+from opencqrs_py.assembly.status import RunResult
+from opencqrs_py.config import LifeCycleSettings
+from opencqrs_py.control.ports import ControlStore
+from opencqrs_py.control.records import GroupPartition, Wanted
+from opencqrs_py.engines.coordination import Coordinator, logger
+from opencqrs_py.engines.runs import Engine, GroupRun
+from opencqrs_py.model.progress import PartitionStatus, ProcessorState
+from opencqrs_py.processing.ports import EventSource
+from opencqrs_py.processing.supervision import SupervisedPartition
+
+if TYPE_CHECKING:
+    from opencqrs_py.config.settings import NodeSettings
+
+
+@dataclass(frozen=True, slots=True)
+class StartedGroup:
+    """A group that the application can run.
+
+    Attributes:
+        run: What its engine needs.
+        engine: Its engine.
+        life_cycle: Its effective settings of this section.
+        starts: Whether it starts with the application.
+        led: Whether leases lead it; otherwise it has all of its partitions for as long as the application runs.
+    """
+
+    run: GroupRun
+    engine: Engine
+    life_cycle: LifeCycleSettings
+    starts: bool
+    led: bool
+
+
+class Processors:
+    """The processors of one start of an application, until they are stopped.
+
+    Args:
+        groups: The groups.
+        store: The control tables; ``None`` if no group is led by leases.
+        source: The event store.
+        node: The settings of this process as a node.
+    """
+
+    def __init__(
+        self, groups: Sequence[StartedGroup], store: ControlStore | None, source: EventSource, node: NodeSettings
+    ) -> None:
+        self._groups = groups
+        self._source = source
+        self._engines = list({id(group.engine): group.engine for group in groups}.values())
+        self._positions: list[int] = []
+        self._target: int | None = None
+        self._store = store
+        led = {each.run.group: each for each in groups if each.led}
+        runnable = {name: runnable_of(each.run, each.life_cycle, starts=each.starts) for name, each in led.items()}
+        engines = {name: each.engine for name, each in led.items()}
+        self.coordinator: Coordinator | None = None
+        if store is not None and led:
+            timing = timing_of(each.life_cycle.lease for each in led.values())
+            self.coordinator = coordinator_for(store, node, timing, runnable, engines)
+
+    def start(self) -> None:
+        """Claim what belongs to this process, then begin."""
+        for group in self._groups:
+            if group.starts and not group.led:
+                group.engine.assign(group.run.group, group.run.partitions)
+        if self.coordinator is not None and self._store is not None:
+            led = [group for group in self._groups if group.led]
+            if has_company(self._store.view(), [group.run.group for group in led]):
+                for engine in {id(group.engine): group.engine for group in led if group.starts}.values():
+                    engine.warm_up()  # others release their partitions as soon as this node has joined
+            self.coordinator.join()
+            require_exclusive(self.coordinator)
+            self.coordinator.start()
+            self._log_stopped(led)
+        for engine in self._engines:
+            engine.start()
+
+    def _log_stopped(self, led: Sequence[StartedGroup]) -> None:
+        for group in led:
+            key = GroupPartition(group.run.group, group.run.partitions[0])
+            if group.starts and all(self._is_stopped(key._replace(partition=each)) for each in group.run.partitions):
+                name = group.run.group
+                logger.warning("group %s is stopped, as somebody wanted: opencqrs groups start %s", name, name)
+
+    def stop(self, patience: float) -> None:
+        """Finish the events in hand, for at most ``patience`` seconds per engine, and release everything."""
+        if self.coordinator is not None:
+            self.coordinator.end()
+        for engine in self._engines:
+            engine.stop(patience)
+        if self.coordinator is not None:
+            self.coordinator.leave()
+
+    def partitions(self) -> list[SupervisedPartition]:
+        """Return the state of every partition that this process has or had."""
+        return [partition for engine in self._engines for partition in engine.partitions()]
+
+    def running(self) -> dict[GroupPartition, PartitionStatus]:
+        """Return the state of every partition that this process has now."""
+        return {GroupPartition(p.group, p.partition): p.status() for p in self._mine()}
+
+    def going_on(self, *, until_caught_up: bool) -> bool:
+        """Return whether there is something left to do.
+
+        Args:
+            until_caught_up: Whether that ends when every partition, whoever has it, has reached what the newest event
+                was at the first call.
+        """
+        for engine in self._engines:
+            engine.check()
+        if self.coordinator is not None:
+            self.coordinator.check()
+        partitions = self.partitions()
+        if self.coordinator is None and all(p.over for p in partitions):
+            return False
+        before, self._positions = self._positions, [p.cursor.position for p in partitions]
+        if not until_caught_up or (partitions and before != self._positions):
+            return True  # who moves on is not asked whether he has arrived
+        try:
+            return not self._caught_up()
+        except Exception as error:
+            if self._source.is_outage(error) or any(g.run.processing.tracker.is_outage(error) for g in self._groups):
+                return True
+            raise
+
+    def result(self) -> RunResult:
+        """Return how the run has ended, for every partition of the groups that it was about, whoever has them."""
+        partitions, mine = self.partitions(), self._mine()
+        handled = {(p.group, p.partition): p.handled for p in partitions}
+        own = [p.status() for p in partitions if p in mine or not self._is_led(p.group)]
+        there = {(status.group, status.partition) for status in own}
+        others = [each for each in self._known() if (each.group, each.partition) not in there]
+        return RunResult((*own, *others), handled, sum(p.skipped for p in partitions))
+
+    def _caught_up(self) -> bool:
+        head = self._target = self._source.head() if self._target is None else self._target
+        mine = self._mine()
+        if any(not (p.done(head) or p.over or p.state is ProcessorState.FAILED) for p in mine):
+            return False
+        there = {GroupPartition(p.group, p.partition) for p in mine}
+        waited_for = {
+            GroupPartition(group.run.group, partition)
+            for group in self._groups
+            if group.led and group.starts
+            for partition in group.run.partitions
+            if not self._is_stopped(GroupPartition(group.run.group, partition))
+        }
+        done = {
+            GroupPartition(status.group, status.partition)
+            for status in (self._known() if waited_for - there else ())
+            if status.position >= head or status.state is ProcessorState.FAILED
+        }
+        return waited_for <= there | done
+
+    def _mine(self) -> list[SupervisedPartition]:
+        """Return the partitions that this process has now."""
+        assigned = {key for engine in self._engines for key in engine.assigned()}
+        found = self.partitions()
+        return [p for p in found if GroupPartition(p.group, p.partition) in assigned or not self._is_led(p.group)]
+
+    def _is_led(self, group: str) -> bool:
+        return self.coordinator is not None and group in self.coordinator.node.groups
+
+    def _is_stopped(self, key: GroupPartition) -> bool:
+        view = self.coordinator.view if self.coordinator is not None else None
+        return view is not None and view.wanted_of(key) is Wanted.STOPPED
+
+    def _known(self) -> list[PartitionStatus]:
+        """Return what is recorded of the partitions of the groups that leases lead."""
+        led = {group.run.group: group for group in self._groups if group.led and group.starts}
+        trackers = {id(group.run.processing.tracker): group.run.processing.tracker for group in led.values()}
+        statuses = [status for tracker in trackers.values() for status in tracker.statuses()]
+        return [each for each in statuses if each.group in led and each.partition in led[each.group].run.partitions]

@@ -1,0 +1,68 @@
+"""``opencqrs nodes``: which processes run processors, and what each of them has."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from opencqrs_py.cli.options import ProjectOptions, format_option, project_options
+from opencqrs_py.cli.output import clean, print_json, print_line, stdout
+
+if TYPE_CHECKING:
+    from opencqrs_py.assembly.control import NodeStatus
+
+__all__ = ["nodes_command"]
+
+
+@click.command("nodes")
+@project_options
+@format_option
+def nodes_command(options: ProjectOptions, *, as_json: bool) -> None:
+    """Show the nodes that run processors, and what each of them has.
+
+    A node that ended without a word is shown for a day.
+    """
+    nodes = options.application().control.nodes()
+    if as_json:
+        print_json([_as_json(node) for node in nodes])
+    elif nodes:
+        _print_table(nodes)
+    else:
+        print_line("no node runs processors: opencqrs run", "default")
+
+
+def _as_json(status: NodeStatus) -> dict[str, Any]:
+    node = status.node
+    return {
+        "node": node.name,
+        "id": node.id,
+        "state": "alive" if status.alive else "dead",
+        "started_at": node.started_at,
+        "lease_seconds_left": round(max(0.0, status.seconds_left), 3) if status.alive else 0.0,
+        "groups": {
+            group: {
+                "partitions": status.partitions.get(group, 0),
+                "of": runnable.modulus,
+                "fingerprint": runnable.fingerprint,
+            }
+            for group, runnable in node.groups.items()
+        },
+    }
+
+
+def _print_table(nodes: list[NodeStatus]) -> None:
+    from rich.table import Table  # noqa: PLC0415 only when a table is printed
+
+    table = Table(box=None, pad_edge=False)
+    for title in ("node", "state", "started", "partitions"):
+        table.add_column(title)
+    for status in nodes:
+        shares = (
+            f"{group} {status.partitions[group]} of {runnable.modulus}"
+            for group, runnable in status.node.groups.items()
+            if group in status.partitions
+        )
+        state = "[green]alive[/]" if status.alive else "[red]dead[/]"
+        table.add_row(clean(status.node.name), state, status.node.started_at, clean(", ".join(shares)))
+    stdout().print(table)

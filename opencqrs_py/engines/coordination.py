@@ -1,0 +1,340 @@
+"""The coordination of a node: it keeps its leases alive, and has engines drive the partitions of its share."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from itertools import groupby
+from threading import Condition, Thread
+
+from opencqrs_py.control.ports import ControlStore
+from opencqrs_py.control.records import ControlView, GroupPartition, Node, NodeRecord, ProcessIdentity, Wanted
+from opencqrs_py.control.sharing import plan_of
+from opencqrs_py.engines.runs import Engine
+from opencqrs_py.errors import DatabaseFileError
+from opencqrs_py.model.naming import listed
+from opencqrs_py.model.partition import Partition
+from opencqrs_py.processing.exceptions import one_line, raise_interrupt
+
+logger = logging.getLogger("opencqrs.control")
+
+_BRIEF_SECONDS = (
+    0.25  # until the next heartbeat while shares change, and between two looks at processes of this machine
+)
+_MARGIN_SECONDS = 0.05  # after the end of another node's leases
+_RELEASE_PATIENCE = 3.0  # seconds that a chunk in hand gets before its partition goes to another node
+_LONGEST_RECLAIM = 600.0  # seconds between two claims of a partition that somebody without a lease takes over
+_END_PATIENCE = 0.5  # seconds that threads get to end, and the same for the last word to the other nodes
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseTiming:
+    """How long leases last.
+
+    Attributes:
+        duration: Seconds that leases last if they are not extended.
+        heartbeat: Seconds between two extensions, at most half of ``duration``.
+    """
+
+    duration: float = 10.0
+    heartbeat: float = 3.0
+
+
+@dataclass(slots=True)
+class _Claims:
+    """The claims of a partition under one lease."""
+
+    term: int
+    wait: float
+    not_before: float = 0.0
+
+
+class Coordinator:
+    """Has the engines of a node drive those partitions whose leases it holds. Safe for several threads.
+
+    One thread sends heartbeats, whatever the others do; another one takes, assigns, releases and gives back. Leases end
+    on this side no later than in the database: they are counted from before each heartbeat was sent.
+
+    Args:
+        store: The control tables.
+        node: This node, with the groups that it can run.
+        engines: The engine of each of these groups.
+        timing: How long leases last.
+        now: Returns the seconds of a clock that never goes back and does not stop while the machine sleeps.
+        has_ended: Returns whether a process has provably ended.
+        new_id: Makes the id of the node that this process is after its leases have ended.
+    """
+
+    def __init__(
+        self,
+        store: ControlStore,
+        node: Node,
+        engines: Mapping[str, Engine],
+        timing: LeaseTiming,
+        now: Callable[[], float],
+        has_ended: Callable[[ProcessIdentity], bool],
+        new_id: Callable[[], str],
+    ) -> None:
+        self.node = node
+        self._store = store
+        self._engines = engines
+        self._timing = timing
+        self._now = now
+        self._has_ended = has_ended
+        self._new_id = new_id
+        self._view: ControlView | None = None
+        self._moves = 0  # how often this node took or gave back leases
+        self._outdated = False  # whether the view was asked for before the last time
+        self._valid_until = 0.0
+        self._unsettled = True
+        self._claims: dict[GroupPartition, _Claims] = {}
+        self._announced = ""
+        self._away = False
+        self._failure: BaseException | None = None
+        self._stopping = False
+        self._changed = Condition()
+        self._threads = [
+            Thread(target=self._guarded, args=(work,), name=f"opencqrs-{name}", daemon=True)
+            for name, work in (("heartbeat", self._keep_alive), ("coordination", self._coordinate))
+        ]
+
+    @property
+    def view(self) -> ControlView | None:
+        """How everything stood at the last heartbeat; ``None`` while this node has no leases."""
+        return self._view if self._is_valid() else None
+
+    def join(self) -> None:
+        """Join the other nodes, and take and assign what of this node's share nobody has."""
+        self._join()
+        self.beat()
+        self.reconcile()
+
+    def start(self) -> None:
+        """Stay in touch with the other nodes until ``end``."""
+        for thread in self._threads:
+            thread.start()
+
+    def check(self) -> None:
+        """Raise what ended the coordination, if something did."""
+        if self._failure is not None:
+            raise self._failure
+
+    def end(self) -> None:
+        """Assign and release nothing any more. The leases are held until ``leave``, or until their end."""
+        with self._changed:
+            self._stopping = True
+            self._changed.notify_all()
+        for thread in self._threads:
+            if thread.ident is not None:
+                thread.join(_END_PATIENCE)
+
+    def leave(self) -> None:
+        """Give all leases back, after the engines have stopped. If that takes long, it continues in the background."""
+        thread = Thread(target=self._leave, name="opencqrs-leave", daemon=True)
+        thread.start()
+        thread.join(_END_PATIENCE)
+
+    def beat(self) -> bool:
+        """Extend the leases; return whether they are held. Those that have ended stay ended."""
+        asked, moves = self._now(), self._moves
+        view = self._store.beat(self.node.id, self._timing.duration)
+        with self._changed:
+            self._view = None if view is None else view.without(self._has_ended, but=self.node.id)
+            self._valid_until = asked + self._timing.duration
+            self._outdated = moves != self._moves
+            self._away = False
+            self._changed.notify_all()
+        return view is not None
+
+    def reconcile(self) -> None:
+        """Bring the engines in line with the last heartbeat. Without leases they release everything."""
+        view = self.view
+        if view is None:
+            self._release(self._assigned(), 0.0)
+            return
+        if self._outdated:
+            return
+        plan, held = plan_of(self.node.id, view), _held(self.node.id, view)
+        self._release(self._assigned() - held, 0.0)
+        self._release(self._assigned() & set(plan.release), _RELEASE_PATIENCE)
+        if given := set(plan.release) - self._assigned():
+            self._store.give_back(self.node.id, given)
+            self._moved()
+        mine = held - set(plan.release)
+        terms = {lease.key: lease.term for lease in view.leases}
+        if wanted := {*plan.take, *self._exclusive(view)}:
+            ended = [record.node.id for record in view.nodes if not record.alive]
+            taken = self._store.take(self.node.id, sorted(wanted), ended)
+            self._moved()
+            mine.update(taken)
+            terms.update((key, terms[key] + 1) for key in taken)
+        self._assign(self._due(mine - self._assigned(), terms))
+        self._unsettled = bool(plan.release or plan.share - mine)
+        self._announce(mine, view)
+
+    def _moved(self) -> None:
+        with self._changed:
+            self._moves += 1
+            self._outdated = True
+
+    def _assigned(self) -> set[GroupPartition]:
+        engines = {id(engine): engine for engine in self._engines.values()}.values()
+        return {key for engine in engines for key in engine.assigned() if key.group in self._engines}
+
+    def _assign(self, keys: Iterable[GroupPartition]) -> None:
+        for group, partitions in _by_group(keys):
+            self._engines[group].assign(group, partitions)
+
+    def _release(self, keys: Iterable[GroupPartition], patience: float) -> None:
+        for group, partitions in _by_group(keys):
+            self._engines[group].release(group, partitions, patience)
+
+    def _exclusive(self, view: ControlView) -> set[GroupPartition]:
+        """Return the partitions of groups that this node runs alone and that nobody else has a part of."""
+        alone = {group for group, runnable in self.node.groups.items() if runnable.exclusive}
+        leases = [lease for lease in view.leases if lease.key.group in alone]
+        taken = {lease.key.group for lease in leases if view.owner_of(lease) is not None}
+        free = (lease.key for lease in leases if lease.key.group not in taken)
+        return {key for key in free if self._can_run(key) and view.wanted_of(key) is Wanted.STARTED}
+
+    def _can_run(self, key: GroupPartition) -> bool:
+        return self.node.groups[key.group].modulus == key.partition.modulus
+
+    def _due(self, keys: Collection[GroupPartition], terms: Mapping[GroupPartition, int]) -> list[GroupPartition]:
+        """Return the partitions to be claimed now.
+
+        A partition that was lost although its lease was held is claimed again after a wait that grows: a process that
+        knows nothing of leases, such as one of an older version, would take it back each time.
+        """
+        due, now = [], self._now()
+        for key in keys:
+            claims = self._claims.get(key)
+            if claims is None or claims.term != terms[key]:
+                self._claims[key] = _Claims(terms[key], self._timing.heartbeat)
+            elif now < claims.not_before:
+                continue
+            else:
+                logger.warning("[%s] was taken over by a process that has no lease of it; it is claimed again", key)
+                claims.not_before = now + claims.wait
+                claims.wait = min(2 * claims.wait, _LONGEST_RECLAIM)
+            due.append(key)
+        return due
+
+    def _announce(self, mine: Collection[GroupPartition], view: ControlView) -> None:
+        """Log which share this node has, if it is another one than before and others are there."""
+        of_others = {
+            lease.key: owner
+            for lease in view.leases
+            if lease.key.group in self.node.groups and lease.key not in mine
+            if (owner := view.owner_of(lease)) is not None and owner.id != self.node.id
+        }
+        counts = Counter(key.group for key in mine)
+        shares = [f"{group} {counts[group]} of {runnable.modulus}" for group, runnable in self.node.groups.items()]
+        names = listed(sorted({owner.name for owner in of_others.values()}))
+        said = f"node {self.node.name} has partitions: {', '.join(shares)}; others are with {names}"
+        if not counts:
+            said = f"node {self.node.name} stands by: all partitions are with {names}"
+        if not of_others:
+            said = f"node {self.node.name} has partitions: {', '.join(shares)}" if self._announced else ""
+        if said != self._announced:
+            logger.info("%s", said)
+            self._announced = said
+
+    def _is_valid(self) -> bool:
+        return self._view is not None and self._now() < self._valid_until
+
+    def _others(self, view: ControlView | None) -> list[NodeRecord]:
+        records = view.nodes if view is not None else ()
+        return [record for record in records if record.alive and record.node.id != self.node.id]
+
+    def _join(self) -> None:
+        self._store.join(self.node, self._timing.duration)
+        self._unsettled = True
+
+    def _leave(self) -> None:
+        try:
+            self._store.leave(self.node.id)
+        except Exception as error:
+            raise_interrupt(error)
+            logger.warning("the leases of node %s end by time: %s", self.node.name, one_line(error))
+        finally:
+            with suppress(Exception):
+                self._store.close()
+
+    def _guarded(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except BaseException as error:  # seen by check(); a thread's own end is seen by nobody
+            self._failure = self._failure or error
+
+    def _keep_alive(self) -> None:
+        while self._rest():
+            with self._through_outages():
+                if not self.beat():
+                    logger.warning("the leases of node %s have ended: it joins again", self.node.name)
+                    self.node = replace(self.node, id=self._new_id())
+                    self._join()
+
+    def _rest(self) -> bool:
+        """Wait for the next heartbeat; return whether there is to be one."""
+        began = self._now()
+        while not self._stopping and (left := began + self._pause() - self._now()) > 0:
+            peers = [record.node.process for record in self._others(self._view)]
+            if any(self._has_ended(process) for process in peers):
+                break
+            with self._changed:
+                if not self._stopping:
+                    self._changed.wait(min(left, _BRIEF_SECONDS) if peers else left)
+        return not self._stopping
+
+    def _pause(self) -> float:
+        if self._unsettled and not self._away:
+            return min(_BRIEF_SECONDS, self._timing.heartbeat)
+        ends = [record.seconds_left + _MARGIN_SECONDS for record in self._others(self._view)]
+        return max(_MARGIN_SECONDS, min([self._timing.heartbeat, *ends]))
+
+    def _coordinate(self) -> None:
+        seen = self._view
+        while self._changes(seen):
+            seen = self._view if self._is_valid() else None
+            with self._through_outages():
+                self.reconcile()
+            with self._changed:
+                self._changed.notify_all()  # the next heartbeat may be due earlier now
+
+    def _changes(self, seen: ControlView | None) -> bool:
+        """Wait for a heartbeat, or for the end of the leases; return whether to act on it."""
+        with self._changed:
+            while not self._stopping and self._view is seen and (seen is None or self._is_valid()):
+                left = self._valid_until - self._now()
+                self._changed.wait(None if seen is None else max(0.0, left))
+            if not self._is_valid():
+                self._view = None
+            return not self._stopping
+
+    @contextmanager
+    def _through_outages(self) -> Iterator[None]:
+        """Log that the database is unavailable, once, and leave it to the next heartbeat."""
+        try:
+            yield
+        except Exception as error:
+            raise_interrupt(error)
+            if isinstance(error, DatabaseFileError):
+                self._store.close()  # the next heartbeat makes the control tables again, and this node joins again
+            elif not self._store.is_outage(error):
+                raise
+            if not self._away:
+                logger.warning("node %s cannot reach its leases: %s", self.node.name, one_line(error))
+            self._away = self._unsettled = True
+
+
+def _held(node: str, view: ControlView) -> set[GroupPartition]:
+    return {lease.key for lease in view.leases if lease.node == node}
+
+
+def _by_group(keys: Iterable[GroupPartition]) -> list[tuple[str, Sequence[Partition]]]:
+    found = groupby(sorted(keys), key=lambda key: key.group)
+    return [(group, [key.partition for key in of_group]) for group, of_group in found]

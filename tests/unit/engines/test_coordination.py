@@ -1,0 +1,377 @@
+"""How nodes share the partitions of their groups, take over, and let go."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+from itertools import count
+
+import pytest
+
+from opencqrs_py.adapters.memory import InMemoryControlStore
+from opencqrs_py.control.records import GroupPartition, Node, ProcessIdentity, Runnable, Wanted
+from opencqrs_py.engines.coordination import Coordinator, LeaseTiming
+from opencqrs_py.errors import DatabaseFileError
+from opencqrs_py.model.partition import Partition, layout
+from opencqrs_py.testing import FakeClock
+
+BOOKS = [GroupPartition("books", partition) for partition in layout(4)]
+LENT = [GroupPartition("lent", partition) for partition in layout(1)]
+
+
+class Engine:
+    """Notes what it is assigned; what is stuck is not released."""
+
+    def __init__(self) -> None:
+        self.has: set[GroupPartition] = set()
+        self.stuck: set[GroupPartition] = set()
+        self.calls: list[tuple[str, str, list[int], float]] = []
+
+    def assign(self, group: str, partitions: Sequence[Partition]) -> None:
+        self.calls.append(("assign", group, [each.residue for each in partitions], 0))
+        self.has |= {GroupPartition(group, each) for each in partitions}
+
+    def release(self, group: str, partitions: Sequence[Partition], patience: float) -> None:
+        self.calls.append(("release", group, [each.residue for each in partitions], patience))
+        self.has -= {GroupPartition(group, each) for each in partitions} - self.stuck
+
+    def assigned(self) -> set[GroupPartition]:
+        return set(self.has)
+
+
+class AwayError(Exception):
+    """The store does not answer."""
+
+
+class Store(InMemoryControlStore):
+    """Can be away, or lose its file."""
+
+    error: Exception | None = None
+    closed = 0
+
+    def beat(self, node, seconds):
+        if self.error is not None:
+            raise self.error
+        return super().beat(node, seconds)
+
+    def is_outage(self, error):
+        return isinstance(error, AwayError)
+
+    def close(self):
+        self.closed += 1
+
+
+class World:
+    """Nodes a, b, … that share one store and one clock."""
+
+    def __init__(self, clock: FakeClock | None = None) -> None:
+        self.clock = clock or FakeClock()
+        self.store = Store(self.clock)
+        self.ended: set[int] = set()
+        self.engines: dict[str, Engine] = {}
+        self.ids = count()
+
+    def node(self, name: str, *, most: int | None = None, **groups: Runnable) -> Coordinator:
+        groups = groups or {"books": Runnable(4)}
+        process = ProcessIdentity("boot", "pids", ord(name), "1")
+        engine = self.engines[name] = Engine()
+        return Coordinator(
+            self.store,
+            Node(f"{name}-0", name, process, groups, most),
+            dict.fromkeys(groups, engine),
+            LeaseTiming(10, 3),
+            self.clock.monotonic,
+            lambda process: process.pid in self.ended,
+            lambda: f"{name}-{next(self.ids) + 1}",
+        )
+
+    def has(self, name: str) -> list[int]:
+        return sorted(key.partition.residue for key in self.engines[name].has)
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def heartbeat(*nodes: Coordinator) -> None:
+    for node in nodes:
+        node.beat()
+        node.reconcile()
+
+
+def test_the_only_node_is_assigned_everything_when_it_joins(world):
+    world.node("a").join()
+    assert world.has("a") == [0, 1, 2, 3]
+    assert world.engines["a"].calls == [("assign", "books", [0, 1, 2, 3], 0)]
+
+
+def test_a_second_node_gets_its_share_once_the_first_has_released_it(world):
+    a, b = world.node("a"), world.node("b")
+    a.join()
+    b.join()
+    assert world.has("b") == []
+    heartbeat(b)
+    assert world.has("b") == []  # what the other still drives is not taken from it
+    heartbeat(a)
+    assert world.has("a") == [0, 1]
+    assert world.engines["a"].calls[-1] == ("release", "books", [2, 3], 3.0)
+    heartbeat(b)
+    assert (world.has("a"), world.has("b")) == ([0, 1], [2, 3])
+    calls = len(world.engines["a"].calls)
+    heartbeat(a, b, a, b)
+    assert len(world.engines["a"].calls) == calls
+
+
+def test_what_is_not_released_yet_is_not_given_back(world):
+    a, b = world.node("a"), world.node("b")
+    a.join()
+    world.engines["a"].stuck = {BOOKS[2]}
+    b.join()
+    heartbeat(a, b)
+    assert (world.has("a"), world.has("b")) == ([0, 1, 2], [3])
+    world.engines["a"].stuck = set()
+    heartbeat(a, b)
+    assert (world.has("a"), world.has("b")) == ([0, 1], [2, 3])
+
+
+def test_a_node_that_leaves_gives_its_share_to_the_others(world):
+    a, b = world.node("a"), world.node("b")
+    a.join()
+    b.join()
+    heartbeat(a, b)
+    a.end()
+    world.engines["a"].has.clear()
+    a.leave()
+    heartbeat(b)
+    assert world.has("b") == [0, 1, 2, 3]
+    assert world.store.closed == 1
+
+
+def test_a_node_that_is_not_heard_of_loses_its_share_after_the_duration_of_leases(world):
+    a, b = world.node("a"), world.node("b")
+    a.join()
+    b.join()
+    heartbeat(a, b)
+    for _ in range(3):
+        world.clock.advance(3)
+        heartbeat(b)
+        assert world.has("b") == [2, 3]
+    world.clock.advance(3)
+    heartbeat(b)
+    assert world.has("b") == [0, 1, 2, 3]
+
+
+def test_a_process_of_this_machine_that_has_ended_loses_its_share_at_once(world):
+    a, b = world.node("a"), world.node("b")
+    a.join()
+    b.join()
+    heartbeat(a, b)
+    world.ended.add(ord("a"))
+    heartbeat(b)
+    assert world.has("b") == [0, 1, 2, 3]
+    assert not a.beat()
+
+
+def test_a_node_whose_leases_have_ended_releases_everything_without_patience(world):
+    a = world.node("a")
+    a.join()
+    world.clock.advance(11)
+    assert not a.beat()
+    a.reconcile()
+    assert world.has("a") == []
+    assert world.engines["a"].calls[-1] == ("release", "books", [0, 1, 2, 3], 0.0)
+
+
+def test_a_node_lets_go_by_itself_when_the_store_is_away_for_longer_than_its_leases(world):
+    a = world.node("a")
+    a.join()
+    world.store.error = AwayError()
+    world.clock.advance(9.9)
+    a.reconcile()
+    assert world.has("a") == [0, 1, 2, 3]
+    world.clock.advance(0.2)
+    a.reconcile()
+    assert world.has("a") == []
+    assert a.view is None
+
+
+def test_the_time_of_leases_is_counted_from_before_the_heartbeat_was_sent(world):
+    a = world.node("a")
+    a.join()
+    beat = world.store.beat
+
+    def slow(node, seconds):
+        view = beat(node, seconds)
+        world.clock.advance(4)
+        return view
+
+    world.store.beat = slow
+    a.beat()
+    world.clock.advance(5.9)
+    assert a.view is not None
+    world.clock.advance(0.2)
+    assert a.view is None
+
+
+def test_a_group_that_is_to_be_stopped_is_released_and_started_again(world):
+    a = world.node("a", books=Runnable(4), lent=Runnable(1))
+    a.join()
+    world.store.want("books", Wanted.STOPPED)
+    heartbeat(a)
+    assert world.engines["a"].has == set(LENT)
+    world.store.want("books", Wanted.STARTED)
+    heartbeat(a)
+    assert world.engines["a"].has == {*BOOKS, *LENT}
+
+
+def test_a_group_that_does_not_start_by_itself_waits_until_it_is_wanted(world):
+    a = world.node("a", books=Runnable(4, starts=False))
+    a.join()
+    assert world.has("a") == []
+    world.store.want("books", Wanted.STARTED, BOOKS[1:2])
+    heartbeat(a)
+    assert world.has("a") == [1]
+
+
+def test_a_partition_lost_to_a_process_without_leases_is_claimed_again_after_growing_waits(world, caplog):
+    a = world.node("a")
+    a.join()
+    claims = []
+    for second in range(40):
+        world.engines["a"].has.discard(BOOKS[1])  # fenced out
+        before = len(world.engines["a"].calls)
+        heartbeat(a)
+        if len(world.engines["a"].calls) > before:
+            claims.append(second)
+        world.clock.advance(1)
+    assert claims == [0, 3, 9, 21]
+    assert "[books 1/4] was taken over by a process that has no lease of it" in caplog.text
+
+
+def test_a_group_that_a_node_runs_alone_is_taken_as_a_whole_or_not_at_all(world):
+    alone = {"books": Runnable(4, exclusive=True)}
+    a, b = world.node("a", **alone), world.node("b", **alone)
+    a.join()
+    assert world.has("a") == [0, 1, 2, 3]
+    b.join()
+    heartbeat(a, b)
+    assert (world.has("a"), world.has("b")) == ([0, 1, 2, 3], [])
+    world.ended.add(ord("a"))
+    heartbeat(b)
+    assert world.has("b") == [0, 1, 2, 3]
+
+
+def test_a_group_that_others_have_a_part_of_is_not_taken_alone(world):
+    a, b = world.node("a"), world.node("b", books=Runnable(4, exclusive=True))
+    a.join()
+    b.join()
+    heartbeat(b)
+    assert world.has("b") == []
+
+
+def test_a_change_of_the_share_is_logged_once(world, caplog):
+    caplog.set_level(logging.INFO, "opencqrs.control")
+    a = world.node("a")
+    b = world.node("b", books=Runnable(4), lent=Runnable(1))
+    a.join()
+    assert caplog.text == ""  # alone: nothing to say
+    b.join()
+    heartbeat(a, b, a, b)
+    world.ended.add(ord("b"))
+    heartbeat(a, a)
+    assert [record.getMessage() for record in caplog.records] == [
+        "node b has partitions: books 0 of 4, lent 1 of 1; others are with a",
+        "node b has partitions: books 2 of 4, lent 1 of 1; others are with a",
+        "node a has partitions: books 2 of 4; others are with b",
+        "node a has partitions: books 4 of 4",
+    ]
+
+
+def test_a_node_that_has_nothing_says_with_whom_everything_is(world, caplog):
+    caplog.set_level(logging.INFO, "opencqrs.control")
+    for name in "ab":
+        world.node(name, lent=Runnable(1)).join()
+    assert [record.getMessage() for record in caplog.records] == ["node b stands by: all partitions are with a"]
+
+
+# On its threads
+
+
+def wait_until(coordinator: Coordinator, condition) -> None:
+    with coordinator._changed:
+        assert coordinator._changed.wait_for(condition, 30)
+
+
+class RunningClock(FakeClock):
+    """Goes on by itself, and can be moved on."""
+
+    def monotonic(self) -> float:
+        return super().monotonic() + time.monotonic()
+
+
+@pytest.fixture
+def running() -> World:
+    return World(RunningClock())
+
+
+def let_pass(world: World, coordinator: Coordinator, seconds: float) -> None:
+    world.clock.advance(seconds)
+    with coordinator._changed:
+        coordinator._changed.notify_all()
+
+
+def test_on_its_threads_a_node_joins_again_after_its_leases_have_ended(running):
+    a = running.node("a")
+    a.join()
+    a.start()
+    let_pass(running, a, 11)
+    wait_until(a, lambda: a.node.id != "a-0" and running.has("a") == [0, 1, 2, 3])
+    a.end()
+    a.check()
+
+
+def test_on_its_threads_a_node_goes_on_when_the_store_is_back(running, caplog):
+    a = running.node("a")
+    a.join()
+    running.store.error = AwayError("no answer")
+    a.start()
+    let_pass(running, a, 4)
+    wait_until(a, lambda: a._away)
+    running.store.error = None
+    let_pass(running, a, 4)
+    wait_until(a, lambda: not a._away and running.has("a") == [0, 1, 2, 3])
+    a.end()
+    a.check()
+    assert caplog.text.count("node a cannot reach its leases: AwayError: no answer") == 1
+
+
+def test_when_the_file_of_the_store_was_replaced_it_is_opened_again(running):
+    a = running.node("a")
+    a.join()
+    running.store.error = DatabaseFileError("OCQ-342", "gone", "control.db", "…")
+    with a._through_outages():
+        a.beat()
+    assert running.store.closed == 1
+
+
+def test_another_error_ends_the_coordination_and_is_raised_by_check(running):
+    a = running.node("a")
+    a.join()
+    running.store.error = ValueError("no")
+    a.start()
+    let_pass(running, a, 4)
+    for thread in a._threads[:1]:
+        thread.join(30)
+    with pytest.raises(ValueError, match="no"):
+        a.check()
+    a.end()
+
+
+def test_the_end_of_a_node_that_was_never_started_is_quiet(running):
+    a = running.node("a")
+    a.join()
+    a.end()
+    a.leave()
+    assert running.store.view().nodes == ()
