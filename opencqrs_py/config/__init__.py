@@ -70,19 +70,11 @@ __all__ = [
     "pinned",
 ]
 
-_LATER = {
-    "Configuration": "configuration",
-    "EffectiveValue": "configuration",
-    "Origin": "entries",
-    "OriginKind": "entries",
-    "Settings": "settings",
-    "load": "loading",
-    "pinned": "sources",
-}
+_LATER = ("configuration", "entries", "settings", "loading", "sources")
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _LATER:
-        msg = f"module {__name__!r} has no attribute {name!r}"
-        raise AttributeError(msg)
-    return getattr(import_module(f"{__name__}.{_LATER[name]}"), name)
+    for module in (import_module(f"{__name__}.{each}") for each in _LATER if name in __all__):
+        if hasattr(module, name):
+            return getattr(module, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -216,6 +216,8 @@ class Configuration:
             yield self._effective((*GROUPS, group, *leaf), decision.value, origin)
 
     def _general_values(self) -> Iterator[EffectiveValue]:
+        """Yield what is no group's; of the standard what it sets, or takes back from a lower source."""
+        said, stacks = self.settings.event_handling.said_of(None), self._merged.stacks
         for setting in self._merged.index.settings():
             path = setting.path
             if path == GROUPS or setting.fact.in_documents_only:
@@ -224,13 +226,8 @@ class Configuration:
             if setting.kind is SettingKind.MAP and isinstance(value, dict):
                 for name, item in value.items():
                     yield self._effective((*path, name), item, self._origin((*path, name)))
-            elif path[: len(STANDARD)] != STANDARD or self._is_shown_of_standard(path):
+            elif path[:2] != STANDARD or said.get((path[2], path[3])) is not None or len(stacks.get(path, ())) > 1:
                 yield self._effective(path, value, self._origin(path))
-
-    def _is_shown_of_standard(self, path: Path) -> bool:
-        """Return whether the standard sets this value, or resets that of a lower source."""
-        said = self.settings.event_handling.said_of(None)
-        return said.get((path[2], path[3])) is not None or len(self._merged.stacks.get(path, [])) > 1
 
     def _effective(self, path: Path, value: object, origin: Origin) -> EffectiveValue:
         fact, secrets = self._merged.index.at(path).fact, self._merged.secrets.get(path, frozenset())

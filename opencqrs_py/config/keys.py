@@ -236,9 +236,11 @@ class Index:
             for each, old in self._exact(forms[:-1], spelling):
                 if each.kind is SettingKind.LIST:
                     found.append(Meaning((*above, *each.path), each, index=number, former=old))
+        counts = {letters: count for count, letters in enumerate(accumulate(forms), start=1)} if spelling.words else {}
         for path in self.maps:
-            length = _length_of(path, forms, words=spelling.words)
-            if length is not None and length < len(forms):
+            wanted = tuple(map(canonical, path))
+            length = counts.get("".join(wanted), 0) if spelling.words else len(wanted)
+            if 0 < length < len(forms) and (spelling.words or forms[:length] == wanted):
                 found += self._named(path, spelling, names, start + length, above)
         return found
 
@@ -268,15 +270,6 @@ class Index:
 
 
 _KINDS = {dict: SettingKind.MAP, **dict.fromkeys((list, tuple, set, frozenset), SettingKind.LIST)}
-
-
-def _length_of(path: Path, forms: tuple[str, ...], *, words: bool) -> int | None:
-    """Return how many pieces form the key at ``path``; ``None`` if they do not start with it."""
-    wanted = tuple(map(canonical, path))
-    if not words:
-        return len(wanted) if forms[: len(wanted)] == wanted else None
-    beginnings = list(accumulate(forms))
-    return beginnings.index("".join(wanted)) + 1 if "".join(wanted) in beginnings else None
 
 
 @cache
