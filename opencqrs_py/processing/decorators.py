@@ -28,6 +28,7 @@ from opencqrs_py.model.handler import (
 )
 
 _NAME = "__opencqrs_register__"
+_MODULE = "<module>"  # how Python calls the code of a module
 
 
 @dataclass(eq=False, slots=True)
@@ -60,14 +61,14 @@ def register(member: Any) -> str:
         Name of that module; empty at run time, when no module is being imported.
     """
     frame = inspect.currentframe()
-    within: Register | None = None
+    outermost: Any = member
     while frame is not None:
-        if within is None and _is_class_body(frame) and _is_written_in(member, frame):
-            within = _in_namespace(frame.f_locals, f"{frame.f_locals['__module__']}:{frame.f_locals['__qualname__']}")
-            within.add(member)
+        if outermost is member and _is_class_body(frame) and _is_written_in(member, frame):
+            outermost = _added_to_class(member, frame)
         if _is_module_body(frame):
             of_module = _in_namespace(frame.f_globals, frame.f_globals["__name__"], frame.f_globals.get("__spec__"))
-            of_module.add(member if within is None else within)
+            if outermost is not None:
+                of_module.add(outermost)
             return of_module.owner
         frame = frame.f_back
     return ""
@@ -86,20 +87,42 @@ def _in_namespace(namespace: dict[str, Any], owner: str, spec: object = None) ->
     return found
 
 
+def _added_to_class(member: Any, frame: FrameType) -> Register | None:
+    """Add a method to the register of the class body that is run; ``None`` if only the class itself will show it."""
+    if _hides_namespace(frame):
+        return None
+    body = _in_namespace(frame.f_locals, f"{frame.f_locals['__module__']}:{frame.f_code.co_qualname}")
+    body.add(member)
+    return body
+
+
 def _is_class_body(frame: FrameType) -> bool:
-    return not frame.f_code.co_flags & inspect.CO_OPTIMIZED and "__qualname__" in frame.f_locals
+    code = frame.f_code
+    is_body = not code.co_flags & inspect.CO_OPTIMIZED and code.co_name != _MODULE
+    return is_body and "__qualname__" in code.co_names  # which the body of every class sets
 
 
 def _is_written_in(member: Any, frame: FrameType) -> bool:
     """Return whether a function, or what wraps one as static or class method, is written in this class body."""
-    prefix = f"{frame.f_locals['__qualname__']}."
+    prefix = f"{frame.f_code.co_qualname}."
     name = getattr(member, "__qualname__", "")
     return not isinstance(member, type) and name.startswith(prefix) and "." not in name.removeprefix(prefix)
 
 
 def _is_module_body(frame: FrameType) -> bool:
     names = frame.f_globals
-    return frame.f_code.co_name == "<module>" and frame.f_locals is names and names.get("__name__") != "__main__"
+    is_body = frame.f_code.co_name == _MODULE and names.get("__name__") != "__main__"
+    return is_body and (frame.f_locals is names or _hides_namespace(frame))
+
+
+def _hides_namespace(frame: FrameType) -> bool:
+    """Return whether the body of a module or class is in a comprehension.
+
+    Source:
+        PEP 709: from Python 3.12 on a comprehension runs in the frame around it, and ``f_locals`` then is not the
+        namespace, but something that is made at each look and has the comprehension's own variables.
+    """
+    return frame.f_locals is not frame.f_locals
 
 
 T = TypeVar("T", bound=Callable[..., Any])

@@ -73,6 +73,40 @@ def called(found):
         ),
         pytest.param(
             """
+            def make(number):
+                @event_handling("a")
+                def on(event: dict): CALLED.append(number)
+            [[make(number) for number in numbers] for numbers in ((1, 2), (3,))]
+            {make(number): number for number in (4,)}
+            """,
+            [1, 2, 3, 4],
+            id="functions made by a factory in a comprehension",
+        ),
+        pytest.param(
+            """
+            def make(number):
+                class Handlers:
+                    @event_handling("a")
+                    def on(self, event: dict): CALLED.append(number)
+                return Handlers
+            one, two = [make(number) for number in (1, 2)]
+            """,
+            [1, 2],
+            id="classes made by a factory in a comprehension",
+        ),
+        pytest.param(
+            """
+            class Outer:
+                class Inner:
+                    def one(self, event: dict): CALLED.append(1)
+                    def two(self, event: dict): CALLED.append(2)
+                    decorated = [event_handling("a")(each) for each in (one, two)]
+            """,
+            [1, 2],
+            id="methods decorated in a comprehension",
+        ),
+        pytest.param(
+            """
             class Handlers:
                 @event_handling("a")
                 def on(self, event: dict): CALLED.append(1)
