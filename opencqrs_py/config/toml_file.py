@@ -32,6 +32,10 @@ def toml_documents(text: str, file: Origin, findings: Findings) -> list[list[Ent
         findings.error(Code.FILE_UNREADABLE, f"it is no TOML: {reason}", where, "check brackets and quotes there")
         return []
     except RecursionError:
+        places = _places(text, file)
+        if (too_long := next((key for key in places if len(key) > MOST_LEVELS), None)) is not None:
+            cut_off = too_long[: MOST_LEVELS + 1]  # as flattened() does; it is refused when it is bound
+            return [[_placed(Entry(cut_off, "", file), places)]]
         brackets = [line.count("[") + line.count("{") for line in text.splitlines()]
         where = replace(file, line=brackets.index(max(brackets)) + 1)
         findings.error(Code.TOO_MUCH, f"it is nested deeper than {MOST_LEVELS} levels", where, "write fewer levels")

@@ -65,6 +65,17 @@ def test_a_file_that_is_too_large_or_too_deep_is_named_with_its_line(project, na
     assert len(str(error)) < 500
 
 
+@pytest.mark.parametrize(("text", "where"), [("{} = 1", ":2:1"), ("[{}]\nb = 1", ":2:2")])
+def test_a_key_that_python_takes_for_too_deep_is_refused_as_a_key(project, monkeypatch, text, where):
+    def refuse(*_: object, **__: object) -> None:
+        raise RecursionError  # as newer ones do from 1,000 levels on
+
+    monkeypatch.setattr("tomllib.loads", refuse)
+    error = project.write("application.toml", "x = 1\n" + text.format("a." * 2_000 + "b")).error()
+    assert error.where == f"application.toml{where}"
+    assert error.what.startswith("a key has more than 100 levels: a.a.a")
+
+
 @pytest.mark.parametrize(
     ("text", "what"),
     [
