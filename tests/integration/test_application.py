@@ -83,6 +83,7 @@ def test_single_handlers_run_on_spark_from_wherever_their_module_lies(handlers, 
     add_events(application)
     assert not application.run(until_caught_up=True).failed
     assert [s.group for s in application.status()] == ["seen"]
+    application.stop()
     assert seen(tmp_path) == 100
 
 

@@ -59,8 +59,8 @@ class Engine:
 
     def __init__(self, folder) -> None:
         self.handled: list[int] = []
-        database = Database(f"sqlite:///{folder}/all.db")
-        store = SqlEventStore(database)
+        self.database = Database(f"sqlite:///{folder}/all.db")
+        store = SqlEventStore(self.database)
         store.append(
             Event(0, str(n), "s", f"/x/{n % 20}", "t", None, "application/json", "{}", None) for n in range(EVENTS)
         )
@@ -69,7 +69,7 @@ class Engine:
             self.handled.append(event.position)
 
         dispatcher = Dispatcher([bind(Handler(HandlerMark("g", ("t",)), handle, "here"), ContainerInjector())], ())
-        self.tracker = SqlProgressTracker(database)
+        self.tracker = SqlProgressTracker(self.database)
         processing = GroupProcessing(
             "g",
             store,
@@ -108,6 +108,7 @@ def engine(tmp_path):
     made = Engine(tmp_path)
     yield made
     made.engine.stop(patience=0)
+    made.database.close()
 
 
 def test_each_round_is_a_job_in_the_group_of_the_groups_name(engine):
