@@ -11,8 +11,9 @@ from threading import Barrier
 from threading import Event as Signal
 
 import pytest
+from sqlalchemy import text
 
-from opencqrs_py.adapters.sql import Database, SqlEventStore, SqlProgressTracker
+from opencqrs_py.adapters.sql import Database, DatabaseTransactions, SqlEventStore, SqlProgressTracker
 from opencqrs_py.model import Event, Selection
 
 SECONDS = 300  # longest wait for another thread or process
@@ -120,7 +121,9 @@ def test_a_reader_is_not_held_up_by_a_writer(open_database: Callable[[], Databas
 
 PROCESS = """
 import sys
-from opencqrs_py.adapters.sql import Database, SqlEventStore, SqlProgressTracker
+from sqlalchemy import text
+
+from opencqrs_py.adapters.sql import Database, DatabaseTransactions, SqlEventStore, SqlProgressTracker
 from opencqrs_py.model import layout
 
 database = Database(sys.argv[1])
@@ -154,3 +157,24 @@ def test_processes_that_start_at_once_create_the_tables_and_claim_in_turn(url: s
     answers = [process.communicate(timeout=SECONDS) for process in processes]
     assert sorted(answers) == [("1 1\n", ""), ("2 2\n", ""), ("3 3\n", "")]
     assert [status.position for status in SqlProgressTracker(database).statuses()] == [0, 0]
+
+
+def test_processes_that_start_at_once_create_tables_one_after_the_other(
+    open_database: Callable[[], Database],
+) -> None:
+    processes, inside = [DatabaseTransactions(open_database()) for _ in range(6)], []
+    together = Barrier(len(processes))
+
+    def start(transactions: DatabaseTransactions) -> None:
+        together.wait(SECONDS)
+        with transactions.begin(guarded=False) as unit:
+            inside.append(transactions)
+            assert inside == [transactions]
+            unit.connection.execute(text("CREATE TABLE IF NOT EXISTS made (id INTEGER PRIMARY KEY)"))
+            unit.connection.execute(text("INSERT INTO made SELECT count(*) FROM made"))
+            inside.remove(transactions)
+
+    with ThreadPoolExecutor(len(processes)) as pool:
+        list(pool.map(start, processes))
+    with open_database().reading() as connection:
+        assert connection.execute(text("SELECT count(*) FROM made")).scalar() == len(processes)

@@ -253,6 +253,14 @@ class Dialect(ABC):
     def change_lock(self, database: Database) -> AbstractContextManager[Connection]:
         """Open a transaction that begins when all others that change our tables have ended. Raises as above."""
 
+    def start_lock(self, database: Database) -> AbstractContextManager[object]:
+        """Return a block that one process at a time is in: two that create the same table at once may meet errors.
+
+        Raises:
+            DatabaseAwayError: As ``append_lock``.
+        """
+        return nullcontext()
+
     def append_at_once(self, database: Database, rows: Iterable[Row]) -> int | None:
         """Append a few rows by one statement that is a transaction of its own.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from hashlib import sha256
 from math import ceil
 from typing import Any
@@ -84,7 +84,9 @@ BEGIN
     END IF;
 END
 """  # noqa: S608 our own names
-_CHANGES = "CONCAT('opencqrs.', SHA1(COALESCE(%s, DATABASE())))"  # the name of a lock, which is the whole server's
+# The names of locks, which are the whole server's.
+_CHANGES = "CONCAT('opencqrs.', SHA1(COALESCE(%s, DATABASE())))"
+_STARTS = "CONCAT('opencqrs.starts.', SHA1(COALESCE(%s, DATABASE())))"
 
 _MOST_ROWS, _MOST_CHARACTERS = 5_000, 1_000_000  # of a statement: servers refuse more than 16 MiB by default
 _ESCAPED = "\0\n\r\x1a\"'\\"  # take two bytes in a statement
@@ -225,18 +227,25 @@ class MariaDbDialect(Dialect):
                     connection.exec_driver_sql(f"SET {_LOCKED} = NULL")
 
     @override
+    def change_lock(self, database: Database) -> AbstractContextManager[Connection]:
+        return self._named_lock(database, _CHANGES)
+
+    @override
+    def start_lock(self, database: Database) -> AbstractContextManager[object]:
+        return self._named_lock(database, _STARTS)
+
     @contextmanager
-    def change_lock(self, database: Database) -> Iterator[Connection]:
+    def _named_lock(self, database: Database, name: str) -> Iterator[Connection]:
         """Hold a lock of the connection: changes of tables end a transaction here."""
         with database.reading() as connection:
             values = (database.schema, self.patience)
-            if connection.exec_driver_sql(f"SELECT GET_LOCK({_CHANGES}, %s)", values).scalar() != 1:
+            if connection.exec_driver_sql(f"SELECT GET_LOCK({name}, %s)", values).scalar() != 1:
                 raise self.too_long(database)
             try:
                 yield connection
             finally:
                 with suppress(SQLAlchemyError):  # as above; the lock ends with its connection
-                    connection.exec_driver_sql(f"DO RELEASE_LOCK({_CHANGES})", (database.schema,))
+                    connection.exec_driver_sql(f"DO RELEASE_LOCK({name})", (database.schema,))
 
     @override
     def insert(self, database: Database, connection: Connection, rows: list[Row]) -> int:

@@ -42,7 +42,7 @@ _NO_SAVEPOINT = ("3B001", "25P01")  # there is no such savepoint, or no transact
 _IN_ERROR = 3  # psycopg.pq.TransactionStatus.INERROR
 
 # Advisory locks: of claims (one for each hash of a group), of appends, and of changes of our tables. Any numbers do.
-_CLAIMS, APPENDS, _CHANGES = 0x0C9125 << 32, 0x0C9126 << 32, 0x0C9127 << 32
+_CLAIMS, APPENDS, _CHANGES, _STARTS = (number << 32 for number in range(0x0C9125, 0x0C9129))
 _TAKE = """
 SELECT pg_advisory_xact_lock(%s), current_setting('transaction_isolation')
 FROM set_config('lock_timeout', %s, true) patience, set_config('opencqrs.turn', %s, true) turn
@@ -127,6 +127,10 @@ class PostgresqlDialect(Dialect):
     @override
     def change_lock(self, database: Database) -> AbstractContextManager[Connection]:
         return self._locked(database, _CHANGES)
+
+    @override
+    def start_lock(self, database: Database) -> AbstractContextManager[object]:
+        return self._locked(database, _STARTS)
 
     @override
     def append_at_once(self, database: Database, rows: Iterable[Row]) -> int | None:

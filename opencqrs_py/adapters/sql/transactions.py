@@ -10,7 +10,7 @@ from __future__ import annotations
 import secrets
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -284,13 +284,14 @@ class DatabaseTransactions(Transactions):
     @override
     @contextmanager
     def begin(self, *, guarded: bool = True) -> Iterator[Unit]:
-        """Open a transaction.
+        """Open a transaction; one that is not guarded, as for definitions of tables, begins when others like it end.
 
         Raises:
             TransactionEndedError: If the block ended a guarded transaction, or tried to.
             OpenCqrsError: If a statement failed in the block, and with it the transaction, and its error was caught.
         """
-        with self.opened(guarded=guarded) as unit:
+        start_lock = nullcontext() if guarded else self._database.dialect.start_lock(self._database)
+        with start_lock, self.opened(guarded=guarded) as unit:
             unit.set_savepoint()
             with unit.kept_open():
                 yield unit
