@@ -39,7 +39,8 @@ class Assignment:
     def claim(self, group: str, partitions: Sequence[Partition]) -> list[PartitionDriver]:
         """Claim those of the partitions that the engine does not have, or has lost; return their drivers.
 
-        The group is prepared before its first claim. During an outage the claim is tried again until ``stop``.
+        The group is prepared before each claim that finds it without partitions here. During an outage the claim is
+        tried again until ``stop``.
 
         Raises:
             ValueError: For a group or partition that there is not.
@@ -51,6 +52,8 @@ class Assignment:
             missing = [one for one in partitions if one not in held]
             if not missing:
                 return []
+            if not held:
+                self._prepared.discard(group)  # its tables may have been dropped since it was released
             claimed = when_available(run, lambda: self._claimed(run, missing), self._stopping, self._observer)
             with self._lock:
                 self._drivers |= {(group, driver.partition): driver for driver in claimed}

@@ -1,0 +1,77 @@
+"""Which partitions an engine has."""
+
+from __future__ import annotations
+
+import pytest
+
+from opencqrs_py.adapters.memory import InMemoryEventStore, InMemoryProgressTracker
+from opencqrs_py.control.records import GroupPartition
+from opencqrs_py.engines.assignment import Assignment
+from opencqrs_py.model import ProcessorState, layout
+from opencqrs_py.testing import FakeClock
+
+TWO = layout(2)
+
+
+class Processing:
+    """The parts of a group that a claim uses."""
+
+    def __init__(self) -> None:
+        self.group = "books"
+        self.source = InMemoryEventStore()
+        self.tracker = InMemoryProgressTracker()
+
+    def processor(self, *_: object) -> object:
+        return object()
+
+
+class Run:
+    """A group whose preparations are counted."""
+
+    group, partitions, back_off, on_exhausted = "books", TWO, None, None
+
+    def __init__(self) -> None:
+        self.processing = Processing()
+        self.prepared = 0
+
+    def initial(self) -> int:
+        return 0
+
+    def prepare(self) -> None:
+        self.prepared += 1
+
+
+@pytest.fixture
+def run() -> Run:
+    return Run()
+
+
+@pytest.fixture
+def assignment(run: Run) -> Assignment:
+    return Assignment([run], "owner", FakeClock())  # type: ignore[list-item]
+
+
+def test_what_was_claimed_is_assigned_until_it_is_removed(assignment):
+    assert assignment.assigned() == []
+    first, _ = assignment.claim("books", TWO)
+    assert assignment.assigned() == [GroupPartition("books", each) for each in TWO]
+    assignment.remove(first)
+    assert assignment.assigned() == [GroupPartition("books", TWO[1])]
+
+
+def test_what_was_lost_to_another_process_is_not_assigned(assignment):
+    first, _ = assignment.claim("books", TWO)
+    first.supervised.state = ProcessorState.STOPPED
+    assert assignment.assigned() == [GroupPartition("books", TWO[1])]
+
+
+def test_a_group_is_prepared_again_when_it_comes_back_after_all_of_it_was_released(assignment, run):
+    first, second = *assignment.claim("books", TWO[:1]), *assignment.claim("books", TWO[1:])
+    assert run.prepared == 1
+    assignment.remove(first)
+    assignment.claim("books", TWO[:1])
+    assert run.prepared == 1
+    for driver in (second, *assignment.of("books", TWO[:1])):
+        assignment.remove(driver)
+    assignment.claim("books", TWO)
+    assert run.prepared == 2
