@@ -95,6 +95,7 @@ class Coordinator:
         self._away = False
         self._failure: BaseException | None = None
         self._stopping = False
+        self._left = False
         self._changed = Condition()
         self._threads = [
             Thread(target=self._guarded, args=(work,), name=f"opencqrs-{name}", daemon=True)
@@ -261,14 +262,20 @@ class Coordinator:
             raise_interrupt(error)
             logger.warning("the leases of node %s end by time: %s", self.node.name, one_line(error))
         finally:
-            with suppress(Exception):
-                self._store.close()
+            self._left = True
+            self._close()
 
     def _guarded(self, work: Callable[[], None]) -> None:
         try:
             work()
         except BaseException as error:  # seen by check(); a thread's own end is seen by nobody
             self._failure = self._failure or error
+        if self._left:  # this thread was not waited for
+            self._close()
+
+    def _close(self) -> None:
+        with suppress(Exception):
+            self._store.close()
 
     def _keep_alive(self) -> None:
         while self._rest():

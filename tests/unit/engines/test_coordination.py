@@ -375,3 +375,12 @@ def test_the_end_of_a_node_that_was_never_started_is_quiet(running):
     a.end()
     a.leave()
     assert running.store.view().nodes == ()
+
+
+def test_a_thread_that_was_not_waited_for_closes_what_it_has_opened_after_the_node_has_left(world):
+    a = world.node("a")
+    a.join()
+    a.leave()
+    before = world.store.closed
+    a._guarded(lambda: None)
+    assert world.store.closed == before + 1
