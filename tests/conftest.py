@@ -44,8 +44,6 @@ os.environ.setdefault("SPARK_LAUNCHER_OPTS", QUICK_JAVA)
 os.environ.setdefault("SPARK_SUBMIT_OPTS", f"{QUICK_JAVA} {PATIENT}")
 os.environ.setdefault("SPARK_DAEMON_JAVA_OPTS", QUICK_JAVA)
 
-warn_of_unclosed_connections()
-
 settings.register_profile("quick", max_examples=25, deadline=None)
 settings.register_profile("all", max_examples=300, deadline=None)
 
@@ -62,6 +60,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Try few or many examples; ``--hypothesis-profile`` comes later and wins."""
     settings.load_profile("all" if config.getoption("--all") else "quick")
+    if config.getoption("--all"):  # from Python 3.13 on the driver warns by itself
+        warn_of_unclosed_connections()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

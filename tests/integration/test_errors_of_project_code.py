@@ -259,7 +259,7 @@ def test_each_group_has_its_own_errors_and_all_of_them_are_reported(
     for notice in watching.notices:
         notices.setdefault(notice.group, []).append(notice)
     found = handled(url)
-    application.container.database().close()
+    application.stop()
 
     (missed,) = notices["healthy"]
     assert found("healthy") == [1, 2, 3, 4, 5]

@@ -99,7 +99,7 @@ def by_engine(engine: str, database: Database, everywhere: ModuleType) -> list[P
         application.run(observer=Impatient(), until_caught_up=True)
         return [partition for group in application.status() for partition in group.partitions]
     finally:
-        application.container.database().close()
+        application.stop()
 
 
 class CountingStore(SqlEventStore):

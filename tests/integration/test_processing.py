@@ -53,7 +53,7 @@ def application(tmp_path: Path) -> Iterator[Callable[..., Application]]:
 
     yield make
     for each in made:
-        each.container.database().close()
+        each.stop()
 
 
 # Upcasters, lists, envelope, calls after the commit, interceptors and an object resolver, all at once

@@ -78,7 +78,7 @@ class Project:
 
     def close(self) -> None:
         for application in self.made:
-            application.container.database().close()
+            application.stop()
 
     def add(self, *numbers: int) -> None:
         self.application().event_store.append(

@@ -9,11 +9,11 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from support.sqlite import is_open, opened_connections, rows_of
+from support.sqlite import WatchedConnection, is_open, opened_connections, rows_of
 
 
 def drop_a_connection() -> None:
-    sqlite3.connect(":memory:")
+    sqlite3.connect(":memory:", factory=WatchedConnection)
     gc.collect()
 
 

@@ -157,7 +157,7 @@ def run_application(targets: Sequence[Target], engine: str) -> dict[str, Found]:
     finally:
         hung.cancel()
         with suppress(Exception):  # it may never have been made
-            application.container.database().close()
+            application.stop()
     return {target.group: _found(target, watching, raised, failed=failed) for target in targets}
 
 
