@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ from pathlib import Path
 import pyspark
 import pytest
 from sqlalchemy import create_engine, inspect, text
+from support.sqlite import rows_of
 
 from opencqrs_py.adapters.sql import Database
 from opencqrs_py.engines.spark.java import find_java
@@ -125,10 +125,9 @@ def test_a_cluster_with_authentication_gives_what_one_process_gives_and_shows_no
     assert project.opencqrs("events", "import", "events.ndjson").code == 0
     run = project.opencqrs("run", "--until-caught-up", *settings_for(cluster), **AUTHENTICATED)
     assert run.code == 0, run.err
-    with sqlite3.connect(project.folder / "read.db") as connection:
-        expected = EVENTS - len(range(0, EVENTS, 3))
-        assert connection.execute("SELECT sum(n) FROM lent").fetchone() == (expected,)
-        assert connection.execute("SELECT count(*) FROM audit").fetchone() == (EVENTS,)
+    expected = EVENTS - len(range(0, EVENTS, 3))
+    assert rows_of(project.folder / "read.db", "SELECT sum(n) FROM lent") == [(expected,)]
+    assert rows_of(project.folder / "read.db", "SELECT count(*) FROM audit") == [(EVENTS,)]
     assert looked.read_text() == "True 0"  # an executor was running, and no argument of a process held the secret
 
 
@@ -197,5 +196,4 @@ def test_a_master_without_workers_is_reported_and_the_run_continues_when_it_has_
         assert run.returncode == 0, err
     finally:
         run.kill()
-    with sqlite3.connect(project.folder / "read.db") as connection:
-        assert connection.execute("SELECT count(*) FROM audit").fetchone() == (EVENTS,)
+    assert rows_of(project.folder / "read.db", "SELECT count(*) FROM audit") == [(EVENTS,)]

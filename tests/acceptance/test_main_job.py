@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import sqlite3
 from collections import Counter
 
 import pytest
 from sqlalchemy import text
 from support.engines import ENGINES
+from support.sqlite import rows_of
 
 from opencqrs_py.adapters.sql import Database
 
@@ -147,9 +147,6 @@ def test_init_makes_a_project_that_runs(project):
     assert fresh.opencqrs("events", "import", "events.ndjson").code == 0
     run = fresh.opencqrs("run", "--until-caught-up", "--set", "event-handling.standard.processing.engine=thread")
     assert run.code == 0, run.err
-    with sqlite3.connect(fresh.folder / "library.db") as connection:
-        assert connection.execute("SELECT isbn, lent FROM books ORDER BY isbn").fetchall() == [
-            ("978-0008471286", 1),
-            ("978-0132350884", 0),
-        ]
+    books = rows_of(fresh.folder / "library.db", "SELECT isbn, lent FROM books ORDER BY isbn")
+    assert books == [("978-0008471286", 1), ("978-0132350884", 0)]
     assert project.opencqrs("init", "fresh").code == 2

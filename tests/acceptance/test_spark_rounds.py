@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
-import sqlite3
 import subprocess
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from support.sqlite import rows_of
 
 pytestmark = [
     pytest.mark.spark,
@@ -58,8 +58,8 @@ def test_a_worker_that_dies_costs_a_round_and_no_event(project, java):
     assert run.code == 0, run.err
     assert "Spark could not finish a round" in run.err
     assert (project.folder / "killed").exists()
-    with sqlite3.connect(project.folder / "read.db") as connection:
-        assert connection.execute("SELECT count(*), count(DISTINCT id) FROM seen").fetchone() == (EVENTS, EVENTS)
+    seen = rows_of(project.folder / "read.db", "SELECT count(*), count(DISTINCT id) FROM seen")
+    assert seen == [(EVENTS, EVENTS)]
 
 
 def running(project) -> subprocess.Popen[str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from support.output import without_times
+from support.sqlite import rows_of
 
 pytestmark = [
     pytest.mark.spark,
@@ -200,8 +200,7 @@ def test_a_session_of_the_program_itself_is_refused_without_authentication(proje
     assert ran.stdout.startswith(begins), ran.stderr
     assert ran.stdout.endswith("still open 1\n")
     if begins == "ran":
-        with sqlite3.connect(project.folder / "read.db") as connection:
-            assert connection.execute("SELECT count(*) FROM audit").fetchone() == (10,)
+        assert rows_of(project.folder / "read.db", "SELECT count(*) FROM audit") == [(10,)]
 
 
 def test_a_cluster_without_authentication_is_refused_at_the_start_even_if_there_is_nothing_to_do(project):

@@ -217,13 +217,12 @@ def test_looking_at_progress_without_modules_opens_a_database_once(tmp_path):
     assert not any(map(is_open, opened))
 
 
-def test_a_stop_keeps_a_database_in_memory(handlers, tmp_path):
+def test_a_stop_keeps_a_database_in_memory(handlers, databases_closed, tmp_path):
     url = "sqlite:///file:/kept-by-a-stop?vfs=memdb&uri=true"
     application = Application({**THREAD, "event-store.url": url}, [handlers.see], tmp_path)
     add_events(application, 3)
     application.run(until_caught_up=True)
     assert [(s.head, s.lag) for s in application.status()] == [(3, 0)]
-    application.container.event_database().close()
 
 
 class Stopped(Observer):
