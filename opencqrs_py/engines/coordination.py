@@ -102,6 +102,9 @@ class Coordinator:
             for name, work in (("heartbeat", self._keep_alive), ("coordination", self._coordinate))
         ]
 
+        # Made in time: a handler may have left Python without a hook that new threads need.
+        self._leaving = Thread(target=self._leave, name="opencqrs-leave", daemon=True)
+
     @property
     def view(self) -> ControlView | None:
         """How everything stood at the last heartbeat; ``None`` while this node has no leases."""
@@ -134,9 +137,8 @@ class Coordinator:
 
     def leave(self) -> None:
         """Give all leases back, after the engines have stopped. If that takes long, it continues in the background."""
-        thread = Thread(target=self._leave, name="opencqrs-leave", daemon=True)
-        thread.start()
-        thread.join(_END_PATIENCE)
+        self._leaving.start()
+        self._leaving.join(_END_PATIENCE)
 
     def beat(self) -> bool:
         """Extend the leases; return whether they are held. Those that have ended stay ended."""

