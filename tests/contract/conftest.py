@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import Column, Engine, Integer, MetaData, String, Table, Text, event, insert, select, text
 
 from opencqrs_py.adapters.sql import Database
-from opencqrs_py.adapters.sql.connections import Fetching, Statement
+from opencqrs_py.adapters.sql.connections import Statement
 from opencqrs_py.adapters.sql.transactions import Unit
 from opencqrs_py.processing.ports import UnitOfWork
 
@@ -86,7 +86,7 @@ class NotedStatements:
 
         event.listen(Engine, "before_cursor_execute", hear)
         with self._monkeypatch.context() as patch:
-            patch.setattr(Fetching, "fetch", _noting(Fetching.fetch, note))
+            patch.setattr(Database, "fetch", _noting(Database.fetch, note))
             for name in ("begin", "complete"):  # of a unit: each takes a statement of ours, and its values
                 patch.setattr(Unit, name, _noting_own(getattr(Unit, name), note))
             yield
@@ -94,9 +94,9 @@ class NotedStatements:
 
 
 def _noting(send: Callable[..., Any], note: Note) -> Callable[..., Any]:
-    def noting(*arguments: Any) -> Any:
-        note(*arguments[-2:])
-        return send(*arguments)
+    def noting(database: Database, statement: str, values: tuple[Any, ...] = ()) -> Any:
+        note(statement, values)
+        return send(database, statement, values)
 
     return noting
 

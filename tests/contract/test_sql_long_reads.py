@@ -14,7 +14,7 @@ SECONDS = 30  # longest wait for another thread
 
 
 def read(database: Database) -> int:
-    with database.quiet():
+    with database.guard.quiet():
         ((found,),) = database.fetch("SELECT 7")
         return int(found)
 
@@ -41,7 +41,7 @@ def test_a_writer_comes_after_a_long_read_has_ended(database: Database) -> None:
     reading, over, written = Signal(), Signal(), Signal()
 
     def read_long() -> None:
-        with database.quiet():
+        with database.guard.quiet():
             reading.set()
             assert over.wait(SECONDS)
 

@@ -1,4 +1,4 @@
-"""Connections of the drivers: kept for short reads, replaced when they were cut, and used without SQLAlchemy.
+"""Connections of the drivers: replaced when they were cut, and used without SQLAlchemy.
 
 For a short statement SQLAlchemy takes longer than a database does, above all in a process that has just been woken.
 """
@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import select
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 from sqlalchemy import Connection, Engine, event
 from sqlalchemy.engine import Dialect as SqlAlchemyDialect
@@ -26,7 +26,6 @@ WRITING = "opencqrs_writing"
 
 _TRUSTED_SECONDS = 60.0  # a connection that was idle for longer is pinged, since a firewall cuts without a word
 _RETURNED = "opencqrs_returned"
-_MOST_KEPT = 5  # connections, as many as SQLAlchemy's pool keeps
 
 
 def replace_cut_connections(engine: Engine) -> None:
@@ -117,87 +116,14 @@ def send(connection: Connection, statement: str, values: tuple[str | int, ...] =
     return cursor
 
 
-class Fetching:
-    """Reads on connections of the driver that are kept for the next read. Safe for several threads.
-
-    To take a connection out of SQLAlchemy's pool and to give it back takes longer than a short read.
-
-    Args:
-        engine: Makes the connections; each statement on them is committed at once, and any thread may use them.
-        reached: Calls what opens a connection, and explains it when the database cannot be reached.
-    """
-
-    def __init__(self, engine: Engine, reached: Callable[[Callable[[], Any]], Any]) -> None:
-        self._engine = engine
-        self._reached = reached
-        self._kept: list[_Kept] = []
-
-    def fetch(self, statement: str, values: tuple[Any, ...]) -> Rows:
-        """Return the rows of a statement with the marks of the driver; errors are as SQLAlchemy raises them."""
-        dialect = self._engine.dialect
-        connection = self._take()
-        try:
-            cursor = connection.cursor()
-            cursor.execute(statement, values)
-            rows: Rows = cursor.fetchall()
-        except dialect.loaded_dbapi.Error as error:
-            wrapped = as_sqlalchemy(dialect, error, statement, connection)
-            if wrapped.connection_invalidated:
-                _close(connection)
-            else:
-                self._keep(connection)
-            raise wrapped from error
-        except BaseException:  # an interrupt in the middle of an answer
-            _close(connection)
-            raise
-        self._keep(connection)
-        return rows
-
-    def close(self) -> None:
-        """Close the connections that are kept; the next read opens a new one."""
-        while self._kept:
-            _close(self._kept.pop().connection)
-
-    def _take(self) -> Any:
-        while True:
-            try:
-                kept = self._kept.pop()
-            except IndexError:
-                return self._reached(self._open)
-            if kept.is_sound:
-                return kept.connection
-            _close(kept.connection)
-
-    def _keep(self, connection: Any) -> None:
-        if len(self._kept) < _MOST_KEPT:
-            self._kept.append(_Kept(connection, time.monotonic()))
-        else:
-            _close(connection)
-
-    def _open(self) -> Any:
-        dialect = self._engine.dialect
-        try:
-            connection = self._engine.raw_connection()
-        except dialect.loaded_dbapi.Error as error:
-            raise as_sqlalchemy(dialect, error, None, None) from error
-        opened = connection.dbapi_connection
-        connection.detach()
-        return opened
+def is_sound(connection: Any, used: float) -> bool:
+    """Return whether a connection that was last used then, in monotonic seconds, was not cut meanwhile."""
+    if not hasattr(connection, "_sock") and not hasattr(connection, "fileno"):
+        return True  # of a database that is a file: nothing can cut it
+    return time.monotonic() - used < _TRUSTED_SECONDS and _is_quiet(connection)
 
 
-class _Kept(NamedTuple):
-    """A connection, and when it was last used, in seconds on the monotonic clock."""
-
-    connection: Any
-    at: float
-
-    @property
-    def is_sound(self) -> bool:
-        if not hasattr(self.connection, "_sock") and not hasattr(self.connection, "fileno"):
-            return True  # of a database that is a file: nothing can cut it
-        return time.monotonic() - self.at < _TRUSTED_SECONDS and _is_quiet(self.connection)
-
-
-def _close(connection: Any) -> None:
-    with suppress(Exception):  # of one that is broken; there is nothing left to release
+def close_quietly(connection: Any) -> None:
+    """Close a connection that may be broken; then there is nothing left to release."""
+    with suppress(Exception):
         connection.close()

@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from functools import cached_property
 from typing import Any, Self, TypeVar
 
-from sqlalchemy import URL, Connection, Engine, Table, make_url
+from sqlalchemy import URL, Connection, Engine, RootTransaction, Table, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
 from sqlalchemy.pool import QueuePool
 
-from opencqrs_py.adapters.sql.connections import WRITING, Fetching, Rows, close_pool, reason_of
+from opencqrs_py.adapters.sql.connections import (
+    WRITING,
+    Rows,
+    as_sqlalchemy,
+    close_pool,
+    close_quietly,
+    is_sound,
+    reason_of,
+)
 from opencqrs_py.adapters.sql.dialect import (
     GRANT,
     RESTORE,
@@ -32,6 +41,7 @@ T = TypeVar("T")
 PARAMETER = "opencqrs_schema"
 """The parameter of a database URL that names the schema."""
 
+_MOST_KEPT = 5  # connections for short reads, as many as SQLAlchemy's pool keeps
 _SCHEMA_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
 _PLACE = "setting database.url or event-store.url, option url in Spark"
 _KINDS = "use sqlite:///…, postgresql://… or mariadb://…"
@@ -54,6 +64,7 @@ class Database:
         kind: The dialect's name: ``sqlite``, ``postgresql``, ``mariadb``, or another one.
         schema: The schema of our own tables.
         prefix: What stands before their names in statements.
+        guard: Watches over the file, if it is one.
 
     Raises:
         EventStoreError: OCQ-301 for an unreadable URL, OCQ-302 for a database that is not supported, OCQ-321 for a
@@ -70,7 +81,9 @@ class Database:
         self.prefix = _prefix(self.dialect, self.schema, self.label)
         self._url = self.dialect.driver_url(parsed)
         self._of_others = False
-        self._file = self.dialect.file(parsed)
+        self.guard = self.dialect.file(parsed)
+        self._follows = False  # whether the guard knows the file
+        self._kept: list[tuple[Any, float]] = []  # connections of the driver for short reads, each with its last use
 
     @classmethod
     def of(cls, engine: Engine, schema: str | None = None) -> Self:
@@ -124,27 +137,37 @@ class Database:
             EventStoreError: OCQ-304, if it refuses the user, there is no such database, or a privilege is missing.
             DatabaseFileError: OCQ-342, if its SQLite file was deleted or replaced.
         """
-        self._file.check()  # before a connection is opened, which would create a file that is gone
-        with self._reached(self._reading_engine.connect) as connection, self.explained():
-            self.dialect.check_server(connection, self.label)
-            self._file.follow(connection)
+        self.guard.check()  # before a connection is opened, which would create a file that is gone
+        with self._connected(self._reading_engine) as connection, self.explained():
             yield connection
 
     def fetch(self, statement: str, values: tuple[Any, ...] = ()) -> Rows:
         """Return the rows of a statement that sees the newest state and has no transaction around it.
 
-        The statement has the marks of the driver for values.
+        The statement has the marks of the driver for values. It is sent on a connection of the driver that is kept for
+        the next one: to take one out of SQLAlchemy's pool and to give it back takes longer than a short read.
 
         Raises:
             DBAPIError: As SQLAlchemy raises it; else as ``reading``.
         """
-        self._file.check()
-        if self._fetching is not None:
-            with self.explained():
-                return self._fetching.fetch(statement, values)
-        with self.reading() as connection:  # where a connection's set-up is SQLAlchemy's matter
-            result = connection.exec_driver_sql(statement, values)
-            return result.cursor.fetchall() if result.cursor is not None else ()
+        self.guard.check()
+        if not self._shares_connections:
+            with self.reading() as of_pool:
+                result = of_pool.exec_driver_sql(statement, values)
+                return result.cursor.fetchall() if result.cursor is not None else ()
+        connection = self._taken()
+        try:
+            cursor = connection.cursor()
+            cursor.execute(statement, values)
+            rows: Rows = cursor.fetchall()
+        except BaseException as error:
+            self._explain_fetch(error, statement, connection)
+            raise
+        if len(self._kept) < _MOST_KEPT:
+            self._kept.append((connection, time.monotonic()))
+        else:
+            close_quietly(connection)
+        return rows
 
     @contextmanager
     def explained(self) -> Iterator[None]:
@@ -161,28 +184,8 @@ class Database:
         try:
             yield
         except DBAPIError as error:
-            self._file.check()  # which SQLite may answer with an error of its own
-            reason = reason_of(error)
-            if self.dialect.is_lock_timeout(error.orig):
-                what = f"another program has held a lock for too long ({reason})"
-                raise DatabaseBusyError("OCQ-305", what, self.label, "let it finish, or end it") from None
-            if self.is_outage(error):
-                remedy = "free space on its disk" if self.dialect.is_full(error.orig) else "make sure that it answers"
-                what = f"the database does not answer any more ({reason})"
-                raise DatabaseAwayError("OCQ-304", what, self.label, f"{remedy}, and do the same again") from None
-            if self.dialect.misses_table(error.orig):
-                what = f"the database cannot be used ({reason})"
-                raise TableMissingError("OCQ-304", what, self.label, RESTORE) from None
-            if not self.dialect.denies(error.orig):
-                raise
-            raise EventStoreError("OCQ-304", f"the database cannot be used ({reason})", self.label, GRANT) from None
-
-    def quiet(self) -> AbstractContextManager[None]:
-        """Return a block for a long read, on SQLite one in which no thread of this process writes.
-
-        A writer that takes long is not waited for.
-        """
-        return self._file.quiet()
+            self._explain(error)
+            raise
 
     @contextmanager
     def writing(
@@ -205,34 +208,29 @@ class Database:
                 nothing is committed.
             NonTransientError: On SQLite, if this very thread is in such a transaction already.
         """
-        self._file.check()
-        with self._file.turn(), self._reached(self._writing_engine.connect) as connection:
-            self.dialect.check_server(connection, self.label)
-            self._file.follow(connection)
+        raised: BaseException | None = None
+        self.guard.check()
+        with self.guard.turn(), self._connected(self._writing_engine) as connection:
             if isolation is not None:
                 connection.execution_options(isolation_level=isolation)
             # No execution option, which would cost 4 us at each statement.
             connection.info[WRITING] = self.dialect.patience if patience is None else patience
-            clean = self._clean(connection, of_handlers=of_handlers)
-            with clean, self._reached(connection.begin), self._file.checked(connection):
-                yield connection
-
-    def check_file(self, connection: Connection) -> None:
-        """Raise OCQ-342 if the SQLite file of an open connection was deleted or replaced; others have none."""
-        self._file.check(connection)
-
-    @property
-    def file(self) -> str:
-        """What identifies the SQLite file that is in use; empty before the first connection, and for others."""
-        return self._file.identity
-
-    def require_file(self, identity: str) -> None:
-        """Raise OCQ-342 if the SQLite file in use, or the one that would be opened, is not the one with this ``file``.
-
-        A claim holds in one file. Without this a process that begins later would take a copy for it.
-        """
-        if identity:
-            self._file.require(identity)
+            try:
+                with self._begun(connection):
+                    try:
+                        yield connection
+                    except BaseException as error:
+                        raised = error
+                        if isinstance(error, DBAPIError):  # which may mean that its file is gone
+                            self.guard.check(connection)
+                        raise
+                    self.guard.check(connection)
+            except BaseException as error:
+                if of_handlers or isinstance(error, DBAPIError):
+                    self._discard(connection)
+                if of_handlers and raised is not None and raised is not error:
+                    raise raised from raised.__cause__  # not what the roll back of a closed connection says
+                raise
 
     def is_outage(self, error: BaseException) -> bool:
         """Return whether ``error`` means that a database is temporarily unavailable."""
@@ -241,39 +239,108 @@ class Database:
     def close(self) -> None:
         """Close all connections; the next use opens new ones, also to another SQLite file in the place of this one."""
         self._close_connections()
-        self._file.forget()
+        self.guard.forget()
+        self._follows = False
 
     def disconnect(self) -> None:
         """Close all connections; the next use opens new ones to the same SQLite file.
 
         A database in memory, which would end, stays open.
         """
-        if self._file.outlives_connections:
+        if self.guard.outlives_connections:
             self._close_connections()
 
     def _close_connections(self) -> None:
-        if (fetching := self.__dict__.get("_fetching")) is not None:
-            fetching.close()
+        while self._kept:
+            close_quietly(self._kept.pop()[0])
         for name in ("engine", "_reading_engine"):
             if name in self.__dict__:
                 close_pool(getattr(self, name))
 
-    @contextmanager
-    def _clean(self, connection: Connection, *, of_handlers: bool) -> Iterator[None]:
-        """Around a transaction: after an error, give no connection of an unknown state back to the pool.
+    def _connected(self, engine: Engine) -> Connection:
+        """Return a connection to a server of the right kind, or to the file that is in use."""
+        try:
+            connection = engine.connect()
+        except DBAPIError as error:
+            raise self._unreachable(error) from None
+        try:
+            if self.dialect.remote:
+                self.dialect.check_server(connection, self.label)
+            if not self._follows:
+                self.guard.follow(connection)
+                self._follows = True
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _begun(self, connection: Connection) -> RootTransaction:
+        try:
+            return connection.begin()
+        except DBAPIError as error:
+            raise self._unreachable(error) from None
+
+    def _discard(self, connection: Connection) -> None:
+        """After an error, give no connection of an unknown state back to the pool.
 
         A handler may have left a setting, or an open transaction. A database in memory lives and ends with its
         connection, so that one is only rolled back.
         """
+        with suppress(Exception):  # of one that is closed or cut already
+            connection.connection.rollback()
+            if self.guard.outlives_connections:
+                connection.invalidate()
+
+    def _taken(self) -> Any:
+        """Return a connection of the driver for a short read, on which nothing has arrived since its last use."""
+        while True:
+            try:
+                connection, used = self._kept.pop()
+            except IndexError:  # the last one may go to another thread
+                return self._opened()
+            if not self.dialect.remote or is_sound(connection, used):
+                return connection
+            close_quietly(connection)
+
+    def _opened(self) -> Any:
+        dialect = self._reading_engine.dialect
         try:
-            yield
-        except BaseException as error:
-            if of_handlers or isinstance(error, DBAPIError):
-                with suppress(Exception):  # of one that is closed or cut already
-                    connection.connection.rollback()
-                    if self._file.outlives_connections:
-                        connection.invalidate()
-            raise
+            connection = self._reading_engine.raw_connection()
+        except dialect.loaded_dbapi.Error as error:
+            raise self._unreachable(as_sqlalchemy(dialect, error, None, None)) from None
+        except DBAPIError as error:  # of a listener of ours
+            raise self._unreachable(error) from None
+        opened = connection.dbapi_connection
+        connection.detach()
+        return opened
+
+    def _explain_fetch(self, error: BaseException, statement: str, connection: Any) -> None:
+        """Raise what a driver's error means; return after another one, such as an interrupt in the middle."""
+        dialect = self._reading_engine.dialect
+        if not isinstance(error, dialect.loaded_dbapi.Error):
+            close_quietly(connection)
+            return
+        wrapped = as_sqlalchemy(dialect, error, statement, connection)  # which looks whether it was cut
+        close_quietly(connection)
+        self._explain(wrapped)
+        raise wrapped from error
+
+    def _explain(self, error: DBAPIError) -> None:
+        """Raise what an error means; return if it means nothing else."""
+        self.guard.check()  # which SQLite may answer with an error of its own
+        reason = reason_of(error)
+        if self.dialect.is_lock_timeout(error.orig):
+            what = f"another program has held a lock for too long ({reason})"
+            raise DatabaseBusyError("OCQ-305", what, self.label, "let it finish, or end it") from None
+        if self.is_outage(error):
+            remedy = "free space on its disk" if self.dialect.is_full(error.orig) else "make sure that it answers"
+            what = f"the database does not answer any more ({reason})"
+            raise DatabaseAwayError("OCQ-304", what, self.label, f"{remedy}, and do the same again") from None
+        what = f"the database cannot be used ({reason})"
+        if self.dialect.misses_table(error.orig):
+            raise TableMissingError("OCQ-304", what, self.label, RESTORE) from None
+        if self.dialect.denies(error.orig):
+            raise EventStoreError("OCQ-304", what, self.label, GRANT) from None
 
     @property
     def _own_url(self) -> URL | None:
@@ -288,25 +355,21 @@ class Database:
         return self.dialect.reading_engine(self.engine, self._own_url)
 
     @cached_property
-    def _fetching(self) -> Fetching | None:
-        """Reads on the driver's connections, where they are ours and any thread may use them."""
-        engine = self._reading_engine
-        shared = not self._of_others and isinstance(engine.pool, QueuePool)
-        return Fetching(engine, self._reached) if shared else None
+    def _shares_connections(self) -> bool:
+        """Whether the driver's connections are ours, and any thread may use them."""
+        return not self._of_others and isinstance(self._reading_engine.pool, QueuePool)
 
-    def _reached(self, reach: Callable[[], T]) -> T:
-        try:
-            return reach()
-        except DBAPIError as error:
-            reason = reason_of(error)
-            if not self.is_outage(error):
-                what = f"the database cannot be used ({reason})"
-                raise EventStoreError("OCQ-304", what, self.label, self.dialect.fix_refused) from None
-            if self.dialect.is_busy(error.orig):
-                what = f"another process has been writing for too long ({reason})"
-                raise DatabaseBusyError("OCQ-305", what, self.label, "let it finish, or end it") from None
-            what = f"the database cannot be reached ({reason})"
-            raise DatabaseAwayError("OCQ-304", what, self.label, self.dialect.fix_to_reach(self._url)) from None
+    def _unreachable(self, error: DBAPIError) -> EventStoreError:
+        """Return why no connection can be opened, or no transaction begun."""
+        reason = reason_of(error)
+        if not self.is_outage(error):
+            what = f"the database cannot be used ({reason})"
+            return EventStoreError("OCQ-304", what, self.label, self.dialect.fix_refused)
+        if self.dialect.is_busy(error.orig):
+            what = f"another process has been writing for too long ({reason})"
+            return DatabaseBusyError("OCQ-305", what, self.label, "let it finish, or end it")
+        what = f"the database cannot be reached ({reason})"
+        return DatabaseAwayError("OCQ-304", what, self.label, self.dialect.fix_to_reach(self._url))
 
 
 def _parsed(url: str) -> URL:

@@ -63,13 +63,14 @@ class FileGuard:
         """Return a block for a long read, in which no other thread writes if that would slow both down."""
         return nullcontext()
 
-    @property
-    def identity(self) -> str:
-        """What identifies the file that is open; empty if there is none."""
-        return ""
+    identity = ""
+    """What identifies the file that is open; empty if there is none."""
 
     def require(self, identity: str) -> None:
         """Raise if the file that is open, or would be opened, is not the one with this ``identity``.
+
+        A claim holds in one file. Without this a process that begins later would take a copy for it. An empty identity
+        is that of any file.
 
         Raises:
             DatabaseFileGoneError: OCQ-342, if no file is there.
@@ -89,10 +90,6 @@ class FileGuard:
             DatabaseFileGoneError: OCQ-342, if no file is there.
             DatabaseFileError: OCQ-342, if another file is there, or a file beside it is gone or another one.
         """
-
-    def checked(self, connection: Connection) -> AbstractContextManager[None]:
-        """Check at the end of a block that is about to commit, and when the database raises in it."""
-        return nullcontext()
 
     def forget(self) -> None:
         """Forget the file, since all connections are closed."""
@@ -134,6 +131,11 @@ class Dialect(ABC):
     # Whether no statement shows an event that was appended after one that it does not show.
     ordered_reads: ClassVar[bool] = False
     replaceable_methods: ClassVar[bool] = True  # whether methods of the driver's connections can be replaced
+    # Whether a unit of work may begin and end in one message: see ``begin_at_once`` and ``commit_at_once``.
+    sends_at_once: ClassVar[bool] = True
+    remote: ClassVar[bool] = True  # whether it is a server, whose connections can be cut
+    # Whether a transaction may be lost without an error at its commit: see ``has_failed``.
+    loses_transactions: ClassVar[bool] = True
     exact: ClassVar[str] = "{} COLLATE BINARY"  # compares a text character by character
     # Whether it shows up to where nothing will be added to a table that others fill.
     reads_foreign_tables: ClassVar[bool] = False

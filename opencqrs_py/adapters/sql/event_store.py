@@ -100,7 +100,7 @@ class SqlEventStore(EventStore):
         if 0 < self._known - after <= _LIVE:
             selection = replace(selection, attributes=ATTRIBUTES)
         request = ReadRequest(self._database, selection, limit)
-        with self._database.quiet():
+        with self._database.guard.quiet():
             if upto is None:
                 return request.following(after, self._known)
             return request.within(after, upto, self._known)

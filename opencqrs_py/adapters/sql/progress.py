@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, and_, func, select, update
@@ -17,13 +18,14 @@ from opencqrs_py.adapters.sql.connections import Statement
 from opencqrs_py.adapters.sql.database import Database
 from opencqrs_py.adapters.sql.dialect import DatabaseAwayError, DatabaseBusyError
 from opencqrs_py.adapters.sql.tables import PROGRESS, SKIPPED, prepare
-from opencqrs_py.adapters.sql.transactions import DatabaseTransactions
+from opencqrs_py.adapters.sql.transactions import Unit, watch_ends
 from opencqrs_py.errors import EventStoreError, FencedError, TransactionEndedError
 from opencqrs_py.model.partition import Partition, hash_of
 from opencqrs_py.model.progress import Cursor, FailureRecord, PartitionStatus, ProcessorState, Skip
 from opencqrs_py.processing.ports import ProgressTracker, UnitOfWork
 
 _ERROR_LENGTH = 1_000  # characters of an error's text that are kept
+_moment = partial(datetime.isoformat, timespec="milliseconds")
 
 # As text, since they are part of each chunk: SQLAlchemy needs half the time to send it.
 _HERE = "WHERE group_name = {} AND modulus = {} AND residue = {} AND epoch = {} AND position = {}"
@@ -60,7 +62,6 @@ class SqlProgressTracker(ProgressTracker):
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._transactions = DatabaseTransactions(database)
         self._statements = _Statements(database)
         self._progress, self._skipped = database.table(PROGRESS), database.table(SKIPPED)
         self._ready = False
@@ -108,20 +109,22 @@ class SqlProgressTracker(ProgressTracker):
         self, group: str, cursor: Cursor, to: int, *, fingerprint: str = "", skip: Skip | None = None
     ) -> Iterator[UnitOfWork]:
         cursor.check_forward(to)
-        self._database.require_file(cursor.file)
-        self._prepare()
+        if cursor.file != (guard := self._database.guard).identity:
+            guard.require(cursor.file)
+        if not self._ready:
+            self._prepare()
         here = (group, cursor.partition.modulus, cursor.partition.residue, cursor.epoch, cursor.stored)
         known = self._statements
         move = known.advance_towards if cursor.holds_back(to) else known.advance
-        with self._transactions.opened(guarded=True) as unit:
+        with self._database.writing(of_handlers=True) as connection:
+            unit = Unit(connection, self._database.dialect, guarded=True)
             if not unit.begin(known.lock, (known.advance, known.advance_towards), here):
                 raise _fenced(group, cursor.partition)
             with unit.kept_open():
                 yield unit
-                unit.finish()
             if skip is not None:
-                unit.connection.execute(self._skipped.insert().values(**_row_of(skip)))
-            if not unit.complete(move, (to, _now(), fingerprint, *here)):
+                connection.execute(self._skipped.insert().values(**_row_of(skip)))
+            if not unit.complete(move, (to, _moment(datetime.now(UTC)), fingerprint, *here)):
                 msg = f"a handler changed the row of its own partition in {PROGRESS.name}: leave that table alone"
                 raise TransactionEndedError(msg)  # the row was locked, so it was no other process
 
@@ -129,7 +132,7 @@ class SqlProgressTracker(ProgressTracker):
     def renewed(self, group: str, cursor: Cursor) -> Cursor | None:
         columns = self._progress.c
         one = self._one(group, cursor.partition, cursor.epoch)
-        self._database.require_file(cursor.file)
+        self._database.guard.require(cursor.file)
         with self._database.reading() as connection:
             row = connection.execute(select(columns.position, columns.log_fingerprint).where(one)).first()
         if row is None:
@@ -143,7 +146,7 @@ class SqlProgressTracker(ProgressTracker):
             "attempt": status.attempt,
             "error": _storable(status.error),
             "next_attempt_at": status.next_attempt_at,
-            "updated_at": _now(),
+            "updated_at": _moment(datetime.now(UTC)),
             "failure": _written(status.failure),
         }
         self._prepare()
@@ -176,6 +179,7 @@ class SqlProgressTracker(ProgressTracker):
 
     def _prepare(self) -> None:
         if not self._ready:
+            watch_ends(self._database)
             prepare(self._database, PROGRESS)
             prepare(self._database, SKIPPED)
             self._ready = True
@@ -199,7 +203,11 @@ class SqlProgressTracker(ProgressTracker):
                 mine = partition in partitions
                 row = {"group_name": group, "modulus": partition.modulus, "residue": partition.residue}
                 state = ProcessorState.STARTING if mine else ProcessorState.STOPPED
-                changed = {"owner": owner if mine else "", "updated_at": _now(), "state": state.value}
+                changed = {
+                    "owner": owner if mine else "",
+                    "updated_at": _moment(datetime.now(UTC)),
+                    "state": state.value,
+                }
                 if partition not in held:
                     fresh = {"position": initial, "epoch": int(mine), "attempt": 0, "error": ""}
                     values = {**row, **changed, **fresh, "log_fingerprint": fingerprint or None}
@@ -210,7 +218,7 @@ class SqlProgressTracker(ProgressTracker):
                     claimed = update(self._progress).where(this).values(epoch=columns.epoch + 1, **changed)
                     connection.execute(claimed)
             now_held = self._held(connection, group)
-            file = self._database.file
+            file = self._database.guard.identity
         return tuple(replace(now_held[partition], file=file) for partition in partitions)
 
     def _timed_out(self, error: BaseException) -> bool:
@@ -269,10 +277,6 @@ def _fenced(group: str, partition: Partition) -> FencedError:
 def _storable(text: str, length: int | None = _ERROR_LENGTH) -> str:
     """Return the text without what a database refuses: U+0000 and halves of surrogate pairs."""
     return text[:length].encode(errors="replace").decode().replace("\0", "?")
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
 def _written(failure: FailureRecord | None) -> str | None:

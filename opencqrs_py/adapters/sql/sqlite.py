@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -70,6 +71,9 @@ class SqliteDialect(Dialect):
     row_lock = "SELECT 1 FROM {} {}"  # the transaction holds the write lock
     ordered_reads = True
     replaceable_methods = False
+    sends_at_once = False
+    remote = False
+    loses_transactions = False
     reads_foreign_tables = True
     fix_refused = f"fix {URL_SETTINGS}: it must name an SQLite file, which this user may write"
 
@@ -241,8 +245,12 @@ class SqliteFile(FileGuard):
         if not self._free.acquire(timeout=self._dialect.patience):
             msg = f"another thread has been writing for {self._dialect.patience:g} seconds"
             raise exc.TimeoutError(msg)
-        with self._held():
+        self._holder = get_ident()
+        try:
             yield
+        finally:
+            self._holder = None
+            self._free.release()
 
     @override
     @contextmanager
@@ -255,8 +263,12 @@ class SqliteFile(FileGuard):
         if self._holder == get_ident() or not self._free.acquire(timeout=_QUIET_SECONDS):
             yield
             return
-        with self._held():
+        self._holder = get_ident()
+        try:
             yield
+        finally:
+            self._holder = None
+            self._free.release()
 
     @override
     def follow(self, connection: Connection) -> None:
@@ -266,30 +278,28 @@ class SqliteFile(FileGuard):
         # By its own name, a link that leads to another file later is noticed, too.
         self._path = Path(resolved if self._name.startswith("file:") else self._name).absolute()
         self._beside = tuple(Path(resolved + suffix) for suffix in _BESIDE)
-        self._identity = _identity_of(self._path) if resolved else None
+        (self._identity,) = _identities((self._path,)) if resolved else (None,)
         if self._identity is None:  # a database in memory, which may have a name all the same
             self._name = None
-
-    @property
-    @override
-    def identity(self) -> str:
-        return "" if self._identity is None else _text_of(self._identity)
+        else:
+            self.identity = _text_of(self._identity)
 
     @override
     def require(self, identity: str) -> None:
-        if self._identity is not None and self._path is not None:
-            path, found = self._path, self._identity
-        elif self._name is not None:  # before SQLite opens it, or makes one
-            path = Path(unquote(urlsplit(self._name).path) if self._name.startswith("file:") else self._name).absolute()
-            try:
-                seen = _identity_of(path)
-            except OSError:  # the database meets it as well, and explains it
-                return
-            if seen is None:
-                raise _gone(path)
-            found = seen
-        else:
+        if not identity or identity == self.identity:
             return
+        if self._identity is not None and self._path is not None:
+            raise _another(self._path)
+        if self._name is None:
+            return
+        # Before SQLite opens it, or makes one
+        path = Path(unquote(urlsplit(self._name).path) if self._name.startswith("file:") else self._name).absolute()
+        try:
+            (found,) = _identities((path,))
+        except OSError:  # the database meets it as well, and explains it
+            return
+        if found is None:
+            raise _gone(path)
         if _text_of(found) != identity:
             raise _another(path)
 
@@ -298,49 +308,31 @@ class SqliteFile(FileGuard):
         if self._path is None or self._identity is None:
             return
         try:
-            found = _identity_of(self._path)
+            found = os.stat(self._path)  # noqa: PTH116 path.stat() takes twice the time, and each commit waits for it
+        except (FileNotFoundError, NotADirectoryError):
+            raise _gone(self._path) from None
         except OSError:  # the database meets it as well, and explains it
             return
-        if found is None:
-            raise _gone(self._path)
         if self._lost is not None:
             raise _lost(self._lost)
-        if found != self._identity:
+        if (found.st_dev, found.st_ino) != self._identity:
             raise _another(self._path)
         if connection is not None:
-            self._check_beside(connection)
-
-    @override
-    @contextmanager
-    def checked(self, connection: Connection) -> Iterator[None]:
-        try:
-            yield
-        except DBAPIError:
-            self.check(connection)
-            raise
-        self.check(connection)
+            beside = _identities(self._beside)
+            if connection.info.setdefault(_SEEN, beside) != beside:
+                self._compare(connection.info[_SEEN], beside)
 
     @override
     def forget(self) -> None:
         self._path = self._identity = self._lost = None
+        self.identity = ""
 
-    @contextmanager
-    def _held(self) -> Iterator[None]:
-        self._holder = get_ident()
-        try:
-            yield
-        finally:
-            self._holder = None
-            self._free.release()
-
-    def _check_beside(self, connection: Connection) -> None:
-        seen: dict[Path, _Identity | None] = connection.info.setdefault(_SEEN, {})
-        for path in self._beside:
-            found = _identity_of(path)
-            known = seen.get(path)
-            if known is None:
-                seen[path] = found
-            elif found != known:
+    def _compare(self, seen: list[_Identity | None], found: list[_Identity | None]) -> None:
+        """Compare the files beside it that a connection has open with those that are there; some come later."""
+        for number, path in enumerate(self._beside):
+            if seen[number] is None:
+                seen[number] = found[number]
+            elif seen[number] != found[number]:
                 self._lost = path
                 raise _lost(path)
 
@@ -348,12 +340,17 @@ class SqliteFile(FileGuard):
 _Identity = tuple[int, int]
 
 
-def _identity_of(path: Path) -> _Identity | None:
-    try:
-        found = path.stat()
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    return found.st_dev, found.st_ino
+def _identities(paths: Sequence[Path]) -> list[_Identity | None]:
+    """Return what identifies each of the files, ``None`` for one that is not there."""
+    found: list[_Identity | None] = []
+    for path in paths:
+        try:
+            seen = os.stat(path)  # noqa: PTH116 as above
+        except (FileNotFoundError, NotADirectoryError):
+            found.append(None)
+        else:
+            found.append((seen.st_dev, seen.st_ino))
+    return found
 
 
 def _text_of(identity: _Identity) -> str:

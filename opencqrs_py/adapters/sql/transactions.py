@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import secrets
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -22,7 +24,7 @@ from opencqrs_py.adapters.sql.connections import Statement, as_sqlalchemy, send
 from opencqrs_py.adapters.sql.dialect import Dialect, Values, is_outage
 from opencqrs_py.errors import OpenCqrsError, TransactionEndedError
 from opencqrs_py.processing.exceptions import one_line
-from opencqrs_py.processing.ports import Transactions, UnitOfWork
+from opencqrs_py.processing.ports import Transactions
 
 if TYPE_CHECKING:
     from opencqrs_py.adapters.sql.database import Database
@@ -30,13 +32,15 @@ if TYPE_CHECKING:
 _UNIT = "opencqrs_unit"  # in the ``info`` of a connection: the unit that it serves
 _LEAVE_OUT = "leave commit() and rollback() out; for a part that may fail, use connection.begin_nested()"
 
-_OF_CONNECTION = ("commit", "rollback", "close", "detach")
 _OF_DRIVER = ("commit", "rollback", "close")
 
 
 def refuse(reason: str = _LEAVE_OUT, *_: Any, **__: Any) -> NoReturn:
     """Refuse what would end the transaction: always raises ``TransactionEndedError``."""
     raise TransactionEndedError(f"a handler must not end the transaction that it shares with the progress: {reason}")
+
+
+_REFUSED = dict.fromkeys(("commit", "rollback", "close", "detach"), refuse)  # methods of a connection
 
 
 def ended(connection: Connection, error: Exception, statement: str) -> Exception:
@@ -49,50 +53,45 @@ def ended(connection: Connection, error: Exception, statement: str) -> Exception
     )
 
 
-class Unit(UnitOfWork):
-    """A transaction that handlers write in; a guarded one must stay one transaction.
+def _hold_nothing() -> None:
+    """Send nothing, as no session was asked for."""
+
+
+@dataclass(eq=False)
+class Unit:
+    """A transaction that handlers write in; it is guarded if it must stay one.
 
     What would end it is refused where the driver lets us. Where it does not, the end is noticed by the savepoint.
+    ``flush`` sends what the session holds, if it was asked for, and is refused after a roll back.
     """
 
-    def __init__(self, connection: Connection, dialect: Dialect, *, guarded: bool) -> None:
-        self._connection = connection
-        self._dialect = dialect
-        self._savepoint = f"opencqrs_{secrets.token_hex(8)}" if guarded else ""
-        self._session: _HandlerSession | None = None
-        self._guarded = guarded
-        self._rolled_back = False
-        self._flush_failed = False
-        self._closed = False
-        self.erred = False
+    connection: Connection
+    dialect: Dialect
+    guarded: bool
+    erred: bool = field(default=False, init=False)
+    flush: Callable[[], None] = field(default=staticmethod(_hold_nothing), init=False)
+    _savepoint: str = field(default="", init=False)
+    _session: _HandlerSession | None = field(default=None, init=False)
+    _rolled_back: bool = field(default=False, init=False)
+    _flush_failed: bool = field(default=False, init=False)
+    _closed: bool = field(default=False, init=False)
 
     @property
-    @override
-    def connection(self) -> Connection:
-        return self._connection
-
-    @property
-    @override
     def session(self) -> Session:
+        """The session of the handlers, on the same connection."""
         if self._session is None:
-            self._session = _HandlerSession(self._connection)
+            self._session = _HandlerSession(self.connection)
             self._session.unit = self
+            if not self._rolled_back:
+                self.flush = partial(_HandlerSession.flush, self._session)  # whatever a handler sets on the object
         return self._session
 
-    @override
-    def flush(self) -> None:
-        if self._rolled_back:
-            refuse()
-        if self._session is not None:
-            _HandlerSession.flush(self._session)  # of the class, whatever a handler has set on the object
-
-    @override
     def ended_early(self, error: BaseException) -> TransactionEndedError | None:
         """Return the error to report if the transaction has ended, ``None`` if it is open or there is an outage.
 
         Rolls back to the savepoint, so nothing of the unit can be kept after that.
         """
-        if not self._guarded or isinstance(error, TransactionEndedError):
+        if not self.guarded or isinstance(error, TransactionEndedError):
             return None
         if not self._closed and is_outage(error):
             return None
@@ -114,11 +113,15 @@ class Unit(UnitOfWork):
         Returns:
             Whether the row was found.
         """
-        found = self._dialect.begin_at_once(self._connection, self._savepoint, lock, later, values)
-        if found is not None:
-            return found
-        self.set_savepoint()
-        cursor = send(self._connection, lock.text_of(self._dialect.mark), values)
+        self._savepoint = f"opencqrs_{secrets.token_hex(8)}"  # which no handler can guess
+        if self.dialect.sends_at_once:
+            found = self.dialect.begin_at_once(self.connection, self._savepoint, lock, later, values)
+            if found is not None:
+                return found
+        driver: Any = self.connection.connection.dbapi_connection
+        cursor = driver.cursor()
+        cursor.execute(f"SAVEPOINT {self._savepoint}")
+        cursor.execute(lock.text_of(self.dialect.mark), values)
         return cursor.fetchone() is not None if cursor.description else int(cursor.rowcount) == 1
 
     def complete(self, move: Statement, values: Values) -> bool:
@@ -132,58 +135,64 @@ class Unit(UnitOfWork):
             DBAPIError: As SQLAlchemy raises it.
             Exception: The driver's own.
         """
-        found = self._dialect.commit_at_once(self._connection, self._savepoint, move, values)
-        if found is not None:
-            return found
-        self.release_savepoint()
-        return int(send(self._connection, move.text_of(self._dialect.mark), values).rowcount) == 1
+        if self.dialect.sends_at_once:
+            found = self.dialect.commit_at_once(self.connection, self._savepoint, move, values)
+            if found is not None:
+                return found
+        cursor = self.release_savepoint()
+        cursor.execute(move.text_of(self.dialect.mark), values)
+        return int(cursor.rowcount) == 1
 
     def set_savepoint(self) -> None:
         """Set the savepoint of a guarded unit."""
-        if self._guarded:
-            send(self._connection, f"SAVEPOINT {self._savepoint}").close()
+        self._savepoint = f"opencqrs_{secrets.token_hex(8)}"  # which no handler can guess
+        send(self.connection, f"SAVEPOINT {self._savepoint}").close()
 
-    def release_savepoint(self) -> None:
-        """Release the savepoint of a guarded unit.
+    def release_savepoint(self) -> Any:
+        """Release the savepoint of a guarded unit; return the driver's cursor.
 
         Raises:
             TransactionEndedError: If it is gone, and so the transaction in which it was set.
             DBAPIError: As SQLAlchemy raises it, if the database is unavailable.
         """
-        if not self._guarded:
-            return
         statement = f"RELEASE SAVEPOINT {self._savepoint}"
         try:
-            send(self._connection, statement).close()
+            driver: Any = self.connection.connection.dbapi_connection
+            cursor = driver.cursor()
+            cursor.execute(statement)
         except Exception as error:
-            raise ended(self._connection, error, statement) from error
+            raise ended(self.connection, error, statement) from error
+        return cursor
 
     @contextmanager
     def kept_open(self) -> Iterator[None]:
-        """Refuse what ends the transaction, and notice the driver's ``rollback()``, if the driver lets us."""
-        connection: Any = self._connection
+        """Refuse what ends the transaction, as far as the driver lets us; see at the end that it can be committed."""
+        refusing, info = vars(self.connection), self.connection.info
+        refusing.update(_REFUSED)
+        info[_UNIT] = self
         with ExitStack() as undone:
-            undone.callback(connection.info.pop, _UNIT, None)
-            connection.info[_UNIT] = self
-            for name in _OF_CONNECTION:
-                setattr(connection, name, refuse)
-                undone.callback(delattr, connection, name)
-            if self._dialect.replaceable_methods:
-                self._watch_driver(connection.connection.dbapi_connection, undone)
-            yield
+            if self.dialect.replaceable_methods:
+                self._watch_driver(self.connection.connection.dbapi_connection, undone)
+            try:
+                yield
+                self._finish()
+            finally:
+                info.pop(_UNIT, None)
+                for name in _REFUSED:
+                    refusing.pop(name, None)
 
-    def finish(self) -> None:
+    def _finish(self) -> None:
         """Send what the session still holds, and see that what was written can still be committed."""
         if self._flush_failed:
             msg = "a flush failed and its error was caught: run what may fail within session.begin_nested()"
             raise OpenCqrsError(msg)
         self.flush()
-        if self._rolled_back or self._closed or not self._connection.in_transaction():
+        if self._rolled_back or self._closed or not self.connection.in_transaction():
             refuse()
-        if self._dialect.has_failed(self._connection, erred=self.erred):
+        if self.dialect.loses_transactions and self.dialect.has_failed(self.connection, erred=self.erred):
             msg = "a statement failed and its error was caught: run such statements within connection.begin_nested()"
             raise OpenCqrsError(msg)
-        if not self._guarded and self._dialect.in_transaction(self._connection.connection.dbapi_connection) is False:
+        if not self.guarded and self.dialect.in_transaction(self.connection.connection.dbapi_connection) is False:
             refuse()
 
     def note_rollback(self) -> None:
@@ -191,17 +200,17 @@ class Unit(UnitOfWork):
         if self._session is not None and self._session.is_flushing:
             self._flush_failed = True
         else:
-            self._rolled_back = True
+            self._rolled_back, self.flush = True, refuse
 
     def refuse_end(self, reason: str) -> None:
         """Refuse a statement that would end the transaction, if it must stay one."""
-        if self._guarded:
+        if self.guarded:
             refuse(reason)
 
     def _rolled_back_to_savepoint(self) -> bool:
         """Roll back to the savepoint; return whether it was there. Of an unavailable database it is assumed."""
         try:
-            send(self._connection, f"ROLLBACK TO SAVEPOINT {self._savepoint}").close()
+            send(self.connection, f"ROLLBACK TO SAVEPOINT {self._savepoint}").close()
         except Exception as error:  # whatever the driver says of a savepoint that is gone
             return is_outage(error)
         return True
@@ -220,7 +229,7 @@ class Unit(UnitOfWork):
         driver.commit, driver.rollback, driver.close = refuse, rollback, note_close
         for name in _OF_DRIVER:
             undone.callback(delattr, driver, name)
-        self._dialect.watch_statements(self, driver, undone)
+        self.dialect.watch_statements(self, driver, undone)
 
 
 class _HandlerSession(Session):
@@ -279,7 +288,6 @@ class DatabaseTransactions(Transactions):
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._watched = False
 
     @override
     @contextmanager
@@ -290,39 +298,23 @@ class DatabaseTransactions(Transactions):
             TransactionEndedError: If the block ended a guarded transaction, or tried to.
             OpenCqrsError: If a statement failed in the block, and with it the transaction, and its error was caught.
         """
+        watch_ends(self._database)
         start_lock = nullcontext() if guarded else self._database.dialect.start_lock(self._database)
-        with start_lock, self.opened(guarded=guarded) as unit:
-            unit.set_savepoint()
+        with start_lock, self._database.writing(of_handlers=True) as connection:
+            unit = Unit(connection, self._database.dialect, guarded)
+            if guarded:
+                unit.set_savepoint()
             with unit.kept_open():
                 yield unit
-                unit.finish()
-            unit.release_savepoint()
-
-    @contextmanager
-    def opened(self, *, guarded: bool) -> Iterator[Unit]:
-        """Open a transaction; savepoint and refusals are the caller's matter."""
-        if not self._watched:
-            _watch_ends(self._database)
-            self._watched = True
-        raised: BaseException | None = None
-        try:
-            with self._database.writing(of_handlers=True) as connection:
-                try:
-                    yield Unit(connection, self._database.dialect, guarded=guarded)
-                except BaseException as error:
-                    raised = error
-                    raise
-        except BaseException as error:
-            if raised is None or raised is error:
-                raise
-            raise raised from raised.__cause__  # not what the roll back of a closed connection says
+            if guarded:
+                unit.release_savepoint().close()
 
     @override
     def is_outage(self, error: BaseException) -> bool:
         return is_outage(error)
 
 
-def _watch_ends(database: Database) -> None:
+def watch_ends(database: Database) -> None:
     """See SQLAlchemy's own commits and rollbacks where the driver's methods cannot be replaced."""
     if not database.dialect.replaceable_methods and not event.contains(database.engine, "commit", _on_commit):
         event.listen(database.engine, "commit", _on_commit)

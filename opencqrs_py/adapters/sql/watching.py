@@ -176,6 +176,6 @@ class _Poll:
             self._changed = now
         self._looked = now
         head = self._head_of(self._connection)
-        self._database.check_file(self._connection)
+        self._database.guard.check(self._connection)
         if head != self._head:
             self._changed, self._head = now, head
