@@ -154,6 +154,20 @@ def test_the_fingerprint_of_the_log_costs_a_statement_a_chunk_at_most_and_none_a
     assert sent.count("SELECT position,") == 1 + marks
 
 
+def test_after_a_step_of_few_events_the_next_one_costs_no_statement_for_the_fingerprint(
+    statements: Statements, database: Database, store: SqlEventStore, tracker: SqlProgressTracker
+) -> None:
+    (cursor,) = tracker.claim("group", layout(1), 0, "owner")
+    processor = objects_only(store, tracker).processor(layout(1)[0])
+    reads = []
+    for start in (0, 2, 4):  # without a watch, which would know the head
+        store.append(events(2, start))
+        with statements() as sent:
+            cursor = processor.step(cursor).cursor
+        reads.append(sent.count("SELECT position,"))
+    assert reads == [2, 1, 1]
+
+
 def test_looking_for_news_in_vain_costs_two_statements(
     statements: Statements, database: Database, store: SqlEventStore, tracker: SqlProgressTracker
 ) -> None:

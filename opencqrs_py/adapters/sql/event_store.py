@@ -2,31 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import replace
-from datetime import datetime
-from threading import Lock
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
 from typing import TypeGuard
 
-from sqlalchemy import Connection, func, select
+from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 from typing_extensions import override
 
 from opencqrs_py.adapters.sql.connections import reason_of
-from opencqrs_py.adapters.sql.database import Database
 from opencqrs_py.adapters.sql.dialect import Row, chunks
-from opencqrs_py.adapters.sql.reading import ReadRequest, head_of, newest_mark
-from opencqrs_py.adapters.sql.tables import EVENTS, WRITTEN, prepare
+from opencqrs_py.adapters.sql.reading import SqlEventSource
+from opencqrs_py.adapters.sql.tables import EVENTS, WRITTEN
 from opencqrs_py.errors import EventStoreError
 from opencqrs_py.model.appending import Appended, Precondition, check
 from opencqrs_py.model.event import Event
-from opencqrs_py.model.fingerprint import LogMark, check_mark
-from opencqrs_py.model.selection import ATTRIBUTES, Selection, Slice
 from opencqrs_py.model.times import microseconds
-from opencqrs_py.processing.ports import EventStore, Watch
+from opencqrs_py.processing.ports import EventStore
 
-_LIVE = 32  # events at the head: they are read whole, since each commit asks for the identity of its last one
 _ROWS_PER_STATEMENT = 5_000
 _CHARACTERS_PER_STATEMENT = 8_000_000  # of payloads; what is taken in at once stays small, however large events are
 _USUAL_CHUNKS = 1  # of an append; one of more chunks is an import
@@ -35,7 +28,7 @@ _PAYLOAD = WRITTEN.index("payload")
 _SMALLER = "nothing was added; on PostgreSQL id and source may have about 2,700 bytes together"
 
 
-class SqlEventStore(EventStore):
+class SqlEventStore(SqlEventSource, EventStore):
     """CloudEvents in the table ``opencqrs_events``.
 
     Appends follow each other (by SQLite's own lock, by one that the table's trigger takes on servers), so positions
@@ -45,14 +38,6 @@ class SqlEventStore(EventStore):
     Args:
         database: Where the table is; it is created at first use.
     """
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
-        self._table = database.table(EVENTS)
-        self._ready = False
-        self._known = 0  # a position that the log has reached
-        self._lock = Lock()
-        self._fingerprint: tuple[int, str] | None = None  # the last one, which partitions ask for one after the other
 
     @override
     def append(
@@ -70,7 +55,8 @@ class SqlEventStore(EventStore):
                 one of them.
             PreconditionFailedError: OCQ-320, naming the first precondition that does not hold.
         """
-        self._prepare()
+        if not self._ready:
+            self._prepare()
         database = self._database
         try:
             with database.explained():
@@ -80,80 +66,6 @@ class SqlEventStore(EventStore):
                 raise
             what = f"the database does not take the events in ({reason_of(error)})"
             raise EventStoreError("OCQ-306", what, database.label, _SMALLER) from None
-
-    @override
-    def head(self) -> int:
-        self._prepare()
-        with self._database.reading() as connection:
-            return self._look(connection)
-
-    def count(self) -> int:
-        """Return how many events there are."""
-        self._prepare()
-        with self._database.reading() as connection:
-            return connection.execute(select(func.count()).select_from(self._table)).scalar_one()
-
-    @override
-    def read(self, after: int, limit: int, selection: Selection, upto: int | None = None) -> Slice:
-        """Return the selected events that follow ``after``; the head is not asked for: up to ``upto`` all is final."""
-        self._prepare()
-        if 0 < self._known - after <= _LIVE:
-            selection = replace(selection, attributes=ATTRIBUTES)
-        request = ReadRequest(self._database, selection, limit)
-        with self._database.guard.quiet():
-            if upto is None:
-                return request.following(after, self._known)
-            return request.within(after, upto, self._known)
-
-    @override
-    def position_before(self, moment: datetime) -> int:
-        self._prepare()
-        columns = self._table.c
-        late_enough = select(columns.position).where(columns.time_us >= microseconds(moment.isoformat()))
-        with self._database.reading() as connection:
-            head = self._look(connection)
-            position = connection.execute(late_enough.order_by(columns.position).limit(1)).scalar()
-            return head if position is None else position - 1
-
-    @override
-    @contextmanager
-    def watched(self) -> Iterator[Watch]:
-        self._prepare()
-        with self._database.dialect.watch(self._database, self._look) as watch:
-            yield watch
-
-    @override
-    def fingerprint(self, position: int, event: Event | None = None) -> str:
-        if event is None:
-            self._prepare()
-            with self._lock:
-                known = self._fingerprint
-            if known is not None and known[0] == position:
-                return known[1]
-        text = LogMark.of(event).text if event is not None else newest_mark(self._database, position).text
-        with self._lock:
-            self._fingerprint = (position, text)
-        return text
-
-    @override
-    def verify(self, position: int, fingerprint: str) -> None:
-        self._prepare()
-
-        def find(marked: int) -> LogMark | None:
-            found = newest_mark(self._database, marked)
-            return found if found.position == marked else None
-
-        with self._lock:
-            self._fingerprint = None
-        check_mark(position, fingerprint, self.head, find, self._database.label)
-
-    @override
-    def is_outage(self, error: BaseException) -> bool:
-        return self._database.is_outage(error)
-
-    def _look(self, connection: Connection) -> int:
-        self._known = head_of(self._database, connection)
-        return self._known
 
     def _append(
         self,
@@ -188,11 +100,6 @@ class SqlEventStore(EventStore):
         values = (subject,) * dialect.newest.count("{mark}")
         row = connection.exec_driver_sql(dialect.newest.format(table=table, mark=dialect.mark), values).first()
         return None if row is None else str(row[0])
-
-    def _prepare(self) -> None:
-        if not self._ready:
-            prepare(self._database, EVENTS)
-            self._ready = True
 
 
 def _is_short(events: Iterable[Event]) -> TypeGuard[Sequence[Event]]:

@@ -2,29 +2,142 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import datetime
 from functools import lru_cache, partial
+from threading import Lock
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, func, select
+from typing_extensions import override
 
+from opencqrs_py.adapters.sql.connections import Rows
 from opencqrs_py.adapters.sql.database import Database
 from opencqrs_py.adapters.sql.dialect import Dialect
-from opencqrs_py.adapters.sql.tables import EVENTS
+from opencqrs_py.adapters.sql.tables import EVENTS, prepare
 from opencqrs_py.model.chunk import Chunk
 from opencqrs_py.model.event import Event
-from opencqrs_py.model.fingerprint import LogMark
+from opencqrs_py.model.fingerprint import LogMark, check_mark
 from opencqrs_py.model.selection import Selection, Slice
+from opencqrs_py.model.times import microseconds
+from opencqrs_py.processing.ports import EventSource, Watch
 
+_LIVE = 32  # events at the head: they are read whole, since each commit asks for the identity of its last one
 _WINDOW = 10_000  # positions that are walked along before an index is asked where the next selected event is
 _FEW = 10_000  # events that an index may find and that are then sorted to get at the first ones
 _MANY_TYPES = 50  # with more of them, hardly anything is rare
 
 _AS_EVENT = partial(tuple.__new__, Event)  # what Event._make does, without its check: rows have the columns asked for
-_SELECT = f"SELECT {', '.join(Event._fields)} FROM"
-_SELECT_ROWS = "SELECT position, type, payload FROM"
-_SELECT_ROWS_AND_SUBJECTS = "SELECT position, type, payload, subject FROM"
+_WHOLE = ", ".join(Event._fields)
+# The columns that are read where no more than these attributes are looked at.
+_COLUMNS = {frozenset[str](): "position, type, payload", frozenset({"subject"}): "position, type, payload, subject"}
+
+
+class SqlEventSource(EventSource):
+    """The table ``opencqrs_events`` as it is read.
+
+    Args:
+        database: Where the table is; it is created at first use.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._table = database.table(EVENTS)
+        self._ready = False
+        self._known = 0  # a position that the log has reached
+        self._few_until = -1  # the end of the last read, if it has found few events: then so will the next one
+        self._lock = Lock()
+        self._fingerprint: tuple[int, str] | None = None  # the last one, which partitions ask for one after the other
+
+    @override
+    def head(self) -> int:
+        self._prepare()
+        with self._database.reading() as connection:
+            return self._look(connection)
+
+    def count(self) -> int:
+        """Return how many events there are."""
+        self._prepare()
+        with self._database.reading() as connection:
+            return connection.execute(select(func.count()).select_from(self._table)).scalar_one()
+
+    @override
+    def read(self, after: int, limit: int, selection: Selection, upto: int | None = None) -> Slice:
+        """Return the selected events that follow ``after``; the head is not asked for: up to ``upto`` all is final."""
+        if not self._ready:
+            self._prepare()
+        live = 0 < self._known - after <= _LIVE or after == self._few_until
+        columns = _WHOLE if live else _COLUMNS.get(selection.attributes, _WHOLE)
+        request = ReadRequest(self._database, selection, limit, columns)
+        with self._database.guard.quiet():
+            if upto is None:
+                end, rows = request.following(after, self._known)
+            else:
+                end, rows = request.within(after, upto, self._known)
+        self._few_until = end if len(rows) <= _LIVE else -1
+        if columns is _WHOLE or not rows:
+            return Slice(after, end, tuple(map(_AS_EVENT, rows)))
+        return Slice(after, end, Chunk(rows, partial(read_whole, self._database)))
+
+    @override
+    def position_before(self, moment: datetime) -> int:
+        self._prepare()
+        columns = self._table.c
+        late_enough = select(columns.position).where(columns.time_us >= microseconds(moment.isoformat()))
+        with self._database.reading() as connection:
+            head = self._look(connection)
+            position = connection.execute(late_enough.order_by(columns.position).limit(1)).scalar()
+            return head if position is None else position - 1
+
+    @override
+    @contextmanager
+    def watched(self) -> Iterator[Watch]:
+        self._prepare()
+        with self._database.dialect.watch(self._database, self._look) as watch:
+            yield watch
+
+    @override
+    def fingerprint(self, position: int, event: Event | None = None) -> str:
+        if event is not None:
+            text = LogMark(event.position, event.source, event.id).text
+        else:
+            if not self._ready:
+                self._prepare()
+            with self._lock:
+                known = self._fingerprint
+            if known is not None and known[0] == position:
+                return known[1]
+            text = newest_mark(self._database, position).text
+        with self._lock:
+            self._fingerprint = (position, text)
+        return text
+
+    @override
+    def verify(self, position: int, fingerprint: str) -> None:
+        self._prepare()
+
+        def find(marked: int) -> LogMark | None:
+            found = newest_mark(self._database, marked)
+            return found if found.position == marked else None
+
+        with self._lock:
+            self._fingerprint = None
+        check_mark(position, fingerprint, self.head, find, self._database.label)
+
+    @override
+    def is_outage(self, error: BaseException) -> bool:
+        return self._database.is_outage(error)
+
+    def _look(self, connection: Connection) -> int:
+        self._known = head_of(self._database, connection)
+        return self._known
+
+    def _prepare(self) -> None:
+        if not self._ready:
+            prepare(self._database, EVENTS)
+            self._ready = True
 
 
 def head_of(database: Database, connection: Connection) -> int:
@@ -44,9 +157,20 @@ def _head(prefix: str) -> str:
     return f"SELECT max(position) FROM {prefix}{EVENTS.name}"  # noqa: S608 our own names
 
 
+def read_whole(database: Database, position: int) -> Event:
+    """Return the event at a position with all its attributes."""
+    where = f"position = {database.dialect.mark}"
+    (row,) = database.fetch(f"SELECT {_WHOLE} FROM {database.prefix}{EVENTS.name} WHERE {where}", (position,))  # noqa: S608
+    return Event(*row)
+
+
+_Found = tuple[int, Rows]
+"""Up to which position the rows are all that there are, and the rows."""
+
+
 @dataclass(frozen=True, slots=True)
 class ReadRequest:
-    """A read request for at most ``limit`` selected events.
+    """A read request for at most ``limit`` selected events, and the columns that are read of them.
 
     A walk along the positions is the right thing where a good part of the log is selected. It is cut short in a
     *window* without any selected event: then, if there are few in the rest of the log, an index finds them.
@@ -55,8 +179,9 @@ class ReadRequest:
     database: Database
     selection: Selection
     limit: int
+    columns: str
 
-    def following(self, after: int, known: int) -> Slice:
+    def following(self, after: int, known: int) -> _Found:
         """Return the next events; fewer than the limit do not mean that there are no more.
 
         The log has reached the position ``known`` already, 0 when none is known. Appends become visible in the order of
@@ -67,97 +192,69 @@ class ReadRequest:
         an event and not the one before. But the next statement shows both. So nothing is taken there from beyond a
         position that was known before.
         """
-        everything = self.selection.everything and self.selection.types is None
-        window = None if everything else after + _WINDOW
-        if not self._dialect.ordered_reads:
+        window = None if self.selection.types is None and self.selection.everything else after + _WINDOW
+        if not self.database.dialect.ordered_reads:
             known = known if known > after else self._head()
             if known <= after:
-                return Slice(after, after)
+                return after, ()
             window = known if window is None else min(window, known)
-        events = self._walk(after, window)
-        if events:
-            return Slice(after, events[-1].position, events)
+        rows = self._walk(after, window)
+        if rows:
+            return rows[-1][0], rows
         if after < known and (window is None or known <= window):
-            return Slice(after, known)
+            return known, ()
         head = self._head()
         if head <= after:
-            return Slice(after, after)
-        rare = self._rare(after, head)
-        events = self._find(after, head, rare) if rare is not None else self._walk(after, head)
-        return Slice(after, events[-1].position if len(events) == self.limit else head, events)
+            return after, ()
+        rows = self._rest(after, head)
+        return rows[-1][0] if len(rows) == self.limit else head, rows
 
-    def within(self, after: int, upto: int, known: int) -> Slice:
+    def within(self, after: int, upto: int, known: int) -> _Found:
         """Return the next events of ``after + 1..upto``, all of which are known to be final.
 
         So one statement shows them all, on MariaDB, too. Only a slice that ends where no event is known to be, after
         the position ``known``, is made sure of: a log that was restored may end before it.
         """
         if upto <= after:
-            return Slice(after, after)
-        everything = self.selection.everything and self.selection.types is None
-        end = upto if everything else min(upto, after + _WINDOW)
-        events = self._walk(after, end)
-        if not events and end < upto:
-            rare, end = self._rare(after, upto), upto
-            events = self._find(after, end, rare) if rare is not None else self._walk(after, end)
-        if len(events) == self.limit or (events and end < upto):
-            return Slice(after, events[-1].position, events)
-        if end <= known or (events and events[-1].position == end):
-            return Slice(after, end, events)
+            return after, ()
+        end = upto if self.selection.types is None and self.selection.everything else min(upto, after + _WINDOW)
+        rows = self._walk(after, end)
+        if not rows and end < upto:
+            rows, end = self._rest(after, upto), upto
+        last: int = rows[-1][0] if rows else after
+        if len(rows) == self.limit or (rows and end < upto):
+            return last, rows
+        if end <= known or last == end:
+            return end, rows
         head = self._head()
-        return Slice(after, end, events) if end <= head else self.within(after, head, head)
+        return (end, rows) if end <= head else self.within(after, head, head)
 
-    def _walk(self, after: int, upto: int | None) -> Sequence[Event]:
-        conditions, mark = _walking(self._dialect, self.selection, self.database.prefix), self._dialect.mark
-        bound, values = ("", ()) if upto is None else (f" AND position <= {mark}", (upto,))
-        where = f"{conditions.text}position > {mark}{bound}"
-        text = f"{self._select} {conditions.table} WHERE {where} ORDER BY position LIMIT {mark}"
-        return self._events(text, (*conditions.values, after, *values, self.limit))
+    def _walk(self, after: int, upto: int | None) -> Rows:
+        """Walk along the positions."""
+        database = self.database
+        text, values = _walking(database.dialect, self.selection, database.prefix, self.columns, upto is not None)
+        bounds = (after, self.limit) if upto is None else (after, upto, self.limit)
+        return database.fetch(text, (*values, *bounds))
 
-    def _rare(self, after: int, head: int) -> _Conditions | None:
-        """Return conditions that an index answers, if that is quicker than to walk on."""
-        conditions = _searching(self._dialect, self.selection, self.database.prefix)
-        if conditions is None or head - after <= _WINDOW:
-            return None
-        text = f"SELECT count(*) FROM ({self._positions(conditions)} LIMIT {self._dialect.mark}) AS found"  # noqa: S608
-        ((found,),) = self.database.fetch(text, (*conditions.values, after, head, _FEW + 1))
-        return conditions if found <= _FEW else None
-
-    def _find(self, after: int, head: int, rare: _Conditions) -> Sequence[Event]:
-        found = f"position IN ({self._positions(rare)})"
-        table = self.database.prefix + EVENTS.name
-        text = f"{self._select} {table} WHERE {found} ORDER BY position LIMIT {self._dialect.mark}"
-        return self._events(text, (*rare.values, after, head, self.limit))
-
-    def _positions(self, conditions: _Conditions) -> str:
-        mark = self._dialect.mark
-        where = f"{conditions.text}position > {mark} AND position <= {mark}"
-        return f"SELECT position FROM {conditions.table} WHERE {where}"  # noqa: S608 our own text
-
-    def _events(self, text: str, values: tuple[Any, ...]) -> Sequence[Event]:
-        rows = self.database.fetch(text, values)
-        if self._select is _SELECT or not rows:
-            return tuple(map(_AS_EVENT, rows))
-        return Chunk(rows, self._whole)
-
-    def _whole(self, position: int) -> Event:
-        text = f"{_SELECT} {self.database.prefix}{EVENTS.name} WHERE position = {self._dialect.mark}"
-        (row,) = self.database.fetch(text, (position,))
-        return Event(*row)
+    def _rest(self, after: int, head: int) -> Rows:
+        """Return the events up to the head by an index, if that is quicker than to walk on."""
+        database, mark = self.database, self.database.dialect.mark
+        rare = _searching(database.dialect, self.selection, database.prefix)
+        if rare is None or head - after <= _WINDOW:
+            return self._walk(after, head)
+        where = f"{rare.text}position > {mark} AND position <= {mark}"
+        positions = f"SELECT position FROM {rare.table} WHERE {where}"  # noqa: S608 our own text
+        counted = f"SELECT count(*) FROM ({positions} LIMIT {mark}) AS found"  # noqa: S608
+        ((found,),) = database.fetch(counted, (*rare.values, after, head, _FEW + 1))
+        if found > _FEW:
+            return self._walk(after, head)
+        table = f"{database.prefix}{EVENTS.name} WHERE position IN ({positions})"
+        text = f"SELECT {self.columns} FROM {table} ORDER BY position LIMIT {mark}"  # noqa: S608
+        return database.fetch(text, (*rare.values, after, head, self.limit))
 
     def _head(self) -> int:
         ((head,),) = self.database.fetch(_head(self.database.prefix))
         return head or 0
-
-    @property
-    def _select(self) -> str:
-        if not self.selection.attributes:
-            return _SELECT_ROWS
-        return _SELECT_ROWS_AND_SUBJECTS if self.selection.attributes == {"subject"} else _SELECT
-
-    @property
-    def _dialect(self) -> Dialect:
-        return self.database.dialect
 
 
 class _Conditions(NamedTuple):
@@ -175,14 +272,23 @@ class _Conditions(NamedTuple):
 
 
 @lru_cache(maxsize=1_000)
-def _walking(dialect: Dialect, selection: Selection, prefix: str = "") -> _Conditions:
-    """Return conditions for a walk along the positions, which on SQLite no index is used for instead.
+def _walking(
+    dialect: Dialect,
+    selection: Selection,
+    prefix: str,
+    columns: str,
+    bounded: bool,  # noqa: FBT001 part of a key
+) -> tuple[str, tuple[Any, ...]]:
+    """Return a statement for a walk along the positions, which on SQLite no index is used for instead, and its values.
 
     SQLite has no idea how many events are of a type, and would collect and sort a whole log's to return the first few.
-    It looks for no index when a column is part of an expression.
+    It looks for no index when a column is part of an expression. The last values of the statement are the position
+    before the walk, the last one of it if it is bounded, and the limit.
     """
-    joined = _joined(*_types(dialect, selection), *_subjects(dialect, selection))
-    return joined._replace(table=f"{prefix}{EVENTS.name}{dialect.walk_hint}")
+    joined, mark = _joined(*_types(dialect, selection), *_subjects(dialect, selection)), dialect.mark
+    where = f"{joined.text}position > {mark}" + (f" AND position <= {mark}" if bounded else "")
+    table = f"{prefix}{EVENTS.name}{dialect.walk_hint}"
+    return f"SELECT {columns} FROM {table} WHERE {where} ORDER BY position LIMIT {mark}", joined.values  # noqa: S608
 
 
 @lru_cache(maxsize=1_000)
