@@ -39,13 +39,9 @@ class PartitionDriver:
         self._processor = run.processing.processor(cursor.partition, clock)
         self._tracker = run.processing.tracker
         self._observer = observer
+        self.partition = cursor.partition
         self._publish()
         observer.claimed(run.group, cursor.partition, cursor.stored)
-
-    @property
-    def partition(self) -> Partition:
-        """The partition."""
-        return self.supervised.partition
 
     @property
     def cursor(self) -> Cursor:
@@ -63,7 +59,7 @@ class PartitionDriver:
 
     def step(self) -> Outcome:
         """Handle the next chunk of events, and settle what came of it."""
-        return self.settle(self._processor.step(self.cursor))
+        return self.settle(self._processor.step(self.supervised.cursor))
 
     def flush(self) -> Outcome:
         """Store progress over events that were not the partition's, and settle what came of it."""

@@ -83,13 +83,13 @@ class Chunk(Sequence[Event]):
 
     def read_whole(self, index: int) -> Event | None:
         """Return the event at an index if all of it was read."""
-        return self[index] if self._whole is None else None
+        event: Event | None = self._rows[index] if self._whole is None else None  # type: ignore[assignment]
+        return event
 
     @property
     def types(self) -> list[str]:
         """The type of each event."""
-        column = self._columns.type
-        return [row[column] for row in self._rows]
+        return list(map(itemgetter(self._columns.type), self._rows))
 
     def decoded(self, decoders: Mapping[str, Callable[[str | None], Any]]) -> list[Any]:
         """Return what the decoders of their types make of the events' data.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from typing import Any
 
 from opencqrs_py.model.partition import Partition
 
@@ -124,12 +125,12 @@ class Cursor:
 
     def moved_to(self, position: int, *, stored: bool, fingerprint: str = "") -> Cursor:
         """Return the cursor after all up to ``position`` is done; a failure there or before is over."""
-        moved = replace(self, position=position)
+        changes: dict[str, Any] = {"position": position}
         if stored:
-            moved = replace(moved, stored=position, fingerprint=fingerprint)
-        if self.holds_back(position):
-            return moved
-        return replace(moved, attempt=1, failing=None, skip=False, failure=None)
+            changes |= {"stored": position, "fingerprint": fingerprint}
+        if self.failing is None or self.failing <= position:
+            changes |= {"attempt": 1, "failing": None, "skip": False, "failure": None}
+        return replace(self, **changes)
 
     def holds_back(self, position: int) -> bool:
         """Return whether the event that failed comes after ``position``."""

@@ -241,8 +241,8 @@ class Dispatcher:
         if len(steps) > 1 or quick is None or not self._sees_objects_only(target):
             self._together = False
             return False
-        if target.bound.call_of_work is not None:
-            self._calls_of_work[event_type] = target.bound.call_of_work
+        if target.bound.call_of_work is not None:  # another dictionary, as other threads may be going through this one
+            self._calls_of_work = {**self._calls_of_work, event_type: target.bound.call_of_work}
         self._quick[event_type] = quick  # last: from here on other threads take the type for known
         return True
 
@@ -260,7 +260,9 @@ class Dispatcher:
             return len(decoded)
         objects, flushes = iter(decoded), self._flushes
         try:
-            for call, one in zip(self._calls(chunk, work), objects, strict=False):
+            calls = {event_type: call_of_work(work) for event_type, call_of_work in self._calls_of_work.items()}
+            calls_in_turn = repeat(*calls.values()) if len(calls) == 1 else map(calls.__getitem__, chunk.types)
+            for call, one in zip(calls_in_turn, objects, strict=False):
                 result = call(one)
                 if result is not None:
                     finish(result)
@@ -271,14 +273,6 @@ class Dispatcher:
             in_hand = max(0, len(decoded) - length_hint(objects) - 1)
             raise ChunkFailedError(in_hand, error) from error
         return len(decoded)
-
-    def _calls(self, chunk: Chunk, work: Work) -> Iterable[Callable[[Any], Any]]:
-        """Return, for each event of a chunk that was decoded together, the call of its handler."""
-        known = list(self._calls_of_work.items())  # at once: another partition's thread may be adding a type
-        calls = {event_type: call_of_work(work) for event_type, call_of_work in known}
-        if len(calls) == 1:
-            return repeat(*calls.values())
-        return map(calls.__getitem__, chunk.types)
 
     def _call_lists(self, lists: Iterable[Sequence[list[Any]]], work: Work, size: int) -> None:
         """Call the handlers that take lists, each with its own; those for which the chunk has nothing are left out."""

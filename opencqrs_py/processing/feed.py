@@ -45,16 +45,12 @@ class Page:
     def __init__(self, part: Slice, sequencing: Sequencing, wanted: Callable[[str], bool] | None = None) -> None:
         self.after = part.after
         self.upto = part.upto
-        events = Chunk.of(part.events)
+        events = part.events if isinstance(part.events, Chunk) else Chunk(part.events)
         self._events = events if wanted is None else events.of_types(wanted)
         self._sequencing = sequencing
         self._ids: dict[str, tuple[str, ...]] = {}  # by subject, where that decides
         self._assigned: dict[int, _Assigned] = {}  # by modulus
         self._lock = Lock()
-
-    def covers(self, after: int) -> bool:
-        """Return whether a partition that is done up to ``after`` finds its next events here."""
-        return self.after <= after < self.upto
 
     def events_of(self, partition: Partition, after: int) -> tuple[Chunk, int]:
         """Return the partition's events after ``after``, in order, and the position up to which they are all.
@@ -66,7 +62,7 @@ class Page:
                 come first.
         """
         if partition.modulus == 1:
-            return self._events.after(after), self.upto
+            return self._events if after == self.after else self._events.after(after), self.upto
         with self._lock:
             assigned = self._assigned.get(partition.modulus)
             if assigned is None:
@@ -169,7 +165,7 @@ class Feed:
         """Return a page that continues after ``after``, or ``None`` at the head of the log."""
         with self._lock:
             for page in self._recent:
-                if page.covers(after):
+                if page.after <= after < page.upto:
                     return page
             part = self.source.read(after, self._limit, self._selection)
             if part.upto <= after:

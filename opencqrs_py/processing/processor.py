@@ -112,15 +112,15 @@ class PartitionProcessor:
         except BaseException as error:  # whatever a store raises is an outcome
             raise_interrupt(error)
             return Outcome(cursor, failure=self._diagnosis.failure_to_read(error))
-        if not events:
-            return Outcome(cursor.moved_to(upto, stored=False))
         return self._next(cursor, events, upto)
 
     def _next(self, cursor: Cursor, events: Chunk, upto: int) -> Outcome:
         """Handle the first chunk of events, or only the first event if it has failed before."""
+        if not (found := len(events)):
+            return Outcome(cursor.moved_to(upto, stored=False))
         again = cursor.failing is not None and cursor.failing == events.position(0)
         size = 1 if again else self._batch_size
-        if len(events) > size:
+        if found > size:
             events, upto = events[:size], events.position(size - 1)
         return self._give_up(cursor, events[0], upto) if again and cursor.skip else self._handle(cursor, events, upto)
 

@@ -138,6 +138,7 @@ class SupervisedPartition:
 
     def __init__(self, group: str, cursor: Cursor, back_off: BackOff, on_exhausted: OnExhausted, clock: Clock) -> None:
         self.group = group
+        self.partition = cursor.partition
         self.cursor = cursor
         self.state = ProcessorState.STARTING
         self.failure: Failure | None = None
@@ -162,11 +163,6 @@ class SupervisedPartition:
         return self._record
 
     @property
-    def partition(self) -> Partition:
-        """The partition supervised."""
-        return self.cursor.partition
-
-    @property
     def over(self) -> bool:
         """Whether this process must not touch the partition any more."""
         return self.state is ProcessorState.STOPPED
@@ -188,9 +184,9 @@ class SupervisedPartition:
         moved = outcome.cursor.position > self.cursor.position
         self.cursor = outcome.cursor
         self.handled += outcome.handled
-        self.skipped += outcome.skipped
+        self.skipped += len(outcome.skips)
         if outcome.failure is None:
-            return self._well(reported=outcome.skipped > 0)
+            return self._well(reported=bool(outcome.skips))
         if moved and not self.cursor.holds_back(self.cursor.position):
             self._forget()
         if outcome.failure.origin is not Origin.OUTAGE:
