@@ -23,11 +23,7 @@ class AfterCommit:
         self._open = True
 
     def __call__(self, call: Callable[[], object]) -> None:
-        """Remember ``call``.
-
-        Raises:
-            ProjectCodeError: OCQ-225, if the transaction is over: the call would never be made.
-        """
+        """Remember ``call``; raise OCQ-225 if the transaction is over, as it would never be made."""
         if not self._open:
             what = "AfterCommit was called when its transaction was over: the call would never be made"
             raise ProjectCodeError("OCQ-225", what, fix="ask for it in each handler that needs it, and keep it nowhere")

@@ -28,11 +28,7 @@ class NothingProvided:
         return False
 
     def provide(self, wanted: object) -> Any:
-        """Refuse, since nothing is provided.
-
-        Raises:
-            LookupError: Always.
-        """
+        """Raise ``LookupError``, since nothing is provided."""
         raise LookupError(wanted)
 
 
@@ -122,14 +118,10 @@ _OF_LISTS = {Kind.METADATA: "[one.metadata for one in event]", Kind.CONTEXT: "wo
 
 @dataclass(frozen=True, slots=True)
 class BoundHandler:
-    """A handler definition whose arguments are known.
+    """A handler definition whose arguments are known, and its call for an event, or for those of a chunk.
 
-    Attributes:
-        handler: The definition.
-        signature: Its arguments.
-        call: Calls it for an event, or for those of a chunk.
-        call_of_work: Makes the same call for one transaction, with all arguments in place but the decoded object;
-            ``None`` if another one may differ from event to event.
+    ``call_of_work`` makes the same call for one transaction, with all arguments in place but the decoded object; it is
+    ``None`` if another one may differ from event to event.
     """
 
     handler: Handler
@@ -141,9 +133,7 @@ class BoundHandler:
 def bind(handler: Handler, injector: Injector) -> BoundHandler:
     """Check a handler's signature and prepare its call.
 
-    Raises:
-        HandlerSignatureError: OCQ-201 to OCQ-205; OCQ-227, if neither a parameter nor a type says for which events the
-            handler is.
+    Raises OCQ-201 to OCQ-205, and OCQ-227 if neither a parameter nor a type says for which events the handler is.
     """
     signature = read_signature(handler.call, handler.place, injector)
     if not handler.mark.types and not signature.arguments:

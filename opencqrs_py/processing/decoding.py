@@ -39,20 +39,13 @@ def conversion_of_fields(event_class: type) -> Mapping[str, Conversion]:
     """Return the conversions of a class's fields; fields whose numbers need none are left out.
 
     ``Decimal`` is made of numbers and of texts, ``float`` of a ``Decimal``; in unions, lists, dictionaries and
-    TypedDicts, too.
-
-    Raises:
-        NameError, TypeError: If an annotation cannot be read.
+    TypedDicts, too. Raises ``NameError`` or ``TypeError`` if an annotation cannot be read.
     """
     return _fields(event_class, {})
 
 
 def converted(data: Mapping[str, Any], fields: Mapping[str, Conversion]) -> dict[str, Any]:
-    """Return data with the values of fields converted.
-
-    Raises:
-        ValueError: If a text that is to become a ``Decimal`` is no number.
-    """
+    """Return data with the values of fields converted; raise ``ValueError`` if a text is no ``Decimal``."""
     return {name: fields[name](value) if name in fields else value for name, value in data.items()}
 
 

@@ -54,26 +54,20 @@ Definition = EventHandlerDefinition | Handler | Callable[..., Any]
 def in_order(definitions: Iterable[Definition]) -> list[Handler]:
     """Return the handlers of definitions and of decorated functions, in the order in which they run.
 
-    Raises:
-        HandlerSignatureError: OCQ-207, if something is no handler, or names no group.
+    Raises OCQ-207 if something is no handler, or names no group.
     """
     return sorted((handler for definition in definitions for handler in _handlers(definition)), key=order_of)
 
 
 def upcasters_of(functions: Iterable[Upcaster | Callable[..., Any]]) -> list[Upcaster]:
-    """Return what ``@upcaster`` has made of functions.
-
-    Raises:
-        HandlerSignatureError: OCQ-207, if a function is not decorated.
-    """
+    """Return what ``@upcaster`` has made of functions; raise OCQ-207 if one is not decorated."""
     return [one if isinstance(one, Upcaster) else _upcaster(one) for one in functions]
 
 
 def interceptors_in_order(functions: Iterable[Interceptor | Callable[..., Any]], group: str) -> list[Interceptor]:
     """Return what ``@around_event`` and ``@around_handler`` have made of functions for a group, outermost first.
 
-    Raises:
-        HandlerSignatureError: OCQ-207, if a function is not decorated.
+    Raises OCQ-207 if a function is not decorated.
     """
     found = [one for given in functions for one in _interceptors(given)]
     here = {"", canonical(group)}

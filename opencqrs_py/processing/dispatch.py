@@ -31,12 +31,7 @@ from opencqrs_py.processing.signatures import Kind
 
 
 class ChunkFailedError(Exception):
-    """The handlers of a chunk raised ``error``.
-
-    Attributes:
-        index: Which event of the chunk was in hand; ``None`` if a handler had several.
-        error: What was raised.
-    """
+    """The handlers of a chunk raised ``error`` with the event at ``index`` in hand, or with several: ``None``."""
 
     def __init__(self, index: int | None, error: BaseException) -> None:
         super().__init__(index, error)
@@ -53,13 +48,7 @@ _Run = Callable[[Event, Event, Work, Sequence[_Gathered]], bool]
 
 @dataclass(frozen=True, slots=True)
 class _Target:
-    """A handler of the group: its call, with what surrounds it.
-
-    Attributes:
-        bound: The handler.
-        call: Calls it.
-        number: Which of those that take lists it is, from 0; ``None`` if it takes one event.
-    """
+    """A handler of the group, its call with what surrounds it, and its number among those that take lists."""
 
     bound: BoundHandler
     call: Call
@@ -72,13 +61,9 @@ def _undecoded(_event: Event) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """What one handler does with events of a type.
+    """What one handler does with events of a type: to which class it has their data decoded, if to any, and how.
 
-    Attributes:
-        target: The handler.
-        decoded_as: The class that data are decoded to; ``None`` if it sees none.
-        decode: How.
-        only: The classes of which the object must be, where decoding may yield one of another class (K7).
+    ``only`` are the classes of which the object must be, where decoding may yield one of another class (K7).
     """
 
     target: _Target
@@ -89,13 +74,7 @@ class _Step:
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """What is done with the events of one type.
-
-    Attributes:
-        steps: In the order of the handlers.
-        calls: Calls the handlers that take one event; ``None`` if there are none.
-        gathers: Keeps the event for those that take lists; ``None`` if there are none.
-    """
+    """What the handlers do with the events of a type: those that take one event, and those that take lists."""
 
     steps: Sequence[_Step]
     calls: _Run | None
@@ -195,8 +174,7 @@ class Dispatcher:
     def handle(self, chunk: Chunk, work: Work) -> int:
         """Call the handlers for the events of a chunk; return how many of the events at least one handler got.
 
-        Raises:
-            ChunkFailedError: With what a handler raised, or why an event cannot be read or decoded.
+        Raises ``ChunkFailedError`` with what a handler raised, or why an event cannot be read or decoded.
         """
         if self._together and (decoded := self._decoded_together(chunk)) is not None:
             return self._handle_decoded(chunk, decoded, work)
@@ -219,8 +197,7 @@ class Dispatcher:
     def _decoded_together(self, chunk: Chunk) -> list[Any] | None:
         """Return the objects of a chunk, if each of its events is as usual and wanted by one handler that sees no more.
 
-        Returns:
-            ``None`` if that is not so: then each event has to be looked at.
+        ``None`` if that is not so: then each event has to be looked at.
         """
         try:
             decoded = chunk.decoded(self._quick)

@@ -36,10 +36,7 @@ class _Assigned(NamedTuple):
 class Page:
     """A page of the log, whose events are assigned to partitions on demand. Safe for several threads.
 
-    Args:
-        part: The slice read.
-        sequencing: Maps events to sequences, and sequences to partitions.
-        wanted: Returns whether events of a type may lead to a handler; ``None`` for all.
+    ``wanted`` returns whether events of a type may lead to a handler; ``None`` for all.
     """
 
     def __init__(self, part: Slice, sequencing: Sequencing, wanted: Callable[[str], bool] | None = None) -> None:
@@ -55,11 +52,8 @@ class Page:
     def events_of(self, partition: Partition, after: int) -> tuple[Chunk, int]:
         """Return the partition's events after ``after``, in order, and the position up to which they are all.
 
-        A single partition gets every event, and no sequence resolver is asked.
-
-        Raises:
-            UnsequencedError: If the next event of the page belongs to no sequence that could be found. Those before it
-                come first.
+        A single partition gets every event, and no sequence resolver is asked. Raises ``UnsequencedError`` if the next
+        event belongs to no sequence that could be found; those before it come first.
         """
         if partition.modulus == 1:
             return self._events if after == self.after else self._events.after(after), self.upto
@@ -73,13 +67,10 @@ class Page:
         return assigned.events.get(partition.residue, NOTHING).after(after), assigned.upto
 
     def sequence_ids(self, event: Event) -> tuple[str, ...]:
-        """Return the ids of the sequences of an event of this page, each once and in order.
+        """Return the ids of an event's sequences, each once and in order; raise ``UnsequencedError`` if that fails.
 
         They are kept where the subject decides. Any other resolver is asked again: keeping an id for each event would
         double the cost of assigning it, and few events are asked about.
-
-        Raises:
-            UnsequencedError: If they cannot be determined.
         """
         with self._lock:
             try:

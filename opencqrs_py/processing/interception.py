@@ -24,13 +24,9 @@ _NOT_THE_EVENTS = (AssemblyError, ProjectCodeError)
 
 
 class SurroundingCall:
-    """One interceptor, as it is called.
+    """One interceptor, as it is called, and its place, as messages name it.
 
     ``contextlib`` would do the same but for its errors: they name nothing, and would pass for those of the event.
-
-    Args:
-        call: Returns the generator.
-        place: How messages name the interceptor.
     """
 
     def __init__(self, call: Callable[..., Any], place: str) -> None:
@@ -41,9 +37,7 @@ class SurroundingCall:
         """Make a call inside of the interceptor's ``yield``; an error that the interceptor catches there is over.
 
         Not over is what no interceptor can deal with: an interrupt, a provider or another interceptor that fails.
-
-        Raises:
-            ProjectCodeError: OCQ-218, if the interceptor does not yield once.
+        Raises OCQ-218 if the interceptor does not yield once.
         """
         generator = self._call(*arguments)
         if not isinstance(generator, Generator):
@@ -122,14 +116,7 @@ class Interceptors:
         return bool(self._around_handler)
 
     def around_event(self, event: Event, raw: Event, work: Work, call: Callable[[], None]) -> None:
-        """Make a call with the interceptors of events around it.
-
-        Args:
-            event: The event as it was read: its metadata are those that handlers see.
-            raw: The stored event.
-            work: The transaction.
-            call: Calls the handlers.
-        """
+        """Make a call with the interceptors of events around it, which see the event as read and as stored."""
         _surrounded(self._around_event, None, event, raw, work, call)
 
     def around_handler(self, bound: BoundHandler) -> Call:

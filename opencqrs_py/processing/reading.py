@@ -192,19 +192,11 @@ class Reading:
         return not self._enveloped and event_type not in self.upcast_types
 
     def unwrapped(self, event: Event) -> Event:
-        """Return the event without the envelope, not upcast.
-
-        Raises:
-            EventFormatError: OCQ-215, if the data are no envelope.
-        """
+        """Return the event without the envelope, not upcast; raise OCQ-215 if the data are no envelope."""
         return unwrapped(event) if self._enveloped else event
 
     def read(self, event: Event) -> Sequence[Event]:
-        """Return the events that a stored event becomes, in their order.
-
-        Raises:
-            EventFormatError: OCQ-215 and OCQ-221 to OCQ-223.
-        """
+        """Return the events that a stored event becomes, in their order; raise OCQ-215 or OCQ-221 to OCQ-223."""
         plain = self.unwrapped(event)
         if self._upcasters is None or plain.type not in self.upcast_types:
             return (plain,)

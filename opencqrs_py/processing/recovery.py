@@ -35,10 +35,7 @@ _DECISIVE = (Origin.FENCED, Origin.OUTAGE, Origin.FRAMEWORK, Origin.EVENT, Origi
 class Diagnosis:
     """Returns where errors of a partition arose, and what is reported of them.
 
-    Args:
-        tracker: Knows which errors mean that its database is unavailable.
-        source: Knows which errors mean that the event store is unavailable.
-        places: Returns ``file:line (name)`` of the handlers that an event may lead to.
+    Tracker and source know which errors mean that they are unavailable; ``places`` names the handlers of an event.
     """
 
     def __init__(self, tracker: ProgressTracker, source: EventSource, places: Callable[[Event], Sequence[str]]) -> None:

@@ -166,11 +166,7 @@ def _declared(resolver: Any) -> Any:
 
 
 def check_plain(resolver: Callable[..., Any], place: str) -> None:
-    """Refuse a resolver that cannot return a text: an ``async`` or a generator function.
-
-    Raises:
-        HandlerSignatureError: OCQ-204.
-    """
+    """Raise OCQ-204 for a resolver that cannot return a text: an ``async`` or a generator function."""
     function = inspect.unwrap(resolver if inspect.isroutine(resolver) else type(resolver).__call__)
     kinds = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
     if any(is_kind(function) for is_kind in kinds):

@@ -111,11 +111,7 @@ class SequencingByEvent:
             self._sequence_id = checked_ids(resolver, place, only_subject=self.by_subject)
 
     def sequence_ids(self, event: Event) -> tuple[str, ...]:
-        """Return the id of the event's only sequence.
-
-        Raises:
-            ProjectCodeError: OCQ-216 or OCQ-224, if a resolver of the project breaks its contract.
-        """
+        """Return the id of the event's only sequence; raise OCQ-216 or OCQ-224 if a resolver breaks its contract."""
         return (self._sequence_id(self.opened(event) if self.opened else event),)
 
 
@@ -198,22 +194,15 @@ class SequencingByObject:
     def sequence_ids(self, event: Event) -> tuple[str, ...]:
         """Return the ids of the sequences of what a stored event becomes.
 
-        Raises:
-            AssemblyError: OCQ-514, if the resolver does not take the event's class.
-            EventFormatError: If the event cannot be read or decoded.
+        Raises OCQ-514 if the resolver does not take the event's class, and what reading and decoding it raises.
         """
         read = self._reading.read(event)
         return tuple(dict.fromkeys(self._sequence_id(one) for one in read if self._handles(one.type)))
 
     def serve(self, types: Iterable[str], handles: Callable[[str], bool]) -> None:
-        """Learn what the group handles: the resolver is not asked about anything else.
+        """Learn what the group handles: the types known, as read, and what tells of others. No other is asked about.
 
-        Args:
-            types: The types, as read, that are known to be handled.
-            handles: Returns whether the group handles a type.
-
-        Raises:
-            AssemblyError: OCQ-514, naming a type whose class the resolver does not take.
+        Raises OCQ-514, naming a type whose class the resolver does not take.
         """
         self._handles = handles
         for name in types:
@@ -222,8 +211,7 @@ class SequencingByObject:
     def belongs(self, event: Event, partition: Partition) -> bool:
         """Return whether an event, as read, is for a partition.
 
-        Raises:
-            ProjectCodeError: OCQ-216, if the resolver raises; it is asked while handlers run, and is none of them.
+        Raises OCQ-216 if the resolver does: it is asked while handlers run, and is none of them.
         """
         try:
             return self.partition_of(self._sequence_id(event), partition.modulus) == partition.residue

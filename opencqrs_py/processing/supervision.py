@@ -95,11 +95,7 @@ NO_OBSERVER = Observer()
 
 
 class Observers(Observer):
-    """Several observers as one, asked in their order.
-
-    Args:
-        observers: Those that see what happens.
-    """
+    """Several observers as one, asked in their order."""
 
     def __init__(self, observers: Sequence[Observer]) -> None:
         self._observers = tuple(observers)
@@ -176,11 +172,7 @@ class SupervisedPartition:
         return max(0.0, self._due - self._clock.monotonic())
 
     def take(self, outcome: Outcome) -> Notice | None:
-        """Take in the outcome of a step and decide how to continue.
-
-        Returns:
-            What a person may want to know, or ``None``.
-        """
+        """Take in the outcome of a step and decide how to continue; return what a person may want to know."""
         moved = outcome.cursor.position > self.cursor.position
         self.cursor = outcome.cursor
         self.handled += outcome.handled
