@@ -102,6 +102,9 @@ def audited(file: Path) -> int:
 @pytest.mark.parametrize("engine", ENGINES)
 def test_an_idle_run_notices_what_happens_to_its_event_store(project, running: Running, change) -> None:
     file = project.folder / "events.db"
+    project.write_events(EVENTS + 1)
+    assert project.opencqrs("events", "import", "events.ndjson").code == 0
+    running.wait_for(lambda: audited(project.folder / "read.db") == EVENTS + 1)  # so it watches the store by now
     change(file)
     running.wait_for(lambda: "OCQ-342" in (said := running.said) and str(file) in said)
     running.ends_with_the_reason()
