@@ -32,14 +32,16 @@ from opencqrs_py.config import Configuration, EffectiveGroup, load
 from opencqrs_py.config.profiles import DEFAULT_PROFILE
 from opencqrs_py.errors import AssemblyError, ExplainedError
 from opencqrs_py.model.naming import canonical
-from opencqrs_py.model.progress import ProcessorState, Skip
+from opencqrs_py.model.progress import PartitionStatus, ProcessorState, Skip
 from opencqrs_py.processing.supervision import NO_OBSERVER, Observer, Observers, SupervisedPartition
 
 if TYPE_CHECKING:
     from opencqrs_py.assembly.container import ApplicationContainer, GroupContainer
     from opencqrs_py.assembly.control import Control
+    from opencqrs_py.assembly.health import Health
     from opencqrs_py.assembly.overview import Overview
     from opencqrs_py.assembly.processors import Processors
+    from opencqrs_py.control.records import GroupPartition
     from opencqrs_py.engines.spark.session import Sessions
 
 _log = logging.getLogger("opencqrs.settings")
@@ -319,10 +321,39 @@ class Application:
             AssemblyError: OCQ-509 for a name that is no group.
         """
         overview = self._overview()
-        processors = self._processors
-        running = processors.running() if processors is not None else {}
         chosen = _named(overview.groups, groups) if groups else overview.groups
-        return overview.statuses(chosen, self.event_store, running)
+        source = self.event_store
+        return overview.statuses(chosen, overview.look(chosen, source, self._running(), whole=False), source)
+
+    def health(self, groups: Sequence[str] = ()) -> Health:
+        """Return whether all is well with groups, also from another process than the one that runs them.
+
+        A group that is stopped on purpose is well; one that is to run and that no process runs is not.
+
+        Args:
+            groups: Names of the groups to look at; empty for all.
+
+        Raises:
+            AssemblyError: OCQ-509 for a name that is no group.
+        """
+        from opencqrs_py.assembly.health import Health, HealthRule  # noqa: PLC0415 only for this
+        from opencqrs_py.assembly.overview import line_of_outage  # noqa: PLC0415 loads SQLAlchemy
+
+        said = self.configuration.settings.health
+        overview = self._overview()
+        chosen = _named(overview.groups, groups) if groups else overview.groups
+        try:
+            source = self.event_store
+            look = overview.look(chosen, source, self._running())
+            return overview.health(chosen, look, source, HealthRule(said.max_lag, said.stalled_after))
+        except Exception as error:
+            if (line := line_of_outage(error)) is None:
+                raise
+            return Health(unavailable=line)
+
+    def _running(self) -> Mapping[GroupPartition, PartitionStatus]:
+        processors = self._processors
+        return processors.running() if processors is not None else {}
 
     def skipped(self) -> list[Skip]:
         """Return the events whose attempts were exhausted, by group and position, also those of earlier runs.

@@ -1,21 +1,25 @@
-"""What any process can see of an application's groups: progress, owners, skipped events."""
+"""What any process can see of an application's groups: progress, owners, skipped events, and whether all is well."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
+from opencqrs_py.adapters.sql.dialect import is_outage
 from opencqrs_py.assembly.control import Control, control_of
+from opencqrs_py.assembly.health import GroupHealth, Health, HealthRule, Standing, judged, seconds_since
 from opencqrs_py.assembly.nodes import is_led
-from opencqrs_py.assembly.status import GroupStatus, known_statuses
+from opencqrs_py.assembly.status import GroupStatus
 from opencqrs_py.config import EffectiveGroup
 from opencqrs_py.control.records import ControlView, GroupPartition, Lease, Wanted
-from opencqrs_py.errors import ExplainedError
-from opencqrs_py.model.partition import Partition, layout
+from opencqrs_py.errors import EventStoreError, ExplainedError
+from opencqrs_py.model.masking import scrubbed
+from opencqrs_py.model.partition import layout
 from opencqrs_py.model.progress import PartitionStatus, ProcessorState, Skip
 from opencqrs_py.model.selection import Selection
+from opencqrs_py.processing.exceptions import one_line
 from opencqrs_py.processing.ports import EventSource
 
 if TYPE_CHECKING:
@@ -23,6 +27,56 @@ if TYPE_CHECKING:
 
 Running = Mapping[GroupPartition, PartitionStatus]
 """The partitions that this process has, which answer for themselves."""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What was read of groups at one moment.
+
+    Attributes:
+        head: Position of the newest event; while the event store is unavailable, the newest position that a partition
+            of this process has reached.
+        running: The partitions that this process has.
+        known: What progress trackers have of partitions.
+        view: The control tables.
+        outage: Why some of it could not be read, in one line; empty if all was. Only what this process has is known
+            then.
+        now: When this was.
+    """
+
+    head: int
+    running: Running
+    known: Mapping[GroupPartition, PartitionStatus] = field(default_factory=dict)
+    view: ControlView = field(default_factory=ControlView)
+    outage: str = ""
+    now: datetime = field(default_factory=lambda: datetime.now(UTC))
+
+    def statuses_of(self, settings: EffectiveGroup) -> dict[GroupPartition, PartitionStatus]:
+        """Return what is known of each partition of a group, with its owner, by partition."""
+        leases = {lease.key: lease for lease in self.view.leases if lease.key.group == settings.name}
+        keys = sorted(key for key in self.known.keys() | self.running.keys() if key.group == settings.name)
+        found = {}
+        for key in keys:
+            status = self._own_or_known(key)
+            found[key] = _with_owner(status, settings, self, leases[key]) if key in leases else status
+        return found
+
+    def wanted_of(self, key: GroupPartition, settings: EffectiveGroup) -> Wanted:
+        """Return what is wanted of a partition; what nobody has said, and no node that lives, the settings say."""
+        is_said = key in self.view.wanted_partitions or key.group in self.view.wanted
+        if is_said or self.able(key.group):
+            return self.view.wanted_of(key)
+        return Wanted.STARTED if settings.life_cycle.auto_start else Wanted.STOPPED
+
+    def able(self, group: str) -> list[str]:
+        """Return the names of the nodes that live and can run a group."""
+        return [node.name for node in self.view.alive.values() if group in node.groups]
+
+    def _own_or_known(self, key: GroupPartition) -> PartitionStatus:
+        own, known = self.running.get(key), self.known.get(key)
+        if own is None:
+            return _beyond(self.known[key], self.head)
+        return own if known is None else replace(own, updated_at=known.updated_at, skipped=known.skipped)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,20 +93,62 @@ class Overview:
     parts: Mapping[str, GroupContainer]
     container: ApplicationContainer
 
-    def statuses(self, chosen: Sequence[EffectiveGroup], source: EventSource, running: Running) -> list[GroupStatus]:
-        """Return how far groups are.
+    def look(
+        self, chosen: Sequence[EffectiveGroup], source: EventSource, running: Running, *, whole: bool = True
+    ) -> Look:
+        """Read what is known of groups, by a number of statements that does not grow with groups and partitions.
 
-        While the event store is unavailable, its head is the newest position that a running partition has reached.
+        What cannot be read while a database is unavailable is left out if this process has partitions of the groups,
+        which then answer for themselves.
 
         Args:
             chosen: The groups.
             source: The event store.
             running: The partitions that this process has.
+            whole: Whether to read the recorded progress also if this process has all partitions, for what is known
+                from there only.
         """
-        head = _head(source, running)
-        view = self._view(chosen, running)
-        now = datetime.now(UTC)
-        return [self._status(settings, source, head, running, view, now) for settings in chosen]
+        names = {each.name for each in chosen}
+        running = {key: status for key, status in running.items() if key.group in names}
+        outages: list[str] = []
+        try:
+            head = source.head()
+        except Exception as error:
+            if not running or not source.is_outage(error):
+                raise
+            outages.append(_line_of(error))
+            head = max(status.position for status in running.values())
+        view, known = ControlView(), {}
+        try:
+            view = self._view(chosen)
+            if whole or not _covers(running, chosen):
+                known = {GroupPartition(each.group, each.partition): each for each in self._known(chosen)}
+        except Exception as error:
+            if not running or not any(self.parts[each.name].tracker().is_outage(error) for each in chosen):
+                raise
+            outages.append(_line_of(error))
+        if not outages and any(status.position > head for status in known.values()):
+            head = source.head()  # what was added and handled since it was asked first
+        return Look(head, running, known, view, "; ".join(outages))
+
+    def statuses(
+        self, chosen: Sequence[EffectiveGroup], look: Look, source: EventSource | None = None
+    ) -> list[GroupStatus]:
+        """Return how far groups are.
+
+        Args:
+            chosen: The groups.
+            look: What was read of them.
+            source: The event store, which is asked for the age of the first event after each position before its head;
+                ``None`` to leave the ages out.
+        """
+        return [self._status(settings, look, source) for settings in chosen]
+
+    def health(self, chosen: Sequence[EffectiveGroup], look: Look, source: EventSource, rule: HealthRule) -> Health:
+        """Return whether all is well with groups."""
+        if look.outage:
+            return Health(unavailable=look.outage)
+        return Health(tuple(self._health(settings, look, source, rule) for settings in chosen))
 
     def skipped(self) -> list[Skip]:
         """Return the events that were given up, by group and position."""
@@ -64,46 +160,101 @@ class Overview:
         """Return what starts, stops and moves the groups."""
         return control_of(self.groups, self.parts, self.container)
 
-    def _view(self, chosen: Sequence[EffectiveGroup], running: Running) -> ControlView:
-        try:
-            return self.control().view() if any(is_led(self.parts[each.name]) for each in chosen) else ControlView()
-        except Exception as error:
-            if running and any(self.parts[each.name].tracker().is_outage(error) for each in chosen):
-                return ControlView()
-            raise
+    def _view(self, chosen: Sequence[EffectiveGroup]) -> ControlView:
+        return self.control().view() if any(is_led(self.parts[each.name]) for each in chosen) else ControlView()
 
-    def _status(
-        self,
-        settings: EffectiveGroup,
-        source: EventSource,
-        head: int,
-        running: Running,
-        view: ControlView,
-        now: datetime,
-    ) -> GroupStatus:
-        group, partitions = settings.name, layout(settings.life_cycle.partitions)
-        own = {key.partition: status for key, status in running.items() if key.group == group}
-        known: dict[Partition, PartitionStatus] = {}
-        if not own.keys() >= set(partitions):
-            known = {each.partition: each for each in known_statuses(self.parts[group].tracker(), group, head)}
-        leases = {lease.key.partition: lease for lease in view.leases if lease.key.group == group}
-        statuses = [
-            _with_owner(status, view, leases[partition], now) if partition in leases else status
-            for partition, status in sorted((known | own).items())
+    def _known(self, chosen: Sequence[EffectiveGroup]) -> Iterator[PartitionStatus]:
+        """Return what trackers have of groups. Those that leases lead have their progress in one database."""
+        names = {each.name for each in chosen}
+        led = [name for name in names if is_led(self.parts[name])]
+        trackers = {id(each): each for each in (self.parts[name].tracker() for name in names - {*led[1:]})}
+        for tracker in trackers.values():
+            yield from (each for each in tracker.statuses() if each.group in names)
+
+    def _status(self, settings: EffectiveGroup, look: Look, source: EventSource | None) -> GroupStatus:
+        statuses = look.statuses_of(settings)
+        behind = {each.position for each in statuses.values() if each.position < look.head}
+        ages: dict[int, float | None] = {}
+        if source is not None:
+            ages = {position: _age_after(position, source, settings, look.now) for position in behind}
+        lag_seconds = {
+            key.partition: ages.get(each.position) if each.position in behind else 0.0 for key, each in statuses.items()
+        }
+        return GroupStatus(settings.name, look.head, tuple(statuses.values()), lag_seconds)
+
+    def _health(self, settings: EffectiveGroup, look: Look, source: EventSource, rule: HealthRule) -> GroupHealth:
+        statuses, led = look.statuses_of(settings), is_led(self.parts[settings.name])
+        owners = {
+            lease.key: owner.name for lease in look.view.leases if (owner := look.view.owner_of(lease)) is not None
+        }
+        keys = [GroupPartition(settings.name, each) for each in layout(settings.life_cycle.partitions)]
+        standings = [
+            Standing(
+                group=settings.name,
+                partition=key.partition,
+                wanted=look.wanted_of(key, settings) is Wanted.STARTED,
+                led=led,
+                status=statuses.get(key),
+                head=look.head,
+                owner=owners.get(key, ""),
+                able=look.able(settings.name),
+                waited=_Waiting(statuses.get(key), settings, source, look.now, rule.stalled_after),
+            )
+            for key in keys
         ]
-        behind = {status.position for status in statuses if status.position < head}
-        ages = {position: _age_after(position, source, settings, now) for position in behind}
-        lag_seconds = {status.partition: ages.get(status.position, 0.0) for status in statuses}
-        return GroupStatus(group, head, tuple(statuses), lag_seconds)
+        return judged(settings.name, standings, rule)
 
 
-def _head(source: EventSource, running: Running) -> int:
-    try:
-        return source.head()
-    except Exception as error:
-        if not running or not source.is_outage(error):
-            raise
-        return max(status.position for status in running.values())
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """How long a partition has had events to handle without any progress; the event store is asked only if need be."""
+
+    status: PartitionStatus | None
+    settings: EffectiveGroup
+    source: EventSource
+    now: datetime
+    enough: float
+
+    def __call__(self) -> float:
+        status = self.status
+        if status is None:
+            return 0.0
+        if status.state is ProcessorState.BACKING_OFF and status.failure is not None:
+            return seconds_since(status.failure.first_failed_at, self.now) or 0.0
+        ages = [seconds_since(each, self.now) for each in (status.updated_at, status.owned_since)]
+        known = [age for age in ages if age is not None]
+        waited = min(known, default=0.0)
+        if waited < self.enough:
+            return waited
+        unhandled = _age_after(status.position, self.source, self.settings, self.now)
+        return waited if unhandled is None else min(waited, unhandled)
+
+
+def _covers(running: Running, chosen: Sequence[EffectiveGroup]) -> bool:
+    return all(
+        GroupPartition(each.name, partition) in running
+        for each in chosen
+        for partition in layout(each.life_cycle.partitions)
+    )
+
+
+def line_of_outage(error: BaseException) -> str | None:
+    """Return in one line why databases cannot be looked at, ``None`` if the error says something else."""
+    return _line_of(error) if isinstance(error, EventStoreError) or is_outage(error) else None
+
+
+def _line_of(error: BaseException) -> str:
+    if isinstance(error, ExplainedError):
+        return scrubbed(", ".join(filter(None, (f"[{error.code}] {error.what}", error.where, error.fix))))
+    return scrubbed(one_line(error))
+
+
+def _beyond(status: PartitionStatus, head: int) -> PartitionStatus:
+    """Say of progress beyond the newest event that the log is another one; a start would refuse it."""
+    if status.position <= head or status.error:
+        return status
+    error = f"[OCQ-316] the event store ends at position {head}, before this progress: it is not the one that was read"
+    return replace(status, error=error)
 
 
 def _age_after(position: int, source: EventSource, settings: EffectiveGroup, now: datetime) -> float | None:
@@ -119,16 +270,15 @@ def _age_after(position: int, source: EventSource, settings: EffectiveGroup, now
     return None if moment is None else max(0.0, (now - moment).total_seconds())
 
 
-def _with_owner(status: PartitionStatus, view: ControlView, lease: Lease, now: datetime) -> PartitionStatus:
+def _with_owner(status: PartitionStatus, settings: EffectiveGroup, look: Look, lease: Lease) -> PartitionStatus:
     """Return the status of a partition with what the control tables show of it."""
-    wanted, record = view.wanted_of(lease.key), view.record_of(lease.node)
+    wanted, record = look.wanted_of(lease.key, settings), look.view.record_of(lease.node)
     status = replace(status, wanted=wanted.value)
     if record is not None and record.alive:
-        until = (now + timedelta(seconds=record.seconds_left)).isoformat(timespec="milliseconds")
+        until = (look.now + timedelta(seconds=record.seconds_left)).isoformat(timespec="milliseconds")
         return replace(status, owner=record.node.name, owned_since=lease.since, lease_until=until)
     if lease.node:
         return replace(status, state=ProcessorState.UNOWNED)
-    able = any(lease.key.group in node.groups for node in view.alive.values())
-    if able and wanted is Wanted.STARTED and status.state is ProcessorState.STOPPED:
+    if look.able(settings.name) and wanted is Wanted.STARTED and status.state is ProcessorState.STOPPED:
         return replace(status, state=ProcessorState.STANDBY)
     return status

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from opencqrs_py.model.partition import Partition
 from opencqrs_py.model.progress import PartitionStatus, ProcessorState
-from opencqrs_py.processing.ports import ProgressTracker
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,12 +19,15 @@ class GroupStatus:
         partitions: What is known of each partition; empty before the first run.
         lag_seconds: By partition: the age of the oldest event that it has not handled, in seconds, 0 if there is none;
             ``None`` if that event has no time.
+        events_per_second: By partition: how many events of the log it passed in a second, between two looks; ``None``
+            where only one was taken.
     """
 
     group: str
     head: int
     partitions: tuple[PartitionStatus, ...]
     lag_seconds: Mapping[Partition, float | None] = field(default_factory=dict)
+    events_per_second: Mapping[Partition, float | None] = field(default_factory=dict)
 
     @property
     def lag(self) -> int:
@@ -51,16 +53,3 @@ class RunResult:
     def failed(self) -> bool:
         """Whether a processor failed, or lost its partition to another process."""
         return any(p.state is ProcessorState.FAILED or p.error for p in self.partitions)
-
-
-def known_statuses(tracker: ProgressTracker, name: str, head: int) -> list[PartitionStatus]:
-    """Return what a tracker knows of the partitions of a group."""
-    return [_beyond(status, head) for status in tracker.statuses() if status.group == name]
-
-
-def _beyond(status: PartitionStatus, head: int) -> PartitionStatus:
-    """Say of progress beyond the newest event that the log is another one; a start would refuse it."""
-    if status.position <= head or status.error:
-        return status
-    error = f"[OCQ-316] the event store ends at position {head}, before this progress: it is not the one that was read"
-    return replace(status, error=error)

@@ -22,6 +22,7 @@ _COMMANDS = {
     "doctor": "opencqrs_py.cli.doctor",
     "events": "opencqrs_py.cli.events",
     "groups": "opencqrs_py.cli.groups",
+    "health": "opencqrs_py.cli.health",
     "init": "opencqrs_py.cli.init",
     "nodes": "opencqrs_py.cli.nodes",
     "run": "opencqrs_py.cli.run",

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from opencqrs_py.assembly.rows import group_rows
 from opencqrs_py.cli.monitor import monitor_for
 from opencqrs_py.cli.options import ProjectOptions, format_option, project_options
 from opencqrs_py.cli.output import print_json, print_line, stderr
 from opencqrs_py.cli.records import print_only_warnings
 from opencqrs_py.cli.signals import INTERRUPTED, signals
-from opencqrs_py.cli.status import group_rows, print_groups
+from opencqrs_py.cli.tables import print_groups
 from opencqrs_py.errors import ExplainedError
 from opencqrs_py.processing.exceptions import one_line
 

@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
+from annotated_types import Ge
 from pydantic import (
     BaseModel,
     ConfigDict,
@@ -22,7 +23,7 @@ from typing_extensions import override
 from opencqrs_py.config.choices import DataFormat, OnUnknown
 from opencqrs_py.config.groups import AtLeastOne, GroupSettings, Said, merged_group, said
 from opencqrs_py.config.sources import LayeredSource
-from opencqrs_py.config.value_types import Fact, Name, Url
+from opencqrs_py.config.value_types import Duration, Fact, Name, Url, Whole
 from opencqrs_py.model.masking import masked
 
 if TYPE_CHECKING:
@@ -180,6 +181,17 @@ class SparkSettings(Section):
     )
 
 
+class HealthSettings(Section):
+    """What counts as unhealthy."""
+
+    max_lag: Annotated[Whole, Ge(0), Fact(unit="events, 0 or more")] | None = Field(
+        None, description="Most events between a partition and the newest one. Unset: any number."
+    )
+    stalled_after: Duration = Field(
+        60.0, description="Time after which a partition is stalled that has events to handle and makes no progress."
+    )
+
+
 class RunSettings(Section):
     """How a process of the command line runs and ends."""
 
@@ -235,6 +247,7 @@ class Settings(BaseSettings):
     node: NodeSettings = Field(NodeSettings(), description="This process among those that share partitions.")
     spark: SparkSettings = Field(SparkSettings(), description="The Spark session.")
     run: RunSettings = Field(RunSettings(), description="How a process of the command line runs and ends.")
+    health: HealthSettings = Field(HealthSettings(), description="What counts as unhealthy.")
     event_handling: EventHandlingSettings = Field(EventHandlingSettings(), description="All processing groups.")
     config: ConfigSettings = Field(ConfigSettings(), description="How the configuration itself is read.")
     profiles: ProfilesSettings = Field(ProfilesSettings(), description="Which variants of the configuration apply.")

@@ -82,6 +82,8 @@ def test_every_variable_on_the_page_sets_its_setting(project, column):
         "format": "envelope",
         "allow-unauthenticated": "true",
         "sigterm-exit-code": "0",
+        "max-lag": "1000",
+        "stalled-after": "2m",
     }
     for row in rows:
         leaf = row[0].rpartition(".")[2]

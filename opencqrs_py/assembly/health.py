@@ -1,0 +1,268 @@
+"""Whether groups are well: one rule, for ``opencqrs health`` and for ``opencqrs status --check``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+from opencqrs_py.model.naming import listed
+from opencqrs_py.model.partition import Partition
+from opencqrs_py.model.progress import PartitionStatus, ProcessorState
+from opencqrs_py.processing.supervision import in_words
+
+
+class Problem(StrEnum):
+    """What may be wrong with a partition, the worst first."""
+
+    FAILED = "failed"  # stopped by an error
+    UNOWNED = "unowned"  # wanted, and no process has it
+    STALLED = "stalled"  # there are events to handle, and its progress does not move
+    LAGGING = "lagging"  # further behind the newest event than health.max-lag allows
+
+
+@dataclass(frozen=True, slots=True)
+class HealthRule:
+    """What counts as unhealthy, besides partitions that have failed or that nobody has.
+
+    Attributes:
+        max_lag: Most events between a partition and the newest one; ``None``: any number.
+        stalled_after: Seconds without progress, while there are events to handle.
+    """
+
+    max_lag: int | None = None
+    stalled_after: float = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What is known of a partition when its health is judged.
+
+    Attributes:
+        group: Processing group.
+        partition: Its partition.
+        wanted: Whether it is to be started.
+        led: Whether leases lead its group, so that its owner is known.
+        status: What is known of its progress; ``None`` before its first run.
+        head: Position of the newest event.
+        owner: Name of the node that has it; empty if none has, or leases do not lead its group.
+        able: Names of the nodes that live and can run it.
+        waited: Returns the seconds for which it has had events to handle and has stored no progress; asked only if it
+            lags.
+    """
+
+    group: str
+    partition: Partition
+    wanted: bool
+    led: bool
+    status: PartitionStatus | None
+    head: int
+    owner: str = ""
+    able: Sequence[str] = ()
+    waited: Callable[[], float] = lambda: 0.0
+
+    @property
+    def lag(self) -> int:
+        """Positions between the partition and the head, at least 0; the head itself before its first run."""
+        return max(0, self.head - (self.status.position if self.status is not None else 0))
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something unhealthy.
+
+    Attributes:
+        group: Processing group.
+        partition: Its partition; ``None`` if it is the same for all partitions of the group.
+        problem: What is wrong.
+        why: The same for a person, with figures.
+        fix: Where to look, or what to do.
+    """
+
+    group: str
+    partition: Partition | None
+    problem: Problem
+    why: str
+    fix: str
+
+    @property
+    def line(self) -> str:
+        """All of it in one line."""
+        place = self.group if self.partition is None else f"{self.group} {self.partition}"
+        return f"[{place}] {self.why}: {self.fix}"
+
+
+@dataclass(frozen=True, slots=True)
+class GroupHealth:
+    """How a group is.
+
+    Attributes:
+        group: Processing group.
+        state: ``running``, ``stopped`` if that is wanted, ``unknown`` if only the process that runs it can tell; else
+            its worst problem.
+        lag: Positions between the newest event and its slowest partition.
+        partitions: How many partitions it has.
+        findings: What is unhealthy.
+    """
+
+    group: str
+    state: str
+    lag: int
+    partitions: int
+    findings: tuple[Finding, ...] = ()
+
+    @property
+    def healthy(self) -> bool:
+        """Whether nothing is wrong with it."""
+        return not self.findings
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """How an application is, for as far as the databases tell.
+
+    Attributes:
+        groups: Its groups.
+        unavailable: Why nothing can be told of them, in one line; empty if it can.
+    """
+
+    groups: tuple[GroupHealth, ...] = ()
+    unavailable: str = ""
+
+    @property
+    def healthy(self) -> bool:
+        """Whether everything is well."""
+        return not self.unavailable and all(group.healthy for group in self.groups)
+
+    def lines(self) -> list[str]:
+        """Return a line for each unhealthy thing."""
+        if self.unavailable:
+            return [self.unavailable]
+        return [finding.line for group in self.groups for finding in group.findings]
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it in the shape of the JSON output."""
+        return {
+            "healthy": self.healthy,
+            "unavailable": self.unavailable or None,
+            "groups": [_group_as_json(group) for group in self.groups],
+        }
+
+
+def judged(group: str, standings: Sequence[Standing], rule: HealthRule) -> GroupHealth:
+    """Return how a group is, by what is known of each of its partitions."""
+    found = [finding for each in standings if (finding := _finding(each, rule)) is not None]
+    if len(found) == len(standings) and _is_the_same(found):
+        found = [replace(found[0], partition=None)]
+    lag = max((each.lag for each in standings), default=0)
+    return GroupHealth(group, _state(standings, found), lag, len(standings), tuple(found))
+
+
+def _is_the_same(found: Sequence[Finding]) -> bool:
+    """Return whether no partition of a group is owned, each for the same reason."""
+    reasons = {(each.problem, each.why, each.fix) for each in found}
+    return len(reasons) == 1 and found[0].problem is Problem.UNOWNED
+
+
+def _state(standings: Sequence[Standing], found: Sequence[Finding]) -> str:
+    if found:
+        return min((finding.problem for finding in found), key=list(Problem).index).value
+    if not any(each.wanted for each in standings):
+        return "stopped"
+    return "unknown" if all(each.status is None for each in standings) else "running"
+
+
+def _finding(standing: Standing, rule: HealthRule) -> Finding | None:
+    """Return the worst problem of a partition, ``None`` if it is well. One that is stopped on purpose is."""
+    if not standing.wanted:
+        return None
+    for problem, why, fix in _problems(standing, rule):
+        return Finding(standing.group, standing.partition, problem, why, fix)
+    return None
+
+
+def _problems(standing: Standing, rule: HealthRule) -> Iterator[tuple[Problem, str, str]]:
+    status = standing.status
+    if _is_unowned(standing):
+        yield Problem.UNOWNED, *_unowned(standing)
+    if status is None:
+        return
+    place = f"{standing.group}:{standing.partition}"
+    if status.state is ProcessorState.FAILED or status.position > standing.head:
+        yield Problem.FAILED, f"failed{_error(status)}", f"fix its cause, then opencqrs groups restart {place}"
+    if standing.lag and (waited := standing.waited()) >= rule.stalled_after:
+        why = f"{_held_up(status, waited)}, lag {standing.lag:,}"
+        yield Problem.STALLED, why, _where_to_look(standing, status)
+    if rule.max_lag is not None and standing.lag > rule.max_lag:
+        why = f"lag {standing.lag:,} is more than health.max-lag {rule.max_lag:,}"
+        yield Problem.LAGGING, why, "see with opencqrs status --watch whether it catches up"
+
+
+def _is_unowned(standing: Standing) -> bool:
+    status = standing.status
+    if standing.led:
+        return not standing.owner
+    return status is not None and status.state is ProcessorState.STOPPED
+
+
+def _unowned(standing: Standing) -> tuple[str, str]:
+    status = standing.status
+    error = _error(status) if status is not None and status.error else ""
+    if standing.able:
+        fix = "look at opencqrs nodes; node.max-partitions or life-cycle.max-partitions-per-node may be too low"
+        return f"no node has it yet, though {listed(standing.able)} could{error}", fix
+    why = "no process runs it"
+    if status is not None and status.state is ProcessorState.UNOWNED:
+        why = "the process that had it has ended without a word"
+    return f"{why}{error}", f"start opencqrs run; or, if that is meant, opencqrs groups stop {standing.group}"
+
+
+def _error(status: PartitionStatus) -> str:
+    failure = status.failure
+    if failure is None:
+        return f": {status.error}" if status.error else ""
+    event = f"event {failure.event_id} ({failure.event_type}) at position {failure.position}"
+    return f" at {event} on attempt {failure.attempts}: {failure.last_error}"
+
+
+def _held_up(status: PartitionStatus, waited: float) -> str:
+    since = in_words(waited)
+    match status.state:
+        case ProcessorState.BACKING_OFF:
+            return f"backs off for {since}{_error(status)}"
+        case ProcessorState.WAITING:
+            return f"waits for the database or event store for {since}{_error(status)}"
+        case _:
+            return f"has made no progress for {since}"
+
+
+def _where_to_look(standing: Standing, status: PartitionStatus) -> str:
+    if status.state is ProcessorState.BACKING_OFF:
+        return "fix what its handler raises, or limit retry.max-attempts"
+    return f"look at the log of {f'node {standing.owner}' if standing.owner else 'its process'}"
+
+
+def seconds_since(moment: str | None, now: datetime) -> float | None:
+    """Return the seconds since an ISO 8601 time, at least 0; ``None`` if there is none."""
+    return None if moment is None else max(0.0, (now - datetime.fromisoformat(moment)).total_seconds())
+
+
+def _group_as_json(group: GroupHealth) -> dict[str, Any]:
+    return {
+        "group": group.group,
+        "healthy": group.healthy,
+        "state": group.state,
+        "lag": group.lag,
+        "partitions": group.partitions,
+        "problems": [
+            {
+                "partition": None if finding.partition is None else str(finding.partition),
+                "problem": finding.problem.value,
+                "message": finding.why,
+                "fix": finding.fix,
+            }
+            for finding in group.findings
+        ],
+    }

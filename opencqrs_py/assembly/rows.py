@@ -1,0 +1,63 @@
+"""The status of groups as JSON, in the one shape that every way of asking for it answers with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import Any
+
+from opencqrs_py.assembly.status import GroupStatus
+from opencqrs_py.model.progress import PartitionStatus
+
+
+def group_rows(statuses: Sequence[GroupStatus]) -> list[dict[str, Any]]:
+    """Return the statuses in the shape of the JSON output."""
+    return [
+        {
+            "group": status.group,
+            "head": status.head,
+            "lag": status.lag,
+            "partitions": [_row(status, each) for each in status.partitions],
+        }
+        for status in statuses
+    ]
+
+
+def _row(status: GroupStatus, partition: PartitionStatus) -> dict[str, Any]:
+    lag = max(0, status.head - partition.position)
+    return {
+        "partition": str(partition.partition),
+        "position": partition.position,
+        "lag": lag,
+        "lag_events": lag,
+        "lag_seconds": status.lag_seconds.get(partition.partition),
+        "events_per_second": status.events_per_second.get(partition.partition),
+        "wanted": partition.wanted,
+        "state": partition.state.value,
+        "attempt": partition.attempt,
+        "error": partition.error,
+        "next_attempt_at": partition.next_attempt_at,
+        "updated_at": partition.updated_at,
+        "progress_age_seconds": _age(partition.updated_at),
+        "owner": partition.owner or None,
+        "owned_since": partition.owned_since,
+        "lease_until": partition.lease_until,
+        "last_error": _last_error(partition),
+        "skipped": partition.skipped,
+        "failure": None if partition.failure is None else asdict(partition.failure),
+    }
+
+
+def _age(moment: str | None) -> float | None:
+    """Return the seconds since an ISO 8601 time."""
+    if moment is None:
+        return None
+    return round((datetime.now(UTC) - datetime.fromisoformat(moment)).total_seconds(), 3)
+
+
+def _last_error(status: PartitionStatus) -> dict[str, str | None] | None:
+    failure = status.failure
+    if failure is not None:
+        return {"event_id": failure.event_id, "event_type": failure.event_type, "message": failure.last_error}
+    return {"event_id": None, "event_type": None, "message": status.error} if status.error else None

@@ -1,0 +1,55 @@
+"""``opencqrs health``: whether all is well, as an exit code and a line for each thing that is not."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from opencqrs_py.cli.options import ProjectOptions, format_option, project_options
+from opencqrs_py.cli.output import clean, print_json, stdout
+
+if TYPE_CHECKING:
+    from opencqrs_py.assembly.health import Health
+
+__all__ = ["health_command", "print_unhealthy"]
+
+_STYLES = {"running": "green", "stopped": "default", "unknown": "default"}
+
+
+@click.command("health")
+@click.argument("names", metavar="[GROUP]...", nargs=-1)
+@project_options
+@format_option
+def health_command(options: ProjectOptions, names: tuple[str, ...], *, as_json: bool) -> int:
+    """Show whether all is well with groups, from any process.
+
+    The exit code is 0 if it is and 1 if it is not. A group that is stopped on purpose is well.
+    """
+    health = options.application().health(names)
+    if as_json:
+        print_json(health.as_json())
+    else:
+        _print_groups(health)
+        print_unhealthy(health)
+    return 0 if health.healthy else 1
+
+
+def print_unhealthy(health: Health) -> None:
+    """Print a line for each unhealthy thing."""
+    for line in health.lines():
+        stdout().print(clean(line), style="red", markup=False, soft_wrap=True)
+
+
+def _print_groups(health: Health) -> None:
+    from rich.table import Table  # noqa: PLC0415 only when a table is printed
+
+    if not health.groups:
+        return
+    table = Table(box=None, pad_edge=False)
+    for title in ("group", "state", "partitions", "lag"):
+        table.add_column(title, justify="right" if title in {"partitions", "lag"} else "left")
+    for group in health.groups:
+        state = f"[{_STYLES.get(group.state, 'red')}]{group.state}[/]"
+        table.add_row(clean(group.group), state, f"{group.partitions:,}", f"{group.lag:,}")
+    stdout().print(table)

@@ -1,0 +1,103 @@
+"""The table of partitions, as ``opencqrs status`` and the end of ``opencqrs run`` show it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from opencqrs_py.cli.output import clean, stdout
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from opencqrs_py.assembly.status import GroupStatus
+    from opencqrs_py.model.progress import PartitionStatus
+
+Handled = Mapping[tuple[str, str], int]
+
+_STYLES = {
+    "failed": "red",
+    "backing-off": "yellow",
+    "waiting": "yellow",
+    "running": "green",
+    "unowned": "red",
+    "standby": "yellow",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Columns:
+    """Which of the columns are there that are shown only if they say something."""
+
+    rates: bool
+    owners: bool
+    handled: bool
+    skips: bool
+
+
+def print_groups(statuses: Sequence[GroupStatus], handled: Handled) -> None:
+    """Print a table of all partitions, and below it the errors that hold some of them up."""
+    console = stdout()
+    console.print(group_table(statuses, handled))
+    for line in error_lines(statuses):
+        console.print(line, style="red", markup=False, soft_wrap=True)
+
+
+def group_table(statuses: Sequence[GroupStatus], handled: Handled) -> Table:
+    """Return a table of all partitions."""
+    from rich.table import Table  # noqa: PLC0415 only when a table is printed
+
+    partitions = [each for status in statuses for each in status.partitions]
+    columns = _Columns(
+        rates=any(rate is not None for status in statuses for rate in status.events_per_second.values()),
+        owners=any(each.owner for each in partitions),
+        handled=bool(handled),
+        skips=any(each.skipped for each in partitions),
+    )
+    table = Table(box=None, pad_edge=False)
+    for title, side in (("group", "left"), ("partition", "left"), ("position", "right"), ("lag", "right")):
+        table.add_column(title, justify="right" if side == "right" else "left")
+    if columns.rates:
+        table.add_column("events/s", justify="right")
+    table.add_column("state")
+    if columns.owners:
+        table.add_column("node")
+    if columns.handled:
+        table.add_column("handled", justify="right")
+    if columns.skips:
+        table.add_column("skipped", justify="right")
+    for status in statuses:
+        if not status.partitions:
+            rate = ["-"] if columns.rates else []
+            table.add_row(clean(status.group), "-", "-", f"{status.head:,}", *rate, "never run")
+        for each in status.partitions:
+            table.add_row(*_cells(status, each, handled, columns))
+    return table
+
+
+def error_lines(statuses: Sequence[GroupStatus]) -> list[str]:
+    """Return a line for each error that holds a partition up."""
+    return [_error_line(each) for status in statuses for each in status.partitions if each.error]
+
+
+def _error_line(status: PartitionStatus) -> str:
+    notes = [f"attempt {status.attempt}"] if status.attempt else []
+    notes += [f"next attempt {status.next_attempt_at}"] if status.next_attempt_at else []
+    note = f" ({', '.join(notes)})" if notes else ""
+    return f"[{status.group} {status.partition}] {clean(status.error)}{note}"
+
+
+def _cells(status: GroupStatus, p: PartitionStatus, handled: Handled, columns: _Columns) -> list[str]:
+    rate = status.events_per_second.get(p.partition)
+    return [
+        clean(status.group),
+        str(p.partition),
+        str(p.position),
+        f"{max(0, status.head - p.position):,}",
+        *(["-" if rate is None else f"{rate:,.0f}"] if columns.rates else []),
+        f"[{_STYLES.get(p.state.value, 'default')}]{p.state.value}[/]",
+        *([clean(p.owner) or "-"] if columns.owners else []),
+        *([f"{handled.get((status.group, str(p.partition)), 0):,}"] if columns.handled else []),
+        *([f"{p.skipped:,}"] if columns.skips else []),
+    ]

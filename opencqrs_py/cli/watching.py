@@ -1,0 +1,146 @@
+"""``opencqrs status --watch``: the same again and again, in place on a terminal, until Ctrl-C."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, NoReturn, Protocol, Self
+
+import orjson
+
+from opencqrs_py.assembly.rates import Rates
+from opencqrs_py.assembly.rows import group_rows
+from opencqrs_py.cli.output import print_line, stdout
+from opencqrs_py.cli.tables import error_lines, group_table, print_groups
+
+if TYPE_CHECKING:
+    from opencqrs_py.assembly.status import GroupStatus
+
+DEFAULT_SECONDS = 2.0
+
+
+class Looks(Protocol):
+    """What can be looked at again and again, such as an application."""
+
+    def status(self) -> list[GroupStatus]:
+        """Return how far groups are."""
+        ...
+
+
+class Display(AbstractContextManager["Display"]):
+    """Shows one look after the other: a table each, below the time."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def show(self, statuses: Sequence[GroupStatus]) -> None:
+        """Show a look."""
+        stdout().print(_time())
+        print_groups(statuses, {})
+        stdout().print()
+        sys.stdout.flush()
+
+    def outage(self, line: str) -> None:
+        """Show why there is nothing to look at for now; the same is not repeated."""
+        print_line(line, "yellow")
+
+
+class LineDisplay(Display):
+    """The same for programs: one JSON array a line."""
+
+    def show(self, statuses: Sequence[GroupStatus]) -> None:
+        """Show a look."""
+        sys.stdout.write(orjson.dumps(group_rows(statuses), option=orjson.OPT_NON_STR_KEYS).decode() + "\n")
+        sys.stdout.flush()
+
+
+class TerminalDisplay(Display):
+    """The same in place."""
+
+    def __init__(self) -> None:
+        from rich.live import Live  # noqa: PLC0415 only on a terminal
+
+        self._live = Live(console=stdout(), auto_refresh=False)
+
+    def __enter__(self) -> Self:
+        self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._live.stop()
+
+    def show(self, statuses: Sequence[GroupStatus]) -> None:
+        """Show a look in the place of the one before. It ends with an empty line, in which messages begin."""
+        from rich.console import Group  # noqa: PLC0415 as above
+        from rich.text import Text  # noqa: PLC0415 as above
+
+        errors = [Text(line, style="red") for line in error_lines(statuses)]
+        self._live.update(Group(_time(), group_table(statuses, {}), *errors, ""), refresh=True)
+
+    def outage(self, line: str) -> None:
+        """Show the outage in the place of the last look."""
+        from rich.console import Group  # noqa: PLC0415 as above
+        from rich.text import Text  # noqa: PLC0415 as above
+
+        self._live.update(Group(_time(), Text(line, style="yellow"), ""), refresh=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Watcher:
+    """Looks and shows, again and again.
+
+    Attributes:
+        looks: What is looked at.
+        every: Seconds between two looks.
+        display: Shows them.
+        pause: Waits for so many seconds.
+        now: Returns the seconds of a clock that never goes back.
+    """
+
+    looks: Looks
+    every: float
+    display: Display
+    pause: Callable[[float], object] = time.sleep
+    now: Callable[[], float] = time.monotonic
+
+    def run(self) -> NoReturn:
+        """Continue until something raises, such as Ctrl-C. While a database is unavailable, wait for it."""
+        rates, said = Rates(), ""
+        with self.display as display:
+            while True:
+                began = self.now()
+                line = self._look(rates, display)
+                if line and line != said:
+                    display.outage(line)
+                said = line
+                self.pause(max(0.0, began + self.every - self.now()))
+
+    def _look(self, rates: Rates, display: Display) -> str:
+        """Show a look; return why there is none, in one line."""
+        from opencqrs_py.assembly.overview import line_of_outage  # noqa: PLC0415 loads SQLAlchemy
+
+        try:
+            statuses = rates.measured(self.looks.status(), self.now())
+        except Exception as error:
+            if (line := line_of_outage(error)) is None:
+                raise
+            return f"there is nothing to see: {line}; looking again"
+        display.show(statuses)
+        return ""
+
+
+def watch(looks: Looks, every: float, *, as_json: bool) -> NoReturn:
+    """Show the status of an application again and again, until Ctrl-C."""
+    display = LineDisplay() if as_json else TerminalDisplay() if stdout().is_terminal else Display()
+    Watcher(looks, every, display).run()
+
+
+def _time() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")

@@ -1,0 +1,158 @@
+"""What counts as unhealthy, and what a person gets to read about it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from opencqrs_py.assembly.health import Health, HealthRule, Problem, Standing, judged
+from opencqrs_py.model.partition import Partition
+from opencqrs_py.model.progress import FailureRecord, PartitionStatus, ProcessorState
+
+HALF = Partition(2, 1)
+FAILURE = FailureRecord(8, "e8", "lent", 3, 2, "first", "ValueError: no", "2026-01-05T09:00:00+00:00")
+NEVER_RUN = Standing("loans", HALF, wanted=True, led=True, status=None, head=10)
+
+
+def standing(state=ProcessorState.RUNNING, position=10, *, waited=0.0, owner="web1:7", failure=None, **said):
+    status = PartitionStatus("loans", HALF, position, state, owner=owner, failure=failure)
+    known = {"wanted": True, "led": True, "head": 10, "owner": owner, **said}
+    return Standing("loans", HALF, status=status, waited=lambda: waited, **known)
+
+
+@pytest.mark.parametrize(
+    "well",
+    [
+        standing(),
+        standing(position=2),
+        standing(position=2, waited=59.9),
+        standing(waited=1_000.0),  # idle: there is nothing to handle
+        standing(ProcessorState.BACKING_OFF, 7, waited=10.0, failure=FAILURE),
+        standing(ProcessorState.WAITING, 7, waited=10.0),
+        standing(ProcessorState.STOPPED, 2, owner="", wanted=False),
+        standing(ProcessorState.FAILED, 2, owner="", wanted=False),
+        replace(NEVER_RUN, wanted=False),
+        replace(NEVER_RUN, owner="web1:7"),
+        replace(NEVER_RUN, led=False),
+        standing(owner="", led=False),
+    ],
+)
+def test_what_is_well_has_no_line(well):
+    assert judged("loans", [well], HealthRule()).findings == ()
+
+
+@pytest.mark.parametrize(
+    ("unwell", "problem", "line"),
+    [
+        (
+            standing(ProcessorState.FAILED, 7, failure=FAILURE),
+            Problem.FAILED,
+            "[loans 1/2] failed at event e8 (lent) at position 8 on attempt 3: ValueError: no: "
+            "fix its cause, then opencqrs groups restart loans:1/2",
+        ),
+        (
+            standing(position=12),  # beyond the newest event: it is another log
+            Problem.FAILED,
+            "[loans 1/2] failed: fix its cause, then opencqrs groups restart loans:1/2",
+        ),
+        (
+            NEVER_RUN,
+            Problem.UNOWNED,
+            "[loans] no process runs it: start opencqrs run; or, if that is meant, opencqrs groups stop loans",
+        ),
+        (
+            standing(ProcessorState.UNOWNED, owner=""),
+            Problem.UNOWNED,
+            "[loans] the process that had it has ended without a word: start opencqrs run; or, if that is meant, "
+            "opencqrs groups stop loans",
+        ),
+        (
+            standing(ProcessorState.STANDBY, owner="", able=["web1:7", "web2:9"]),
+            Problem.UNOWNED,
+            "[loans] no node has it yet, though web1:7, web2:9 could: look at opencqrs nodes; node.max-partitions "
+            "or life-cycle.max-partitions-per-node may be too low",
+        ),
+        (
+            standing(ProcessorState.STOPPED, owner="", led=False),
+            Problem.UNOWNED,
+            "[loans] no process runs it: start opencqrs run; or, if that is meant, opencqrs groups stop loans",
+        ),
+        (
+            standing(position=2, waited=60.0),
+            Problem.STALLED,
+            "[loans 1/2] has made no progress for 1 min 0 s, lag 8: look at the log of node web1:7",
+        ),
+        (
+            standing(ProcessorState.BACKING_OFF, 7, waited=90.0, failure=FAILURE),
+            Problem.STALLED,
+            "[loans 1/2] backs off for 1 min 30 s at event e8 (lent) at position 8 on attempt 3: ValueError: no, "
+            "lag 3: fix what its handler raises, or limit retry.max-attempts",
+        ),
+        (
+            standing(ProcessorState.WAITING, 7, waited=90.0, owner="", led=False),
+            Problem.STALLED,
+            "[loans 1/2] waits for the database or event store for 1 min 30 s, lag 3: look at the log of its process",
+        ),
+    ],
+)
+def test_what_is_not_well_is_a_line_with_place_reason_and_what_to_do(unwell, problem, line):
+    health = judged("loans", [unwell], HealthRule())
+    (finding,) = health.findings
+    assert (finding.problem, finding.line, health.state) == (problem, line, problem.value)
+
+
+@pytest.mark.parametrize(("max_lag", "healthy"), [(None, True), (8, True), (7, False), (0, False)])
+def test_more_lag_than_allowed_is_unhealthy(max_lag, healthy):
+    health = judged("loans", [standing(position=2)], HealthRule(max_lag))
+    assert health.healthy is healthy
+    assert [finding.problem for finding in health.findings] == [] if healthy else [Problem.LAGGING]
+
+
+def test_without_lag_a_strict_limit_holds():
+    assert judged("loans", [standing()], HealthRule(max_lag=0)).healthy
+
+
+def test_nobody_is_asked_how_long_a_partition_waits_that_does_not_lag():
+    def never():
+        pytest.fail("the event store was asked")
+
+    assert judged("loans", [replace(standing(), waited=never)], HealthRule()).healthy
+
+
+def test_a_group_that_nobody_runs_is_one_line_and_part_of_it_one_for_each():
+    four = [replace(NEVER_RUN, partition=Partition(4, residue)) for residue in range(4)]
+    (line,) = Health((judged("loans", four, HealthRule()),)).lines()
+    assert line.startswith("[loans] no process runs it")
+    owned = [replace(four[0], owner="web1:7"), *four[1:]]
+    assert len(Health((judged("loans", owned, HealthRule()),)).lines()) == 3
+
+
+@pytest.mark.parametrize(
+    ("standings", "state"),
+    [
+        ([standing()], "running"),
+        ([replace(NEVER_RUN, led=False)], "unknown"),
+        ([standing(ProcessorState.STOPPED, owner="", wanted=False)], "stopped"),
+        ([standing(), standing(ProcessorState.STOPPED, owner="", wanted=False)], "running"),
+        ([standing(position=2, waited=90.0), standing(ProcessorState.FAILED)], "failed"),
+    ],
+)
+def test_the_state_of_a_group_is_its_worst_problem_or_what_it_does(standings, state):
+    assert judged("loans", standings, HealthRule()).state == state
+
+
+def test_the_json_has_each_problem_with_its_place():
+    groups = (judged("loans", [NEVER_RUN], HealthRule()), judged("books", [standing()], HealthRule()))
+    shown = Health(groups).as_json()
+    assert (shown["healthy"], shown["unavailable"]) == (False, None)
+    loans, books = shown["groups"]
+    assert [(each["partition"], each["problem"]) for each in loans.pop("problems")] == [(None, "unowned")]
+    assert loans == {"group": "loans", "healthy": False, "state": "unowned", "lag": 10, "partitions": 1}
+    assert (books["healthy"], books["problems"]) == (True, [])
+
+
+def test_an_application_whose_database_is_unavailable_is_unhealthy_in_one_line():
+    health = Health(unavailable="[OCQ-304] no answer")
+    assert (health.healthy, health.lines()) == (False, ["[OCQ-304] no answer"])
+    assert health.as_json() == {"healthy": False, "unavailable": "[OCQ-304] no answer", "groups": []}

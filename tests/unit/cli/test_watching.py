@@ -1,0 +1,100 @@
+"""``opencqrs status --watch``: looks, one after the other, through outages, until an interrupt."""
+
+from __future__ import annotations
+
+import io
+import json
+from itertools import count
+
+import pytest
+from rich.console import Console
+
+from opencqrs_py.assembly.status import GroupStatus
+from opencqrs_py.cli import tables, watching
+from opencqrs_py.cli.watching import Display, LineDisplay, TerminalDisplay, Watcher
+from opencqrs_py.errors import EventStoreError
+from opencqrs_py.model.partition import Partition
+from opencqrs_py.model.progress import PartitionStatus, ProcessorState
+
+AWAY = EventStoreError("OCQ-304", "the database does not answer", "postgresql://host/db")
+
+
+class Looks:
+    """Answers with positions, or raises, and is interrupted afterwards."""
+
+    def __init__(self, *answers):
+        self.answers = list(answers)
+
+    def status(self):
+        if not self.answers:
+            raise KeyboardInterrupt
+        answer = self.answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        status = PartitionStatus("books", Partition(1, 0), answer, ProcessorState.RUNNING)
+        return [GroupStatus("books", 100, (status,))]
+
+
+@pytest.fixture
+def screen(monkeypatch):
+    return shown_on(monkeypatch, terminal=False)
+
+
+def shown_on(monkeypatch, *, terminal):
+    out = io.StringIO()
+    console = Console(file=out, width=100, force_terminal=terminal, color_system=None)
+    for module in (tables, watching):
+        monkeypatch.setattr(module, "stdout", lambda: console)
+    monkeypatch.setattr(watching, "print_line", lambda text, style: out.write(f"{style}: {text}\n"))
+    return out
+
+
+def watched(display, *answers, every=2.0):
+    """Run with a clock that moves by a second at each look at it; return the pauses."""
+    pauses, times = [], count()
+    watcher = Watcher(Looks(*answers), every, display, pauses.append, lambda: float(next(times)))
+    with pytest.raises(KeyboardInterrupt):
+        watcher.run()
+    return pauses
+
+
+def test_each_look_is_a_block_below_its_time_with_the_rate_since_the_one_before(screen):
+    watched(Display(), 10, 40)
+    first, second = screen.getvalue().strip().split("\n\n")
+    assert "events/s" not in first
+    assert second.splitlines()[1].split() == ["group", "partition", "position", "lag", "events/s", "state"]
+    assert second.splitlines()[2].split() == ["books", "0/1", "40", "60", "10", "running"]
+
+
+def test_the_time_of_a_look_is_part_of_the_pause_after_it(screen):
+    assert watched(Display(), 10, 40, every=5.0) == [3.0, 3.0]
+    assert watched(Display(), 10, every=0.5) == [0.0]
+
+
+def test_an_outage_is_reported_once_and_looked_through(screen):
+    watched(Display(), AWAY, AWAY, 10, AWAY)
+    said = (
+        "yellow: there is nothing to see: [OCQ-304] the database does not answer, postgresql://host/db; looking again"
+    )
+    assert screen.getvalue().count(said) == 2
+    assert "books" in screen.getvalue()
+
+
+def test_other_errors_end_it():
+    with pytest.raises(ValueError, match="a defect"):
+        Watcher(Looks(ValueError("a defect")), 1.0, Display(), lambda _: None).run()
+
+
+def test_for_programs_each_look_is_a_line(capsys):
+    watched(LineDisplay(), 10, 40)
+    looks = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [look[0]["partitions"][0]["events_per_second"] for look in looks] == [None, 10.0]
+
+
+def test_on_a_terminal_looks_take_the_place_of_each_other(monkeypatch):
+    screen = shown_on(monkeypatch, terminal=True)
+    watched(TerminalDisplay(), 10, AWAY, 40)
+    shown = screen.getvalue()
+    assert "\x1b[1A" in shown  # the cursor goes up to the look before
+    assert "nothing to see" in shown
+    assert shown.endswith("\x1b[?25h")  # the cursor is shown again
