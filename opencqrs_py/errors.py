@@ -23,6 +23,7 @@ __all__ = [
     "EventStoreError",
     "ExplainedError",
     "FencedError",
+    "HandlerCrashError",
     "HandlerSignatureError",
     "NonTransientError",
     "OnStartError",
@@ -149,6 +150,10 @@ class OtherLogError(EventStoreError):
 
 class PreconditionFailedError(EventStoreError, TransientError):
     """A precondition of an append does not hold (OCQ-320): somebody else was there before. Nothing was added."""
+
+
+class HandlerCrashError(ExplainedError):
+    """Several processes have ended while they handled the same event (OCQ-236)."""
 
 
 class EngineError(ExplainedError):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from opencqrs_py.adapters.processes import has_ended
@@ -17,6 +17,8 @@ from opencqrs_py.control.records import ControlView, GroupPartition, Lease, Node
 from opencqrs_py.errors import AssemblyError, WaitTimedOutError
 from opencqrs_py.model.naming import canonical
 from opencqrs_py.model.partition import Partition, layout
+from opencqrs_py.model.progress import ProcessorState
+from opencqrs_py.processing.ports import ProgressTracker
 
 if TYPE_CHECKING:
     from opencqrs_py.assembly.container import ApplicationContainer, GroupContainer
@@ -53,12 +55,20 @@ class Control:
         groups: The groups, by name.
         led: Names of those that leases lead.
         store: The control tables; ``None`` if there are none.
+        tracker_of: Returns where the progress of a group is.
     """
 
-    def __init__(self, groups: Mapping[str, EffectiveGroup], led: frozenset[str], store: ControlStore | None) -> None:
+    def __init__(
+        self,
+        groups: Mapping[str, EffectiveGroup],
+        led: frozenset[str],
+        store: ControlStore | None,
+        tracker_of: Callable[[str], ProgressTracker],
+    ) -> None:
         self._groups = groups
         self._led = led
         self._store = store
+        self._tracker_of = tracker_of
 
     def view(self) -> ControlView:
         """Return how everything stands, with nodes as dead whose processes have provably ended."""
@@ -105,12 +115,13 @@ class Control:
         return self._wait(wanted, timeout, "to be stopped", lambda view, lease: view.owner_of(lease) is None)
 
     def restart(self, *names: str, timeout: float | None = DEFAULT_TIMEOUT) -> bool:
-        """Stop and start groups or partitions.
+        """Stop and start groups or partitions. An event that has ended processes is tried as if it had ended none.
 
         Args, returns and errors are those of ``start``. It waits for the stop in any case.
         """
         try:
             self.stop(*names, timeout=DEFAULT_TIMEOUT if timeout is None else timeout)
+            self._forget_crashes({key for keys in self._keys(names).values() for key in keys})
         finally:
             self._want(names, Wanted.STARTED)
         return self.start(*names, timeout=timeout)
@@ -141,6 +152,19 @@ class Control:
         before = owner.id
         store.avoid(key, before, seconds)
         return self._wait([key], timeout, f"to leave node {owner.name}", lambda _, lease: lease.node != before)
+
+    def _forget_crashes(self, keys: Collection[GroupPartition]) -> None:
+        """Record that events have ended no process, by a claim of their partitions, which no node has now."""
+        for group in sorted({key.group for key in keys}):
+            tracker, whole = self._tracker_of(group), layout(self._groups[group].life_cycle.partitions)
+            for status in tracker.statuses():
+                key, failure = GroupPartition(status.group, status.partition), status.failure
+                if key not in keys or failure is None or not (failure.crashes or failure.in_hand):
+                    continue
+                (cursor,) = tracker.claim(group, [status.partition], status.position, "opencqrs groups", layout=whole)
+                forgotten = replace(failure, crashes=0, in_hand=False)
+                kept = forgotten if forgotten.has_failed else None
+                tracker.report(replace(status, state=ProcessorState.STOPPED, failure=kept), cursor.epoch)
 
     def _want(self, names: Sequence[str], wanted: Wanted) -> list[GroupPartition]:
         found = self._keys(names)
@@ -199,7 +223,8 @@ def control_of(
 ) -> Control:
     """Return the control of an application's groups."""
     led = frozenset(name for name, group in containers.items() if is_led(group))
-    return Control({group.name: group for group in groups}, led, container.control_store() if led else None)
+    store = container.control_store() if led else None
+    return Control({group.name: group for group in groups}, led, store, lambda name: containers[name].tracker())
 
 
 def _partitions_of(name: str, group: EffectiveGroup) -> tuple[Partition, ...]:

@@ -169,7 +169,7 @@ class Overview:
         led = [name for name in names if is_led(self.parts[name])]
         trackers = {id(each): each for each in (self.parts[name].tracker() for name in names - {*led[1:]})}
         for tracker in trackers.values():
-            yield from (each for each in tracker.statuses() if each.group in names)
+            yield from (_without_mark(each) for each in tracker.statuses() if each.group in names)
 
     def _status(self, settings: EffectiveGroup, look: Look, source: EventSource | None) -> GroupStatus:
         statuses = look.statuses_of(settings)
@@ -247,6 +247,12 @@ def _line_of(error: BaseException) -> str:
     if isinstance(error, ExplainedError):
         return scrubbed(", ".join(filter(None, (f"[{error.code}] {error.what}", error.where, error.fix))))
     return scrubbed(one_line(error))
+
+
+def _without_mark(status: PartitionStatus) -> PartitionStatus:
+    """Return a status whose event has not failed if it is only in hand."""
+    failed = status.failure is None or status.failure.has_failed
+    return status if failed else replace(status, failure=None)
 
 
 def _beyond(status: PartitionStatus, head: int) -> PartitionStatus:

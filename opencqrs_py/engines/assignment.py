@@ -7,7 +7,7 @@ from threading import Event as Signal
 from threading import Lock
 
 from opencqrs_py.control.records import GroupPartition
-from opencqrs_py.engines.driver import PartitionDriver, claim, when_available
+from opencqrs_py.engines.driver import PartitionDriver, claim, isolating, when_available
 from opencqrs_py.engines.runs import GroupRun
 from opencqrs_py.model.partition import Partition
 from opencqrs_py.processing.ports import Clock
@@ -60,11 +60,15 @@ class Assignment:
                 self._known |= {(group, driver.partition): driver.supervised for driver in claimed}
             return claimed
 
-    def claim_again(self, group: str) -> None:
+    def claim_again(self, group: str, *, crashed: bool) -> None:
         """Claim the partitions of a group that the engine has once more: what others may still do for them is void.
 
         Those that it has lost stay with the process that took them over. Nothing happens during an outage, as the next
         step meets it.
+
+        Args:
+            group: The group.
+            crashed: Whether the process that handled its events may have ended by one of them.
         """
         run, drivers = self.runs[group], [driver for driver in self.of(group) if not driver.over]
         tracker = run.processing.tracker
@@ -76,7 +80,7 @@ class Assignment:
                 raise
         else:
             for driver, cursor in zip(drivers, cursors, strict=True):
-                driver.supervised.claimed_again(cursor)
+                driver.supervised.claimed_again(isolating(self.runs[group], cursor) if crashed else cursor)
 
     def of(self, group: str, partitions: Sequence[Partition] | None = None) -> list[PartitionDriver]:
         """Return the drivers of a group, or of some of its partitions.

@@ -125,7 +125,8 @@ def claim(
     """
     tracker, source, initial = run.processing.tracker, run.processing.source, run.initial()
     fingerprint = source.fingerprint(initial)
-    cursors = tracker.claim(run.group, partitions, initial, owner, layout=run.partitions, fingerprint=fingerprint)
+    claimed = tracker.claim(run.group, partitions, initial, owner, layout=run.partitions, fingerprint=fingerprint)
+    cursors = [isolating(run, cursor) for cursor in claimed]
     try:
         for cursor in cursors:
             _verify_log(run.group, source, cursor)
@@ -136,6 +137,11 @@ def claim(
             tracker.report(replace(status, failure=cursor.failure), cursor.epoch)
         raise
     return [PartitionDriver(run, cursor, clock, observer) for cursor in cursors]
+
+
+def isolating(run: GroupRun, cursor: Cursor) -> Cursor:
+    """Return the cursor of a claim: what was in hand when the owner before ended without a word is handled singly."""
+    return replace(cursor, isolate=run.processing.batch_size) if cursor.unreleased else cursor
 
 
 def when_available(

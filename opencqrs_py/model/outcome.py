@@ -34,6 +34,7 @@ class Failure:
         event_id: CloudEvents ``id`` of the event in hand.
         event_type: CloudEvents ``type`` of the event in hand.
         advice: Of an explained error, where it is and how to fix it, as lines; empty for others.
+        held: Whether nothing is tried again before somebody restarts the partition.
     """
 
     origin: Origin
@@ -47,6 +48,7 @@ class Failure:
     event_id: str = ""
     event_type: str = ""
     advice: str = ""
+    held: bool = False
 
     @property
     def summary(self) -> str:

@@ -32,12 +32,14 @@ class FailureRecord:
         position: Position of the event that failed.
         event_id: CloudEvents ``id`` of the event.
         event_type: CloudEvents ``type`` of the event.
-        attempts: Attempts made, at least 1.
+        attempts: Attempts that ended with an error; 0 if the event is only in hand, or has ended processes.
         retries: Waits taken from the back-off, at least 0; fewer than the attempts after errors that are not retried.
         first_error: The first attempt's error, one line.
         last_error: The last attempt's error, one line.
         first_failed_at: ISO 8601 time of the first failure.
         next_attempt_at: ISO 8601 time before which the event is not tried again; ``None``: at the next start.
+        crashes: How many processes have ended without a word while they handled the event.
+        in_hand: Whether an attempt has begun that was marked before. What a claim finds so, a process has not survived.
     """
 
     position: int
@@ -49,6 +51,13 @@ class FailureRecord:
     last_error: str
     first_failed_at: str
     next_attempt_at: str | None = None
+    crashes: int = 0
+    in_hand: bool = False
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether the event has failed or ended a process, and is not only marked as in hand."""
+        return self.attempts > 0 or self.crashes > 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +108,9 @@ class Cursor:
         failure: What is recorded of the failing event.
         file: What identifies the file of the database in which the claim is, if it is a file; otherwise empty. A
             process that begins later sees by it that another file has taken that one's place.
+        unreleased: Whether the owner before has ended, or was fenced off, without releasing the partition.
+        isolate: How many of the next events are handled alone, each after a mark, so that the one that ends processes
+            is found.
     """
 
     partition: Partition
@@ -113,6 +125,8 @@ class Cursor:
     fingerprint: str = field(default="", compare=False)
     failure: FailureRecord | None = field(default=None, compare=False)
     file: str = field(default="", compare=False)
+    unreleased: bool = field(default=False, compare=False)
+    isolate: int = field(default=0, compare=False)
 
     def check_forward(self, to: int) -> None:
         """Refuse to store a position before the one that is stored.
@@ -142,8 +156,9 @@ class Cursor:
         return replace(self, attempt=again, failing=failing, skip=skip, failure=failure)
 
     def resuming(self, failure: FailureRecord) -> Cursor:
-        """Return the cursor of a new claim that finds ``failure`` recorded."""
-        return replace(self, attempt=failure.retries + 1, failing=failure.position, failure=failure)
+        """Return the cursor of a new claim that finds ``failure`` recorded; an event in hand has ended its process."""
+        found = replace(failure, crashes=failure.crashes + failure.in_hand, in_hand=False)
+        return replace(self, attempt=failure.retries + 1, failing=failure.position, failure=found)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from math import isqrt
 
-from opencqrs_py.errors import FencedError, TransactionEndedError
+from opencqrs_py.errors import FencedError, HandlerCrashError, TransactionEndedError
 from opencqrs_py.model.chunk import Chunk
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.outcome import Failure, Origin, Outcome
 from opencqrs_py.model.partition import Partition
-from opencqrs_py.model.progress import Cursor, Skip
+from opencqrs_py.model.progress import Cursor, FailureRecord, PartitionStatus, ProcessorState, Skip
 from opencqrs_py.model.selection import ATTRIBUTES, Selection
 from opencqrs_py.processing.binding import Work
 from opencqrs_py.processing.dispatch import ChunkFailedError, Dispatcher
@@ -21,6 +21,7 @@ from opencqrs_py.processing.recovery import Diagnosis
 from opencqrs_py.processing.sequencing import Sequencing
 
 CHUNK = 1_000
+MOST_CRASHES = 3  # processes that may end while they handle an event
 _PAGES_KEPT = 4  # of the log, for partitions that lag a little
 _LEAST_READ = 1_000  # events fetched at once, even when each is committed alone
 
@@ -119,10 +120,41 @@ class PartitionProcessor:
         if not (found := len(events)):
             return Outcome(cursor.moved_to(upto, stored=False))
         again = cursor.failing is not None and cursor.failing == events.position(0)
-        size = 1 if again else self._batch_size
+        size = 1 if again or cursor.isolate else self._batch_size
         if found > size:
             events, upto = events[:size], events.position(size - 1)
-        return self._give_up(cursor, events[0], upto) if again and cursor.skip else self._handle(cursor, events, upto)
+        if not again and not cursor.isolate:
+            return self._handle(cursor, events, upto)
+        if again and cursor.failure is not None and cursor.failure.crashes >= MOST_CRASHES:
+            return self._hold(cursor, cursor.failure, events[0])
+        if again and cursor.skip:
+            return self._give_up(cursor, events[0], upto)
+        return self._isolated(cursor, events, upto) if cursor.isolate else self._handle(cursor, events, upto)
+
+    def _hold(self, cursor: Cursor, record: FailureRecord, event: Event) -> Outcome:
+        what = f"{record.crashes} processes have ended while they handled this event"
+        fix = f"fix its handler, then: opencqrs groups restart {self.group}:{self.partition}"
+        error = HandlerCrashError("OCQ-236", what, fix=fix)
+        failure = self._diagnosis.failure(error, Origin.HANDLER, event)
+        return Outcome(cursor, failure=replace(failure, permanent=True, held=True))
+
+    def _isolated(self, cursor: Cursor, chunk: Chunk, upto: int) -> Outcome:
+        """Handle one event after a mark, by which the next owner sees that this process has not survived it."""
+        try:
+            self._mark(cursor, chunk[0])
+        except BaseException as error:
+            raise_interrupt(error)
+            return Outcome(cursor, failure=self._failure(error, Origin.FRAMEWORK))
+        done = self._handle(cursor, chunk, upto)
+        return replace(done, cursor=replace(done.cursor, isolate=cursor.isolate - (done.failure is None)))
+
+    def _mark(self, cursor: Cursor, event: Event) -> None:
+        record = cursor.failure if cursor.failing == event.position else None
+        if record is None:
+            now = self._clock.now().isoformat(timespec="milliseconds")
+            record = FailureRecord(event.position, event.id, event.type, 0, 0, "", "", now)
+        known = (self.group, self.partition, cursor.stored, ProcessorState.RUNNING, record.attempts, record.last_error)
+        self._tracker.report(PartitionStatus(*known, failure=replace(record, in_hand=True)), cursor.epoch)
 
     def _give_up(self, cursor: Cursor, event: Event, upto: int) -> Outcome:
         try:
@@ -243,7 +275,8 @@ class PartitionProcessor:
             return Outcome(cursor, failure=self._failure(error, Origin.FRAMEWORK))
         if found is None or found.stored == cursor.stored:  # the same place again would be a loop without end
             return outcome
-        return Outcome(replace(found, shared=True), handled=outcome.handled, missed=outcome.missed)
+        found = replace(found, shared=True, isolate=cursor.isolate)
+        return Outcome(found, handled=outcome.handled, missed=outcome.missed)
 
     def _failure(self, error: BaseException, otherwise: Origin, in_hand: Event | None = None) -> Failure:
         if type(error) is _NotOpenedError:  # the tracker's error, not the event's: it uses no attempt (K1)

@@ -129,6 +129,7 @@ class Action(Enum):
     RETRY = "retry"  # the same event again, after its back-off
     SKIP = "skip"  # skip the event and continue
     STOP = "stop"  # the partition has failed; tried again only after a growing pause
+    HOLD = "hold"  # the partition has failed; tried again only when somebody restarts it
     WAIT = "wait"  # the store or the database is unavailable; no attempt is used
     LEAVE = "leave"  # another processor has the partition
 
@@ -152,7 +153,7 @@ def action_for(failure: Failure, *, exhausted: bool, on_exhausted: OnExhausted) 
         case Origin.EVENT | Origin.FRAMEWORK:
             return Action.STOP
         case Origin.HANDLER if failure.permanent:
-            return Action.STOP
+            return Action.HOLD if failure.held else Action.STOP
         case Origin.HANDLER if not exhausted:
             return Action.RETRY
         case Origin.HANDLER:  # pragma: no branch there is no other origin

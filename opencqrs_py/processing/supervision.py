@@ -21,6 +21,7 @@ from opencqrs_py.processing.recovery import Action, ExponentialBackOff, OnExhaus
 # Back-offs of our own, in seconds: while the store or database is unavailable, and after a partition failed (K8).
 OUTAGE_BACK_OFF = ExponentialBackOff(initial=0.5, multiplier=2, maximum=30)
 FAILURE_BACK_OFF = ExponentialBackOff(initial=30, multiplier=2, maximum=600)
+_REMINDER = 3_600.0  # seconds after which it is said again that a partition is held
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,11 +188,13 @@ class SupervisedPartition:
 
     def claimed_again(self, cursor: Cursor) -> None:
         """Continue from a new claim; what is known of a failed event is kept if progress has not moved."""
-        if cursor.stored == self.cursor.stored:
-            self.cursor = replace(self.cursor, epoch=cursor.epoch)
-        else:
+        if cursor.stored != self.cursor.stored:
             self.cursor = cursor
             self._forget()
+        elif cursor.isolate and cursor.failure is not None and cursor.failure != self._record:
+            self.cursor, self._record = cursor, cursor.failure  # the event in hand has ended its process
+        else:
+            self.cursor = replace(self.cursor, epoch=cursor.epoch, isolate=max(cursor.isolate, self.cursor.isolate))
 
     def doubt(self) -> None:
         """Have the next step check that progress and log are what they were, as an outage came between."""
@@ -204,7 +207,8 @@ class SupervisedPartition:
 
     def status(self) -> PartitionStatus:
         """Return what there is to show of the partition."""
-        due = self._clock.now() + timedelta(seconds=self.wait()) if self.wait() else None
+        held = self.failure is not None and self.failure.held
+        due = self._clock.now() + timedelta(seconds=self.wait()) if self.wait() and not held else None
         return PartitionStatus(
             group=self.group,
             partition=self.partition,
@@ -250,6 +254,8 @@ class SupervisedPartition:
         action = action_for(failure, exhausted=wait is None, on_exhausted=self._on_exhausted)
         again = failure.position is not None and self.cursor.failing == failure.position
         self._attempt = (self.cursor.attempt if again else 1) if failure.position is not None else 0
+        if action is Action.HOLD:
+            self._attempt = 0  # no handler was called
         notice_wait = self._enter(action, failure, wait or 0.0)
         self._due = self._clock.monotonic() + notice_wait
         return Notice(self.group, self.partition, action, failure, self._attempt, notice_wait)
@@ -260,13 +266,15 @@ class SupervisedPartition:
             return self._record
         now = self._clock.now()
         before = self._record if self._record is not None and self._record.position == failure.position else None
+        if before is not None and failure.held:
+            return replace(before, first_error=before.first_error or str(failure), last_error=str(failure))
         return FailureRecord(
             position=failure.position,
             event_id=failure.event_id,
             event_type=failure.event_type,
             attempts=before.attempts + 1 if before else 1,
             retries=self._retries,
-            first_error=before.first_error if before else str(failure),
+            first_error=before.first_error or str(failure) if before else str(failure),
             last_error=str(failure),
             first_failed_at=before.first_failed_at if before else now.isoformat(timespec="milliseconds"),
             next_attempt_at=None
@@ -308,6 +316,11 @@ class SupervisedPartition:
                     self.cursor = replace(self.cursor, failing=position, attempt=attempt, failure=self._record)
                 self._failure_waits = self._failure_waits or FAILURE_BACK_OFF.waits()
                 return next(self._failure_waits)
+            case Action.HOLD:
+                self.state = ProcessorState.FAILED
+                self._record = self._new_record(failure, None)
+                self.cursor = replace(self.cursor, failure=self._record)
+                return _REMINDER
             case Action.LEAVE:  # pragma: no branch there is no other action
                 self.state = ProcessorState.STOPPED
                 return 0.0
@@ -324,6 +337,7 @@ _NEXT = {
     Action.RETRY: "retry in {wait}",
     Action.SKIP: "attempts used up: the event is skipped",
     Action.STOP: "the partition has failed; next attempt in {wait}, or at the next start",
+    Action.HOLD: "the partition has failed, and is not tried again before it is restarted",
     Action.WAIT: "no attempt is used; next look in {wait}",
     Action.LEAVE: "this process leaves the partition alone",
 }

@@ -76,7 +76,7 @@ class InMemoryProgressTracker:
                 raise EventStoreError("OCQ-310", what, "this process", "start it again to change the partitions")
             for partition in whole - held:
                 self._progress[group, partition] = _Row(initial, fingerprint)
-            return tuple(self._claimed(self._progress[group, partition], partition) for partition in partitions)
+            return tuple(self._claimed((group, partition)) for partition in partitions)
 
     def unit(
         self, group: str, cursor: Cursor, to: int, *, fingerprint: str = "", skip: Skip | None = None
@@ -127,10 +127,12 @@ class InMemoryProgressTracker:
         status = self._statuses.get(key) or PartitionStatus(*key, 0, ProcessorState.STARTING)
         return replace(status, position=row.position, failure=row.failure, skipped=len(row.skips))
 
-    @staticmethod
-    def _claimed(row: _Row, partition: Partition) -> Cursor:
+    def _claimed(self, key: _Key) -> Cursor:
+        row, status = self._progress[key], self._statuses.get(key)
+        released = row.epoch == 0 or (status is not None and status.state is ProcessorState.STOPPED)
+        self._statuses[key] = PartitionStatus(*key, row.position, ProcessorState.STARTING)
         row.epoch += 1
-        cursor = _cursor(row, partition)
+        cursor = replace(_cursor(row, key[1]), unreleased=not released)
         return cursor if row.failure is None else cursor.resuming(row.failure)
 
     @contextmanager

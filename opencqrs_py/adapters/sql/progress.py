@@ -25,6 +25,7 @@ from opencqrs_py.model.progress import Cursor, FailureRecord, PartitionStatus, P
 from opencqrs_py.processing.ports import ProgressTracker, UnitOfWork
 
 _ERROR_LENGTH = 1_000  # characters of an error's text that are kept
+_LATER = ("crashes", "in_hand")  # of a failure; versions that do not know them read what is written without
 _moment = partial(datetime.isoformat, timespec="milliseconds")
 
 # As text, since they are part of each chunk: SQLAlchemy needs half the time to send it.
@@ -219,7 +220,8 @@ class SqlProgressTracker(ProgressTracker):
                     connection.execute(claimed)
             now_held = self._held(connection, group)
             file = self._database.guard.identity
-        return tuple(replace(now_held[partition], file=file) for partition in partitions)
+        crashed = {partition for partition, cursor in held.items() if cursor.unreleased}
+        return tuple(replace(now_held[one], file=file, unreleased=one in crashed) for one in partitions)
 
     def _timed_out(self, error: BaseException) -> bool:
         """Return whether a lock was waited for in vain."""
@@ -265,7 +267,11 @@ class SqlProgressTracker(ProgressTracker):
 
 def _cursor(row: Any) -> Cursor:
     partition, position = Partition(row["modulus"], row["residue"]), row["position"]
-    cursor = Cursor(partition, row["epoch"], position, position, fingerprint=row["log_fingerprint"] or "")
+    known: dict[str, Any] = {
+        "fingerprint": row["log_fingerprint"] or "",
+        "unreleased": row["state"] != ProcessorState.STOPPED.value,
+    }
+    cursor = Cursor(partition, row["epoch"], position, position, **known)
     failure = _read(row["failure"])
     return cursor if failure is None else cursor.resuming(failure)
 
@@ -283,8 +289,8 @@ def _written(failure: FailureRecord | None) -> str | None:
     """Return a failure as JSON in ASCII, which every database takes, whatever an error or an id contains."""
     if failure is None:
         return None
-    bounded = {k: v[:_ERROR_LENGTH] if isinstance(v, str) else v for k, v in asdict(failure).items()}
-    return json.dumps(bounded)
+    known = {k: v for k, v in asdict(failure).items() if v or k not in _LATER}
+    return json.dumps({k: v[:_ERROR_LENGTH] if isinstance(v, str) else v for k, v in known.items()})
 
 
 def _read(text: str | None) -> FailureRecord | None:

@@ -11,6 +11,7 @@ from functools import partial
 from threading import Condition, Thread
 
 from py4j.protocol import Py4JError
+from pyspark.errors import PythonException
 from pyspark.sql import SparkSession
 
 from opencqrs_py.control.records import GroupPartition
@@ -275,7 +276,7 @@ class SparkEngine:
     def _abandon(self, group: _Group, failure: Failure) -> None:
         """Cancel the round of a group."""
         if group.jobs is not None and group.jobs.abandon_round():
-            self._broken(group, failure)
+            self._broken(group, failure, crashed=False)
             self._free(group)
 
     def _running_tasks(self) -> int:
@@ -313,7 +314,7 @@ class SparkEngine:
         try:
             if not self._stopping:
                 self._sessions.check()
-                self._broken(group, spark_failure(error))
+                self._broken(group, spark_failure(error), crashed=not isinstance(error, PythonException))
         except (Py4JError, OSError) as gone:
             self._fail(_jvm_gone(gone))
         except Exception as failed:
@@ -321,9 +322,9 @@ class SparkEngine:
         finally:
             self._free(group)
 
-    def _broken(self, group: _Group, failure: Failure) -> None:
+    def _broken(self, group: _Group, failure: Failure, *, crashed: bool) -> None:
         """Claim the partitions again: what the lost tasks have committed is only in the database."""
-        self._assignment.claim_again(group.run.group)
+        self._assignment.claim_again(group.run.group, crashed=crashed)
         for driver in group.busy:
             if driver not in group.leaving:
                 driver.settle(Outcome(driver.cursor, failure=failure))

@@ -98,6 +98,32 @@ class ProgressRecordsContract:
         tracker.report(_failed(zombie), zombie.epoch)
         assert claimed(another).failure is None
 
+    @pytest.mark.parametrize("state", list(ProcessorState))
+    def test_a_claim_shows_whether_the_owner_before_has_released_the_partition(
+        self, tracker: ProgressTracker, another: ProgressTracker, state: ProcessorState
+    ) -> None:
+        cursor = claimed(tracker)
+        assert not cursor.unreleased
+        tracker.report(PartitionStatus("group", ONE[0], 0, state), cursor.epoch)
+        assert claimed(another).unreleased is (state is not ProcessorState.STOPPED)
+
+    def test_an_owner_that_never_reported_has_not_released_its_partition(
+        self, tracker: ProgressTracker, another: ProgressTracker
+    ) -> None:
+        claimed(tracker)
+        assert claimed(another).unreleased
+
+    def test_an_event_that_is_found_in_hand_has_ended_a_process(
+        self, tracker: ProgressTracker, another: ProgressTracker
+    ) -> None:
+        cursor = claimed(tracker)
+        marked = replace(FAILURE, attempts=0, crashes=1, in_hand=True)
+        tracker.report(replace(_failed(cursor), failure=marked), cursor.epoch)
+        for _ in range(2):  # however often it is claimed: only an owner that reports it makes it lasting
+            assert claimed(another).failure == replace(marked, crashes=2, in_hand=False)
+        moved(another, claimed(another), 7)
+        assert claimed(tracker).failure is None
+
     def test_a_skip_is_recorded_with_the_progress_that_passes_it(
         self, tracker: ProgressTracker, another: ProgressTracker
     ) -> None:

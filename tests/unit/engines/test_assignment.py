@@ -20,6 +20,7 @@ class Processing:
         self.group = "books"
         self.source = InMemoryEventStore()
         self.tracker = InMemoryProgressTracker()
+        self.batch_size = 10
 
     def processor(self, *_: object) -> object:
         return object()

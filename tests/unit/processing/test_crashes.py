@@ -1,0 +1,242 @@
+"""Events that end processes: found by handling one event at a time after a crash, and held after three of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from opencqrs_py import Event
+from opencqrs_py.adapters.memory import InMemoryEventStore, InMemoryProgressTracker
+from opencqrs_py.model import Cursor, FailureRecord, Handler, HandlerMark, Outcome, Partition, Selection, layout
+from opencqrs_py.model.outcome import Origin
+from opencqrs_py.processing.binding import bind
+from opencqrs_py.processing.dispatch import Dispatcher
+from opencqrs_py.processing.feed import Feed
+from opencqrs_py.processing.processor import PartitionProcessor
+from opencqrs_py.processing.recovery import Action, FixedBackOff, OnExhausted
+from opencqrs_py.processing.sequence_resolvers import PerSubject
+from opencqrs_py.processing.sequencing import SequencingByEvent
+from opencqrs_py.processing.supervision import SupervisedPartition, text_of
+from opencqrs_py.testing import FakeClock
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+BATCH = 4
+
+
+class CrashError(KeyboardInterrupt):
+    """The end of the process: nothing is recorded any more."""
+
+
+class Group:
+    """A group with one handler, which some events end the process of, or fail."""
+
+    def __init__(self, database: Any, injector: Any, events: int) -> None:
+        self.database = database
+        self.tracker = InMemoryProgressTracker(database)
+        self.deadly: set[int] = set()
+        self.failing: set[int] = set()
+        self.called: list[tuple[int, FailureRecord | None]] = []
+        self._store = InMemoryEventStore()
+        self._store.append(
+            Event(0, f"id {n}", "s", f"/{n}", "lent", None, "application/json", "{}", None)
+            for n in range(1, events + 1)
+        )
+
+        def handle(raw: Event, connection: Connection) -> None:
+            (status, *_) = (one for one in self.tracker.statuses() if one.partition == self._partition)
+            self.called.append((raw.position, status.failure))
+            if raw.position in self.deadly:
+                raise CrashError
+            if raw.position in self.failing:
+                raise ValueError("no")
+            connection.append(raw.position)  # type: ignore[attr-defined]
+
+        self._bound = bind(Handler(HandlerMark("group"), handle, "handlers.py:7"), injector)
+        self._partition = Partition(1, 0)
+
+    def claimed(self, partition: Partition | None = None) -> Cursor:
+        """Claim as a driver does."""
+        self._partition = partition or self._partition
+        whole = layout(self._partition.modulus)
+        (cursor,) = self.tracker.claim("group", [self._partition], 0, "owner", layout=whole)
+        return replace(cursor, isolate=BATCH) if cursor.unreleased else cursor
+
+    def step(self, cursor: Cursor) -> Outcome:
+        feed = Feed(self._store, Selection("/"), SequencingByEvent(PerSubject()), 100)
+        dispatcher = Dispatcher([self._bound], [])
+        return PartitionProcessor("group", cursor.partition, feed, self.tracker, dispatcher, BATCH).step(cursor)
+
+    def runs(self, partition: Partition | None = None) -> Outcome | None:
+        """Run a process until it has nothing to do or fails; ``None`` if it has crashed."""
+        cursor = self.claimed(partition)
+        try:
+            while not (outcome := self.step(cursor)).idle and outcome.failure is None:
+                cursor = outcome.cursor
+        except CrashError:
+            return None
+        return outcome
+
+
+@pytest.fixture
+def new_group(database: Any, injector: Any) -> Callable[[int], Group]:
+    return lambda events: Group(database, injector, events)
+
+
+def test_normal_running_marks_nothing(new_group: Callable[[int], Group]) -> None:
+    group = new_group(6)
+    group.runs()
+    assert group.called == [(position, None) for position in range(1, 7)]
+
+
+def test_what_was_in_hand_at_a_crash_is_handled_alone_and_marked_and_the_rest_as_usual(
+    new_group: Callable[[int], Group],
+) -> None:
+    group = new_group(6)
+    group.claimed()
+    cursor, done = group.claimed(), []
+    while not (outcome := group.step(cursor)).idle:
+        done.append((outcome.handled, outcome.cursor.isolate))
+        cursor = outcome.cursor
+    assert done == [(1, 3), (1, 2), (1, 1), (1, 0), (2, 0)]
+    marks = [(position, mark is not None and (mark.position, mark.in_hand)) for position, mark in group.called]
+    assert marks == [(1, (1, True)), (2, (2, True)), (3, (3, True)), (4, (4, True)), (5, False), (6, False)]
+    assert group.database.rows == [1, 2, 3, 4, 5, 6]
+
+
+def test_a_crash_counts_only_against_the_event_that_was_marked(new_group: Callable[[int], Group]) -> None:
+    group = new_group(4)
+    group.deadly = {3}
+    assert group.runs() is None  # in a chunk: nobody knows by which event
+    assert group.claimed().failure is None
+    assert group.runs() is None
+    found = group.claimed()
+    assert (found.stored, found.failing, found.attempt) == (2, 3, 1)
+    assert found.failure is not None
+    assert (found.failure.position, found.failure.event_id, found.failure.crashes) == (3, "id 3", 1)
+
+
+def test_after_three_crashes_the_event_is_named_and_not_handled_again(new_group: Callable[[int], Group]) -> None:
+    group = new_group(4)
+    group.deadly = {3}
+    assert [group.runs() for _ in range(4)] == [None] * 4
+    group.called.clear()
+    for _ in range(2):  # nor by the owners after that
+        outcome = group.runs()
+        assert outcome is not None
+        assert outcome.failure is not None
+        assert (outcome.failure.position, outcome.failure.held, outcome.failure.code) == (3, True, "OCQ-236")
+        assert "3 processes" in outcome.failure.message
+        assert "id 3" in outcome.failure.event
+        assert "opencqrs groups restart group:0/1" in outcome.failure.advice
+    assert group.called == []
+    assert group.database.rows == [1, 2]
+
+
+def test_other_partitions_continue(new_group: Callable[[int], Group]) -> None:
+    group = new_group(12)
+    first, second = layout(2)
+    group.deadly = set(range(1, 13))
+    assert [group.runs(first) for _ in range(4)] == [None] * 4
+    group.deadly = set()
+    (held, other) = group.runs(first), group.runs(second)
+    assert held is not None
+    assert held.failure is not None
+    assert other is not None
+    assert (other.idle, other.failure) == (True, None)
+    assert group.database.rows
+
+
+def test_an_event_that_raises_after_a_crash_has_ended_no_process(new_group: Callable[[int], Group]) -> None:
+    group = new_group(2)
+    group.deadly = {1}
+    assert [group.runs() for _ in range(3)] == [None] * 3  # two of them marked
+    group.deadly, group.failing = set(), {1}
+    cursor = group.claimed()
+    assert cursor.failure is not None
+    assert cursor.failure.crashes == 2
+    partition = SupervisedPartition("group", cursor, FixedBackOff(1, 9), OnExhausted.SKIP, FakeClock())
+    partition.take(group.step(cursor))
+    group.tracker.report(partition.status(), cursor.epoch)
+    failure = group.claimed().failure
+    assert failure is not None
+    assert (failure.crashes, failure.attempts, failure.last_error) == (0, 1, "ValueError: no")
+
+
+def test_an_event_that_is_handled_at_last_leaves_nothing_behind(new_group: Callable[[int], Group]) -> None:
+    group = new_group(2)
+    group.deadly = {1}
+    assert [group.runs() for _ in range(3)] == [None] * 3
+    group.deadly = set()
+    assert group.runs() is not None
+    assert group.database.rows == [1, 2]
+    assert group.claimed().failure is None
+
+
+def test_a_mark_that_cannot_be_written_is_no_error_of_the_event(new_group: Callable[[int], Group]) -> None:
+    group = new_group(1)
+    group.claimed()
+    cursor = group.claimed()
+    group.tracker.report = _unreachable  # type: ignore[method-assign]
+    outcome = group.step(cursor)
+    assert outcome.failure is not None
+    assert outcome.failure.origin is Origin.OUTAGE
+    assert group.called == []
+
+
+def _unreachable(*_: object) -> None:
+    raise ConnectionError("gone")
+
+
+# What the supervision makes of it
+
+
+@pytest.fixture
+def held(new_group: Callable[[int], Group]) -> tuple[SupervisedPartition, Outcome]:
+    group = new_group(1)
+    group.deadly = {1}
+    assert [group.runs() for _ in range(4)] == [None] * 4
+    cursor = group.claimed()
+    partition = SupervisedPartition("group", cursor, FixedBackOff(1, 9), OnExhausted.SKIP, FakeClock())
+    return partition, group.step(cursor)
+
+
+def test_a_partition_that_is_held_has_failed_and_waits_for_no_attempt(
+    held: tuple[SupervisedPartition, Outcome],
+) -> None:
+    partition, outcome = held
+    notice = partition.take(outcome)
+    assert notice is not None
+    assert (notice.action, notice.attempt) == (Action.HOLD, 0)
+    status = partition.status()
+    assert (status.state.value, status.next_attempt_at) == ("failed", None)
+    assert partition.wait() == 3_600
+    assert status.failure is not None
+    assert (status.failure.crashes, status.failure.attempts) == (3, 0)
+    assert status.failure.last_error.startswith("[OCQ-236] HandlerCrashError: 3 processes have ended")
+    assert "could not go on at event id 1 at position 1 (lent, /1) ([OCQ-236]" in text_of(notice)
+    assert "in handler handlers.py:7" in text_of(notice)
+    assert "is not tried again before it is restarted" in text_of(notice)
+    assert "fix:   fix its handler, then: opencqrs groups restart group:0/1" in text_of(notice)
+
+
+def test_the_reminder_that_a_partition_is_held_counts_no_attempts(held: tuple[SupervisedPartition, Outcome]) -> None:
+    partition, outcome = held
+    for _ in range(3):
+        partition.take(replace(outcome, cursor=partition.cursor))
+    assert partition.record is not None
+    assert partition.record.attempts == 0
+
+
+@pytest.mark.parametrize(("isolate", "kept"), [(BATCH, 1), (0, 0)], ids=["crashed", "cancelled"])
+def test_a_new_claim_of_a_running_partition_takes_over_what_a_crash_left(isolate: int, kept: int) -> None:
+    cursor = Cursor(Partition(1, 0), epoch=1, stored=0, position=0)
+    partition = SupervisedPartition("group", cursor, FixedBackOff(1, 9), OnExhausted.SKIP, FakeClock())
+    mark = FailureRecord(1, "id 1", "lent", 0, 0, "", "", "2026-01-01T00:00:00.000+00:00", in_hand=True)
+    partition.claimed_again(replace(replace(cursor, epoch=2).resuming(mark), isolate=isolate))
+    assert (partition.cursor.epoch, partition.cursor.isolate) == (2, isolate)
+    assert (partition.record.crashes if partition.record else 0) == kept
