@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from opencqrs_py.assembly.health import Health
     from opencqrs_py.assembly.overview import Overview
     from opencqrs_py.assembly.processors import Processors
+    from opencqrs_py.assembly.serving import Serving
     from opencqrs_py.control.records import GroupPartition
     from opencqrs_py.engines.spark.session import Sessions
 
@@ -87,6 +88,7 @@ class Application:
         self._scan: Scan | None = None
         self._starting = Lock()  # held while a thread is in start()
         self._processors: Processors | None = None
+        self._serving: Serving | None = None
         self._resources = ProjectResources(self.blueprint, self._forget_parts)
         self._databases = OpenedDatabases()
         self._in_hand: list[SupervisedPartition] = []  # partitions that a stop has not waited for
@@ -208,12 +210,26 @@ class Application:
         chosen = self._chosen(groups)
         try:
             self._resources.open()
+            serving = self._serving = self._made_serving()
+            if serving is not None:
+                observer = Observers([serving.counting, observer])
             self._processors = self._made(chosen, observer, verbose=verbose, with_others=not groups)
+            if serving is not None:
+                serving.start()
             self._processors.start()
         except BaseException:
             self.stop(patience=0)
             self._close()
             raise
+
+    def _made_serving(self) -> Serving | None:
+        """Return what answers over HTTP, ``None`` if nothing is to."""
+        if self.configuration.settings.http.bind is None:
+            return None
+        from opencqrs_py.assembly.serving import Served, Serving  # noqa: PLC0415 only if it is wanted
+
+        served = Served(lambda: self._processors, self._overview, lambda: self.event_store)
+        return Serving(self.configuration, served)
 
     def _made(
         self, chosen: Sequence[EffectiveGroup], observer: Observer, *, verbose: bool, with_others: bool
@@ -261,6 +277,9 @@ class Application:
         processors = self._processors
         if processors is not None:
             processors.stop(patience)
+        serving, self._serving = self._serving, None
+        if serving is not None:
+            serving.stop()
         partitions = [*self._in_hand, *(processors.partitions() if processors is not None else ())]
         ended = (ProcessorState.STOPPED, ProcessorState.FAILED)
         self._in_hand = [each for each in partitions if each.state not in ended]

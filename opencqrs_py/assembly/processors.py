@@ -48,11 +48,17 @@ class Processors:
         store: The control tables; ``None`` if no group is led by leases.
         source: The event store.
         node: The settings of this process as a node.
+
+    Attributes:
+        coordinator: What keeps the leases of this process; ``None`` if no group is led by leases.
+        started: Whether ``start`` has ended.
+        stopping: Whether ``stop`` has begun.
     """
 
     def __init__(
         self, groups: Sequence[StartedGroup], store: ControlStore | None, source: EventSource, node: NodeSettings
     ) -> None:
+        self.started = self.stopping = False
         self._groups = groups
         self._source = source
         self._engines = list({id(group.engine): group.engine for group in groups}.values())
@@ -83,6 +89,14 @@ class Processors:
             self._log_stopped(led)
         for engine in self._engines:
             engine.start()
+        self.started = True
+
+    def check(self) -> None:
+        """Raise what ended an engine or the coordination, if something did."""
+        for engine in self._engines:
+            engine.check()
+        if self.coordinator is not None:
+            self.coordinator.check()
 
     def _log_stopped(self, led: Sequence[StartedGroup]) -> None:
         for group in led:
@@ -93,6 +107,7 @@ class Processors:
 
     def stop(self, patience: float) -> None:
         """Finish the events in hand, for at most ``patience`` seconds per engine, and release everything."""
+        self.stopping = True
         if self.coordinator is not None:
             self.coordinator.end()
         for engine in self._engines:
@@ -115,10 +130,7 @@ class Processors:
             until_caught_up: Whether that ends when every partition, whoever has it, has reached what the newest event
                 was at the first call.
         """
-        for engine in self._engines:
-            engine.check()
-        if self.coordinator is not None:
-            self.coordinator.check()
+        self.check()
         partitions = self.partitions()
         if self.coordinator is None and all(p.over for p in partitions):
             return False

@@ -23,7 +23,7 @@ from typing_extensions import override
 from opencqrs_py.config.choices import DataFormat, OnUnknown
 from opencqrs_py.config.groups import AtLeastOne, GroupSettings, Said, merged_group, said
 from opencqrs_py.config.sources import LayeredSource
-from opencqrs_py.config.value_types import Duration, Fact, Name, Url, Whole
+from opencqrs_py.config.value_types import Bind, Duration, Fact, Name, Url, Whole
 from opencqrs_py.model.masking import masked
 
 if TYPE_CHECKING:
@@ -181,6 +181,16 @@ class SparkSettings(Section):
     )
 
 
+class HttpSettings(Section):
+    """What a process that runs processors answers over HTTP."""
+
+    bind: Bind | None = Field(
+        None,
+        description="Port (8080), or address and port (0.0.0.0:8080), that the process answers on with health, metrics "
+        "and status; without an address only programs of this machine reach it. Unset: it does not listen.",
+    )
+
+
 class HealthSettings(Section):
     """What counts as unhealthy."""
 
@@ -247,6 +257,7 @@ class Settings(BaseSettings):
     node: NodeSettings = Field(NodeSettings(), description="This process among those that share partitions.")
     spark: SparkSettings = Field(SparkSettings(), description="The Spark session.")
     run: RunSettings = Field(RunSettings(), description="How a process of the command line runs and ends.")
+    http: HttpSettings = Field(HttpSettings(), description="What a running process answers over HTTP.")
     health: HealthSettings = Field(HealthSettings(), description="What counts as unhealthy.")
     event_handling: EventHandlingSettings = Field(EventHandlingSettings(), description="All processing groups.")
     config: ConfigSettings = Field(ConfigSettings(), description="How the configuration itself is read.")

@@ -51,6 +51,8 @@ _ISO_CALENDAR = re.compile(r"p[^t]*[ym].*")
 _WHOLE = re.compile(r"[+-]?[0-9]+")
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://.*|file:.+", re.DOTALL)
 _DURATION_FIX = "write it like 2s, 500ms, 1m30s or PT10S"
+_BIND_FIX = "write a port like 8080, or an address like 127.0.0.1:8080, [::1]:8080 or 0.0.0.0:8080"
+_LAST_PORT, _LOOPBACK = 65_535, "127.0.0.1"
 _POSITION_FIX = (
     "write tail (the oldest event), head (after the newest), a position, or a time like 2024-05-31T12:00:00Z"
 )
@@ -282,6 +284,37 @@ def _position(value: object) -> str:
     return text
 
 
+def address_of(bind: str) -> tuple[str, int]:
+    """Return host and port of an address to listen on; without a host that of this machine alone.
+
+    Raises:
+        ValueError: The text is no address; the message says what to write instead.
+    """
+    host, colon, port = bind.strip().rpartition(":")
+    if "/" in bind:
+        raise ValueError(f"it is a URL or a path; {_BIND_FIX}")
+    if host.startswith("[") != host.endswith("]") or (":" in host and not host.startswith("[")):
+        raise ValueError("an address of IPv6 stands in brackets; write it like [::1]:8080")
+    if host in {"*", "[]"}:
+        raise ValueError("there is no such host; write 0.0.0.0:8080 or [::]:8080 for all networks of the machine")
+    if not re.fullmatch("[0-9]+", port, re.ASCII):
+        raise ValueError(f"{'the port is no number' if colon else 'the port is missing'}; {_BIND_FIX}")
+    if int(port) > _LAST_PORT:
+        raise ValueError(f"a port is at most {_LAST_PORT}; {_BIND_FIX}")
+    return host.strip("[]") or _LOOPBACK, int(port)
+
+
+def _bind(value: object) -> str:
+    if isinstance(value, bool) or not isinstance(value, str | int):
+        raise _refusal("it is no address", _BIND_FIX)
+    try:
+        host, port = address_of(str(value))
+    except ValueError as error:
+        reason, _, fix = str(error).partition("; ")
+        raise _refusal(reason, fix) from None
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 _DURATION_SCHEMA = {"type": "string", "pattern": r"^\s*([0-9]+(\.[0-9]+)?\s*[a-zA-Zµ]+\s*)+$|^[Pp].+$"}
 _INFINITE_SCHEMA = {"enum": ["infinite", "unlimited", "inf"]}
 _ATTEMPTS_SCHEMA = {"anyOf": [_INFINITE_SCHEMA, {"type": "integer", "minimum": 0}]}
@@ -306,6 +339,8 @@ Url = Annotated[str, Reads(_url, {"type": "string", "pattern": "://|^file:."}), 
 """Where a store or a database is; may hold a password."""
 Name = Annotated[str, Reads(_name, {"type": "string"})]
 """Name of a provider of the assembly container."""
+Bind = Annotated[str, Reads(_bind, {"type": ["string", "integer"], "pattern": "^[^/]*[0-9]+$"})]
+"""An address to listen on, ``host:port``; see :func:`address_of`."""
 Position = Annotated[str, Reads(_position, {"type": ["string", "integer"]})]
 """Where a group without progress starts to read."""
 

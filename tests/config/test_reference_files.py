@@ -82,6 +82,7 @@ def test_every_variable_on_the_page_sets_its_setting(project, column):
         "format": "envelope",
         "allow-unauthenticated": "true",
         "sigterm-exit-code": "0",
+        "bind": "127.0.0.1:8080",
         "max-lag": "1000",
         "stalled-after": "2m",
     }

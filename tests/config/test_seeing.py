@@ -92,6 +92,7 @@ def test_the_whole_configuration_is_general_settings_the_standard_as_set_and_all
         "spark.conf.spark.ui.enabled": ("no", "application.yaml:3:34"),
         "spark.conf.my.password": ("***", "application.yaml:3:51"),
         "run.sigterm-exit-code": ("130", "built-in default"),
+        "http.bind": ("null", "built-in default"),
         "health.max-lag": ("null", "built-in default"),
         "health.stalled-after": ("1m", "built-in default"),
         "event-handling.standard.fetch.subject": ("/all", "application.yaml:4:44"),

@@ -8,6 +8,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from opencqrs_py.config.value_types import (
     Attempts,
+    Bind,
     Duration,
     EndlessDuration,
     Name,
@@ -15,6 +16,7 @@ from opencqrs_py.config.value_types import (
     Subject,
     Url,
     Whole,
+    address_of,
 )
 
 MOMENT = datetime(2024, 5, 31, 12, tzinfo=UTC)
@@ -74,3 +76,42 @@ def test_values_given_in_code(kind, given, value):
 def test_values_that_make_no_sense_are_refused(kind, given):
     with pytest.raises(ValidationError):
         TypeAdapter(kind).validate_python(given)
+
+
+@pytest.mark.parametrize(
+    ("given", "address"),
+    [
+        (8080, ("127.0.0.1", 8080)),
+        ("8080", ("127.0.0.1", 8080)),
+        (":8080", ("127.0.0.1", 8080)),
+        (" 0.0.0.0:80 ", ("0.0.0.0", 80)),
+        ("[::1]:8080", ("::1", 8080)),
+        ("[::]:0", ("::", 0)),
+        ("localhost:65535", ("localhost", 65_535)),
+    ],
+)
+def test_an_address_to_listen_on_is_a_port_with_or_without_a_host(given, address):
+    assert address_of(TypeAdapter(Bind).validate_python(given)) == address
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        (True, "it is no address"),
+        (8080.0, "it is no address"),
+        ("", "the port is missing"),
+        ("localhost", "the port is missing"),
+        ("localhost:", "the port is no number"),
+        ("localhost:http", "the port is no number"),
+        ("127.0.0.1:65536", "a port is at most 65535"),
+        ("-1", "the port is missing"),
+        ("http://localhost:8080", "it is a URL or a path"),
+        ("::1:8080", "an address of IPv6 stands in brackets"),
+        ("[::1:8080", "an address of IPv6 stands in brackets"),
+        ("*:8080", "there is no such host"),
+        ("[]:8080", "there is no such host"),
+    ],
+)
+def test_what_nothing_can_listen_on_is_refused(given, says):
+    with pytest.raises(ValidationError, match=says):
+        TypeAdapter(Bind).validate_python(given)

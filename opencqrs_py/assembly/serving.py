@@ -1,0 +1,240 @@
+"""What a process that runs processors answers over HTTP: whether it is alive and ready, metrics, and the status."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from http import HTTPStatus
+from importlib.metadata import version
+from typing import Any
+
+import orjson
+
+from opencqrs_py.assembly.nodes import node_name
+from opencqrs_py.assembly.overview import Look, Overview, line_of_outage
+from opencqrs_py.assembly.processors import Processors
+from opencqrs_py.assembly.rates import Rates
+from opencqrs_py.assembly.rows import group_rows
+from opencqrs_py.assembly.status import GroupStatus
+from opencqrs_py.config.configuration import Configuration
+from opencqrs_py.config.value_types import address_of
+from opencqrs_py.control.records import GroupPartition
+from opencqrs_py.errors import AssemblyError
+from opencqrs_py.model.masking import scrubbed
+from opencqrs_py.processing.exceptions import one_line, raise_interrupt
+from opencqrs_py.processing.ports import EventSource
+from opencqrs_py.web.counting import Counting
+from opencqrs_py.web.looks import KeptLook, LookTimeoutError
+from opencqrs_py.web.server import Answer, HttpServer, Route, text_answer
+
+_log = logging.getLogger("opencqrs.http")
+
+_PROBE_SECONDS = 0.8  # that a probe waits for the databases: Kubernetes gives it a second
+_READ_SECONDS = 4.0  # the same for who reads figures
+_END_SECONDS = 0.2  # that a look gets which is being taken
+_SETTING = "http.bind"
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """What is answered about, asked for at each request.
+
+    Attributes:
+        processors: Returns what runs; ``None`` before the start and after the end.
+        overview: Returns a look at all groups from outside.
+        source: Returns the event store.
+    """
+
+    processors: Callable[[], Processors | None]
+    overview: Callable[[], Overview]
+    source: Callable[[], EventSource]
+
+    def look(self) -> Look:
+        """Read what is known of all groups, by a number of statements that does not grow with them."""
+        processors, overview = self.processors(), self.overview()
+        return overview.look(overview.groups, self.source(), processors.running() if processors is not None else {})
+
+
+class Serving:
+    """The HTTP server of an application that runs. Each database is looked at once a second at most.
+
+    Args:
+        configuration: The settings, with ``http.bind``.
+        served: What is answered about.
+
+    Raises:
+        AssemblyError: OCQ-539, if the package is missing by which metrics are written.
+    """
+
+    def __init__(self, configuration: Configuration, served: Served) -> None:
+        self.counting = Counting()
+        self._exposition = _exposition(configuration)
+        self._configuration = configuration
+        self._served = served
+        self._rates = Rates()
+        self._started_at = time.time()
+        self._brief = KeptLook(served.look, "opencqrs-look")
+        self._full = KeptLook(self._measured, "opencqrs-status")
+        self._server: HttpServer | None = None
+
+    def start(self) -> None:
+        """Begin to answer.
+
+        Raises:
+            AssemblyError: OCQ-538, if the address is in use, or this machine does not have it.
+        """
+        routes = {
+            "/health/live": self._live,
+            "/health/ready": self._ready,
+            "/metrics": self._metrics,
+            "/status": self._status,
+        }
+        self._server = _listening(self._configuration, routes)
+        for look in (self._brief, self._full):
+            look.start()
+        self._server.start()
+        _log.info("answering on %s: %s", self._server.url, ", ".join(routes))
+
+    @property
+    def url(self) -> str:
+        """Where it answers; empty before the start."""
+        return self._server.url if self._server is not None else ""
+
+    def stop(self) -> None:
+        """Answer nothing any more. Takes less than a second, even while a database hangs."""
+        for patience in (0.0, _END_SECONDS):
+            for look in (self._brief, self._full):
+                look.stop(patience)
+        if self._server is not None:
+            self._server.stop()
+
+    def _live(self, _accept: str) -> Answer:
+        """Answer whether the threads live that drive partitions and keep leases; databases do not count."""
+        processors = self._served.processors()
+        try:
+            if processors is not None:
+                processors.check()
+        except BaseException as error:
+            raise_interrupt(error)
+            return text_answer(HTTPStatus.SERVICE_UNAVAILABLE, f"dead: {scrubbed(one_line(error))}")
+        return text_answer(HTTPStatus.OK, "alive")
+
+    def _ready(self, _accept: str) -> Answer:
+        """Answer whether the process runs processors, or stands by, and reaches its databases."""
+        processors = self._served.processors()
+        reason = _why_not_ready(processors) or self._why_unreachable()
+        if reason or processors is None:
+            return text_answer(HTTPStatus.SERVICE_UNAVAILABLE, f"not ready: {reason}")
+        count = len(processors.running())
+        said = f"has {count} partition{'s' if count > 1 else ''}" if count else "stands by"
+        return text_answer(HTTPStatus.OK, f"ready: {said}")
+
+    def _why_unreachable(self) -> str:
+        try:
+            return self._brief.get(_PROBE_SECONDS).outage
+        except Exception as error:
+            return _reason(error, _PROBE_SECONDS)
+
+    def _metrics(self, accept: str) -> Answer:
+        from opencqrs_py.web.metrics import Figures  # noqa: PLC0415 loads the client of Prometheus
+
+        node = self._configuration.settings.node.name or node_name()
+        known: dict[str, Any] = {}
+        try:
+            look = self._brief.get(_READ_SECONDS)
+            known = {"reachable": not look.outage, "head": look.head, "partitions": self._partitions(look)}
+            known["nodes"] = None if look.outage else len(look.view.alive)
+        except Exception as error:  # the counters are there all the same
+            _log.debug("metrics without a look at the databases: %s", _reason(error, _READ_SECONDS))
+        figures = Figures(node, version("opencqrs-py"), self._started_at, **known)
+        content, content_type = self._exposition(figures, self.counting, accept)
+        return Answer(HTTPStatus.OK, content, content_type)
+
+    def _partitions(self, look: Look) -> list[Any]:
+        from opencqrs_py.web.metrics import PartitionFigures  # noqa: PLC0415 as above
+
+        overview = self._served.overview()
+        return [
+            PartitionFigures(
+                group=status.group,
+                partition=str(each.partition),
+                position=each.position,
+                lag=max(0, status.head - each.position),
+                state=each.state.value,
+                attempts=each.attempt,
+                progressed_at=None if each.updated_at is None else datetime.fromisoformat(each.updated_at).timestamp(),
+                held=GroupPartition(status.group, each.partition) in look.running,
+            )
+            for status in overview.statuses(overview.groups, look)
+            for each in status.partitions
+        ]
+
+    def _status(self, _accept: str) -> Answer:
+        try:
+            rows = group_rows(self._full.get(_READ_SECONDS))
+        except Exception as error:
+            return text_answer(HTTPStatus.SERVICE_UNAVAILABLE, f"no status: {_reason(error, _READ_SECONDS)}")
+        content = orjson.dumps(_scrubbed(rows), option=orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS)
+        return Answer(HTTPStatus.OK, content + b"\n", "application/json")
+
+    def _measured(self) -> list[GroupStatus]:
+        overview, look = self._served.overview(), self._served.look()
+        return self._rates.measured(overview.statuses(overview.groups, look, self._served.source()), time.monotonic())
+
+
+def _exposition(configuration: Configuration) -> Callable[..., tuple[bytes, str]]:
+    try:
+        from opencqrs_py.web.metrics import exposition  # noqa: PLC0415 loads the client of Prometheus
+    except ModuleNotFoundError as error:
+        what = f"{_SETTING} is set, and the package {error.name} is missing, by which metrics are written"
+        fix = "pip install 'opencqrs-py[http]'"
+        raise AssemblyError("OCQ-539", what, _place(configuration), fix) from None
+    return exposition
+
+
+def _listening(configuration: Configuration, routes: Mapping[str, Route]) -> HttpServer:
+    bind = str(configuration.settings.http.bind)
+    try:
+        return HttpServer(*address_of(bind), routes)
+    except OSError as error:
+        reason = error.strerror or one_line(error)
+        what = f"nothing can listen on {bind}: {reason[:1].lower()}{reason[1:]}"
+        fix = "end the process that has the port, or choose another one; port 0 takes any that is free"
+        raise AssemblyError("OCQ-538", what, _place(configuration), fix) from None
+
+
+def _place(configuration: Configuration) -> str:
+    return f"{_SETTING} ({configuration.value(_SETTING).origin})"
+
+
+def _why_not_ready(processors: Processors | None) -> str:
+    if processors is None or not processors.started:
+        return "it is starting"
+    if processors.stopping:
+        return "it is stopping"
+    if processors.coordinator is not None and processors.coordinator.view is None:
+        return "the leases of this node have ended, and it cannot reach the database to take new ones"
+    return ""
+
+
+def _reason(error: Exception, seconds: float) -> str:
+    """Return in one line why a look has no result."""
+    if isinstance(error, LookTimeoutError):
+        return f"the databases have not answered within {seconds:g} s"
+    return line_of_outage(error) or scrubbed(one_line(error))
+
+
+def _scrubbed(value: Any) -> Any:
+    """Return what is to be shown without the secrets that this process uses."""
+    match value:
+        case str():
+            return scrubbed(value)
+        case dict():
+            return {name: _scrubbed(each) for name, each in value.items()}
+        case list() | tuple():
+            return [_scrubbed(each) for each in value]
+        case _:
+            return value

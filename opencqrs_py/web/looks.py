@@ -1,0 +1,99 @@
+"""Looks that are taken on one thread and kept for a moment, so that no number of requests costs a database more."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from threading import Condition, Thread
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+KEPT_SECONDS = 1.0
+
+
+class LookTimeoutError(Exception):
+    """A look was not done in time; it continues, and a later request may get its result."""
+
+
+class KeptLook(Generic[T]):
+    """The last result of a look. Safe for several threads; the looks are taken on a thread of its own, one at a time.
+
+    Args:
+        look: Takes a look, which may take long.
+        name: Name of the thread.
+        kept: Seconds for which a result is as good as a new one; what the look raised, too.
+        now: Returns the seconds of a clock that never goes back.
+    """
+
+    def __init__(
+        self,
+        look: Callable[[], T],
+        name: str,
+        kept: float = KEPT_SECONDS,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._look = look
+        self._kept = kept
+        self._now = now
+        self._changed = Condition()
+        self._result: tuple[T] | Exception | None = None
+        self._at = 0.0
+        self._count = 0
+        self._wanted = False
+        self._stopped = False
+        self._thread = Thread(target=self._run, name=name, daemon=True)
+
+    def start(self) -> None:
+        """Be ready to look."""
+        self._thread.start()
+
+    def stop(self, patience: float) -> None:
+        """Look no more, and wait for a look that is being taken, for at most ``patience`` seconds."""
+        with self._changed:
+            self._stopped = True
+            self._changed.notify_all()
+        if self._thread.ident is not None:
+            self._thread.join(patience)
+
+    def get(self, patience: float) -> T:
+        """Return a result that is not older than ``kept``, or that was not there yet when it was asked for.
+
+        Args:
+            patience: Longest wait in seconds.
+
+        Raises:
+            LookTimeoutError: If the look takes longer, or there will be no more.
+            Exception: What the look has raised.
+        """
+        with self._changed:
+            if self._result is None or self._now() - self._at >= self._kept:
+                self._wanted, count = True, self._count
+                self._changed.notify_all()
+                done = self._changed.wait_for(lambda: self._count != count or self._stopped, patience)
+                if not done or self._count == count:
+                    raise LookTimeoutError
+            result = self._result
+        if isinstance(result, Exception):
+            raise result
+        assert result is not None  # noqa: S101 for the type checker
+        return result[0]
+
+    def _run(self) -> None:
+        while self._is_wanted():
+            try:
+                result: tuple[T] | Exception = (self._look(),)
+            except Exception as error:  # raised where the result is asked for
+                result = error
+            with self._changed:
+                self._result, self._at = result, self._now()
+                self._count += 1
+                self._wanted = False  # who asked while the look was taken gets its result
+                self._changed.notify_all()
+
+    def _is_wanted(self) -> bool:
+        """Wait until a look is wanted; return whether one still is."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._wanted or self._stopped)
+            self._wanted = False
+            return not self._stopped

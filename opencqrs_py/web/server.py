@@ -1,0 +1,237 @@
+"""A small HTTP server that can neither hang its process nor hold up its end.
+
+It answers GET and HEAD on a few paths, one request a connection, each on a thread that ends with the process. Requests
+are bounded in number and in time, so that one who sends nothing, or slowly, costs a thread for a moment and no more.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from socketserver import TCPServer
+from threading import Event, Lock, Thread
+from typing import Any
+
+from typing_extensions import override
+
+_log = logging.getLogger("opencqrs.http")
+
+TEXT = "text/plain; charset=utf-8"
+MOST_REQUESTS = 16
+REQUEST_SECONDS = 10.0
+_POLL_SECONDS = 0.1  # between two looks at whether to stop
+_STOP_SECONDS = 0.5
+_MOST_BODY = 65_536  # bytes of a request that are read and thrown away, so that its sender reads the answer
+_BUSY = (
+    b"HTTP/1.0 503 Service Unavailable\r\nServer: opencqrs\r\nContent-Type: text/plain; charset=utf-8\r\n"
+    b"Connection: close\r\nRetry-After: 1\r\n\r\ntoo many requests at once\n"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What is answered to a request.
+
+    Attributes:
+        status: HTTP status.
+        body: The content.
+        content_type: Its media type.
+    """
+
+    status: HTTPStatus
+    body: bytes
+    content_type: str = TEXT
+
+
+def text_answer(status: HTTPStatus, text: str) -> Answer:
+    """Return a line of plain text."""
+    return Answer(status, f"{text}\n".encode())
+
+
+Route = Callable[[str], Answer]
+"""Returns the answer for a path, to a request that accepts these media types (the header ``Accept``)."""
+
+
+class HttpServer:
+    """Answers on an address, on threads of its own.
+
+    Args:
+        host: Name or address to listen on.
+        port: Its port; 0 for any that is free.
+        routes: What is answered, by path.
+        most: Most requests at once; more are refused.
+        seconds: Longest time that a request may take, from its connection to its end.
+        now: Returns the seconds of a clock that never goes back.
+
+    Raises:
+        OSError: If nothing can listen there.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        routes: Mapping[str, Route],
+        *,
+        most: int = MOST_REQUESTS,
+        seconds: float = REQUEST_SECONDS,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._listener = _Listener(host, port, routes, most, seconds, now)
+        self._stopping = Event()
+        self._thread = Thread(target=self._serve, name="opencqrs-http", daemon=True)
+
+    @property
+    def url(self) -> str:
+        """Where it answers."""
+        host, port = self._listener.server_address[:2]
+        return f"http://[{host!s}]:{port}" if ":" in str(host) else f"http://{host!s}:{port}"
+
+    def start(self) -> None:
+        """Begin to answer."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Answer nothing any more, and cut what is still open. Takes less than a second."""
+        self._stopping.set()
+        if self._thread.ident is not None:
+            self._thread.join(_STOP_SECONDS)
+        self._listener.server_close()
+        self._listener.cut(older_than=0.0)
+
+    def _serve(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                self._listener.handle_request()
+                self._listener.cut()
+            except Exception:  # such as no more threads or files: the next request may find some
+                _log.warning("a request could not be taken", exc_info=True)
+                self._stopping.wait(_POLL_SECONDS)
+
+
+class _Listener(ThreadingHTTPServer):
+    daemon_threads = True
+    allow_reuse_address = os.name == "posix"  # elsewhere it would let two processes listen on one port
+    timeout = _POLL_SECONDS
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        routes: Mapping[str, Route],
+        most: int,
+        seconds: float,
+        now: Callable[[], float],
+    ) -> None:
+        self.routes = routes
+        self.seconds = seconds
+        self._most = most
+        self._now = now
+        self._lock = Lock()
+        self._open: dict[socket.socket, float] = {}
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        self.address_family, address = found[0][0], found[0][4]
+        super().__init__((str(address[0]), int(address[1])), _Handler)
+
+    @override
+    def server_bind(self) -> None:
+        TCPServer.server_bind(self)  # that of HTTPServer asks the name service for the name of the machine
+        self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
+
+    @override
+    def process_request(self, request: Any, client_address: Any) -> None:
+        with self._lock:
+            has_room = len(self._open) < self._most
+            if has_room:
+                self._open[request] = self._now()
+        if has_room:
+            super().process_request(request, client_address)
+            return
+        with suppress(OSError):
+            request.settimeout(_POLL_SECONDS)
+            request.sendall(_BUSY)
+        self.shutdown_request(request)
+
+    @override
+    def shutdown_request(self, request: Any) -> None:
+        with self._lock:
+            self._open.pop(request, None)
+        super().shutdown_request(request)
+
+    @override
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        _log.debug("a request of %s ended early", client_address, exc_info=True)
+
+    def cut(self, older_than: float | None = None) -> None:
+        """End the connections of requests that take too long."""
+        limit = self.seconds if older_than is None else older_than
+        with self._lock:
+            slow = [request for request, began in self._open.items() if self._now() - began >= limit]
+        for request in slow:
+            with suppress(OSError):
+                request.shutdown(socket.SHUT_RDWR)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: _Listener
+    timeout = REQUEST_SECONDS / 2  # for each read and write; for all of them together: `_Listener.cut`
+
+    def do_GET(self) -> None:
+        """Answer with the content of a path."""
+        self._send(self._answer())
+
+    def do_HEAD(self) -> None:
+        """Answer as to GET, without the content."""
+        self._send(self._answer(), with_body=False)
+
+    @override
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+        """Answer with a line of plain text; a method that there is not is one that is not allowed."""
+        del explain
+        status = HTTPStatus.METHOD_NOT_ALLOWED if code == HTTPStatus.NOT_IMPLEMENTED else HTTPStatus(code)
+        self._drain()
+        self._send(text_answer(status, status.phrase.lower()), with_body=self.command != "HEAD")
+
+    @override
+    def version_string(self) -> str:
+        return "opencqrs"
+
+    @override
+    def log_message(self, format: str, *args: Any) -> None:
+        _log.debug("%s %s", self.address_string(), format % args)
+
+    def _answer(self) -> Answer:
+        path = self.path.partition("?")[0]
+        route = self.server.routes.get(path)
+        if route is None:
+            return text_answer(HTTPStatus.NOT_FOUND, f"not found; there is {', '.join(self.server.routes)}")
+        try:
+            return route(self.headers.get("Accept", ""))
+        except Exception:
+            _log.warning("%s could not be answered", path, exc_info=True)
+            return text_answer(HTTPStatus.INTERNAL_SERVER_ERROR, "internal error; the log of this process has it")
+
+    def _send(self, answer: Answer, *, with_body: bool = True) -> None:
+        self.send_response(answer.status)
+        self.send_header("Content-Type", answer.content_type)
+        self.send_header("Content-Length", str(len(answer.body)))
+        self.send_header("Cache-Control", "no-store")
+        self.send_header("Connection", "close")
+        if answer.status is HTTPStatus.METHOD_NOT_ALLOWED:
+            self.send_header("Allow", "GET, HEAD")
+        self.end_headers()
+        if with_body:
+            self.wfile.write(answer.body)
+
+    def _drain(self) -> None:
+        """Read what was sent along: a connection that is closed before would take the answer with it."""
+        length = getattr(self, "headers", {}).get("Content-Length", "0")
+        if length.isdigit() and int(length) <= _MOST_BODY:
+            self.rfile.read(int(length))

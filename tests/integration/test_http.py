@@ -1,0 +1,346 @@
+"""What a process that runs processors answers over HTTP, asked as probes and Prometheus do."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import logging
+import re
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from threading import Event
+from threading import enumerate as threads
+from types import ModuleType, SimpleNamespace
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from sqlalchemy import event
+from sqlalchemy.engine import Engine
+from support.relay import relayed
+
+from opencqrs_py import Application, NonTransientError
+from opencqrs_py.assembly import serving
+from opencqrs_py.assembly.rows import group_rows
+from opencqrs_py.errors import AssemblyError
+from opencqrs_py.model.cloudevents import parse_event
+from opencqrs_py.model.masking import remember
+from opencqrs_py.web.looks import KeptLook
+
+HANDLERS = """
+from opencqrs_py import Event, NonTransientError, event_handling
+from sqlalchemy import Connection
+
+for number in range({groups}):
+    def handler(event: Event, connection: Connection) -> None:
+        if event.id == "{poison}":
+            raise NonTransientError("no hunter22")
+    handler.__name__ = f"handler_{{number}}"
+    event_handling(f"group-{{number}}", types=["*"])(handler)
+"""
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "watch-in-production.md"
+LONG = 60.0
+LOOKS = 10_000
+Make = Callable[..., Application]
+
+
+@pytest.fixture
+def make(make_module, tmp_path) -> Iterator[Make]:
+    """Makes an application with events, which listens on a free port of loopback."""
+    made: list[Application] = []
+
+    def make(groups: int = 1, poison: str = "", **settings: object) -> Application:
+        handlers: ModuleType = make_module(HANDLERS.format(groups=groups, poison=poison))
+        folder = tmp_path / str(len(made))
+        folder.mkdir()
+        given = {"http.bind": 0, "event-handling.standard.processing.engine": "thread", **settings}
+        made.append(Application(given, [handlers], folder))
+        lines = (f'{{"id": "{n}", "source": "s", "type": "t", "subject": "/x/{n}", "data": {{}}}}' for n in range(50))
+        made[-1].event_store.append(map(parse_event, lines))
+        return made[-1]
+
+    yield make
+    for application in made:
+        application.stop()
+
+
+@pytest.fixture
+def looks_are_not_kept(monkeypatch) -> None:
+    """Takes a new look for each request."""
+    monkeypatch.setattr(serving, "KeptLook", lambda look, name: KeptLook(look, name, kept=0.0))
+
+
+@pytest.fixture
+def statements() -> Iterator[list[str]]:
+    """The statements that were sent through SQLAlchemy."""
+    sent: list[str] = []
+
+    def note(_connection: object, _cursor: object, statement: str, *_: object) -> None:
+        sent.append(statement)
+
+    event.listen(Engine, "before_cursor_execute", note)
+    yield sent
+    event.remove(Engine, "before_cursor_execute", note)
+
+
+def asked(application, path, method="GET"):
+    """Return status and text of an answer."""
+    host, _, port = application._serving.url.removeprefix("http://").rpartition(":")
+    with closing(http.client.HTTPConnection(host, int(port), timeout=LONG)) as connection:
+        connection.request(method, path)
+        response = connection.getresponse()
+        return response.status, response.read().decode()
+
+
+def metrics(application):
+    """Return the value of each sample, by its name and the values of its labels."""
+    status, text = asked(application, "/metrics")
+    assert status == 200
+    samples = (sample for family in text_string_to_metric_families(text) for sample in family.samples)
+    return {(sample.name, *sample.labels.values()): sample.value for sample in samples}
+
+
+def wait_until(condition):
+    for _ in range(LOOKS):
+        if condition():
+            return
+    pytest.fail("it was never so")
+
+
+@pytest.mark.usefixtures("looks_are_not_kept")
+@pytest.mark.parametrize("engine", ["thread", pytest.param("spark", marks=pytest.mark.spark)])
+def test_a_process_that_runs_is_alive_and_ready_and_tells_what_it_does(engine, make, request):
+    if engine == "spark":
+        request.getfixturevalue("spark")
+    made = make(**{"event-handling.standard.processing.engine": engine, "node.name": "blue"})
+    made.start()
+    wait_until(lambda: metrics(made).get(("opencqrs_events_handled_total", "group-0", "0/1")) == 50)
+    assert asked(made, "/health/live") == (200, "alive\n")
+    assert asked(made, "/health/ready") == (200, "ready: has 1 partition\n")
+    found = metrics(made)
+    assert found["opencqrs_event_store_head_position",] == 50
+    assert found["opencqrs_databases_reachable",] == found["opencqrs_partitions_held",] == 1
+    assert found["opencqrs_nodes_alive",] == 1
+    assert found["opencqrs_node_start_time_seconds",] > 1_700_000_000
+    assert {key[1] for key in found if key[0] == "opencqrs_node_info"} == {"blue"}
+    of_partition = {key[0].removeprefix("opencqrs_"): value for key, value in found.items() if "group-0" in key[1:]}
+    assert of_partition.pop("partition_last_progress_timestamp_seconds") > 1_700_000_000
+    assert of_partition == {
+        "partition_state": 1,
+        "partition_position": 50,
+        "partition_lag_events": 0,
+        "partition_held": 1,
+        "partition_attempts": 0,
+        "partition_claims_total": 1,
+        "events_handled_total": 50,
+        "events_skipped_total": 0,
+        "attempts_failed_total": 0,
+        "partition_failures_total": 0,
+        "partition_outages_total": 0,
+    }
+
+
+def test_every_metric_is_documented_and_nothing_else(make):
+    made = make()
+    made.start()
+    wait_until(lambda: any(name == "opencqrs_events_handled_total" for name, *_ in metrics(made)))
+    documented = re.findall(r"^\| `(opencqrs_\w+)` \|", PAGE.read_text("utf-8"), re.MULTILINE)
+    assert sorted(documented) == sorted({name for name, *_ in metrics(made) if not name.endswith("_created")})
+
+
+@pytest.mark.usefixtures("looks_are_not_kept")
+def test_the_status_is_that_of_the_command(make):
+    made = make(groups=2)
+    made.start()
+    wait_until(lambda: all(status.lag == 0 and status.partitions for status in made.status()))
+    status, text = asked(made, "/status")
+    assert status == 200
+    found, known = json.loads(text), group_rows(made.status())
+    assert [group["group"] for group in found] == ["group-0", "group-1"]
+    for here, there in zip(found, known, strict=True):
+        for one, other in zip(here.pop("partitions"), there.pop("partitions"), strict=True):
+            assert one.keys() == other.keys()
+            for key in ("partition", "position", "state", "owner", "owned_since", "wanted", "lag_seconds"):
+                assert one[key] == other[key]
+            assert one["updated_at"] is not None
+        assert here == there
+    (partition,) = json.loads(asked(made, "/status")[1])[0]["partitions"]
+    assert partition["events_per_second"] == 0.0
+
+
+def test_nothing_listens_unless_it_is_wanted(make):
+    made = make(**{"http.bind": None})
+    made.start()
+    assert made._serving is None
+    assert not [thread for thread in threads() if thread.name in {"opencqrs-http", "opencqrs-look"}]
+
+
+def test_after_the_stop_nothing_listens(make):
+    made = make()
+    made.start()
+    url = made._serving.url
+    made.stop()
+    assert not [thread for thread in threads() if thread.name in {"opencqrs-http", "opencqrs-look", "opencqrs-status"}]
+    with pytest.raises(ConnectionRefusedError), closing(http.client.HTTPConnection(url.removeprefix("http://"))) as one:
+        one.request("GET", "/health/live")
+
+
+def test_a_port_in_use_is_an_error_of_the_start_that_names_the_setting(make):
+    first = make()
+    first.start()
+    address = first._serving.url.removeprefix("http://")
+    second = make(**{"http.bind": address})
+    with pytest.raises(AssemblyError) as raised:
+        second.start()
+    assert raised.value.code == "OCQ-538"
+    assert raised.value.what == f"nothing can listen on {address}: address already in use"
+    assert raised.value.where == "http.bind (default given in code)"
+    first.stop()
+    second.start()
+    assert asked(second, "/health/live")[0] == 200
+
+
+def test_without_the_client_of_prometheus_the_start_is_refused_with_what_to_install(make, monkeypatch):
+    monkeypatch.delitem(sys.modules, "opencqrs_py.web.metrics", raising=False)
+    monkeypatch.setitem(sys.modules, "prometheus_client", None)
+    with pytest.raises(AssemblyError) as raised:
+        make().start()
+    assert (raised.value.code, raised.value.fix) == ("OCQ-539", "pip install 'opencqrs-py[http]'")
+
+
+@pytest.mark.usefixtures("looks_are_not_kept")
+@pytest.mark.parametrize("path", ["/metrics", "/health/ready"])
+def test_statements_of_a_request_do_not_grow_with_groups_and_partitions(path, make, statements):
+    sent = []
+    for groups, partitions in ((1, 1), (5, 20)):
+        made = make(groups, **{"event-handling.standard.life-cycle.partitions": partitions})
+        made.start()
+        wait_until(lambda made=made: all(status.lag == 0 and status.partitions for status in made.status()))
+        asked(made, path)  # the first one makes sure that the tables are there
+        made._processors.coordinator.end()  # no heartbeat counts
+        statements.clear()
+        asked(made, path)
+        sent.append([one for one in statements if "UPDATE" not in one])
+        made.stop()
+    assert len(sent[0]) == len(sent[1])
+    assert 1 <= len(sent[0]) <= 4
+
+
+def test_many_requests_in_a_moment_cost_one_look(make, monkeypatch):
+    looks = []
+    original = serving.Served.look
+    monkeypatch.setattr(serving.Served, "look", lambda served: looks.append(1) or original(served))
+    monkeypatch.setattr(serving, "KeptLook", lambda look, name: KeptLook(look, name, now=lambda: 0.0))
+    made = make()
+    made.start()
+    for path in ("/metrics", "/health/ready", "/metrics", "/health/ready"):
+        asked(made, path)
+    assert len(looks) == 1
+
+
+@pytest.mark.usefixtures("looks_are_not_kept")
+def test_a_failed_partition_is_told_without_secrets(make):
+    remember(["hunter22"])
+    made = make(poison="7")
+    made.start()
+    wait_until(lambda: metrics(made).get(("opencqrs_partition_state", "group-0", "0/1", "failed")) == 1)
+    found = metrics(made)
+    assert found["opencqrs_partition_failures_total", "group-0", "0/1"] == 1
+    assert found["opencqrs_attempts_failed_total", "group-0", "0/1"] == 1
+    assert found["opencqrs_partition_attempts", "group-0", "0/1"] == 1
+    assert found["opencqrs_partition_lag_events", "group-0", "0/1"] == 43
+    assert asked(made, "/health/ready")[0] == asked(made, "/health/live")[0] == 200
+    text = asked(made, "/status")[1]
+    assert "no ***" in text
+    assert "hunter22" not in text
+
+
+def test_a_node_without_partitions_is_ready_as_it_stands_by(make, make_module, tmp_path):
+    first = make()
+    first.start()
+    second = Application(
+        {"http.bind": 0, "event-handling.standard.processing.engine": "thread"}, first.blueprint.modules, first.project
+    )
+    second.start()
+    try:
+        assert asked(second, "/health/ready") == (200, "ready: stands by\n")
+    finally:
+        second.stop()
+
+
+@pytest.mark.parametrize(
+    ("processors", "says"),
+    [
+        (None, "not ready: it is starting\n"),
+        (SimpleNamespace(started=False, stopping=False, check=lambda: None), "not ready: it is starting\n"),
+        (SimpleNamespace(started=True, stopping=True, check=lambda: None), "not ready: it is stopping\n"),
+        (
+            SimpleNamespace(started=True, stopping=False, check=lambda: None, coordinator=SimpleNamespace(view=None)),
+            "not ready: the leases of this node have ended, and it cannot reach the database to take new ones\n",
+        ),
+    ],
+)
+def test_a_process_that_cannot_handle_events_is_alive_and_not_ready(processors, says, make):
+    made = make()
+    made.start()
+    running, made._processors = made._processors, processors
+    try:
+        assert asked(made, "/health/ready") == (503, says)
+        assert asked(made, "/health/live") == (200, "alive\n")
+    finally:
+        made._processors = running
+
+
+def test_a_process_whose_threads_have_ended_is_not_alive(make):
+    def check():
+        raise NonTransientError("the coordination has ended")
+
+    made = make()
+    made.start()
+    running, made._processors = made._processors, SimpleNamespace(check=check)
+    try:
+        assert asked(made, "/health/live") == (503, "dead: NonTransientError: the coordination has ended\n")
+    finally:
+        made._processors = running
+
+
+@pytest.mark.postgresql
+@pytest.mark.usefixtures("looks_are_not_kept")
+def test_while_the_database_is_stopped_or_hangs_a_process_is_alive_and_not_ready(make, fresh_url):
+    with relayed(fresh_url("postgresql")) as (relay, url):
+        made = make(**{"database.url": url})
+        made.start()
+        wait_until(lambda: asked(made, "/health/ready")[0] == 200)
+        relay.stop()
+        status, text = asked(made, "/health/ready")
+        assert (status, text.startswith("not ready: [OCQ-304] ")) == (503, True)
+        assert asked(made, "/health/live") == (200, "alive\n")
+        assert metrics(made)["opencqrs_databases_reachable",] == 0
+        assert asked(made, "/status")[0] == 200  # its own partitions answer for themselves
+        relay.start()
+        wait_until(lambda: asked(made, "/health/ready")[0] == 200)
+        assert metrics(made)["opencqrs_databases_reachable",] == 1
+
+
+def test_databases_that_hang_hold_up_neither_probes_nor_the_stop(make, monkeypatch):
+    left = Event()
+    monkeypatch.setattr(serving.Served, "look", lambda _: left.wait(LONG))
+    monkeypatch.setattr(serving, "_READ_SECONDS", 0.01)
+    made = make()
+    made.start()
+    assert asked(made, "/health/ready") == (503, "not ready: the databases have not answered within 0.8 s\n")
+    assert asked(made, "/health/live")[0] == 200
+    assert metrics(made)["opencqrs_databases_reachable",] == 0
+    assert asked(made, "/status") == (503, "no status: the databases have not answered within 0.01 s\n")
+    made.stop()
+    left.set()
+
+
+def test_the_address_is_logged(make, caplog):
+    with caplog.at_level(logging.INFO):
+        made = make()
+        made.start()
+        url = made._serving.url
+    assert f"answering on {url}: /health/live, /health/ready, /metrics, /status" in caplog.messages
+    assert url.startswith("http://127.0.0.1:")

@@ -1,0 +1,104 @@
+"""Looks that are kept for a moment: whoever asks, a database is looked at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from itertools import count
+from threading import Event
+
+import pytest
+
+from opencqrs_py.web.looks import KeptLook, LookTimeoutError
+
+LONG = 60.0
+
+
+@pytest.fixture
+def kept() -> Iterator[Callable[..., KeptLook[int]]]:
+    """Makes kept looks that are stopped at the end."""
+    made: list[KeptLook[int]] = []
+
+    def make(look, now=lambda: 0.0) -> KeptLook[int]:
+        made.append(KeptLook(look, "test-look", 1.0, now))
+        made[-1].start()
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.stop(LONG)
+
+
+def test_nothing_is_looked_at_before_it_is_asked_for(kept):
+    numbers = count(1)
+    look = kept(lambda: next(numbers))
+    assert look.get(LONG) == 1
+
+
+@pytest.mark.parametrize(("passed", "found"), [(0.0, 1), (0.999, 1), (1.0, 2), (100.0, 2)])
+def test_a_result_is_kept_for_a_moment(kept, passed, found):
+    now, numbers = [5.0], count(1)
+    look = kept(lambda: next(numbers), lambda: now[0])
+    look.get(LONG)
+    now[0] += passed
+    assert look.get(LONG) == found
+
+
+def test_what_a_look_raises_is_raised_to_all_and_kept_too(kept):
+    asked = []
+
+    def fail():
+        asked.append(1)
+        raise ValueError("no")
+
+    look = kept(fail)
+    for _ in range(3):
+        with pytest.raises(ValueError, match="no"):
+            look.get(LONG)
+    assert len(asked) == 1
+
+
+def test_many_who_ask_at_once_get_the_same_look(kept):
+    left, numbers = Event(), count(1)
+
+    def slow():
+        assert left.wait(LONG)
+        return next(numbers)
+
+    look = kept(slow)
+    with ThreadPoolExecutor(8) as pool:
+        asked = [pool.submit(look.get, LONG) for _ in range(8)]
+        left.set()
+        assert {each.result() for each in asked} == {1}
+
+
+def test_a_look_that_hangs_holds_nobody_up_and_nobody_looks_beside_it(kept):
+    entered, left, looks = Event(), Event(), []
+
+    def hang():
+        looks.append(1)
+        entered.set()
+        assert left.wait(LONG)
+        return len(looks)
+
+    look = kept(hang)
+    for _ in range(3):
+        with pytest.raises(LookTimeoutError):
+            look.get(0.0)
+    assert entered.wait(LONG)
+    with pytest.raises(LookTimeoutError):
+        look.get(0.0)
+    assert looks == [1]
+    left.set()
+    assert look.get(LONG) >= 1
+
+
+def test_after_the_stop_nothing_is_looked_at(kept):
+    look = kept(lambda: pytest.fail("it looked"))
+    look.stop(LONG)
+    with pytest.raises(LookTimeoutError):
+        look.get(LONG)
+
+
+def test_a_look_that_was_never_started_can_be_stopped():
+    KeptLook(int, "test-look").stop(LONG)

@@ -1,0 +1,192 @@
+"""A server that answers a few paths, and that no client can hang."""
+
+from __future__ import annotations
+
+import http.client
+import logging
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from http import HTTPStatus
+from threading import Event, Thread
+
+import pytest
+
+from opencqrs_py.web.server import HttpServer, text_answer
+
+LONG = 60.0
+Serve = Callable[..., HttpServer]
+
+
+@pytest.fixture
+def serve() -> Iterator[Serve]:
+    """Starts a server on a free port of loopback, and stops it at the end."""
+    started: list[HttpServer] = []
+
+    def serve(**options) -> HttpServer:
+        routes = {
+            "/hello": lambda accept: text_answer(HTTPStatus.OK, f"hello {accept}"),
+            "/broken": lambda _: 1 / 0,
+            **options.pop("routes", {}),
+        }
+        started.append(HttpServer(options.pop("host", "127.0.0.1"), 0, routes, **options))
+        started[-1].start()
+        return started[-1]
+
+    yield serve
+    for server in started:
+        server.stop()
+
+
+def place_of(server: HttpServer) -> tuple[str, int]:
+    host, _, port = server.url.removeprefix("http://").rpartition(":")
+    return host.strip("[]"), int(port)
+
+
+def asked(server, method="GET", path="/hello", body=None, **headers):
+    """Return status, headers and text of an answer."""
+    with closing(http.client.HTTPConnection(*place_of(server), timeout=LONG)) as connection:
+        connection.request(method, path, body, headers)
+        response = connection.getresponse()
+        return response.status, dict(response.getheaders()), response.read().decode()
+
+
+def sent(server, text: bytes) -> bytes:
+    """Return all that comes back for bytes that are sent, until the server ends the connection."""
+    with closing(socket.create_connection(place_of(server), LONG)) as connection:
+        connection.sendall(text)
+        found = b""
+        while part := connection.recv(4096):
+            found += part
+        return found
+
+
+def test_a_path_is_answered_with_what_its_route_returns(serve):
+    status, headers, text = asked(serve(), Accept="text/x")
+    assert (status, text) == (200, "hello text/x\n")
+    assert headers["Content-Type"] == "text/plain; charset=utf-8"
+    assert (headers["Server"], headers["Connection"], headers["Cache-Control"]) == ("opencqrs", "close", "no-store")
+
+
+def test_head_has_the_headers_and_no_content(serve):
+    server = serve()
+    status, headers, text = asked(server, "HEAD", Accept="x")
+    assert (status, headers["Content-Length"], text) == (200, "8", "")
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "says"),
+    [
+        ("GET", "/hello?x=1", 200, "hello "),
+        ("GET", "/", 404, "not found; there is /hello, /broken"),
+        ("GET", "/hello/", 404, "not found"),
+        ("GET", "/../hello", 404, "not found"),
+        ("POST", "/hello", 405, "method not allowed"),
+        ("DELETE", "/nothing", 405, "method not allowed"),
+        ("BREW", "/hello", 405, "method not allowed"),
+        ("GET", "/broken", 500, "internal error; the log of this process has it"),
+    ],
+)
+def test_what_cannot_be_answered_is_said_in_plain_text(serve, method, path, status, says, caplog):
+    found, headers, text = asked(serve(), method, path, b"x" * 100 if method == "POST" else None)
+    assert found == status
+    assert text.startswith(says)
+    assert headers["Content-Type"].startswith("text/plain")
+    assert headers.get("Allow") == ("GET, HEAD" if status == 405 else None)
+    assert "Traceback" not in text
+    assert bool(caplog.records) == (status == 500)
+
+
+@pytest.mark.parametrize(
+    ("text", "status"),
+    [
+        (b"\r\n\r\n", b""),
+        (b"nonsense\r\n\r\n", b"bad request"),
+        (b"GET /hello HTTP/9.9\r\n\r\n", b"http version not supported"),
+        (b"GET /" + b"x" * 70_000 + b" HTTP/1.0\r\n\r\n", b"414"),
+        (b"GET /hello HTTP/1.0\r\n" + b"a: b\r\n" * 200 + b"\r\n", b"431"),
+        (b"POST /hello HTTP/1.0\r\nContent-Length: many\r\n\r\n", b"405"),
+    ],
+)
+def test_requests_that_are_none_get_a_line_of_text_and_no_page(serve, text, status):
+    server = serve()
+    found = sent(server, text)
+    assert status in found
+    assert b"<" not in found
+    assert asked(server)[0] == 200
+
+
+def test_an_access_is_no_record_of_everyday(serve, caplog):
+    with caplog.at_level(logging.INFO):
+        asked(serve())
+    assert caplog.records == []
+
+
+def test_more_requests_at_once_than_allowed_are_refused_and_those_before_are_answered(serve):
+    entered, left, answers = Event(), Event(), []
+
+    def slow(_accept):
+        entered.set()
+        assert left.wait(LONG)
+        return text_answer(HTTPStatus.OK, "at last")
+
+    server = serve(routes={"/slow": slow}, most=1)
+    first = Thread(target=lambda: answers.append(asked(server, path="/slow")))
+    first.start()
+    assert entered.wait(LONG)
+    refused = sent(server, b"")
+    assert refused.startswith(b"HTTP/1.0 503 ")
+    assert refused.endswith(b"too many requests at once\n")
+    left.set()
+    first.join()
+    assert (answers[0][0], answers[0][2]) == (200, "at last\n")
+    assert asked(server)[0] == 200
+
+
+def test_one_who_sends_too_slowly_is_cut_off(serve):
+    now = [0.0]
+    server = serve(seconds=10.0, now=lambda: now[0])
+    with closing(socket.create_connection(place_of(server), LONG)) as slow:
+        slow.sendall(b"GET /hel")
+        while not server._listener._open:
+            pass
+        now[0] = 10.0
+        assert slow.recv(100) == b""
+    assert asked(server)[0] == 200
+
+
+def test_a_stop_does_not_wait_for_requests_and_frees_the_port(serve):
+    entered, left = Event(), Event()
+
+    def slow(_accept):
+        entered.set()
+        left.wait(LONG)
+        return text_answer(HTTPStatus.OK, "too late")
+
+    server = serve(routes={"/slow": slow})
+    host, port = place_of(server)
+    with closing(socket.create_connection((host, port), LONG)) as one, closing(socket.create_connection((host, port))):
+        one.sendall(b"GET /slow HTTP/1.0\r\n\r\n")
+        assert entered.wait(LONG)
+        server.stop()
+        assert one.recv(100) == b""
+    left.set()
+    again = HttpServer(host, port, {})
+    again.stop()
+    server.stop()
+
+
+def test_a_port_that_is_taken_is_an_error(serve):
+    host, port = place_of(serve())
+    with pytest.raises(OSError, match="in use"):
+        HttpServer(host, port, {})
+
+
+def test_it_listens_on_ipv6_and_on_names(serve):
+    assert serve(host="localhost").url.startswith("http://")
+    try:
+        server = serve(host="::1")
+    except OSError:
+        pytest.skip("this machine has no IPv6")
+    assert server.url.startswith("http://[::1]:")
+    assert asked(server)[0] == 200
