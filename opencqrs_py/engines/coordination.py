@@ -2,32 +2,26 @@
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from itertools import groupby
 from threading import Condition, Thread
 
 from opencqrs_py.control.ports import ControlStore
 from opencqrs_py.control.records import ControlView, GroupPartition, Node, NodeRecord, ProcessIdentity, Wanted
 from opencqrs_py.control.sharing import plan_of
+from opencqrs_py.engines.leading import END_PATIENCE, Claims, by_group, logger
 from opencqrs_py.engines.runs import Engine
 from opencqrs_py.errors import DatabaseFileError
 from opencqrs_py.model.naming import listed
-from opencqrs_py.model.partition import Partition
 from opencqrs_py.processing.exceptions import one_line, raise_interrupt
-
-logger = logging.getLogger("opencqrs.control")
 
 _BRIEF_SECONDS = (
     0.25  # until the next heartbeat while shares change, and between two looks at processes of this machine
 )
 _MARGIN_SECONDS = 0.05  # after the end of another node's leases
 _RELEASE_PATIENCE = 3.0  # seconds that a chunk in hand gets before its partition goes to another node
-_LONGEST_RECLAIM = 600.0  # seconds between two claims of a partition that somebody without a lease takes over
-_END_PATIENCE = 0.5  # seconds that threads get to end, and the same for the last word to the other nodes
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,15 +35,6 @@ class LeaseTiming:
 
     duration: float = 10.0
     heartbeat: float = 3.0
-
-
-@dataclass(slots=True)
-class _Claims:
-    """The claims of a partition under one lease."""
-
-    term: int
-    wait: float
-    not_before: float = 0.0
 
 
 class Coordinator:
@@ -90,7 +75,7 @@ class Coordinator:
         self._outdated = False  # whether the view was asked for before the last time
         self._valid_until = 0.0
         self._unsettled = True
-        self._claims: dict[GroupPartition, _Claims] = {}
+        self._claims = Claims(timing.heartbeat, now, "lease")
         self._announced = ""
         self._away = False
         self._failure: BaseException | None = None
@@ -133,12 +118,12 @@ class Coordinator:
             self._changed.notify_all()
         for thread in self._threads:
             if thread.ident is not None:
-                thread.join(_END_PATIENCE)
+                thread.join(END_PATIENCE)
 
     def leave(self) -> None:
         """Give all leases back, after the engines have stopped. If that takes long, it continues in the background."""
         self._leaving.start()
-        self._leaving.join(_END_PATIENCE)
+        self._leaving.join(END_PATIENCE)
 
     def beat(self) -> bool:
         """Extend the leases; return whether they are held. Those that have ended stay ended."""
@@ -174,7 +159,7 @@ class Coordinator:
             self._moved()
             mine.update(taken)
             terms.update((key, terms[key] + 1) for key in taken)
-        self._assign(self._due(mine - self._assigned(), terms))
+        self._assign(self._claims.due(mine - self._assigned(), terms))
         self._unsettled = bool(plan.release or plan.share - mine)
         self._announce(mine, view)
 
@@ -188,11 +173,11 @@ class Coordinator:
         return {key for engine in engines for key in engine.assigned() if key.group in self._engines}
 
     def _assign(self, keys: Iterable[GroupPartition]) -> None:
-        for group, partitions in _by_group(keys):
+        for group, partitions in by_group(keys):
             self._engines[group].assign(group, partitions)
 
     def _release(self, keys: Iterable[GroupPartition], patience: float) -> None:
-        for group, partitions in _by_group(keys):
+        for group, partitions in by_group(keys):
             self._engines[group].release(group, partitions, patience)
 
     def _exclusive(self, view: ControlView) -> set[GroupPartition]:
@@ -205,26 +190,6 @@ class Coordinator:
 
     def _can_run(self, key: GroupPartition) -> bool:
         return self.node.groups[key.group].modulus == key.partition.modulus
-
-    def _due(self, keys: Collection[GroupPartition], terms: Mapping[GroupPartition, int]) -> list[GroupPartition]:
-        """Return the partitions to be claimed now.
-
-        A partition that was lost although its lease was held is claimed again after a wait that grows: a process that
-        knows nothing of leases, such as one of an older version, would take it back each time.
-        """
-        due, now = [], self._now()
-        for key in keys:
-            claims = self._claims.get(key)
-            if claims is None or claims.term != terms[key]:
-                self._claims[key] = _Claims(terms[key], self._timing.heartbeat)
-            elif now < claims.not_before:
-                continue
-            else:
-                logger.warning("[%s] was taken over by a process that has no lease of it; it is claimed again", key)
-                claims.not_before = now + claims.wait
-                claims.wait = min(2 * claims.wait, _LONGEST_RECLAIM)
-            due.append(key)
-        return due
 
     def _announce(self, mine: Collection[GroupPartition], view: ControlView) -> None:
         """Log which share this node has, if it is another one than before and others are there."""
@@ -342,8 +307,3 @@ class Coordinator:
 
 def _held(node: str, view: ControlView) -> set[GroupPartition]:
     return {lease.key for lease in view.leases if lease.node == node}
-
-
-def _by_group(keys: Iterable[GroupPartition]) -> list[tuple[str, Sequence[Partition]]]:
-    found = groupby(sorted(keys), key=lambda key: key.group)
-    return [(group, [key.partition for key in of_group]) for group, of_group in found]
