@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from opencqrs_py.adapters.memory import InMemoryEventStore, InMemoryProgressTracker
     from opencqrs_py.adapters.sql import Database, SqlEventStore, SqlProgressTracker
     from opencqrs_py.assembly.application import Application
+    from opencqrs_py.assembly.registration import ControllerRegistration, ProcessorController, ProcessorHandle
     from opencqrs_py.assembly.spark_source import register_data_source
     from opencqrs_py.engines.parts import ProcessorOptions
     from opencqrs_py.engines.processor import EventHandlingProcessor
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AfterCommit",
     "Application",
+    "ControllerRegistration",
     "Database",
     "Event",
     "EventHandlerDefinition",
@@ -65,6 +67,8 @@ __all__ = [
     "PerSubject",
     "PerSubjectLevel",
     "ProcessingContext",
+    "ProcessorController",
+    "ProcessorHandle",
     "ProcessorOptions",
     "SqlEventStore",
     "SqlProgressTracker",
@@ -82,6 +86,7 @@ __all__ = [
 _HOMES = {
     "AfterCommit": "processing.after_commit",
     "Application": "assembly.application",
+    "ControllerRegistration": "assembly.registration",
     "Database": "adapters.sql",
     "Event": "model.event",
     "EventHandlerDefinition": "processing.definitions",
@@ -103,6 +108,8 @@ _HOMES = {
     "PerSubject": "processing.sequence_resolvers",
     "PerSubjectLevel": "processing.sequence_resolvers",
     "ProcessingContext": "model.context",
+    "ProcessorController": "assembly.registration",
+    "ProcessorHandle": "assembly.registration",
     "ProcessorOptions": "engines.parts",
     "SqlEventStore": "adapters.sql",
     "SqlProgressTracker": "adapters.sql",

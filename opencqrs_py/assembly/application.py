@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from opencqrs_py.assembly.overview import Overview
     from opencqrs_py.assembly.processors import Processors
     from opencqrs_py.assembly.serving import Serving
+    from opencqrs_py.config import LifeCycleSettings
     from opencqrs_py.control.records import GroupPartition
     from opencqrs_py.engines.spark.session import Sessions
 
@@ -257,6 +258,8 @@ class Application:
                 life_cycle=by_name[run.group].life_cycle,
                 starts=by_name[run.group] in chosen,
                 led=store is not None and is_led(parts[run.group]),
+                locks=parts[run.group].lock_registry(),
+                registration=parts[run.group].registration(),
             )
             for engine, its_runs in engines
             for run in its_runs
@@ -392,10 +395,8 @@ class Application:
         raise_together(self._errors(groups))
 
     def _errors(self, groups: Sequence[EffectiveGroup]) -> list[ExplainedError]:
-        made = self._decisions(groups)
-        errors = [decision.error for decision in made if decision.error]
-        controllers = {each.group: each for each in made if each.subject == "life-cycle.controller"}
-        return [*errors, *(error for group in groups for error in unsupported(group, controllers[group.name]))]
+        errors = [decision.error for decision in self._decisions(groups) if decision.error]
+        return [*errors, *(error for group in groups for error in unsupported(group))]
 
     def _overview(self) -> Overview:
         """Return a look at the groups; without any import, if the files name all groups and need none."""
@@ -424,7 +425,7 @@ class Application:
         if not self.groups:
             fix = 'decorate a function with @event_handling("…") in a module of the project'
             raise AssemblyError("OCQ-508", "no handlers were found", str(self.project), fix)
-        chosen = _named(self.groups, names) if names else [s for s in self.groups if s.life_cycle.auto_start]
+        chosen = _named(self.groups, names) if names else [s for s in self.groups if _starts(s.life_cycle)]
         if not chosen:
             fix = "name groups to start, or set life-cycle.auto-start: true"
             raise AssemblyError("OCQ-508", "no group starts by itself: auto-start is off for all", fix=fix)
@@ -435,6 +436,11 @@ class Application:
 
         spark, modules = self.configuration.settings.spark, self.blueprint.modules
         return spark_sessions(spark, modules, self.project.name, verbose=verbose)
+
+
+def _starts(life_cycle: LifeCycleSettings) -> bool:
+    """Return whether a group starts by itself; where the project has controllers, that is for them to say."""
+    return life_cycle.auto_start or life_cycle.controller_registration is not None
 
 
 def _named(groups: Sequence[EffectiveGroup], names: Sequence[str]) -> list[EffectiveGroup]:

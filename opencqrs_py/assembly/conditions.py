@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from opencqrs_py.assembly.injection import ContainerInjector
 
 ELECTION = Controller.LEADER_ELECTION.value
+CONTROLLER, REGISTRATION = "life-cycle.controller", "life-cycle.controller-registration"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,14 +72,15 @@ def decide_controller(settings: EffectiveGroup, injector: ContainerInjector, tra
         OpenCQRS life-cycle inference; decisions K10 (a lock registry that is named is used, an ambiguous one is an
         error) and K11.
     """
-    name, path, rule = settings.name, "life-cycle.controller", settings.life_cycle
+    name, path, rule = settings.name, CONTROLLER, settings.life_cycle
     registries = injector.makers(LockRegistry)
     candidates = tuple(f"provider {each}" for each in registries)
     if (reference := rule.controller_registration) is not None:
-        setting = "life-cycle.controller-registration"
-        return checked(Decision(name, path, f"provider {reference}", "named", candidates, setting), reference, injector)
+        choice = f"provider {reference}"
+        decision = Decision(name, path, choice, "named", candidates, REGISTRATION, provider=reference)
+        return checked(decision, reference, injector)
     if rule.controller is Controller.APPLICATION_CONTEXT:
-        return Decision(name, path, rule.controller.value, "set", candidates, path)
+        return _context(name, registries, candidates)
     if (reference := rule.lock_registry) is not None:
         setting, reason = "life-cycle.lock-registry", f"lock registry {reference} is named"
         decision = Decision(name, path, ELECTION, reason, candidates, setting, provider=reference)
@@ -86,11 +88,20 @@ def decide_controller(settings: EffectiveGroup, injector: ContainerInjector, tra
     return _by_candidates(settings, registries, candidates, tracking)
 
 
+def _context(group: str, registries: Sequence[str], candidates: tuple[str, ...]) -> Decision:
+    """Decide on the application context, which wants all locks of the only registry, if there is exactly one."""
+    decision = Decision(group, CONTROLLER, Controller.APPLICATION_CONTEXT.value, "set", candidates, CONTROLLER)
+    if len(registries) != 1:
+        return decision
+    reason = f"set, and exactly one lock registry is registered, {registries[0]}"
+    return replace(decision, reason=reason, provider=registries[0])
+
+
 def _by_candidates(
     settings: EffectiveGroup, registries: Sequence[str], candidates: tuple[str, ...], tracking: Decision
 ) -> Decision:
     """Decide on the controller where no provider is named and the application context is not asked for."""
-    name, path, wanted = settings.name, "life-cycle.controller", settings.life_cycle.controller
+    name, path, wanted = settings.name, CONTROLLER, settings.life_cycle.controller
     setting = path if wanted is not None else ""
     if len(registries) > 1:
         return undecided(name, path, _several_registries(name, registries), candidates)
@@ -142,18 +153,11 @@ def decide_batch(settings: EffectiveGroup, *, transactional: bool, size: int) ->
     return Decision(settings.name, path, str(size), reason)
 
 
-def unsupported(settings: EffectiveGroup, controller: Decision) -> Iterator[AssemblyError]:
+def unsupported(settings: EffectiveGroup) -> Iterator[AssemblyError]:
     """Yield an error, OCQ-506, for each thing that the group asks for and that does not exist yet."""
-    where = f"group {settings.name}"
     if settings.retry.on_exhausted is OnExhausted.PARK:
         what = "retry.on-exhausted is park, which does not exist yet"
-        yield AssemblyError("OCQ-506", what, where, "use skip or stop")
-    if settings.life_cycle.controller_registration is not None:
-        what = "life-cycle.controller-registration is set, which does not exist yet"
-        yield AssemblyError("OCQ-506", what, where, "leave the setting out")
-    if controller.choice == ELECTION and controller.provider:
-        what = f"lock registries do not exist yet, and the controller comes to one: {controller.reason}"
-        yield AssemblyError("OCQ-506", what, where, "remove its provider: leases are kept in the database without one")
+        yield AssemblyError("OCQ-506", what, f"group {settings.name}", "use skip or stop")
 
 
 def raise_together(errors: Iterable[ExplainedError]) -> None:
@@ -210,6 +214,7 @@ class Part:
 EVENT_STORE = Part("an event store", "event-store", EventSource, "event-store.ref", "event-store.url")
 CLOCK = Part("a clock", "clock", Clock, "clock.ref", declared=True)
 TRACKER = Part("a progress tracker", "progress.tracking", ProgressTracker, "progress.tracker-ref", "progress.tracking")
+LOCKS = Part("a lock registry", CONTROLLER, LockRegistry, "life-cycle.lock-registry")
 BACK_OFF = Part("a back-off", "retry.policy", BackOff, "retry.back-off-ref", "retry.policy", declared=True)
 
 

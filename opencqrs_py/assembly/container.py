@@ -22,9 +22,13 @@ from opencqrs_py.assembly.blueprint import Blueprint
 from opencqrs_py.assembly.conditions import (
     BACK_OFF,
     CLOCK,
+    CONTROLLER,
     EVENT_STORE,
+    LOCKS,
+    REGISTRATION,
     TRACKER,
     Decision,
+    Part,
     decide_back_off,
     decide_clock,
     decide_controller,
@@ -37,6 +41,7 @@ from opencqrs_py.assembly.discovery import Discovered
 from opencqrs_py.assembly.injection import ContainerInjector
 from opencqrs_py.assembly.opened_databases import OpenedDatabases
 from opencqrs_py.assembly.reading import EventsRule, event_types_for, interceptors_for, reading_for, sequencing_of
+from opencqrs_py.assembly.registration import ControllerRegistration
 from opencqrs_py.assembly.stores import open_event_store
 from opencqrs_py.config import EffectiveGroup, RetryPolicy, RetrySettings, Tracking
 from opencqrs_py.control.ports import ControlStore
@@ -45,11 +50,20 @@ from opencqrs_py.errors import AssemblyError
 from opencqrs_py.model.masking import remember
 from opencqrs_py.model.naming import listed
 from opencqrs_py.processing.binding import BoundHandler, bind
-from opencqrs_py.processing.ports import BackOff, Clock, EventSource, ProgressTracker, SystemClock, Transactions
+from opencqrs_py.processing.ports import (
+    BackOff,
+    Clock,
+    EventSource,
+    LockRegistry,
+    ProgressTracker,
+    SystemClock,
+    Transactions,
+)
 from opencqrs_py.processing.processor import GroupProcessing
 from opencqrs_py.processing.recovery import ExponentialBackOff, FixedBackOff, NoRetry
 from opencqrs_py.processing.signatures import Kind, Signature
 
+CONTROLLERS = Part("a controller registration", CONTROLLER, ControllerRegistration, REGISTRATION)
 _DATABASES_OF = {"sqlite3": ("sqlite",), "psycopg": ("postgresql",), "pymysql": ("mariadb", "mysql")}
 
 
@@ -140,6 +154,22 @@ def tracker_for(choice: Decision, database: Database | None, injector: Container
     return SqlProgressTracker(database)
 
 
+def lock_registry_for(controller: Decision, injector: ContainerInjector) -> LockRegistry | None:
+    """Return what knows the group's locks, ``None`` if no locks lead it."""
+    registry: LockRegistry | None = None
+    if controller.setting != REGISTRATION:
+        registry = provided(controller, LOCKS, injector)
+    return registry
+
+
+def registration_for(controller: Decision, injector: ContainerInjector) -> ControllerRegistration | None:
+    """Return what makes the controllers of the group's partitions, ``None`` if they have none of the project's."""
+    registration: ControllerRegistration | None = None
+    if controller.setting == REGISTRATION:
+        registration = provided(controller, CONTROLLERS, injector)
+    return registration
+
+
 def back_off_for(settings: EffectiveGroup, choice: Decision, injector: ContainerInjector) -> BackOff:
     """Return the waits between an event's attempts."""
     back_off: BackOff | None = provided(choice, BACK_OFF, injector)
@@ -189,6 +219,8 @@ class GroupContainer(containers.DeclarativeContainer):
         decide_tracking, settings, database_choice.provided.decision, discovered.provided.injector
     )
     controller = providers.ThreadSafeSingleton(decide_controller, settings, discovered.provided.injector, tracking)
+    lock_registry = providers.ThreadSafeSingleton(lock_registry_for, controller, discovered.provided.injector)
+    registration = providers.ThreadSafeSingleton(registration_for, controller, discovered.provided.injector)
     tracker = providers.ThreadSafeSingleton(tracker_for, tracking, database, discovered.provided.injector)
     event_types = providers.ThreadSafeSingleton(event_types_for, events, discovered)
     reading = providers.ThreadSafeSingleton(reading_for, events, discovered)

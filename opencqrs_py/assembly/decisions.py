@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from opencqrs_py.assembly.blueprint import UserModules
 from opencqrs_py.assembly.conditions import (
+    REGISTRATION,
     Decision,
     as_made,
     decide_batch,
@@ -47,7 +48,8 @@ def decisions(
         waiting = as_made(group.waiting(), group.back_off)
         missing = next((each for each in (store, clock, tracking) if not each.choice), None)
         batch = _batch(settings, group, missing)
-        made += [tracking, waiting, group.controller(), batch]
+        leader = group.registration if group.controller().setting == REGISTRATION else group.lock_registry
+        made += [tracking, waiting, as_made(group.controller(), leader), batch]
     return [_with_origin(each, configuration) for each in made]
 
 

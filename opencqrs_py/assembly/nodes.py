@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from hashlib import sha256
 from typing import TYPE_CHECKING
@@ -17,6 +17,7 @@ from opencqrs_py.config import Controller, LeaseSettings, LifeCycleSettings, Tra
 from opencqrs_py.control.ports import ControlStore
 from opencqrs_py.control.records import ControlView, Node, Runnable
 from opencqrs_py.engines.coordination import Coordinator, LeaseTiming
+from opencqrs_py.engines.locking import LockCoordinator, LockedGroup
 from opencqrs_py.engines.runs import Engine, GroupRun
 from opencqrs_py.errors import AssemblyError
 from opencqrs_py.model.naming import listed
@@ -28,9 +29,10 @@ _FINGERPRINT = 16  # hexadecimal digits of it that are kept
 
 
 def is_led(group: GroupContainer) -> bool:
-    """Return whether a group is led by leases: its progress is in the application's database."""
+    """Return whether leases lead a group: its progress is in the application's database, and no provider leads it."""
     tracking: Decision = group.tracking()
-    return tracking.choice == Tracking.SQL.value and not tracking.provider
+    controller: Decision = group.controller()
+    return tracking.choice == Tracking.SQL.value and not tracking.provider and not controller.provider
 
 
 def node_name() -> str:
@@ -123,3 +125,36 @@ def _holders(view: ControlView, group: str, node: Node) -> list[str]:
         if (owner := view.owner_of(lease)) is not None and owner.id != node.id
     }
     return sorted(found)
+
+
+def lock_coordinator_for(
+    settings: NodeSettings,
+    timing: LeaseTiming,
+    groups: Mapping[str, LockedGroup],
+    is_outage: Callable[[BaseException], bool],
+) -> LockCoordinator:
+    """Return what takes and renews the locks of this process, and has its engines drive what it holds.
+
+    Args:
+        settings: The settings of the node.
+        timing: How long locks count as held after a renewal.
+        groups: The groups that locks lead.
+        is_outage: Returns whether an error means that a database is unavailable.
+    """
+    name = settings.name or node_name()
+    return LockCoordinator(name, groups, timing, lambda: machine_ms() / 1000, is_outage, settings.max_partitions)
+
+
+def require_all_locks(coordinator: LockCoordinator) -> None:
+    """Raise if a group that this node is to run alone cannot have all of its locks.
+
+    Raises:
+        AssemblyError: OCQ-534, naming the first partition whose lock was not to be had.
+    """
+    for key, failure in coordinator.missing():
+        why, fix = f"its lock registry fails: {failure}", "see that the registry can be reached"
+        if not failure:
+            why = f"another process has the lock of partition {key.partition}"
+            fix = "stop that process, or leave life-cycle.controller out so that processes share the partitions"
+        what = f"group '{key.group}' is to run in this process alone, but {why}"
+        raise AssemblyError("OCQ-534", what, f"group {key.group}", fix)

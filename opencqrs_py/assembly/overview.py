@@ -161,7 +161,17 @@ class Overview:
         return control_of(self.groups, self.parts, self.container)
 
     def _view(self, chosen: Sequence[EffectiveGroup]) -> ControlView:
-        return self.control().view() if any(is_led(self.parts[each.name]) for each in chosen) else ControlView()
+        """Return what the control tables say of groups that leases lead; of others, it may be from an earlier time."""
+        led = {each.name for each in chosen if is_led(self.parts[each.name])}
+        if not led:
+            return ControlView()
+        view = self.control().view()
+        return replace(
+            view,
+            leases=tuple(lease for lease in view.leases if lease.key.group in led),
+            wanted={group: wanted for group, wanted in view.wanted.items() if group in led},
+            wanted_partitions={key: wanted for key, wanted in view.wanted_partitions.items() if key.group in led},
+        )
 
     def _known(self, chosen: Sequence[EffectiveGroup]) -> Iterator[PartitionStatus]:
         """Return what trackers have of groups. Those that leases lead have their progress in one database."""

@@ -3,18 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
-from opencqrs_py.assembly.nodes import coordinator_for, has_company, require_exclusive, runnable_of, timing_of
+from opencqrs_py.assembly.nodes import (
+    coordinator_for,
+    has_company,
+    lock_coordinator_for,
+    require_all_locks,
+    require_exclusive,
+    runnable_of,
+    timing_of,
+)
+from opencqrs_py.assembly.registration import ControllerRegistration, Registered
 from opencqrs_py.assembly.status import RunResult
-from opencqrs_py.config import LifeCycleSettings
+from opencqrs_py.config import Controller, LifeCycleSettings
 from opencqrs_py.control.ports import ControlStore
 from opencqrs_py.control.records import GroupPartition, Wanted
-from opencqrs_py.engines.coordination import Coordinator, logger
+from opencqrs_py.engines.coordination import Coordinator
+from opencqrs_py.engines.leading import Coordination, logger
+from opencqrs_py.engines.locking import LockCoordinator, LockedGroup
 from opencqrs_py.engines.runs import Engine, GroupRun
 from opencqrs_py.model.progress import PartitionStatus, ProcessorState
-from opencqrs_py.processing.ports import EventSource
+from opencqrs_py.processing.ports import EventSource, LockRegistry
 from opencqrs_py.processing.supervision import SupervisedPartition
 
 if TYPE_CHECKING:
@@ -30,7 +42,11 @@ class StartedGroup:
         engine: Its engine.
         life_cycle: Its effective settings of this section.
         starts: Whether it starts with the application.
-        led: Whether leases lead it; otherwise it has all of its partitions for as long as the application runs.
+        led: Whether leases lead it.
+        locks: The lock registry that leads it; ``None`` if none does.
+        registration: What makes the controllers of its partitions; ``None`` if the project has none.
+
+    Without leases, locks and controllers it has all of its partitions for as long as the application runs.
     """
 
     run: GroupRun
@@ -38,6 +54,18 @@ class StartedGroup:
     life_cycle: LifeCycleSettings
     starts: bool
     led: bool
+    locks: LockRegistry | None = None
+    registration: ControllerRegistration | None = None
+
+    @property
+    def shared(self) -> bool:
+        """Whether other processes may have partitions of it at the same time."""
+        return self.led or self.locks is not None
+
+    @property
+    def keys(self) -> tuple[GroupPartition, ...]:
+        """All its partitions."""
+        return tuple(GroupPartition(self.run.group, partition) for partition in self.run.partitions)
 
 
 class Processors:
@@ -65,6 +93,8 @@ class Processors:
         self._positions: list[int] = []
         self._target: int | None = None
         self._store = store
+        self._shared = frozenset(group.run.group for group in groups if group.shared)
+        self._registered = Registered()
         led = {each.run.group: each for each in groups if each.led}
         runnable = {name: runnable_of(each.run, each.life_cycle, starts=each.starts) for name, each in led.items()}
         engines = {name: each.engine for name, each in led.items()}
@@ -72,21 +102,32 @@ class Processors:
         if store is not None and led:
             timing = timing_of(each.life_cycle.lease for each in led.values())
             self.coordinator = coordinator_for(store, node, timing, runnable, engines)
+        locked = {
+            each.run.group: _locked(each, each.locks) for each in groups if each.locks is not None and each.starts
+        }
+        self._locks: LockCoordinator | None = None
+        if locked:
+            timing = timing_of(each.life_cycle.lease for each in groups if each.run.group in locked)
+            self._locks = lock_coordinator_for(node, timing, locked, self._is_outage)
+
+    @property
+    def _coordinations(self) -> list[Coordination]:
+        return [each for each in (self.coordinator, self._locks) if each is not None]
 
     def start(self) -> None:
         """Claim what belongs to this process, then begin."""
         for group in self._groups:
-            if group.starts and not group.led:
+            if group.starts and not group.shared and group.registration is None:
                 group.engine.assign(group.run.group, group.run.partitions)
         if self.coordinator is not None and self._store is not None:
-            led = [group for group in self._groups if group.led]
-            if has_company(self._store.view(), [group.run.group for group in led]):
-                for engine in {id(group.engine): group.engine for group in led if group.starts}.values():
-                    engine.warm_up()  # others release their partitions as soon as this node has joined
-            self.coordinator.join()
-            require_exclusive(self.coordinator)
-            self.coordinator.start()
-            self._log_stopped(led)
+            self._join_leases(self.coordinator, self._store)
+        if self._locks is not None:
+            self._locks.join()
+            require_all_locks(self._locks)
+            self._locks.start()
+        for group in self._groups:
+            if group.registration is not None:
+                self._registered.register(group.registration, group.life_cycle, group.keys, group.engine)
         for engine in self._engines:
             engine.start()
         self.started = True
@@ -95,25 +136,35 @@ class Processors:
         """Raise what ended an engine or the coordination, if something did."""
         for engine in self._engines:
             engine.check()
-        if self.coordinator is not None:
-            self.coordinator.check()
+        for coordination in self._coordinations:
+            coordination.check()
+
+    def _join_leases(self, coordinator: Coordinator, store: ControlStore) -> None:
+        led = [group for group in self._groups if group.led]
+        if has_company(store.view(), [group.run.group for group in led]):
+            for engine in {id(group.engine): group.engine for group in led if group.starts}.values():
+                engine.warm_up()  # others release their partitions as soon as this node has joined
+        coordinator.join()
+        require_exclusive(coordinator)
+        coordinator.start()
+        self._log_stopped(led)
 
     def _log_stopped(self, led: Sequence[StartedGroup]) -> None:
         for group in led:
-            key = GroupPartition(group.run.group, group.run.partitions[0])
-            if group.starts and all(self._is_stopped(key._replace(partition=each)) for each in group.run.partitions):
+            if group.starts and all(map(self._is_stopped, group.keys)):
                 name = group.run.group
                 logger.warning("group %s is stopped, as somebody wanted: opencqrs groups start %s", name, name)
 
     def stop(self, patience: float) -> None:
         """Finish the events in hand, for at most ``patience`` seconds per engine, and release everything."""
         self.stopping = True
-        if self.coordinator is not None:
-            self.coordinator.end()
+        self._registered.stop()
+        for coordination in self._coordinations:
+            coordination.end()
         for engine in self._engines:
             engine.stop(patience)
-        if self.coordinator is not None:
-            self.coordinator.leave()
+        for coordination in self._coordinations:
+            coordination.leave()
 
     def partitions(self) -> list[SupervisedPartition]:
         """Return the state of every partition that this process has or had."""
@@ -121,7 +172,15 @@ class Processors:
 
     def running(self) -> dict[GroupPartition, PartitionStatus]:
         """Return the state of every partition that this process has now."""
-        return {GroupPartition(p.group, p.partition): p.status() for p in self._mine()}
+        statuses = {GroupPartition(p.group, p.partition): p.status() for p in self._mine()}
+        held = self._locks.held() if self._locks is not None else {}
+        name = self._locks.node if self._locks is not None else ""
+        now = datetime.now(UTC)
+        for key in statuses.keys() & held.keys():
+            until = (now + timedelta(seconds=held[key].seconds_left)).isoformat(timespec="milliseconds")
+            found = replace(statuses[key], owner=name, owned_since=held[key].since, lease_until=until)
+            statuses[key] = found
+        return statuses
 
     def going_on(self, *, until_caught_up: bool) -> bool:
         """Return whether there is something left to do.
@@ -132,7 +191,8 @@ class Processors:
         """
         self.check()
         partitions = self.partitions()
-        if self.coordinator is None and all(p.over for p in partitions):
+        awaits_more = bool(self._coordinations) or self._registered.is_running
+        if not awaits_more and all(p.over for p in partitions):
             return False
         before, self._positions = self._positions, [p.cursor.position for p in partitions]
         if not until_caught_up or (partitions and before != self._positions):
@@ -140,7 +200,7 @@ class Processors:
         try:
             return not self._caught_up()
         except Exception as error:
-            if self._source.is_outage(error) or any(g.run.processing.tracker.is_outage(error) for g in self._groups):
+            if self._is_outage(error):
                 return True
             raise
 
@@ -148,7 +208,7 @@ class Processors:
         """Return how the run has ended, for every partition of the groups that it was about, whoever has them."""
         partitions, mine = self.partitions(), self._mine()
         handled = {(p.group, p.partition): p.handled for p in partitions}
-        own = [p.status() for p in partitions if p in mine or not self._is_led(p.group)]
+        own = [p.status() for p in partitions if p in mine or p.group not in self._shared]
         there = {(status.group, status.partition) for status in own}
         others = [each for each in self._known() if (each.group, each.partition) not in there]
         return RunResult((*own, *others), handled, sum(p.skipped for p in partitions))
@@ -160,11 +220,11 @@ class Processors:
             return False
         there = {GroupPartition(p.group, p.partition) for p in mine}
         waited_for = {
-            GroupPartition(group.run.group, partition)
+            key
             for group in self._groups
-            if group.led and group.starts
-            for partition in group.run.partitions
-            if not self._is_stopped(GroupPartition(group.run.group, partition))
+            if group.shared and group.starts
+            for key in group.keys
+            if not self._is_stopped(key)
         }
         done = {
             GroupPartition(status.group, status.partition)
@@ -177,18 +237,25 @@ class Processors:
         """Return the partitions that this process has now."""
         assigned = {key for engine in self._engines for key in engine.assigned()}
         found = self.partitions()
-        return [p for p in found if GroupPartition(p.group, p.partition) in assigned or not self._is_led(p.group)]
+        return [p for p in found if GroupPartition(p.group, p.partition) in assigned or p.group not in self._shared]
 
-    def _is_led(self, group: str) -> bool:
-        return self.coordinator is not None and group in self.coordinator.node.groups
+    def _is_outage(self, error: BaseException) -> bool:
+        trackers = (group.run.processing.tracker for group in self._groups)
+        return self._source.is_outage(error) or any(tracker.is_outage(error) for tracker in trackers)
 
     def _is_stopped(self, key: GroupPartition) -> bool:
         view = self.coordinator.view if self.coordinator is not None else None
         return view is not None and view.wanted_of(key) is Wanted.STOPPED
 
     def _known(self) -> list[PartitionStatus]:
-        """Return what is recorded of the partitions of the groups that leases lead."""
-        led = {group.run.group: group for group in self._groups if group.led and group.starts}
-        trackers = {id(group.run.processing.tracker): group.run.processing.tracker for group in led.values()}
+        """Return what is recorded of the partitions of the groups that processes share."""
+        shared = {group.run.group: group for group in self._groups if group.shared and group.starts}
+        trackers = {id(group.run.processing.tracker): group.run.processing.tracker for group in shared.values()}
         statuses = [status for tracker in trackers.values() for status in tracker.statuses()]
-        return [each for each in statuses if each.group in led and each.partition in led[each.group].run.partitions]
+        return [s for s in statuses if s.group in shared and s.partition in shared[s.group].run.partitions]
+
+
+def _locked(group: StartedGroup, registry: LockRegistry) -> LockedGroup:
+    rule = group.life_cycle
+    exclusive = rule.controller is Controller.APPLICATION_CONTEXT
+    return LockedGroup(group.run.partitions, registry, group.engine, exclusive, rule.max_partitions_per_node)

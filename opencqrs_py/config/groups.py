@@ -109,7 +109,7 @@ class LifeCycleSettings(GroupSection):
         "Unset: leader_election when the progress is in SQL, else application_context.",
     )
     controller_registration: Name | None = setting(
-        None, "Name of the provider that takes the controller's place. Not there yet: refused at the start."
+        None, "Name of the provider that makes what starts and stops each partition, in the controller's place."
     )
     lock_registry: Name | None = setting(None, "Name of the provider of leader locks: leader election with it.")
     partitions: AtLeastOne = setting(1, "How many partitions the group starts with.")

@@ -265,18 +265,28 @@ class ProgressTracker(Protocol):
 
 
 class Lock(Protocol):
-    """A claim that at most one process holds, for as long as it renews it."""
+    """A claim that at most one process holds, for as long as it renews it.
+
+    A node calls all methods of all its locks from one thread. What they raise is logged, and tried again later.
+    """
 
     def acquire(self, timeout: float) -> bool:
-        """Take the lock, waiting for at most ``timeout`` seconds; return whether it is held now."""
+        """Take the lock, waiting for at most ``timeout`` seconds; return whether it is held now.
+
+        It is held until it is released, or for at least ``life-cycle.lease.duration`` from now. Not called while it is
+        held. A node does not wait: ``timeout`` is 0 then.
+        """
         ...
 
     def renew(self) -> bool:
-        """Hold the lock for longer; return whether it is still held."""
+        """Hold the lock for as long as after ``acquire`` again; return whether it is still held.
+
+        ``False`` if it was lost meanwhile, even if it is free.
+        """
         ...
 
     def release(self) -> None:
-        """Give the lock up; nothing happens if it is not held."""
+        """Give the lock up; nothing happens if it is not held. It may be acquired again."""
         ...
 
 
@@ -285,7 +295,10 @@ class LockRegistry(Protocol):
     """Knows the locks that processes share."""
 
     def obtain(self, name: str) -> Lock:
-        """Return the lock of that name, not yet acquired; the same name means the same lock in every process."""
+        """Return the lock of that name, not yet acquired; the same name means the same lock in every process.
+
+        A partition's is ``[group=<group>, partition=<residue>]``, as OpenCQRS names it.
+        """
         ...
 
 

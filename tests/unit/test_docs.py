@@ -137,9 +137,10 @@ def opencqrs(tmp_path: Path, zygote: Zygote) -> Callable[..., str]:
     return opencqrs
 
 
-def save(page: Path, folder: Path) -> None:
+def save(page: Path, folder: Path, *only: str) -> None:
+    """Write the files of a page, or those that are named."""
     for block in blocks(page):
-        if block.title:
+        if block.title and (not only or block.title in only):
             (folder / block.title).write_text(block.text, "utf-8")
 
 
@@ -193,6 +194,32 @@ def test_the_replaced_parts_are_shown_as_the_how_to_says(tmp_path: Path, opencqr
     (console,) = blocks(page, "console")
     line, *expected = console.text.removeprefix("$ ").splitlines()
     assert trimmed(opencqrs(*line.split()[1:])) == expected
+
+
+def test_the_lock_registry_of_the_how_to_leads_a_group(tmp_path: Path, opencqrs: Callable[..., str]) -> None:
+    page = DOCS / "how-to" / "lead-by-locks.md"
+    save(page, tmp_path, "file_locks.py", "handlers.py")
+    (console,) = blocks(page, "console")
+    line, *expected = console.text.removeprefix("$ ").splitlines()
+    assert trimmed(opencqrs(*line.split()[1:])) == expected
+    opencqrs("run", "--until-caught-up")
+    assert [file.stat().st_size for file in (tmp_path / "locks").iterdir()] == [0]
+
+
+def test_the_controllers_of_the_how_to_lead_a_group(tmp_path: Path, opencqrs: Callable[..., str]) -> None:
+    save(DOCS / "how-to" / "control-partitions.md", tmp_path)
+    decided = json.loads(opencqrs("conditions", "--format", "json"))
+    (controller,) = (each for each in decided if each["subject"] == "life-cycle.controller")
+    assert controller["choice"] == "provider office_hours"
+    opencqrs("run", "--until-caught-up")
+
+
+def test_the_lock_registry_of_the_how_to_passes_the_test_that_is_shown(tmp_path: Path) -> None:
+    save(DOCS / "how-to" / "lead-by-locks.md", tmp_path, "file_locks.py", "test_file_locks.py")
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "error", str(tmp_path)]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join((str(ROOT), str(tmp_path)))}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, check=False, capture_output=True, text=True)
+    assert re.search(r"^1\d passed, 3 skipped", done.stdout, re.MULTILINE), done.stdout
 
 
 @pytest.mark.parametrize("name", ["test-handlers", "test-with-settings"])

@@ -1,4 +1,4 @@
-"""Contracts: what every event source and every progress tracker must do, as pytest classes.
+"""Contracts: what every event source, progress tracker and lock registry must do, as pytest classes.
 
 Subclass the one of your port in a test module and give its fixtures::
 
@@ -10,12 +10,28 @@ Subclass the one of your port in a test module and give its fixtures::
 
 import pytest
 
-_MODULES = ("control_store", "event_source", "event_store", "log_identity", "progress_records", "progress_tracker")
+_MODULES = (
+    "control_store",
+    "event_source",
+    "event_store",
+    "lock_registry",
+    "log_identity",
+    "progress_records",
+    "progress_tracker",
+)
 pytest.register_assert_rewrite(*(f"{__name__}.{name}" for name in _MODULES))
 
 from opencqrs_py.testing.contracts.control_store import ControlStoreContract  # noqa: E402 as above
 from opencqrs_py.testing.contracts.event_source import EventSourceContract  # noqa: E402 as above
 from opencqrs_py.testing.contracts.event_store import EventStoreContract  # noqa: E402 as above
+from opencqrs_py.testing.contracts.lock_registry import LockRegistryContract  # noqa: E402 as above
 from opencqrs_py.testing.contracts.progress_tracker import ProgressTrackerContract, ReadModel  # noqa: E402 as above
 
-__all__ = ["ControlStoreContract", "EventSourceContract", "EventStoreContract", "ProgressTrackerContract", "ReadModel"]
+__all__ = [
+    "ControlStoreContract",
+    "EventSourceContract",
+    "EventStoreContract",
+    "LockRegistryContract",
+    "ProgressTrackerContract",
+    "ReadModel",
+]

@@ -275,7 +275,6 @@ def test_a_group_whose_progress_is_in_sql_is_led_by_leases(tracking, settings, c
     decision = decide_controller(group(settings), registered(mailer=Mailer), tracking)
     assert (decision.choice, decision.reason, decision.provider, decision.error) == (choice, reason, "", None)
     assert decision.setting == ("life-cycle.controller" if settings else "")
-    assert list(unsupported(group(settings), decision)) == []
 
 
 @pytest.mark.parametrize(
@@ -322,22 +321,30 @@ def test_a_controller_that_cannot_be_chosen_is_an_error(settings, providers_, co
 
 
 @pytest.mark.parametrize(
-    ("settings", "providers_", "says"),
+    ("standard", "own", "provider"),
     [
-        ({}, {"locks": Locks}, ["lock registries do not exist yet, and the controller comes to one: exactly one"]),
-        ({CONTROLLER: CONTEXT}, {"locks": Locks}, []),
-        ({REGISTRATION: "mine"}, {"mine": Mailer}, ["life-cycle.controller-registration is set"]),
-        ({CONTROLLER: ELECTION}, {}, []),
-        (
-            {LOCKS: "locks", "retry.on_exhausted": "park"},
-            {"locks": Locks},
-            ["retry.on-exhausted is park", "lock registries do not exist yet"],
-        ),
+        ({}, {}, "locks"),
+        ({CONTROLLER: CONTEXT}, {}, "locks"),
+        ({LOCKS: "locks"}, {}, "locks"),
+        ({LOCKS: "locks"}, {CONTROLLER: CONTEXT}, "locks"),
+        ({REGISTRATION: "mine"}, {}, "mine"),
     ],
 )
-def test_what_does_not_exist_yet_is_refused(settings, providers_, says):
-    effective = group(settings)
-    errors = list(unsupported(effective, decide_controller(effective, registered(**providers_), IN_SQL)))
+def test_the_decision_names_the_provider_that_leads_a_group_in_the_place_of_leases(standard, own, provider):
+    decision = decide_controller(group(standard, own), registered(locks=Locks, mine=Mailer), IN_SQL)
+    assert decision.provider == provider
+
+
+def test_the_application_context_with_the_only_lock_registry_wants_all_of_its_locks():
+    decision = decide_controller(group({CONTROLLER: CONTEXT}), registered(locks=Locks), IN_SQL)
+    assert (decision.choice, decision.reason) == (CONTEXT, "set, and exactly one lock registry is registered, locks")
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"), [({}, []), ({"retry.on_exhausted": "park"}, ["retry.on-exhausted is park"])]
+)
+def test_what_does_not_exist_yet_is_refused(settings, says):
+    errors = list(unsupported(group(settings)))
     assert len(errors) == len(says)
     for error, text in zip(errors, says, strict=True):
         assert error.code == "OCQ-506"

@@ -1,0 +1,228 @@
+"""Groups whose partitions are started and stopped by controllers of the project, on both engines."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from types import ModuleType
+
+import pytest
+from support.engines import ENGINES
+
+from opencqrs_py import Application
+from opencqrs_py.errors import AssemblyError, ProjectCodeError
+from opencqrs_py.model.cloudevents import parse_event
+from opencqrs_py.model.progress import ProcessorState
+
+SOURCE = """
+from dependency_injector import containers, providers
+from opencqrs_py import Event, event_handling, on_start
+from sqlalchemy import Connection, text
+
+HANDLES, CONTROLLERS = {}, []
+CONTENT = {"begins": True, "controls": True}
+
+
+class OneController:
+    def __init__(self, handle):
+        self.handle = handle
+        self.is_running = True
+        self.calls = []
+
+    def stop(self):
+        self.calls.append(self.handle.is_running)
+        self.is_running = False
+
+
+def register(handle, settings):
+    HANDLES[handle.partition.residue] = (handle, settings)
+    if CONTENT["begins"] and settings.auto_start:
+        handle.start()
+    if CONTENT["controls"]:
+        CONTROLLERS.append(OneController(handle))
+        return CONTROLLERS[-1]
+
+
+class Container(containers.DeclarativeContainer):
+    mine = providers.Object(register)
+
+
+@on_start("seen")
+def table(connection: Connection) -> None:
+    connection.execute(text("CREATE TABLE IF NOT EXISTS seen (id VARCHAR(20) PRIMARY KEY)"))
+
+
+@event_handling("seen", types=["*"])
+def see(event: Event, connection: Connection) -> None:
+    connection.execute(text("INSERT INTO seen VALUES (:id)"), {"id": event.id})
+"""
+GROUP = "event-handling.groups.seen"
+DATABASES = ["sqlite_url", pytest.param("postgresql_url", marks=pytest.mark.postgresql)]
+SECONDS = 60
+
+
+@pytest.fixture
+def project(make_module) -> ModuleType:
+    return make_module(SOURCE)
+
+
+@pytest.fixture
+def make(project, tmp_path) -> Iterator[Callable[..., Application]]:
+    """Makes applications of the project, and stops them."""
+    made: list[Application] = []
+
+    def make(engine: str = "thread", **settings: object) -> Application:
+        given = {
+            "event-handling.standard.processing.engine": engine,
+            "spark.master": "local[1]",
+            f"{GROUP}.life-cycle.partitions": 2,
+            f"{GROUP}.life-cycle.controller-registration": "mine",
+        }
+        made.append(Application({**given, **settings}, [project], tmp_path))
+        return made[-1]
+
+    yield make
+    for application in made:
+        application.stop()
+
+
+def add_events(application: Application, *ids: object) -> None:
+    lines = (f'{{"id": "{n}", "source": "s", "type": "t", "subject": "/x/{n}", "data": {{}}}}' for n in ids)
+    application.event_store.append(map(parse_event, lines))
+
+
+def positions(application: Application) -> list[int]:
+    return [each.position for each in application.status()[0].partitions]
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    until = time.monotonic() + SECONDS
+    while not condition():
+        assert time.monotonic() < until
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("database", DATABASES)
+def test_a_handle_starts_and_stops_its_partition(request, make, project, engine, database):
+    application = make(engine, **{"event-store.url": request.getfixturevalue(database)})
+    project.CONTENT["begins"] = False
+    add_events(application, *range(20))
+    application.start()
+    (zero, settings), (one, _) = (project.HANDLES[number] for number in range(2))
+    assert (zero.group, str(zero.partition), settings.partitions) == ("seen", "0/2", 2)
+    assert (zero.is_running, one.is_running) == (False, False)
+    zero.start()
+    zero.start()
+    assert (zero.is_running, one.is_running) == (True, False)
+    wait_until(lambda: positions(application)[0] == 20)
+    zero.stop()
+    assert not zero.is_running
+    add_events(application, *range(20, 30))
+    one.start()
+    wait_until(lambda: positions(application) == [20, 30])
+    zero.start()
+    wait_until(lambda: positions(application) == [30, 30])
+
+
+def test_controllers_are_stopped_before_the_partitions_and_handles_start_nothing_afterwards(make, project):
+    application = make()
+    application.start()
+    assert all(handle.is_running for handle, _ in project.HANDLES.values())
+    application.stop()
+    assert [controller.calls for controller in project.CONTROLLERS] == [[True], [True]]
+    handle, _ = project.HANDLES[0]
+    assert not handle.is_running
+    with pytest.raises(RuntimeError, match="the application of seen 0/2 has stopped"):
+        handle.start()
+
+
+def test_a_controller_that_cannot_be_stopped_keeps_nothing_from_stopping(make, project, caplog):
+    application = make()
+    application.start()
+    project.CONTROLLERS[0].calls = None
+    application.stop()
+    assert "controller OneController could not be stopped: AttributeError" in caplog.text
+    assert project.CONTROLLERS[1].calls == [True]
+    assert {each.state for each in application.status()[0].partitions} == {ProcessorState.STOPPED}
+
+
+def test_each_start_registers_again(make, project):
+    application = make()
+    application.start()
+    before, _ = project.HANDLES[0]
+    application.stop()
+    application.start()
+    assert project.HANDLES[0][0] is not before
+    assert project.HANDLES[0][0].is_running
+
+
+def test_auto_start_is_for_the_registration_to_honour(make, project):
+    make(**{f"{GROUP}.life-cycle.auto-start": False}).start()
+    assert len(project.CONTROLLERS) == 2
+    assert not any(handle.is_running for handle, _ in project.HANDLES.values())
+
+
+def test_a_run_lasts_as_long_as_a_controller_may_start_something(make, project):
+    project.CONTENT["begins"] = False
+    application = make()
+    with ThreadPoolExecutor() as threads:
+        run = threads.submit(application.run)
+        wait_until(lambda: len(project.CONTROLLERS) == 2)
+        assert not run.done()
+        for controller in project.CONTROLLERS:
+            controller.is_running = False
+        assert not run.result(60).failed
+
+
+def test_a_run_until_caught_up_ends_when_what_runs_is_there(make, project):
+    application = make()
+    add_events(application, *range(10))
+    assert not application.run(until_caught_up=True).failed
+    assert positions(application) == [10, 10]
+
+
+def test_a_run_without_controllers_goes_on_with_what_was_started(make, project):
+    project.CONTENT["controls"] = False
+    application = make()
+    add_events(application, *range(10))
+    assert not application.run(until_caught_up=True).failed
+    assert positions(application) == [10, 10]
+    project.CONTENT["begins"] = False
+    assert application.run().partitions == ()
+
+
+def test_the_conditions_tell_which_registration_was_named(make):
+    (decision,) = [each for each in make().conditions() if each.subject == "life-cycle.controller"]
+    assert str(decision) == "seen: life-cycle.controller = provider mine: named (default given in code)"
+
+
+def test_the_last_one_that_starts_a_partition_has_it(make, project):
+    first = make()
+    add_events(first, *range(5))
+    first.start()
+    handle, _ = project.HANDLES[0]
+    second = make()
+    second.start()
+    add_events(second, *range(5, 10))
+    wait_until(lambda: positions(second) == [10, 10])
+    wait_until(lambda: not handle.is_running)
+
+
+@pytest.mark.parametrize(
+    ("registration", "kind", "says"),
+    [
+        (lambda handle, settings: 1 / 0, ProjectCodeError, "registration raised ZeroDivisionError: division by zero"),
+        (lambda handle, settings: 7, AssemblyError, "returned int, which has no is_running, stop"),
+        ("none", AssemblyError, "provider 'mine' makes str, which has no __call__"),
+    ],
+)
+def test_a_registration_that_is_wrong_ends_the_start(make, project, registration, kind, says):
+    with project.Container.mine.override(registration), pytest.raises(kind, match=says):
+        make().start()
+
+
+def test_control_at_run_time_is_refused(make):
+    with pytest.raises(AssemblyError, match="group 'seen' is not led by leases") as caught:
+        make().control.stop("seen")
+    assert caught.value.code == "OCQ-535"

@@ -1,0 +1,543 @@
+"""How a node takes, renews and gives up the locks of partitions, and drives only what it holds."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from threading import Event as Signal
+
+import pytest
+from support.locks import Locks, Registry
+
+from opencqrs_py.control.records import GroupPartition
+from opencqrs_py.engines.coordination import LeaseTiming
+from opencqrs_py.engines.locking import LockCoordinator, LockedGroup
+from opencqrs_py.model.partition import Partition, layout
+from opencqrs_py.testing import FakeClock
+
+BOOKS = [GroupPartition("books", partition) for partition in layout(4)]
+LENT = [GroupPartition("lent", partition) for partition in layout(1)]
+
+
+class AwayError(Exception):
+    """The database does not answer."""
+
+
+class Engine:
+    """Notes what it is assigned; what is stuck is not released."""
+
+    def __init__(self) -> None:
+        self.has: set[GroupPartition] = set()
+        self.stuck: set[GroupPartition] = set()
+        self.calls: list[tuple[str, str, list[int]]] = []
+        self.error: Exception | None = None
+
+    def assign(self, group: str, partitions: Sequence[Partition]) -> None:
+        if self.error is not None:
+            raise self.error
+        self.calls.append(("assign", group, [each.residue for each in partitions]))
+        self.has |= {GroupPartition(group, each) for each in partitions}
+
+    def release(self, group: str, partitions: Sequence[Partition], patience: float) -> None:
+        assert patience == 0
+        self.calls.append(("release", group, [each.residue for each in partitions]))
+        self.has -= {GroupPartition(group, each) for each in partitions} - self.stuck
+
+    def assigned(self) -> set[GroupPartition]:
+        return set(self.has)
+
+
+class World:
+    """Nodes a, b, … that share the locks of one registry and one clock."""
+
+    def __init__(self, clock: FakeClock | None = None) -> None:
+        self.clock = clock or FakeClock()
+        self.locks = Locks(self.clock.monotonic)
+        self.engines: dict[str, Engine] = {}
+        self.registries: dict[str, Registry] = {}
+
+    def node(self, name: str, *, in_all: int | None = None, groups: Sequence[str] = ("books",), **limits: object):
+        engine = self.engines[name] = Engine()
+        registry = self.registries[name] = Registry(self.locks)
+        sizes = {"books": 4, "lent": 1}
+        made = {group: LockedGroup(layout(sizes[group]), registry, engine, **limits) for group in groups}
+        is_outage = lambda error: isinstance(error, AwayError)  # noqa: E731 shorter than a function here
+        return LockCoordinator(name, made, LeaseTiming(10, 3), self.clock.monotonic, is_outage, in_all)
+
+    def has(self, name: str) -> list[int]:
+        return sorted(key.partition.residue for key in self.engines[name].has)
+
+    def noted(self, name: str) -> list[tuple[str, str]]:
+        """Return the list in which the calls of a node's locks are noted from now on."""
+        calls: list[tuple[str, str]] = []
+        self.registries[name].before = lambda method, lock: calls.append((method, lock))
+        return calls
+
+    def fails(self, name: str, *methods: str, when: Callable[[str], bool] = lambda lock: True) -> None:
+        def fail(method: str, lock: str) -> None:
+            if method in methods and when(lock):
+                raise RuntimeError("no route")
+
+        self.registries[name].before = fail
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def heartbeat(world: World, *nodes: LockCoordinator, seconds: float = 3) -> None:
+    world.clock.advance(seconds)
+    for node in nodes:
+        node.round()
+        node.reconcile()
+
+
+def begin(*nodes: LockCoordinator) -> None:
+    for node in nodes:
+        node.round()
+        node.reconcile()
+
+
+def messages(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+
+
+def test_the_keys_are_those_of_opencqrs(world):
+    begin(world.node("a", groups=["books", "lent"]))
+    assert sorted(world.locks.holders) == [
+        "[group=books, partition=0]",
+        "[group=books, partition=1]",
+        "[group=books, partition=2]",
+        "[group=books, partition=3]",
+        "[group=lent, partition=0]",
+    ]
+
+
+def test_a_node_drives_what_it_holds_and_another_one_stands_by(world):
+    a, b = world.node("a"), world.node("b")
+    begin(a, b)
+    assert (world.has("a"), world.has("b")) == ([0, 1, 2, 3], [])
+    for _ in range(5):
+        heartbeat(world, a, b)
+    assert (world.has("a"), world.has("b")) == ([0, 1, 2, 3], [])
+    assert len(world.engines["a"].calls) == 1
+
+
+def test_nothing_is_assigned_before_the_lock_is_held(world):
+    a = world.node("a")
+    a.reconcile()
+    assert world.engines["a"].calls == []
+
+
+def test_each_lock_is_asked_once_a_heartbeat(world):
+    a, b = world.node("a"), world.node("b")
+    begin(a, b)
+    of_a, of_b = world.noted("a"), world.noted("b")
+    begin(a, b)
+    assert (of_a, of_b) == ([], [])
+    heartbeat(world, a, b)
+    assert [method for method, _ in of_a] == ["renew"] * 4
+    assert [method for method, _ in of_b] == ["acquire"] * 4
+
+
+@pytest.mark.parametrize(
+    ("limits", "has"), [({"most": 1}, [0]), ({"in_all": 3}, [0, 1, 2]), ({"most": 9}, [0, 1, 2, 3])]
+)
+def test_a_node_takes_no_more_than_it_may(world, limits, has):
+    a, b = world.node("a", **limits), world.node("b")
+    begin(a)
+    heartbeat(world, a)
+    begin(b)
+    assert world.has("a") == has
+    assert world.has("b") == sorted({0, 1, 2, 3} - {*has})
+
+
+def test_the_limit_of_a_group_is_its_own(world):
+    begin(world.node("a", groups=["books", "lent"], most=1))
+    assert world.engines["a"].has == {BOOKS[0], LENT[0]}
+
+
+def test_what_was_not_room_for_is_taken_when_there_is(world):
+    a = world.node("a", in_all=1)
+    begin(a)
+    world.locks.holders["[group=books, partition=0]"] = ("another", 1e9)
+    for _ in range(2):
+        heartbeat(world, a)
+    assert world.has("a") == [1]
+
+
+# Letting go
+
+
+def test_a_lock_that_another_process_has_taken_costs_only_its_partition(world, caplog):
+    a = world.node("a")
+    begin(a)
+    world.locks.holders["[group=books, partition=1]"] = ("another", 1e9)
+    heartbeat(world, a)
+    assert world.has("a") == [0, 2, 3]
+    assert messages(caplog) == [
+        "node a has lost the lock of [books 1/4]: its renewal says that it is not held any more"
+    ]
+
+
+def test_a_renewal_that_raises_costs_the_lock_and_is_logged_once_for_all(world, caplog):
+    a = world.node("a")
+    begin(a)
+    world.fails("a", "renew", "release", "acquire")
+    for _ in range(5):
+        heartbeat(world, a)
+    assert world.has("a") == []
+    every = ", ".join(f"[{key}]" for key in BOOKS)
+    assert messages(caplog) == [f"node a has lost the lock of {every}: its renewal raised RuntimeError: no route"]
+    world.noted("a")
+    for _ in range(4):
+        heartbeat(world, a)
+    assert world.has("a") == [0, 1, 2, 3]
+
+
+def test_a_renewal_that_answers_after_the_lease_costs_the_lock_although_it_says_yes(world, caplog):
+    world.locks.seconds = 60
+    a = world.node("a", groups=["lent"])
+    begin(a)
+    world.registries["a"].before = lambda method, lock: method == "renew" and world.clock.advance(10)
+    heartbeat(world, a)
+    assert world.engines["a"].has == set()
+    assert messages(caplog) == ["node a has lost the lock of [lent 0/1]: it was not renewed within 10 s"]
+
+
+def test_a_lock_is_held_from_before_its_renewal_was_sent(world):
+    a = world.node("a", groups=["lent"])
+    begin(a)
+    world.clock.advance(3)
+    world.registries["a"].before = lambda method, lock: world.clock.advance(4)
+    a.round()
+    world.clock.advance(5.9)
+    assert list(a.held()) == LENT
+    world.clock.advance(0.2)
+    assert a.held() == {}
+
+
+def test_a_partition_is_released_when_the_lease_ends_although_no_call_returns(world, caplog):
+    a = world.node("a", groups=["lent"])
+    begin(a)
+    world.clock.advance(9.9)
+    a.reconcile()
+    assert world.engines["a"].has == set(LENT)
+    world.clock.advance(0.2)
+    a.reconcile()
+    assert world.engines["a"].has == set()
+    assert messages(caplog) == ["node a has lost the lock of [lent 0/1]: it was not renewed within 10 s"]
+
+
+def test_a_process_that_was_frozen_past_its_lease_does_not_renew_but_starts_again(world):
+    a = world.node("a", groups=["lent"])
+    begin(a)
+    calls = world.noted("a")
+    world.clock.advance(60)
+    a.round()
+    a.reconcile()
+    assert world.engines["a"].has == set()
+    heartbeat(world, a)
+    assert [method for method, _ in calls] == ["release", "acquire"]
+    assert world.engines["a"].has == set(LENT)
+
+
+def test_the_partition_is_released_before_its_lock(world):
+    a = world.node("a", groups=["lent"])
+    begin(a)
+    world.engines["a"].stuck = {LENT[0]}
+    world.fails("a", "renew")
+    heartbeat(world, a)
+    calls = world.noted("a")
+    for _ in range(3):
+        heartbeat(world, a)
+    assert calls == []  # the handler is still at it
+    world.engines["a"].stuck = set()
+    heartbeat(world, a)
+    heartbeat(world, a)
+    assert [method for method, _ in calls][:2] == ["release", "acquire"]
+    assert world.engines["a"].has == set(LENT)
+
+
+def test_a_failed_partition_keeps_its_lock(world):
+    a, b = world.node("a"), world.node("b")
+    begin(a, b)
+    for _ in range(100):  # the engine keeps a failed partition and waits
+        heartbeat(world, a, b)
+    assert (world.has("a"), world.has("b")) == ([0, 1, 2, 3], [])
+
+
+def test_a_partition_lost_to_a_process_without_locks_is_claimed_again_after_growing_waits(world, caplog):
+    a = world.node("a", groups=["lent"])
+    begin(a)
+    claims = []
+    for second in range(40):
+        world.engines["a"].has.clear()  # fenced out
+        before = len(world.engines["a"].calls)
+        begin(a)
+        if len(world.engines["a"].calls) > before:
+            claims.append(second)
+        world.clock.advance(1)
+    assert claims == [0, 3, 9, 21]
+    assert "[lent 0/1] was taken over by a process that has no lock of it" in caplog.text
+
+
+# What registries raise
+
+
+@pytest.mark.parametrize("method", ["obtain", "acquire"])
+def test_what_a_registry_raises_is_logged_once_and_tried_again_at_the_next_heartbeat(world, caplog, method):
+    a = world.node("a")
+    world.fails("a", method)
+    begin(a)
+    for _ in range(5):
+        heartbeat(world, a)
+    every = ", ".join(f"[{key}]" for key in BOOKS)
+    said = f"node a cannot use the lock of {every}, and tries again at each heartbeat: RuntimeError: no route"
+    assert messages(caplog) == [said]
+    world.noted("a")
+    heartbeat(world, a)
+    assert world.has("a") == [0, 1, 2, 3]
+    world.fails("a", "renew")
+    heartbeat(world, a)
+    assert len(messages(caplog)) == 2  # it is news again
+
+
+def test_an_error_of_one_lock_is_the_matter_of_its_partition_only(world):
+    a = world.node("a")
+    world.fails("a", "acquire", when=lambda lock: lock.endswith("=2]"))
+    begin(a)
+    assert world.has("a") == [0, 1, 3]
+
+
+def test_a_lock_whose_answer_was_lost_is_released_before_it_is_asked_again(world):
+    a = world.node("a", groups=["lent"])
+    world.fails("a", "acquire")
+    begin(a)
+    calls = world.noted("a")
+    heartbeat(world, a)
+    assert [method for method, _ in calls] == ["release", "acquire"]
+
+
+class Odd:
+    """Its methods answer what no lock may."""
+
+    def __init__(self, answer: object) -> None:
+        self.answer = answer
+
+    def obtain(self, name):
+        return self
+
+    def acquire(self, timeout):
+        return self.answer
+
+    async def acquire_later(self, seconds):
+        return True
+
+    def release(self): ...
+
+
+def odd(answer: object, *, later: bool = False) -> LockCoordinator:
+    registry = Odd(answer)
+    if later:
+        registry.acquire = registry.acquire_later
+    group = LockedGroup(layout(1), registry, Engine())
+    return LockCoordinator("a", {"lent": group}, LeaseTiming(10, 3), FakeClock().monotonic, lambda error: False)
+
+
+@pytest.mark.parametrize("answer", [None, "yes", object()])
+def test_an_answer_that_is_no_truth_value_is_an_error_not_a_lock(answer, caplog):
+    node = odd(answer)
+    node.round()
+    assert node.held() == {}
+    assert f"returned {type(answer).__name__}, not whether the lock is held" in caplog.text
+
+
+def test_an_async_lock_is_an_error_not_a_lock(caplog):
+    node = odd(None, later=True)
+    node.round()
+    assert node.held() == {}
+    assert "is async; locks are used without an event loop" in caplog.text
+
+
+# All or nothing
+
+
+def test_of_two_nodes_that_want_all_only_one_gets_any(world):
+    a, b = world.node("a", exclusive=True), world.node("b", exclusive=True)
+    a.round()
+    b.round()
+    assert (len(a.held()), len(b.held())) == (4, 0)
+    assert (a.missing(), b.missing()) == ([], [(BOOKS[0], "")])
+
+
+def test_what_could_not_be_got_is_known_with_its_reason(world):
+    a = world.node("a", exclusive=True)
+    world.fails("a", "acquire", when=lambda lock: lock.endswith("=2]"))
+    a.round()
+    assert a.missing() == [(BOOKS[2], "RuntimeError: no route")]
+
+
+def test_a_node_that_shares_misses_nothing(world):
+    begin(world.node("a"))
+    b = world.node("b")
+    begin(b)
+    assert b.missing() == []
+
+
+def test_the_limit_of_a_group_does_not_count_for_a_node_that_wants_all(world):
+    a = world.node("a", exclusive=True, most=1)
+    begin(a)
+    assert world.has("a") == [0, 1, 2, 3]
+
+
+# On its threads
+
+
+class RunningClock(FakeClock):
+    """Goes on by itself, and can be moved on."""
+
+    def monotonic(self) -> float:
+        return super().monotonic() + time.monotonic()
+
+
+@pytest.fixture
+def running() -> World:
+    return World(RunningClock())
+
+
+def wait_until(node: LockCoordinator, condition: Callable[[], bool]) -> None:
+    with node._changed:
+        assert node._changed.wait_for(condition, 30)
+
+
+def let_pass(world: World, node: LockCoordinator, seconds: float) -> None:
+    world.clock.advance(seconds)
+    with node._changed:
+        node._changed.notify_all()
+
+
+def test_a_node_joins_without_assigning_then_drives_renews_and_leaves(running):
+    a = running.node("a")
+    a.join()
+    assert (len(a.held()), running.has("a")) == (4, [])
+    a.start()
+    assert running.has("a") == [0, 1, 2, 3]
+    calls = running.noted("a")
+    for _ in range(5):
+        let_pass(running, a, 3)
+        wait_until(a, lambda: len(calls) >= 4)
+        del calls[:]
+    assert running.has("a") == [0, 1, 2, 3]
+    a.end()
+    running.engines["a"].has.clear()
+    a.leave()
+    a._keeping.join(30)
+    assert running.locks.holders == {}
+    a.check()
+
+
+def test_after_the_end_locks_are_renewed_until_the_engine_has_released(running):
+    a = running.node("a", groups=["lent"])
+    a.join()
+    a.start()
+    a.end()
+    a.leave()  # a handler is still at it
+    calls = running.noted("a")
+    let_pass(running, a, 3)
+    wait_until(a, lambda: calls == [("renew", "[group=lent, partition=0]")])
+    running.engines["a"].has.clear()
+    a._keeping.join(30)
+    assert running.locks.holders == {}
+
+
+def test_a_partition_is_released_while_a_renewal_hangs(running):
+    a = running.node("a", groups=["lent"])
+    a.join()
+    a.start()
+    hangs, goes_on = Signal(), Signal()
+    running.registries["a"].before = lambda method, lock: method == "renew" and (hangs.set(), goes_on.wait(60))
+    let_pass(running, a, 3)
+    assert hangs.wait(30)
+    let_pass(running, a, 10)
+    wait_until(a, lambda: not running.engines["a"].has)
+    running.noted("a")
+    goes_on.set()
+    wait_until(a, lambda: running.engines["a"].has == set(LENT))  # and it starts again
+    a.end()
+
+
+def test_a_lock_that_becomes_free_is_taken_at_the_next_heartbeat(running):
+    a = running.node("a", groups=["lent"])
+    running.locks.holders["[group=lent, partition=0]"] = ("another", 1e18)
+    a.join()
+    a.start()
+    assert not running.engines["a"].has
+    running.locks.holders.clear()
+    let_pass(running, a, 3)
+    wait_until(a, lambda: running.engines["a"].has == set(LENT))
+    a.end()
+    a.leave()
+
+
+def test_an_outage_of_the_database_is_logged_once_and_the_claim_is_made_when_it_is_over(running, caplog):
+    a = running.node("a", groups=["lent"])
+    running.locks.holders["[group=lent, partition=0]"] = ("another", 1e18)
+    a.join()
+    a.start()
+    running.engines["a"].error = AwayError("no answer")
+    running.locks.holders.clear()
+    let_pass(running, a, 3)
+    wait_until(a, lambda: a._away)
+    let_pass(running, a, 3)
+    running.engines["a"].error = None
+    let_pass(running, a, 3)
+    wait_until(a, lambda: running.engines["a"].has == set(LENT))
+    assert messages(caplog) == ["node a cannot claim partitions: AwayError: no answer"]
+    a.end()
+
+
+def test_another_error_of_the_engine_ends_the_coordination_and_is_raised_by_check(running):
+    a = running.node("a", groups=["lent"])
+    running.locks.holders["[group=lent, partition=0]"] = ("another", 1e18)
+    a.join()
+    a.start()
+    running.engines["a"].error = ValueError("no")
+    running.locks.holders.clear()
+    let_pass(running, a, 3)
+    wait_until(a, lambda: a._failure is not None)
+    with pytest.raises(ValueError, match="no"):
+        a.check()
+    a.end()
+    a.leave()
+
+
+def test_an_error_at_the_start_is_raised_there(running):
+    a = running.node("a", groups=["lent"])
+    running.engines["a"].error = ValueError("no")
+    a.join()
+    with pytest.raises(ValueError, match="no"):
+        a.start()
+    a.end()
+    a.leave()
+    a._keeping.join(30)
+    assert running.locks.holders == {}
+
+
+def test_the_end_of_a_node_that_never_joined_is_quiet(running):
+    a = running.node("a")
+    a.end()
+    a.leave()
+    assert running.locks.holders == {}
+
+
+def test_a_lock_that_cannot_be_given_up_at_the_end_is_left_to_its_end(running, caplog):
+    a = running.node("a", groups=["lent"])
+    a.join()
+    running.fails("a", "release")
+    a.end()
+    a.leave()
+    a._keeping.join(30)
+    assert messages(caplog) == ["node a leaves the lock of [lent 0/1] to its end: RuntimeError: no route"]
