@@ -2,7 +2,7 @@
 
 The first signal raises ``KeyboardInterrupt`` on the main thread, so that what is open gets closed. However that goes,
 the process ends with one line and the exit code of the signal: from then on standard error shows nothing but our own
-messages, and a thread of its own ends the process if closing takes too long or Ctrl-C is pressed again. It works while
+messages, and a thread of its own ends the process if closing takes too long or a second signal comes. It works while
 the main thread is inside a C library, too, because Python writes each signal to a pipe before it looks at its handlers.
 
 Nothing is lost by the sudden end: whatever is not committed is rolled back, as after ``kill -9``.
@@ -26,7 +26,7 @@ INTERRUPTED = 130
 CLOSE_SECONDS = 1.5  # until the process is ended if nothing is in hand
 HAND_SECONDS = 6.0  # the same if events are; they get a second, and a machine that is not busy needs two for all
 NOTICE_SECONDS = 1.5  # after which a person hears what is waited for
-SAME_SECONDS = 0.3  # within which a second Ctrl-C is the first one, sent to the process and to its group
+SAME_SECONDS = 0.3  # within which a second signal is the first one, sent to the process and to its group
 
 _SHOW_CURSOR = b"\x1b[?25h"
 _LOOK_SECONDS = 0.1
@@ -123,14 +123,14 @@ class Signals:
         sys.__excepthook__(kind, error, trace)
 
     def _guard(self) -> None:
-        """Wait for the first signal, and then for the end; a second Ctrl-C is one, and so is too long a wait."""
+        """Wait for the first signal, and then for the end; a second signal is one, and so is too long a wait."""
         while not (numbers := set(os.read(self._reading, 64)) & {*_HANDLED}):
             pass
         began, noticed = time.monotonic(), not self.held
         limit = HAND_SECONDS if self.held else CLOSE_SECONDS
         while (passed := time.monotonic() - began) < limit:
             if select.select([self._reading], [], [], _LOOK_SECONDS)[0]:
-                again = signal.SIGINT in os.read(self._reading, 64)
+                again = {*os.read(self._reading, 64)} & {*_HANDLED}
                 if again and passed > SAME_SECONDS:
                     break
             if passed > NOTICE_SECONDS and self.held and not noticed:

@@ -65,6 +65,62 @@ def test_sigterm_ends_with_the_code_that_is_set_for_it(project):
     assert b"stopped; each partition continues from here:" in err
 
 
+HANGING = """
+import time
+from dependency_injector import containers, providers
+from opencqrs_py import Event, event_handling
+
+@event_handling("catalog", types=["library.*"])
+def lend(event: Event) -> None:
+    print("in hand", flush=True)
+    while True:
+        time.sleep(1)
+
+class Controller:
+    is_running = True
+
+    def stop(self) -> None:
+        while True:
+            time.sleep(1)
+
+def register(handle, settings):
+    handle.start()
+    return Controller()
+
+class Controllers(containers.DeclarativeContainer):
+    mine = providers.Object(register)
+"""
+
+
+@pytest.mark.parametrize(("setting", "code"), [("130", 130), ("0", 0)])
+def test_a_second_sigterm_ends_at_once_what_never_returns(project, setting, code):
+    project.write("handlers.py", HANGING)
+    project.write_events(2)
+    project.opencqrs("events", "import", "events.ndjson")
+    settings = {
+        "run.sigterm-exit-code": setting,
+        "event-handling.standard.processing.engine": "thread",
+        "event-handling.groups.catalog.life-cycle.partitions": "1",
+        "event-handling.groups.catalog.life-cycle.controller-registration": "mine",
+    }
+    command = project.command("run", *(word for key, value in settings.items() for word in ("--set", f"{key}={value}")))
+    with subprocess.Popen(
+        command, cwd=project.folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stderr is not None
+            assert process.stdout.readline() == "in hand\n"
+            process.send_signal(signal.SIGTERM)
+            while not (line := process.stderr.readline()).startswith("waiting for catalog 0/1"):
+                assert line
+            process.send_signal(signal.SIGTERM)
+            out, err = process.communicate(timeout=300)
+        finally:
+            process.kill()
+    assert (process.returncode, out, err) == (code, "", "interrupted\n")
+
+
 def wait_for_progress(project) -> None:
     for _ in range(400):
         answered = project.opencqrs("status", "--format", "json")

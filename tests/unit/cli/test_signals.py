@@ -165,18 +165,16 @@ def test_a_command_that_holds_partitions_says_what_it_waits_for_and_speaks_for_i
     assert ended(HOLDING, *sent) == Ended(130, "", f"{WAITING}\n")
 
 
-def test_a_further_sigterm_changes_nothing():
-    assert ended(HOLDING, signal.SIGTERM, signal.SIGTERM, again_after=WAITING) == Ended(130, "", f"{WAITING}\n")
-
-
 def test_patience_with_partitions_in_hand_has_an_end():
     assert ended(HANGING, signal.SIGTERM) == Ended(130, "", f"{WAITING}\ninterrupted\n")
 
 
-def test_a_second_interrupt_ends_at_once():
-    endless = f"sys.modules['opencqrs_py.cli.signals'].HAND_SECONDS = 600\n{dedent(HANGING)}"
-    again = ended(endless, signal.SIGINT, signal.SIGINT, again_after=WAITING)
-    assert again == Ended(130, "", f"{WAITING}\ninterrupted\n")
+@pytest.mark.parametrize("second", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(("first", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 7)])
+def test_a_second_signal_ends_at_once_with_the_code_of_the_first(first, second, code):
+    endless = f"sys.modules['opencqrs_py.cli.signals'].HAND_SECONDS = 600\nsignals.terminated = 7\n{dedent(HANGING)}"
+    again = ended(endless, first, second, again_after=WAITING)
+    assert again == Ended(code, "", f"{WAITING}\ninterrupted\n")
 
 
 def test_a_signal_after_the_end_changes_nothing():
