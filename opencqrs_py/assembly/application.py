@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import os
 import time
 import uuid
 from collections.abc import Mapping, Sequence
@@ -11,7 +12,7 @@ from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from threading import Lock
-from types import ModuleType
+from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from opencqrs_py.assembly.blueprint import Blueprint, ProjectResources, UserModules, modules_in, modules_of
@@ -56,6 +57,9 @@ _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.002, 0.05  # seconds between two looks at wh
 class Application:
     """An application: settings, handlers, and the parts assembled from both.
 
+    As a context manager it starts nothing. At the end of the block it stops, and closes what it has opened, databases
+    in memory included. It handles no signals: those are its host's.
+
     Args:
         settings: A configuration that was loaded, or a mapping of properties (dotted keys or nested) that serve as
             defaults below environment variables.
@@ -93,6 +97,17 @@ class Application:
         self._resources = ProjectResources(self.blueprint, self._forget_parts)
         self._databases = OpenedDatabases()
         self._in_hand: list[SupervisedPartition] = []  # partitions that a stop has not waited for
+        self._started_in = 0  # the process that has called start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+        if not self._in_hand and not self._is_forked:
+            self._databases.close()
 
     @classmethod
     def from_project(
@@ -209,6 +224,7 @@ class Application:
             raise AssemblyError("OCQ-511", "the application is running already", fix="stop() it first")
         _log.info("%s", self._used())
         chosen = self._chosen(groups)
+        self._started_in = os.getpid()
         try:
             self._resources.open()
             serving = self._serving = self._made_serving()
@@ -275,8 +291,13 @@ class Application:
         """Finish the events in hand, for at most ``patience`` seconds per engine, and release everything.
 
         Also closes what parts have opened outside of a run, and the connections to databases that settings name; the
-        next use makes or opens them again. A database in memory, which would end, stays open.
+        next use makes or opens them again. A database in memory, which would end, stays open. May be called from any
+        thread, from ``atexit``, and again.
+
+        In a fork of the process that has called ``start`` nothing happens: what runs is not the fork's.
         """
+        if self._is_forked:
+            return
         processors = self._processors
         if processors is not None:
             processors.stop(patience)
@@ -289,6 +310,10 @@ class Application:
         self._processors = None
         if not self._starting.locked():  # a start in another thread uses what is open until its end
             self._close()
+
+    @property
+    def _is_forked(self) -> bool:
+        return self._processors is not None and self._started_in != os.getpid()
 
     def _close(self) -> None:
         """Close what is open, unless handlers that a stop has not waited for may still use it."""

@@ -34,3 +34,8 @@ class OpenedDatabases:
         """Close the connections to all of them; the next use opens new ones."""
         for database in self._opened:
             database.disconnect()
+
+    def close(self) -> None:
+        """Close the connections to all of them, also to those in memory, which end."""
+        for database in self._opened:
+            database.close()

@@ -122,8 +122,12 @@ class Coordinator:
 
     def leave(self) -> None:
         """Give all leases back, after the engines have stopped. If that takes long, it continues in the background."""
-        self._leaving.start()
-        self._leaving.join(END_PATIENCE)
+        try:
+            self._leaving.start()
+        except RuntimeError:  # Python is about to end, and starts no thread any more
+            self._leave()
+        else:
+            self._leaving.join(END_PATIENCE)
 
     def beat(self) -> bool:
         """Extend the leases; return whether they are held. Those that have ended stay ended."""

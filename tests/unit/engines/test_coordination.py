@@ -377,6 +377,18 @@ def test_the_end_of_a_node_that_was_never_started_is_quiet(running):
     assert running.store.view().nodes == ()
 
 
+def test_a_node_leaves_also_when_python_starts_no_thread_any_more(world, monkeypatch):
+    a = world.node("a")
+    a.join()
+
+    def refuse() -> None:
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+
+    monkeypatch.setattr(a._leaving, "start", refuse)
+    a.leave()
+    assert world.store.view().nodes == ()
+
+
 def test_a_thread_that_was_not_waited_for_closes_what_it_has_opened_after_the_node_has_left(world):
     a = world.node("a")
     a.join()

@@ -1,0 +1,247 @@
+"""An application inside of another program: as a context manager, from any thread, and at the end of the process."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from support.engines import ENGINES
+from support.observers import Watching
+from support.sqlite import is_open, opened_connections, rows_of
+
+from opencqrs_py import Application
+from opencqrs_py.model.cloudevents import parse_event
+from opencqrs_py.model.progress import ProcessorState
+
+HANDLERS = """
+import asyncio
+from opencqrs_py import Event, event_handling, on_start
+from sqlalchemy import Connection, text
+
+@on_start("seen")
+def table(connection: Connection) -> None:
+    connection.execute(text("CREATE TABLE IF NOT EXISTS seen (id TEXT PRIMARY KEY)"))
+
+@event_handling("seen", types=["*"])
+async def see(event: Event, connection: Connection) -> None:
+    await asyncio.sleep(0)
+    connection.execute(text("INSERT INTO seen VALUES (:id)"), {"id": event.id})
+"""
+THREAD = {"event-handling.standard.processing.engine": "thread"}
+
+
+@pytest.fixture
+def handlers(make_module) -> ModuleType:
+    return make_module(HANDLERS)
+
+
+def add_events(application: Application, count: int = 10) -> None:
+    lines = (f'{{"id": "{n}", "source": "s", "type": "t", "subject": "/x/{n}", "data": {{}}}}' for n in range(count))
+    application.event_store.append(map(parse_event, lines))
+
+
+def seen(folder: Path) -> int:
+    return rows_of(folder / "opencqrs.db", "SELECT count(*) FROM seen")[0][0]
+
+
+def wait_for(observer: Watching, count: int) -> None:
+    observer.wait_for(lambda: sum(outcome.handled for _, _, outcome in observer.steps) == count)
+
+
+# As a context manager
+
+
+def test_the_block_gets_the_application_and_nothing_is_started_or_opened(handlers, tmp_path):
+    application = Application(THREAD, [handlers], tmp_path)
+    with opened_connections() as opened, application as entered:
+        assert entered is application
+    assert opened == []
+    assert not (tmp_path / "opencqrs.db").exists()
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_the_end_of_the_block_stops_and_closes_what_was_opened(handlers, tmp_path, engine):
+    settings = {"event-handling.standard.processing.engine": engine, "spark.master": "local[1]"}
+    observer = Watching()
+    with opened_connections() as opened, Application(settings, [handlers], tmp_path) as application:
+        add_events(application)
+        application.start(observer=observer)
+        wait_for(observer, 10)
+    assert observer.moments[-1] == ("stopped", "seen", "0/1")
+    assert not any(map(is_open, opened))
+    assert seen(tmp_path) == 10
+
+
+def test_an_error_in_the_block_is_raised_after_the_stop(handlers, tmp_path):
+    observer = Watching()
+
+    def host() -> None:
+        with Application(THREAD, [handlers], tmp_path) as application:
+            application.start(observer=observer)
+            raise LookupError("of the host")
+
+    with pytest.raises(LookupError, match="of the host"):
+        host()
+    assert observer.moments[-1] == ("stopped", "seen", "0/1")
+
+
+def test_a_database_in_memory_is_closed_with_the_block(handlers, tmp_path):
+    url = "sqlite:///file:/closed-with-the-block?vfs=memdb&uri=true"
+    with Application({**THREAD, "event-store.url": url}, [handlers], tmp_path) as application:
+        add_events(application)
+        application.run(until_caught_up=True)
+        assert application.event_store.head() == 10
+    with Application({**THREAD, "event-store.url": url}, [handlers], tmp_path) as another:
+        assert another.event_store.head() == 0
+
+
+def test_a_stop_before_the_end_of_the_block_and_after_it_changes_nothing(handlers, tmp_path):
+    with Application(THREAD, [handlers], tmp_path) as application:
+        application.stop()
+        application.start()
+        application.stop()
+        application.stop()
+    application.stop()
+    assert {each.state for each in application.status()[0].partitions} == {ProcessorState.STOPPED}
+    application.stop()
+
+
+# On other threads, and beside an event loop
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_it_starts_and_stops_in_the_thread_pool_of_a_running_event_loop(handlers, tmp_path, engine):
+    settings = {"event-handling.standard.processing.engine": engine, "spark.master": "local[1]"}
+    observer = Watching()
+
+    async def host() -> None:
+        application = Application(settings, [handlers], tmp_path)
+        add_events(application)
+        await asyncio.to_thread(application.start, observer=observer)
+        await asyncio.to_thread(wait_for, observer, 10)
+        await asyncio.to_thread(application.stop)
+
+    asyncio.run(host())
+    assert seen(tmp_path) == 10
+
+
+def test_it_starts_and_stops_on_the_thread_of_a_running_event_loop(handlers, tmp_path):
+    observer = Watching()
+
+    async def host() -> None:
+        with Application(THREAD, [handlers], tmp_path) as application:
+            add_events(application)
+            application.start(observer=observer)
+            await asyncio.to_thread(wait_for, observer, 10)
+
+    asyncio.run(host())
+    assert seen(tmp_path) == 10
+
+
+def test_it_is_started_on_one_thread_and_stopped_on_another(handlers, tmp_path):
+    application = Application(THREAD, [handlers], tmp_path)
+    for call in (application.start, application.stop):
+        with ThreadPoolExecutor(1) as threads:
+            threads.submit(call).result(60)
+    assert {each.state for each in application.status()[0].partitions} == {ProcessorState.STOPPED}
+    application.stop()
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_the_handling_of_signals_stays_that_of_the_host(handlers, tmp_path, engine):
+    settings = {"event-handling.standard.processing.engine": engine, "spark.master": "local[1]"}
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+    def of_the_host(number: int, frame: object) -> None: ...
+
+    before = {number: signal.signal(number, of_the_host) for number in numbers}
+    hook = sys.excepthook
+    try:
+        with Application(settings, [handlers], tmp_path) as application:
+            add_events(application)
+            application.start()
+            assert {signal.getsignal(number) for number in numbers} == {of_the_host}
+            application.stop()
+            application.run(until_caught_up=True)
+        assert {signal.getsignal(number) for number in numbers} == {of_the_host}
+        assert signal.set_wakeup_fd(-1) == -1
+        assert sys.excepthook is hook
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+# At the end of the process
+
+HOST = """
+import atexit, os, sys, time
+from opencqrs_py import Application, Observer
+from opencqrs_py.model.cloudevents import parse_event
+import host_handlers
+
+application = Application({settings}, [host_handlers], {folder!r})
+lines = (f'{{{{"id": "{{n}}", "source": "s", "type": "t", "subject": "/x", "data": {{{{}}}}}}}}' for n in range(10))
+application.event_store.append(map(parse_event, lines))
+application.start()
+"""
+WAIT = """
+while application.status()[0].lag:
+    pass
+"""
+NODES = "SELECT count(*) FROM opencqrs_nodes"
+
+
+def hosted(folder: Path, ends: str, handlers: str = HANDLERS) -> subprocess.CompletedProcess[str]:
+    """Run a program that embeds the application."""
+    (folder / "host_handlers.py").write_text(handlers)
+    (folder / "host.py").write_text(HOST.format(settings=THREAD, folder=str(folder)) + ends)
+    command = [sys.executable, "-W", "error", "host.py"]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=300)
+
+
+def test_a_stop_at_the_exit_of_the_process_gives_everything_back(tmp_path):
+    done = hosted(tmp_path, f"{WAIT}\natexit.register(application.stop)\natexit.register(application.stop)\n")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert seen(tmp_path) == 10
+    assert rows_of(tmp_path / "opencqrs.db-control.db", NODES) == [(0,)]
+    assert rows_of(tmp_path / "opencqrs.db", "SELECT DISTINCT state FROM opencqrs_progress") == [("stopped",)]
+
+
+def test_a_process_that_does_not_stop_it_ends_all_the_same(tmp_path):
+    done = hosted(tmp_path, WAIT)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert seen(tmp_path) == 10
+
+
+def test_a_stop_at_the_exit_does_not_wait_for_a_handler_that_never_returns(tmp_path):
+    hangs = HANDLERS.replace("await asyncio.sleep(0)", "IN_HAND.set()\n    await asyncio.sleep(1e6)")
+    hangs += "\nfrom threading import Event as Signal\nIN_HAND = Signal()\n"
+    done = hosted(tmp_path, "atexit.register(application.stop)\nassert host_handlers.IN_HAND.wait(60)\n", hangs)
+    assert done.returncode == 0
+    assert seen(tmp_path) == 0
+
+
+def test_a_fork_does_not_stop_what_its_parent_runs(tmp_path):
+    """As a worker of a web server that has loaded the application before it was forked."""
+    ends = """
+child = os.fork()
+if child == 0:
+    application.stop()
+    with application:
+        pass
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+while application.status()[0].lag:
+    pass
+print([(each.owner != "", each.state.value) for each in application.status()[0].partitions])
+application.stop()
+"""
+    done = hosted(tmp_path, ends)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "[(True, 'running')]\n", "")
+    assert seen(tmp_path) == 10
