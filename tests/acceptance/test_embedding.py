@@ -1,0 +1,289 @@
+"""The services of the how-to pages under their real servers: they handle events, share, and stop in time."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.zygote import Zygote
+
+DOCS = Path(__file__).parents[2] / "docs" / "how-to"
+LOOKS = 20_000  # more than any machine needs; each is a request
+THREAD = {"OPENCQRS__EVENT_HANDLING__STANDARD__PROCESSING__ENGINE": "thread"}
+_BLOCK = re.compile(r"^```\w+ title=\"(?P<title>[^\"]+)\"\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
+HANGING = """
+from opencqrs_py import event_handling
+
+
+@event_handling("lending", types=["library.*"])
+def hang(event: dict) -> None:
+    print("in hand", flush=True)
+    while True:
+        pass
+"""
+
+DJANGO_SETTINGS = """
+from pathlib import Path
+
+SECRET_KEY = "for tests"
+ALLOWED_HOSTS = ["127.0.0.1"]
+ROOT_URLCONF = "site_of_library.urls"
+WSGI_APPLICATION = "site_of_library.wsgi.application"
+INSTALLED_APPS = ["library"]
+USE_TZ = True
+DATABASES = {
+    "default": {"ENGINE": "django.db.backends.sqlite3", "NAME": Path(__file__).parents[1] / "library.db"}
+}
+"""
+DJANGO_URLS = """
+from django.urls import path
+from library import views
+
+urlpatterns = [path("lent", views.lent), path("health", views.health)]
+"""
+
+
+class Service:
+    """A project that is written from a page, and its server."""
+
+    def __init__(self, folder: Path, zygote: Zygote) -> None:
+        self.folder = folder
+        self.url = ""
+        self.processes: list[subprocess.Popen[str]] = []
+        self._zygote = zygote
+
+    def write(self, page: str, **files: str) -> None:
+        shown = {m["title"]: m["text"] for m in _BLOCK.finditer((DOCS / page).read_text("utf-8"))}
+        for name, text in {**shown, **files}.items():
+            path = self.folder / name
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(text)
+
+    def serve(self, listening: str, *command: str) -> subprocess.Popen[str]:
+        """Start a server and wait until it says where it listens."""
+        process = subprocess.Popen(
+            [sys.executable, "-u", "-m", *command],
+            cwd=self.folder,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        self.processes.append(process)
+        said = self.said_until(process, listening)
+        (self.url,) = re.findall(r"http://127\.0\.0\.1:\d+", said)
+        return process
+
+    def said_until(self, process: subprocess.Popen[str], word: str) -> str:
+        """Return the line of a process that has a word."""
+        assert process.stdout is not None
+        said = []
+        for line in process.stdout:
+            said.append(line)
+            if word in line:
+                return line
+        pytest.fail("".join(said))
+
+    def opencqrs(self, *arguments: str) -> Any:
+        return self._zygote.opencqrs(self.folder, arguments, THREAD)
+
+    def import_events(self, *isbns: str) -> None:
+        lines = (
+            json.dumps(
+                {"id": f"{n} {isbn}", "source": "s", "type": "library.book-lent.v1", "subject": f"/{isbn}"} | data
+            )
+            for n, isbn in enumerate(isbns)
+            for data in [{"data": {"isbn": isbn}}]
+        )
+        (self.folder / "events.ndjson").write_text("\n".join(lines))
+        imported = self.opencqrs("events", "import", "events.ndjson")
+        assert imported.code == 0, imported.err
+
+    def get(self, path: str) -> tuple[int, Any]:
+        try:
+            with urllib.request.urlopen(self.url + path, timeout=60) as answer:
+                return answer.status, json.load(answer)
+        except urllib.error.HTTPError as error:
+            return error.code, json.load(error)
+
+    def wait_until(self, condition: Callable[[], bool]) -> None:
+        for _ in range(LOOKS):
+            if condition():
+                return
+        pytest.fail("it was never so")
+
+    def nodes(self) -> list[int]:
+        """Return how many partitions each node has that lives."""
+        nodes = self.opencqrs("nodes", "--format", "json").json
+        return [sum(g["partitions"] for g in node["groups"].values()) for node in nodes if node["state"] == "alive"]
+
+    def states(self) -> set[tuple[str, Any]]:
+        statuses = self.opencqrs("status", "--format", "json").json
+        return {(each["state"], each["owner"]) for status in statuses for each in status["partitions"]}
+
+
+@pytest.fixture
+def service(tmp_path: Path, zygote: Zygote) -> Iterator[Service]:
+    made = Service(tmp_path, zygote)
+    yield made
+    for process in made.processes:
+        process.kill()
+        process.communicate()
+
+
+# ------------------------------------------------------------------------------------------------------- FastAPI
+
+UVICORN = ("uvicorn", "main:app", "--port", "0", "--no-access-log")
+RUNNING = "Uvicorn running on"
+
+
+def test_fastapi_handles_events_while_it_serves_and_stops_cleanly(service):
+    service.write("fastapi.md")
+    process = service.serve(RUNNING, *UVICORN)
+    service.import_events("1", "2", "1")
+    service.wait_until(lambda: service.get("/lag") == (200, {"lending": 0}) and service.nodes() == [4])
+    service.wait_until(lambda: service.get("/health") == (200, []))
+    process.send_signal(signal.SIGTERM)
+    out, _ = process.communicate(timeout=300)
+    assert "Application shutdown complete." in out
+    assert "Traceback" not in out
+    assert service.nodes() == []
+    assert service.states() == {("stopped", None)}
+
+
+def test_workers_of_uvicorn_share_the_partitions(service):
+    service.write("fastapi.md")
+    process = service.serve(RUNNING, *UVICORN, "--workers", "2")
+    service.wait_until(lambda: service.nodes() == [2, 2])
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=300)
+    assert service.nodes() == []
+
+
+def test_fastapi_tells_that_a_group_is_not_well(service):
+    service.write("fastapi.md", **{"shop/handlers.py": FAILING})
+    service.serve(RUNNING, *UVICORN)
+    service.import_events("1")
+    service.wait_until(lambda: service.get("/health")[0] == 503)
+    (line,) = service.get("/health")[1]
+    assert "failed" in line
+
+
+FAILING = (
+    HANGING.replace("while True:\n        pass", "raise ValueError('never')")
+    .replace("from opencqrs_py import event_handling", "from opencqrs_py import NonTransientError, event_handling")
+    .replace("ValueError", "NonTransientError")
+)
+
+
+def test_fastapi_ends_although_a_handler_never_returns(service):
+    service.write("fastapi.md", **{"shop/handlers.py": HANGING})
+    process = service.serve(RUNNING, *UVICORN)
+    service.import_events("1")
+    service.said_until(process, "in hand")
+    process.send_signal(signal.SIGTERM)
+    out, _ = process.communicate(timeout=300)
+    assert "Application shutdown complete." in out
+
+
+def test_fastapi_does_not_serve_what_cannot_start(service):
+    service.write(
+        "fastapi.md", **{"application.yaml": "opencqrs.event-handling.groups.lending.retry.on-exhausted: park\n"}
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", *UVICORN], cwd=service.folder, capture_output=True, text=True, check=False, timeout=300
+    )
+    assert done.returncode == 3
+    assert "[OCQ-506] retry.on-exhausted is park" in done.stderr
+    assert "Application startup failed" in done.stderr
+
+
+# -------------------------------------------------------------------------------------------------------- Django
+
+GUNICORN = ("gunicorn", "site_of_library.wsgi", "--bind", "127.0.0.1:0")
+LISTENING = "Listening at"
+
+
+def write_django(service: Service, **files: str) -> None:
+    settings = {"site_of_library/settings.py": DJANGO_SETTINGS, "site_of_library/urls.py": DJANGO_URLS}
+    service.write("django.md", **settings, **files)
+
+
+def test_django_handles_events_under_gunicorn_and_stops_cleanly(service):
+    write_django(service)
+    process = service.serve(LISTENING, *GUNICORN)
+    service.import_events("1", "2", "1")
+    service.wait_until(lambda: service.get("/lent") == (200, {"1": 2, "2": 1}))
+    service.wait_until(lambda: service.get("/health") == (200, {"lines": []}))
+    assert service.nodes() == [4]
+    process.send_signal(signal.SIGTERM)
+    out, _ = process.communicate(timeout=300)
+    assert process.returncode == 0
+    assert "Traceback" not in out
+    assert service.nodes() == []
+    assert service.states() == {("stopped", None)}
+
+
+def test_workers_of_gunicorn_share_the_partitions_and_a_lost_one_is_replaced(service):
+    write_django(service)
+    service.serve(LISTENING, *GUNICORN, "--workers", "2")
+    service.wait_until(lambda: service.nodes() == [2, 2])
+    nodes = service.opencqrs("nodes", "--format", "json").json
+    victim = int(nodes[0]["node"].rpartition(":")[2])
+    subprocess.run(["kill", "-9", str(victim)], check=True)
+    service.wait_until(lambda: service.nodes() == [2, 2] and victim not in living(service))
+
+
+def living(service: Service) -> set[int]:
+    nodes = service.opencqrs("nodes", "--format", "json").json
+    return {int(node["node"].rpartition(":")[2]) for node in nodes if node["state"] == "alive"}
+
+
+def test_with_preload_the_process_that_starts_workers_keeps_the_partitions_when_one_ends(service):
+    write_django(service)
+    process = service.serve(LISTENING, *GUNICORN, "--preload")
+    assert living(service) == {process.pid}
+    process.send_signal(signal.SIGHUP)  # the worker ends, and another one starts
+    service.said_until(process, "Booting worker")
+    service.said_until(process, "Booting worker")
+    service.import_events("7")
+    service.wait_until(lambda: service.get("/lent") == (200, {"7": 1}))
+    assert (living(service), service.nodes()) == ({process.pid}, [4])
+
+
+def test_django_handles_events_under_runserver_and_not_in_other_commands(service):
+    write_django(service)
+    settings = ("--settings", "site_of_library.settings")
+    checked = subprocess.run(
+        [sys.executable, "-m", "django", "check", *settings, "--pythonpath", "."],
+        cwd=service.folder,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert checked.returncode == 0, checked.stderr
+    assert service.nodes() == []
+    server = ("django", "runserver", "127.0.0.1:0", "--noreload", *settings, "--pythonpath", ".")
+    process = service.serve("Starting development server at", *server)
+    service.wait_until(lambda: service.nodes() == [4])
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=300)
+    assert service.nodes() == []
+
+
+def test_a_worker_of_gunicorn_ends_although_a_handler_never_returns(service):
+    write_django(service, **{"library/handlers.py": HANGING})
+    process = service.serve(LISTENING, *GUNICORN)
+    service.import_events("1")
+    service.said_until(process, "in hand")
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=300)
+    assert process.returncode == 0
