@@ -224,7 +224,8 @@ def _error(status: PartitionStatus) -> str:
     if failure is None:
         return f": {status.error}" if status.error else ""
     event = f"event {failure.event_id} ({failure.event_type}) at position {failure.position}"
-    return f" at {event} on attempt {failure.attempts}: {failure.last_error}"
+    attempt = f" on attempt {failure.attempts}" if failure.attempts else ""
+    return f" at {event}{attempt}: {failure.last_error}"
 
 
 def _held_up(status: PartitionStatus, waited: float) -> str:

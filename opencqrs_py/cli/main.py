@@ -9,7 +9,7 @@ from typing import NoReturn
 
 import click
 
-from opencqrs_py.cli.output import explain, stderr
+from opencqrs_py.cli.output import explain, print_line, stderr
 from opencqrs_py.cli.records import records_on_terminal
 from opencqrs_py.cli.signals import INTERRUPTED, signals
 from opencqrs_py.errors import EngineLostError, ExplainedError, OpenCqrsError, WaitTimedOutError
@@ -81,7 +81,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         if error.errno not in _NO_SPACE:
             raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left of the output is not tried again
-        stderr().print(f"the output cannot be written: {error.strerror}", style="red", markup=False)
+        print_line(f"the output cannot be written: {error.strerror}", "red")
         sys.exit(1)
     except OpenCqrsError as error:
         if not signals.received:

@@ -28,12 +28,20 @@ class ProjectOptions:
     profiles: tuple[str, ...]
     overrides: tuple[str, ...]
 
-    def application(self) -> Application:
-        """Return the project's application."""
+    def application(self, *, logs: bool = False) -> Application:
+        """Return the project's application.
+
+        Args:
+            logs: Whether messages are a log, in the format that settings say.
+        """
         from opencqrs_py.assembly.application import Application  # noqa: PLC0415 only for commands that need it
+        from opencqrs_py.cli.records import write_json_lines  # noqa: PLC0415 as below
+        from opencqrs_py.config import LogFormat  # noqa: PLC0415 as below
 
         application = Application.from_project(self.project, profiles=self.profiles, overrides=self.overrides)
         click.get_current_context().call_on_close(application.stop)
+        if logs and application.configuration.settings.logging.format is LogFormat.JSON:
+            write_json_lines()
         signals.terminated = application.configuration.settings.run.sigterm_exit_code
         for warning in application.configuration.warnings:
             print_line(str(warning), "yellow")

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import sys
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -17,9 +20,35 @@ from opencqrs_py.model.masking import scrubbed
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["clean", "explain", "print_json", "print_line", "print_result", "stderr", "stdout"]
+__all__ = ["clean", "explain", "messages", "print_json", "print_line", "print_result", "stderr", "stdout"]
 
 _PIPE_WIDTH = 1_000  # columns of a table that goes into a file or pipe: enough to break nothing
+
+
+_LEVELS = {"yellow": logging.WARNING, "red": logging.ERROR}
+
+
+@dataclass(slots=True)
+class Messages:
+    """How messages of the command are shown.
+
+    Attributes:
+        line_of: Makes a line for programs of a text, its level and its code; ``None``: they are text for people.
+    """
+
+    line_of: Callable[[str, int, str], str] | None = None
+
+    def write(self, text: str, level: int, code: str = "") -> bool:
+        """Write a message as a line for programs; return whether that is wanted."""
+        if self.line_of is None:
+            return False
+        file = stderr().file
+        file.write(f"{self.line_of(text, level, code)}\n")
+        file.flush()
+        return True
+
+
+messages = Messages()
 
 
 @cache
@@ -54,17 +83,22 @@ def print_result(text: str, style: str = "default") -> None:
 
 def print_line(text: str, style: str = "dim") -> None:
     """Print a line among the messages."""
-    stderr().print(clean(text), style=style, markup=False, soft_wrap=True)
+    if not messages.write(text, _LEVELS.get(style, logging.INFO)):
+        stderr().print(clean(text), style=style, markup=False, soft_wrap=True)
 
 
 def explain(error: OpenCqrsError) -> None:
     """Print an error for the person who has to fix it, with their own frames if it came out of their code."""
     from opencqrs_py.processing.exceptions import own_frames  # noqa: PLC0415 only when something went wrong
 
+    cause = error.__cause__ if isinstance(error, OnStartError) else None
+    frames = own_frames(cause) if cause is not None else ""
+    if messages.write("\n".join(filter(None, (str(error), frames))), logging.ERROR, getattr(error, "code", "")):
+        return
     console = stderr()
     console.print(clean(scrubbed(str(error))), style="red", markup=False, highlight=False, soft_wrap=True)
-    if isinstance(error, OnStartError) and error.__cause__ is not None:
-        console.print(clean(scrubbed(own_frames(error.__cause__))), markup=False, highlight=False, soft_wrap=True)
+    if frames:
+        console.print(clean(scrubbed(frames)), markup=False, highlight=False, soft_wrap=True)
 
 
 def clean(text: str) -> str:

@@ -8,24 +8,26 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 
-from opencqrs_py.cli.output import clean, stderr
+from opencqrs_py.cli.json_lines import JsonFormatter, json_line
+from opencqrs_py.cli.output import clean, messages, stderr
+from opencqrs_py.cli.signals import signals
+from opencqrs_py.model.masking import scrubbed
 
 _STYLES = {logging.INFO: "default", logging.WARNING: "yellow", logging.ERROR: "red"}
 
 
 class TerminalHandler(logging.Handler):
-    """Prints records to standard error: in colours on a terminal, elsewhere after the time in UTC."""
+    """Prints records to standard error: in colours on a terminal, elsewhere after the time in UTC; or as JSON."""
 
     def emit(self, record: logging.LogRecord) -> None:
         """Print the first line of a message in the colour of its level, and what follows without one."""
         if _is_printed_by_root():
             return
         try:
-            first, _, rest = clean(record.getMessage()).partition("\n")
-            style = "green" if getattr(record, "action", "") == "recovered" else _STYLES.get(record.levelno, "default")
-            stderr().print(_time(record) + first, style=style, markup=False, soft_wrap=True)
-            if rest:
-                stderr().print(rest, markup=False, soft_wrap=True)
+            if isinstance(self.formatter, JsonFormatter):
+                _write_line(self.formatter.format(record))
+            else:
+                _print(record)
         except Exception:
             self.handleError(record)
 
@@ -46,9 +48,34 @@ def records_on_terminal() -> Iterator[None]:
 
 def print_only_warnings() -> None:
     """Leave out what is only for information, as for a program that reads JSON."""
-    for handler in logging.getLogger("opencqrs").handlers:
-        if isinstance(handler, TerminalHandler):
-            handler.setLevel(logging.WARNING)
+    for handler in _handlers():
+        handler.setLevel(logging.WARNING)
+
+
+def write_json_lines() -> None:
+    """Write records, and all other messages of the command, as a line of JSON each, until the process ends."""
+    for handler in _handlers():
+        handler.setFormatter(JsonFormatter())
+    messages.line_of = json_line
+    signals.line_of = json_line
+
+
+def _handlers() -> list[TerminalHandler]:
+    return [each for each in logging.getLogger("opencqrs").handlers if isinstance(each, TerminalHandler)]
+
+
+def _print(record: logging.LogRecord) -> None:
+    first, _, rest = clean(scrubbed(record.getMessage())).partition("\n")
+    style = "green" if getattr(record, "action", "") == "recovered" else _STYLES.get(record.levelno, "default")
+    stderr().print(_time(record) + first, style=style, markup=False, soft_wrap=True)
+    if rest:
+        stderr().print(rest, markup=False, soft_wrap=True)
+
+
+def _write_line(line: str) -> None:
+    file = stderr().file
+    file.write(f"{line}\n")
+    file.flush()
 
 
 def _time(record: logging.LogRecord) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import sys
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -10,7 +12,7 @@ import click
 from opencqrs_py.assembly.rows import group_rows
 from opencqrs_py.cli.monitor import monitor_for
 from opencqrs_py.cli.options import ProjectOptions, format_option, project_options
-from opencqrs_py.cli.output import print_json, print_line, stderr
+from opencqrs_py.cli.output import messages, print_json, print_line, stderr
 from opencqrs_py.cli.records import print_only_warnings
 from opencqrs_py.cli.signals import INTERRUPTED, signals
 from opencqrs_py.cli.tables import print_groups
@@ -23,6 +25,7 @@ from opencqrs_py.assembly.status import GroupStatus
 
 __all__ = ["CAUGHT_UP_WITH_SKIPS", "run_command"]
 
+_log = logging.getLogger("opencqrs.command")
 CAUGHT_UP_WITH_SKIPS = 3  # exit code: done, but not every event was handled
 
 
@@ -40,8 +43,9 @@ def run_command(
     Handlers are found in the project's modules, settings in its application.yaml. Without --until-caught-up it
     continues until Ctrl-C, which stops cleanly.
     """
-    application = options.application()
-    monitor = monitor_for(application, terminal=stderr().is_terminal and not as_json)
+    application = options.application(logs=True)
+    people = not as_json and messages.line_of is None
+    monitor = monitor_for(application, terminal=stderr().is_terminal and people)
     if as_json:
         print_only_warnings()
     else:
@@ -58,7 +62,7 @@ def run_command(
     if as_json:
         print_json(_as_json(statuses, failed=result.failed, skipped=result.skipped))
     else:
-        print_groups(statuses, monitor.handled)
+        _show(statuses, monitor.handled)
         if result.skipped:
             events = f"{result.skipped} event{'s' if result.skipped > 1 else ''}"
             print_line(f"{events} skipped in this run: opencqrs events skipped", "yellow")
@@ -80,10 +84,23 @@ def _interrupted(application: Application, groups: tuple[str, ...], *, as_json: 
     if not statuses or not as_json:
         print_line(said, "default")
     if statuses and not as_json:
-        print_groups(statuses, {})  # what was cut off is not counted
+        _show(statuses, {})  # what was cut off is not counted
     sys.stdout.flush()
     signals.said = True
     return INTERRUPTED
+
+
+def _show(statuses: list[GroupStatus], handled: Mapping[tuple[str, str], int]) -> None:
+    """Show where the partitions stand: as a table, or where messages are records as one of these for each."""
+    if messages.line_of is None:
+        print_groups(statuses, handled)
+        return
+    for status in statuses:
+        for each in status.partitions:
+            lag = max(0, status.head - each.position)
+            what = f"{each.position:,} of {status.head:,}, lag {lag:,}, {each.state.value}"
+            where = {"group": status.group, "partition": str(each.partition), "position": each.position, "lag": lag}
+            _log.info("[%s %s] %s", status.group, each.partition, what, extra=where)
 
 
 def _as_json(

@@ -16,7 +16,7 @@ import select
 import signal
 import sys
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from threading import Thread
 from types import FrameType
@@ -41,6 +41,7 @@ class Signals:
         terminated: The exit code after SIGTERM.
         held: Names of the partitions that run. While there are any, they may finish what they have in hand, and the
             command itself says how it ended.
+        line_of: Makes a line of a message.
         said: Whether a line has said that the command was interrupted.
         finished: Whether the command has ended; a signal that comes now changes nothing.
     """
@@ -51,6 +52,7 @@ class Signals:
         self.held: Collection[str] = ()
         self.finished = False
         self._messages = 2  # where messages go: the terminal, also when standard error is shut
+        self.line_of: Callable[[str], str] = str
         self.said = False
         self._reading = -1
 
@@ -76,7 +78,7 @@ class Signals:
         """Print a line among the messages; never waits for a reader that has stopped reading."""
         self.said = True
         if select.select([], [self._messages], [], 0)[1]:
-            os.write(self._messages, f"{text}\n".encode())
+            os.write(self._messages, f"{self.line_of(text)}\n".encode())
 
     def conclude(self) -> NoReturn:
         """End the command after the signal that was received."""

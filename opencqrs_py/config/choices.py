@@ -109,6 +109,13 @@ class Engine(Choice):
         return Engine, (self.value,)
 
 
+class LogFormat(Choice):
+    """How the log of the command line is written."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
 class OnUnknown(Choice):
     """What becomes of keys and variables that name no setting."""
 

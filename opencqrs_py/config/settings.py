@@ -20,7 +20,7 @@ from pydantic import (
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 from typing_extensions import override
 
-from opencqrs_py.config.choices import DataFormat, OnUnknown
+from opencqrs_py.config.choices import DataFormat, LogFormat, OnUnknown
 from opencqrs_py.config.groups import AtLeastOne, GroupSettings, Said, merged_group, said
 from opencqrs_py.config.sources import LayeredSource
 from opencqrs_py.config.value_types import Bind, Duration, Fact, Name, Url, Whole
@@ -202,6 +202,14 @@ class HealthSettings(Section):
     )
 
 
+class LoggingSettings(Section):
+    """How the command line writes its log. An embedded application sets up the standard logging itself."""
+
+    format: LogFormat = Field(
+        LogFormat.TEXT, description="How opencqrs run writes messages: text for people, or a line of JSON each."
+    )
+
+
 class RunSettings(Section):
     """How a process of the command line runs and ends."""
 
@@ -259,6 +267,7 @@ class Settings(BaseSettings):
     run: RunSettings = Field(RunSettings(), description="How a process of the command line runs and ends.")
     http: HttpSettings = Field(HttpSettings(), description="What a running process answers over HTTP.")
     health: HealthSettings = Field(HealthSettings(), description="What counts as unhealthy.")
+    logging: LoggingSettings = Field(LoggingSettings(), description="How the command line writes its log.")
     event_handling: EventHandlingSettings = Field(EventHandlingSettings(), description="All processing groups.")
     config: ConfigSettings = Field(ConfigSettings(), description="How the configuration itself is read.")
     profiles: ProfilesSettings = Field(ProfilesSettings(), description="Which variants of the configuration apply.")

@@ -95,6 +95,7 @@ def test_the_whole_configuration_is_general_settings_the_standard_as_set_and_all
         "http.bind": ("null", "built-in default"),
         "health.max-lag": ("null", "built-in default"),
         "health.stalled-after": ("1m", "built-in default"),
+        "logging.format": ("text", "built-in default"),
         "event-handling.standard.fetch.subject": ("/all", "application.yaml:4:44"),
         "config.unknown": ("error", "built-in default"),
         "config.import": ("[]", "built-in default"),
