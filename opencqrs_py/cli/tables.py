@@ -39,13 +39,12 @@ class _Columns:
 def print_groups(statuses: Sequence[GroupStatus], handled: Handled) -> None:
     """Print a table of all partitions, and below it the errors that hold some of them up."""
     console = stdout()
-    console.print(group_table(statuses, handled))
-    for line in error_lines(statuses):
-        console.print(line, style="red", markup=False, soft_wrap=True)
+    console.print(_table(statuses, handled))
+    for each in (each for status in statuses for each in status.partitions if each.error):
+        console.print(_error_line(each), style="red", markup=False, soft_wrap=True)
 
 
-def group_table(statuses: Sequence[GroupStatus], handled: Handled) -> Table:
-    """Return a table of all partitions."""
+def _table(statuses: Sequence[GroupStatus], handled: Handled) -> Table:
     from rich.table import Table  # noqa: PLC0415 only when a table is printed
 
     partitions = [each for status in statuses for each in status.partitions]
@@ -74,11 +73,6 @@ def group_table(statuses: Sequence[GroupStatus], handled: Handled) -> Table:
         for each in status.partitions:
             table.add_row(*_cells(status, each, handled, columns))
     return table
-
-
-def error_lines(statuses: Sequence[GroupStatus]) -> list[str]:
-    """Return a line for each error that holds a partition up."""
-    return [_error_line(each) for status in statuses for each in status.partitions if each.error]
 
 
 def _error_line(status: PartitionStatus) -> str:

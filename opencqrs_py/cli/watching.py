@@ -5,22 +5,22 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, NoReturn, Protocol, Self
+from typing import TYPE_CHECKING, NoReturn, Protocol
 
 import orjson
 
 from opencqrs_py.assembly.rates import Rates
 from opencqrs_py.assembly.rows import group_rows
-from opencqrs_py.cli.output import print_line, stdout
-from opencqrs_py.cli.tables import error_lines, group_table, print_groups
+from opencqrs_py.cli.output import clean, print_line, stdout
+from opencqrs_py.cli.tables import print_groups
 
 if TYPE_CHECKING:
     from opencqrs_py.assembly.status import GroupStatus
 
 DEFAULT_SECONDS = 2.0
+_CLEAR = "\x1b[2J\x1b[H"
 
 
 class Looks(Protocol):
@@ -31,14 +31,8 @@ class Looks(Protocol):
         ...
 
 
-class Display(AbstractContextManager["Display"]):
+class Display:
     """Shows one look after the other: a table each, below the time."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
 
     def show(self, statuses: Sequence[GroupStatus]) -> None:
         """Show a look."""
@@ -62,34 +56,20 @@ class LineDisplay(Display):
 
 
 class TerminalDisplay(Display):
-    """The same in place."""
-
-    def __init__(self) -> None:
-        from rich.live import Live  # noqa: PLC0415 only on a terminal
-
-        self._live = Live(console=stdout(), auto_refresh=False)
-
-    def __enter__(self) -> Self:
-        self._live.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._live.stop()
+    """The same in place: each look begins on an empty screen, and is written at once, so that none is cut short."""
 
     def show(self, statuses: Sequence[GroupStatus]) -> None:
-        """Show a look in the place of the one before. It ends with an empty line, in which messages begin."""
-        from rich.console import Group  # noqa: PLC0415 as above
-        from rich.text import Text  # noqa: PLC0415 as above
-
-        errors = [Text(line, style="red") for line in error_lines(statuses)]
-        self._live.update(Group(_time(), group_table(statuses, {}), *errors, ""), refresh=True)
+        """Show a look in the place of the one before."""
+        with stdout().capture() as shown:
+            super().show(statuses)
+        _replace_screen(shown.get())
 
     def outage(self, line: str) -> None:
         """Show the outage in the place of the last look."""
-        from rich.console import Group  # noqa: PLC0415 as above
-        from rich.text import Text  # noqa: PLC0415 as above
-
-        self._live.update(Group(_time(), Text(line, style="yellow"), ""), refresh=True)
+        with stdout().capture() as shown:
+            stdout().print(_time())
+            stdout().print(clean(line), style="yellow", markup=False, soft_wrap=True)
+        _replace_screen(shown.get())
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,16 +93,15 @@ class Watcher:
     def run(self) -> NoReturn:
         """Continue until something raises, such as Ctrl-C. While a database is unavailable, wait for it."""
         rates, said = Rates(), ""
-        with self.display as display:
-            while True:
-                began = self.now()
-                line = self._look(rates, display)
-                if line and line != said:
-                    display.outage(line)
-                said = line
-                self.pause(max(0.0, began + self.every - self.now()))
+        while True:
+            began = self.now()
+            line = self._look(rates)
+            if line and line != said:
+                self.display.outage(line)
+            said = line
+            self.pause(max(0.0, began + self.every - self.now()))
 
-    def _look(self, rates: Rates, display: Display) -> str:
+    def _look(self, rates: Rates) -> str:
         """Show a look; return why there is none, in one line."""
         from opencqrs_py.assembly.overview import line_of_outage  # noqa: PLC0415 loads SQLAlchemy
 
@@ -132,7 +111,7 @@ class Watcher:
             if (line := line_of_outage(error)) is None:
                 raise
             return f"there is nothing to see: {line}; looking again"
-        display.show(statuses)
+        self.display.show(statuses)
         return ""
 
 
@@ -140,6 +119,12 @@ def watch(looks: Looks, every: float, *, as_json: bool) -> NoReturn:
     """Show the status of an application again and again, until Ctrl-C."""
     display = LineDisplay() if as_json else TerminalDisplay() if stdout().is_terminal else Display()
     Watcher(looks, every, display).run()
+
+
+def _replace_screen(text: str) -> None:
+    file = stdout().file
+    file.write(f"{_CLEAR}{text}")
+    file.flush()
 
 
 def _time() -> str:

@@ -94,7 +94,17 @@ def test_for_programs_each_look_is_a_line(capsys):
 def test_on_a_terminal_looks_take_the_place_of_each_other(monkeypatch):
     screen = shown_on(monkeypatch, terminal=True)
     watched(TerminalDisplay(), 10, AWAY, 40)
-    shown = screen.getvalue()
-    assert "\x1b[1A" in shown  # the cursor goes up to the look before
-    assert "nothing to see" in shown
-    assert shown.endswith("\x1b[?25h")  # the cursor is shown again
+    looks = screen.getvalue().split("\x1b[2J\x1b[H")[1:]
+    assert [("books" in look, "nothing to see" in look) for look in looks] == [
+        (True, False),
+        (False, True),
+        (True, False),
+    ]
+    assert looks[-1].endswith("\n\n")  # a message begins on a line of its own
+
+
+def test_a_look_that_is_interrupted_is_not_shown_in_part(monkeypatch):
+    screen = shown_on(monkeypatch, terminal=True)
+    monkeypatch.setattr(watching, "print_groups", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    watched(TerminalDisplay(), 10)
+    assert screen.getvalue() == ""
