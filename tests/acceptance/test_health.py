@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
 
 THREAD = ("--set", "event-handling.standard.processing.engine=thread")
+CLEAR = b"\x1b[2J\x1b[H"
 LOOKS = 600  # more than any machine needs; each is a command
 POISON = """
 from opencqrs_py import Event, NonTransientError, event_handling
@@ -100,6 +104,18 @@ def test_a_failed_partition_and_too_much_lag_are_named_with_what_to_do(library, 
     assert "hunter22" not in line
 
 
+def test_a_partition_that_backs_off_for_long_is_stalled_and_says_so(library, start):
+    library.write("handlers.py", POISON.replace("NonTransientError(", "ValueError("))
+    start("run", *THREAD)
+    for _ in range(LOOKS):
+        ran = library.opencqrs("health", "--set", "health.stalled-after=1ms", *THREAD)
+        if "[audit 0/1] backs off for " in ran.out:
+            break
+    assert ran.code == 1
+    assert "at event 0 (library.book-returned.v1) at position 1 on attempt " in ran.out
+    assert library.opencqrs("health", "--set", "health.stalled-after=1h", *THREAD).code == 0
+
+
 @pytest.mark.parametrize(
     "command", [("health",), ("status", "--check"), ("health", "--format", "json"), ("health", "audit")]
 )
@@ -138,6 +154,25 @@ def test_watch_shows_a_block_each_time_until_ctrl_c(library, start):
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=30)
     assert (process.returncode, said) == (130, "interrupted\n")
+
+
+def test_watch_on_a_terminal_refreshes_in_place_and_ends_below_the_last_look(project):
+    terminal, end = pty.openpty()
+    command = project.command("status", "--watch", "0.1", *THREAD)
+    environment = os.environ | {"TERM": "xterm"}
+    with subprocess.Popen(command, cwd=project.folder, stdin=end, stdout=end, stderr=end, env=environment) as process:
+        os.close(end)
+        shown = b""
+        while shown.count(CLEAR) < 3:
+            shown += os.read(terminal, 65_536)
+        process.send_signal(signal.SIGINT)
+        with suppress(OSError):  # which is how a terminal ends
+            while part := os.read(terminal, 65_536):
+                shown += part
+    os.close(terminal)
+    assert process.returncode == 130
+    assert shown.endswith(b"\r\n\r\ninterrupted\r\n")
+    assert b"catalog" in shown.split(CLEAR)[-1]
 
 
 def test_watch_for_a_program_is_a_line_each_time(library, start):
