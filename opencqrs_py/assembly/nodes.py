@@ -30,9 +30,14 @@ _FINGERPRINT = 16  # hexadecimal digits of it that are kept
 
 def is_led(group: GroupContainer) -> bool:
     """Return whether leases lead a group: its progress is in the application's database, and no provider leads it."""
-    tracking: Decision = group.tracking()
     controller: Decision = group.controller()
-    return tracking.choice == Tracking.SQL.value and not tracking.provider and not controller.provider
+    return has_progress_in_sql(group) and not controller.provider
+
+
+def has_progress_in_sql(group: GroupContainer) -> bool:
+    """Return whether the progress of a group is in the application's database."""
+    tracking: Decision = group.tracking()
+    return tracking.choice == Tracking.SQL.value and not tracking.provider
 
 
 def node_name() -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from opencqrs_py.adapters.sql.dialect import is_outage
 from opencqrs_py.assembly.control import Control, control_of
 from opencqrs_py.assembly.health import GroupHealth, Health, HealthRule, Standing, judged, seconds_since
-from opencqrs_py.assembly.nodes import is_led
+from opencqrs_py.assembly.nodes import has_progress_in_sql, is_led
 from opencqrs_py.assembly.status import GroupStatus
 from opencqrs_py.config import EffectiveGroup
 from opencqrs_py.control.records import ControlView, GroupPartition, Lease, Wanted
@@ -174,10 +174,10 @@ class Overview:
         )
 
     def _known(self, chosen: Sequence[EffectiveGroup]) -> Iterator[PartitionStatus]:
-        """Return what trackers have of groups. Those that leases lead have their progress in one database."""
+        """Return what trackers have of groups; of those of the application's database one has all."""
         names = {each.name for each in chosen}
-        led = [name for name in names if is_led(self.parts[name])]
-        trackers = {id(each): each for each in (self.parts[name].tracker() for name in names - {*led[1:]})}
+        in_database = [name for name in names if has_progress_in_sql(self.parts[name])]
+        trackers = {id(each): each for each in (self.parts[name].tracker() for name in names - {*in_database[1:]})}
         for tracker in trackers.values():
             yield from (_without_mark(each) for each in tracker.statuses() if each.group in names)
 

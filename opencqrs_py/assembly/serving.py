@@ -146,7 +146,7 @@ class Serving:
         try:
             look = self._brief.get(_READ_SECONDS)
             known = {"reachable": not look.outage, "head": look.head, "partitions": self._partitions(look)}
-            known["nodes"] = None if look.outage else len(look.view.alive)
+            known["nodes"] = len(look.view.alive) or None  # none: leases lead no group, or the database is unavailable
         except Exception as error:  # the counters are there all the same
             _log.debug("metrics without a look at the databases: %s", _reason(error, _READ_SECONDS))
         figures = Figures(node, version("opencqrs-py"), self._started_at, **known)

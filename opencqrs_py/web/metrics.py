@@ -61,7 +61,7 @@ class Figures:
         started_at: When it was started, in seconds since 1970.
         reachable: Whether all databases answer.
         head: Position of the newest event; ``None`` if it is not known.
-        nodes: Nodes that live; ``None`` if that is not known.
+        nodes: Nodes that live; ``None`` if that is not known, as leases lead no group.
         partitions: All partitions that are known.
     """
 
