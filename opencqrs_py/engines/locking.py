@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -124,6 +124,7 @@ class LockCoordinator:
         self._rounds = 0
         self._version = 0  # grows with what the engines have to follow
         self._away = False
+        self._announced = ""
         self._failure: BaseException | None = None
         self._stopping = False
         self._leaving = False
@@ -188,14 +189,13 @@ class LockCoordinator:
     def round(self) -> None:
         """Renew, give up and take the locks that are due. Called by one thread only."""
         failures: _Failures = defaultdict(list)
-        for each in self._locks:
-            if each.state is _State.HELD and self._now() >= each.due:
-                self._renew(each, failures)
+        self._renew_due(failures)
         self._give_up_released(failures)
         if not self._stopping:
             for group in self._groups.values():
                 self._take_of(group, failures)
         _log(self.node, failures)
+        self._announce()
         with self._changed:
             self._rounds += 1
             self._changed.notify_all()
@@ -224,6 +224,11 @@ class LockCoordinator:
         except BaseException:
             self._claims.forget(keys)
             raise
+
+    def _renew_due(self, failures: _Failures) -> None:
+        for each in self._locks:
+            if each.state is _State.HELD and self._now() >= each.due:
+                self._renew(each, failures)
 
     def _renew(self, each: _PartitionLock, failures: _Failures) -> None:
         asked, reason = self._now(), ""
@@ -279,6 +284,7 @@ class LockCoordinator:
                 going_on = going_on and self._has_room(group)
                 if going_on:
                     going_on = self._take(each, failures) or not group.exclusive
+                    self._renew_due(failures)  # what is held must not wait for what is not
                 else:
                     each.due = self._now() + self._timing.heartbeat
 
@@ -304,7 +310,6 @@ class LockCoordinator:
                 each.valid_until = asked + self._timing.duration
                 self._version += 1
                 self._changed.notify_all()
-            logger.info("node %s has the lock of [%s]", self.node, each.key)
         return taken
 
     def _has_room(self, group: LockedGroup) -> bool:
@@ -325,6 +330,19 @@ class LockCoordinator:
         if not each.failure:
             failures[_ENDS if self._leaving else _FAILS, one_line(error)].append(each.key)
         each.failure = one_line(error)
+
+    def _announce(self) -> None:
+        """Log which share this node has, if it is another one than before."""
+        if self._stopping:
+            return
+        held = Counter(each.key.group for each in self._locks if each.state is _State.HELD)
+        shares = [f"{name} {held[name]} of {len(group.partitions)}" for name, group in self._groups.items()]
+        said = f"node {self.node} has partitions: {', '.join(shares)}"
+        if not held:
+            said = f"node {self.node} stands by: other processes have all locks"
+        if said != self._announced and (held or not any(each.failure for each in self._locks)):
+            logger.info("%s", said)
+            self._announced = said
 
     def _not_renewed(self) -> str:
         return f"it was not renewed within {self._timing.duration:g} s"

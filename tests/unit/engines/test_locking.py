@@ -168,6 +168,41 @@ def test_what_was_not_room_for_is_taken_when_there_is(world):
     assert world.has("a") == [1]
 
 
+def test_a_change_of_the_share_is_logged_once(world, caplog):
+    caplog.set_level(logging.INFO, "opencqrs.control")
+    a = world.node("a", groups=["books", "lent"], most=2)
+    b = world.node("b")
+    begin(a, b)
+    for _ in range(3):
+        heartbeat(world, a, b)
+    assert [record.getMessage() for record in caplog.records] == [
+        "node a has partitions: books 2 of 4, lent 1 of 1",
+        "node b has partitions: books 2 of 4",
+    ]
+
+
+def test_a_node_that_gets_nothing_says_once_that_it_stands_by(world, caplog):
+    caplog.set_level(logging.INFO, "opencqrs.control")
+    a, b = world.node("a"), world.node("b")
+    begin(a, b)
+    heartbeat(world, a, b)
+    assert [record.getMessage() for record in caplog.records] == [
+        "node a has partitions: books 4 of 4",
+        "node b stands by: other processes have all locks",
+    ]
+
+
+def test_what_is_held_is_renewed_while_much_is_asked_for_in_vain(world):
+    a = world.node("a", groups=["lent", "books"])
+    for number in range(4):
+        world.locks.holders[f"[group=books, partition={number}]"] = ("another", 1e9)
+    begin(a)
+    world.registries["a"].before = lambda method, lock: method == "acquire" and world.clock.advance(4)
+    for _ in range(3):
+        heartbeat(world, a)
+        assert world.engines["a"].has == set(LENT)
+
+
 # Letting go
 
 
