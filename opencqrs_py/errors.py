@@ -25,6 +25,7 @@ __all__ = [
     "FencedError",
     "HandlerCrashError",
     "HandlerSignatureError",
+    "HandlerTimeoutError",
     "NonTransientError",
     "OnStartError",
     "OpenCqrsError",
@@ -154,6 +155,10 @@ class PreconditionFailedError(EventStoreError, TransientError):
 
 class HandlerCrashError(ExplainedError):
     """Several processes have ended while they handled the same event (OCQ-236)."""
+
+
+class HandlerTimeoutError(ExplainedError, TransientError):
+    """A handler has not returned in time (OCQ-229)."""
 
 
 class EngineError(ExplainedError):

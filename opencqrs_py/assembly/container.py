@@ -50,6 +50,7 @@ from opencqrs_py.errors import AssemblyError
 from opencqrs_py.model.masking import remember
 from opencqrs_py.model.naming import listed
 from opencqrs_py.processing.binding import BoundHandler, bind
+from opencqrs_py.processing.calls import CallLimits
 from opencqrs_py.processing.ports import (
     BackOff,
     Clock,
@@ -244,6 +245,11 @@ class GroupContainer(containers.DeclarativeContainer):
         partitions=settings.provided.life_cycle.partitions,
         batch_size=settings.provided.processing.batch_size,
         clock=clock,
+        limits=providers.Factory(
+            CallLimits,
+            settings.provided.processing.handler_warn_after,
+            settings.provided.processing.handler_timeout,
+        ),
     )
 
 

@@ -177,6 +177,12 @@ class ProcessingSettings(GroupSection):
 
     engine: Engine = setting(Engine.SPARK, "What runs the processors of the group.")
     batch_size: AtLeastOne | None = setting(None, "Most events in one transaction. Unset: chosen from the handlers.")
+    handler_warn_after: Annotated[EndlessDuration, Ge(0.1)] = setting(
+        30.0, "How long a call of a handler takes before a warning, the next at twice the time."
+    )
+    handler_timeout: Annotated[EndlessDuration, Ge(0.1)] = setting(
+        math.inf, "How long a call of a handler may take; after that its event has failed."
+    )
 
 
 @dataclass(frozen=True, slots=True, repr=False, kw_only=True)

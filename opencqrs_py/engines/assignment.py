@@ -7,9 +7,11 @@ from threading import Event as Signal
 from threading import Lock
 
 from opencqrs_py.control.records import GroupPartition
-from opencqrs_py.engines.driver import PartitionDriver, claim, isolating, when_available
+from opencqrs_py.engines.driver import PartitionDriver, claim, claim_after_timeout, isolating, when_available
 from opencqrs_py.engines.runs import GroupRun
+from opencqrs_py.model.outcome import Failure
 from opencqrs_py.model.partition import Partition
+from opencqrs_py.processing.calls import CallInHand
 from opencqrs_py.processing.ports import Clock
 from opencqrs_py.processing.supervision import NO_OBSERVER, Observer, SupervisedPartition
 
@@ -81,6 +83,27 @@ class Assignment:
         else:
             for driver, cursor in zip(drivers, cursors, strict=True):
                 driver.supervised.claimed_again(isolating(self.runs[group], cursor) if crashed else cursor)
+
+    def claim_after_timeout(self, hung: PartitionDriver, call: CallInHand, failure: Failure) -> PartitionDriver | None:
+        """Put another driver in the place of one whose thread hangs; ``None`` if it was removed meanwhile.
+
+        Raises:
+            EngineLostError: As ``driver.claim_after_timeout``.
+        """
+        group, partition = hung.supervised.group, hung.partition
+        run = self.runs[group]
+
+        def claimed() -> list[PartitionDriver]:
+            return [claim_after_timeout(run, hung, call, failure, self._owner, self._clock, self._observer)]
+
+        with self._claiming:
+            if self._drivers.get((group, partition)) is not hung:
+                return None
+            for driver in when_available(run, claimed, self._stopping, self._observer):
+                with self._lock:
+                    self._drivers[group, partition], self._known[group, partition] = driver, driver.supervised
+                return driver
+        return None
 
     def of(self, group: str, partitions: Sequence[Partition] | None = None) -> list[PartitionDriver]:
         """Return the drivers of a group, or of some of its partitions.

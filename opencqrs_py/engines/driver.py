@@ -8,10 +8,11 @@ from dataclasses import replace
 from threading import Event as Signal
 
 from opencqrs_py.engines.runs import GroupRun
-from opencqrs_py.errors import DatabaseFileError, EventStoreError, OtherLogError
-from opencqrs_py.model.outcome import Origin, Outcome
+from opencqrs_py.errors import DatabaseFileError, EngineLostError, EventStoreError, OtherLogError
+from opencqrs_py.model.outcome import Failure, Origin, Outcome
 from opencqrs_py.model.partition import Partition
 from opencqrs_py.model.progress import Cursor, PartitionStatus, ProcessorState
+from opencqrs_py.processing.calls import CallInHand
 from opencqrs_py.processing.exceptions import failure_of, one_line
 from opencqrs_py.processing.ports import Clock, EventSource
 from opencqrs_py.processing.recovery import Action
@@ -32,11 +33,17 @@ class PartitionDriver:
 
     An engine decides on which thread and when. Where the steps are done in another process, only their outcomes are
     settled here. One thread at a time may use a driver.
+
+    Attributes:
+        supervised: The state of the partition.
+        processor: Does the steps.
+        abandoned: Whether the partition was claimed again in this process, since the thread of this driver hangs.
     """
 
     def __init__(self, run: GroupRun, cursor: Cursor, clock: Clock, observer: Observer = NO_OBSERVER) -> None:
         self.supervised = SupervisedPartition(run.group, cursor, run.back_off, run.on_exhausted, clock)
-        self._processor = run.processing.processor(cursor.partition, clock)
+        self.processor = run.processing.processor(cursor.partition, clock)
+        self.abandoned = False
         self._tracker = run.processing.tracker
         self._observer = observer
         self.partition = cursor.partition
@@ -59,14 +66,19 @@ class PartitionDriver:
 
     def step(self) -> Outcome:
         """Handle the next chunk of events, and settle what came of it."""
-        return self.settle(self._processor.step(self.supervised.cursor))
+        return self.settle(self.processor.step(self.supervised.cursor))
 
     def flush(self) -> Outcome:
         """Store progress over events that were not the partition's, and settle what came of it."""
-        return self.settle(self._processor.flush(self.cursor))
+        return self.settle(self.processor.flush(self.cursor))
 
     def settle(self, outcome: Outcome) -> Outcome:
-        """Record what a step came to, wherever it was done; notify the observer and publish a change of state."""
+        """Record what a step came to, wherever it was done; notify the observer and publish a change of state.
+
+        Of an abandoned driver nothing is taken in: what it has done since was rolled back, or is fenced off.
+        """
+        if self.abandoned:
+            return outcome
         supervised, before = self.supervised, self.supervised.state
         notice = supervised.take(outcome)
         self._observer.advanced(supervised.group, self.partition, outcome)
@@ -84,10 +96,14 @@ class PartitionDriver:
 
     def fail(self, error: BaseException) -> None:
         """Record an error that no step has met, such as an observer's."""
+        if self.abandoned:
+            return
         self.supervised.take(Outcome(self.cursor, failure=failure_of(error, Origin.FRAMEWORK)))
 
     def release(self) -> None:
         """Store the progress that is not stored yet, record that the partition was stopped, and publish it."""
+        if self.abandoned:
+            return
         try:
             if (
                 self.supervised.failure is None
@@ -142,6 +158,41 @@ def claim(
 def isolating(run: GroupRun, cursor: Cursor) -> Cursor:
     """Return the cursor of a claim: what was in hand when the owner before ended without a word is handled singly."""
     return replace(cursor, isolate=run.processing.batch_size) if cursor.unreleased else cursor
+
+
+def claim_after_timeout(
+    run: GroupRun,
+    hung: PartitionDriver,
+    call: CallInHand,
+    failure: Failure,
+    owner: str,
+    clock: Clock,
+    observer: Observer,
+) -> PartitionDriver:
+    """Claim a partition once more whose thread hangs in a call: what that may still do is void.
+
+    The call's error is the event's; of a list of events the next attempt handles each alone.
+
+    Raises:
+        EngineLostError: OCQ-414, if the database cannot end the session of the call's transaction.
+    """
+    if not call.work.unit.end_session():
+        what = f"group '{run.group}' partition {hung.partition}: {failure.event}: {failure.message}"
+        logger.error("[%s %s] %s hangs\n%s", run.group, hung.partition, failure.event, failure.traceback)
+        fix = "make sure that the handler ends by itself, or keep progress on a server; then start again"
+        where = ", ".join(hung.processor.places(call))
+        raise EngineLostError("OCQ-414", f"{what}, and its transaction cannot be ended", where, fix)
+    (found,) = run.processing.tracker.claim(run.group, [hung.partition], 0, owner, layout=run.partitions)
+    known = hung.supervised.record
+    isolate = max(hung.cursor.isolate, len(call.chunk) if call.index is None and len(call.chunk) > 1 else 0)
+    cursor = replace(found, attempt=1, failing=None, failure=None, isolate=isolate)
+    if known is not None and known.position > cursor.stored:
+        cursor = cursor.resuming(known)
+    observer.stopped(run.group, hung.partition)
+    driver = PartitionDriver(run, cursor, clock, observer)
+    if failure.position is not None and failure.position > cursor.stored:  # else it has returned at last
+        driver.settle(Outcome(driver.cursor, failure=failure))
+    return driver
 
 
 def when_available(

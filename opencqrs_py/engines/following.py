@@ -32,7 +32,7 @@ def follow(driver: PartitionDriver, watcher: HeadWatcher, stopping: Signal) -> N
 def _step_until_stopped(driver: PartitionDriver, watcher: HeadWatcher, stopping: Signal) -> None:
     flushing = _Flushing(driver, watcher, stopping)
     interruptions = watcher.interruptions
-    while not (stopping.is_set() or driver.over):
+    while not (stopping.is_set() or driver.over or driver.abandoned):
         wait = driver.wait()
         if wait > 0:
             stopping.wait(wait)

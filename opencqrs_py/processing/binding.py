@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -43,6 +43,9 @@ class Work:
         failing: Position of an event that failed before, or ``None``.
         attempt: Number of this attempt of that event, from 1.
         calls_wait: Whether a handler has asked for ``after_commit``.
+        index: Which event of the chunk is in hand; ``None`` if it is a list of them.
+        ahead: The events that come after it, instead, where those of the chunk are given to one handler in turn.
+        calls: How many calls of handlers have begun, where that does not follow from the event in hand.
     """
 
     group: str
@@ -51,6 +54,9 @@ class Work:
     failing: int | None = None
     attempt: int = 1
     calls_wait: bool = field(default=False, init=False)
+    index: int | None = field(default=0, init=False)
+    ahead: Iterator[Any] | None = field(default=None, init=False)
+    calls: int = field(default=0, init=False)
 
     @cached_property
     def connection(self) -> Any:

@@ -182,7 +182,8 @@ class Dispatcher:
         handled = index = 0
         runs, flushes = self._runs, self._flushes
         try:
-            for index, event in enumerate(chunk):  # noqa: B007 reported when it fails
+            for index, event in enumerate(chunk):
+                work.index = index
                 run = runs.get(event.type) or self._run_for(event.type)
                 handled += run(event, event, work, gathered)
                 if flushes:
@@ -235,7 +236,8 @@ class Dispatcher:
         if self._lists:
             self._call_lists([(decoded, [], [])], work, len(decoded))
             return len(decoded)
-        objects, flushes = iter(decoded), self._flushes
+        work.ahead = objects = iter(decoded)
+        flushes = self._flushes
         try:
             calls = {event_type: call_of_work(work) for event_type, call_of_work in self._calls_of_work.items()}
             calls_in_turn = repeat(*calls.values()) if len(calls) == 1 else map(calls.__getitem__, chunk.types)
@@ -253,9 +255,11 @@ class Dispatcher:
 
     def _call_lists(self, lists: Iterable[Sequence[list[Any]]], work: Work, size: int) -> None:
         """Call the handlers that take lists, each with its own; those for which the chunk has nothing are left out."""
+        work.index = None
         try:
             for target, own in zip(self._lists, lists, strict=True):
                 if own:
+                    work.calls += 1
                     finish(target.call(*own, work))
                     if self._flushes:
                         work.unit.flush()
@@ -360,6 +364,7 @@ def _giving(steps: Sequence[_Step]) -> _Run:
 
     def run(event: Event, raw: Event, work: Work, gathered: Sequence[_Gathered]) -> bool:
         for call, number, decode in table:
+            work.calls += 1
             if number is not None:
                 gathered[number].append((decode(event), event, raw))
             elif (result := call(decode(event), event, raw, work)) is not None:
@@ -391,6 +396,7 @@ def _sharing(steps: Sequence[_Step], shared: set[Any]) -> _Run:
             if target.number is not None:
                 gathered[target.number].append((decoded, event, raw))
             else:
+                work.calls += 1
                 finish(target.call(decoded, event, raw, work))
         return given
 

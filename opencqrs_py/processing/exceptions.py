@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import sys
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -229,6 +230,16 @@ def own_frames(error: BaseException) -> str:
         raise_interrupt(failure)
         return ""
     return plain_text(shown.rstrip(), MOST_CHARACTERS) if frames else ""
+
+
+def stack_of_thread(number: int) -> str:
+    """Format where a thread is, beginning with the first frame below this package; empty if there is none."""
+    frame = sys._current_frames().get(number)  # noqa: SLF001 the documented way, for debuggers
+    frames = traceback.extract_stack(frame, limit=_MOST_FRAMES) if frame is not None else []
+    ours = [index for index, each in enumerate(frames) if each.filename.startswith(_PACKAGE)]
+    below = [each for each in frames[ours[0] if ours else 0 :] if not each.filename.startswith(_LEFT_OUT)]
+    text = "Stack of its thread (most recent call last):\n" + "".join(traceback.StackSummary.from_list(below).format())
+    return plain_text(text.rstrip(), MOST_CHARACTERS) if below else ""
 
 
 def _shown(error: BaseException, *, members: bool) -> tuple[str, int]:

@@ -160,6 +160,14 @@ class UnitOfWork(Protocol):
         """Send what the session holds, if it was asked for, so that nothing of an event waits for the next one."""
         ...
 
+    def end_session(self) -> bool:
+        """End the transaction and its session with the database, from another thread than the one that is stuck in it.
+
+        Returns:
+            Whether that is done; not every database can.
+        """
+        return False
+
     def ended_early(self, error: BaseException) -> TransactionEndedError | None:
         """Return the error to report if the transaction was ended before its time, ``None`` if it is open.
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 from math import isqrt
+from operator import length_hint
+from threading import get_ident
 
-from opencqrs_py.errors import FencedError, HandlerCrashError, TransactionEndedError
+from opencqrs_py.errors import FencedError, HandlerCrashError, HandlerTimeoutError, TransactionEndedError
 from opencqrs_py.model.chunk import Chunk
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.outcome import Failure, Origin, Outcome
@@ -13,12 +15,14 @@ from opencqrs_py.model.partition import Partition
 from opencqrs_py.model.progress import Cursor, FailureRecord, PartitionStatus, ProcessorState, Skip
 from opencqrs_py.model.selection import ATTRIBUTES, Selection
 from opencqrs_py.processing.binding import Work
+from opencqrs_py.processing.calls import NO_LIMITS, CallInHand, CallLimits
 from opencqrs_py.processing.dispatch import ChunkFailedError, Dispatcher
-from opencqrs_py.processing.exceptions import label_text, raise_interrupt
+from opencqrs_py.processing.exceptions import label_text, raise_interrupt, stack_of_thread
 from opencqrs_py.processing.feed import Feed, UnsequencedError
 from opencqrs_py.processing.ports import Clock, EventSource, ProgressTracker, SystemClock
 from opencqrs_py.processing.recovery import Diagnosis
 from opencqrs_py.processing.sequencing import Sequencing
+from opencqrs_py.processing.supervision import in_words
 
 CHUNK = 1_000
 MOST_CRASHES = 3  # processes that may end while they handle an event
@@ -47,6 +51,7 @@ class PartitionProcessor:
         dispatcher: Calls the handlers.
         batch_size: Most events in one transaction, at least 1.
         clock: Time, for what is recorded.
+        limits: How long a call of a handler may take; whoever drives the processor watches that.
     """
 
     def __init__(
@@ -58,15 +63,45 @@ class PartitionProcessor:
         dispatcher: Dispatcher,
         batch_size: int,
         clock: Clock | None = None,
+        limits: CallLimits = NO_LIMITS,
     ) -> None:
         self.group = group
         self.partition = partition
+        self.limits = limits
         self._feed = feed
         self._tracker = tracker
         self._dispatcher = dispatcher
         self._batch_size = batch_size
         self._clock = SystemClock() if clock is None else clock
         self._diagnosis = Diagnosis(tracker, feed.source, dispatcher.places)
+        self._in_hand: tuple[Chunk, Work, int] | None = None  # and the thread; seen by others
+
+    def call_in_hand(self) -> CallInHand | None:
+        """Return the call of a handler that is under way, for other threads; ``None`` if there is none."""
+        in_hand = self._in_hand
+        if in_hand is None:
+            return None
+        chunk, work, thread = in_hand
+        if (ahead := work.ahead) is None:
+            return CallInHand(work, chunk, work.index, work.calls, thread)
+        return CallInHand(work, chunk, max(0, len(chunk) - length_hint(ahead) - 1), work.calls, thread)
+
+    def places(self, call: CallInHand) -> list[str]:
+        """Return ``file:line (name)`` of the handlers, of which one has not returned."""
+        return self._dispatcher.places(call.event)
+
+    def overdue(self, call: CallInHand, seconds: float) -> Failure:
+        """Return what it comes to that a call has not returned, with the lines at which its thread is."""
+        what = f"the handler has not returned for {in_words(seconds)}"
+        fix = "make sure that it ends by itself, with time limits for what it waits for, or raise {}"
+        error = HandlerTimeoutError("OCQ-229", what, fix=fix.format("processing.handler-timeout"))
+        failure = self._diagnosis.failure(error, Origin.HANDLER, call.event)
+        stack = stack_of_thread(call.thread)
+        if stack:
+            failure = replace(failure, traceback="\n".join(filter(None, (failure.traceback, stack))))
+        if call.index is None and len(call.chunk) > 1:
+            failure = replace(failure, event=f"one of {len(call.chunk)} events, from {failure.event}")
+        return failure
 
     def step(self, cursor: Cursor) -> Outcome:
         """Handle the next chunk of events and store the progress with what the handlers wrote.
@@ -121,6 +156,8 @@ class PartitionProcessor:
             return Outcome(cursor.moved_to(upto, stored=False))
         again = cursor.failing is not None and cursor.failing == events.position(0)
         size = 1 if again or cursor.isolate else self._batch_size
+        if cursor.failing is not None and not again:
+            size = min(size, self._before_failing(cursor.failing, events))
         if found > size:
             events, upto = events[:size], events.position(size - 1)
         if not again and not cursor.isolate:
@@ -130,6 +167,11 @@ class PartitionProcessor:
         if again and cursor.skip:
             return self._give_up(cursor, events[0], upto)
         return self._isolated(cursor, events, upto) if cursor.isolate else self._handle(cursor, events, upto)
+
+    def _before_failing(self, failing: int, events: Chunk) -> int:
+        """Return how many events come before the one that has failed, which is tried alone."""
+        most = min(self._batch_size, len(events))
+        return next((index for index in range(1, most) if events.position(index) >= failing), most)
 
     def _hold(self, cursor: Cursor, record: FailureRecord, event: Event) -> Outcome:
         what = f"{record.crashes} processes have ended while they handled this event"
@@ -234,6 +276,7 @@ class PartitionProcessor:
         return Outcome(moved, handled=handled, skips=() if skip is None else (skip,), missed=missed)
 
     def _handled(self, chunk: Chunk, work: Work) -> int:
+        self._in_hand = chunk, work, get_ident()
         try:
             return self._dispatcher.handle(chunk, work)
         except ChunkFailedError as failed:
@@ -243,6 +286,7 @@ class PartitionProcessor:
             ended.__cause__ = failed.error  # whose lines show where
             raise ChunkFailedError(failed.index, ended) from failed.error
         finally:
+            self._in_hand = None
             if work.calls_wait:
                 work.close()
 
@@ -306,6 +350,7 @@ class GroupProcessing:
             transaction, so that a repeated event changes nothing, or for a chunk at a time; else 1, so that a crash
             repeats at most one event.
         clock: Time, for what processors record that are given no other; ``None`` for the machine's.
+        limits: How long a call of a handler may take.
     """
 
     def __init__(  # noqa: PLR0913 all that a group is made from
@@ -321,8 +366,10 @@ class GroupProcessing:
         partitions: int,
         batch_size: int | None,
         clock: Clock | None = None,
+        limits: CallLimits = NO_LIMITS,
     ) -> None:
         self.group = group
+        self.limits = limits
         self.source = source
         self.tracker = tracker
         self.batch_size = batch_size or (CHUNK if dispatcher.takes_chunks else 1)
@@ -339,9 +386,8 @@ class GroupProcessing:
     def processor(self, partition: Partition, clock: Clock | None = None) -> PartitionProcessor:
         """Return the processor of one partition; the clock is for what it records."""
         clock = self._clock if clock is None else clock
-        return PartitionProcessor(
-            self.group, partition, self.feed, self.tracker, self._dispatcher, self.batch_size, clock
-        )
+        shared = (self.feed, self.tracker, self._dispatcher, self.batch_size)
+        return PartitionProcessor(self.group, partition, *shared, clock, self.limits)
 
 
 def read_size(batch_size: int, partitions: int) -> int:

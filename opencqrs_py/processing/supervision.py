@@ -196,6 +196,10 @@ class SupervisedPartition:
         else:
             self.cursor = replace(self.cursor, epoch=cursor.epoch, isolate=max(cursor.isolate, self.cursor.isolate))
 
+    def isolate(self, events: int) -> None:
+        """Have at least so many of the next events handled alone, since one call that got all of them has hung."""
+        self.cursor = replace(self.cursor, isolate=max(events, self.cursor.isolate))
+
     def doubt(self) -> None:
         """Have the next step check that progress and log are what they were, as an outage came between."""
         self.cursor = replace(self.cursor, doubtful=True)

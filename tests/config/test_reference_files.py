@@ -124,6 +124,8 @@ LEAVES = {
     "jitter": "0.5",
     "engine": "thread",
     "batch-size": "5",
+    "handler-warn-after": "5s",
+    "handler-timeout": "5s",
 }
 
 

@@ -56,6 +56,8 @@ def test_the_settings_of_a_group_with_their_origins(project):
         "retry.jitter": ("0", "built-in default"),
         "processing.engine": ("spark", "built-in default"),
         "processing.batch-size": ("null", "built-in default"),
+        "processing.handler-warn-after": ("30s", "built-in default"),
+        "processing.handler-timeout": ("infinite", "built-in default"),
     }
 
 

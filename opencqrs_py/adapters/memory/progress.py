@@ -198,6 +198,10 @@ class _Unit:
     def flush(self) -> None:
         """Do nothing: nothing is held."""
 
+    def end_session(self) -> bool:
+        """Return true: there is no session that could hold anything."""
+        return True
+
     def ended_early(self, error: BaseException) -> None:
         """Return ``None``: there is nothing that could end."""
         del error

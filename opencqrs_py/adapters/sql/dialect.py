@@ -359,6 +359,10 @@ class Dialect(ABC):
         """Return the session whose open transaction holds a partition."""
         return None
 
+    def session_of(self, driver: Any) -> int | None:
+        """Return the number of a driver connection's session, by which it can be ended; ``None`` if it cannot be."""
+        return None
+
     def end_session(self, connection: Connection, holder: int) -> None:
         """End a session; raises a ``DBAPIError`` if the database's user may not."""
 

@@ -322,6 +322,11 @@ class MariaDbDialect(Dialect):
         return number
 
     @override
+    def session_of(self, driver: Any) -> int | None:
+        number: int = driver.thread_id()
+        return number
+
+    @override
     def end_session(self, connection: Connection, holder: int) -> None:
         connection.exec_driver_sql("KILL CONNECTION %s", (holder,))
 

@@ -227,6 +227,11 @@ class PostgresqlDialect(Dialect):
         return pid
 
     @override
+    def session_of(self, driver: Any) -> int | None:
+        pid: int = driver.info.backend_pid
+        return pid
+
+    @override
     def end_session(self, connection: Connection, holder: int) -> None:
         connection.exec_driver_sql("SELECT pg_terminate_backend(%s)", (holder,))
 

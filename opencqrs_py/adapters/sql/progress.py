@@ -118,7 +118,7 @@ class SqlProgressTracker(ProgressTracker):
         known = self._statements
         move = known.advance_towards if cursor.holds_back(to) else known.advance
         with self._database.writing(of_handlers=True) as connection:
-            unit = Unit(connection, self._database.dialect, guarded=True)
+            unit = Unit(connection, self._database, self._database.dialect, guarded=True)
             if not unit.begin(known.lock, (known.advance, known.advance_towards), here):
                 raise _fenced(group, cursor.partition)
             with unit.kept_open():

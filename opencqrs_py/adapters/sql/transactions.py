@@ -10,7 +10,7 @@ from __future__ import annotations
 import secrets
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from types import TracebackType
@@ -66,6 +66,7 @@ class Unit:
     """
 
     connection: Connection
+    database: Database
     dialect: Dialect
     guarded: bool
     erred: bool = field(default=False, init=False)
@@ -75,6 +76,25 @@ class Unit:
     _rolled_back: bool = field(default=False, init=False)
     _flush_failed: bool = field(default=False, init=False)
     _closed: bool = field(default=False, init=False)
+    _session_ended: bool = field(default=False, init=False)
+
+    def end_session(self) -> bool:
+        """End the session of the transaction, from another thread, and take its connection out of the pool.
+
+        Whatever the stuck thread does with the connection later fails.
+        """
+        if self._session_ended:
+            return True
+        pooled = self.connection.connection
+        number = self.dialect.session_of(pooled.dbapi_connection)
+        if number is None:
+            return False
+        with self.database.reading() as connection:
+            self.dialect.end_session(connection, number)
+        self._session_ended = True
+        with suppress(Exception):  # of a thread that has come back meanwhile
+            pooled.detach()
+        return True
 
     @property
     def session(self) -> Session:
@@ -301,7 +321,7 @@ class DatabaseTransactions(Transactions):
         watch_ends(self._database)
         start_lock = nullcontext() if guarded else self._database.dialect.start_lock(self._database)
         with start_lock, self._database.writing(of_handlers=True) as connection:
-            unit = Unit(connection, self._database.dialect, guarded)
+            unit = Unit(connection, self._database, self._database.dialect, guarded)
             if guarded:
                 unit.set_savepoint()
             with unit.kept_open():

@@ -18,9 +18,10 @@ from opencqrs_py.control.records import GroupPartition
 from opencqrs_py.engines.assignment import Assignment
 from opencqrs_py.engines.driver import PartitionDriver, logger
 from opencqrs_py.engines.runs import GroupRun
-from opencqrs_py.engines.spark.jobs import GroupJobs, Stillness, running_tasks, spark_failure
+from opencqrs_py.engines.spark.jobs import GroupJobs, Stillness, running_tasks, spark_failure, timed_out_call
 from opencqrs_py.engines.spark.session import Sessions
 from opencqrs_py.engines.spark.tasks import Task, TaskResult, TaskRunner
+from opencqrs_py.engines.spark.worker_calls import TimedOut
 from opencqrs_py.engines.watching import HeadWatcher
 from opencqrs_py.errors import EngineLostError
 from opencqrs_py.model.outcome import Failure, Origin, Outcome
@@ -314,6 +315,9 @@ class SparkEngine:
         try:
             if not self._stopping:
                 self._sessions.check()
+                if (hung := timed_out_call(error)) is not None:
+                    self._settle_timeout(group, hung)
+                    return
                 self._broken(group, spark_failure(error), crashed=not isinstance(error, PythonException))
         except (Py4JError, OSError) as gone:
             self._fail(_jvm_gone(gone))
@@ -328,6 +332,16 @@ class SparkEngine:
         for driver in group.busy:
             if driver not in group.leaving:
                 driver.settle(Outcome(driver.cursor, failure=failure))
+
+    def _settle_timeout(self, group: _Group, hung: TimedOut) -> None:
+        """Take in that a call has not returned in time. Its worker has ended, and with it the call's transaction."""
+        self._assignment.claim_again(group.run.group, crashed=False)
+        for driver in group.busy:
+            position = hung.failure.position
+            late = position is not None and position > driver.cursor.stored
+            if driver.partition == hung.partition and driver not in group.leaving and late:
+                driver.supervised.isolate(hung.listed)
+                driver.settle(Outcome(driver.cursor, failure=hung.failure))
 
     def _free(self, group: _Group) -> None:
         with self._changed:

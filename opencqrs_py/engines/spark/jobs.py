@@ -17,6 +17,7 @@ from pyspark.errors import PySparkException, PythonException
 from pyspark.sql import SparkSession
 
 from opencqrs_py.engines.spark.tasks import Permit, Task, TaskResult, TaskRunner, read_result, write_task
+from opencqrs_py.engines.spark.worker_calls import TimedOut, timed_out_of
 from opencqrs_py.model.outcome import Failure, Origin
 from opencqrs_py.processing.ports import Clock
 
@@ -130,6 +131,12 @@ def spark_failure(error: Exception) -> Failure:
     origin = Origin.FRAMEWORK if lasting else Origin.OUTAGE
     what = "Spark could not finish a round"
     return Failure(origin, permanent=lasting, error=what, message=_first_line(error), code="OCQ-405")
+
+
+def timed_out_call(error: Exception) -> TimedOut | None:
+    """Return the call of a handler that has not returned in time, if that is why a round has failed."""
+    text = error.getMessage() if isinstance(error, PythonException) else ""
+    return timed_out_of(_raised_last(text or ""))
 
 
 def _first_line(error: Exception) -> str:

@@ -17,16 +17,18 @@ import time
 import uuid
 from dataclasses import dataclass, replace
 from functools import cache
+from math import inf
 from pathlib import Path
 
 from pydantic import TypeAdapter
 from pyspark import cloudpickle
 
 from opencqrs_py.engines.runs import Recipe
+from opencqrs_py.engines.spark.worker_calls import steps_within
 from opencqrs_py.model.outcome import Origin, Outcome
 from opencqrs_py.model.progress import Cursor
 from opencqrs_py.processing.exceptions import failure_of, interrupts_are_errors, own_frames
-from opencqrs_py.processing.processor import GroupProcessing
+from opencqrs_py.processing.processor import GroupProcessing, PartitionProcessor
 
 _built: dict[Recipe, GroupProcessing] = {}
 
@@ -179,10 +181,12 @@ def run_task(processing: GroupProcessing, task: Task, permit: Permit = ALWAYS) -
     until = time.monotonic() + task.seconds
     outcomes = {cursor.partition: Outcome(replace(cursor, shared=True)) for cursor in task.cursors}
     open_partitions = [cursor.partition for cursor in task.cursors]
+    watched = processing.limits.interval < inf
+    do_step = steps_within(processing.limits).step if watched else PartitionProcessor.step
     while open_partitions:
         for partition in tuple(open_partitions):
             so_far = outcomes[partition]
-            step = processing.processor(partition).step(so_far.cursor)
+            step = do_step(processing.processor(partition), so_far.cursor)
             outcomes[partition] = so_far.followed_by(step)
             if step.idle or step.failure is not None:
                 open_partitions.remove(partition)

@@ -4,20 +4,30 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from threading import Event as Signal
 from threading import Lock, Thread, current_thread
 
 from opencqrs_py.control.records import GroupPartition
 from opencqrs_py.engines.assignment import Assignment
+from opencqrs_py.engines.call_watching import CallWatcher
 from opencqrs_py.engines.driver import PartitionDriver
 from opencqrs_py.engines.following import follow
 from opencqrs_py.engines.runs import GroupRun
 from opencqrs_py.engines.watching import HeadWatcher
+from opencqrs_py.errors import EngineLostError
+from opencqrs_py.model.outcome import Failure, Origin, Outcome
 from opencqrs_py.model.partition import Partition
+from opencqrs_py.processing.calls import CallInHand
+from opencqrs_py.processing.exceptions import failure_of
 from opencqrs_py.processing.ports import Clock, SystemClock
+from opencqrs_py.processing.processor import PartitionProcessor
 from opencqrs_py.processing.supervision import NO_OBSERVER, Observer, SupervisedPartition
 
-_Ended = Callable[[PartitionDriver, BaseException | None], None]
+MOST_HANGING = 20  # threads of calls that were given up, which only the end of the process frees
+
+_Ended = Callable[["_Follower", BaseException | None], None]
+_Retake = Callable[[], PartitionDriver | None]
 
 
 class ThreadEngine:
@@ -39,18 +49,21 @@ class ThreadEngine:
         observer: Observer = NO_OBSERVER,
         clock: Clock | None = None,
     ) -> None:
-        self._assignment = Assignment(runs, owner, SystemClock() if clock is None else clock, observer)
+        clock = SystemClock() if clock is None else clock
+        self._assignment = Assignment(runs, owner, clock, observer)
         self._watchers = {id(run.processing.source): HeadWatcher(run.processing.source) for run in runs}
         self._failure: BaseException | None = None
         self._followers: dict[PartitionDriver, _Follower] = {}
         self._started = False
         self._lock = Lock()
+        limits = [run.processing.limits for run in runs]
+        self._calls = CallWatcher(self._processors, limits, self._timed_out, clock)
+        self._hanging: list[Thread] = []
 
     def assign(self, group: str, partitions: Sequence[Partition]) -> None:
         """Claim partitions, and start their threads if the engine was started."""
         for driver in self._assignment.claim(group, partitions):
-            source = self._assignment.runs[group].processing.source
-            follower = _Follower(driver, self._watchers[id(source)], self._ended)
+            follower = _Follower(driver, self._watcher_of(driver), self._ended)
             with self._lock:
                 self._followers[driver] = follower
                 started = self._started
@@ -69,6 +82,7 @@ class ThreadEngine:
             watcher.start()
         for follower in followers:
             follower.thread.start()
+        self._calls.start()
 
     def release(self, group: str, partitions: Sequence[Partition], patience: float) -> None:
         """Let the threads of the partitions finish the chunk in hand and end."""
@@ -96,6 +110,7 @@ class ThreadEngine:
     def stop(self, patience: float) -> None:
         """Let every thread finish the chunk in hand, for at most ``patience`` seconds in all."""
         self._assignment.stop()
+        self._calls.stop()
         with self._lock:
             followers = tuple(self._followers.values())
         for follower in followers:
@@ -117,28 +132,78 @@ class ThreadEngine:
             elif follower.thread is not current_thread() and follower.thread.is_alive():
                 follower.thread.join(max(0.0, until - time.monotonic()))
 
-    def _ended(self, driver: PartitionDriver, failure: BaseException | None) -> None:
+    def _ended(self, follower: _Follower, failure: BaseException | None) -> None:
+        driver = follower.driver
         self._failure = self._failure or failure
+        if driver.abandoned:
+            return
         self._assignment.remove(driver)
         with self._lock:
             self._followers.pop(driver, None)
 
+    def _watcher_of(self, driver: PartitionDriver) -> HeadWatcher:
+        return self._watchers[id(self._assignment.runs[driver.supervised.group].processing.source)]
+
+    def _processors(self) -> list[PartitionProcessor]:
+        with self._lock:
+            return [driver.processor for driver in self._followers if not driver.abandoned]
+
+    def _timed_out(self, processor: PartitionProcessor, call: CallInHand, failure: Failure) -> None:
+        """Leave a thread that hangs in a call to itself, and continue with its partition on another one."""
+        with self._lock:
+            hung = next((driver for driver in self._followers if driver.processor is processor), None)
+        if hung is None or self._assignment.stopped or not call.is_same(processor.call_in_hand()):
+            return  # it has returned at last
+        hung.abandoned = True
+        with self._lock:
+            old = self._followers.pop(hung)
+            self._hanging = [thread for thread in self._hanging if thread.is_alive()] + [old.thread]
+            retake = partial(self._retaken, hung, call, failure)
+            new = self._followers[hung] = _Follower(hung, self._watcher_of(hung), self._ended, retake)
+        if len(self._hanging) > MOST_HANGING:
+            self._failure = self._failure or _too_many(self._hanging, failure)
+        new.thread.start()
+
+    def _retaken(self, hung: PartitionDriver, call: CallInHand, failure: Failure) -> PartitionDriver | None:
+        try:
+            driver = self._assignment.claim_after_timeout(hung, call, failure)
+        except BaseException as error:
+            hung.supervised.take(Outcome(hung.cursor, failure=failure_of(error, Origin.FRAMEWORK)))
+            raise
+        with self._lock:
+            follower = self._followers.pop(hung)
+            if driver is not None:
+                self._followers[driver] = follower
+        return driver
+
 
 class _Follower:
-    """A thread that follows the log with one partition."""
+    """A thread that follows the log with one partition; with ``retake`` it takes it over from one that hangs."""
 
-    def __init__(self, driver: PartitionDriver, watcher: HeadWatcher, ended: _Ended) -> None:
+    def __init__(
+        self, driver: PartitionDriver, watcher: HeadWatcher, ended: _Ended, retake: _Retake | None = None
+    ) -> None:
+        self.driver = driver
         self.stopping = Signal()
         name = f"opencqrs-{driver.supervised.group}-{driver.partition}"
         self.thread = Thread(target=self.run, name=name, daemon=True)
-        self._driver = driver
         self._watcher = watcher
         self._ended = ended
+        self._retake = retake
 
     def run(self) -> None:
         failure = None
         try:
-            follow(self._driver, self._watcher, self.stopping)
+            if self._retake is not None and (driver := self._retake()) is not None:
+                self.driver = driver
+            follow(self.driver, self._watcher, self.stopping)
         except BaseException as error:  # seen by check(); a thread's own end is seen by nobody
             failure = error
-        self._ended(self._driver, failure)
+        self._ended(self, failure)
+
+
+def _too_many(hanging: Sequence[Thread], failure: Failure) -> EngineLostError:
+    what = f"{len(hanging)} threads hang in handlers that were given up, the last one with {failure.event}"
+    return EngineLostError(
+        "OCQ-415", what, fix="start again, which frees them; make sure that handlers end by themselves"
+    )

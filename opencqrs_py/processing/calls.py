@@ -1,0 +1,105 @@
+"""Calls of handlers that take long: which call a thread has in hand, and since when."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import inf
+
+from opencqrs_py.model.chunk import Chunk
+from opencqrs_py.model.event import Event
+from opencqrs_py.processing.binding import Work
+
+_SHORTEST_LOOK, _LONGEST_LOOK = 0.05, 1.0  # seconds between two looks
+
+
+@dataclass(frozen=True, slots=True)
+class CallLimits:
+    """How long a call of a handler may take.
+
+    Attributes:
+        warn_after: Seconds after which it is logged that a call takes long; ``math.inf``: never.
+        timeout: Seconds after which a call is given up; ``math.inf``: never.
+    """
+
+    warn_after: float = inf
+    timeout: float = inf
+
+    @property
+    def interval(self) -> float:
+        """Seconds between two looks at what is in hand; ``math.inf``: there is nothing to look for."""
+        shortest = min(self.warn_after, self.timeout)
+        return inf if shortest == inf else min(max(shortest / 10, _SHORTEST_LOOK), _LONGEST_LOOK)
+
+
+NO_LIMITS = CallLimits()
+
+
+@dataclass(frozen=True, slots=True)
+class CallInHand:
+    """A call of a handler that has not returned.
+
+    Attributes:
+        work: Its transaction, and the circumstances.
+        chunk: The events of that transaction.
+        index: Which of them it got; ``None`` if it got a list.
+        number: How many calls the transaction has seen.
+        thread: Identifies the thread on which it is made.
+    """
+
+    work: Work
+    chunk: Chunk
+    index: int | None
+    number: int
+    thread: int
+
+    @property
+    def event(self) -> Event:
+        """The event in hand, of a list the first one."""
+        return self.chunk[self.index or 0]
+
+    def is_same(self, other: CallInHand | None) -> bool:
+        """Return whether both are one and the same call."""
+        if other is None:
+            return False
+        return self.work is other.work and (self.index, self.number) == (other.index, other.number)
+
+
+@dataclass(frozen=True, slots=True)
+class OverdueCall:
+    """A call that has taken so many seconds, at least; whether that is too long."""
+
+    call: CallInHand
+    seconds: float
+    timed_out: bool
+
+
+class CallTimer:
+    """Notes how long the calls of one processor take, from looks at what it has in hand.
+
+    A call has begun when it is first seen at the latest, so none is warned of or given up too early.
+    """
+
+    def __init__(self, limits: CallLimits) -> None:
+        self._limits = limits
+        self._call: CallInHand | None = None
+        self._since = 0.0
+        self._next_warning = inf
+
+    def look(self, call: CallInHand | None, now: float) -> OverdueCall | None:
+        """Return the call in hand if it takes too long, or long enough for a warning, the next at twice the time.
+
+        Args:
+            call: The call in hand, ``None`` if there is none.
+            now: Seconds of a clock that never goes back.
+        """
+        if call is None or not call.is_same(self._call):
+            self._call, self._since, self._next_warning = call, now, self._limits.warn_after
+            return None
+        seconds = now - self._since
+        if seconds >= self._limits.timeout:
+            self._call = None
+            return OverdueCall(call, seconds, timed_out=True)
+        if seconds < self._next_warning:
+            return None
+        self._next_warning = 2 * max(seconds, self._next_warning)
+        return OverdueCall(call, seconds, timed_out=False)

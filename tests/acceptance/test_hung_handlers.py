@@ -1,0 +1,119 @@
+"""A handler that never returns: it is warned of, and given up where a timeout is set."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from sqlalchemy import create_engine, text
+from support.engines import ENGINES
+
+HANGING = """
+import pathlib, threading
+
+@event_handling("audit", types=["library.*"], order=-1)
+def hang(raw: Event, connection: Connection) -> None:
+    if raw.position == 8 and pathlib.Path(__file__).with_name("hangs").exists():
+        threading.Event().wait(WAIT)
+"""
+STANDARD = "event-handling.standard"
+TIMEOUT = ("--set", f"{STANDARD}.processing.handler-timeout=500ms")
+TRIED_TWICE = ("--set", f"{STANDARD}.retry.max-attempts=1", "--set", f"{STANDARD}.retry.initial-interval=100ms")
+SERVERS = [pytest.param(each, marks=getattr(pytest.mark, each)) for each in ("postgresql", "mariadb")]
+
+
+@pytest.fixture
+def hangs(project: Any) -> Any:
+    def write(seconds: str = "None") -> None:
+        handlers = (project.folder / "handlers.py").read_text()
+        project.write("handlers.py", handlers + HANGING.replace("WAIT", seconds))
+        project.write("hangs", "")
+        project.write_events(40)
+        project.opencqrs("events", "import", "events.ndjson")
+
+    return write
+
+
+@pytest.fixture
+def on_server(request: pytest.FixtureRequest, project: Any) -> str:
+    url: str = request.getfixturevalue("fresh_url")(request.param)
+    settings = (project.folder / "application.yaml").read_text()
+    project.write("application.yaml", settings.replace("sqlite:///read.db", url))
+    return url
+
+
+def rows(url: str) -> list[int]:
+    engine = create_engine(url.replace("mariadb://", "mysql+pymysql://"))
+    with engine.connect() as connection:
+        found = [row[0] for row in connection.execute(text("SELECT position FROM audit ORDER BY position"))]
+    engine.dispose()
+    return found
+
+
+ALL_BUT_8 = [position for position in range(1, 41) if position != 8]
+
+
+@pytest.mark.parametrize("on_server", SERVERS, indirect=True)
+def test_a_call_that_times_out_is_an_error_of_its_event(project, engine, on_server, hangs):
+    hangs()
+    run = project.opencqrs("run", "--until-caught-up", "--set", engine, *TIMEOUT, *TRIED_TWICE)
+    assert run.code == 3, run.err
+    assert "event 7 at position 8" in run.err
+    assert "failed on attempt 1 ([OCQ-229] HandlerTimeoutError: the handler has not returned for" in run.err
+    assert "Stack of its thread (most recent call last):" in run.err
+    assert "handlers.py" in run.err
+    assert "threading.Event().wait(None)" in run.err
+    assert "failed on attempt 2" in run.err
+    assert "Py4J" not in run.err
+    assert "Traceback" not in run.err
+    assert rows(on_server) == ALL_BUT_8
+    (skip,) = project.opencqrs("events", "skipped", "--set", engine, "--format", "json").json
+    assert (skip["event_id"], skip["attempts"]) == ("7", 2)
+    assert "OCQ-229" in skip["reason"]
+
+
+@pytest.mark.parametrize("on_server", SERVERS[:1], indirect=True)
+def test_progress_in_memory_moves_past_a_call_that_times_out(project, on_server, hangs):
+    hangs()
+    chosen = ("--set", f"{STANDARD}.processing.engine=thread", "--set", f"{STANDARD}.progress.tracking=in_memory")
+    run = project.opencqrs("run", "--until-caught-up", *chosen, *TIMEOUT, *TRIED_TWICE)
+    assert run.code == 3, run.err
+    assert rows(on_server) == ALL_BUT_8
+
+
+def test_where_the_transaction_cannot_be_ended_the_process_ends_and_names_event_and_handler(project, hangs):
+    hangs()
+    chosen = ("--set", f"{STANDARD}.processing.engine=thread", *TIMEOUT)
+    run = project.opencqrs("run", *chosen)
+    assert run.code == 1, run.err
+    assert "[OCQ-414] group 'audit' partition 0/1: event 7 at position 8" in run.err
+    assert "the handler has not returned for" in run.err
+    assert "and its transaction cannot be ended" in run.err
+    assert "where: " in run.err
+    assert "(hang)" in run.err
+    (project.folder / "hangs").unlink()
+    again = project.opencqrs("run", "--until-caught-up", *chosen)
+    assert again.code == 0, again.err
+    assert rows(f"sqlite:///{project.folder}/read.db") == list(range(1, 41))
+
+
+def test_on_spark_only_a_worker_ends(project, hangs, request):
+    project.environment.update(request.getfixturevalue("java"))
+    hangs()
+    run = project.opencqrs("run", "--until-caught-up", *TIMEOUT, *TRIED_TWICE)
+    assert run.code == 3, run.err
+    assert rows(f"sqlite:///{project.folder}/read.db") == ALL_BUT_8
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_call_that_takes_long_is_warned_of(project, engine, hangs):
+    hangs("1.5")  # on Spark with a Java of its own, whose standard error is shown
+    chosen = ("--set", f"{STANDARD}.processing.engine={engine}")
+    run = project.opencqrs(
+        "run", "--until-caught-up", *chosen, "--set", f"{STANDARD}.processing.handler-warn-after=300ms"
+    )
+    assert run.code == 0, run.err
+    assert "[audit 0/1] event 7 at position 8" in run.err
+    assert "has been with its handler for 0." in run.err
+    assert "threading.Event().wait(1.5)" in run.err
+    assert rows(f"sqlite:///{project.folder}/read.db") == list(range(1, 41))

@@ -1,0 +1,267 @@
+"""Calls of handlers that hang: they are warned of, their threads left alone, and their partitions continue."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from math import inf
+from threading import Event as Signal
+from typing import Any
+
+import pytest
+from support.observers import Watching
+
+from opencqrs_py import Event
+from opencqrs_py.adapters.memory import InMemoryEventStore, InMemoryProgressTracker
+from opencqrs_py.control.records import GroupPartition
+from opencqrs_py.engines.call_watching import CallWatcher
+from opencqrs_py.engines.runs import GroupRun
+from opencqrs_py.engines.spark.jobs import timed_out_call
+from opencqrs_py.engines.spark.worker_calls import TaskTimedOutError, TimedOut, WatchedSteps, timed_out_of
+from opencqrs_py.engines.thread import ThreadEngine
+from opencqrs_py.engines.thread import engine as thread_engine
+from opencqrs_py.errors import EngineLostError
+from opencqrs_py.model import Handler, HandlerMark, Outcome, Partition, ProcessorState, layout
+from opencqrs_py.processing.binding import NothingProvided, bind
+from opencqrs_py.processing.calls import CallLimits
+from opencqrs_py.processing.dispatch import Dispatcher
+from opencqrs_py.processing.processor import GroupProcessing
+from opencqrs_py.processing.recovery import Action, FixedBackOff, OnExhausted
+from opencqrs_py.processing.sequence_resolvers import PerSubject
+from opencqrs_py.processing.sequencing import SequencingByEvent
+from opencqrs_py.testing import FakeClock
+
+SECONDS = 60  # longest wait for another thread
+ONE = Partition(1, 0)
+SOON = CallLimits(timeout=0.1)
+
+
+class Group:
+    """A group whose handler hangs in some events, as often as said, until the test ends."""
+
+    def __init__(self, events: int = 4) -> None:
+        self.store, self.tracker = InMemoryEventStore(), InMemoryProgressTracker()
+        self.store.append(Event(0, f"id {n}", "s", "/a", "t", None, None, "{}", None) for n in range(1, events + 1))
+        self.hangs: dict[int, int] = {}
+        self.over, self.returned = Signal(), Signal()
+        self.hung = 0  # calls
+        self.clock = FakeClock()
+        self.handled: list[int] = []
+        self.lists: list[list[int]] = []
+
+        def handle(raw: Event) -> None:
+            self.meet(raw.position)
+            self.handled.append(raw.position)
+
+        self.handler: Callable[..., None] = handle
+
+    def meet(self, position: int) -> None:
+        if self.hangs.get(position, 0):
+            self.hangs[position] -= 1
+            self.hung += 1
+            assert self.over.wait(SECONDS)
+            self.returned.set()
+            raise ValueError("too late")
+
+    def run(self, limits: CallLimits, batch_size: int = 1) -> GroupRun:
+        handler = bind(Handler(HandlerMark("group", types=("t",)), self.handler, "handlers.py:7"), NothingProvided())
+        processing = GroupProcessing(
+            "group",
+            self.store,
+            self.tracker,
+            Dispatcher([handler], []),
+            subject="/",
+            recursive=True,
+            sequencing=SequencingByEvent(PerSubject()),
+            partitions=1,
+            batch_size=batch_size,
+            limits=limits,
+        )
+        return GroupRun(processing, layout(1), lambda: 0, FixedBackOff(0, 1), OnExhausted.SKIP)
+
+
+@pytest.fixture
+def group() -> Iterator[Group]:
+    made = Group()
+    yield made
+    made.over.set()
+
+
+@pytest.fixture
+def start(group: Group) -> Iterator[Callable[..., tuple[ThreadEngine, Watching]]]:
+    engines: list[ThreadEngine] = []
+
+    def started(limits: CallLimits, batch_size: int = 1) -> tuple[ThreadEngine, Watching]:
+        watching = Watching()
+        engines.append(ThreadEngine([group.run(limits, batch_size)], "me", watching, group.clock))
+        engines[-1].assign("group", layout(1))
+        engines[-1].start()
+        return engines[-1], watching
+
+    yield started
+    group.over.set()
+    for engine in engines:
+        engine.stop(SECONDS)
+
+
+Start = Callable[..., tuple[ThreadEngine, Watching]]
+
+
+def wait_for(group: Group, watching: Watching, condition: Callable[[], object]) -> None:
+    """Wait for something; time passes only while a call hangs, so no other one is given up, however slow this is."""
+
+    def holds() -> bool:
+        timeouts = [each for each in watching.notices if each.failure and each.failure.code == "OCQ-229"]
+        if group.hung > len(timeouts):
+            group.clock.advance(1)
+        return bool(condition())
+
+    watching.wait_for(holds)
+
+
+def test_a_call_that_hangs_uses_an_attempt_and_the_event_is_tried_again(group: Group, start: Start) -> None:
+    group.hangs = {2: 1}
+    engine, watching = start(SOON)
+    wait_for(group, watching, lambda: group.handled == [1, 2, 3, 4])
+    retries = [notice for notice in watching.notices if notice.action is Action.RETRY]
+    assert [(notice.attempt, notice.failure.code) for notice in retries if notice.failure] == [(1, "OCQ-229")]
+    assert retries[0].failure is not None
+    assert retries[0].failure.position == 2
+    assert "self.over.wait(SECONDS)" in retries[0].failure.traceback
+    engine.check()
+    assert engine.assigned() == [GroupPartition("group", ONE)]
+    assert watching.moments == [
+        ("claimed", "group", "0/1", 0),
+        ("stopped", "group", "0/1"),
+        ("claimed", "group", "0/1", 1),
+    ]
+
+
+def test_attempts_of_calls_that_hang_are_exhausted(group: Group, start: Start) -> None:
+    group.hangs = {2: 9}
+    _, watching = start(SOON)
+    wait_for(group, watching, lambda: group.handled == [1, 3, 4])
+    (skip,) = group.tracker.skipped()
+    assert (skip.position, skip.attempts) == (2, 2)
+    assert skip.reason.startswith("[OCQ-229] HandlerTimeoutError: the handler has not returned for ")
+
+
+def test_what_the_thread_does_when_it_returns_at_last_is_void(group: Group, start: Start) -> None:
+    group.hangs = {2: 1}
+    engine, watching = start(SOON)
+    wait_for(group, watching, lambda: group.handled == [1, 2, 3, 4])
+    told = len(watching.told)
+    group.over.set()
+    assert group.returned.wait(SECONDS)
+    engine.stop(SECONDS)
+    assert [each for each in watching.told[told:] if each[0] == "noticed"] == []
+    assert [(p.state, p.cursor.stored) for p in engine.partitions()] == [(ProcessorState.STOPPED, 4)]
+    assert group.handled == [1, 2, 3, 4]
+
+
+def test_of_a_list_that_hangs_each_event_is_tried_alone(group: Group, start: Start) -> None:
+    def handle(raw: list[Event]) -> None:
+        group.lists.append([each.position for each in raw])
+        for each in raw:
+            group.meet(each.position)
+
+    group.handler, group.hangs = handle, {3: 9}
+    _, watching = start(SOON, 10)
+    wait_for(group, watching, lambda: group.lists[-1:] == [[4]])
+    assert [each.position for each in group.tracker.skipped()] == [3]
+    assert group.lists[0] == [1, 2, 3, 4]
+    assert group.lists[1:3] == [[1], [2]]
+    first = next(notice.failure for notice in watching.notices if notice.failure is not None)
+    assert first.event.startswith("one of 4 events, from event id 1")
+
+
+def test_a_stop_waits_for_no_thread_that_was_given_up(group: Group, start: Start) -> None:
+    group.hangs = {4: 1}
+    engine, watching = start(SOON)
+    wait_for(group, watching, lambda: group.handled == [1, 2, 3, 4])
+    engine.stop(SECONDS)
+    assert not group.returned.is_set()
+
+
+def test_too_many_threads_that_hang_end_the_engine(group: Group, start: Start, monkeypatch: Any) -> None:
+    monkeypatch.setattr(thread_engine, "MOST_HANGING", 0)
+    group.hangs = {2: 1}
+    engine, watching = start(SOON)
+    wait_for(group, watching, lambda: group.handled == [1, 2, 3, 4])
+    with pytest.raises(EngineLostError, match=r"OCQ-415.* 1 threads hang"):
+        engine.check()
+
+
+def test_a_call_that_takes_long_is_logged_with_where_it_is(group: Group, caplog: pytest.LogCaptureFixture) -> None:
+    def handle(raw: Event) -> None:
+        if raw.position == 1:
+            watcher.look()
+            group.clock.advance(31)
+            watcher.look()
+
+    group.handler = handle
+    processor = group.run(CallLimits(warn_after=30)).processing.processor(ONE)
+    watcher = CallWatcher(lambda: [processor], [processor.limits], _unexpected, group.clock)
+    (cursor,) = group.tracker.claim("group", layout(1), 0, "me")
+    with caplog.at_level(logging.WARNING, "opencqrs.processing"):
+        assert processor.step(cursor).failure is None
+    (record,) = caplog.records
+    assert record.getMessage().startswith(
+        "[group 0/1] event id 1 at position 1 (t, /a) has been with its handler for 31 s\n"
+    )
+    assert "watcher.look()" in record.getMessage()
+    said = vars(record)
+    assert (said["action"], said["group"], said["partition"], said["position"], said["attempt"]) == (
+        "slow",
+        "group",
+        "0/1",
+        1,
+        1,
+    )
+
+
+def _unexpected(*_: object) -> None:
+    pytest.fail("a call was given up")
+
+
+# In a worker of Spark
+
+
+def test_a_call_that_hangs_in_a_worker_ends_the_task_with_what_it_comes_to(group: Group) -> None:
+    group.hangs = {1: 1}
+    run = group.run(SOON)
+    (cursor,) = group.tracker.claim("group", layout(1), 0, "me")
+    with pytest.raises(TaskTimedOutError) as raised:
+        WatchedSteps(SOON).step(run.processing.processor(ONE), cursor)
+    text = f"Traceback (most recent call last):\n  File\nx.{type(raised.value).__name__}: {raised.value}"
+    found = timed_out_of(text.splitlines()[-1])
+    assert found is not None
+    assert (found.partition, found.listed, found.failure.position, found.failure.code) == (ONE, 0, 1, "OCQ-229")
+
+
+@pytest.mark.parametrize("limits", [CallLimits(30, inf), CallLimits(inf, 30), CallLimits(30, 60)])
+def test_steps_that_take_no_time_are_done_as_ever(group: Group, limits: CallLimits) -> None:
+    steps, run = WatchedSteps(limits), group.run(limits)
+    (cursor,) = group.tracker.claim("group", layout(1), 0, "me")
+    for position in range(1, 5):
+        outcome = steps.step(run.processing.processor(ONE), cursor)
+        assert isinstance(outcome, Outcome)
+        assert outcome.cursor.stored == position
+        cursor = outcome.cursor
+    assert group.handled == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("line", ["", "ValueError: no", "x.TaskTimedOut: {}"])
+def test_other_errors_of_a_round_are_no_timeouts(line: str) -> None:
+    assert timed_out_of(line) is None
+    assert timed_out_call(RuntimeError(line)) is None
+
+
+def test_the_text_of_a_timeout_is_one_line(group: Group) -> None:
+    group.hangs = {1: 1}
+    run = group.run(SOON)
+    (cursor,) = group.tracker.claim("group", layout(1), 0, "me")
+    with pytest.raises(TaskTimedOutError) as raised:
+        WatchedSteps(SOON).step(run.processing.processor(ONE), cursor)
+    assert "\n" not in str(raised.value)
+    assert isinstance(timed_out_of(f"TaskTimedOutError: {raised.value}"), TimedOut)
