@@ -121,6 +121,7 @@ def test_a_second_thread_cannot_start_what_is_being_started(handlers, tmp_path, 
         application.start()
     application.stop()
     application.start()
+    application.stop()
     assert len(started) == 2
 
 
