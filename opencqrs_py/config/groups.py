@@ -106,7 +106,7 @@ class LifeCycleSettings(GroupSection):
     controller: Controller | None = setting(
         None,
         "Who has the partitions: leader_election shares them among processes, application_context has all or none. "
-        "Unset: leader_election when the progress is in SQL, else application_context.",
+        "Unset: leader_election when the progress is in SQL or there is a lock registry, else application_context.",
     )
     controller_registration: Name | None = setting(
         None, "Name of the provider that makes what starts and stops each partition, in the controller's place."

@@ -137,16 +137,17 @@ class LockCoordinator:
         )
 
     def join(self) -> None:
-        """Ask for the locks, and wait for the answers. Nothing is assigned yet."""
+        """Ask for the locks, and wait for the answers, or for ``end`` in another thread. Nothing is assigned yet."""
         self._keeping.start()
         with self._changed:
-            self._changed.wait_for(lambda: self._rounds or self._failure is not None)
+            self._changed.wait_for(lambda: self._rounds or self._stopping or self._failure is not None)
         self.check()
 
     def start(self) -> None:
         """Assign the partitions whose locks are held, and follow the locks until ``end``."""
-        self.reconcile()
-        self._coordinating.start()
+        if not self._stopping:
+            self.reconcile()
+            self._coordinating.start()
 
     def check(self) -> None:
         """Raise what ended the coordination, if something did."""
@@ -183,6 +184,8 @@ class LockCoordinator:
 
     def missing(self) -> list[tuple[GroupPartition, str]]:
         """Return the partition of each exclusive group whose lock was not to be had, with what the registry raised."""
+        if self._stopping:
+            return []
         free = {each.key.group: each for each in reversed(self._locks) if each.state is not _State.HELD}
         return [(each.key, each.failure) for each in free.values() if each.group.exclusive]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from threading import Event as Signal
 
 import pytest
@@ -502,6 +503,40 @@ def test_a_partition_is_released_while_a_renewal_hangs(running):
     goes_on.set()
     wait_until(a, lambda: running.engines["a"].has == set(LENT))  # and it starts again
     a.end()
+
+
+def test_a_stop_does_not_wait_for_a_registry_that_hangs(running):
+    a = running.node("a", groups=["lent"])
+    a.join()
+    a.start()
+    hangs, goes_on = Signal(), Signal()
+    running.registries["a"].before = lambda method, lock: method == "renew" and (hangs.set(), goes_on.wait(60))
+    let_pass(running, a, 3)
+    assert hangs.wait(30)
+    a.end()
+    running.engines["a"].has.clear()
+    a.leave()
+    assert a._keeping.is_alive()
+    goes_on.set()
+    a._keeping.join(30)
+    assert running.locks.holders == {}
+
+
+def test_a_stop_ends_a_start_that_waits_for_a_registry(running):
+    a = running.node("a", exclusive=True)
+    hangs, goes_on = Signal(), Signal()
+    running.registries["a"].before = lambda method, lock: method == "acquire" and (hangs.set(), goes_on.wait(60))
+    with ThreadPoolExecutor(1) as threads:
+        joining = threads.submit(a.join)
+        assert hangs.wait(30)
+        a.end()
+        joining.result(30)
+    assert a.missing() == []
+    a.start()
+    a.leave()
+    goes_on.set()
+    a._keeping.join(30)
+    assert (running.locks.holders, running.has("a")) == ({}, [])
 
 
 def test_a_lock_that_becomes_free_is_taken_at_the_next_heartbeat(running):
