@@ -321,6 +321,15 @@ class Application:
         if not self._in_hand:
             self._databases.disconnect()
 
+    def check(self) -> None:
+        """Raise what has ended an engine, or what leads its partitions, since ``start``; return if nothing has.
+
+        ``run`` does so by itself. A program that calls ``start`` asks now and then, such as at each liveness probe.
+        """
+        processors = self._processors
+        if processors is not None:
+            processors.check()
+
     def run(
         self,
         groups: Sequence[str] = (),

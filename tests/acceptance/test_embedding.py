@@ -151,6 +151,7 @@ def test_fastapi_handles_events_while_it_serves_and_stops_cleanly(service):
     service.import_events("1", "2", "1")
     service.wait_until(lambda: service.get("/lag") == (200, {"lending": 0}) and service.nodes() == [4])
     service.wait_until(lambda: service.get("/health") == (200, []))
+    assert service.get("/live") == (200, "alive")
     process.send_signal(signal.SIGTERM)
     out, _ = process.communicate(timeout=300)
     assert "Application shutdown complete." in out

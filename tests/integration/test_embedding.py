@@ -6,6 +6,7 @@ import asyncio
 import signal
 import subprocess
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import ModuleType
@@ -15,8 +16,10 @@ from support.engines import ENGINES
 from support.observers import Watching
 from support.sqlite import is_open, opened_connections, rows_of
 
-from opencqrs_py import Application
+from opencqrs_py import Application, Observer
 from opencqrs_py.model.cloudevents import parse_event
+from opencqrs_py.model.outcome import Outcome
+from opencqrs_py.model.partition import Partition
 from opencqrs_py.model.progress import ProcessorState
 
 HANDLERS = """
@@ -110,6 +113,33 @@ def test_a_stop_before_the_end_of_the_block_and_after_it_changes_nothing(handler
     application.stop()
     assert {each.state for each in application.status()[0].partitions} == {ProcessorState.STOPPED}
     application.stop()
+
+
+class Faulty(Observer):
+    """Ends the thread of a partition."""
+
+    def stopped(self, group: str, partition: Partition) -> None:
+        raise LookupError("of an observer")
+
+    def advanced(self, group: str, partition: Partition, outcome: Outcome) -> None:
+        raise LookupError("of an observer")
+
+
+def test_a_host_that_asks_gets_the_error_that_has_ended_an_engine(handlers, tmp_path):
+    with Application(THREAD, [handlers], tmp_path) as application:
+        application.check()
+        add_events(application)
+        application.start(observer=Faulty())
+
+        def ask() -> None:
+            until = time.monotonic() + 60
+            while time.monotonic() < until:
+                application.check()
+
+        with pytest.raises(LookupError, match="of an observer"):
+            ask()
+        application.stop()
+        application.check()
 
 
 # On other threads, and beside an event loop
