@@ -63,7 +63,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     0 done, 1 a processor failed, 2 wrong use or configuration, 4 a wait timed out, 130 interrupted after a clean stop.
     """
     try:
-        with records_on_terminal():
+        with records_on_terminal() as records:
             result = cli.main(arguments, prog_name="opencqrs", standalone_mode=False)
     except click.exceptions.Exit as done:
         sys.exit(done.exit_code)
@@ -84,7 +84,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         print_line(f"the output cannot be written: {error.strerror}", "red")
         sys.exit(1)
     except OpenCqrsError as error:
-        if not signals.received:
+        if not signals.received and not records.has_printed(error):
             explain(error)
         sys.exit(_exit_code(error))
     sys.exit(result if isinstance(result, int) else 0)

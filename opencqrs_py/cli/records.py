@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from opencqrs_py.cli.json_lines import JsonFormatter, json_line
 from opencqrs_py.cli.output import clean, messages, stderr
 from opencqrs_py.cli.signals import signals
+from opencqrs_py.errors import OpenCqrsError
 from opencqrs_py.model.masking import scrubbed
 
 _STYLES = {logging.INFO: "default", logging.WARNING: "yellow", logging.ERROR: "red"}
@@ -19,28 +20,56 @@ _STYLES = {logging.INFO: "default", logging.WARNING: "yellow", logging.ERROR: "r
 class TerminalHandler(logging.Handler):
     """Prints records to standard error: in colours on a terminal, elsewhere after the time in UTC; or as JSON."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.lowest = logging.INFO  # level that is printed
+        self._failed: dict[tuple[str, str], tuple[str, str]] = {}  # code and text for group and partition
+
+    def has_printed(self, error: OpenCqrsError) -> bool:
+        """Return whether it was printed that a partition has failed with this error, and how to fix it."""
+        if not self._failed:
+            return False
+        from opencqrs_py.processing.exceptions import advice_of, code_of, message_of  # noqa: PLC0415 only after errors
+
+        code, parts = code_of(error), (message_of(error), advice_of(error))
+        return any(code == its and all(part in text for part in parts) for its, text in self._failed.values())
+
     def emit(self, record: logging.LogRecord) -> None:
         """Print the first line of a message in the colour of its level, and what follows without one."""
         if _is_printed_by_root():
             return
         try:
-            if isinstance(self.formatter, JsonFormatter):
-                _write_line(self.formatter.format(record))
-            else:
-                _print(record)
+            if record.levelno >= self.lowest:
+                self._show(record)
+            self._note(record)
         except Exception:
             self.handleError(record)
 
+    def _show(self, record: logging.LogRecord) -> None:
+        if isinstance(self.formatter, JsonFormatter):
+            _write_line(self.formatter.format(record))
+        else:
+            _print(record)
+
+    def _note(self, record: logging.LogRecord) -> None:
+        """Note with which error a partition has failed, until it has recovered."""
+        said = record.__dict__
+        key, code = (said.get("group", ""), said.get("partition", "")), said.get("code", "")
+        if said.get("action") == "recovered":
+            self._failed.pop(key, None)
+        elif said.get("action") == "stop" and code:
+            self._failed[key] = code, record.getMessage()
+
 
 @contextmanager
-def records_on_terminal() -> Iterator[None]:
-    """Print what the package logs, from INFO, in this block."""
+def records_on_terminal() -> Iterator[TerminalHandler]:
+    """Print what the package logs, from INFO, in this block; gives the handler that does."""
     logger, handler = logging.getLogger("opencqrs"), TerminalHandler()
     level = logger.level
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)
     try:
-        yield
+        yield handler
     finally:
         logger.removeHandler(handler)
         logger.setLevel(level)
@@ -49,7 +78,7 @@ def records_on_terminal() -> Iterator[None]:
 def print_only_warnings() -> None:
     """Leave out what is only for information, as for a program that reads JSON."""
     for handler in _handlers():
-        handler.setLevel(logging.WARNING)
+        handler.lowest = logging.WARNING
 
 
 def write_json_lines() -> None:

@@ -12,8 +12,10 @@ from rich.console import Console
 from opencqrs_py.cli import records
 from opencqrs_py.cli.records import print_only_warnings, records_on_terminal
 from opencqrs_py.engines.driver import log_notice
+from opencqrs_py.errors import EventStoreError
 from opencqrs_py.model.outcome import Failure, Origin
 from opencqrs_py.model.partition import Partition
+from opencqrs_py.processing.exceptions import failure_of
 from opencqrs_py.processing.recovery import Action
 from opencqrs_py.processing.supervision import Notice
 
@@ -116,3 +118,51 @@ def test_logging_of_the_project_that_prints_to_the_terminal_is_not_doubled(strea
         finally:
             logging.getLogger().removeHandler(handler)
     assert bool(screen.getvalue()) == (stream == "file")
+
+
+LINK = EventStoreError("OCQ-234", "a.ndjson is a link that leads nowhere", "/events/a.ndjson", "remove the link")
+
+
+@pytest.mark.parametrize(
+    ("error", "printed"),
+    [
+        (LINK, True),
+        (EventStoreError("OCQ-235", LINK.what, LINK.where, LINK.fix), False),
+        (EventStoreError("OCQ-234", "b.ndjson is a link that leads nowhere", LINK.where, LINK.fix), False),
+        (EventStoreError("OCQ-234", LINK.what, "/events/b.ndjson", LINK.fix), False),
+        (EventStoreError("OCQ-234", LINK.what, LINK.where, "put the file back"), False),
+    ],
+)
+def test_an_error_is_printed_when_a_partition_has_failed_with_it(error, printed, screen):
+    with records_on_terminal() as handler:
+        assert not handler.has_printed(error)
+        log_notice(notice(Action.STOP, failure_of(LINK, Origin.FRAMEWORK)))
+    assert handler.has_printed(error) == printed
+
+
+@pytest.mark.parametrize("action", [Action.WAIT, Action.RETRY])
+def test_an_error_that_is_tried_again_is_printed_again_at_the_end(action, screen):
+    with records_on_terminal() as handler:
+        log_notice(notice(action, failure_of(LINK, Origin.FRAMEWORK)))
+    assert not handler.has_printed(LINK)
+
+
+@pytest.mark.parametrize("for_program", [False, True])
+def test_an_error_that_comes_back_after_a_recovery_is_printed_again(for_program, screen):
+    with records_on_terminal() as handler:
+        if for_program:
+            print_only_warnings()
+        log_notice(notice(Action.STOP, failure_of(LINK, Origin.FRAMEWORK)))
+        log_notice(notice(None, None))
+    assert not handler.has_printed(LINK)
+
+
+def test_an_error_that_only_logging_of_the_project_has_got_is_printed(screen, capsys):
+    handler = logging.StreamHandler(sys.stderr)
+    logging.getLogger().addHandler(handler)
+    try:
+        with records_on_terminal() as terminal:
+            log_notice(notice(Action.STOP, failure_of(LINK, Origin.FRAMEWORK)))
+    finally:
+        logging.getLogger().removeHandler(handler)
+    assert not terminal.has_printed(LINK)
