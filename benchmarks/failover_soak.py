@@ -4,10 +4,12 @@
     python benchmarks/failover_soak.py --engine spark --faults 10
 
 Events are added while it runs. The faults: ``kill`` (SIGKILL, and a new process), ``freeze`` (SIGSTOP for longer than
-the leases last, then SIGCONT), ``stop`` (SIGTERM, and a new process), ``join`` (a fourth process for a while), and on a
-server ``cut`` (all connections of one of its databases are ended). After each, every partition must have an owner that
-lives within the leases' duration and two seconds. The exit code is 1 if not, or if an event is missing, was applied
-twice, out of order, or with a second attempt.
+the leases last, then SIGCONT), ``stop`` (SIGTERM, and a new process), ``join`` (a fourth process for a while), and on
+PostgreSQL ``cut`` (all connections of one of its databases are ended), ``server`` (it is stopped, fast or as in a
+crash, and started again) and, where libfaketime is installed, ``clock`` (that of the server is set, by up to two hours,
+mostly while a process is frozen). After each, every partition must have an owner that lives within the leases' duration
+and two seconds. The exit code is 1 if not, or if an event is missing, was applied twice, out of order, or with a second
+attempt.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from itertools import islice
 from pathlib import Path
 from random import Random
@@ -29,7 +31,7 @@ from threading import Event as Signal
 from threading import Thread
 from typing import Self
 
-from servers import KINDS, OTHERS, kinds, machine, served
+from servers import FAKETIME, KINDS, OTHERS, Server, kinds, machine, served
 from soaking import Project, made_up
 from sqlalchemy import text
 
@@ -51,7 +53,10 @@ LINES = 20
 LEASE = ("--set", "event-handling.standard.life-cycle.lease.duration={}s")
 HEARTBEAT = ("--set", "event-handling.standard.life-cycle.lease.heartbeat={}s")
 
-NAMES = ("kill", "freeze", "stop", "join", "cut")
+NAMES = ("kill", "freeze", "stop", "join", "cut", "server", "clock")
+
+HOURS = 2.0
+"""How far the clock of a server is set ahead or back at most."""
 
 CUT = {
     "postgresql": "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity "
@@ -66,8 +71,15 @@ def main() -> int:
     print(machine())
     good = True
     for kind in kinds(options.database):
-        with served(kind) as fresh, tempfile.TemporaryDirectory(prefix="opencqrs-failover-") as folder:
-            good = _soak(kind, fresh, Path(folder), options) and good
+        with ExitStack() as opened:
+            folder = Path(opened.enter_context(tempfile.TemporaryDirectory(prefix="opencqrs-failover-")))
+            server, fresh = None, served(kind) if kind != "postgresql" else None
+            if fresh is None:
+                data = Path(opened.enter_context(tempfile.TemporaryDirectory()))
+                server = Server(data / "data", data / "clock" if FAKETIME.exists() else None)
+                opened.callback(server.close)
+            url = server.fresh if fresh is None else opened.enter_context(fresh)
+            good = _soak(kind, url, folder, options, server) and good
     return 0 if good else 1
 
 
@@ -85,14 +97,16 @@ def _options() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _soak(kind: str, fresh: Callable[[], str], folder: Path, options: argparse.Namespace) -> bool:
+def _soak(
+    kind: str, fresh: Callable[[], str], folder: Path, options: argparse.Namespace, server: Server | None
+) -> bool:
     chance = Random(options.seed)
     log = options.log or made_up(folder / "events.ndjson.gz", options.events, chance)
     project = Project(
         folder, fresh(), url := fresh(), engine=options.engine, batch_size=100, partitions=options.partitions
     )
     print(f"\n{kind}, engine {options.engine}: {options.faults} faults", flush=True)
-    faults = Faults(project, kind, url, options.lease, options.partitions + 1, options.names, chance)
+    faults = Faults(project, kind, url, options.lease, options.partitions + 1, options.names, chance, server)
     began = time.monotonic()
     with Feed(project.store_url, log) as feed:
         faults.run(options.faults)
@@ -158,10 +172,19 @@ class Faults:
         partitions: How many there are in all.
         names: The faults that may be done.
         chance: Source of the random choices.
+        server: The server that serves the database, if it can be stopped.
     """
 
     def __init__(
-        self, project: Project, kind: str, url: str, lease: float, partitions: int, names: Sequence[str], chance: Random
+        self,
+        project: Project,
+        kind: str,
+        url: str,
+        lease: float,
+        partitions: int,
+        names: Sequence[str],
+        chance: Random,
+        server: Server | None,
     ) -> None:
         self.done: Counter[str] = Counter()
         self.longest = 0.0
@@ -174,7 +197,12 @@ class Faults:
         self._kind = kind
         self._lease = lease
         self._partitions = partitions
-        self._names = names
+        possible = {*NAMES[:4]}
+        if server is not None:
+            possible |= {"cut", "server", *(["clock"] if FAKETIME.exists() else [])}
+        self._names = [name for name in names if name in possible]
+        self._server = server
+        self._shift = 0.0
         self._chance = chance
         self._processes: list[subprocess.Popen[bytes]] = []
 
@@ -182,10 +210,10 @@ class Faults:
         """Do harm so many times; ``wrong`` has what was not as it should be afterwards."""
         self._processes = [self._started() for _ in range(PROCESSES)]
         self._wait_for_owners(60.0)
-        names = [name for name in self._names if name != "cut" or self._kind in CUT]
+        self._wait_for_nodes()
         for number in range(faults):
-            name = self._chance.choice(names)
-            getattr(self, f"_{name}")()
+            name = self._chance.choice(self._names)
+            getattr(self, f"_{name}" if name != "server" else "_server_")()
             self.done[name] += 1
             seconds = self._wait_for_owners(60.0)
             self.longest = max(self.longest, seconds)
@@ -240,6 +268,39 @@ class Faults:
     def _cut(self) -> None:
         with self._database.reading() as connection:
             connection.execute(text(CUT[self._kind]))
+
+    def _server_(self) -> None:
+        assert self._server is not None
+        self._wait_for_nodes()  # a process that starts without its database ends
+        self._server.stop(self._chance.choice(("fast", "immediate")))
+        time.sleep(self._chance.uniform(0, 2 * self._lease))
+        self._server.start()
+
+    def _clock(self) -> None:
+        assert self._server is not None
+        process = self._processes[self._any()] if self._chance.random() < 0.7 else None
+        if process is not None:
+            os.kill(process.pid, signal.SIGSTOP)
+        self._shift = self._chance.uniform(-3_600 * HOURS, 3_600 * HOURS)
+        self._server.set_clock(self._shift)
+        if process is not None:
+            seconds = self._wait_for_owners(60.0, but=process.pid)
+            if seconds > self._lease + SLACK:
+                self.wrong.append(f"with a clock that was set, a frozen process was replaced after {seconds:.1f} s")
+            os.kill(process.pid, signal.SIGCONT)
+
+    def _wait_for_nodes(self, patience: float = 60.0) -> None:
+        """Wait until every process has got its share."""
+        until = time.monotonic() + patience
+        while time.monotonic() < until:
+            with suppress(Exception):
+                view = self._store.view().without(has_ended)
+                holders = {lease.node for lease in view.leases} & view.alive.keys()
+                if len(holders) >= PROCESSES:
+                    time.sleep(1.0)
+                    return
+            time.sleep(LOOK)
+        sys.exit(f"not every process has a share after {patience:g} s:\n{self._project.said()}")
 
     def _wait_for_owners(self, patience: float, but: int = 0) -> float:
         """Return the seconds until every partition has an owner that lives, and is not the process ``but``."""

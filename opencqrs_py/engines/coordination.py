@@ -8,6 +8,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from threading import Condition, Thread
 
+from opencqrs_py.control.hearing import Hearing
 from opencqrs_py.control.ports import ControlStore
 from opencqrs_py.control.records import ControlView, GroupPartition, Node, NodeRecord, ProcessIdentity, Wanted
 from opencqrs_py.control.sharing import plan_of
@@ -63,7 +64,7 @@ class Coordinator:
         has_ended: Callable[[ProcessIdentity], bool],
         new_id: Callable[[], str],
     ) -> None:
-        self.node = node
+        self.node = replace(node, lease_seconds=timing.duration)
         self._store = store
         self._engines = engines
         self._timing = timing
@@ -71,6 +72,7 @@ class Coordinator:
         self._has_ended = has_ended
         self._new_id = new_id
         self._view: ControlView | None = None
+        self._hearing = Hearing()
         self._moves = 0  # how often this node took or gave back leases
         self._outdated = False  # whether the view was asked for before the last time
         self._valid_until = 0.0
@@ -133,8 +135,9 @@ class Coordinator:
         """Extend the leases; return whether they are held. Those that have ended stay ended."""
         asked, moves = self._now(), self._moves
         view = self._store.beat(self.node.id, self._timing.duration)
+        heard = None if view is None else self._hearing.corrected(view, asked)
         with self._changed:
-            self._view = None if view is None else view.without(self._has_ended, but=self.node.id)
+            self._view = None if heard is None else heard.without(self._has_ended, but=self.node.id)
             self._valid_until = asked + self._timing.duration
             self._outdated = moves != self._moves
             self._away = False

@@ -231,7 +231,8 @@ def _read(id_: str, details: str) -> Node:
     found: Mapping[str, Any] = json.loads(details)
     groups = {name: Runnable(**_known(Runnable, each)) for name, each in found["groups"].items()}
     process = ProcessIdentity(**_known(ProcessIdentity, found["process"]))
-    return Node(id_, found["name"], process, groups, found["most"], found["started_at"])
+    lasts = found.get("lease_seconds", 0.0)
+    return Node(id_, found["name"], process, groups, found["most"], found["started_at"], lasts)
 
 
 def _known(cls: Any, values: Mapping[str, Any]) -> dict[str, Any]:

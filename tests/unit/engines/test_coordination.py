@@ -62,12 +62,28 @@ class Store(InMemoryControlStore):
         self.closed += 1
 
 
+class Shifted(FakeClock):
+    """The clock of the database: it goes with another one, and can be set."""
+
+    def __init__(self, clock: FakeClock) -> None:
+        super().__init__()
+        self._clock = clock
+        self._shift = 0.0
+
+    def monotonic(self) -> float:
+        return self._clock.monotonic() + self._shift
+
+    def advance(self, seconds: float) -> None:
+        self._shift += seconds
+
+
 class World:
     """Nodes a, b, … that share one store and one clock."""
 
     def __init__(self, clock: FakeClock | None = None) -> None:
         self.clock = clock or FakeClock()
-        self.store = Store(self.clock)
+        self.lease_clock = Shifted(self.clock)
+        self.store = Store(self.lease_clock)
         self.ended: set[int] = set()
         self.engines: dict[str, Engine] = {}
         self.ids = count()
@@ -161,6 +177,35 @@ def test_a_node_that_is_not_heard_of_loses_its_share_after_the_duration_of_lease
     world.clock.advance(3)
     heartbeat(b)
     assert world.has("b") == [0, 1, 2, 3]
+
+
+def test_a_node_that_is_not_heard_of_loses_its_share_also_when_the_clock_of_leases_was_set_back(world):
+    a, b = world.node("a"), world.node("b")
+    a.join()
+    b.join()
+    heartbeat(a, b)
+    world.lease_clock.advance(-3_600)
+    for _ in range(3):
+        world.clock.advance(3)
+        heartbeat(b)
+        assert world.has("b") == [2, 3]
+    world.clock.advance(3)
+    heartbeat(b)
+    assert world.has("b") == [0, 1, 2, 3]
+    assert not a.beat()
+
+
+def test_a_node_that_is_heard_of_keeps_its_share_when_the_clock_of_leases_is_set(world):
+    a, b = world.node("a"), world.node("b")
+    a.join()
+    b.join()
+    heartbeat(a, b)
+    for seconds in (-3_600, -0.7, 0.0, -90):
+        world.lease_clock.advance(seconds)
+        for _ in range(6):
+            heartbeat(a, b)
+            world.clock.advance(3)
+    assert (world.has("a"), world.has("b")) == ([0, 1], [2, 3])
 
 
 def test_a_process_of_this_machine_that_has_ended_loses_its_share_at_once(world):

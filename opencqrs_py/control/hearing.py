@@ -1,0 +1,43 @@
+"""When nodes were heard of, by this process's clock: that of the database may be set back. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from opencqrs_py.control.records import ControlView, NodeRecord
+
+_TOLERANCE = 1.0  # seconds by which an answer of the database may be late
+
+
+class Hearing:
+    """Notes when each node has extended its leases last, as far as that was seen.
+
+    Leases end by the database's clock. If that is set back by an hour, those of a node that is not heard of any more
+    would last for an hour longer. But a node whose leases have not moved for as long as they last has not extended
+    them, so they have ended by its own clock, too.
+    """
+
+    def __init__(self) -> None:
+        self._heard: dict[str, tuple[float, float]] = {}  # when leases end, as seen from here; and since when they do
+
+    def corrected(self, view: ControlView, asked: float) -> ControlView:
+        """Return how everything stands, with leases that last no longer than after they were extended last.
+
+        Args:
+            view: What the database says.
+            asked: When it was asked, in seconds of a clock that is never set.
+        """
+        before, self._heard = self._heard, {}
+        return replace(view, nodes=tuple(self._corrected(record, before, asked) for record in view.nodes))
+
+    def _corrected(self, record: NodeRecord, before: dict[str, tuple[float, float]], asked: float) -> NodeRecord:
+        id_, lasts, end = record.node.id, record.node.lease_seconds, asked + record.seconds_left
+        if not record.alive or not lasts:
+            return record
+        known_end, since = before.get(id_, (end, asked))
+        if abs(end - known_end) > _TOLERANCE:
+            was_set = record.seconds_left > lasts + _TOLERANCE  # the clock: no extension makes them last for longer
+            known_end, since = end, since if was_set else asked
+        self._heard[id_] = known_end, since
+        left = min(record.seconds_left, lasts - (asked - since))
+        return replace(record, seconds_left=left, alive=left > 0)
