@@ -129,7 +129,7 @@ class Control:
     def release(
         self, name: str, seconds: float = DEFAULT_AVOIDANCE, *, timeout: float | None = DEFAULT_TIMEOUT
     ) -> bool:
-        """Have the node that has a partition give it up, and not get it again for a while, so that another takes it.
+        """Have the node that has a partition give it up, and not get it again for a while; wait until another has it.
 
         Args:
             name: ``books:0/2``, in any spelling.
@@ -140,7 +140,8 @@ class Control:
             Whether a node had it.
 
         Raises:
-            As ``start``.
+            AssemblyError: As ``start``; OCQ-540, if no other node that lives can run the partition.
+            WaitTimedOutError: As ``start``.
         """
         ((key, *_),) = self._keys([name]).values()
         if ":" not in name:
@@ -150,8 +151,15 @@ class Control:
         if owner is None:
             return False
         before = owner.id
+        if not any(node.can_run(key) for node in view.alive.values() if node.id != before):
+            what = f"no other node that lives can run {name}, so it would stand still"
+            raise AssemblyError("OCQ-540", what, f"node {owner.name}", "start another process; look at opencqrs nodes")
         store.avoid(key, before, seconds)
-        return self._wait([key], timeout, f"to leave node {owner.name}", lambda _, lease: lease.node != before)
+
+        def has_moved(view: ControlView, lease: Lease) -> bool:
+            return (now := view.owner_of(lease)) is not None and now.id != before
+
+        return self._wait([key], timeout, f"to leave node {owner.name} for another one", has_moved)
 
     def _forget_crashes(self, keys: Collection[GroupPartition]) -> None:
         """Record that events have ended no process, by a claim of their partitions, which no node has now."""
@@ -182,8 +190,8 @@ class Control:
                 fix = f"use one of {', '.join(self._groups)}"
                 raise AssemblyError("OCQ-509", f"no handler belongs to a group '{name.partition(':')[0]}'", fix=fix)
             if group.name not in self._led:
-                what = f"group '{group.name}' is not led by leases: its progress is not in a database"
-                fix = "start and stop the process that runs it"
+                what = f"group '{group.name}' is not led by leases"
+                fix = "start and stop the processes that run it"
                 raise AssemblyError("OCQ-535", what, f"group {group.name}", fix)
             found[name] = [GroupPartition(group.name, each) for each in _partitions_of(name, group)]
         return found

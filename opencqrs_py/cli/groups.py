@@ -116,7 +116,7 @@ def release_command(
     if as_json:
         print_json({"names": [name], "wanted": "released", "running": had, "done": had and not no_wait})
     elif had:
-        print_line(f"{name} {'is to be' if no_wait else 'was'} released", "default")
+        print_line(f"{name}: {'to be taken' if no_wait else 'taken'} over by another node", "default")
     else:
         print_line(f"{name} is with no node: there is nothing to release", "default")
 

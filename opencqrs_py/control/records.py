@@ -85,6 +85,11 @@ class Node:
     started_at: str = ""
     lease_seconds: float = 0.0
 
+    def can_run(self, key: GroupPartition) -> bool:
+        """Return whether it can run a partition, as one of as many."""
+        runnable = self.groups.get(key.group)
+        return runnable is not None and runnable.modulus == key.partition.modulus
+
 
 @dataclass(frozen=True, slots=True)
 class NodeRecord:

@@ -193,10 +193,7 @@ class Coordinator:
         leases = [lease for lease in view.leases if lease.key.group in alone]
         taken = {lease.key.group for lease in leases if view.owner_of(lease) is not None}
         free = (lease.key for lease in leases if lease.key.group not in taken)
-        return {key for key in free if self._can_run(key) and view.wanted_of(key) is Wanted.STARTED}
-
-    def _can_run(self, key: GroupPartition) -> bool:
-        return self.node.groups[key.group].modulus == key.partition.modulus
+        return {key for key in free if self.node.can_run(key) and view.wanted_of(key) is Wanted.STARTED}
 
     def _announce(self, mine: Collection[GroupPartition], view: ControlView) -> None:
         """Log which share this node has, if it is another one than before and others are there."""

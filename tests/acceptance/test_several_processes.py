@@ -106,7 +106,16 @@ def test_groups_are_stopped_and_started_while_two_processes_run(processes):
     processes.wait_until(lambda: sorted(processes.shares()) == [2, 2])
     assert project.opencqrs("groups", "restart", "catalog:1/4", *THREAD).code == 0
     released = project.opencqrs("groups", "release", "catalog:2/4", "--for", "1h", *THREAD)
-    assert (released.code, released.err) == (0, "catalog:2/4 was released\n")
+    assert (released.code, released.err) == (0, "catalog:2/4: taken over by another node\n")
+
+
+def test_a_partition_that_no_other_process_can_run_is_not_released(processes):
+    processes.start()
+    processes.wait_until(lambda: processes.shares() == [5])
+    released = processes.project.opencqrs("groups", "release", "catalog:2/4", *THREAD)
+    assert released.code == 2
+    assert "[OCQ-540] no other node that lives can run catalog:2/4, so it would stand still" in released.err
+    assert processes.shares() == [5]
 
 
 def test_what_is_wanted_outlives_processes(processes):
