@@ -3,9 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from contextlib import AbstractContextManager
 from typing import Protocol
 
 from opencqrs_py.control.records import ControlView, GroupPartition, Node, Wanted
+
+
+class Notices(Protocol):
+    """Hears of changes that nodes and commands make."""
+
+    def wait(self, seconds: float) -> bool:
+        """Wait for a change, at most so long; return whether there was one."""
+        ...
 
 
 class ControlStore(Protocol):
@@ -55,6 +64,14 @@ class ControlStore(Protocol):
     def avoid(self, key: GroupPartition, node: str, seconds: float) -> None:
         """Have a node not get a partition for so many seconds, so that another takes it."""
         ...
+
+    def notices(self) -> AbstractContextManager[Notices] | None:
+        """Open what hears at once that a node joins or leaves, gives leases back, or that something is wanted.
+
+        Returns:
+            ``None`` if the store cannot tell: then changes are seen at the next heartbeat.
+        """
+        return None
 
     def is_outage(self, error: BaseException) -> bool:
         """Return whether ``error`` means that the store is temporarily unavailable."""

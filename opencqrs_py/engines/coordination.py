@@ -80,13 +80,18 @@ class Coordinator:
         self._claims = Claims(timing.heartbeat, now, "lease")
         self._announced = ""
         self._away = False
+        self._notified = False  # of a change that was not looked at yet
         self._failure: BaseException | None = None
         self._stopping = False
         self._left = False
         self._changed = Condition()
         self._threads = [
             Thread(target=self._guarded, args=(work,), name=f"opencqrs-{name}", daemon=True)
-            for name, work in (("heartbeat", self._keep_alive), ("coordination", self._coordinate))
+            for name, work in (
+                ("heartbeat", self._keep_alive),
+                ("coordination", self._coordinate),
+                ("notices", self._listen),
+            )
         ]
 
         # Made in time: a handler may have left Python without a hook that new threads need.
@@ -134,6 +139,7 @@ class Coordinator:
     def beat(self) -> bool:
         """Extend the leases; return whether they are held. Those that have ended stay ended."""
         asked, moves = self._now(), self._moves
+        self._notified = False
         view = self._store.beat(self.node.id, self._timing.duration)
         heard = None if view is None else self._hearing.corrected(view, asked)
         with self._changed:
@@ -256,6 +262,23 @@ class Coordinator:
                     self.node = replace(self.node, id=self._new_id())
                     self._join()
 
+    def _listen(self) -> None:
+        """Have the next heartbeat sent at once when something has changed. An outage is the heartbeats' matter."""
+        while not self._stopping:
+            with suppress(Exception):
+                opened = self._store.notices()
+                if opened is None:
+                    return
+                with opened as notices:
+                    while not self._stopping:
+                        if notices.wait(_BRIEF_SECONDS):
+                            with self._changed:
+                                self._notified = True
+                                self._changed.notify_all()
+            with self._changed:
+                if not self._stopping:
+                    self._changed.wait(self._timing.heartbeat)
+
     def _rest(self) -> bool:
         """Wait for the next heartbeat; return whether there is to be one."""
         began = self._now()
@@ -269,6 +292,8 @@ class Coordinator:
         return not self._stopping
 
     def _pause(self) -> float:
+        if self._notified and not self._away:
+            return 0.0
         if self._unsettled and not self._away:
             return min(_BRIEF_SECONDS, self._timing.heartbeat)
         ends = [record.seconds_left + _MARGIN_SECONDS for record in self._others(self._view)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
@@ -13,7 +14,7 @@ from typing_extensions import override
 
 from opencqrs_py.adapters.sql.database import Database
 from opencqrs_py.adapters.sql.tables import LEASES, NODES, prepare
-from opencqrs_py.control.ports import ControlStore
+from opencqrs_py.control.ports import ControlStore, Notices
 from opencqrs_py.control.records import (
     ControlView,
     GroupPartition,
@@ -74,6 +75,7 @@ class SqlControlStore(ControlStore):
             self._send(connection, forget, _KEPT_MS)
             self._insert_leases(connection, _keys_of(node))
             self._send(connection, insert, node.id, _ms(seconds), _written(node))
+            self._notify(connection)
 
     @override
     def beat(self, node: str, seconds: float) -> ControlView | None:
@@ -109,6 +111,7 @@ class SqlControlStore(ControlStore):
         with self._database.explained(), self._database.writing(patience=_PATIENCE) as connection:
             for key in sorted(keys):
                 self._send(connection, give, *_place(key), node)
+            self._notify(connection)
 
     @override
     def leave(self, node: str) -> None:
@@ -116,6 +119,7 @@ class SqlControlStore(ControlStore):
         with self._database.explained(), self._database.writing(patience=_PATIENCE) as connection:
             self._send(connection, "UPDATE {leases} SET node_id = '', since = '' WHERE node_id = {mark}", node)
             self._send(connection, "DELETE FROM {nodes} WHERE node_id = {mark}", node)
+            self._notify(connection)
 
     @override
     def view(self) -> ControlView:
@@ -134,6 +138,7 @@ class SqlControlStore(ControlStore):
                 self._send(connection, forget, group)
             for place in places:
                 self._send(connection, "UPDATE {leases} SET wanted = {mark} WHERE {this}", wanted.value, *place)
+            self._notify(connection)
 
     @override
     def avoid(self, key: GroupPartition, node: str, seconds: float) -> None:
@@ -141,6 +146,11 @@ class SqlControlStore(ControlStore):
         avoid = "UPDATE {leases} SET avoided_node = {mark}, avoided_until_ms = {now} + {mark} WHERE {this}"
         with self._database.explained(), self._database.writing(patience=_PATIENCE) as connection:
             self._send(connection, avoid, node, _ms(seconds), *_place(key))
+            self._notify(connection)
+
+    @override
+    def notices(self) -> AbstractContextManager[Notices] | None:
+        return self._database.dialect.notices(self._database)
 
     @override
     def is_outage(self, error: BaseException) -> bool:
@@ -163,6 +173,11 @@ class SqlControlStore(ControlStore):
 
     def _send(self, connection: Connection, statement: str, *values: str | int) -> int:
         return connection.exec_driver_sql(self._text(statement), values).rowcount
+
+    def _notify(self, connection: Connection) -> None:
+        """Have the other nodes hear of it when this is committed, where they can."""
+        if self._database.dialect.notify_nodes:
+            connection.exec_driver_sql(self._database.dialect.notify_nodes)
 
     def _insert_leases(self, connection: Connection, places: Iterable[tuple[str, int, int]]) -> None:
         there = connection.exec_driver_sql(self._text("SELECT group_name, modulus, residue FROM {leases}"))

@@ -21,6 +21,7 @@ from sqlalchemy.types import TypeEngine
 from opencqrs_py.adapters.sql.connections import Statement, replace_cut_connections
 from opencqrs_py.adapters.sql.tables import PROGRESS
 from opencqrs_py.adapters.sql.watching import Look, polling
+from opencqrs_py.control.ports import Notices
 from opencqrs_py.errors import EventStoreError
 from opencqrs_py.model.mapping import TableMapping
 from opencqrs_py.model.partition import Partition
@@ -142,6 +143,9 @@ class Dialect(ABC):
     # What to do when the database refuses the connection.
     fix_refused: ClassVar[str] = f"fix user, password or database in {URL_SETTINGS}; the user must have a right to it"
     fix_unreachable: ClassVar[str] = f"start it, or fix {URL_SETTINGS}"  # what to do when it cannot be reached
+
+    # What is sent so that other nodes hear at once of a change in the control tables; empty: they cannot.
+    notify_nodes: ClassVar[str] = ""
 
     # Connections
 
@@ -357,6 +361,10 @@ class Dialect(ABC):
 
     def holder_of(self, database: Database, connection: Connection, group: str, partition: Partition) -> int | None:
         """Return the session whose open transaction holds a partition."""
+        return None
+
+    def notices(self, database: Database) -> AbstractContextManager[Notices] | None:
+        """Open what hears of ``notify_nodes``, on a connection of its own."""
         return None
 
     def session_of(self, driver: Any) -> int | None:

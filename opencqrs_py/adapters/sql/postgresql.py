@@ -23,6 +23,7 @@ from opencqrs_py.adapters.sql.foreign import ForeignTable, Writers
 from opencqrs_py.adapters.sql.tables import EVENTS, PROGRESS, WRITTEN
 from opencqrs_py.adapters.sql.transactions import ended
 from opencqrs_py.adapters.sql.watching import Look, listening
+from opencqrs_py.control.ports import Notices
 from opencqrs_py.model.mapping import TableMapping
 from opencqrs_py.model.partition import Partition, hash_of
 from opencqrs_py.processing.ports import Watch
@@ -68,8 +69,24 @@ _NAMES = ", ".join(WRITTEN)
 _COLUMNS = ", ".join(f"{name} {'bigint' if name == 'time_us' else 'text'}" for name in WRITTEN)
 
 
+_CONTROL = "opencqrs_control"  # the channel on which nodes hear of changes in the control tables of their database
+
+
+class _Notices(Notices):
+    """Hears of changes on a connection that listens."""
+
+    def __init__(self, driver: Any) -> None:
+        self._driver = driver
+
+    @override
+    def wait(self, seconds: float) -> bool:
+        return any(True for _ in self._driver.notifies(timeout=seconds, stop_after=1))
+
+
 class PostgresqlDialect(Dialect):
     """PostgreSQL through psycopg."""
+
+    notify_nodes = f"SELECT pg_notify('{_CONTROL}', '')"
 
     name = "postgresql"
     driver = "postgresql+psycopg"
@@ -225,6 +242,16 @@ class PostgresqlDialect(Dialect):
         values = (group, partition.modulus, partition.residue)
         pid: int | None = connection.exec_driver_sql(text, values).scalar()
         return pid
+
+    @override
+    @contextmanager
+    def notices(self, database: Database) -> Iterator[Notices]:
+        with database.reading() as connection:
+            connection.exec_driver_sql(f"LISTEN {_CONTROL}")
+            try:
+                yield _Notices(connection.connection.dbapi_connection)
+            finally:
+                connection.invalidate()  # the next one must not listen
 
     @override
     def session_of(self, driver: Any) -> int | None:

@@ -64,6 +64,35 @@ class ControlStoreContract:
         """Return what has seconds go by on the store's clock."""
         raise NotImplementedError
 
+    # Notices
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            lambda store: store.join(B, SECONDS),
+            lambda store: store.leave(A.id),
+            lambda store: store.give_back(A.id, BOOKS[:1]),
+            lambda store: store.want(BOOKS[0].group, Wanted.STOPPED),
+            lambda store: store.want(BOOKS[0].group, Wanted.STOPPED, BOOKS[:1]),
+            lambda store: store.avoid(BOOKS[0], A.id, 10),
+        ],
+        ids=["join", "leave", "give_back", "want", "want_one", "avoid"],
+    )
+    def test_a_change_is_heard_of_at_once_where_the_store_can_tell(
+        self, store: ControlStore, another: ControlStore, change: Callable[[ControlStore], None]
+    ) -> None:
+        joined(store, A)
+        store.take(A.id, BOOKS)
+        opened = another.notices()
+        if opened is None:
+            pytest.skip("changes are seen at the next heartbeat")
+        with opened as notices:
+            assert not notices.wait(0.01)
+            store.beat(A.id, SECONDS)
+            assert not notices.wait(0.01)
+            change(store)
+            assert notices.wait(60)
+
     # Nodes
 
     def test_a_store_is_empty_at_first(self, store: ControlStore) -> None:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 from itertools import count
+from queue import Empty, SimpleQueue
+from threading import Semaphore
 
 import pytest
 
@@ -399,6 +402,38 @@ def test_when_the_file_of_the_store_was_replaced_it_is_opened_again(running):
     with a._through_outages():
         a.beat()
     assert running.store.closed == 1
+
+
+class Told:
+    """Notices that tests give."""
+
+    def __init__(self) -> None:
+        self.news: SimpleQueue[bool] = SimpleQueue()
+
+    def wait(self, seconds: float) -> bool:
+        try:
+            return self.news.get(timeout=seconds)
+        except Empty:
+            return False
+
+
+def test_a_change_that_is_heard_of_is_looked_at_before_the_next_heartbeat(world, monkeypatch):
+    a, told, beats = world.node("a"), Told(), Semaphore(0)
+    monkeypatch.setattr(world.store, "notices", lambda: nullcontext(told))
+    beat = world.store.beat
+
+    def counted(node, seconds):
+        beats.release()
+        return beat(node, seconds)
+
+    a.join()
+    heartbeat(a)
+    monkeypatch.setattr(world.store, "beat", counted)
+    a.start()  # the clock stands still, so no heartbeat is due
+    told.news.put(item=True)
+    assert beats.acquire(timeout=60)
+    a.end()
+    a.leave()
 
 
 def test_another_error_ends_the_coordination_and_is_raised_by_check(running):
