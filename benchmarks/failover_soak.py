@@ -8,8 +8,8 @@ the leases last, then SIGCONT), ``stop`` (SIGTERM, and a new process), ``join`` 
 PostgreSQL ``cut`` (all connections of one of its databases are ended), ``server`` (it is stopped, fast or as in a
 crash, and started again) and, where libfaketime is installed, ``clock`` (that of the server is set, by up to two hours,
 mostly while a process is frozen). After each, every partition must have an owner that lives within the leases' duration
-and two seconds. The exit code is 1 if not, or if an event is missing, was applied twice, out of order, or with a second
-attempt.
+and two seconds; but while a frozen process holds the write lock of an SQLite file, nobody can take over. The exit code
+is 1 if not, or if an event is missing, was applied twice, out of order, or with a second attempt.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ from __future__ import annotations
 import argparse
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from itertools import islice
 from pathlib import Path
 from random import Random
@@ -46,6 +47,9 @@ SLACK = 2.0
 """Seconds that a take-over may take longer than the leases last."""
 
 PROCESSES = 3
+
+CHUNK = 2.0
+"""Seconds after which no chunk is under way any more."""
 
 LINES = 20
 """How many lines of progress are printed, about."""
@@ -109,7 +113,11 @@ def _soak(
     faults = Faults(project, kind, url, options.lease, options.partitions + 1, options.names, chance, server)
     began = time.monotonic()
     with Feed(project.store_url, log) as feed:
-        faults.run(options.faults)
+        try:
+            faults.run(options.faults)
+        except BaseException:
+            faults.kill()
+            raise
         feed.finish()
     project.opencqrs("run", "--until-caught-up").wait()
     faults.end()
@@ -195,6 +203,7 @@ class Faults:
         assert control is not None
         self._store = SqlControlStore(control)
         self._kind = kind
+        self._url = url
         self._lease = lease
         self._partitions = partitions
         possible = {*NAMES[:4]}
@@ -232,6 +241,12 @@ class Faults:
         self._store.close()
         self._database.close()
 
+    def kill(self) -> None:
+        """End the processes at once, also one that is frozen."""
+        for process in self._processes:
+            process.kill()
+            process.wait()
+
     def _started(self) -> subprocess.Popen[bytes]:
         lease, heartbeat = LEASE[1].format(self._lease), HEARTBEAT[1].format(self._lease / 4)
         return self._project.opencqrs("run", "--set", lease, "--set", heartbeat)
@@ -248,10 +263,25 @@ class Faults:
     def _freeze(self) -> None:
         process = self._processes[self._any()]
         os.kill(process.pid, signal.SIGSTOP)
+        if self._is_locked():  # by it: nobody else can write before it wakes up
+            time.sleep(self._lease + SLACK)
+            os.kill(process.pid, signal.SIGCONT)
+            return
         seconds = self._wait_for_owners(60.0, but=process.pid)
         if seconds > self._lease + SLACK:
             self.wrong.append(f"the partitions of a frozen process were taken over after {seconds:.1f} s")
         os.kill(process.pid, signal.SIGCONT)
+
+    def _is_locked(self) -> bool:
+        """Return whether a process keeps the only write lock of an SQLite file for longer than it handles a chunk."""
+        if self._kind != "sqlite":
+            return False
+        with closing(sqlite3.connect(self._url.removeprefix("sqlite:///"), timeout=CHUNK)) as connection:
+            try:
+                connection.execute("BEGIN IMMEDIATE")
+            except sqlite3.OperationalError:
+                return True
+        return False
 
     def _stop(self) -> None:
         chosen = self._any()
