@@ -212,6 +212,7 @@ class Faults:
         self._names = [name for name in names if name in possible]
         self._server = server
         self._shift = 0.0
+        self._fault = "start"
         self._chance = chance
         self._processes: list[subprocess.Popen[bytes]] = []
 
@@ -221,7 +222,7 @@ class Faults:
         self._wait_for_owners(60.0)
         self._wait_for_nodes()
         for number in range(faults):
-            name = self._chance.choice(self._names)
+            name = self._fault = self._chance.choice(self._names)
             getattr(self, f"_{name}" if name != "server" else "_server_")()
             self.done[name] += 1
             seconds = self._wait_for_owners(60.0)
@@ -342,7 +343,23 @@ class Faults:
                 if len(owners) == self._partitions and but not in {owner.process.pid for owner in owners}:
                     return time.monotonic() - began
             time.sleep(LOOK)
+        with suppress(Exception):
+            view = self._store.view().without(has_ended)
+            for lease in view.leases:
+                owner = view.owner_of(lease)
+                print(f"  {lease.key}: {owner.name if owner else 'nobody'}")
+            print(f"  alive: {', '.join(node.name for node in view.alive.values())}")
+        states = ", ".join(f"{each.pid} {state_of(each.pid)}" for each in self._processes)
+        print(f"  after {self._fault}; processes: {states}")
         sys.exit(f"not every partition has an owner after {patience:g} s:\n{self._project.said()}")
+
+
+def state_of(pid: int) -> str:
+    """Return the state of a process as ``ps`` shows it, empty if it has ended."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return ""
 
 
 if __name__ == "__main__":

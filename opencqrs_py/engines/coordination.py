@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from threading import Condition, Thread
@@ -185,9 +185,13 @@ class Coordinator:
         engines = {id(engine): engine for engine in self._engines.values()}.values()
         return {key for engine in engines for key in engine.assigned() if key.group in self._engines}
 
-    def _assign(self, keys: Iterable[GroupPartition]) -> None:
-        for group, partitions in by_group(keys):
-            self._engines[group].assign(group, partitions)
+    def _assign(self, keys: Sequence[GroupPartition]) -> None:
+        try:
+            for group, partitions in by_group(keys):
+                self._engines[group].assign(group, partitions)
+        except BaseException:
+            self._claims.forget(keys)  # they were not lost to anybody
+            raise
 
     def _release(self, keys: Iterable[GroupPartition], patience: float) -> None:
         for group, partitions in by_group(keys):

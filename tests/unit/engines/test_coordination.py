@@ -298,6 +298,24 @@ def test_a_partition_lost_to_a_process_without_leases_is_claimed_again_after_gro
     assert "[books 1/4] was taken over by a process that has no lease of it" in caplog.text
 
 
+def test_a_claim_that_an_outage_kept_from_being_made_was_lost_to_nobody(world, caplog, monkeypatch):
+    a = world.node("a")
+    engine, errors = world.engines["a"], [AwayError()]
+    assign = engine.assign
+
+    def away_at_first(group, partitions):
+        if errors:
+            raise errors.pop()
+        assign(group, partitions)
+
+    monkeypatch.setattr(engine, "assign", away_at_first)
+    with pytest.raises(AwayError):
+        a.join()
+    heartbeat(a)
+    assert world.has("a") == [0, 1, 2, 3]
+    assert caplog.records == []
+
+
 def test_a_group_that_a_node_runs_alone_is_taken_as_a_whole_or_not_at_all(world):
     alone = {"books": Runnable(4, exclusive=True)}
     a, b = world.node("a", **alone), world.node("b", **alone)
