@@ -59,7 +59,8 @@ def test_an_event_that_ends_processes_is_named_and_held_until_its_group_is_resta
     found = partitions(project, *chosen)
     audit = found.pop("audit 0/1")
     assert {p["position"] for p in found.values()} == {40}
-    assert (audit["position"], audit["state"], audit["next_attempt_at"]) == (7, "failed", None)
+    assert (audit["position"], audit["next_attempt_at"]) == (7, None)
+    assert audit["state"] in {"failed", "unowned"}  # the latter, if a busy machine ended it before it could leave
     assert audit["last_error"]["event_id"] == "7"
     assert "OCQ-236" in audit["last_error"]["message"]
     assert rows(url) == list(range(1, 8))
