@@ -51,6 +51,9 @@ PROCESSES = 3
 CHUNK = 2.0
 """Seconds after which no chunk is under way any more."""
 
+STARTED = 1.0
+"""Seconds after which a process that has its leases has started its engines, too."""
+
 LINES = 20
 """How many lines of progress are printed, about."""
 
@@ -210,8 +213,7 @@ class Faults:
         if server is not None:
             possible |= {"cut", "server", *(["clock"] if FAKETIME.exists() else [])}
         self._names = [name for name in names if name in possible]
-        self._server = server
-        self._shift = 0.0
+        self._serving = server
         self._fault = "start"
         self._chance = chance
         self._processes: list[subprocess.Popen[bytes]] = []
@@ -223,7 +225,7 @@ class Faults:
         self._wait_for_nodes()
         for number in range(faults):
             name = self._fault = self._chance.choice(self._names)
-            getattr(self, f"_{name}" if name != "server" else "_server_")()
+            getattr(self, f"_{name}")()
             self.done[name] += 1
             seconds = self._wait_for_owners(60.0)
             self.longest = max(self.longest, seconds)
@@ -300,20 +302,19 @@ class Faults:
         with self._database.reading() as connection:
             connection.execute(text(CUT[self._kind]))
 
-    def _server_(self) -> None:
-        assert self._server is not None
+    def _server(self) -> None:
+        assert self._serving is not None
         self._wait_for_nodes()  # a process that starts without its database ends
-        self._server.stop(self._chance.choice(("fast", "immediate")))
+        self._serving.stop(self._chance.choice(("fast", "immediate")))
         time.sleep(self._chance.uniform(0, 2 * self._lease))
-        self._server.start()
+        self._serving.start()
 
     def _clock(self) -> None:
-        assert self._server is not None
+        assert self._serving is not None
         process = self._processes[self._any()] if self._chance.random() < 0.7 else None
         if process is not None:
             os.kill(process.pid, signal.SIGSTOP)
-        self._shift = self._chance.uniform(-3_600 * HOURS, 3_600 * HOURS)
-        self._server.set_clock(self._shift)
+        self._serving.set_clock(self._chance.uniform(-3_600 * HOURS, 3_600 * HOURS))
         if process is not None:
             seconds = self._wait_for_owners(60.0, but=process.pid)
             if seconds > self._lease + SLACK:
@@ -328,7 +329,7 @@ class Faults:
                 view = self._store.view().without(has_ended)
                 holders = {lease.node for lease in view.leases} & view.alive.keys()
                 if len(holders) >= PROCESSES:
-                    time.sleep(1.0)
+                    time.sleep(STARTED)
                     return
             time.sleep(LOOK)
         sys.exit(f"not every process has a share after {patience:g} s:\n{self._project.said()}")
