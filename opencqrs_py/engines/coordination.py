@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from threading import Condition, Thread
@@ -12,7 +12,7 @@ from opencqrs_py.control.hearing import Hearing
 from opencqrs_py.control.ports import ControlStore
 from opencqrs_py.control.records import ControlView, GroupPartition, Node, NodeRecord, ProcessIdentity, Wanted
 from opencqrs_py.control.sharing import plan_of
-from opencqrs_py.engines.leading import END_PATIENCE, Claims, by_group, logger
+from opencqrs_py.engines.leading import END_PATIENCE, LedPartitions, logger
 from opencqrs_py.engines.runs import Engine
 from opencqrs_py.errors import DatabaseFileError
 from opencqrs_py.model.naming import listed
@@ -66,7 +66,6 @@ class Coordinator:
     ) -> None:
         self.node = replace(node, lease_seconds=timing.duration)
         self._store = store
-        self._engines = engines
         self._timing = timing
         self._now = now
         self._has_ended = has_ended
@@ -77,7 +76,7 @@ class Coordinator:
         self._outdated = False  # whether the view was asked for before the last time
         self._valid_until = 0.0
         self._unsettled = True
-        self._claims = Claims(timing.heartbeat, now, "lease")
+        self._led = LedPartitions(engines, timing.heartbeat, now, "lease")
         self._announced = ""
         self._away = False
         self._notified = False  # of a change that was not looked at yet
@@ -154,14 +153,14 @@ class Coordinator:
         """Bring the engines in line with the last heartbeat. Without leases they release everything."""
         view = self.view
         if view is None:
-            self._release(self._assigned(), 0.0)
+            self._led.release(self._led.assigned(), 0.0)
             return
         if self._outdated:
             return
         plan, held = plan_of(self.node.id, view), _held(self.node.id, view)
-        self._release(self._assigned() - held, 0.0)
-        self._release(self._assigned() & set(plan.release), _RELEASE_PATIENCE)
-        if given := set(plan.release) - self._assigned():
+        self._led.release(self._led.assigned() - held, 0.0)
+        self._led.release(self._led.assigned() & set(plan.release), _RELEASE_PATIENCE)
+        if given := set(plan.release) - self._led.assigned():
             self._store.give_back(self.node.id, given)
             self._moved()
         mine = held - set(plan.release)
@@ -172,7 +171,7 @@ class Coordinator:
             self._moved()
             mine.update(taken)
             terms.update((key, terms[key] + 1) for key in taken)
-        self._assign(self._claims.due(mine - self._assigned(), terms))
+        self._led.assign(mine - self._led.assigned(), terms)
         self._unsettled = bool(plan.release or plan.share - mine)
         self._announce(mine, view)
 
@@ -180,22 +179,6 @@ class Coordinator:
         with self._changed:
             self._moves += 1
             self._outdated = True
-
-    def _assigned(self) -> set[GroupPartition]:
-        engines = {id(engine): engine for engine in self._engines.values()}.values()
-        return {key for engine in engines for key in engine.assigned() if key.group in self._engines}
-
-    def _assign(self, keys: Sequence[GroupPartition]) -> None:
-        try:
-            for group, partitions in by_group(keys):
-                self._engines[group].assign(group, partitions)
-        except BaseException:
-            self._claims.forget(keys)  # they were not lost to anybody
-            raise
-
-    def _release(self, keys: Iterable[GroupPartition], patience: float) -> None:
-        for group, partitions in by_group(keys):
-            self._engines[group].release(group, partitions, patience)
 
     def _exclusive(self, view: ControlView) -> set[GroupPartition]:
         """Return the partitions of groups that this node runs alone and that nobody else has a part of."""

@@ -1,4 +1,4 @@
-"""What leases and locks have in common: what leads partitions, and when a partition that was lost is claimed again."""
+"""What leases and locks have in common: what leads partitions, and how engines follow it."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from itertools import groupby
 from typing import Protocol
 
 from opencqrs_py.control.records import GroupPartition
+from opencqrs_py.engines.runs import Engine
 from opencqrs_py.model.partition import Partition
 
 logger = logging.getLogger("opencqrs.control")
@@ -50,53 +51,71 @@ class _Claim:
     not_before: float = 0.0
 
 
-class Claims:
-    """Says when partitions that a node holds are to be claimed.
+class LedPartitions:
+    """Has the engines of a node drive the partitions that it holds, and nothing else.
 
     A partition that was lost although its lease was held is claimed again after a wait that grows: a process that knows
     nothing of leases, such as one of an older version, would take it back each time.
 
     Args:
-        first_wait: Seconds before the second repetition; the first one is at once.
+        engines: The engine of each group, by the group's name.
+        first_wait: Seconds before the second repetition of a claim; the first one is at once.
         now: Returns the seconds of a clock that never goes back.
         held_by: What others lack, for the message: ``lease`` or ``lock``.
     """
 
-    def __init__(self, first_wait: float, now: Callable[[], float], held_by: str) -> None:
+    def __init__(
+        self, engines: Mapping[str, Engine], first_wait: float, now: Callable[[], float], held_by: str
+    ) -> None:
+        self._engines = engines
         self._first_wait = first_wait
         self._now = now
         self._held_by = held_by
         self._claims: dict[GroupPartition, _Claim] = {}
 
-    def due(self, keys: Collection[GroupPartition], terms: Mapping[GroupPartition, int]) -> list[GroupPartition]:
-        """Return the partitions to be claimed now, of those that are held and not driven.
+    def assigned(self) -> set[GroupPartition]:
+        """Return the partitions of these groups that the engines have."""
+        engines = {id(engine): engine for engine in self._engines.values()}.values()
+        return {key for engine in engines for key in engine.assigned() if key.group in self._engines}
+
+    def assign(self, keys: Collection[GroupPartition], terms: Mapping[GroupPartition, int]) -> None:
+        """Assign partitions that are held and not driven, as far as they are to be claimed now.
 
         Args:
             keys: These partitions.
             terms: How often each has changed hands; a new term makes the claim an ordinary one.
         """
+        due = self._due(keys, terms)
+        try:
+            for group, partitions in _by_group(due):
+                self._engines[group].assign(group, partitions)
+        except BaseException:
+            for key in due:
+                self._claims.pop(key, None)  # they were not lost to anybody
+            raise
+
+    def release(self, keys: Collection[GroupPartition], patience: float) -> None:
+        """Release partitions; events in hand get so many seconds."""
+        for group, partitions in _by_group(keys):
+            self._engines[group].release(group, partitions, patience)
+
+    def _due(self, keys: Collection[GroupPartition], terms: Mapping[GroupPartition, int]) -> list[GroupPartition]:
         due, now = [], self._now()
         for key in keys:
-            claims = self._claims.get(key)
-            if claims is None or claims.term != terms[key]:
+            claim = self._claims.get(key)
+            if claim is None or claim.term != terms[key]:
                 self._claims[key] = _Claim(terms[key], self._first_wait)
-            elif now < claims.not_before:
+            elif now < claim.not_before:
                 continue
             else:
                 text = "[%s] was taken over by a process that has no %s of it; it is claimed again"
                 logger.warning(text, key, self._held_by)
-                claims.not_before = now + claims.wait
-                claims.wait = min(2 * claims.wait, _LONGEST_RECLAIM)
+                claim.not_before = now + claim.wait
+                claim.wait = min(2 * claim.wait, _LONGEST_RECLAIM)
             due.append(key)
         return due
 
-    def forget(self, keys: Iterable[GroupPartition]) -> None:
-        """Have claims that could not be made count as never made."""
-        for key in keys:
-            self._claims.pop(key, None)
 
-
-def by_group(keys: Iterable[GroupPartition]) -> list[tuple[str, Sequence[Partition]]]:
-    """Return the partitions of each group."""
+def _by_group(keys: Iterable[GroupPartition]) -> list[tuple[str, Sequence[Partition]]]:
     found = groupby(sorted(keys), key=lambda key: key.group)
     return [(group, [key.partition for key in of_group]) for group, of_group in found]

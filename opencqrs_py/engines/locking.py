@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 from opencqrs_py.control.records import GroupPartition
 from opencqrs_py.engines.coordination import LeaseTiming
-from opencqrs_py.engines.leading import END_PATIENCE, Claims, by_group, logger
+from opencqrs_py.engines.leading import END_PATIENCE, LedPartitions, logger
 from opencqrs_py.engines.runs import Engine
 from opencqrs_py.model.naming import listed
 from opencqrs_py.model.partition import Partition
@@ -120,7 +120,8 @@ class LockCoordinator:
         self._most = most
         keys = ((GroupPartition(name, each), group) for name, group in groups.items() for each in group.partitions)
         self._locks = [_PartitionLock(key, group) for key, group in keys]
-        self._claims = Claims(timing.heartbeat, now, "lock")
+        engines = {name: group.engine for name, group in groups.items()}
+        self._led = LedPartitions(engines, timing.heartbeat, now, "lock")
         self._rounds = 0
         self._version = 0  # grows with what the engines have to follow
         self._away = False
@@ -212,21 +213,12 @@ class LockCoordinator:
             held = {each.key: each.term for each in self._locks if each.state is _State.HELD}
         if lapsed:
             _log(self.node, {(_LOST, self._not_renewed()): [each.key for each in lapsed]})
-        assigned = self._assigned()
-        for name, partitions in by_group(assigned - held.keys()):
-            self._groups[name].engine.release(name, partitions, 0.0)
-        self._assign(self._claims.due(held.keys() - assigned, held))
+        assigned = self._led.assigned()
+        self._led.release(assigned - held.keys(), 0.0)
+        self._led.assign(held.keys() - assigned, held)
         self._away = False
         with self._changed:
             self._changed.notify_all()  # a lock may be given up now
-
-    def _assign(self, keys: Sequence[GroupPartition]) -> None:
-        try:
-            for name, partitions in by_group(keys):
-                self._groups[name].engine.assign(name, partitions)
-        except BaseException:
-            self._claims.forget(keys)
-            raise
 
     def _renew_due(self, failures: _Failures) -> None:
         for each in self._locks:
@@ -256,7 +248,7 @@ class LockCoordinator:
                 failures[_LOST, reason].append(each.key)
 
     def _give_up_released(self, failures: _Failures) -> None:
-        assigned = self._assigned()
+        assigned = self._led.assigned()
         for each in self._locks:
             if each.key in assigned:
                 continue
@@ -352,10 +344,6 @@ class LockCoordinator:
 
     def _has_lapsed(self, each: _PartitionLock) -> bool:
         return each.state is _State.HELD and self._now() >= each.valid_until
-
-    def _assigned(self) -> set[GroupPartition]:
-        engines = {id(group.engine): group.engine for group in self._groups.values()}.values()
-        return {key for engine in engines for key in engine.assigned() if key.group in self._groups}
 
     def _guarded(self, work: Callable[[], None]) -> None:
         try:
