@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from threading import Condition, Thread
 
 from opencqrs_py.control.hearing import Hearing
-from opencqrs_py.control.ports import ControlStore
+from opencqrs_py.control.ports import ControlStore, Notices
 from opencqrs_py.control.records import ControlView, GroupPartition, Node, NodeRecord, ProcessIdentity, Wanted
 from opencqrs_py.control.sharing import plan_of
 from opencqrs_py.engines.leading import END_PATIENCE, LedPartitions, logger
@@ -251,20 +251,26 @@ class Coordinator:
 
     def _listen(self) -> None:
         """Have the next heartbeat sent at once when something has changed. An outage is the heartbeats' matter."""
-        while not self._stopping:
-            with suppress(Exception):
-                opened = self._store.notices()
-                if opened is None:
-                    return
+        while not self._stopping and (opened := self._store.notices()) is not None:
+            try:
                 with opened as notices:
-                    while not self._stopping:
-                        if notices.wait(_BRIEF_SECONDS):
-                            with self._changed:
-                                self._notified = True
-                                self._changed.notify_all()
+                    self._heed(notices)
+            except Exception as error:
+                raise_interrupt(error)
+                if not (self._stopping or self._store.is_outage(error)):
+                    text = "node %s hears of changes only at its heartbeats: %s"
+                    logger.warning(text, self.node.name, one_line(error))
+                    return
             with self._changed:
                 if not self._stopping:
                     self._changed.wait(self._timing.heartbeat)
+
+    def _heed(self, notices: Notices) -> None:
+        while not self._stopping:
+            if notices.wait(_BRIEF_SECONDS):
+                with self._changed:
+                    self._notified = True
+                    self._changed.notify_all()
 
     def _rest(self) -> bool:
         """Wait for the next heartbeat; return whether there is to be one."""

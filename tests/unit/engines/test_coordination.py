@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from itertools import count
 from queue import Empty, SimpleQueue
 from threading import Semaphore
+from threading import enumerate as threads
 
 import pytest
 
@@ -451,6 +452,31 @@ def test_a_change_that_is_heard_of_is_looked_at_before_the_next_heartbeat(world,
     told.news.put(item=True)
     assert beats.acquire(timeout=60)
     a.end()
+    a.leave()
+
+
+@pytest.mark.parametrize("error", [PermissionError("no"), AwayError()], ids=["refused", "away"])
+def test_a_node_that_cannot_hear_of_changes_says_so_unless_its_store_is_away(world, monkeypatch, caplog, error):
+    a, asked = world.node("a"), Semaphore(0)
+
+    @contextmanager
+    def failing():
+        asked.release()
+        raise error
+        yield
+
+    monkeypatch.setattr(world.store, "notices", failing)
+    a.join()
+    a.start()
+    assert asked.acquire(timeout=60)
+    refused = isinstance(error, PermissionError)
+    for thread in threads() if refused else ():
+        if thread.name == "opencqrs-notices":
+            thread.join(60)
+    a.end()
+    a.check()
+    said = [record.getMessage() for record in caplog.records]
+    assert said == (["node a hears of changes only at its heartbeats: PermissionError: no"] if refused else [])
     a.leave()
 
 
