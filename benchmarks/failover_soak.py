@@ -24,16 +24,16 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, suppress
 from itertools import islice
 from pathlib import Path
 from random import Random
 from threading import Event as Signal
-from threading import Thread
 from typing import Self
 
 from servers import FAKETIME, KINDS, OTHERS, Server, kinds, machine, served
-from soaking import Project, made_up
+from soaking import Project, existing_file, made_up
 from sqlalchemy import text
 
 from opencqrs_py.adapters.files import events_of_file
@@ -96,7 +96,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--engine", choices=("spark", "thread"), default="thread")
     parser.add_argument("--faults", type=int, default=10, help="for each database (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=1, help="the same seed gives the same plan (default: %(default)s)")
-    parser.add_argument("--log", type=Path, metavar="FILE", help="CloudEvents as NDJSON, .gz too")
+    parser.add_argument("--log", type=existing_file, metavar="FILE", help="CloudEvents as NDJSON, .gz too")
     parser.add_argument("--events", type=int, default=50_000, help="events to make up without a log")
     parser.add_argument("--partitions", type=int, default=8, help="of one of the two groups (default: %(default)s)")
     parser.add_argument("--names", nargs="+", choices=NAMES, default=NAMES, help="which faults (default: all)")
@@ -144,19 +144,20 @@ class Feed:
         self._database = Database(url)
         self._log = log
         self._hurry = Signal()
-        self._thread = Thread(target=self._add, daemon=True)
+        self._adder = ThreadPoolExecutor(1)
 
     def __enter__(self) -> Self:
-        self._thread.start()
+        self._added = self._adder.submit(self._add)
         return self
 
     def __exit__(self, *_: object) -> None:
         self.finish()
 
     def finish(self) -> None:
-        """Add what is left at once."""
+        """Add what is left at once; raise what has kept events from being added."""
         self._hurry.set()
-        self._thread.join()
+        self._adder.shutdown()
+        self._added.result()
         self._database.close()
 
     def _add(self) -> None:

@@ -23,7 +23,7 @@ from pathlib import Path
 from random import Random
 
 from servers import KINDS, OTHERS, kinds, machine, served
-from soaking import Project, made_up
+from soaking import Project, existing_file, made_up
 
 LOOK = 0.005
 """Seconds between two looks at the progress."""
@@ -55,7 +55,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--engine", choices=("spark", "thread"), default="thread")
     parser.add_argument("--kills", type=int, default=10, help="for each database (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=1, help="the same seed gives the same plan (default: %(default)s)")
-    parser.add_argument("--log", type=Path, metavar="FILE", help="CloudEvents as NDJSON, .gz too")
+    parser.add_argument("--log", type=existing_file, metavar="FILE", help="CloudEvents as NDJSON, .gz too")
     parser.add_argument("--events", type=int, default=100_000, help="events to make up without a log")
     parser.add_argument("--batch-size", type=int, default=100, help="events in one transaction (default: %(default)s)")
     parser.add_argument("--partitions", type=int, default=4, help="of one of the two groups (default: %(default)s)")

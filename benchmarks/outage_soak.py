@@ -23,7 +23,7 @@ from threading import Thread
 from typing import Any
 
 from servers import Server, machine
-from soaking import Project, made_up
+from soaking import Project, existing_file, made_up
 
 from opencqrs_py import Application
 from opencqrs_py.processing.recovery import Action
@@ -77,7 +77,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--outages", type=int, default=1, help="how often (default: %(default)s)")
     parser.add_argument("--mode", choices=MODES, default="fast", help="how it is stopped (default: %(default)s)")
     parser.add_argument("--engine", choices=("spark", "thread"), default="thread")
-    parser.add_argument("--log", type=Path, metavar="FILE", help="CloudEvents as NDJSON, .gz too")
+    parser.add_argument("--log", type=existing_file, metavar="FILE", help="CloudEvents as NDJSON, .gz too")
     parser.add_argument("--events", type=int, default=60_000, help="events to make up without a log")
     parser.add_argument("--batch-size", type=int, default=100, help="events in one transaction (default: %(default)s)")
     parser.add_argument("--partitions", type=int, default=4, help="of one of the two groups (default: %(default)s)")

@@ -7,6 +7,7 @@ event came out of order. So an event that is missing, doubled, or handled before
 
 from __future__ import annotations
 
+import argparse
 import gzip
 import json
 import subprocess
@@ -23,7 +24,7 @@ from sqlalchemy.exc import DBAPIError
 from opencqrs_py.adapters.sql import Database
 from opencqrs_py.errors import EventStoreError
 
-__all__ = ["Project", "made_up"]
+__all__ = ["Project", "existing_file", "made_up"]
 
 HANDLERS = '''
 from zlib import crc32
@@ -99,6 +100,13 @@ MESSAGES = "messages.txt"
 
 SHOWN = 5
 """How many of the events or cases that are wrong are named, and how many lines of messages are shown."""
+
+
+def existing_file(path: str) -> Path:
+    """Return the path of a file that is there; for the command line."""
+    if not Path(path).is_file():
+        raise argparse.ArgumentTypeError(f"there is no file {path}")
+    return Path(path)
 
 
 class Project:
