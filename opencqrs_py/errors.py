@@ -12,6 +12,7 @@ from __future__ import annotations
 __all__ = [
     "AssemblyError",
     "AssemblyErrors",
+    "BulkWriteError",
     "ConfigurationError",
     "ConfigurationErrors",
     "DamagedFileError",
@@ -151,6 +152,10 @@ class OtherLogError(EventStoreError):
 
 class PreconditionFailedError(EventStoreError, TransientError):
     """A precondition of an append does not hold (OCQ-320): somebody else was there before. Nothing was added."""
+
+
+class BulkWriteError(ExplainedError, NonTransientError):
+    """A call of ``bulk.upsert`` does not fit its table (OCQ-36x). Nothing was sent, and no retry helps."""
 
 
 class HandlerCrashError(ExplainedError):

@@ -160,7 +160,7 @@ def test_the_handlers_of_the_how_to_are_a_project(tmp_path: Path, opencqrs: Call
     save(DOCS / "how-to" / "handlers.md", tmp_path)
     decided = opencqrs("conditions", "--format", "json")
     sizes = {d["group"]: d["choice"] for d in json.loads(decided) if d["subject"] == "processing.batch-size"}
-    in_chunks = dict.fromkeys(("catalog", "lending", "fast"), "1000")
+    in_chunks = dict.fromkeys(("catalog", "lending", "popular", "fast"), "1000")
     assert sizes == in_chunks | dict.fromkeys(
         ("audit", "figures", "reminders", "journal", "notices", "desk", "north-desk", "south-desk"), "1"
     )

@@ -9,7 +9,7 @@ package names it in an entry point of the group ``opencqrs.databases``; its name
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -28,6 +28,7 @@ from opencqrs_py.model.partition import Partition
 from opencqrs_py.processing.ports import Watch
 
 if TYPE_CHECKING:
+    from opencqrs_py.adapters.sql.bulk_write import BulkWrite, Column, TableShape
     from opencqrs_py.adapters.sql.database import Database
     from opencqrs_py.adapters.sql.foreign import ForeignTable, Writers
     from opencqrs_py.adapters.sql.transactions import Unit
@@ -107,6 +108,7 @@ class Dialect(ABC):
     driver: ClassVar[str]  # SQLAlchemy's dialect and driver, if a URL names none
     extra: ClassVar[str] = ""  # the extra of this package that installs the driver
     mark: ClassVar[str] = "%s"  # what stands for a value in a statement
+    most_marks: ClassVar[int] = 30_000  # in one statement
     patience: ClassVar[float] = 60.0  # seconds that one waits for other writers
     take_over_seconds: ClassVar[float] = 10.0  # how long a claim waits for the transaction of the owner before
     quote: ClassVar[str] = '"'  # what stands around the name of a schema; empty where there are none
@@ -337,6 +339,28 @@ class Dialect(ABC):
         ``erred`` tells whether a statement has failed, as far as ``watch_statements`` has seen.
         """
         return False
+
+    # Bulk writes of handlers
+
+    def upsert(self, connection: Connection, write: BulkWrite) -> None:
+        """Insert rows, or merge them with those of the same keys, in the order given.
+
+        What stands here is right where ``ON CONFLICT`` is known: statements of many rows, with a mark for each value.
+        """
+        marks = f"({', '.join([self.mark] * len(write.columns))})"
+        for size, values in write.in_groups(self.most_marks):
+            text = f"{write.insert} VALUES {', '.join([marks] * size)} {write.on_conflict}"
+            connection.exec_driver_sql(text, values)
+
+    def column_types(self, connection: Connection, schema: str | None, table: str) -> dict[str, str]:
+        """Return the types of a table's columns as ``upsert`` names them, where it does."""
+        return {}
+
+    def upsert_obstacle(
+        self, shape: TableShape, columns: Mapping[str, Column], keys: Sequence[str], add: Sequence[str]
+    ) -> str:
+        """Return why these rows cannot be merged rightly on this database; empty if they can."""
+        return ""
 
     # Taking over
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from datetime import datetime
 from hashlib import sha256
 from math import ceil
 from typing import Any
@@ -13,6 +14,7 @@ from sqlalchemy import URL, Connection, Engine, String, Table, create_engine, ev
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from typing_extensions import override
 
+from opencqrs_py.adapters.sql.bulk_write import BulkWrite, Column, TableShape
 from opencqrs_py.adapters.sql.connections import WRITING, replace_cut_connections
 from opencqrs_py.adapters.sql.database import Database
 from opencqrs_py.adapters.sql.dialect import Dialect, Row, chunks, driver_error, register
@@ -91,6 +93,8 @@ _STARTS = "CONCAT('opencqrs.starts.', SHA1(COALESCE(%s, DATABASE())))"
 _MOST_ROWS, _MOST_CHARACTERS = 5_000, 1_000_000  # of a statement: servers refuse more than 16 MiB by default
 _ESCAPED = "\0\n\r\x1a\"'\\"  # take two bytes in a statement
 _ROOM = 10_000  # bytes, for the rest of the statement
+_OTHER_VALUE = 20  # characters of a value that is no text, about
+_SENT: dict[type, Callable[[Any], Any]] = {datetime: lambda value: value.replace(tzinfo=None)}
 _TEXTS = slice(0, -1)  # of a row: all but the time in microseconds
 
 
@@ -296,6 +300,28 @@ class MariaDbDialect(Dialect):
         undone.callback(delattr, driver, "query")
 
     @override
+    def upsert(self, connection: Connection, write: BulkWrite) -> None:
+        """Insert the rows by one statement, or by as few as the server takes."""
+        changes = ", ".join(_change(write, name) for name in write.others or write.keys)
+        into = f"INSERT INTO {write.table} ({write.listed(list(write.columns))})"
+        marks = f"({', '.join(['%s'] * len(write.columns))})"
+        rows = zip(*write.sent_as(_SENT).columns.values(), strict=True)
+        for few in chunks(rows, _MOST_ROWS, _MOST_CHARACTERS, _length_of_values):
+            text = f"{into} VALUES {', '.join([marks] * len(few))} ON DUPLICATE KEY UPDATE {changes}"
+            connection.exec_driver_sql(text, tuple(value for row in few for value in row))
+
+    @override
+    def upsert_obstacle(
+        self, shape: TableShape, columns: Mapping[str, Column], keys: Sequence[str], add: Sequence[str]
+    ) -> str:
+        """Return what would have the server change the row of another key: it looks at all unique constraints."""
+        for others in (*shape.unique, *shape.limited):
+            if others != frozenset(keys) and not any(_never_collides(shape, columns, name) for name in others):
+                names = ", ".join(name for name in shape.columns if name in others)
+                return f"MariaDB would also change rows with the same {names}, which must be unique, too"
+        return ""
+
+    @override
     def in_transaction(self, driver: Any) -> bool | None:
         status = getattr(driver, "server_status", None)
         return None if status is None else bool(status & _IN_TRANSACTION)
@@ -381,6 +407,24 @@ def _check_size(connection: Connection, row: Row) -> None:
         what = f"the event is too large: it takes a statement of {size:,} bytes, and the server takes {most:,}"
         fix = "nothing was added; let an administrator raise max_allowed_packet"
         raise EventStoreError("OCQ-306", what, f"event {row[0]!r} of {row[1]!r}", fix)
+
+
+def _change(write: BulkWrite, name: str) -> str:
+    column = write.quoted(name)
+    if name not in write.add:
+        return f"{column} = VALUES({column})"
+    return f"{column} = COALESCE({column}, 0) + COALESCE(VALUES({column}), 0)"
+
+
+def _never_collides(shape: TableShape, columns: Mapping[str, Column], name: str) -> bool:
+    """Return whether a column gets a value of its own in each new row: a number that is counted on, or none."""
+    known = shape.columns[name]
+    has_none = known["nullable"] and known.get("default") in (None, "NULL")
+    return name not in columns and bool(known.get("autoincrement") is True or has_none)
+
+
+def _length_of_values(row: Row) -> int:
+    return sum(len(value) if isinstance(value, str | bytes) else _OTHER_VALUE for value in row)
 
 
 def _length_of(row: Row) -> int:

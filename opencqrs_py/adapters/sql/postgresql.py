@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from datetime import date, datetime, time
+from decimal import Decimal
 from functools import lru_cache
 from typing import Any
 from zlib import crc32
@@ -16,6 +18,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.types import TypeEngine
 from typing_extensions import override
 
+from opencqrs_py.adapters.sql.bulk_write import BulkWrite, Column
 from opencqrs_py.adapters.sql.connections import Statement, as_sqlalchemy
 from opencqrs_py.adapters.sql.database import Database
 from opencqrs_py.adapters.sql.dialect import DatabaseBusyError, Dialect, Row, Values, driver_error, register
@@ -64,6 +67,22 @@ _NOT_FOUND = "opencqrs: no row"  # in the error of a prepared statement that has
 _INDEXED_LENGTH = 500  # characters that an index holds; the server takes up to 2,704 bytes
 _ROWS_UNFORESEEN = 10_000  # of one append, after which the server has to look at the table, as else it guesses
 _RFC_3339 = 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'
+
+# The types without lengths: a cast to a length cuts values off, where an insert refuses them.
+_COLUMN_TYPES = """
+SELECT attname, format('%%I.%%I', nspname, typname)
+FROM pg_attribute JOIN pg_type ON pg_type.oid = atttypid JOIN pg_namespace ON pg_namespace.oid = typnamespace
+WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped
+"""
+
+_LARGEST = 2**63 - 1  # whole number that is surely written as JSON
+_AS_TEXT: dict[type, Callable[[Any], str]] = {
+    Decimal: lambda value: format(value, "f"),
+    bytes: lambda value: f"\\x{value.hex()}",
+    datetime: datetime.isoformat,
+    date: date.isoformat,
+    time: time.isoformat,
+}
 
 _NAMES = ", ".join(WRITTEN)
 _COLUMNS = ", ".join(f"{name} {'bigint' if name == 'time_us' else 'text'}" for name in WRITTEN)
@@ -244,6 +263,24 @@ class PostgresqlDialect(Dialect):
         return pid
 
     @override
+    def upsert(self, connection: Connection, write: BulkWrite) -> None:
+        """Send each column as one JSON text, the quickest there is for the driver; the server casts its values."""
+        names = [f"c{number}" for number in range(len(write.columns))]
+        types = [write.shape.types[name] for name in write.columns]
+        given = ", ".join(["json_array_elements_text(%s::json)"] * len(names))
+        cast = ", ".join(f"{name}::{kind}" for name, kind in zip(names, types, strict=True))
+        rows = f"SELECT {cast} FROM ROWS FROM ({given}) AS given({', '.join(names)})"  # noqa: S608 our own names
+        values = tuple(map(_json_of, write.sent_as(_AS_TEXT).columns.values()))
+        connection.exec_driver_sql(f"{write.insert} {rows} {write.on_conflict}", values)
+
+    @override
+    def column_types(self, connection: Connection, schema: str | None, table: str) -> dict[str, str]:
+        quote = connection.dialect.identifier_preparer.quote_identifier
+        name = ".".join(quote(part).replace("%%", "%") for part in (schema, table) if part is not None)
+        rows = connection.exec_driver_sql(_COLUMN_TYPES, (name,))
+        return {column: kind.replace("%", "%%") for column, kind in rows}
+
+    @override
     @contextmanager
     def notices(self, database: Database) -> Iterator[Notices]:
         with database.reading() as connection:
@@ -399,6 +436,16 @@ def _as_json(rows: Iterable[Row]) -> str:
     for row in rows:  # a single statement does not see what it adds itself
         once.setdefault(row[:2], row)
     return orjson.dumps([dict(zip(WRITTEN, row, strict=True)) for row in once.values()]).decode()
+
+
+def _json_of(column: Column) -> str:
+    """Return the values of a column as JSON that keeps all that a number is."""
+    kinds = set(map(type, column))
+    if int in kinds and not all(abs(value) <= _LARGEST for value in column if type(value) is int):
+        column = [str(value) if type(value) is int else value for value in column]
+    if float in kinds:  # infinity and NaN, too, which JSON has not
+        column = [repr(value) if type(value) is float else value for value in column]
+    return orjson.dumps(column).decode()
 
 
 def _state_of(error: BaseException | None) -> str | None:

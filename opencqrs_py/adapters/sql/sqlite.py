@@ -5,8 +5,11 @@ from __future__ import annotations
 import os
 import sqlite3
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
+from datetime import date, datetime
+from datetime import time as time_of_day
+from decimal import Decimal
 from pathlib import Path
 from threading import Lock, get_ident
 from typing import Any
@@ -17,6 +20,7 @@ from sqlalchemy.exc import DBAPIError, IntegrityError
 from typing_extensions import override
 
 from opencqrs_py.adapters.processes import boot_id, machine_ms
+from opencqrs_py.adapters.sql.bulk_write import BulkWrite, Column, TableShape
 from opencqrs_py.adapters.sql.connections import WRITING
 from opencqrs_py.adapters.sql.database import Database
 from opencqrs_py.adapters.sql.dialect import URL_SETTINGS, Dialect, FileGuard, Row, register
@@ -48,6 +52,12 @@ _POSITIONS = "SELECT seq FROM sqlite_sequence WHERE name = ?"
 CONTROL_SUFFIX = "-control.db"
 """What the name of the file with the control tables has after that of the database."""
 
+_AS_TEXT: dict[type, Callable[[Any], str]] = {
+    Decimal: lambda value: format(value, "f"),
+    datetime: lambda value: value.replace(tzinfo=None).isoformat(" ", "microseconds"),
+    date: date.isoformat,
+    time_of_day: lambda value: value.isoformat("microseconds"),
+}
 _BESIDE = ("-wal", "-shm")
 _SEEN = "opencqrs_files"  # in the ``info`` of a pooled connection: the files beside the database that it has open
 _RESTART = "or stop this process; the next start uses the file that is there then"
@@ -199,6 +209,20 @@ class SqliteDialect(Dialect):
     @override
     def in_transaction(self, driver: Any) -> bool | None:
         return bool(driver.in_transaction)
+
+    @override
+    def upsert(self, connection: Connection, write: BulkWrite) -> None:
+        """Send moments and times as SQLAlchemy stores them, and the digits of a ``Decimal`` as text."""
+        super().upsert(connection, write.sent_as(_AS_TEXT))
+
+    @override
+    def upsert_obstacle(
+        self, shape: TableShape, columns: Mapping[str, Column], keys: Sequence[str], add: Sequence[str]
+    ) -> str:
+        decimals = [name for name in add if Decimal in set(map(type, columns[name]))]
+        if not decimals:
+            return ""
+        return f"SQLite adds no decimals exactly, and {', '.join(decimals)} has some; whole numbers, as cents, it does"
 
     @override
     def lock_claim(

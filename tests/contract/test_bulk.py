@@ -1,0 +1,359 @@
+"""``bulk.upsert`` on each database: what it writes, what it keeps exact, and what it refuses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, date, datetime, timedelta, timezone
+from decimal import Decimal
+from threading import Barrier, Thread
+from typing import Any
+from uuid import UUID
+
+import pyarrow as pa
+import pytest
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    Boolean,
+    Column,
+    Connection,
+    Date,
+    DateTime,
+    Double,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    Numeric,
+    String,
+    Table,
+    UniqueConstraint,
+    event,
+    select,
+    text,
+)
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.orm import Session
+
+from opencqrs_py import bulk
+from opencqrs_py.adapters.sql import Database
+from opencqrs_py.errors import BulkWriteError
+
+METADATA = MetaData()
+LOANS = Table(
+    "loans",
+    METADATA,
+    Column("isbn", String(40), primary_key=True),
+    Column("reader", String(40), nullable=True),
+    Column("loans", BigInteger, nullable=True),
+    Column("paid", Numeric(30, 4), nullable=True),
+)
+SHELVES = Table(
+    'order by; --"`%',
+    METADATA,
+    Column("select", String(40)),
+    Column("a '% b", BigInteger),
+    Column("number", BigInteger().with_variant(Integer, "sqlite"), primary_key=True, autoincrement=True),
+    UniqueConstraint("select", "a '% b"),
+)
+VALUES = Table(
+    "kinds",
+    METADATA,
+    Column("number", BigInteger, primary_key=True),
+    Column("flag", Boolean),
+    Column("moment", DateTime),
+    Column("day", Date),
+    Column("share", Double),
+    Column("bytes", LargeBinary),
+    Column("document", JSON),
+    Column("uuid", String(40)),
+    Column("text", String(400)),
+    Column("digits", Numeric(40, 20).with_variant(String(60), "sqlite")),
+    mariadb_charset="utf8mb4",
+    mysql_charset="utf8mb4",
+)
+
+
+@pytest.fixture
+def tables(database: Database) -> None:
+    with database.writing() as created:
+        METADATA.create_all(created)
+
+
+@pytest.fixture
+def connection(database: Database, tables: None) -> Iterator[Connection]:
+    with database.writing() as opened:
+        yield opened
+
+
+def rows_of(connection: Connection, table: Table) -> list[tuple[Any, ...]]:
+    return [tuple(row) for row in connection.execute(select(table).order_by(*table.primary_key))]
+
+
+@contextmanager
+def refused(code: str, what: str) -> Iterator[None]:
+    with pytest.raises(BulkWriteError) as caught:
+        yield
+    assert caught.value.code == code
+    assert what in caught.value.what
+    assert caught.value.fix
+
+
+# What it writes
+
+
+def test_new_rows_are_inserted_and_known_ones_changed(connection: Connection) -> None:
+    first = pa.table({"isbn": ["b", "a"], "reader": ["ada", "bob"], "loans": [1, 2]})
+    assert bulk.upsert(connection, "loans", first, keys=["isbn"]) == 2
+    assert (
+        bulk.upsert(connection, "loans", [{"isbn": "c", "reader": None}, {"isbn": "b", "reader": "eve"}], keys="isbn")
+        == 2
+    )
+    assert rows_of(connection, LOANS) == [("a", "bob", 2, None), ("b", "eve", 1, None), ("c", None, None, None)]
+
+
+def test_columns_are_added_to_what_is_there(connection: Connection) -> None:
+    for reader in ("ada", "bob"):
+        rows = [{"isbn": "a", "reader": reader, "loans": 2, "paid": None}]
+        bulk.upsert(connection, LOANS, rows, keys=["isbn"], add=["loans", "paid"])
+    connection.execute(text("UPDATE loans SET loans = NULL"))
+    bulk.upsert(connection, LOANS, [{"isbn": "a", "loans": 3}], keys=["isbn"], add=["loans"])
+    bulk.upsert(connection, LOANS, [{"isbn": "a", "loans": None}], keys=["isbn"], add=["loans"])
+    ((isbn, reader, loans, _),) = rows_of(connection, LOANS)
+    assert (isbn, reader, loans) == ("a", "bob", 3)
+
+
+def test_rows_that_have_nothing_but_keys_are_inserted_once(connection: Connection) -> None:
+    for isbns in (["a"], ["a", "b"]):
+        bulk.upsert(connection, "loans", pa.table({"isbn": isbns}), keys=["isbn"])
+    assert [row[0] for row in rows_of(connection, LOANS)] == ["a", "b"]
+
+
+def test_rows_with_the_same_keys_are_summed_if_all_else_is_added(connection: Connection) -> None:
+    large = 2**61
+    table = pa.table({"isbn": ["b", "a", "a", "a"], "loans": [1, large, None, large + 1]})
+    assert bulk.upsert(connection, "loans", table, keys=["isbn"], add=["loans"]) == 2
+    assert [row[:3] for row in rows_of(connection, LOANS)] == [("a", None, 2 * large + 1), ("b", None, 1)]
+
+
+def test_no_rows_are_no_statement(connection: Connection) -> None:
+    assert bulk.upsert(connection, "nothing", [], keys=["isbn"]) == 0
+    assert bulk.upsert(connection, "nothing", pa.table({"isbn": pa.array([], pa.string())}), keys=["isbn"]) == 0
+
+
+def test_a_chunk_is_one_statement_or_few(connection: Connection, kind: str) -> None:
+    sent = []
+    rows = [{"isbn": f"{number:05}", "loans": number} for number in range(1_111)]
+    bulk.upsert(connection, "loans", rows, keys=["isbn"])
+    note = lambda _connection, _cursor, statement, *_: sent.append(statement)  # noqa: E731
+    event.listen(connection.engine, "before_cursor_execute", note)
+    bulk.upsert(connection, "loans", rows, keys=["isbn"], add=["loans"])
+    event.remove(connection.engine, "before_cursor_execute", note)
+    assert len(sent) == {"postgresql": 1, "mariadb": 1, "sqlite": 4}[kind]
+    assert [row[2] for row in rows_of(connection, LOANS)] == [2 * number for number in range(1_111)]
+
+
+def test_a_session_is_as_good_as_a_connection(connection: Connection) -> None:
+    with Session(connection) as session:
+        bulk.upsert(session, "loans", [{"isbn": "a"}], keys="isbn")
+        assert session.execute(select(LOANS.c.isbn)).scalars().all() == ["a"]
+
+
+def test_names_are_quoted_whatever_they_are(connection: Connection) -> None:
+    rows = [{"select": "x%s", "a '% b": 1}, {"select": "x%s", "a '% b": 2}]
+    for _ in range(2):
+        bulk.upsert(connection, SHELVES, rows, keys=["select", "a '% b"])
+    assert [row[:2] for row in rows_of(connection, SHELVES)] == [("x%s", 1), ("x%s", 2)]
+
+
+def test_a_table_may_be_in_another_schema(connection: Connection, kind: str) -> None:
+    schema = {"postgresql": "public", "mariadb": "test", "sqlite": "main"}[kind]
+    bulk.upsert(connection, f"{schema}.loans", [{"isbn": "a", "loans": 1}], keys="isbn", add="loans")
+    assert [row[0] for row in rows_of(connection, LOANS)] == ["a"]
+
+
+# What it keeps
+
+
+def test_values_come_out_as_they_went_in(connection: Connection) -> None:
+    rows = [
+        {
+            "number": 2**63 - 1,
+            "flag": True,
+            "moment": datetime(2026, 3, 1, 12, 30, 0, 123000, tzinfo=timezone(timedelta(hours=2))),
+            "day": date(1, 2, 3),
+            "share": 0.1 + 0.2,
+            "bytes": b"\x00\\x'\xff",
+            "document": {"a": [1, Decimal("12345678901234567890.5")]},
+            "uuid": UUID(int=7),
+            "text": "it's %s ? \\ \" {} é 🐍\n",
+            "digits": Decimal("12345678901234567890.12345678901234567890"),
+        },
+        dict.fromkeys(["flag", "moment", "day", "share", "bytes", "document", "uuid", "text", "digits"])
+        | {"number": -5},
+    ]
+    rows[1] = {name: rows[1][name] for name in rows[0]}
+    bulk.upsert(connection, "kinds", rows, keys="number")
+    names = [column for column in VALUES.c if column.name not in ("document", "digits")]
+    none, found = connection.execute(select(*names).order_by(VALUES.c.number)).all()
+    assert tuple(none) == (-5, *[None] * 7)
+    moment = datetime(2026, 3, 1, 10, 30, 0, 123000)  # noqa: DTZ001 as it is stored
+    assert found.moment in (moment, moment.replace(microsecond=0))  # MariaDB's DATETIME has whole seconds
+    assert (found.number, found.flag, found.day) == (2**63 - 1, True, date(1, 2, 3))
+    assert (found.share, found.bytes, found.uuid, found.text) == (
+        0.1 + 0.2,
+        rows[0]["bytes"],
+        str(UUID(int=7)),
+        rows[0]["text"],
+    )
+    digits = connection.execute(text("SELECT digits FROM kinds WHERE number > 0")).scalar_one()
+    assert Decimal(digits) == rows[0]["digits"]
+    document = connection.execute(text("SELECT document FROM kinds WHERE number > 0")).scalar_one()
+    assert "12345678901234567890.5" in document if isinstance(document, str) else document["a"][0] == 1
+
+
+def test_arrow_types_are_written_as_their_values(connection: Connection) -> None:
+    moment = datetime(2026, 3, 1, tzinfo=UTC)
+    table = pa.table(
+        {
+            "number": pa.array([1], pa.int64()),
+            "moment": pa.array([moment], pa.timestamp("us", "UTC")),
+            "digits": pa.array([Decimal("0.00000000000000000001")], pa.decimal128(38, 20)),
+            "document": pa.array([{"a": 1}], pa.struct([("a", pa.int64())])),
+        }
+    )
+    bulk.upsert(connection, "kinds", table, keys="number")
+    row = connection.execute(select(VALUES.c.moment, VALUES.c.document)).one()
+    assert tuple(row) == (moment.replace(tzinfo=None), {"a": 1})
+    digits = connection.execute(text("SELECT digits FROM kinds")).scalar_one()
+    assert Decimal(digits) == Decimal("0.00000000000000000001")
+
+
+def test_decimals_are_added_exactly_or_not_at_all(connection: Connection, kind: str) -> None:
+    rows = pa.table({"isbn": ["a", "a"], "paid": pa.array([Decimal("1e20"), Decimal("0.0001")], pa.decimal128(38, 4))})
+    if kind == "sqlite":
+        with refused("OCQ-360", "SQLite adds no decimals exactly, and paid has some"):
+            bulk.upsert(connection, "loans", rows, keys="isbn", add="paid")
+        return
+    for _ in range(2):
+        bulk.upsert(connection, "loans", rows, keys="isbn", add="paid")
+    assert rows_of(connection, LOANS)[0][3] == Decimal("200000000000000000000.0002")
+
+
+def test_a_value_that_is_too_long_is_refused_and_not_cut(connection: Connection, kind: str) -> None:
+    if kind == "sqlite":
+        pytest.skip("SQLite has no lengths")
+    with pytest.raises(DBAPIError):
+        bulk.upsert(connection, "loans", [{"isbn": "x" * 41}], keys="isbn")
+
+
+# What it refuses
+
+A, AA = {"isbn": "a"}, [{"isbn": "a", "reader": "x"}, {"isbn": "a", "reader": "y"}]
+WRONG: list[tuple[Any, dict[str, Any], str, str]] = [
+    ([A], {"keys": ["number"]}, "OCQ-360", "keys names number, which the rows do not have"),
+    ([A], {"keys": []}, "OCQ-360", "no keys are named"),
+    ([A], {"keys": "isbn", "add": ["loans"]}, "OCQ-360", "add names loans, which the rows do not have"),
+    ([A], {"keys": "isbn", "add": "isbn"}, "OCQ-360", "isbn is both a key and to be added"),
+    ([A | {"titel": 1}], {"keys": "isbn"}, "OCQ-360", "the table has no column titel"),
+    ([A, A | {"loans": 1}], {"keys": "isbn"}, "OCQ-360", "row 2 has other columns than the first one (loans)"),
+    ([{"isbn": None}], {"keys": "isbn"}, "OCQ-360", "the key isbn of row 1 is null"),
+    (
+        [A | {"loans": "1"}],
+        {"keys": "isbn", "add": "loans"},
+        "OCQ-360",
+        "loans is to be added and has values of type str",
+    ),
+    ([A | {"loans": True}], {"keys": "isbn", "add": "loans"}, "OCQ-360", "has values of type bool"),
+    ([A, {"isbn": 1}], {"keys": "isbn"}, "OCQ-360", "the values of isbn cannot be sorted"),
+    ([A | {"reader": "x"}], {"keys": "reader"}, "OCQ-361", "no unique constraint of the table has the columns reader"),
+    (AA, {"keys": "isbn"}, "OCQ-362", "2 rows have the same isbn ('a')"),
+    (pa.Table.from_arrays([[1], [2]], names=["isbn", "isbn"]), {"keys": "isbn"}, "OCQ-360", "two columns of the rows"),
+]
+
+
+@pytest.mark.parametrize(("rows", "named", "code", "what"), WRONG, ids=[what for *_, what in WRONG])
+def test_a_call_that_does_not_fit_is_refused(
+    connection: Connection, rows: Any, named: dict[str, Any], code: str, what: str
+) -> None:
+    with refused(code, what):
+        bulk.upsert(connection, "loans", rows, **named)
+    assert rows_of(connection, LOANS) == []
+
+
+def test_a_table_that_is_missing_is_named(connection: Connection) -> None:
+    with refused("OCQ-360", "there is no such table"):
+        bulk.upsert(connection, "loan", [A], keys="isbn")
+
+
+def test_other_things_than_connections_and_rows_are_refused(connection: Connection) -> None:
+    with pytest.raises(TypeError, match=r"needs sqlalchemy.Connection or sqlalchemy.orm.Session, got object"):
+        bulk.upsert(object(), "loans", [A], keys="isbn")  # type: ignore[arg-type]
+    for rows in ("isbn", {"isbn": "a"}, 1):
+        with pytest.raises(TypeError, match=r"needs a pyarrow.Table or a sequence of mappings, got"):
+            bulk.upsert(connection, "loans", rows, keys="isbn")
+
+
+def test_an_index_that_holds_for_some_rows_only_makes_no_key(connection: Connection, kind: str) -> None:
+    beginnings = Index("beginnings", LOANS.c.reader, unique=True, mysql_length=2)
+    condition = {f"{kind}_where": text("loans > 1")} if kind != "mariadb" else {}
+    index = beginnings if kind == "mariadb" else Index("some", LOANS.c.reader, unique=True, **condition)
+    try:
+        index.create(connection)
+    finally:
+        LOANS.indexes.clear()
+    with refused("OCQ-361", "no unique constraint of the table has the columns reader"):
+        bulk.upsert(connection, "loans", [{"reader": "x"}], keys="reader")
+
+
+def test_a_table_that_was_changed_meanwhile_is_looked_at_again(connection: Connection) -> None:
+    with refused("OCQ-360", "the table has no column title"):
+        bulk.upsert(connection, "loans", [{"isbn": "a", "title": "Emma"}], keys="isbn")
+    connection.execute(text("ALTER TABLE loans ADD COLUMN title VARCHAR(40)"))
+    bulk.upsert(connection, "loans", [{"isbn": "a", "title": "Emma"}], keys="isbn")
+    assert connection.execute(text("SELECT isbn, title FROM loans")).all() == [("a", "Emma")]
+
+
+def test_a_row_of_another_unique_key_is_never_changed(connection: Connection, kind: str) -> None:
+    connection.execute(text("CREATE UNIQUE INDEX readers ON loans (reader)"))
+    bulk.upsert(connection, "loans", [{"isbn": "a", "loans": 1}], keys="isbn")
+    rows = [{"isbn": "b", "reader": "x"}, {"isbn": "c", "reader": "x"}]
+    if kind == "mariadb":
+        with refused("OCQ-360", "MariaDB would also change rows with the same reader"):
+            bulk.upsert(connection, "loans", rows, keys="isbn")
+    else:
+        with pytest.raises(DBAPIError):
+            bulk.upsert(connection, "loans", rows, keys="isbn")
+
+
+# Side by side
+
+
+def test_transactions_that_write_the_same_rows_in_other_orders_do_not_deadlock(
+    database: Database, tables: None, open_database: Callable[[], Database]
+) -> None:
+    errors: list[BaseException] = []
+    together = Barrier(2)
+
+    def write(order: int) -> None:
+        other = open_database()
+        rows = [{"isbn": f"{number:03}", "loans": 1} for number in range(200)][::order]
+        together.wait()
+        try:
+            for _ in range(20):
+                with other.writing() as opened:
+                    bulk.upsert(opened, "loans", rows, keys="isbn", add="loans")
+        except BaseException as error:
+            errors.append(error)
+
+    with database.writing() as opened:  # the rows are there: new ones may meet each other's gaps on MariaDB
+        bulk.upsert(opened, "loans", [{"isbn": f"{number:03}", "loans": 0} for number in range(200)], keys="isbn")
+    threads = [Thread(target=write, args=(order,)) for order in (1, -1)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == []
+    with database.reading() as opened:
+        assert {row[2] for row in rows_of(opened, LOANS)} == {40}
