@@ -29,7 +29,7 @@ from opencqrs_py.assembly.project import Scan, read_project
 from opencqrs_py.assembly.reading import events_rule
 from opencqrs_py.assembly.status import GroupStatus, RunResult
 from opencqrs_py.assembly.stores import mapping_of
-from opencqrs_py.config import Configuration, EffectiveGroup, load
+from opencqrs_py.config import Configuration, EffectiveGroup, Engine, load
 from opencqrs_py.config.profiles import DEFAULT_PROFILE
 from opencqrs_py.errors import AssemblyError, ExplainedError
 from opencqrs_py.model.naming import canonical
@@ -95,7 +95,7 @@ class Application:
         self._processors: Processors | None = None
         self._serving: Serving | None = None
         self._resources = ProjectResources(self.blueprint, self._forget_parts)
-        self._databases = OpenedDatabases()
+        self._databases = OpenedDatabases(loaded.settings.database.pool_size)
         self._in_hand: list[SupervisedPartition] = []  # partitions that a stop has not waited for
         self._started_in = 0  # the process that has called start()
 
@@ -261,6 +261,7 @@ class Application:
         others = [each for each in self.groups if each not in chosen] if with_others else []
         startable = [each for each in others if is_led(parts[each.name]) and not self._errors([each])]
         by_name = {each.name: each for each in (*chosen, *startable)}
+        self._databases.coordinate(only=all(each.processing.engine == Engine.SPARK for each in by_name.values()))
         runs = [(each, group_run(self.blueprint, each, parts[name], container)) for name, each in by_name.items()]
         if registered := container.observers():
             observer = Observers([observer, *registered])

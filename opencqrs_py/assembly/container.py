@@ -377,4 +377,4 @@ class GroupRecipe:
 @cache
 def _assembled(blueprint: Blueprint) -> ApplicationContainer:
     """Return the container of an application in this process: all of its groups share one pool of connections."""
-    return assemble(blueprint)
+    return assemble(blueprint, OpenedDatabases(blueprint.database.pool_size))

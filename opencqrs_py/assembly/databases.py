@@ -45,6 +45,7 @@ class DatabaseRule:
         url: ``database.url``; ``None`` when unset.
         ref: ``database.ref``; ``None`` when unset.
         schema: ``database.schema``; ``None`` when unset.
+        pool_size: ``database.pool-size``; ``None`` when unset.
         read_only: Whether the event store is a table of another system, whose database is left as it is.
     """
 
@@ -54,6 +55,7 @@ class DatabaseRule:
     read_only: bool = False
     schema: Said | None = None
     store_ref: Said | None = None
+    pool_size: int | None = None
 
     @property
     def sets_store(self) -> bool:
@@ -105,6 +107,7 @@ def database_rule(configuration: Configuration, project: Path) -> DatabaseRule:
         read_only=settings.event_store.mapping.table is not None,
         schema=said("database.schema", schema) if schema else None,
         store_ref=said("event-store.ref", store_ref) if store_ref else None,
+        pool_size=settings.database.pool_size,
     )
 
 

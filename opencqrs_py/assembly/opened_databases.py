@@ -7,28 +7,50 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from opencqrs_py.adapters.sql import Database
 
+_OF_COORDINATION = 1  # connections of a process whose threads send short statements only, each waiting for the other
+
 
 class OpenedDatabases:
-    """The databases of an application that settings name by URL. An engine of a provider is its maker's to close."""
+    """The databases of an application that settings name by URL. An engine of a provider is its maker's to close.
 
-    def __init__(self) -> None:
+    All parts of a process that name the same database share one, and its connections.
+
+    Args:
+        pool_size: How many connections to each server its threads share; ``None``: as many as they need, but few.
+    """
+
+    def __init__(self, pool_size: int | None = None) -> None:
+        self._pool_size = pool_size
+        self._coordinates = False
         self._opened: list[Database] = []
+        self._shared: dict[tuple[str, str | None], Database] = {}
 
     def open(self, url: str, schema: str | None) -> Database:
-        """Return a database, which is reached when it is used first.
+        """Return a database, which is reached when it is used first; one in memory is another one each time.
 
         Raises:
             EventStoreError: As ``Database`` raises it.
         """
         from opencqrs_py.adapters.sql import Database  # noqa: PLC0415 loads SQLAlchemy
 
-        database = Database(url, schema)
+        found = self._shared.get((url, schema))
+        if found is not None:
+            return found
+        database = Database(url, schema, **self._bound)
         self._opened.append(database)
+        if database.guard.outlives_connections:
+            self._shared[url, schema] = database
         return database
 
     def add(self, database: Database) -> None:
         """Have another one closed with these."""
         self._opened.append(database)
+
+    def coordinate(self, *, only: bool) -> None:
+        """Take note whether the threads of this process only coordinate, while others handle events."""
+        self._coordinates = only
+        for database in self._shared.values():
+            database.bound(**self._bound)
 
     def disconnect(self) -> None:
         """Close the connections to all of them; the next use opens new ones."""
@@ -39,3 +61,9 @@ class OpenedDatabases:
         """Close the connections to all of them, also to those in memory, which end."""
         for database in self._opened:
             database.close()
+
+    @property
+    def _bound(self) -> dict[str, int]:
+        if self._pool_size is not None:
+            return {"connections": self._pool_size}
+        return {"connections": _OF_COORDINATION} if self._coordinates else {}

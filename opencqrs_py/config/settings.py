@@ -153,6 +153,11 @@ with warnings.catch_warnings():
             description="Schema of the package's own tables, on MariaDB a database of the server; created if it is "
             "missing. Unset: where connections begin.",
         )
+        pool_size: AtLeastOne | None = Field(
+            None,
+            description="Most connections that the threads of one process share to each server it uses (event store, "
+            "database); not of SQLite. Unset: 8, and 1 where all groups run on Spark and threads only coordinate.",
+        )
 
 
 class ClockSettings(Section):

@@ -106,6 +106,7 @@ LEAVES = {
     "partitions": "2",
     "max-partitions-per-node": "2",
     "max-partitions": "2",
+    "pool-size": "2",
     "duration": "20s",
     "heartbeat": "2s",
     "tracking": "sql",

@@ -86,6 +86,7 @@ def test_the_whole_configuration_is_general_settings_the_standard_as_set_and_all
         "database.url": ("null", "built-in default"),
         "database.ref": ("null", "built-in default"),
         "database.schema": ("null", "built-in default"),
+        "database.pool-size": ("null", "built-in default"),
         "clock.ref": ("null", "built-in default"),
         "node.name": ("null", "built-in default"),
         "node.max-partitions": ("null", "built-in default"),
@@ -126,7 +127,7 @@ def test_values_carry_whether_anybody_chose_them(project):
     [
         ("spark.mastr", "did you mean spark.master?"),
         ("spark", "name one setting: spark.master, spark.conf, spark.allow-unauthenticated"),
-        ("database", "name one setting: database.url, database.ref, database.schema"),
+        ("database", "name one setting: database.url, database.ref, database.schema, database.pool-size"),
     ],
 )
 def test_the_origin_of_what_is_no_setting_is_an_error(project, key, fix):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -125,16 +126,23 @@ def test_nothing_is_prepared_where_a_pooler_forbids_it(
     assert [name for name in names if not name.startswith("_pg3_")] == prepared
 
 
+def read_apart(database: Database, statement: str, value: int) -> str:
+    other = Database(database.url.render_as_string(hide_password=False), database.schema)
+    with closing(other), other.reading() as connection:
+        return str(connection.exec_driver_sql(statement, (value,)).scalar_one())
+
+
 @POSTGRESQL
 def test_the_transaction_begins_in_one_message_and_ends_in_one_with_the_progress(database: Database) -> None:
     tracker = SqlProgressTracker(database)
     cursor = claimed(tracker)
+    seen = "SELECT query FROM pg_stat_activity WHERE pid = %s"
     for position in (1, 2, 3):
         with tracker.unit("group", cursor, position) as unit:
             process = unit.connection.connection.driver_connection.info.backend_pid
-            ((sent,),) = database.fetch("SELECT query FROM pg_stat_activity WHERE pid = %s", (process,))
+            sent = read_apart(database, seen, process)
         cursor = cursor.moved_to(position, stored=True)
-        ((last,),) = database.fetch("SELECT query FROM pg_stat_activity WHERE pid = %s", (process,))
+        last = read_apart(database, seen, process)
     assert re.fullmatch(
         r"BEGIN; SAVEPOINT opencqrs_\w{16}; EXECUTE opencqrs_progress_lock\(E'group', 1, 0, 1, 2\)", sent
     )

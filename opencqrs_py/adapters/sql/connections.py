@@ -25,7 +25,7 @@ WRITING = "opencqrs_writing"
 """In the ``info`` of a pooled connection: how many seconds its next transaction, which will write, waits for others."""
 
 _TRUSTED_SECONDS = 60.0  # a connection that was idle for longer is pinged, since a firewall cuts without a word
-_RETURNED = "opencqrs_returned"
+RETURNED = "opencqrs_returned"  # in the ``info`` of a pooled connection: when it was given back, in monotonic seconds
 
 
 def replace_cut_connections(engine: Engine) -> None:
@@ -37,11 +37,11 @@ def replace_cut_connections(engine: Engine) -> None:
 
     @event.listens_for(engine, "checkin")
     def _note_time(_connection: Any, record: Any) -> None:
-        record.info[_RETURNED] = time.monotonic()
+        record.info[RETURNED] = time.monotonic()
 
     @event.listens_for(engine, "checkout")
     def _check(connection: Any, record: Any, _proxy: Any) -> None:
-        returned = record.info.get(_RETURNED)
+        returned = record.info.get(RETURNED)
         if returned is None or (time.monotonic() - returned < _TRUSTED_SECONDS and _is_quiet(connection)):
             return
         try:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import cached_property
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, cast
 
 from sqlalchemy import URL, Connection, Engine, RootTransaction, Table, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
-from sqlalchemy.pool import QueuePool
+from sqlalchemy.pool import ConnectionPoolEntry, QueuePool
 
 from opencqrs_py.adapters.sql.connections import (
     WRITING,
@@ -31,6 +31,8 @@ from opencqrs_py.adapters.sql.dialect import (
     dialect_named,
     is_outage,
 )
+from opencqrs_py.adapters.sql.pool import MOST_CONNECTIONS, KeepingPool
+from opencqrs_py.adapters.sql.slots import Slot, Slots
 from opencqrs_py.adapters.sql.tables import SchemaError, TableMissingError, adapted
 from opencqrs_py.errors import EventStoreError
 from opencqrs_py.model.masking import mask_url, remember, scrubbed, secrets_in
@@ -42,6 +44,9 @@ PARAMETER = "opencqrs_schema"
 """The parameter of a database URL that names the schema."""
 
 _MOST_KEPT = 5  # connections for short reads, as many as SQLAlchemy's pool keeps
+_OF_CONTROL = 2  # connections: one for the heartbeat, and one for what a command or a page asks meanwhile
+_NO_SLOT: AbstractContextManager[Slot | None] = nullcontext()
+_SLOT = "opencqrs_slot"  # in the ``info`` of a connection: by which right its transaction has it
 _SCHEMA_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
 _PLACE = "setting database.url or event-store.url, option url in Spark"
 _KINDS = "use sqlite:///…, postgresql://… or mariadb://…"
@@ -57,6 +62,8 @@ class Database:
             parameter ``opencqrs_schema`` names the schema, too, and wins.
         schema: The schema of our own tables, on MariaDB a database of the same server; created if it is missing.
             ``None``: where connections begin. Handlers' statements are not touched by it.
+        connections: How many connections to a server the threads of this process share, at least 1. Those of
+            watches, which each have one of their own, do not count, nor does this bound SQLite's.
 
     Attributes:
         label: How messages name the database.
@@ -71,7 +78,7 @@ class Database:
             schema on SQLite, OCQ-322 for a name that is none.
     """
 
-    def __init__(self, url: str, schema: str | None = None) -> None:
+    def __init__(self, url: str, schema: str | None = None, connections: int = MOST_CONNECTIONS) -> None:
         remember(secrets_in(url))
         parsed, named = _without_schema(_parsed(url))
         self.label = mask_url(parsed.render_as_string(hide_password=True))
@@ -84,6 +91,7 @@ class Database:
         self.guard = self.dialect.file(parsed)
         self._follows = False  # whether the guard knows the file
         self._kept: list[tuple[Any, float]] = []  # connections of the driver for short reads, each with its last use
+        self._slots = Slots(connections, self.label) if self.dialect.remote else None
 
     @classmethod
     def of(cls, engine: Engine, schema: str | None = None) -> Self:
@@ -97,6 +105,7 @@ class Database:
         database.dialect.adopt(engine)
         database.engine = engine
         database._of_others = True
+        database._slots = None  # how many connections there are is its maker's to say
         return database
 
     @property
@@ -112,7 +121,7 @@ class Database:
         if self._of_others and self.dialect.control_url(self) is self.url:
             return self  # how its maker opens connections is not known
         url = self.dialect.control_url(self)
-        return None if url is None else Database(url.render_as_string(hide_password=False), self.schema)
+        return None if url is None else Database(url.render_as_string(hide_password=False), self.schema, _OF_CONTROL)
 
     def table(self, table: Table) -> Table:
         """Return one of our tables, in the schema that it has here."""
@@ -122,15 +131,22 @@ class Database:
     def engine(self) -> Engine:
         """The SQLAlchemy engine; raises OCQ-303 if the database's driver is not installed."""
         try:
-            return self.dialect.engine(self._url)
+            engine = self.dialect.engine(self._url)
         except (ModuleNotFoundError, NoSuchModuleError) as error:
             what = f"the database driver is missing ({scrubbed(str(error))})"
             fix = f"pip install 'opencqrs-py[{self.dialect.extra}]'"
             raise EventStoreError("OCQ-303", what, self.label, fix) from error
+        if self._slots is not None and isinstance(engine.pool, KeepingPool):
+            engine.pool.most = self._slots.most
+        return engine
 
     @contextmanager
-    def reading(self) -> Iterator[Connection]:
+    def reading(self, *, apart: bool = False) -> Iterator[Connection]:
         """Open a connection whose statements each see the newest state; there is no transaction around them.
+
+        Args:
+            apart: Whether it is one beyond those that threads share, which is closed at the end: it is in use for
+                long, or must not wait for handlers.
 
         Raises:
             DatabaseAwayError: OCQ-304, if the database cannot be reached.
@@ -138,7 +154,13 @@ class Database:
             DatabaseFileError: OCQ-342, if its SQLite file was deleted or replaced.
         """
         self.guard.check()  # before a connection is opened, which would create a file that is gone
-        with self._connected(self._reading_engine) as connection, self.explained():
+        with (
+            _NO_SLOT if apart or self._slots is None else self._slots.one(lasting=False),
+            self._connected(self._reading_engine, autocommit=True) as connection,
+            self.explained(),
+        ):
+            if apart and self._slots is not None:
+                connection.detach()
             yield connection
 
     def fetch(self, statement: str, values: tuple[Any, ...] = ()) -> Rows:
@@ -151,7 +173,10 @@ class Database:
             DBAPIError: As SQLAlchemy raises it; else as ``reading``.
         """
         self.guard.check()
-        if not self._shares_connections:
+        if self._slots is not None and self._lends_connections:
+            with self._slots.one(lasting=False):
+                return self._fetched(statement, values)
+        if not self._keeps_connections:
             with self.reading() as of_pool:
                 result = of_pool.exec_driver_sql(statement, values)
                 return result.cursor.fetchall() if result.cursor is not None else ()
@@ -210,7 +235,12 @@ class Database:
         """
         raised: BaseException | None = None
         self.guard.check()
-        with self.guard.turn(), self._connected(self._writing_engine) as connection:
+        with (
+            self.guard.turn(),
+            _NO_SLOT if self._slots is None else self._slots.one(lasting=True) as slot,
+            self._connected(self._writing_engine, autocommit=False) as connection,
+        ):
+            connection.info[_SLOT] = slot
             if isolation is not None:
                 connection.execution_options(isolation_level=isolation)
             # No execution option, which would cost 4 us at each statement.
@@ -231,6 +261,19 @@ class Database:
                 if of_handlers and raised is not None and raised is not error:
                     raise raised from raised.__cause__  # not what the roll back of a closed connection says
                 raise
+
+    def bound(self, connections: int = MOST_CONNECTIONS) -> None:
+        """Change how many connections to a server the threads of this process share."""
+        if self._slots is not None:
+            self._slots.most = connections
+            if "engine" in self.__dict__ and isinstance(self.engine.pool, KeepingPool):
+                self.engine.pool.most = connections
+
+    def abandon(self, connection: Connection) -> None:
+        """Let another thread have the place of a transaction whose thread hangs."""
+        slot = connection.connection.info.get(_SLOT)
+        if self._slots is not None and slot is not None:
+            self._slots.free(slot)
 
     def is_outage(self, error: BaseException) -> bool:
         """Return whether ``error`` means that a database is temporarily unavailable."""
@@ -257,13 +300,15 @@ class Database:
             if name in self.__dict__:
                 close_pool(getattr(self, name))
 
-    def _connected(self, engine: Engine) -> Connection:
+    def _connected(self, engine: Engine, *, autocommit: bool) -> Connection:
         """Return a connection to a server of the right kind, or to the file that is in use."""
         try:
             connection = engine.connect()
         except DBAPIError as error:
             raise self._unreachable(error) from None
         try:
+            if self._slots is not None:
+                self.dialect.switch(connection.connection.dbapi_connection, autocommit=autocommit)
             if self.dialect.remote:
                 self.dialect.check_server(connection, self.label)
             if not self._follows:
@@ -290,6 +335,33 @@ class Database:
             connection.connection.rollback()
             if self.guard.outlives_connections:
                 connection.invalidate()
+
+    def _fetched(self, statement: str, values: tuple[Any, ...]) -> Rows:
+        """Return the rows of a statement that is sent on one of the connections that all threads share."""
+        pool = cast("KeepingPool", self._reading_engine.pool)
+        entry = self._lent(pool)
+        connection: Any = entry.dbapi_connection
+        try:
+            self.dialect.switch(connection, autocommit=True)
+            cursor = connection.cursor()
+            cursor.execute(statement, values)
+            rows: Rows = cursor.fetchall()
+        except BaseException as error:
+            try:
+                self._explain_fetch(error, statement, connection)
+            finally:
+                pool.drop(entry)
+            raise
+        pool.give_back(entry)
+        return rows
+
+    def _lent(self, pool: KeepingPool) -> ConnectionPoolEntry:
+        try:
+            return pool.lend()
+        except self._reading_engine.dialect.loaded_dbapi.Error as error:
+            raise self._unreachable(as_sqlalchemy(self._reading_engine.dialect, error, None, None)) from None
+        except DBAPIError as error:  # of a listener of ours
+            raise self._unreachable(error) from None
 
     def _taken(self) -> Any:
         """Return a connection of the driver for a short read, on which nothing has arrived since its last use."""
@@ -355,7 +427,12 @@ class Database:
         return self.dialect.reading_engine(self.engine, self._own_url)
 
     @cached_property
-    def _shares_connections(self) -> bool:
+    def _lends_connections(self) -> bool:
+        """Whether short reads use the connections that transactions use as well."""
+        return self._slots is not None and isinstance(self._reading_engine.pool, KeepingPool)
+
+    @cached_property
+    def _keeps_connections(self) -> bool:
         """Whether the driver's connections are ours, and any thread may use them."""
         return not self._of_others and isinstance(self._reading_engine.pool, QueuePool)
 

@@ -19,6 +19,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.types import TypeEngine
 
 from opencqrs_py.adapters.sql.connections import Statement, replace_cut_connections
+from opencqrs_py.adapters.sql.pool import KeepingPool
 from opencqrs_py.adapters.sql.tables import PROGRESS
 from opencqrs_py.adapters.sql.watching import Look, polling
 from opencqrs_py.control.ports import Notices
@@ -161,7 +162,7 @@ class Dialect(ABC):
 
     def engine(self, url: URL) -> Engine:
         """Return an engine of our own."""
-        engine = create_engine(url)
+        engine = create_engine(url, poolclass=KeepingPool)
         replace_cut_connections(engine)
         return engine
 
@@ -175,17 +176,18 @@ class Dialect(ABC):
     def reading_engine(self, engine: Engine, url: URL | None) -> Engine:
         """Return the engine whose statements each see the newest state; ``url`` is ``None`` if ``engine`` is not ours.
 
-        It is one of its own: to switch a connection to and fro takes longer than a short read.
+        Both engines of ours have the same pool, whose connections ``switch`` changes to what they are to be.
         """
-        if url is None:
-            return engine.execution_options(isolation_level="AUTOCOMMIT")
-        own = create_engine(url, isolation_level="AUTOCOMMIT")
-        replace_cut_connections(own)
-        return own
+        return engine.execution_options(isolation_level="AUTOCOMMIT") if url is None else engine
 
     def writing_engine(self, engine: Engine, url: URL | None) -> Engine:
         """Return the engine whose connections begin transactions; ``url`` is ``None`` if ``engine`` is not ours."""
         return engine
+
+    def switch(self, driver: Any, *, autocommit: bool) -> None:
+        """Have each statement on a driver's idle connection be a transaction of its own, or begin one."""
+        if driver.autocommit != autocommit:
+            driver.autocommit = autocommit
 
     def check_server(self, connection: Connection, label: str) -> None:
         """Raise OCQ-302 if another server than this dialect's answers."""

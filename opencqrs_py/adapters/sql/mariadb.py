@@ -18,6 +18,7 @@ from opencqrs_py.adapters.sql.bulk_write import BulkWrite, Column, TableShape
 from opencqrs_py.adapters.sql.connections import WRITING, replace_cut_connections
 from opencqrs_py.adapters.sql.database import Database
 from opencqrs_py.adapters.sql.dialect import Dialect, Row, chunks, driver_error, register
+from opencqrs_py.adapters.sql.pool import KeepingPool
 from opencqrs_py.adapters.sql.tables import EVENTS, PROGRESS, SCHEMA, WRITTEN
 from opencqrs_py.adapters.sql.transactions import Unit
 from opencqrs_py.errors import EventStoreError
@@ -128,7 +129,7 @@ class MariaDbDialect(Dialect):
         By itself the driver would begin one with whatever statement comes first, and again after each statement that
         commits by itself; nothing would show that the transaction is another one.
         """
-        engine = create_engine(url, isolation_level="AUTOCOMMIT")
+        engine = create_engine(url, isolation_level="AUTOCOMMIT", poolclass=KeepingPool)
 
         @event.listens_for(engine, "connect")
         def _configure(connection: Any, _record: Any) -> None:
@@ -151,6 +152,10 @@ class MariaDbDialect(Dialect):
     @override
     def reading_engine(self, engine: Engine, url: URL | None) -> Engine:
         return super().reading_engine(engine, None) if url is None else engine.execution_options(**{_READING: True})
+
+    @override
+    def switch(self, driver: Any, *, autocommit: bool) -> None:
+        """Do nothing: a transaction begins where we say."""
 
     @override
     def writing_engine(self, engine: Engine, url: URL | None) -> Engine:

@@ -283,12 +283,10 @@ class PostgresqlDialect(Dialect):
     @override
     @contextmanager
     def notices(self, database: Database) -> Iterator[Notices]:
-        with database.reading() as connection:
+        with database.reading(apart=True) as connection:
+            connection.detach()  # the next user of a pool must not listen
             connection.exec_driver_sql(f"LISTEN {_CONTROL}")
-            try:
-                yield _Notices(connection.connection.dbapi_connection)
-            finally:
-                connection.invalidate()  # the next one must not listen
+            yield _Notices(connection.connection.dbapi_connection)
 
     @override
     def session_of(self, driver: Any) -> int | None:

@@ -132,6 +132,10 @@ class SqliteDialect(Dialect):
         return engine.execution_options(**{_READING: True})
 
     @override
+    def switch(self, driver: Any, *, autocommit: bool) -> None:
+        """Do nothing: a transaction begins where we say."""
+
+    @override
     def is_outage(self, error: BaseException | None, *, cut: bool) -> bool | None:
         """Return it whatever ``cut`` says: a connection that is closed was closed by this process."""
         return _result_code(error) in _AWAY if isinstance(error, sqlite3.Error) else None

@@ -89,9 +89,10 @@ class Unit:
         number = self.dialect.session_of(pooled.dbapi_connection)
         if number is None:
             return False
-        with self.database.reading() as connection:
+        with self.database.reading(apart=True) as connection:
             self.dialect.end_session(connection, number)
         self._session_ended = True
+        self.database.abandon(self.connection)
         with suppress(Exception):  # of a thread that has come back meanwhile
             pooled.detach()
         return True

@@ -35,7 +35,7 @@ def polling(database: Database, look: Look, counter: Counter = lambda _: None) -
     ``counter`` returns, for a connection, what changes whenever another connection has written; ``None`` if there is no
     such thing.
     """
-    with database.reading() as connection:
+    with database.reading(apart=True) as connection:
         yield _Poll(database, connection, look, counter(connection))
 
 
@@ -45,8 +45,8 @@ def listening(database: Database, look: Look, channel: str, table_number: str) -
 
     ``table_number`` is an expression for what tells our table from others of the same name.
     """
-    with database.reading() as connection:
-        connection.detach()  # it hears things that the pool's next user would not expect
+    with database.reading(apart=True) as connection:
+        connection.detach()  # it hears things that the next user of a pool would not expect
         try:
             connection.exec_driver_sql(f"LISTEN {channel}")
         except DBAPIError as error:
