@@ -64,6 +64,7 @@ MEANINGS = {
     "engine": "opencqrs, a handler per event",
     "sqlalchemy-many": "by hand, SQLAlchemy, executemany a chunk",
     "engine-list": "opencqrs, a list handler",
+    "engine-columns": "opencqrs, columns and bulk.upsert",
     "driver": "by hand, bare driver, a statement an event",
     "engine-driver": "opencqrs, per event, driver's connection",
     "engine-exec": "opencqrs, per event, exec_driver_sql",
@@ -88,6 +89,7 @@ AIMS = (
     Aim("engine-driver", "driver", dict.fromkeys(KINDS, 0.7)),
     Aim("engine-exec", "driver", {}),
     Aim("engine-driver-list", "driver-many", dict.fromkeys(KINDS, 0.7)),
+    Aim("engine-columns", "engine-list", dict.fromkeys(KINDS, 1.8)),
     Aim("engine", PEER, {"sqlite": 6, "postgresql": 4}),
     Aim("engine-list", PEER, {"sqlite": 40, "postgresql": 25}),
 )

@@ -8,9 +8,10 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
+import pyarrow as pa
 from sqlalchemy import Connection, text
 
-from opencqrs_py import event_handling, event_type
+from opencqrs_py import bulk, event_handling, event_type
 
 UPSERT = text(
     "INSERT INTO totals (account, events, total) VALUES (:account, 1, :amount) "
@@ -49,6 +50,14 @@ def each(event: Paid, connection: Connection) -> None:
 def many(events: list[Paid], connection: Connection) -> None:
     """Write with SQLAlchemy, one ``executemany`` a chunk."""
     connection.execute(UPSERT, [{"account": event.account, "amount": event.amount} for event in events])
+
+
+@event_handling("columns", types=TYPES, events=Paid)
+def columns(payments: pa.Table, connection: Connection) -> None:
+    """Aggregate a chunk in columns, and write what comes out by one statement."""
+    sums = payments.group_by("account", use_threads=False).aggregate([([], "count_all"), ("amount", "sum")])
+    rows = sums.rename_columns(["account", "events", "total"])
+    bulk.upsert(connection, "totals", rows, keys=["account"], add=["events", "total"])
 
 
 @event_handling("each-exec-driver-sql", types=TYPES)

@@ -139,11 +139,13 @@ def _no_leases(group: str) -> AssemblyError:
     return AssemblyError("OCQ-505", what, f"group {group}", fix)
 
 
-def decide_batch(settings: EffectiveGroup, *, transactional: bool, size: int) -> Decision:
+def decide_batch(settings: EffectiveGroup, *, transactional: bool, size: int, in_tables: bool = False) -> Decision:
     """Tell how many events share a transaction, and why."""
     path = "processing.batch-size"
     if settings.processing.batch_size is not None:
         return Decision(settings.name, path, str(size), "set", setting=path)
+    if in_tables:
+        return Decision(settings.name, path, str(size), "every handler takes a table, and so a chunk at a time")
     if transactional:
         return Decision(settings.name, path, str(size), "every handler asks for the progress transaction")
     if size > 1:

@@ -57,13 +57,13 @@ def _batch(settings: EffectiveGroup, group: GroupContainer, missing: Decision | 
     """Decide on the chunks of a group, for which its handlers and its parts have to be right."""
     path = "processing.batch-size"
     try:
-        transactional = group.dispatcher().transactional
+        transactional, in_tables = group.dispatcher().transactional, group.dispatcher().takes_tables
         if missing is not None:
             return Decision(settings.name, path, "", f"{missing.subject} is not decided")
         size = group.processing().batch_size
     except ExplainedError as error:
         return undecided(settings.name, path, error)
-    return decide_batch(settings, transactional=transactional, size=size)
+    return decide_batch(settings, transactional=transactional, size=size, in_tables=in_tables)
 
 
 def _with_origin(decision: Decision, configuration: Configuration) -> Decision:

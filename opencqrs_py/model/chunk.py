@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, overload
 from opencqrs_py.model.event import Event, Metadata
 
 Row = tuple[Any, ...]
-"""Position, type and payload; then the subject, if it is looked at."""
+"""Position, type and payload; then the subject, if it is looked at, and then the time."""
 
 Whole = Callable[[int], Event]
 """Reads the event at a position with all its attributes."""
@@ -26,10 +26,30 @@ class _Columns(NamedTuple):
     type: int
     payload: int
     subject: int
+    time: int
 
 
-_OF_ROWS = _Columns(1, 2, 3)
-_OF_EVENTS = _Columns(*map(Event._fields.index, ("type", "payload", "subject")))
+_OF_ROWS = _Columns(1, 2, 3, 4)
+_OF_EVENTS = _Columns(*map(Event._fields.index, ("type", "payload", "subject", "time")))
+
+
+class EventColumns(NamedTuple):
+    """What is looked at of events where they are taken together, attribute by attribute."""
+
+    positions: Sequence[int]
+    types: Sequence[str]
+    payloads: Sequence[str | None]
+    subjects: Sequence[str]
+    times: Sequence[str | None]
+
+    @classmethod
+    def of(cls, events: Iterable[Event]) -> EventColumns:
+        """Return the columns of events."""
+        return cls(*_transposed((one.position, one.type, one.payload, one.subject, one.time) for one in events))
+
+
+def _transposed(rows: Iterable[tuple[Any, ...]]) -> Sequence[Sequence[Any]]:
+    return list(zip(*rows, strict=True)) or [()] * len(EventColumns._fields)
 
 
 class Chunk(Sequence[Event]):
@@ -91,13 +111,24 @@ class Chunk(Sequence[Event]):
         """The type of each event."""
         return list(map(itemgetter(self._columns.type), self._rows))
 
+    @property
+    def columns(self) -> EventColumns:
+        """The attributes of the events; of rows that lack some of them, each event is read whole."""
+        if self._rows and len(self._rows[0]) <= self._columns.time:
+            return EventColumns.of(self)
+        return EventColumns._make(list(map(itemgetter(index), self._rows)) for index in (0, *self._columns))
+
+    def index_of(self, position: int) -> int:
+        """Return the index of the event at a position."""
+        return bisect_left(self._rows, position, key=_position)
+
     def decoded(self, decoders: Mapping[str, Callable[[str | None], Any]]) -> list[Any]:
         """Return what the decoders of their types make of the events' data.
 
         Raises:
             KeyError: For a type that has none.
         """
-        kind, payload, _ = self._columns  # numbers, not names: this runs for each event
+        kind, payload, *_ = self._columns  # numbers, not names: this runs for each event
         return [decoders[row[kind]](row[payload]) for row in self._rows]
 
     def after(self, position: int) -> Chunk:
@@ -140,14 +171,14 @@ class _Glimpse(Event):
     """An event that was read as a row; the rest of it is read when it is first looked at."""
 
     _whole: Whole
-    _subject: str | None
+    _row: Row
 
     @classmethod
     def of(cls, whole: Whole, row: Row) -> _Glimpse:
         glimpse = cls(row[0], "", "", "", row[1], None, "", row[2], None)
         own = glimpse.__dict__
         own["_whole"] = whole
-        own["_subject"] = row[3] if len(row) > 3 else None
+        own["_row"] = row
         return glimpse
 
     def __setattr__(self, name: str, value: object) -> None:
@@ -189,8 +220,8 @@ class _Glimpse(Event):
 
     id = property(lambda self: self._read.id)
     source = property(lambda self: self._read.source)
-    subject = property(lambda self: self._read.subject if self._subject is None else self._subject)
-    time = property(lambda self: self._read.time)
+    subject = property(lambda self: self._row[3] if len(self._row) > _OF_ROWS.subject else self._read.subject)
+    time = property(lambda self: self._row[4] if len(self._row) > _OF_ROWS.time else self._read.time)
     content_type = property(lambda self: self._read.content_type)
     extensions = property(lambda self: self._read.extensions)
 

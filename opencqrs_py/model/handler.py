@@ -25,12 +25,15 @@ class HandlerMark:
         group: Processing group; empty on a method whose class names it.
         types: Patterns of event types (``*`` and ``?``); empty when the event class decides.
         order: Handlers of a group run in ascending order; ``None`` comes last.
+        events: The class whose fields are the columns that a handler takes; ``None`` when it takes no columns, or those
+            that every event has.
         home: Module whose import made the decoration; empty when none was under way.
     """
 
     group: str
     types: tuple[str, ...] = ()
     order: int | None = None
+    events: type | None = None
     home: str = field(default="", compare=False, repr=False)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -14,6 +14,7 @@ from opencqrs_py.model.handler import Handler
 from opencqrs_py.model.partition import Partition
 from opencqrs_py.processing.after_commit import AfterCommit
 from opencqrs_py.processing.awaiting import finish
+from opencqrs_py.processing.decoding import has_fields
 from opencqrs_py.processing.exceptions import one_line, raise_interrupt
 from opencqrs_py.processing.ports import Injector, UnitOfWork
 from opencqrs_py.processing.signatures import ON_START, Argument, Kind, Signature, read_signature
@@ -97,7 +98,7 @@ class Work:
 Call = Callable[..., Any]
 """``(decoded, event, raw, work)``; for a function that takes lists, each of the first three is a list.
 
-``event`` is what upcasters have made, ``raw`` what the store holds.
+``event`` is what upcasters have made, ``raw`` what the store holds. For one that takes a table, ``decoded`` is it.
 """
 
 CallOfWork = Callable[[Work], Callable[[Any], Any]]
@@ -113,12 +114,17 @@ _OF_TRANSACTION = {  # the same for all of its events
 _EXPRESSIONS = {
     Kind.EVENT: "decoded",
     Kind.RAW: "raw",
+    Kind.TABLE: "decoded",
     Kind.METADATA: "event.metadata",
     Kind.CONTEXT: "work.context(raw)",
     Kind.INVOCATION: "decoded",
     **_OF_TRANSACTION,
 }
 _WHICH_EVENTS = """take the event, as in def lend(event: BookLent); or name types: types=["library.*"], ["*"] for all"""
+_COLUMNS_FIX = (
+    '@event_handling("loans", events=BookLent) on def lent(table: pyarrow.Table, connection: Connection); or '
+    'types=["library.*"] instead of events, for a table with the data as JSON text'
+)
 _OF_LISTS = {Kind.METADATA: "[one.metadata for one in event]", Kind.CONTEXT: "work.context(raw[0])"}
 
 
@@ -139,14 +145,29 @@ class BoundHandler:
 def bind(handler: Handler, injector: Injector) -> BoundHandler:
     """Check a handler's signature and prepare its call.
 
-    Raises OCQ-201 to OCQ-205, and OCQ-227 if neither a parameter nor a type says for which events the handler is.
+    Raises OCQ-201 to OCQ-205, OCQ-227 if neither a parameter nor a type says for which events the handler is, and
+    OCQ-237 if ``events=`` and a parameter for a table do not belong together.
     """
-    signature = read_signature(handler.call, handler.place, injector)
+    signature = _with_events(read_signature(handler.call, handler.place, injector), handler)
     if not handler.mark.types and not signature.arguments:
         what = "the handler has no parameter and names no types, so it would be called for every event"
         raise HandlerSignatureError("OCQ-227", what, handler.place, _WHICH_EVENTS)
     call = with_arguments(handler.call, signature, injector, handler.place)
     return BoundHandler(handler, signature, call, _call_of_work(handler.call, signature))
+
+
+def _with_events(signature: Signature, handler: Handler) -> Signature:
+    """Return the signature with the event class that ``events=`` names, as an annotation of a table cannot."""
+    events, what = handler.mark.events, ""
+    if not signature.in_columns:
+        what = "events= names the columns of a table, and the handler takes none" if events is not None else ""
+    elif events is None:
+        what = "" if handler.mark.types else "it is not said whose events the table holds"
+    elif not has_fields(events):
+        what = f"events= needs a class with fields, and {events.__name__} has none"
+    if what:
+        raise HandlerSignatureError("OCQ-237", what, handler.place, _COLUMNS_FIX)
+    return signature if events is None else replace(signature, event_classes=(events,))
 
 
 def run_on_start(call: Callable[..., Any], place: str, injector: Injector, work: Work) -> None:

@@ -174,6 +174,11 @@ def decodable(annotation: object) -> bool:
     return known or issubclass(plain, BaseModel) or hasattr(plain, "__attrs_attrs__")
 
 
+def has_fields(event_class: object) -> bool:
+    """Return whether data can become a class whose fields are known: not ``dict``, ``Mapping`` or ``object``."""
+    return decodable(event_class) and (get_origin(event_class) or event_class) not in (dict, object, Mapping)
+
+
 @cache
 def decoder_for(event_class: type) -> Decoder:
     """Return the function that decodes an event's data to ``event_class``; unknown fields are ignored.

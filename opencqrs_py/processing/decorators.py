@@ -154,10 +154,14 @@ def event_type(name: str) -> Callable[[C], C]:
 def event_handling(group: T) -> T: ...
 @overload
 def event_handling(
-    group: str | Enum = "", *, types: Sequence[str] = (), order: int | None = None
+    group: str | Enum = "", *, types: Sequence[str] = (), order: int | None = None, events: type | None = None
 ) -> Callable[[T], T]: ...
 def event_handling(
-    group: str | Enum | Callable[..., Any] = "", *, types: Sequence[str] = (), order: int | None = None
+    group: str | Enum | Callable[..., Any] = "",
+    *,
+    types: Sequence[str] = (),
+    order: int | None = None,
+    events: type | None = None,
 ) -> Any:
     """Mark a function, method or class as handler of a processing group.
 
@@ -168,9 +172,11 @@ def event_handling(
             out: the class names it.
         types: Patterns of event types (``*`` any text, ``?`` any character), when no event class decides.
         order: Handlers of a group run in ascending order, those without one last, in the order of definition.
+        events: The event class whose fields are the columns of the ``pyarrow.Table`` that the handler takes, since the
+            annotation cannot name it.
 
     Raises:
-        HandlerSignatureError: OCQ-200, if ``group``, ``types`` or ``order`` are not what they should be.
+        HandlerSignatureError: OCQ-200, if ``group``, ``types``, ``order`` or ``events`` are not what they should be.
 
     Source:
         OpenCQRS ``@EventHandling`` and Spring's order annotation.
@@ -185,7 +191,12 @@ def event_handling(
         raise HandlerSignatureError("OCQ-200", f"types is a list of patterns, got {types!r}", fix=fix)
     if order is not None and (isinstance(order, bool) or not isinstance(order, int)):
         raise HandlerSignatureError("OCQ-200", f"order is a whole number, got {order!r}", fix="write order=10")
-    mark = HandlerMark(group.strip(), tuple(types), order)
+    given: object = events
+    if given is not None and not isinstance(given, type):
+        what = f"events is an event class, got {events!r}"
+        fix = """write @event_handling("loans", events=BookLent), or types=["library.*"] for events of any class"""
+        raise HandlerSignatureError("OCQ-200", what, fix=fix)
+    mark = HandlerMark(group.strip(), tuple(types), order, events)
     return lambda handler: _marked(handler, mark)
 
 

@@ -31,6 +31,7 @@ class EventHandlerDefinition:
         handler: Function or bound method; its arguments are found by annotation.
         types: Patterns of event types, when no event class decides.
         order: Handlers of a group run in ascending order, those without one last.
+        events: Event class whose fields are columns, for a handler that takes a ``pyarrow.Table``.
 
     Source:
         OpenCQRS ``EventHandlerDefinition``.
@@ -40,11 +41,13 @@ class EventHandlerDefinition:
     handler: Callable[..., Any]
     types: Sequence[str] = ()
     order: int | None = None
+    events: type | None = None
 
     @property
     def handlers(self) -> tuple[Handler, ...]:
         """What the definition comes to."""
-        return (Handler(HandlerMark(self.group, tuple(self.types), self.order), self.handler, place_of(self.handler)),)
+        mark = HandlerMark(self.group, tuple(self.types), self.order, self.events)
+        return (Handler(mark, self.handler, place_of(self.handler)),)
 
 
 Definition = EventHandlerDefinition | Handler | Callable[..., Any]
@@ -102,7 +105,7 @@ def _handlers(definition: Definition) -> Iterable[Handler]:
     if not marks:
         raise _undecorated(definition, "@event_handling", "EventHandlerDefinition")
     return [
-        Handler(HandlerMark(group, mark.types, mark.order), definition, place_of(definition))
+        Handler(HandlerMark(group, mark.types, mark.order, mark.events), definition, place_of(definition))
         for mark in marks
         for group in ([mark.group] if mark.group else _groups_of_class(definition))
     ]

@@ -1,14 +1,16 @@
 """Dispatch: from the events of a chunk to the calls of the handlers that want them.
 
-What is done with the events of a type is planned when the first of them comes, and done by one of three: a chunk whose
-events are all as usual is decoded at once, and its objects are handed over; an event that needs no reading is given to
-its handlers in turn; one that is upcast, in an envelope or surrounded is read first.
+What is done with the events of a type is planned when the first of them comes, and done by one of four: a chunk of
+which all handlers take tables becomes one for each; one whose events are all as usual is decoded at once, and its
+objects are handed over; an event that needs no reading is given to its handlers in turn; one that is upcast, in an
+envelope or surrounded is read first.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cached_property
@@ -20,6 +22,7 @@ from opencqrs_py.errors import HandlerSignatureError
 from opencqrs_py.model.chunk import Chunk
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.partition import Partition
+from opencqrs_py.model.selection import ATTRIBUTES
 from opencqrs_py.processing.awaiting import finish
 from opencqrs_py.processing.binding import BoundHandler, Call, CallOfWork, Work
 from opencqrs_py.processing.decoding import NO_OBJECTS, Decoder, QuickDecoder, decoder_for, quick_decoder_for
@@ -28,6 +31,7 @@ from opencqrs_py.processing.exceptions import raise_interrupt
 from opencqrs_py.processing.interception import Interceptors
 from opencqrs_py.processing.reading import Reading
 from opencqrs_py.processing.signatures import Kind
+from opencqrs_py.processing.tables import RowFailedError, TableMaker, table_maker_for
 
 
 class ChunkFailedError(Exception):
@@ -48,11 +52,15 @@ _Run = Callable[[Event, Event, Work, Sequence[_Gathered]], bool]
 
 @dataclass(frozen=True, slots=True)
 class _Target:
-    """A handler of the group, its call with what surrounds it, and its number among those that take lists."""
+    """A handler of the group, its call with what surrounds it, and its number among those that take lists or tables.
+
+    ``tables`` makes them for one that takes tables.
+    """
 
     bound: BoundHandler
     call: Call
     number: int | None
+    tables: TableMaker | None
 
 
 def _undecoded(_event: Event) -> None:
@@ -63,7 +71,8 @@ def _undecoded(_event: Event) -> None:
 class _Step:
     """What one handler does with events of a type: to which class it has their data decoded, if to any, and how.
 
-    ``only`` are the classes of which the object must be, where decoding may yield one of another class (K7).
+    Where a table is made of them, its maker decodes them, unless they become objects of another class first. ``only``
+    are the classes of which the object must be, where decoding may yield one of another class (K7).
     """
 
     target: _Target
@@ -84,8 +93,8 @@ class _Plan:
 class Dispatcher:
     """Calls the handlers of one group for the events of a chunk.
 
-    Handlers that take one event are called event by event, in their order. Then those that take lists are called once
-    each, in their order, with what the chunk has for them.
+    Handlers that take one event are called event by event, in their order. Then those that take lists or a table are
+    called once each, in their order, with what the chunk has for them.
 
     Args:
         handlers: The group's handlers, in the order in which they run.
@@ -98,7 +107,7 @@ class Dispatcher:
 
     Raises:
         HandlerSignatureError: OCQ-206, if no event type leads to a handler's event class; OCQ-208, if JSON cannot
-            become it.
+            become it; OCQ-238, if a handler takes a table and a field of the class has no column.
     """
 
     def __init__(
@@ -120,13 +129,24 @@ class Dispatcher:
         self._flushes = self._surrounded or any(signature.asks_for(Kind.SESSION) for signature in self._signatures)
         numbers = count()
         self._targets = [
-            _Target(bound, self._interceptors.around_handler(bound), next(numbers) if bound.signature.many else None)
+            _Target(
+                bound,
+                self._interceptors.around_handler(bound),
+                next(numbers) if bound.signature.many else None,
+                table_maker_for(bound),
+            )
             for bound in handlers
         ]
+        self._only_tables = (  # until an event type shows that it is not so
+            self._reading.plain
+            and not self._interceptors.of_handlers
+            and all(bound.signature.in_columns for bound in handlers)
+        )
+        self._in_columns: dict[str, Sequence[int]] = {}
         self._lists = [target for target in self._targets if target.number is not None]
         self._plans: dict[str, _Plan] = {}
         self._runs: dict[str, _Run] = {}
-        self._together = self._reading.plain  # until an event shows that it is not so
+        self._together = self._reading.plain and not self._only_tables  # likewise, until an event shows it
         self._quick: dict[str, QuickDecoder] = {}
         self._calls_of_work: dict[str, CallOfWork] = {}
         for bound in handlers:
@@ -150,6 +170,19 @@ class Dispatcher:
     def takes_chunks(self) -> bool:
         """Whether every handler asks for the progress transaction or takes lists."""
         return all(signature.transactional or signature.many for signature in self._signatures)
+
+    @property
+    def takes_tables(self) -> bool:
+        """Whether every handler takes a table."""
+        return all(signature.in_columns for signature in self._signatures)
+
+    @property
+    def attributes(self) -> frozenset[str]:
+        """What is looked at of each event besides its position, type and data."""
+        if self.sees_attributes:
+            return ATTRIBUTES
+        in_columns = any(signature.in_columns for signature in self._signatures)
+        return frozenset({"subject", "time"}) if in_columns else frozenset()
 
     @property
     def sees_attributes(self) -> bool:
@@ -176,6 +209,8 @@ class Dispatcher:
 
         Raises ``ChunkFailedError`` with what a handler raised, or why an event cannot be read or decoded.
         """
+        if self._only_tables and (shares := self._shares_of_tables(chunk)) is not None:
+            return self._handle_tables(chunk, shares, work)
         if self._together and (decoded := self._decoded_together(chunk)) is not None:
             return self._handle_decoded(chunk, decoded, work)
         gathered: list[_Gathered] = [[] for _ in self._lists]
@@ -192,8 +227,36 @@ class Dispatcher:
             raise_interrupt(error)
             raise ChunkFailedError(index, error) from error
         lists = [[list(each) for each in zip(*of_chunk, strict=True)] for of_chunk in gathered]
+        for target, own in zip(self._lists, lists, strict=True):
+            if own and target.tables is not None:
+                objects, events, raws = own
+                with _rows_in(chunk, raws):
+                    own[0] = target.tables.of_events(events, objects)
         self._call_lists(lists, work, len(chunk))
         return handled
+
+    def _shares_of_tables(self, chunk: Chunk) -> list[Chunk] | None:
+        """Return the events of a chunk for each handler, if all take tables; ``None`` if each has to be looked at."""
+        types = set(chunk.types)
+        for event_type in types - self._in_columns.keys():
+            steps = self._plan(event_type).steps
+            if any(step.decoded_as is not None for step in steps):
+                self._only_tables = False
+                return None
+            numbers = [step.target.number for step in steps if step.target.number is not None]
+            self._in_columns = {**self._in_columns, event_type: numbers}  # as below
+        known = {event_type: self._in_columns[event_type] for event_type in types}
+        wanted = [{name for name, numbers in known.items() if target.number in numbers} for target in self._lists]
+        return [chunk if len(own) == len(known) else chunk.of_types(own.__contains__) for own in wanted]
+
+    def _handle_tables(self, chunk: Chunk, shares: Sequence[Chunk], work: Work) -> int:
+        """Call the handlers with a table each; no event becomes an object on the way."""
+        tables: list[Sequence[Any]] = []
+        for target, share in zip(self._lists, shares, strict=True):
+            with _rows_in(chunk, share):
+                tables.append((target.tables.of_chunk(share), share, share) if share and target.tables else ())
+        self._call_lists(tables, work, len(chunk))
+        return sum(bool(self._in_columns[event_type]) for event_type in chunk.types)
 
     def _decoded_together(self, chunk: Chunk) -> list[Any] | None:
         """Return the objects of a chunk, if each of its events is as usual and wanted by one handler that sees no more.
@@ -253,8 +316,8 @@ class Dispatcher:
             raise ChunkFailedError(in_hand, error) from error
         return len(decoded)
 
-    def _call_lists(self, lists: Iterable[Sequence[list[Any]]], work: Work, size: int) -> None:
-        """Call the handlers that take lists, each with its own; those for which the chunk has nothing are left out."""
+    def _call_lists(self, lists: Iterable[Sequence[Any]], work: Work, size: int) -> None:
+        """Call the handlers that take lists or tables, each with its own; those that get none are left out."""
         work.index = None
         try:
             for target, own in zip(self._lists, lists, strict=True):
@@ -323,6 +386,8 @@ class Dispatcher:
         if not wanted:
             return _Step(target)
         decoded_as = self._types.class_for(wanted, event_type) or (plain(wanted[0]) if patterns else None)
+        if target.tables is not None and decoded_as is plain(wanted[0]):
+            return _Step(target)
         if decoded_as is not None:
             return _Step(target, decoded_as, decoder_for(decoded_as))
         parent = self._types.parent_for(wanted, event_type)
@@ -341,6 +406,16 @@ class Dispatcher:
                 raise HandlerSignatureError("OCQ-206", what, bound.handler.place, fix)
             for cls in needed:
                 decoder_for(cls)  # what cannot be decoded to is found at the start, not with the first event
+
+
+@contextmanager
+def _rows_in(chunk: Chunk, events: Sequence[Event]) -> Iterator[None]:
+    """Raise ``ChunkFailedError`` with the event of a chunk that cannot become a row, in the place of its row."""
+    try:
+        yield
+    except RowFailedError as failed:
+        index = chunk.index_of(events[failed.index].position)
+        raise ChunkFailedError(index, failed.error) from failed.error
 
 
 def _open(bound: BoundHandler) -> bool:

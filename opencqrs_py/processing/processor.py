@@ -25,6 +25,8 @@ from opencqrs_py.processing.sequencing import Sequencing
 from opencqrs_py.processing.supervision import in_words
 
 CHUNK = 1_000
+TABLE = 5_000  # events of a table: more of them are aggregated into fewer rows
+_MOST_IN_TABLES = 20_000  # events of the tables of all partitions, since they are read at once
 MOST_CRASHES = 3  # processes that may end while they handle an event
 _PAGES_KEPT = 4  # of the log, for partitions that lag a little
 _LEAST_READ = 1_000  # events fetched at once, even when each is committed alone
@@ -347,8 +349,8 @@ class GroupProcessing:
         sequencing: Maps events to sequences, and sequences to partitions.
         partitions: Number of partitions, for the size of what is read at once.
         batch_size: Most events in one transaction. ``None``: 1,000 when every handler asks for the progress
-            transaction, so that a repeated event changes nothing, or for a chunk at a time; else 1, so that a crash
-            repeats at most one event.
+            transaction, so that a repeated event changes nothing, or for a chunk at a time; 5,000 when every one takes
+            a table, with more than four partitions fewer; else 1, so that a crash repeats at most one event.
         clock: Time, for what processors record that are given no other; ``None`` for the machine's.
         limits: How long a call of a handler may take.
     """
@@ -372,12 +374,12 @@ class GroupProcessing:
         self.limits = limits
         self.source = source
         self.tracker = tracker
-        self.batch_size = batch_size or (CHUNK if dispatcher.takes_chunks else 1)
+        self.batch_size = batch_size or _usual_size(dispatcher, partitions)
         self._dispatcher = dispatcher
         self._clock = clock
         of_sequences = sequencing.attributes if partitions > 1 else frozenset[str]()
-        whole = dispatcher.sees_attributes or self.batch_size == 1  # each commit stores the identity of its event
-        attributes = ATTRIBUTES if whole else of_sequences
+        whole = self.batch_size == 1  # each commit stores the identity of its event
+        attributes = ATTRIBUTES if whole else of_sequences | dispatcher.attributes
         selection = Selection(subject, recursive, dispatcher.wanted_types, attributes)
         wanted = dispatcher.wants if selection.types is None else None
         size, memory = read_size(self.batch_size, partitions), 1 if partitions == 1 else _PAGES_KEPT
@@ -388,6 +390,12 @@ class GroupProcessing:
         clock = self._clock if clock is None else clock
         shared = (self.feed, self.tracker, self._dispatcher, self.batch_size)
         return PartitionProcessor(self.group, partition, *shared, clock, self.limits)
+
+
+def _usual_size(dispatcher: Dispatcher, partitions: int) -> int:
+    if dispatcher.takes_tables:
+        return max(CHUNK, min(TABLE, _MOST_IN_TABLES // partitions))
+    return CHUNK if dispatcher.takes_chunks else 1
 
 
 def read_size(batch_size: int, partitions: int) -> int:

@@ -24,6 +24,7 @@ class Kind(Enum):
 
     EVENT = auto()
     RAW = auto()
+    TABLE = auto()
     METADATA = auto()
     CONTEXT = auto()
     CONNECTION = auto()
@@ -95,7 +96,7 @@ RESOLVER = Role(
 AROUND_EVENT = Role(
     name="an @around_event function",
     because="surrounds the handlers of one event, whatever its class",
-    kinds=frozenset(Kind) - {Kind.EVENT, Kind.INVOCATION},
+    kinds=frozenset(Kind) - {Kind.EVENT, Kind.TABLE, Kind.INVOCATION},
     example="def traced(raw: Event, metadata: Metadata) -> Iterator[None]: ...; yield; ...",
     yields=True,
 )
@@ -115,8 +116,9 @@ _RIGHT_FORM = (
 )
 
 
-# Classes of SQLAlchemy and of drivers are known by name, so that this room needs none of them.
+# Classes of SQLAlchemy, drivers and pyarrow are known by name, so that this room needs none of them.
 _BY_NAME = {
+    "pyarrow.lib.Table": Kind.TABLE,
     "sqlalchemy.engine.base.Connection": Kind.CONNECTION,
     "sqlalchemy.orm.session.Session": Kind.SESSION,
     "sqlite3.Connection": Kind.DRIVER,
@@ -195,8 +197,13 @@ class Signature:
 
     @property
     def many(self) -> bool:
-        """Whether it takes the events of a chunk as lists."""
-        return any(argument.many for argument in self.arguments)
+        """Whether it takes the events of a chunk together, as lists or in columns."""
+        return any(argument.many for argument in self.arguments) or self.in_columns
+
+    @property
+    def in_columns(self) -> bool:
+        """Whether it takes the events of a chunk as a table."""
+        return self.asks_for(Kind.TABLE)
 
 
 def read_signature(call: Callable[..., Any], place: str, injector: Injector, role: Role = HANDLER) -> Signature:
@@ -259,6 +266,13 @@ def _check_events(events: Sequence[Argument], arguments: Sequence[Argument], pla
         names = " and ".join(argument.name for argument in events)
         what = f"{role.name} takes one event, but {names} both ask for one"
         fix = "use one parameter; A | B accepts events of either class"
+        raise HandlerSignatureError("OCQ-203", what, place, fix)
+    tables = [a.name for a in arguments if a.kind is Kind.TABLE]
+    others = [a.name for a in arguments if a.kind in OF_AN_EVENT]
+    if len(tables) > 1 or (tables and others):
+        second = (*tables[1:], *others)[0]
+        what = f"{tables[0]} asks for the events of a chunk as columns, and {second} asks for them again"
+        fix = "take one pyarrow.Table, which has position, subject and time of each event, or take lists"
         raise HandlerSignatureError("OCQ-203", what, place, fix)
     many = [a.name for a in arguments if a.many]
     single = [a.name for a in arguments if a.kind in OF_AN_EVENT and not a.many]

@@ -188,6 +188,31 @@ def test_the_handlers_of_the_how_to_handle_events(tmp_path: Path, opencqrs: Call
         assert database.execute("SELECT isbn, title FROM books ORDER BY isbn").fetchall() == [("3", "x"), ("4", "y")]
 
 
+def test_the_columns_of_the_how_to_are_handled(tmp_path: Path, opencqrs: Callable[..., str]) -> None:
+    save(DOCS / "how-to" / "columns.md", tmp_path)
+    lines = (
+        json.dumps({"id": str(n), "source": "s", "type": f"library.book-{kind}.v1", "subject": "/b", "data": data})
+        for n, (kind, data) in enumerate(
+            [
+                ("lent", {"isbn": "1", "reader": "Ada", "pages": 300}),
+                ("lent", {"isbn": "2", "reader": "Ada"}),
+                ("lost", {"é": 1}),
+                ("lent", {"isbn": "1", "reader": "Bob", "pages": 20}),
+            ]
+        )
+    )
+    (tmp_path / "events.ndjson").write_text("\n".join(lines), "utf-8")
+    opencqrs("events", "import", "events.ndjson")
+    opencqrs("run", "--until-caught-up")
+    decided = json.loads(opencqrs("conditions", "--format", "json"))
+    assert {d["choice"] for d in decided if d["subject"] == "processing.batch-size"} == {"5000"}
+    with closing(sqlite3.connect(tmp_path / "opencqrs.db")) as database:
+        assert database.execute("SELECT * FROM popular ORDER BY isbn").fetchall() == [("1", 2, 320), ("2", 1, 0)]
+        (lent, lost) = database.execute("SELECT * FROM volume ORDER BY type").fetchall()
+        assert lent[:2] == ("library.book-lent.v1", 3)
+        assert lost == ("library.book-lost.v1", 1, len('{"é":1}'))
+
+
 def test_the_replaced_parts_are_shown_as_the_how_to_says(tmp_path: Path, opencqrs: Callable[..., str]) -> None:
     page = DOCS / "how-to" / "replace-parts.md"
     save(page, tmp_path)

@@ -32,7 +32,11 @@ _MANY_TYPES = 50  # with more of them, hardly anything is rare
 _AS_EVENT = partial(tuple.__new__, Event)  # what Event._make does, without its check: rows have the columns asked for
 _WHOLE = ", ".join(Event._fields)
 # The columns that are read where no more than these attributes are looked at.
-_COLUMNS = {frozenset[str](): "position, type, payload", frozenset({"subject"}): "position, type, payload, subject"}
+_COLUMNS = {
+    frozenset[str](): "position, type, payload",
+    frozenset({"subject"}): "position, type, payload, subject",
+    frozenset({"subject", "time"}): "position, type, payload, subject, time",
+}
 
 
 class SqlEventSource(EventSource):

@@ -42,6 +42,7 @@ def marks(function: Callable[..., Any]) -> tuple[HandlerMark, ...]:
         (event_handling(), HandlerMark("")),
         (event_handling("audit", types=["library.*", "a.b"]), HandlerMark("audit", ("library.*", "a.b"))),
         (event_handling("audit", types=("library.*",), order=-3), HandlerMark("audit", ("library.*",), -3)),
+        (event_handling("loans", events=dict), HandlerMark("loans", events=dict)),
         (event_handling, HandlerMark("")),
     ],
 )
@@ -85,6 +86,11 @@ FIX = """write @event_handling("catalog"), with types=["library.*"] if need be""
         (lambda: event_handling(7), "a processing group's name is a text, got 7", FIX),  # type: ignore[call-overload]
         (lambda: event_handling(None), "a processing group's name is a text, got None", FIX),  # type: ignore[call-overload]
         (lambda: event_handling("a", types="library.*"), "types is a list of patterns, got 'library.*'", FIX),
+        (
+            lambda: event_handling("a", events="BookLent"),  # type: ignore[call-overload]
+            "events is an event class, got 'BookLent'",
+            """write @event_handling("loans", events=BookLent), or types=["library.*"] for events of any class""",
+        ),
         (lambda: event_handling("a", types=[""]), "types is a list of patterns, got ['']", FIX),
         (lambda: event_handling("a", types=[int]), "types is a list of patterns, got [<class 'int'>]", FIX),  # type: ignore[list-item]
         (
@@ -121,7 +127,7 @@ FIX = """write @event_handling("catalog"), with types=["library.*"] if need be""
             'write @around_handler("catalog"), or @around_handler for every group',
         ),
     ],
-    ids=range(14),
+    ids=range(15),
 )
 def test_what_cannot_be_meant_is_refused_at_once(call: Callable[[], object], what: str, fix: str) -> None:
     with pytest.raises(HandlerSignatureError) as caught:

@@ -14,6 +14,7 @@ from types import ModuleType
 from typing import Any, Protocol
 
 import attrs
+import pyarrow as pa
 import pytest
 from dependency_injector import containers, providers
 from pydantic import BaseModel, ConfigDict, Field
@@ -34,6 +35,7 @@ from opencqrs_py import (
     TransientError,
     Upcast,
     around_handler,
+    bulk,
     event_handling,
     event_type,
     on_start,
@@ -241,6 +243,45 @@ def test_the_group_may_be_chosen() -> None:
     test = HandlerTest(tables, lend, count, group="catalog").given(Lent("1")).handle()
     test.expect_rows(LENT, [("1", "ada")])
     assert test.group == "catalog"
+
+
+@on_start("columns")
+def table_of_columns(connection: Connection) -> None:
+    connection.execute(text("CREATE TABLE IF NOT EXISTS columns (isbn VARCHAR(20) PRIMARY KEY, loans BIGINT)"))
+
+
+@event_handling("columns", events=Lent)
+def in_columns(loans: pa.Table, connection: Connection) -> None:
+    if "broken" in loans["isbn"].to_pylist():
+        raise ValueError("broken")
+    counted = loans.group_by("isbn").aggregate([([], "count_all")]).rename_columns(["isbn", "loans"])
+    bulk.upsert(connection, "columns", counted, keys="isbn", add="loans")
+
+
+@pytest.mark.parametrize("batch_size", [None, 1, 2])
+def test_handlers_that_take_columns_are_tested_like_others(batch_size: int | None) -> None:
+    test = HandlerTest(table_of_columns, in_columns, batch_size=batch_size)
+    test.given(Lent("1"), Lent("2"), Purchased("3"), Lent("1")).handle()
+    test.expect_rows("SELECT * FROM columns ORDER BY isbn", [("1", 2), ("2", 1)])
+    test.expect_progress(4).expect_no_failure().expect_attempts(1, 1).expect_attempts(3, 0)
+
+
+@pytest.mark.parametrize("batch_size", [None, 1, 2])
+def test_an_event_by_which_a_table_fails_is_tried_again_alone_and_skipped(batch_size: int | None) -> None:
+    retry = FixedBackOff(2, max_attempts=1)
+    test = HandlerTest(table_of_columns, in_columns, batch_size=batch_size, retry=retry)
+    test.given(*(Lent(isbn) for isbn in ("1", "2", "broken", "3", "1"))).handle()
+    test.expect_rows("SELECT * FROM columns ORDER BY isbn", [("1", 2), ("2", 1), ("3", 1)])
+    test.expect_waits([2.0]).expect_attempts(3, 2).expect_progress(5)
+    assert [event.position for event in test.skipped] == [3]
+
+
+def test_a_row_of_a_wrong_shape_is_raised_with_its_event() -> None:
+    test = HandlerTest(table_of_columns, in_columns)
+    test.given(Lent("1"), {"type": "lent", "id": "wrong", "data": {"isbn": 5}}, Lent("1"))
+    with pytest.raises(EventFormatError, match=r"OCQ-211.*\n.*event wrong at position 2"):
+        test.handle()
+    test.expect_rows("SELECT * FROM columns", [("1", 1)])
 
 
 def test_async_handlers_and_handlers_of_lists_are_called_as_ever() -> None:

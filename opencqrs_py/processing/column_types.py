@@ -1,0 +1,182 @@
+"""Column types: which Arrow type the fields of an event class have, and how their values get there."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from enum import Enum
+from typing import Annotated, Any, Literal, NewType, NotRequired, Required, Union, get_args, get_origin, get_type_hints
+from uuid import UUID
+
+import pyarrow as pa
+from pydantic import BaseModel
+from typing_extensions import is_typeddict
+
+Conversion = Callable[[Any], Any]
+"""From the value of a field, never ``None``, to what Arrow takes for it."""
+
+DIGITS, PLACES = 38, 18
+"""Digits of a ``Decimal`` that names none of its own, and how many of them stand after the point."""
+
+_SEQUENCES = (list, Sequence, tuple, set, frozenset)
+_WRAPPERS = (Annotated, Required, NotRequired)
+
+
+class NoColumnError(Exception):
+    """A field is annotated with what has no column: ``BookLent.extra``, and the annotation."""
+
+    def __init__(self, field: str, annotation: object) -> None:
+        super().__init__(field, annotation)
+        self.field = field
+        self.annotation = annotation
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnType:
+    """How a field becomes a column.
+
+    Attributes:
+        arrow: Its type; each column may hold nulls.
+        convert: Makes of a value what Arrow takes; ``None``: Arrow takes it as it is.
+    """
+
+    arrow: Any
+    convert: Conversion | None = None
+
+    def array(self, values: Iterable[Any]) -> Any:
+        """Return values of the field as an array; raises ``ValueError``, ``TypeError`` or ``ArithmeticError``."""
+        if self.convert is not None:
+            values = [None if value is None else self.convert(value) for value in values]
+        return pa.array(values, self.arrow)
+
+
+_SCALARS: dict[Any, ColumnType] = {
+    str: ColumnType(pa.string()),
+    int: ColumnType(pa.int64()),
+    float: ColumnType(pa.float64()),
+    bool: ColumnType(pa.bool_()),
+    Decimal: ColumnType(pa.decimal128(DIGITS, PLACES)),
+    datetime: ColumnType(pa.timestamp("us", "UTC")),
+    date: ColumnType(pa.date32()),
+    time: ColumnType(pa.time64("us")),
+    timedelta: ColumnType(pa.duration("us")),
+    UUID: ColumnType(pa.string(), str),
+}
+
+
+def columns_of(event_class: type) -> dict[str, ColumnType]:
+    """Return the columns of a class's fields, in their order; none for a class without fields.
+
+    Raises:
+        NoColumnError: If a field has no column.
+        NameError: If an annotation cannot be read; or a ``TypeError``.
+    """
+    return _columns_of(event_class, ())
+
+
+def _columns_of(cls: Any, above: tuple[type, ...]) -> dict[str, ColumnType]:
+    return {
+        name: _column(annotation, f"{cls.__name__}.{name}", (*above, cls))
+        for name, annotation in _annotations(cls).items()
+    }
+
+
+def _annotations(cls: Any) -> Mapping[str, Any]:
+    """Return the annotations of a class's fields, in their order."""
+    if isinstance(cls, type) and issubclass(cls, BaseModel):
+        return {name: Annotated[info.annotation, *info.metadata, None] for name, info in cls.model_fields.items()}
+    hints = get_type_hints(cls, include_extras=True)
+    if is_dataclass(cls):
+        return {field.name: hints[field.name] for field in fields(cls)}
+    if hasattr(cls, "__attrs_attrs__"):
+        return {field.name: hints.get(field.name, field.type) for field in cls.__attrs_attrs__}
+    return hints
+
+
+def _column(annotation: Any, field: str, above: tuple[type, ...]) -> ColumnType:
+    bare, notes = _bare(annotation)
+    origin, members = get_origin(bare), get_args(bare)
+    if bare in _SCALARS:
+        found: ColumnType | None = _decimal(notes) if bare is Decimal else _SCALARS[bare]
+    elif origin in (Union, types.UnionType):
+        found = _optional(members, field, above)
+    elif origin is Literal:
+        found = _chosen(members)
+    elif origin in _SEQUENCES and (origin is not tuple or members[1:] == (...,)):
+        found = _list(_column(members[0], field, above))
+    elif isinstance(bare, type) and issubclass(bare, Enum):
+        found = _chosen([member.value for member in bare], lambda one: one.value if isinstance(one, Enum) else one)
+    else:
+        found = _struct(bare, above) if _has_fields(bare) and bare not in above else None
+    if found is None:
+        raise NoColumnError(field, annotation)
+    return found
+
+
+def _bare(annotation: Any) -> tuple[Any, list[Any]]:
+    """Return an annotation without what stands around it, and what was annotated to it."""
+    notes: list[Any] = []
+    while True:
+        if get_origin(annotation) in _WRAPPERS:
+            annotation, *found = get_args(annotation)
+            notes += found
+        elif isinstance(annotation, NewType):
+            annotation = annotation.__supertype__
+        else:
+            return annotation, notes
+
+
+def _decimal(notes: Iterable[Any]) -> ColumnType:
+    """Return a column with the digits that pydantic holds the field to, if it does."""
+    found = [one for note in notes for one in getattr(note, "metadata", [note])]
+    digits = next((n for one in found if (n := getattr(one, "max_digits", None))), DIGITS)
+    places = next((n for one in found if (n := getattr(one, "decimal_places", None)) is not None), None)
+    if places is None:
+        places, digits = PLACES, max(digits, DIGITS)
+    return ColumnType(pa.decimal128(digits, places) if digits <= DIGITS else pa.decimal256(digits, places))
+
+
+def _optional(members: Sequence[Any], field: str, above: tuple[type, ...]) -> ColumnType | None:
+    others = [member for member in members if member is not type(None)]
+    return _column(others[0], field, above) if len(others) == 1 else None
+
+
+def _chosen(values: Sequence[Any], convert: Conversion | None = None) -> ColumnType | None:
+    kinds = {type(value) for value in values if value is not None}
+    if len(kinds) != 1 or (kind := kinds.pop()) not in (str, int):
+        return None
+    return ColumnType(_SCALARS[kind].arrow, convert)
+
+
+def _list(member: ColumnType) -> ColumnType:
+    convert = member.convert
+    if convert is None:
+        return ColumnType(pa.list_(member.arrow), list)
+    return ColumnType(pa.list_(member.arrow), lambda values: [None if v is None else convert(v) for v in values])
+
+
+def _struct(cls: Any, above: tuple[type, ...]) -> ColumnType:
+    columns, get = _columns_of(cls, above), getter_of(cls)
+
+    def convert(value: Any) -> dict[str, Any]:
+        found = {name: get(value, name) for name in columns}
+        return {
+            name: found[name] if column.convert is None or found[name] is None else column.convert(found[name])
+            for name, column in columns.items()
+        }
+
+    return ColumnType(pa.struct([(name, column.arrow) for name, column in columns.items()]), convert)
+
+
+def _has_fields(cls: Any) -> bool:
+    if not isinstance(cls, type):
+        return False
+    return is_dataclass(cls) or is_typeddict(cls) or issubclass(cls, BaseModel) or hasattr(cls, "__attrs_attrs__")
+
+
+def getter_of(cls: Any) -> Callable[[Any, str], Any]:
+    """Return what gets the value of a field; what a TypedDict lacks is ``None``."""
+    return dict.get if is_typeddict(cls) else getattr
