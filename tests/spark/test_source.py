@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import random
+from datetime import UTC, datetime
+from decimal import Decimal
 from functools import cache, reduce
 from pathlib import Path
 from typing import NamedTuple
@@ -81,13 +83,19 @@ def load(spark, url, **options):
 # --------------------------------------------------------------------------------------------------------- batches
 
 
+SHOWN = [
+    *["position", "id", "source", "subject", "type", "unix_seconds(time)"],
+    *["content_type", "to_json(payload)", "extensions"],
+]
+
+
 @ON_ALL
 def test_every_event_is_read_once_with_all_its_columns(spark, url):
     frame = load(spark, url)
     assert frame.count() == COUNT
     assert frame.agg({"position": "sum"}).collect()[0][0] == COUNT * (COUNT + 1) // 2
-    (row,) = frame.where("position = 7").collect()
-    assert tuple(row) == (7, "7", "urn:s", "/x/1", "odd", "2026-01-08T00:00:00Z", "application/json", "[7]", None)
+    (row,) = frame.where("position = 7").selectExpr(*SHOWN).collect()
+    assert tuple(row) == (7, "7", "urn:s", "/x/1", "odd", 1_767_830_400, "application/json", "[7]", None)
 
 
 @pytest.mark.parametrize(
@@ -105,6 +113,75 @@ def test_every_event_is_read_once_with_all_its_columns(spark, url):
 @ON_ALL
 def test_options_narrow_what_is_read(spark, url, options, expected):
     assert load(spark, url, **options).count() == expected
+
+
+@pytest.mark.parametrize(
+    ("columns", "found"),
+    [
+        ("payload STRING, position BIGINT", ("[7]", 7)),
+        ("type STRING, time STRING, extensions STRING", ("odd", "2026-01-08T00:00:00Z", None)),
+        ("time TIMESTAMP", (datetime(2026, 1, 8, tzinfo=UTC),)),
+    ],
+)
+def test_a_schema_has_only_some_columns_read(spark, url, columns, found):
+    reader = spark.read.format("opencqrs").options(url=url, **{"from": "7", "to": "7"})
+    (row,) = reader.schema(columns).load().collect()
+    assert tuple(value.astimezone(UTC) if isinstance(value, datetime) else value for value in row) == found
+
+
+SALE = '{"buyer":{"name":"ada"},"amount":12345678901234567890.12,"items":["a",1.50],"at":"2026-01-05T01:00:00+01:00"}'
+FIELDS = "amount DECIMAL(30,2), buyer STRUCT<name: STRING>, items VARIANT, at TIMESTAMP"
+
+
+@pytest.fixture
+def sales(fresh_url, kind):
+    extended = made_up(1)._replace(payload=SALE, extensions='{"trace":"x","n":7}')
+    return filled(fresh_url(kind), [extended, made_up(2)._replace(payload=None)])
+
+
+@ON_ONE
+@ON_ALL
+def test_fields_of_the_data_are_columns_of_their_types(spark, log, sales):
+    frame = load(spark, sales, schema=FIELDS)
+    shown = frame.selectExpr("amount", "buyer.name", "to_json(items)", "unix_seconds(at)", "extensions.n", "position")
+    assert [tuple(row) for row in shown.orderBy("position").collect()] == [
+        (Decimal("12345678901234567890.12"), "ada", '["a",1.5]', 1_767_571_200, "7", 1),
+        (None, None, None, None, None, 2),
+    ]
+
+
+def test_a_payload_is_a_variant_of_which_no_digit_is_lost(spark, log, sales):
+    shown = load(spark, sales).selectExpr("payload:amount::decimal(38,2)", "payload:buyer.name::string", "position")
+    assert [tuple(row) for row in shown.orderBy("position").collect()] == [
+        (Decimal("12345678901234567890.12"), "ada", 1),
+        (None, None, 2),
+    ]
+
+
+def test_a_stream_has_the_columns_of_its_schema(spark, log, sales, tmp_path):
+    stream = spark.readStream.format("opencqrs").options(url=sales, schema=FIELDS).load()
+    query = stream.writeStream.format("parquet").option("checkpointLocation", f"{tmp_path}/checkpoint")
+    assert query.trigger(availableNow=True).start(f"{tmp_path}/lake").awaitTermination(120) is not False
+    assert spark.read.parquet(f"{tmp_path}/lake").schema.names == stream.schema.names
+    assert spark.read.parquet(f"{tmp_path}/lake").where("buyer.name = 'ada'").count() == 1
+
+
+def test_data_that_do_not_fit_end_the_query_and_name_the_event(spark, log, sales):
+    with pytest.raises(PythonException) as caught:
+        load(spark, sales, schema="amount BIGINT").collect()
+    found = "".join(lines(caught)[:2])
+    assert "[OCQ-419] the data of the event at position 1 do not fit the option 'schema': amount is 1234567" in found
+    assert "Traceback" not in str(caught.value)
+
+
+def test_ranges_hold_equal_shares_although_positions_have_a_gap(spark, log):
+    log.grow(COUNT)
+    with log.database.writing() as connection:
+        connection.execute(
+            text("UPDATE opencqrs_events SET position = position + 1000000000000 WHERE position > 22500")
+        )
+    frame = load(spark, log.url, ranges="2").selectExpr("spark_partition_id() AS task").groupBy("task").count()
+    assert sorted(row["count"] for row in frame.collect()) == [22_500, 22_500]
 
 
 @pytest.mark.parametrize(("options", "tasks"), [({}, 3), ({"ranges": "2"}, 2), ({"to": "9"}, 1)])
@@ -211,7 +288,8 @@ def asked(spark):
     draw = random.Random(4711)
     log = random_log(draw)
     rows = [event._replace(position=place) for place, event in enumerate(log, 1)]
-    alone = spark.createDataFrame([tuple(row) for row in rows], DDL).coalesce(1).cache()
+    alone = spark.createDataFrame([tuple(row) for row in rows], DDL).withColumn("time", sf.to_timestamp("time"))
+    alone = alone.coalesce(1).cache()
     queries = [(draw.choice(OPTIONS), random_query(draw)) for _ in range(QUERIES)]
     known = answers(alone.where(query) for _, query in queries)
     alone.unpersist()
@@ -522,8 +600,8 @@ def test_a_table_of_another_system_is_a_log_as_well(spark, log, shop):
     frame = load(spark, log.url, **MAPPING)
     assert frame.rdd.getNumPartitions() == 3
     assert frame.agg({"position": "count", "id": "sum"}).collect() == [(COUNT, COUNT * (COUNT + 1) / 2)]
-    (row,) = frame.where("position = 7").collect()
-    assert tuple(row) == (7, "7", "urn:shop", "/x/1", "odd", "2026-01-08T00:00:00Z", "application/json", "[7]", None)
+    (row,) = frame.where("position = 7").selectExpr(*SHOWN).collect()
+    assert tuple(row) == (7, "7", "urn:shop", "/x/1", "odd", 1_767_830_400, "application/json", "[7]", None)
     narrow = {"subject": "/x/1", "recursive": "false", "types": "odd", "from": "2026-01-05T00:00:00Z", "to": "20"}
     assert [row.position for row in load(spark, log.url, **MAPPING, **narrow).collect()] == [7, 13, 19]
 
@@ -607,6 +685,14 @@ def lines(caught):
     ("options", "says"),
     [
         ({}, "[OCQ-410] the option 'url' is missing"),
+        (
+            {"url": "sqlite:///x", "schema": "isbn STRNG"},
+            "[OCQ-410] the option 'schema' cannot be read: the column 'isbn'",
+        ),
+        (
+            {"url": "sqlite:///x", "schema": "time DATE"},
+            "the field 'time' of the option 'schema' has the name of a column",
+        ),
         ({"url": "sqlite:///x", "from": "one"}, "[OCQ-410] the option 'from' must be a position from 1"),
         ({"url": "oracle://ada:secret@h/x"}, "[OCQ-302] event stores of the scheme 'oracle' are not supported"),
         ({"url": "sqlite:////nowhere/events.db"}, "names the file /nowhere/events.db, which does not exist"),

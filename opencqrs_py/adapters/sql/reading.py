@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -85,6 +85,32 @@ class SqlEventSource(EventSource):
             return Slice(after, end, tuple(map(_AS_EVENT, rows)))
         return Slice(after, end, Chunk(rows, partial(read_whole, self._database)))
 
+    def read_columns(
+        self, after: int, limit: int, selection: Selection, upto: int, columns: Sequence[str]
+    ) -> tuple[int, Rows]:
+        """Read some attributes of events as rows, without an object for each event.
+
+        Args:
+            after: As of ``read``, and the next three.
+            limit: Most rows.
+            selection: Which events.
+            upto: The last position of interest.
+            columns: The attributes, the position first.
+
+        Returns:
+            The last position of the page, and its rows.
+        """
+        if not self._ready:
+            self._prepare()
+        request = ReadRequest(self._database, selection, limit, ", ".join(columns))
+        with self._database.guard.quiet():
+            return request.within(after, upto, self._known)
+
+    def neighbours(self, positions: Sequence[int], nth: int = 1) -> list[tuple[int | None, int | None]]:
+        """Return for each position the last event at or before it, and the ``nth`` one after it, by the index."""
+        self._prepare()
+        return neighbours(self._database, f"{self._database.prefix}{EVENTS.name}", "position", positions, nth)
+
     @override
     def position_before(self, moment: datetime) -> int:
         self._prepare()
@@ -166,6 +192,25 @@ def read_whole(database: Database, position: int) -> Event:
     where = f"position = {database.dialect.mark}"
     (row,) = database.fetch(f"SELECT {_WHOLE} FROM {database.prefix}{EVENTS.name} WHERE {where}", (position,))  # noqa: S608
     return Event(*row)
+
+
+def neighbours(
+    database: Database, table: str, column: str, positions: Sequence[int], nth: int
+) -> list[tuple[int | None, int | None]]:
+    """Return for each position the last row at or before it, and the ``nth`` one after it, in one statement.
+
+    Args:
+        database: Where the table is.
+        table: As statements name it, and its column of positions, which has an index.
+        column: See ``table``.
+        positions: Up to some hundred.
+        nth: At least 1.
+    """
+    given = " UNION ALL ".join(f"SELECT {int(position)} AS bound" for position in positions)
+    before = f"SELECT max({column}) FROM {table} WHERE {column} <= bounds.bound"  # noqa: S608 our own text, as below
+    rows = f"SELECT {column} FROM {table} WHERE {column} > bounds.bound ORDER BY {column}"  # noqa: S608
+    text = f"SELECT ({before}), ({rows} LIMIT 1 OFFSET {nth - 1}) FROM ({given}) AS bounds"  # noqa: S608
+    return [(last, first) for last, first in database.fetch(text)]
 
 
 _Found = tuple[int, Rows]

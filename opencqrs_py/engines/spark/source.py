@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import os
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
 from typing import Any, ClassVar, NoReturn, Protocol, TypeAlias, runtime_checkable
 
 import pyarrow as pa
@@ -20,20 +19,17 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
+from opencqrs_py.engines.spark.source_columns import Available, Columns
+from opencqrs_py.engines.spark.source_ranges import Range, cut, steps_of
 from opencqrs_py.engines.spark.source_scope import Scope, narrowed, scope_of
 from opencqrs_py.errors import EngineError, ExplainedError
+from opencqrs_py.model.event import Event
 from opencqrs_py.model.mapping import TableMapping
 from opencqrs_py.model.selection import Selection, Slice
 from opencqrs_py.processing.ports import EventSource
 
-SCHEMA = (
-    "position bigint, id string, source string, subject string, type string, time string, "
-    "content_type string, payload string, extensions string"
-)
-_ARROW = pa.schema([(part.split()[0], pa.int64() if "bigint" in part else pa.string()) for part in SCHEMA.split(", ")])
-_LEAST_PER_RANGE = 20_000  # positions: fewer are not worth a task of their own
 _FIRST_ROWS = 500  # events of the first batch, which shows how large they are
-_MOST_ROWS = 5_000
+_MOST_ROWS = 10_000
 _BATCH_BYTES = 16_000_000  # what a batch is to take in memory, about
 _HIDE_TRACEBACK = "SPARK_HIDE_TRACEBACK"  # PySpark looks at it when it sends an error to the JVM; the worker ends then
 
@@ -45,20 +41,21 @@ Called on the driver and on executors, once for each thing that is asked of the 
 
 Session = SparkSession  # so that the assembly can name it without importing PySpark
 
-_STRUCT = f"struct<{SCHEMA.replace(', ', ',').replace(' ', ':')}>"
-
 
 class EventLogSource(DataSource):
     """The event store as a data source.
 
     Options: ``url`` (of the store), ``subject`` (default ``/``), ``recursive`` (default ``true``), ``types`` (separated
-    by commas), ``from`` and ``to`` (first and last position, or times), ``ranges`` (most parts read side by side) and
+    by commas), ``from`` and ``to`` (first and last position, or times), ``schema`` (fields of the data that become
+    columns) and ``fieldPrefix`` (what their names begin with), ``ranges`` (most parts read side by side) and
     ``maxEventsPerTrigger`` (most events of a micro-batch). What they mean exactly stands in
     ``docs/how-to/query-with-spark.md``. ``mapping.table`` and others of its kind name a table of another system, as the
     settings below ``event-store.mapping`` do.
 
-    Rows: position (bigint, the store's global order), id, source, subject, type, time (RFC 3339, as sent),
-    content_type, payload (the data as JSON), extensions (other attributes as JSON).
+    Rows: position (BIGINT, the store's global order), id, source, subject, type, time (TIMESTAMP), content_type,
+    payload (the data as VARIANT), extensions (other attributes as MAP<STRING,STRING>). With the option ``schema`` the
+    fields that it names stand in place of content_type and payload. ``.schema(…)`` names fewer of all of these, and can
+    ask for time, payload and extensions as STRING, as they are stored.
     """
 
     ranges: ClassVar[int] = 8
@@ -81,25 +78,28 @@ class EventLogSource(DataSource):
             ExplainedError: If it can be seen from the URL that there is none.
         """
 
-    def schema(self) -> str:
-        """Return the columns; the options are checked here, so that a mistake shows at ``load()``."""
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        """Check the options, so that a mistake shows at ``load()``."""
+        super().__init__(options)
         with told_plainly():
-            scope = self._scope()
-            self.open_source(scope.url, scope.mapping)
-        return SCHEMA
+            self._scope = scope_of(self.options, self.ranges)
+            self._available = Available(self._scope.fields, self._scope.field_prefix)
+            self.open_source(self._scope.url, self._scope.mapping)
+
+    def schema(self) -> StructType:
+        """Return the columns of a data frame whose reader names none."""
+        return self._available.usual()
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader for ``spark.read``."""
         with told_plainly():
-            _refuse_other(schema)
             reader = FilteringReader if self.push_filters else BatchReader
-            return reader(self.open_source, self._scope())
+            return reader(self.open_source, self._scope, self._available.chosen(schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 Spark's name
         """Return the reader for ``spark.readStream``."""
         with told_plainly():
-            _refuse_other(schema)
-            return StreamReader(self.open_source, self._scope())
+            return StreamReader(self.open_source, self._scope, self._available.chosen(schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> NoReturn:  # noqa: FBT001 Spark's signature
         """Refuse ``df.write`` with OCQ-413: the data source only reads."""
@@ -110,16 +110,6 @@ class EventLogSource(DataSource):
         """Refuse ``df.writeStream`` likewise."""
         del schema, overwrite
         _refuse_writing()
-
-    def _scope(self) -> Scope:
-        return scope_of(self.options, self.ranges)
-
-
-def _refuse_other(schema: StructType) -> None:
-    if schema.simpleString() != _STRUCT:
-        what = f"the columns are {SCHEMA}, got {schema.simpleString()}"
-        fix = "leave .schema(…) out and select columns from what is loaded"
-        raise EngineError("OCQ-407", what, 'format("opencqrs")', fix)
 
 
 def _refuse_writing() -> NoReturn:
@@ -148,16 +138,19 @@ class Renewable(Protocol):
         ...
 
 
-@dataclass
-class Range(InputPartition):
-    """Positions that one task reads, ``after + 1 .. upto``, and the state of the log in which they were planned.
+@runtime_checkable
+class Columnar(Protocol):
+    """What event sources also have that read single attributes, without an object for each event."""
 
-    The state is ``None`` if the log's source is not ``Renewable``.
-    """
+    def read_columns(
+        self, after: int, limit: int, selection: Selection, upto: int, columns: Sequence[str]
+    ) -> tuple[int, Sequence[tuple[Any, ...]]]:
+        """Read the selected events after ``after`` as rows of these attributes, the position first.
 
-    after: int
-    upto: int
-    state: object = None
+        Returns:
+            The last position of the page, as ``Slice.upto``, and its rows.
+        """
+        ...
 
 
 @contextmanager
@@ -183,11 +176,12 @@ def told_plainly(source: EventSource | None = None) -> Iterator[None]:
 
 
 class _Reader:
-    """What both readers share: how to open the store, and what to read of it."""
+    """What both readers share: how to open the store, what to read of it, and which columns to make of that."""
 
-    def __init__(self, open_source: Opener, scope: Scope) -> None:
+    def __init__(self, open_source: Opener, scope: Scope, columns: Columns) -> None:
         self._open = open_source
         self._scope = scope
+        self._columns = columns
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one range. Runs on an executor."""
@@ -195,7 +189,10 @@ class _Reader:
         with self._opened() as source:
             if isinstance(source, Renewable) and span.state is not None:
                 source.expect(span.state)
-            yield from batches(source, self._scope.selection, span)
+            yield from batches(source, self._scope.selection, span, self._columns)
+
+    def _ranges(self, source: EventSource, after: int, upto: int) -> list[Range]:
+        return cut(after, upto, self._scope.ranges, _state(source), steps_of(source, after, upto))
 
     @contextmanager
     def _opened(self, *, renewed: bool = False) -> Iterator[EventSource]:
@@ -215,7 +212,7 @@ class BatchReader(_Reader, DataSourceReader):
         with self._opened(renewed=True) as source:
             end = self._scope.end(source, source.head())
             start = self._scope.start(source) if end > 0 else 0
-            return cut(start, end, self._scope.ranges, _state(source)) or [Range(0, 0)]
+            return self._ranges(source, start, end) or [Range(0, 0)]
 
 
 class FilteringReader(BatchReader):
@@ -245,8 +242,8 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
     Stores show events in the order of their positions, so none is missed when its transaction commits late.
     """
 
-    def __init__(self, open_source: Opener, scope: Scope) -> None:
-        super().__init__(open_source, scope)
+    def __init__(self, open_source: Opener, scope: Scope, columns: Columns) -> None:
+        super().__init__(open_source, scope, columns)
         self._head = 0  # as it was seen last
         self._target: int | None = None  # where a query with Trigger.AvailableNow ends
         self._begun = False
@@ -289,7 +286,7 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[Range]:
         """Return the ranges between two offsets."""
         with self._log() as source:
-            return cut(start["position"], end["position"], self._scope.ranges, _state(source))
+            return self._ranges(source, start["position"], end["position"])
 
     def _log(self) -> AbstractContextManager[EventSource]:
         renewed, self._begun = not self._begun, True
@@ -300,36 +297,36 @@ def _state(source: EventSource) -> object:
     return source.state() if isinstance(source, Renewable) else None
 
 
-def cut(after: int, upto: int, most: int, state: object = None) -> list[Range]:
-    """Cut ``after + 1 .. upto`` of a log in some state into at most ``most`` ranges of the same length.
-
-    Positions are what is shared out, since no store can say how many selected events lie between two of them. A range
-    in a gap, or without a selected event, costs its task a look.
-    """
-    size = max(_LEAST_PER_RANGE, -(-(upto - after) // most))
-    return [Range(first, min(first + size, upto), state) for first in range(after, upto, size)]
-
-
-def batches(source: EventSource, selection: Selection, span: Range) -> Iterator[pa.RecordBatch]:
+def batches(source: EventSource, selection: Selection, span: Range, columns: Columns) -> Iterator[pa.RecordBatch]:
     """Read the selected events of a range.
 
     Yields:
-        Batches of up to 5,000 events and about 16 MB, in the order of positions.
+        Batches of up to 10,000 events and about 16 MB, in the order of positions.
 
     Raises:
-        EngineError: OCQ-411, if the log ends before the range does.
+        EngineError: OCQ-411, if the log ends before the range does; OCQ-419, if an event has what a column cannot hold.
     """
-    after, rows = span.after, _FIRST_ROWS
+    after, limit = span.after, _FIRST_ROWS
     while after < span.upto:
-        part = _following(source, after, rows, selection, span.upto)
-        rows = _MOST_ROWS
-        if part.events:
-            columns = zip(zip(*part.events, strict=True), _ARROW.types, strict=True)
-            arrays = [pa.array(column, kind) for column, kind in columns]
-            batch = pa.RecordBatch.from_arrays(arrays, schema=_ARROW)
-            rows = max(1, min(_MOST_ROWS, _BATCH_BYTES * len(part.events) // batch.nbytes))
+        after, rows = _page(source, after, limit, selection, span.upto, columns.read)
+        limit = _MOST_ROWS
+        if rows:
+            batch, size = columns.batch(rows)
+            limit = max(1, min(_MOST_ROWS, _BATCH_BYTES * len(rows) // size))
             yield batch
-        after = part.upto
+
+
+def _page(
+    source: EventSource, after: int, limit: int, selection: Selection, upto: int, columns: Sequence[str]
+) -> tuple[int, Sequence[tuple[Any, ...]]]:
+    if not isinstance(source, Columnar):
+        part = _following(source, after, limit, selection, upto)
+        places = [Event._fields.index(name) for name in columns]
+        return part.upto, [tuple(event[place] for place in places) for event in part.events]
+    end, rows = source.read_columns(after, limit, selection, upto, columns)
+    if end <= after:
+        raise shorter(after + 1, source.head())
+    return end, rows
 
 
 def admitted(source: EventSource, selection: Selection, span: Range, most: int) -> int:

@@ -26,13 +26,26 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
     StringStartsWith,
 )
+from pyspark.sql.types import StructType
 
+from opencqrs_py.engines.spark.source_ddl import parse_ddl
 from opencqrs_py.errors import EngineError
 from opencqrs_py.model.mapping import TableMapping
 from opencqrs_py.model.selection import Selection
 from opencqrs_py.processing.ports import EventSource
 
-OPTIONS = ("url", "subject", "recursive", "types", "from", "to", "ranges", "maxEventsPerTrigger")
+OPTIONS = (
+    "url",
+    "subject",
+    "recursive",
+    "types",
+    "from",
+    "to",
+    "schema",
+    "fieldPrefix",
+    "ranges",
+    "maxEventsPerTrigger",
+)
 
 _PREFIX = "mapping."
 _PARTS = tuple(part.name for part in fields(TableMapping) if part.name != "said_in")
@@ -57,6 +70,8 @@ class Scope:
         ranges: Most parts that are read side by side.
         events_per_trigger: Most events of a micro-batch, ``None`` for all that there are.
         mapping: The table of another system that is read, ``None`` for a store of ours.
+        fields: The fields of the data that become columns, ``None`` for none.
+        field_prefix: What the names of these columns begin with.
     """
 
     url: str = field(repr=False)
@@ -68,6 +83,8 @@ class Scope:
     ranges: int = 1
     events_per_trigger: int | None = None
     mapping: TableMapping | None = None
+    fields: StructType | None = None
+    field_prefix: str = ""
 
     def start(self, source: EventSource) -> int:
         """Return the position after which reading begins."""
@@ -100,6 +117,8 @@ def scope_of(options: Mapping[str, str], ranges: int) -> Scope:
         ranges=_count(given, "ranges") or ranges,
         events_per_trigger=_count(given, "maxEventsPerTrigger"),
         mapping=_mapping_in(given),
+        fields=_fields(given),
+        field_prefix=given.get(_plain("fieldPrefix"), ""),
     )
 
 
@@ -152,6 +171,18 @@ def _types(given: Mapping[str, str]) -> frozenset[str] | None:
         fix = """for a pattern leave it out and write .where("type like 'library.%'")"""
         raise _wrong("types", given["types"], "whole types separated by commas", fix)
     return types
+
+
+def _fields(given: Mapping[str, str]) -> StructType | None:
+    text = given.get("schema")
+    if text is None:
+        return None
+    try:
+        return parse_ddl(text)
+    except ValueError as error:
+        what = f"the option 'schema' cannot be read: {error}"
+        fix = "name the fields of the data with their types, such as isbn STRING, amount DECIMAL(10,2)"
+        raise EngineError("OCQ-410", what, _PLACE, fix) from None
 
 
 def _bound(given: Mapping[str, str], option: str, least: int) -> int | datetime | None:

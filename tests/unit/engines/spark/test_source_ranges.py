@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from opencqrs_py.adapters.memory import InMemoryEventStore
-from opencqrs_py.engines.spark.source import SCHEMA, Range, admitted, batches, cut
+from opencqrs_py.engines.spark.source import admitted, batches
+from opencqrs_py.engines.spark.source_columns import Available
+from opencqrs_py.engines.spark.source_ddl import parse_ddl
+from opencqrs_py.engines.spark.source_ranges import Range, Step, cut, steps_of
+from opencqrs_py.engines.spark.source_variants import variant_of
 from opencqrs_py.errors import EngineError
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.selection import Selection, Slice
 
 ODD = Selection(types=frozenset({"odd"}))
+ALL = Available().chosen(Available().usual())
+TEXT = Available().chosen(parse_ddl("position BIGINT, payload STRING"))
 
 
 def made(number, payload=None):
@@ -53,7 +61,7 @@ class Holes:
 
 
 def read(store, span, selection=Selection()):  # noqa: B008 frozen
-    return [p for batch in batches(store, selection, span) for p in batch.column("position").to_pylist()]
+    return [p for batch in batches(store, selection, span, TEXT) for p in batch.column("position").to_pylist()]
 
 
 @pytest.mark.parametrize(
@@ -81,9 +89,9 @@ def test_ranges_cover_the_stretch_once(after, length, most):
 
 
 def test_batches_have_the_columns_of_an_event():
-    (batch,) = batches(InMemoryEventStore([made(1, "[1]")]), Selection(), Range(0, 1))
-    assert batch.schema.names == list(Event._fields) == [part.split()[0] for part in SCHEMA.split(", ")]
-    assert batch.to_pylist()[0]["payload"] == "[1]"
+    (batch,) = batches(InMemoryEventStore([made(1, "[1]")]), Selection(), Range(0, 1), ALL)
+    assert batch.schema.names == list(Event._fields)
+    assert batch.to_pylist()[0]["payload"] == dict(zip(("value", "metadata"), variant_of("[1]"), strict=True))
     assert batch.to_pylist()[0]["time"] is None
 
 
@@ -103,7 +111,7 @@ def test_no_more_is_read_than_the_range_holds():
 def test_large_payloads_make_small_batches():
     store = Counting(made(n, f'"{"x" * 1_000_000}"') for n in range(1, 41))
     store.limits.clear()
-    sizes = [batch.num_rows for batch in batches(Limited(store, 5), Selection(), Range(0, 40))]
+    sizes = [batch.num_rows for batch in batches(Limited(store, 5), Selection(), Range(0, 40), TEXT)]
     assert sizes[0] == 5
     assert max(sizes[1:]) == 15
     assert sum(sizes) == 40
@@ -152,3 +160,70 @@ def test_a_log_that_has_become_shorter_is_noticed():
     store = InMemoryEventStore(map(made, range(1, 4)))
     with pytest.raises(EngineError, match=r"OCQ-411.* the log ends at position 3, but 4 was there before"):
         read(store, Range(0, 5))
+
+
+# ------------------------------------------------------------------------------------------------- equal shares
+
+
+class Sought(Holes):
+    """Finds events beside a position, and counts how often it is asked."""
+
+    looks = 0
+
+    def neighbours(self, positions, nth=1):
+        self.looks += 1
+        return [self._beside(position, nth) for position in positions]
+
+    def _beside(self, position, nth):
+        place = bisect_right(self.positions, position)
+        after = self.positions[place + nth - 1] if place + nth <= len(self.positions) else None
+        return (self.positions[place - 1] if place else None), after
+
+
+def shares(positions, most=4):
+    """Return how many events each range holds."""
+    store = Sought(positions)
+    spans = cut(0, store.head(), most, None, steps_of(store, 0, store.head()))
+    assert (spans[0].after, spans[-1].upto) == (0, store.head())
+    assert [span.after for span in spans[1:]] == [span.upto for span in spans[:-1]]
+    assert store.looks <= 15
+    return [bisect_right(store.positions, span.upto) - bisect_right(store.positions, span.after) for span in spans]
+
+
+FEW, MANY = 50_000, 10**15
+
+
+@pytest.mark.parametrize(
+    "positions",
+    [
+        pytest.param(range(1, 2 * FEW + 1), id="no gap"),
+        pytest.param([*range(1, FEW + 1), *range(MANY, MANY + FEW)], id="one gap"),
+        pytest.param([*range(1, FEW), MANY, *range(2 * MANY, 2 * MANY + FEW)], id="two gaps, and one event between"),
+        pytest.param(range(MANY, MANY + 2 * FEW), id="a gap before all"),
+        pytest.param(range(1, 2_000 * FEW, 1_000), id="every thousandth"),
+        pytest.param([*range(1, FEW), *range(FEW, 100 * FEW, 100)], id="dense and then sparse"),
+    ],
+)
+def test_ranges_hold_about_as_many_events_wherever_gaps_are(positions):
+    found = shares(positions)
+    assert len(found) == 4
+    assert sum(found) == len(positions)
+    assert max(found) <= 1.3 * len(positions) / 4
+
+
+@given(st.sets(st.integers(1, 10**9), min_size=1, max_size=300), st.integers(1, 9))
+def test_ranges_hold_every_event_once_wherever_it_is(positions, most):
+    found = shares(positions, most)
+    assert sum(found) == len(positions)
+    assert len(found) <= most
+
+
+def test_parts_of_which_no_event_is_known_belong_to_some_range():
+    spans = cut(0, 100_000, 2, None, [Step(10, 20, 30_000.0), Step(50_000, 90_000, 30_000.0)])
+    assert [(span.after, span.upto) for span in spans] == [(0, 50_000), (50_000, 100_000)]
+
+
+def test_an_empty_part_of_a_log_is_one_range():
+    store = Sought([1, 2])
+    assert steps_of(store, 2, 90_000) == []
+    assert [(span.after, span.upto) for span in cut(2, 30_000, 1)] == [(2, 30_000)]

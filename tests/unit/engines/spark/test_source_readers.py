@@ -10,13 +10,17 @@ from pyspark.sql.datasource import EqualTo, GreaterThan, LessThan, StringContain
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from opencqrs_py.adapters.memory import InMemoryEventStore
-from opencqrs_py.engines.spark.source import BatchReader, FilteringReader, Range, StreamReader
+from opencqrs_py.engines.spark.source import BatchReader, FilteringReader, StreamReader
+from opencqrs_py.engines.spark.source_columns import Available
+from opencqrs_py.engines.spark.source_ddl import parse_ddl
+from opencqrs_py.engines.spark.source_ranges import Range
 from opencqrs_py.engines.spark.source_scope import scope_of
 from opencqrs_py.errors import EngineError, EventStoreError
 from opencqrs_py.model.event import Event
 
 COUNT = 50_000
 ALL = ReadAllAvailable()
+COLUMNS = Available().chosen(parse_ddl("position BIGINT, type STRING"))
 
 
 def made(number):
@@ -39,11 +43,11 @@ def _tracebacks(monkeypatch):
 
 
 def batch_reader(opened=open_store, **options):
-    return BatchReader(opened, scope_of({"url": "memory", **options}, ranges=8))
+    return BatchReader(opened, scope_of({"url": "memory", **options}, ranges=8), COLUMNS)
 
 
 def stream_reader(opened=open_store, **options):
-    return StreamReader(opened, scope_of({"url": "memory", **options}, ranges=8))
+    return StreamReader(opened, scope_of({"url": "memory", **options}, ranges=8), COLUMNS)
 
 
 def positions(reader, ranges):
@@ -51,7 +55,7 @@ def positions(reader, ranges):
 
 
 def read(filters=(), **options):
-    reader = FilteringReader(open_store, scope_of({"url": "memory", **options}, ranges=8))
+    reader = FilteringReader(open_store, scope_of({"url": "memory", **options}, ranges=8), COLUMNS)
     left = list(reader.pushFilters(list(filters)))
     return positions(reader, reader.partitions()), left
 
