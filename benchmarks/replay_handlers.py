@@ -11,11 +11,16 @@ from dataclasses import dataclass
 import pyarrow as pa
 from sqlalchemy import Connection, text
 
-from opencqrs_py import bulk, event_handling, event_type
+from opencqrs_py import ProcessingContext, bulk, event_handling, event_type
 
 UPSERT = text(
     "INSERT INTO totals (account, events, total) VALUES (:account, 1, :amount) "
     "ON CONFLICT (account) DO UPDATE SET events = totals.events + 1, total = totals.total + excluded.total"
+)
+COUNT = text(
+    "INSERT INTO totals (account, events, total) VALUES (:account, :number, :amount) "
+    "ON CONFLICT (account) DO UPDATE SET events = totals.events + excluded.events, "
+    "total = totals.total + excluded.total"
 )
 SQL = str(UPSERT)
 if os.environ.get("REPLAY_DATABASE") == "postgresql":
@@ -76,3 +81,25 @@ def each_driver(event: dict, driver: Driver) -> None:
 def many_driver(events: list[dict], driver: Driver) -> None:
     """Write with the driver's own connection, one ``executemany`` a chunk; dicts, as in the loop by hand."""
     driver.cursor().executemany(DRIVER_SQL, [(event["account"], event["amount"]) for event in events])
+
+
+@event_handling("count", types=TYPES)
+def count(events: list[Paid], connection: Connection, context: ProcessingContext) -> None:
+    """Write one row a chunk: the work is reading and decoding."""
+    amount = sum(event.amount for event in events)
+    values = {"account": str(context.partition), "number": len(events), "amount": amount}
+    connection.execute(COUNT, values)
+
+
+@event_handling("cpu", types=TYPES)
+def cpu(event: Paid, connection: Connection) -> None:
+    """Compute for a tenth of a millisecond, in Python, then write with one statement."""
+    compute(event.amount)
+    connection.execute(UPSERT, {"account": event.account, "amount": event.amount})
+
+
+def compute(number: int) -> int:
+    """Keep a core busy for about a tenth of a millisecond."""
+    for _ in range(1_500):
+        number = (number * 1_103_515_245 + 12_345) & 0x7FFFFFFF
+    return number

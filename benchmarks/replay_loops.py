@@ -125,16 +125,48 @@ class Commits(Observer):
             self._watch.add(outcome.handled)
 
 
-def by_engine(url: str, watch: StopWatch, *, handler: str, partitions: int) -> None:
-    """Run our thread engine with one of the handlers."""
+def by_hand(url: str, watch: StopWatch, *, handler: str) -> None:
+    """Loop on the bare driver that does what the handler ``count`` or ``cpu`` does."""
+    from replay_handlers import COUNT, DRIVER_SQL, MARK, compute  # noqa: PLC0415 its statements depend on the environment
+
+    _create_position(url)
+    read, move, position = READ.format(MARK), MOVE.format(MARK), 0
+    count = str(COUNT)
+    for name in (":account", ":number", ":amount"):
+        count = count.replace(name, MARK)
+    with _driver(url) as connection:
+        cursor = connection.cursor()
+        while True:
+            cursor.execute("BEGIN IMMEDIATE" if MARK == "?" else "BEGIN")
+            rows = cursor.execute(read, (position,)).fetchall()
+            if not rows:
+                cursor.execute("ROLLBACK")
+                return
+            decoded = [orjson.loads(payload) for _, payload in rows]
+            if handler == "count":
+                cursor.execute(count, ("all", len(decoded), sum(data["amount"] for data in decoded)))
+            else:
+                for data in decoded:
+                    compute(data["amount"])
+                    cursor.execute(DRIVER_SQL, (data["account"], data["amount"]))
+            position = rows[-1][0]
+            cursor.execute(move, (position,))
+            cursor.execute("COMMIT")
+            watch.add(len(rows))
+
+
+def by_engine(url: str, watch: StopWatch, *, handler: str, partitions: int, engine: str = "thread") -> None:
+    """Run one of our engines with one of the handlers; Spark with two workers, and none of it on the driver."""
     import replay_handlers  # noqa: PLC0415 its statements depend on the environment
 
     from opencqrs_py import Application  # noqa: PLC0415 what a loop by hand does not load
 
     settings = {
         "event-store.url": url,
-        "event-handling.standard.processing.engine": "thread",
+        "event-handling.standard.processing.engine": engine,
         "event-handling.standard.life-cycle.partitions": partitions,
+        "spark.master": "local[2]",
+        "spark.driver-handles": "never",
     }
     function = getattr(replay_handlers, handler)
     result = Application(settings, [function], Path(__file__).parent).run(observer=Commits(watch), until_caught_up=True)
@@ -149,6 +181,10 @@ def by_eventsourcing(url: str, watch: StopWatch) -> None:
     replay(url, watch)
 
 
+def _engine_way(engine: str, handler: str) -> Callable[[str, StopWatch, int], None]:
+    return lambda url, watch, n: by_engine(url, watch, handler=handler, partitions=n, engine=engine)
+
+
 WAYS: dict[str, Callable[[str, StopWatch, int], None]] = {
     "sqlalchemy": lambda url, watch, _: by_sqlalchemy(url, watch, many=False),
     "sqlalchemy-many": lambda url, watch, _: by_sqlalchemy(url, watch, many=True),
@@ -160,6 +196,10 @@ WAYS: dict[str, Callable[[str, StopWatch, int], None]] = {
     "engine-exec": lambda url, watch, n: by_engine(url, watch, handler="each_exec_driver_sql", partitions=n),
     "engine-driver": lambda url, watch, n: by_engine(url, watch, handler="each_driver", partitions=n),
     "engine-driver-list": lambda url, watch, n: by_engine(url, watch, handler="many_driver", partitions=n),
+    "hand-count": lambda url, watch, _: by_hand(url, watch, handler="count"),
+    "hand-cpu": lambda url, watch, _: by_hand(url, watch, handler="cpu"),
+    **{f"thread-{name}": _engine_way("thread", name) for name in ("count", "each", "many", "cpu")},
+    **{f"spark-{name}": _engine_way("spark", name) for name in ("count", "each", "many", "cpu")},
     "eventsourcing": lambda url, watch, _: by_eventsourcing(url, watch),
 }
 
@@ -216,10 +256,11 @@ def main() -> int:
     """Run one way: ``replay_loops.py WAY URL EVENTS PARTITIONS``."""
     way, url, events, partitions = sys.argv[1:]
     os.environ["REPLAY_DATABASE"] = "sqlite" if url.startswith("sqlite") else "postgresql"
-    watch = StopWatch(int(events))
+    watch, began = StopWatch(int(events)), time.perf_counter()
     try:
         WAYS[way](url, watch, int(partitions))
-        answer: dict[str, Any] = {"rate": watch.rate, "handled": watch.handled, "peak": _peak()}
+        whole = watch.handled / (time.perf_counter() - began)
+        answer: dict[str, Any] = {"rate": watch.rate, "whole": whole, "handled": watch.handled, "peak": _peak()}
     except Exception as error:
         answer = {"skipped": f"{type(error).__name__}: {error}".splitlines()[0]}
     print(json.dumps(answer))

@@ -1,0 +1,93 @@
+"""How fast a log is replayed on Spark with two workers: against a loop written by hand, and the thread engine.
+
+    python benchmarks/spark_replay.py --database both --check
+    python benchmarks/spark_replay.py --database postgresql --events 200000 --work cpu
+
+Each way handles the same events into the same read model, in a process of its own, several times in turn; the best
+counts, and each result is compared with one that was computed without a database. The engines have eight partitions.
+*Steady* begins when a tenth of the events is handled; *whole* counts from the start of the process, and so has Spark's
+start in it. The driver handles nothing. With --check the exit code is 1 when an aim is missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import NamedTuple
+
+from replay import Report, Stage
+from replay_log import made_up
+from servers import KINDS, kinds, machine, served
+
+PARTITIONS = 8
+SEED = 4
+
+
+class Work(NamedTuple):
+    """What handlers do: the ways to do it, and the least ratio of Spark to the loop by hand."""
+
+    what: str
+    by_hand: str
+    handler: str
+    least: dict[str, float]
+
+
+WORK = {
+    "count": Work("one row a chunk", "hand-count", "count", dict.fromkeys(KINDS, 1.3)),
+    "each": Work("a statement an event, SQLAlchemy", "sqlalchemy", "each", {"postgresql": 1.5}),
+    "list": Work("executemany a chunk, SQLAlchemy", "sqlalchemy-many", "many", {}),
+    "cpu": Work("0.1 ms of Python and a statement an event", "hand-cpu", "cpu", dict.fromkeys(KINDS, 1.7)),
+}
+
+LEAST_BY_THREAD = 0.9
+"""Of the thread engine's rate, once warm."""
+
+SHARES = {"count": 1.0, "list": 0.5, "each": 0.1, "cpu": 0.1}
+"""Of the events that are asked for: the slower ways need fewer to run for long enough."""
+
+
+def main() -> int:
+    """Measure and return the exit code."""
+    options = _options()
+    report = Report()
+    print(machine())
+    for kind in kinds(options.database):
+        with served(kind) as fresh:
+            for name in options.work:
+                count = int(options.events * SHARES[name])
+                stage = Stage.set(fresh(), lambda count=count: made_up(count, SEED), count, log=False)
+                _compare(kind, name, stage, options.repeats, report)
+    print("\nall aims reached" if not report.missed else "\nmissed:\n  " + "\n  ".join(report.missed))
+    return 1 if options.check and report.missed else 0
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--database", choices=(*KINDS, "both"), default="both")
+    parser.add_argument("--events", type=int, default=1_000_000, help="of the quickest ways (default: %(default)s)")
+    parser.add_argument("--repeats", type=int, default=2, help="runs of each way; the best counts (default: 2)")
+    parser.add_argument("--work", nargs="+", choices=tuple(WORK), default=list(WORK), help="only these")
+    parser.add_argument("--check", action="store_true", help="exit with 1 if an aim is missed")
+    return parser.parse_args()
+
+
+def _compare(kind: str, name: str, stage: Stage, repeats: int, report: Report) -> None:
+    work = WORK[name]
+    print(f"\n{kind}, {work.what}: {stage.count:,} events; events a second, steady and whole")
+    ways = {"by hand": work.by_hand, "thread": f"thread-{work.handler}", "spark": f"spark-{work.handler}"}
+    best = dict.fromkeys(ways, (0.0, 0.0))
+    for _ in range(repeats):
+        for label, way in ways.items():
+            answer = stage.run(way, 1 if label == "by hand" else PARTITIONS, summed=name == "count")
+            if "skipped" in answer:
+                sys.exit(f"{way}: {answer['skipped']}")
+            best[label] = max(best[label], (answer["rate"], answer["whole"]))
+    for label, (rate, whole) in best.items():
+        print(f"  {label:<64} {rate:>8,.0f} {whole:>8,.0f}", flush=True)
+    rates = {label: rate for label, (rate, _) in best.items()}
+    report.ratio("spark / by hand", rates["spark"] / rates["by hand"], least=work.least.get(kind))
+    report.ratio("spark / thread", rates["spark"] / rates["thread"], least=LEAST_BY_THREAD)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
