@@ -84,7 +84,7 @@ SETTINGS = """
 opencqrs:
   event-store: {{url: "{store}"}}
   database: {{url: "{database}"}}
-  spark: {{master: "local[2]"}}
+  spark: {{master: "local[2]", driver-handles: never}}
   event-handling:
     standard: {{processing: {{engine: {engine}, batch-size: {batch_size}}}}}
     groups:

@@ -9,7 +9,7 @@ import time
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from threading import Lock
 from types import ModuleType, TracebackType
@@ -254,19 +254,28 @@ class Application:
         """Return the processors of the groups; and of others, which may be started while the application runs."""
         from opencqrs_py.assembly.nodes import is_led, node_name  # noqa: PLC0415 loads SQLAlchemy, as the next ones
         from opencqrs_py.assembly.processors import Processors, StartedGroup  # noqa: PLC0415
-        from opencqrs_py.assembly.running import engines_for, group_run  # noqa: PLC0415
+        from opencqrs_py.assembly.running import (  # noqa: PLC0415
+            engines_for,
+            group_run,
+            spark_engines,
+            threads_of_driver,
+        )
 
         self._check(chosen)
         parts, container = self._group_containers, self.container
         others = [each for each in self.groups if each not in chosen] if with_others else []
         startable = [each for each in others if is_led(parts[each.name]) and not self._errors([each])]
         by_name = {each.name: each for each in (*chosen, *startable)}
-        self._databases.coordinate(only=all(each.processing.engine == Engine.SPARK for each in by_name.values()))
+        on_spark = all(each.processing.engine == Engine.SPARK for each in by_name.values())
+        spark = self.configuration.settings.spark
+        self._databases.coordinate(threads_of_driver(spark) if on_spark else None)
         runs = [(each, group_run(self.blueprint, each, parts[name], container)) for name, each in by_name.items()]
         if registered := container.observers():
             observer = Observers([observer, *registered])
         owner = f"{node_name()}:{uuid.uuid4().hex[:8]}"
-        engines = engines_for(runs, owner, observer, lambda: self._sessions(verbose=verbose), container.clock())
+        handed_over = partial(self._databases.coordinate, 0 if on_spark else None)
+        make = spark_engines(spark, lambda: self._sessions(verbose=verbose), handed_over)
+        engines = engines_for(runs, owner, observer, container.clock(), make)
         store = container.control_store()
         groups = [
             StartedGroup(

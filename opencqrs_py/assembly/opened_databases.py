@@ -21,7 +21,7 @@ class OpenedDatabases:
 
     def __init__(self, pool_size: int | None = None) -> None:
         self._pool_size = pool_size
-        self._coordinates = False
+        self._coordinated: int | None = None
         self._opened: list[Database] = []
         self._shared: dict[tuple[str, str | None], Database] = {}
 
@@ -46,9 +46,9 @@ class OpenedDatabases:
         """Have another one closed with these."""
         self._opened.append(database)
 
-    def coordinate(self, *, only: bool) -> None:
-        """Take note whether the threads of this process only coordinate, while others handle events."""
-        self._coordinates = only
+    def coordinate(self, handling: int | None) -> None:
+        """Take note that this process coordinates, and how many of its threads handle events; ``None``: all may."""
+        self._coordinated = handling
         for database in self._shared.values():
             database.bound(**self._bound)
 
@@ -66,4 +66,4 @@ class OpenedDatabases:
     def _bound(self) -> dict[str, int]:
         if self._pool_size is not None:
             return {"connections": self._pool_size}
-        return {"connections": _OF_COORDINATION} if self._coordinates else {}
+        return {} if self._coordinated is None else {"connections": _OF_COORDINATION + self._coordinated}

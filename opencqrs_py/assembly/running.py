@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from opencqrs_py.assembly.blueprint import Blueprint, UserModules
 from opencqrs_py.assembly.container import ApplicationContainer, GroupContainer, GroupRecipe
 from opencqrs_py.assembly.packages import Registry
-from opencqrs_py.config import EffectiveGroup
+from opencqrs_py.config import DriverHandles, EffectiveGroup
 from opencqrs_py.config import Engine as EngineName
 from opencqrs_py.config import OnExhausted as OnExhaustedSetting
 from opencqrs_py.config.choices import ENGINES
@@ -58,14 +58,18 @@ def group_run(
     )
 
 
+SparkEngines = Callable[[Sequence[GroupRun], str, Observer, Clock], Engine]
+"""Makes the engine of Spark; only this loads Spark."""
+
+
 def engines_for(
     runs: Sequence[tuple[EffectiveGroup, GroupRun]],
     owner: str,
     observer: Observer,
-    sessions: Callable[[], Sessions],
     clock: Clock,
+    on_spark: SparkEngines,
 ) -> list[tuple[Engine, list[GroupRun]]]:
-    """Return an engine for each kind that groups ask for, with those groups. Only Spark's engine loads Spark.
+    """Return an engine for each kind that groups ask for, with those groups.
 
     Raises:
         AssemblyError: OCQ-533, if an engine of another package cannot be used.
@@ -74,30 +78,46 @@ def engines_for(
     for settings, run in runs:
         by_engine.setdefault(settings.processing.engine.value, []).append(run)
     names = sorted(by_engine, key=lambda name: (name == EngineName.SPARK.value, name))
-    return [(_engine(name, by_engine[name], owner, observer, sessions, clock), by_engine[name]) for name in names]
+    return [(_engine(name, by_engine[name], owner, observer, clock, on_spark), by_engine[name]) for name in names]
 
 
 def _engine(
-    name: str,
-    runs: Sequence[GroupRun],
-    owner: str,
-    observer: Observer,
-    sessions: Callable[[], Sessions],
-    clock: Clock,
+    name: str, runs: Sequence[GroupRun], owner: str, observer: Observer, clock: Clock, on_spark: SparkEngines
 ) -> Engine:
     match name:
         case EngineName.THREAD.value:
-            from opencqrs_py.engines.thread import ThreadEngine  # noqa: PLC0415 as below, for symmetry
+            from opencqrs_py.engines.thread import ThreadEngine  # noqa: PLC0415 as that of Spark
 
             return ThreadEngine(runs, owner, observer, clock)
         case EngineName.SPARK.value:
-            from opencqrs_py.engines.spark.engine import SparkEngine  # noqa: PLC0415 loads PySpark
-
-            return SparkEngine(runs, owner, sessions(), observer, clock)
+            return on_spark(runs, owner, observer, clock)
         case _:
             entries = tuple(entry_points(group=ENGINES, name=name))
             made: Engine = _REGISTRY.make(entries, runs, owner, observer, clock)
             return made
+
+
+DRIVER_TASKS = 2
+"""How many tasks the driver of Spark runs itself while Spark is starting."""
+
+
+def threads_of_driver(spark: SparkSettings) -> int:
+    """Return how many threads of the driver handle events before Spark does."""
+    return DRIVER_TASKS if spark.driver_handles is DriverHandles.WHILE_STARTING else 0
+
+
+def spark_engines(
+    spark: SparkSettings, sessions: Callable[[], Sessions], handed_over: Callable[[], None]
+) -> SparkEngines:
+    """Return what makes the engine of Spark as settings say; ``handed_over`` is called when Spark takes over."""
+
+    def make(runs: Sequence[GroupRun], owner: str, observer: Observer, clock: Clock) -> Engine:
+        from opencqrs_py.engines.spark.engine import Meanwhile, SparkEngine  # noqa: PLC0415 loads PySpark
+
+        meanwhile = Meanwhile(threads_of_driver(spark), handed_over)
+        return SparkEngine(runs, owner, sessions(), observer, clock, spark.max_tasks_per_group, meanwhile)
+
+    return make
 
 
 def spark_sessions(spark: SparkSettings, modules: UserModules, name: str, *, verbose: bool) -> Sessions:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from opencqrs_py.config.choices import (
     Controller,
     DataFormat,
+    DriverHandles,
     Engine,
     LogFormat,
     OnExhausted,
@@ -46,6 +47,7 @@ __all__ = [
     "ConfigurationWarning",
     "Controller",
     "DataFormat",
+    "DriverHandles",
     "EffectiveGroup",
     "EffectiveValue",
     "Engine",

@@ -116,6 +116,13 @@ class LogFormat(Choice):
     JSON = "json"
 
 
+class DriverHandles(Choice):
+    """When the driver of Spark handles events itself."""
+
+    WHILE_STARTING = "while-starting"
+    NEVER = "never"
+
+
 class OnUnknown(Choice):
     """What becomes of keys and variables that name no setting."""
 

@@ -20,7 +20,7 @@ from pydantic import (
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 from typing_extensions import override
 
-from opencqrs_py.config.choices import DataFormat, LogFormat, OnUnknown
+from opencqrs_py.config.choices import DataFormat, DriverHandles, LogFormat, OnUnknown
 from opencqrs_py.config.groups import AtLeastOne, GroupSettings, Said, merged_group, said
 from opencqrs_py.config.sources import LayeredSource
 from opencqrs_py.config.value_types import Bind, Duration, Fact, Name, Url, Whole
@@ -183,6 +183,13 @@ class SparkSettings(Section):
     allow_unauthenticated: bool = Field(
         default=False,
         description="Whether a Spark may be used that does not authenticate the programs that connect to it.",
+    )
+    max_tasks_per_group: Annotated[Whole, Ge(1), Fact(unit="1 or more")] | None = Field(
+        None, description="Most tasks of one group that run at once. Unset: as many as Spark runs at once."
+    )
+    driver_handles: DriverHandles = Field(
+        DriverHandles.WHILE_STARTING,
+        description="When the process handles events itself, on threads of its own: until Spark is ready, or never.",
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from threading import Event as Signal
 from threading import Lock
 
@@ -62,17 +62,21 @@ class Assignment:
                 self._known |= {(group, driver.partition): driver.supervised for driver in claimed}
             return claimed
 
-    def claim_again(self, group: str, *, crashed: bool) -> None:
-        """Claim the partitions of a group that the engine has once more: what others may still do for them is void.
+    def claim_again(self, group: str, those: Collection[PartitionDriver], *, crashed: bool) -> None:
+        """Claim some partitions that the engine has once more: what others may still do for them is void.
 
         Those that it has lost stay with the process that took them over. Nothing happens during an outage, as the next
         step meets it.
 
         Args:
-            group: The group.
+            group: Their group.
+            those: The partitions; of these, the ones that the engine still has.
             crashed: Whether the process that handled its events may have ended by one of them.
         """
-        run, drivers = self.runs[group], [driver for driver in self.of(group) if not driver.over]
+        run = self.runs[group]
+        drivers = [driver for driver in self.of(group) if driver in those and not driver.over]
+        if not drivers:
+            return
         tracker = run.processing.tracker
         try:
             partitions = [driver.partition for driver in drivers]

@@ -12,6 +12,24 @@ ATTRIBUTES = frozenset(Event._fields) - {"position", "type", "payload"}
 
 
 @dataclass(frozen=True, slots=True)
+class Share:
+    """The sequences of some partitions, for a sequence that the first levels of an event's subject make.
+
+    Attributes:
+        modulus: That of the partitions.
+        residues: Theirs.
+        level: How many levels of the subject make the sequence id, at least 1; ``None`` for the whole subject.
+
+    Source:
+        OpenCQRS ``DefaultPartitionKeyResolver`` and its sequence resolvers for subjects.
+    """
+
+    modulus: int
+    residues: frozenset[int]
+    level: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Selection:
     """A condition on events that a store can check.
 
@@ -21,6 +39,7 @@ class Selection:
         types: The event types wanted, or ``None`` for all.
         attributes: What anybody looks at besides an event's position, type and data. A store may read the others only
             when they are looked at after all, which makes reading a log twice as quick.
+        share: Whose events are wanted, ``None`` for all. A store that cannot tell returns the others, too.
 
     Source:
         OpenCQRS observe options ``subject`` and ``recursive``.
@@ -30,6 +49,7 @@ class Selection:
     recursive: bool = True
     types: frozenset[str] | None = None
     attributes: frozenset[str] = ATTRIBUTES
+    share: Share | None = None
 
     @property
     def everything(self) -> bool:

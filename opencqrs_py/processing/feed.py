@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from threading import Lock
 from typing import NamedTuple
 
 from opencqrs_py.model.chunk import NOTHING, Chunk
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.partition import Partition
-from opencqrs_py.model.selection import Selection, Slice
+from opencqrs_py.model.selection import Selection, Share, Slice
 from opencqrs_py.processing.exceptions import raise_interrupt
 from opencqrs_py.processing.ports import EventSource
 from opencqrs_py.processing.sequencing import Sequencing
+
+_FEW_PAGES = 2
 
 
 class UnsequencedError(Exception):
@@ -145,9 +148,9 @@ class Feed:
         wanted: Callable[[str], bool] | None = None,
     ) -> None:
         self.source = source
+        self._limit = limit
         self._selection = selection
         self._sequencing = sequencing
-        self._limit = limit
         self._wanted = wanted
         self._recent: deque[Page] = deque(maxlen=memory)
         self._lock = Lock()
@@ -164,3 +167,8 @@ class Feed:
             page = Page(part, self._sequencing, self._wanted)
             self._recent.append(page)
             return page
+
+    def narrowed(self, share: Share, limit: int) -> Feed:
+        """Return a feed for some partitions only, with another limit."""
+        selection = replace(self._selection, share=share)
+        return Feed(self.source, selection, self._sequencing, limit, _FEW_PAGES, self._wanted)

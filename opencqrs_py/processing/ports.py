@@ -13,7 +13,7 @@ from opencqrs_py.model.appending import Appended, Precondition
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.partition import Partition
 from opencqrs_py.model.progress import Cursor, PartitionStatus, Skip
-from opencqrs_py.model.selection import Selection, Slice
+from opencqrs_py.model.selection import Selection, Share, Slice
 
 
 class Clock(Protocol):
@@ -119,6 +119,15 @@ class EventSource(Protocol):
 
     def is_outage(self, error: BaseException) -> bool:
         """Return whether ``error`` means the store is temporarily unavailable."""
+        ...
+
+
+@runtime_checkable
+class SharingSource(Protocol):
+    """An event source that can leave out the events of other partitions."""
+
+    def selects(self, share: Share) -> bool:
+        """Return whether ``read`` leaves out what does not belong to such a share."""
         ...
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from copy import copy
 from dataclasses import replace
 from math import isqrt
 from operator import length_hint
-from threading import get_ident
+from threading import Lock, get_ident
 
 from opencqrs_py.errors import FencedError, HandlerCrashError, HandlerTimeoutError, TransactionEndedError
 from opencqrs_py.model.chunk import Chunk
@@ -13,13 +15,13 @@ from opencqrs_py.model.event import Event
 from opencqrs_py.model.outcome import Failure, Origin, Outcome
 from opencqrs_py.model.partition import Partition
 from opencqrs_py.model.progress import Cursor, FailureRecord, PartitionStatus, ProcessorState, Skip
-from opencqrs_py.model.selection import ATTRIBUTES, Selection
+from opencqrs_py.model.selection import ATTRIBUTES, Selection, Share
 from opencqrs_py.processing.binding import Work
 from opencqrs_py.processing.calls import NO_LIMITS, CallInHand, CallLimits
 from opencqrs_py.processing.dispatch import ChunkFailedError, Dispatcher
 from opencqrs_py.processing.exceptions import label_text, raise_interrupt, stack_of_thread
 from opencqrs_py.processing.feed import Feed, UnsequencedError
-from opencqrs_py.processing.ports import Clock, EventSource, ProgressTracker, SystemClock
+from opencqrs_py.processing.ports import Clock, EventSource, ProgressTracker, SharingSource, SystemClock
 from opencqrs_py.processing.recovery import Diagnosis
 from opencqrs_py.processing.sequencing import Sequencing
 from opencqrs_py.processing.supervision import in_words
@@ -29,6 +31,7 @@ TABLE = 5_000  # events of a table: more of them are aggregated into fewer rows
 _MOST_IN_TABLES = 20_000  # events of the tables of all partitions, since they are read at once
 MOST_CRASHES = 3  # processes that may end while they handle an event
 _PAGES_KEPT = 4  # of the log, for partitions that lag a little
+_FEEDS_KEPT = 4  # for some partitions only
 _LEAST_READ = 1_000  # events fetched at once, even when each is committed alone
 
 
@@ -376,6 +379,7 @@ class GroupProcessing:
         self.tracker = tracker
         self.batch_size = batch_size or _usual_size(dispatcher, partitions)
         self._dispatcher = dispatcher
+        self._sequencing = sequencing
         self._clock = clock
         of_sequences = sequencing.attributes if partitions > 1 else frozenset[str]()
         whole = self.batch_size == 1  # each commit stores the identity of its event
@@ -384,6 +388,30 @@ class GroupProcessing:
         wanted = dispatcher.wants if selection.types is None else None
         size, memory = read_size(self.batch_size, partitions), 1 if partitions == 1 else _PAGES_KEPT
         self.feed = Feed(source, selection, sequencing, size, memory, wanted)
+        self._narrowed: dict[tuple[Share, int], GroupProcessing] = {}
+        self._lock = Lock()
+
+    def narrowed(self, partitions: Collection[Partition], most: int | None = None) -> GroupProcessing:
+        """Return the same for some partitions only, which reads no other events where the store can tell them.
+
+        Args:
+            partitions: Which.
+            most: Most events read at once; ``None`` for as many as their chunks need.
+        """
+        share = self._sequencing.share_of(partitions)
+        if share is None or not isinstance(self.source, SharingSource) or not self.source.selects(share):
+            return self
+        size = read_size(self.batch_size, len(partitions))
+        key = share, size if most is None else min(size, most)
+        with self._lock:
+            found = self._narrowed.pop(key, None)
+            if found is None:
+                found = copy(self)
+                found.feed = self.feed.narrowed(*key)
+            self._narrowed[key] = found  # the last one used is the last one forgotten
+            for old in list(self._narrowed)[:-_FEEDS_KEPT]:
+                del self._narrowed[old]
+        return found
 
     def processor(self, partition: Partition, clock: Clock | None = None) -> PartitionProcessor:
         """Return the processor of one partition; the clock is for what it records."""

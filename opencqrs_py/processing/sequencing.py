@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from opencqrs_py.errors import AssemblyError, ExplainedError, ProjectCodeError
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.partition import Partition, residue_of
-from opencqrs_py.model.selection import ATTRIBUTES
+from opencqrs_py.model.selection import ATTRIBUTES, Share
 from opencqrs_py.processing.binding import NothingProvided, with_arguments
 from opencqrs_py.processing.decoding import decoder_for
 from opencqrs_py.processing.event_types import EventTypes
 from opencqrs_py.processing.exceptions import message_of, raise_interrupt, type_name
 from opencqrs_py.processing.ports import SequenceResolver
 from opencqrs_py.processing.reading import Reading
-from opencqrs_py.processing.sequence_resolvers import OWN_CALLS, check_plain, checked_ids, fields_looked_at
+from opencqrs_py.processing.sequence_resolvers import (
+    OWN_CALLS,
+    PerSubject,
+    PerSubjectLevel,
+    check_plain,
+    checked_ids,
+    fields_looked_at,
+)
 from opencqrs_py.processing.signatures import RESOLVER, Kind, Signature, read_signature
 
 PartitionOf = Callable[[str, int], int]
@@ -71,6 +78,10 @@ class Sequencing(Protocol):
     partition_of: PartitionOf
     """The residue of a sequence's partition; the same for a sequence at each call, in each process."""
 
+    def share_of(self, partitions: Collection[Partition]) -> Share | None:
+        """Return what tells a store to leave out the events of all other partitions, if there is such a thing."""
+        ...
+
     def sequence_ids(self, event: Event) -> tuple[str, ...]:
         """Return the ids of the sequences of a stored event, each once and in order.
 
@@ -109,6 +120,18 @@ class SequencingByEvent:
             self._sequence_id = resolver.__call__
         else:
             self._sequence_id = checked_ids(resolver, place, only_subject=self.by_subject)
+
+    def share_of(self, partitions: Collection[Partition]) -> Share | None:
+        """Return the share that some partitions have, where the subject alone decides in a way that stores know."""
+        moduli = {partition.modulus for partition in partitions}
+        if self.partition_of is not residue_of or self.opened is not None or len(moduli) != 1:
+            return None
+        (modulus,), residues = moduli, frozenset(partition.residue for partition in partitions)
+        if len(residues) == modulus:
+            return None
+        if type(self.resolver) is PerSubject:
+            return Share(modulus, residues)
+        return Share(modulus, residues, self.resolver.level) if type(self.resolver) is PerSubjectLevel else None
 
     def sequence_ids(self, event: Event) -> tuple[str, ...]:
         """Return the id of the event's only sequence; raise OCQ-216 or OCQ-224 if a resolver breaks its contract."""
@@ -190,6 +213,9 @@ class SequencingByObject:
         self._place = place
         self.partition_of = partition_of
         self._handles: Callable[[str], bool] = _whatever
+
+    def share_of(self, partitions: Collection[Partition]) -> None:
+        """Return nothing: no store sees what handlers see."""
 
     def sequence_ids(self, event: Event) -> tuple[str, ...]:
         """Return the ids of the sequences of what a stored event becomes.

@@ -46,7 +46,7 @@ SETTINGS = """
 opencqrs:
   event-store: {url: "sqlite:///events.db"}
   database: {url: "sqlite:///read.db"}
-  spark: {master: "local[2]"}
+  spark: {master: "local[2]", driver-handles: never}
   event-handling:
     groups:
       catalog: {life-cycle: {partitions: 4}}

@@ -93,7 +93,8 @@ AUTHENTICATED = {
 
 def settings_for(cluster: str) -> list[str]:
     quick = f"spark.conf.spark.executor.extraJavaOptions={os.environ['SPARK_DAEMON_JAVA_OPTS']}"
-    settings = (f"spark.master={cluster}", "spark.conf.spark.driver.host=127.0.0.1", quick)
+    here = ("spark.conf.spark.driver.host=127.0.0.1", "spark.driver-handles=never")
+    settings = (f"spark.master={cluster}", *here, quick)
     return [word for each in settings for word in ("--set", each)]
 
 
@@ -190,7 +191,7 @@ def test_a_master_without_workers_is_reported_and_the_run_continues_when_it_has_
         start_new_session=True,
     )
     try:
-        line_with(run, r"Spark did not start a round: no task was running on Spark for 3 s")
+        line_with(run, r"Spark did not start a task: no task was running on Spark for 3 s")
         empty_cluster.add_worker()
         _, err = run.communicate(timeout=600)
         assert run.returncode == 0, err

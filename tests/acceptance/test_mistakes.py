@@ -12,7 +12,7 @@ MARKERS = re.compile(r" +[~^]+")  # below a line of a traceback; which lines get
 FAILING_GROUPS = """\
 opencqrs:
   event-store: {url: "sqlite:///events.db"}
-  spark: {master: "local[2]"}
+  spark: {master: "local[2]", driver-handles: never}
   event-handling.groups:
     ordering: {life-cycle: {partitions: 2}, sequence: {resolution: per_data_field, data-field: reader}}
 """

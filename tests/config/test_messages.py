@@ -197,7 +197,8 @@ LIST = "write a list of texts, or texts with commas between them"
             "spark: local",
             f"spark {SECTION}",
             19,
-            "put one of its settings below it: master, conf, allow-unauthenticated",
+            "put one of its settings below it: master, conf, allow-unauthenticated, max-tasks-per-group, "
+            "driver-handles",
         ),
         ("spark: {conf: 3}", f"spark.conf {SECTION}", 26, "put a name and its settings below it"),
         ("profiles: {active: {}}", "profiles.active is a list of single values", 31, LIST),

@@ -81,6 +81,8 @@ def test_every_variable_on_the_page_sets_its_setting(project, column):
         "unknown": "warn",
         "format": "envelope",
         "allow-unauthenticated": "true",
+        "max-tasks-per-group": "3",
+        "driver-handles": "never",
         "sigterm-exit-code": "0",
         "bind": "127.0.0.1:8080",
         "max-lag": "1000",

@@ -92,6 +92,8 @@ def test_the_whole_configuration_is_general_settings_the_standard_as_set_and_all
         "node.max-partitions": ("null", "built-in default"),
         "spark.master": ("local[*]", "built-in default"),
         "spark.allow-unauthenticated": ("false", "built-in default"),
+        "spark.max-tasks-per-group": ("null", "built-in default"),
+        "spark.driver-handles": ("while-starting", "built-in default"),
         "spark.conf.spark.ui.enabled": ("no", "application.yaml:3:34"),
         "spark.conf.my.password": ("***", "application.yaml:3:51"),
         "run.sigterm-exit-code": ("130", "built-in default"),
@@ -126,7 +128,11 @@ def test_values_carry_whether_anybody_chose_them(project):
     ("key", "fix"),
     [
         ("spark.mastr", "did you mean spark.master?"),
-        ("spark", "name one setting: spark.master, spark.conf, spark.allow-unauthenticated"),
+        (
+            "spark",
+            "name one setting: spark.master, spark.conf, spark.allow-unauthenticated, "
+            "spark.max-tasks-per-group, spark.driver-handles",
+        ),
         ("database", "name one setting: database.url, database.ref, database.schema, database.pool-size"),
     ],
 )

@@ -79,7 +79,7 @@ def test_modules_and_settings_make_an_application(handlers, tmp_path):
 
 @pytest.mark.spark
 def test_single_handlers_run_on_spark_from_wherever_their_module_lies(handlers, tmp_path):
-    application = Application({"spark.master": "local[1]"}, [handlers.see], tmp_path)
+    application = Application({"spark.master": "local[1]", "spark.driver-handles": "never"}, [handlers.see], tmp_path)
     add_events(application)
     assert not application.run(until_caught_up=True).failed
     assert [s.group for s in application.status()] == ["seen"]
@@ -305,7 +305,11 @@ def test_a_stop_ends_a_start_that_waits_for_the_store(engine, handlers, tmp_path
 
 @pytest.mark.parametrize("engine", ["thread", pytest.param("spark", marks=pytest.mark.spark)])
 def test_an_observer_is_told_of_each_partition_that_is_claimed_and_released(engine, handlers, tmp_path):
-    settings = {"event-handling.standard.processing.engine": engine, "spark.master": "local[1]"}
+    settings = {
+        "event-handling.standard.processing.engine": engine,
+        "spark.master": "local[1]",
+        "spark.driver-handles": "never",
+    }
     application = Application(settings, [handlers.see], tmp_path)
     add_events(application, 3)
     for position in (0, 3):

@@ -76,6 +76,7 @@ def make(project, tmp_path) -> Iterator[Callable[..., Application]]:
         given = {
             "event-handling.standard.processing.engine": engine,
             "spark.master": "local[1]",
+            "spark.driver-handles": "never",
             f"{GROUP}.life-cycle.partitions": 2,
             f"{GROUP}.life-cycle.controller-registration": "mine",
         }

@@ -53,7 +53,11 @@ def seen(file: Path) -> int:
 @pytest.mark.parametrize("settings", [{}, {"database.ref": "library", "event-store.url": "sqlite:///events.db"}])
 @pytest.mark.parametrize("engine", ["thread", pytest.param("spark", marks=pytest.mark.spark)])
 def test_the_engine_that_a_container_holds_is_the_database(make_module, tmp_path, settings, engine):
-    run_by = {"spark.master": "local[1]", "event-handling.standard.processing.engine": engine}
+    run_by = {
+        "spark.master": "local[1]",
+        "spark.driver-handles": "never",
+        "event-handling.standard.processing.engine": engine,
+    }
     application = with_events(Application({**run_by, **settings}, [make_module(HANDLERS)], tmp_path))
     assert application.conditions()[0].choice == "provider library"
     result = application.run(until_caught_up=True)
@@ -145,6 +149,7 @@ def names(url: str, schema: str | None) -> set[str]:
 def test_a_schema_holds_all_tables_of_ours_and_none_of_the_users(make_module, tmp_path, postgresql_url, engine):
     settings = {
         "spark.master": "local[1]",
+        "spark.driver-handles": "never",
         "event-handling.standard.processing.engine": engine,
         "event-store.url": postgresql_url,
         "database.schema": "our_log",

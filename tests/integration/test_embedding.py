@@ -70,7 +70,11 @@ def test_the_block_gets_the_application_and_nothing_is_started_or_opened(handler
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_the_end_of_the_block_stops_and_closes_what_was_opened(handlers, tmp_path, engine):
-    settings = {"event-handling.standard.processing.engine": engine, "spark.master": "local[1]"}
+    settings = {
+        "event-handling.standard.processing.engine": engine,
+        "spark.master": "local[1]",
+        "spark.driver-handles": "never",
+    }
     observer = Watching()
     with opened_connections() as opened, Application(settings, [handlers], tmp_path) as application:
         add_events(application)
@@ -147,7 +151,11 @@ def test_a_host_that_asks_gets_the_error_that_has_ended_an_engine(handlers, tmp_
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_it_starts_and_stops_in_the_thread_pool_of_a_running_event_loop(handlers, tmp_path, engine):
-    settings = {"event-handling.standard.processing.engine": engine, "spark.master": "local[1]"}
+    settings = {
+        "event-handling.standard.processing.engine": engine,
+        "spark.master": "local[1]",
+        "spark.driver-handles": "never",
+    }
     observer = Watching()
 
     async def host() -> None:
@@ -185,7 +193,11 @@ def test_it_is_started_on_one_thread_and_stopped_on_another(handlers, tmp_path):
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_the_handling_of_signals_stays_that_of_the_host(handlers, tmp_path, engine):
-    settings = {"event-handling.standard.processing.engine": engine, "spark.master": "local[1]"}
+    settings = {
+        "event-handling.standard.processing.engine": engine,
+        "spark.master": "local[1]",
+        "spark.driver-handles": "never",
+    }
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
     def of_the_host(number: int, frame: object) -> None: ...

@@ -19,7 +19,11 @@ from opencqrs_py.processing.recovery import Action
 from opencqrs_py.processing.supervision import Notice
 
 THREAD = {"event-handling.standard.processing.engine": "thread"}
-SPARK = {"spark.master": "local[2]", "event-handling.standard.processing.engine": "spark"}
+SPARK = {
+    "spark.master": "local[2]",
+    "spark.driver-handles": "never",
+    "event-handling.standard.processing.engine": "spark",
+}
 RULES = {
     "event-handling.standard.retry.policy": "none",
     "event-handling.standard.life-cycle.partitions": 1,

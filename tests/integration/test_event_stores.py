@@ -202,6 +202,7 @@ def test_each_event_is_handled_once_and_a_second_run_has_nothing_to_do(
         **request.getfixturevalue(kind),
         "database.url": "sqlite:///sums.db",
         "spark.master": "local[1]",
+        "spark.driver-handles": "never",
         "event-handling.standard.processing.engine": engine,
         "event-handling.standard.life-cycle.partitions": 2,
     }

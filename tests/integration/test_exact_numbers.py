@@ -57,6 +57,7 @@ def test_prices_and_serial_numbers_keep_their_digits(tmp_path, monkeypatch, engi
         "events.format": layout,
         "event-handling.standard.processing.engine": engine,
         "spark.master": "local[1]",
+        "spark.driver-handles": "never",
     }
     application = Application(settings, [module], tmp_path)
     lines = (

@@ -57,6 +57,7 @@ def application(tmp_path: Path, handlers: ModuleType) -> Iterator[Callable[..., 
     def made(url: str = "file:events/", engine: str = "thread") -> Application:
         settings = {
             "spark.master": "local[1]",
+            "spark.driver-handles": "never",
             "event-handling.standard.processing.engine": engine,
             "event-store.url": url,
             "database.url": "sqlite:///read.db",

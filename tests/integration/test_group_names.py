@@ -77,6 +77,7 @@ def test_settings_in_every_spelling_apply_to_the_group_that_handlers_name(make, 
     settings = {
         "event-handling.standard.processing.engine": engine,
         "spark.master": "local[1]",
+        "spark.driver-handles": "never",
         f"{GROUP}.{spelling}.life-cycle.partitions": 2,
     }
     application = Application(settings, [make("NAME")], tmp_path)
@@ -219,7 +220,11 @@ def test_every_process_finds_each_of_several_handlers_of_one_name(make, tmp_path
     name = make("NAME").__name__ + "_overloads"
     (tmp_path / "code" / f"{name}.py").write_text(OVERLOADS)
     module = __import__(name)
-    settings = {"event-handling.standard.processing.engine": engine, "spark.master": "local[1]"}
+    settings = {
+        "event-handling.standard.processing.engine": engine,
+        "spark.master": "local[1]",
+        "spark.driver-handles": "never",
+    }
     application = Application(settings, chosen(module), tmp_path)
     add_events(application, 1)
     assert not application.run(until_caught_up=True).failed

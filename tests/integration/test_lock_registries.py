@@ -87,6 +87,7 @@ def make(project, tmp_path) -> Iterator[Callable[..., Application]]:
         given = {
             "event-handling.standard.processing.engine": engine,
             "spark.master": "local[1]",
+            "spark.driver-handles": "never",
             f"{GROUP}.life-cycle.partitions": 4,
             f"{GROUP}.life-cycle.lease.duration": "2s",
             f"{GROUP}.life-cycle.lease.heartbeat": "100ms",

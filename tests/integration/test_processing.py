@@ -18,7 +18,11 @@ from opencqrs_py.adapters.sql import Database
 from opencqrs_py.model import Event, ProcessorState
 
 THREAD = {"event-handling.standard.processing.engine": "thread"}
-SPARK = {"spark.master": "local[2]", "event-handling.standard.processing.engine": "spark"}
+SPARK = {
+    "spark.master": "local[2]",
+    "spark.driver-handles": "never",
+    "event-handling.standard.processing.engine": "spark",
+}
 
 MakeApplication = Callable[..., Application]
 

@@ -104,7 +104,12 @@ def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
         names.extend((name, f"{name}_handlers"))
         (tmp_path / f"{name}.py").write_text(parts)
         (tmp_path / f"{name}_handlers.py").write_text(handlers.replace("MODULE", name))
-        lines = {"event-handling.standard.processing.engine": "thread", "spark.master": "local[1]", **settings}
+        lines = {
+            "event-handling.standard.processing.engine": "thread",
+            "spark.master": "local[1]",
+            "spark.driver-handles": "never",
+            **settings,
+        }
         (tmp_path / "application.yaml").write_text("".join(f"opencqrs.{key}: {v}\n" for key, v in lines.items()))
         return tmp_path
 

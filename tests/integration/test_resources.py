@@ -89,7 +89,11 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleTy
 @pytest.fixture
 def make(module: ModuleType, tmp_path: Path) -> Callable[..., Application]:
     def make(engine: str = "thread", **settings: str) -> Application:
-        processing = {"event-handling.standard.processing.engine": engine, "spark.master": "local[1]"}
+        processing = {
+            "event-handling.standard.processing.engine": engine,
+            "spark.master": "local[1]",
+            "spark.driver-handles": "never",
+        }
         return Application({**processing, **settings}, [module], tmp_path)
 
     return make

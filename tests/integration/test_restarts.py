@@ -40,7 +40,11 @@ def handle(raw: Event, connection: Connection, context: ProcessingContext) -> No
     connection.execute(text("INSERT INTO handled VALUES (:position)"), {"position": raw.position})
 """
 
-SPARK = {"event-handling.standard.processing.engine": "spark", "spark.master": "local[2]"}
+SPARK = {
+    "event-handling.standard.processing.engine": "spark",
+    "spark.master": "local[2]",
+    "spark.driver-handles": "never",
+}
 ENGINES = [
     pytest.param({"event-handling.standard.processing.engine": "thread"}, id="thread"),
     pytest.param(SPARK, id="spark", marks=[pytest.mark.spark, pytest.mark.release(url=("postgresql_url", "mariadb"))]),

@@ -6,6 +6,7 @@ import os
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from threading import Condition
 from threading import Event as Signal
 from types import SimpleNamespace
 from unittest.mock import patch
@@ -18,6 +19,9 @@ from opencqrs_py.engines.spark.java import find_java
 from opencqrs_py.engines.spark.session import Sessions as OpenedSessions
 from opencqrs_py.engines.spark.session import SessionSettings
 from opencqrs_py.engines.spark.tasks import Permit
+
+SECONDS = 60
+"""To wait at most; nothing here takes long."""
 
 
 @contextmanager
@@ -50,23 +54,43 @@ class Context:
     """A Spark context whose jobs run on the thread that collects them."""
 
     defaultParallelism = 2  # noqa: N815 Spark's name
+    master = "spark://nobody:7077"
 
     def __init__(self) -> None:
         self.groups: list[str] = []
         self.cancelled: list[str] = []
         self.tags: list[str] = []
+        self.pools: list[str] = []
+        self.descriptions: list[str] = []
+        self.described = Condition()
         self.before: list[Callable[[], None]] = []  # what happens to the next jobs before their tasks run
         self.after: list[Callable[[], None]] = []  # and after them
         self.on_cancel: Callable[[], None] = lambda: None
         self.active = 0
         self.looked = Signal()
 
-    def setJobGroup(self, group: str, _description: str, *, interruptOnCancel: bool) -> None:  # noqa: N802, N803 Spark's
+    def setJobGroup(self, group: str, description: str, *, interruptOnCancel: bool) -> None:  # noqa: N802, N803 Spark's
         assert interruptOnCancel
         self.groups.append(group)
+        with self.described:
+            self.descriptions.append(description)
+            self.described.notify_all()
+
+    def descriptions_when(self, jobs: int) -> list[str]:
+        """Wait until so many jobs were started, and return their descriptions."""
+        with self.described:
+            assert self.described.wait_for(lambda: len(self.descriptions) >= jobs, SECONDS)
+            return list(self.descriptions)
 
     def addJobTag(self, tag: str) -> None:  # noqa: N802 Spark's name
         self.tags.append(tag)
+
+    def removeJobTag(self, tag: str) -> None:  # noqa: N802 Spark's name
+        assert tag in self.tags
+
+    def setLocalProperty(self, key: str, value: str) -> None:  # noqa: N802 Spark's name
+        assert key == "spark.scheduler.pool"
+        self.pools.append(value)
 
     def cancelJobsWithTag(self, tag: str) -> None:  # noqa: N802 Spark's name
         self.cancelled.append(tag)
@@ -85,6 +109,11 @@ class Context:
 
         return SimpleNamespace(map=lambda handler: SimpleNamespace(collect=lambda: collect(handler)))
 
+    @property
+    def _jsc(self) -> SimpleNamespace:
+        memory = SimpleNamespace(size=lambda: 1)  # the driver's
+        return SimpleNamespace(sc=lambda: SimpleNamespace(getExecutorMemoryStatus=lambda: memory))
+
     def statusTracker(self) -> SimpleNamespace:  # noqa: N802 Spark's name
         self.looked.set()
         stage = SimpleNamespace(numActiveTasks=self.active)
@@ -97,6 +126,7 @@ class Sessions:
     def __init__(self, context: Context) -> None:
         self.context = context
         self.gone = False
+        self.begun = Signal()
 
     will_start = ""
 
@@ -104,6 +134,15 @@ class Sessions:
 
     def open(self) -> SimpleNamespace:
         return SimpleNamespace(sparkContext=self.context)
+
+    def begin(self, opened: Callable[[object], None]) -> None:
+        self.opened = opened
+        self.begun.set()
+
+    def finish(self, session: object) -> None:
+        """End the opening that has begun, with a session or an error."""
+        assert self.begun.wait(SECONDS)
+        self.opened(session)
 
     def handed_over(self, recipe: object) -> object:
         return recipe

@@ -267,7 +267,7 @@ class Database:
         if self._slots is not None:
             self._slots.most = connections
             if "engine" in self.__dict__ and isinstance(self.engine.pool, KeepingPool):
-                self.engine.pool.most = connections
+                self.engine.pool.bound(connections)
 
     def abandon(self, connection: Connection) -> None:
         """Let another thread have the place of a transaction whose thread hangs."""

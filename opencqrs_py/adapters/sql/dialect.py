@@ -137,6 +137,7 @@ class Dialect(ABC):
     replaceable_methods: ClassVar[bool] = True  # whether methods of the driver's connections can be replaced
     # Whether a unit of work may begin and end in one message: see ``begin_at_once`` and ``commit_at_once``.
     sends_at_once: ClassVar[bool] = True
+    modulo: ClassVar[str] = "mod({}, {})"
     remote: ClassVar[bool] = True  # whether it is a server, whose connections can be cut
     # Whether a transaction may be lost without an error at its commit: see ``has_failed``.
     loses_transactions: ClassVar[bool] = True
@@ -146,6 +147,13 @@ class Dialect(ABC):
     # What to do when the database refuses the connection.
     fix_refused: ClassVar[str] = f"fix user, password or database in {URL_SETTINGS}; the user must have a right to it"
     fix_unreachable: ClassVar[str] = f"start it, or fix {URL_SETTINGS}"  # what to do when it cannot be reached
+
+    def hash_of(self, column: str, level: int | None) -> str:
+        """Return an expression for the number by which the sequence of a subject is assigned, empty if there is none.
+
+        The plain form is ``opencqrs_py.model.partition.hash_of`` of the subject, cut to a level if one is given.
+        """
+        return ""
 
     # What is sent so that other nodes hear at once of a change in the control tables; empty: they cannot.
     notify_nodes: ClassVar[str] = ""

@@ -168,6 +168,12 @@ class MariaDbDialect(Dialect):
             raise EventStoreError("OCQ-302", what, label, "use sqlite:///…, postgresql://… or mariadb://…")
 
     @override
+    def hash_of(self, column: str, level: int | None) -> str:
+        levels = f"SUBSTRING(SUBSTRING_INDEX({column}, '/', {(level or 0) + 1}), LOCATE('/', {column}))"
+        cut = column if level is None else f"CASE WHEN LOCATE('/', {column}) = 0 THEN '' ELSE {levels} END"
+        return f"CRC32({cut})"
+
+    @override
     def is_outage(self, error: BaseException | None, *, cut: bool) -> bool | None:
         number = _number_of(error)
         return None if number is None else cut or number in _AWAY

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Iterable
 from contextlib import suppress
 from threading import Lock
 from typing import Any, cast
@@ -58,6 +59,15 @@ class KeepingPool(Pool):
         """Close a connection that was lent and may be broken."""
         self._close(entry)
         self._do_return_conn(entry)
+
+    def bound(self, most: int) -> None:
+        """Keep up to ``most`` connections from now on; idle ones beyond that are closed."""
+        with self._lock:
+            self.most = most
+            surplus = [
+                self._idle.popleft()[0] for _ in range(min(len(self._idle), self._in_use + len(self._idle) - most))
+            ]
+        self._close_all(surplus)
 
     @staticmethod
     def _close(entry: Any) -> None:
@@ -115,6 +125,10 @@ class KeepingPool(Pool):
                 self._idle.append((record, now))
             while self._idle and now - self._idle[0][1] >= IDLE_SECONDS:
                 superfluous.append(self._idle.popleft()[0])
-        for one in superfluous:
+        self._close_all(superfluous)
+
+    @staticmethod
+    def _close_all(entries: Iterable[ConnectionPoolEntry]) -> None:
+        for one in entries:
             with suppress(Exception):  # of one that was cut
                 one.close()

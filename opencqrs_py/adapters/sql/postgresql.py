@@ -124,6 +124,12 @@ class PostgresqlDialect(Dialect):
     reads_foreign_tables = True
 
     @override
+    def hash_of(self, column: str, level: int | None) -> str:  # crc32 is there from version 18 on
+        levels = f"'/' || array_to_string((string_to_array({column}, '/'))[2:{(level or 0) + 1}], '/')"
+        cut = column if level is None else f"CASE WHEN strpos({column}, '/') = 0 THEN '' ELSE {levels} END"
+        return f"crc32(convert_to({cut}, 'UTF8'))"
+
+    @override
     def is_outage(self, error: BaseException | None, *, cut: bool) -> bool | None:
         if not hasattr(error, "sqlstate"):
             return None

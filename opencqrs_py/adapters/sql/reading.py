@@ -20,9 +20,11 @@ from opencqrs_py.adapters.sql.tables import EVENTS, prepare
 from opencqrs_py.model.chunk import Chunk
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.fingerprint import LogMark, check_mark
-from opencqrs_py.model.selection import Selection, Slice
+from opencqrs_py.model.partition import hash_of
+from opencqrs_py.model.selection import Selection, Share, Slice
 from opencqrs_py.model.times import microseconds
-from opencqrs_py.processing.ports import EventSource, Watch
+from opencqrs_py.processing.ports import EventSource, SharingSource, Watch
+from opencqrs_py.processing.sequence_resolvers import cut_subject
 
 _LIVE = 32  # events at the head: they are read whole, since each commit asks for the identity of its last one
 _WINDOW = 10_000  # positions that are walked along before an index is asked where the next selected event is
@@ -39,7 +41,7 @@ _COLUMNS = {
 }
 
 
-class SqlEventSource(EventSource):
+class SqlEventSource(EventSource, SharingSource):
     """The table ``opencqrs_events`` as it is read.
 
     Args:
@@ -53,6 +55,7 @@ class SqlEventSource(EventSource):
         self._known = 0  # a position that the log has reached
         self._few_until = -1  # the end of the last read, if it has found few events: then so will the next one
         self._lock = Lock()
+        self._selects: dict[bool, bool] = {}  # shares: by whether the subject is cut
         self._fingerprint: tuple[int, str] | None = None  # the last one, which partitions ask for one after the other
 
     @override
@@ -60,6 +63,18 @@ class SqlEventSource(EventSource):
         self._prepare()
         with self._database.reading() as connection:
             return self._look(connection)
+
+    def selects(self, share: Share) -> bool:
+        """Return whether the database computes the sequences' numbers, and as we do."""
+        cut = share.level is not None
+        if cut not in self._selects:
+            try:
+                self._selects[cut] = hashes_alike(self._database, share.level)
+            except Exception as error:
+                if not self._database.is_outage(error):
+                    self._selects[cut] = False
+                return False
+        return self._selects[cut]
 
     def count(self) -> int:
         """Return how many events there are."""
@@ -183,6 +198,16 @@ def newest_mark(database: Database, position: int) -> LogMark:
     return LogMark(*rows[0]) if rows else LogMark()
 
 
+def hashes_alike(database: Database, level: int | None) -> bool:
+    """Return whether the database computes the number of a sequence as ``hash_of`` does; raises where it cannot."""
+    subject = "/loans/Bücher/4711/€"
+    found = database.dialect.hash_of(f"'{subject}'", level)
+    if not found:
+        return False
+    ((number,),) = database.fetch(f"SELECT {found}")
+    return bool(number == hash_of(subject if level is None else cut_subject(subject, level)))
+
+
 def _head(prefix: str) -> str:
     return f"SELECT max(position) FROM {prefix}{EVENTS.name}"  # noqa: S608 our own names
 
@@ -230,6 +255,16 @@ class ReadRequest:
     limit: int
     columns: str
 
+    @property
+    def _all_types(self) -> bool:
+        return self.selection.types is None and self.selection.everything and self.selection.share is None
+
+    @property
+    def _window(self) -> int:
+        """Positions that are walked along at once: of a share as many more as others have a part in the log."""
+        share = self.selection.share
+        return _WINDOW if share is None else _WINDOW * share.modulus // len(share.residues)
+
     def following(self, after: int, known: int) -> _Found:
         """Return the next events; fewer than the limit do not mean that there are no more.
 
@@ -241,7 +276,7 @@ class ReadRequest:
         an event and not the one before. But the next statement shows both. So nothing is taken there from beyond a
         position that was known before.
         """
-        window = None if self.selection.types is None and self.selection.everything else after + _WINDOW
+        window = None if self._all_types else after + self._window
         if not self.database.dialect.ordered_reads:
             known = known if known > after else self._head()
             if known <= after:
@@ -266,7 +301,7 @@ class ReadRequest:
         """
         if upto <= after:
             return after, ()
-        end = upto if self.selection.types is None and self.selection.everything else min(upto, after + _WINDOW)
+        end = upto if self._all_types else min(upto, after + self._window)
         rows = self._walk(after, end)
         if not rows and end < upto:
             rows, end = self._rest(after, upto), upto
@@ -334,7 +369,8 @@ def _walking(
     It looks for no index when a column is part of an expression. The last values of the statement are the position
     before the walk, the last one of it if it is bounded, and the limit.
     """
-    joined, mark = _joined(*_types(dialect, selection), *_subjects(dialect, selection)), dialect.mark
+    joined = _joined(*_types(dialect, selection), *_subjects(dialect, selection), *_shares(dialect, selection))
+    mark = dialect.mark
     where = f"{joined.text}position > {mark}" + (f" AND position <= {mark}" if bounded else "")
     table = f"{prefix}{EVENTS.name}{dialect.walk_hint}"
     return f"SELECT {columns} FROM {table} WHERE {where} ORDER BY position LIMIT {mark}", joined.values  # noqa: S608
@@ -350,7 +386,8 @@ def _searching(dialect: Dialect, selection: Selection, prefix: str = "") -> _Con
         column, found = "type", _one_of(dialect, "type", types)
     else:
         return None
-    joined = _joined(found, *_types(dialect, selection), *_subjects(dialect, selection))
+    others = *_types(dialect, selection), *_subjects(dialect, selection), *_shares(dialect, selection)
+    joined = _joined(found, *others)
     index = f"{EVENTS.name}_{column}"
     return joined._replace(table=f"{prefix}{EVENTS.name}{dialect.search_hint.format(index)}")
 
@@ -379,6 +416,14 @@ def _subjects(dialect: Dialect, selection: Selection) -> list[_Conditions]:
         return [_Conditions(exact, (selection.subject,))]
     below = f"({exact} OR ({column} >= {mark} AND {column} < {mark}))"
     return [_Conditions(below, (selection.subject, selection.prefix, _bounds(selection)[1]))]
+
+
+def _shares(dialect: Dialect, selection: Selection) -> list[_Conditions]:
+    share = selection.share
+    if share is None:
+        return []
+    number = dialect.modulo.format(dialect.hash_of("subject", share.level), share.modulus)
+    return [_Conditions(f"{number} IN ({', '.join(map(str, sorted(share.residues)))})", ())]
 
 
 def _bounds(selection: Selection) -> tuple[str, str]:

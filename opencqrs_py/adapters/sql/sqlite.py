@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import date, datetime
 from datetime import time as time_of_day
 from decimal import Decimal
+from functools import lru_cache
 from pathlib import Path
 from threading import Lock, get_ident
 from typing import Any
@@ -27,8 +28,9 @@ from opencqrs_py.adapters.sql.dialect import URL_SETTINGS, Dialect, FileGuard, R
 from opencqrs_py.adapters.sql.tables import EVENTS, WRITTEN
 from opencqrs_py.adapters.sql.watching import Look, polling
 from opencqrs_py.errors import DatabaseFileError, DatabaseFileGoneError, NonTransientError
-from opencqrs_py.model.partition import Partition
+from opencqrs_py.model.partition import Partition, hash_of
 from opencqrs_py.processing.ports import Watch
+from opencqrs_py.processing.sequence_resolvers import cut_subject
 
 _QUIET_SECONDS = 0.1  # that a reader waits for a writer of the same process
 _PAUSE_SECONDS = 0.005  # between two looks, where SQLite does not wait by itself
@@ -71,6 +73,7 @@ class SqliteDialect(Dialect):
     """
 
     name = "sqlite"
+    modulo = "{} % {}"
     driver = "sqlite"
     mark = "?"
     now_ms = "opencqrs_now_ms()"
@@ -117,10 +120,15 @@ class SqliteDialect(Dialect):
             connection.isolation_level = None  # transactions begin where we say, not where the driver guesses
             connection.create_function("opencqrs_now_ms", 0, machine_ms)
             connection.create_function("opencqrs_era", 0, boot_id)
+            connection.create_function("opencqrs_hash", 2, _hash_of, deterministic=True)
             use_write_ahead_log(connection, self.patience)
 
         event.listen(engine, "begin", _begin)
         return engine
+
+    @override
+    def hash_of(self, column: str, level: int | None) -> str:
+        return f"opencqrs_hash({column}, {level or 'NULL'})"
 
     @override
     def adopt(self, engine: Engine) -> None:
@@ -464,3 +472,8 @@ def _begin(connection: Connection) -> None:
 
 
 register(SqliteDialect())
+
+
+@lru_cache(maxsize=100_000)
+def _hash_of(subject: str, level: int | None) -> int:
+    return hash_of(subject if level is None else cut_subject(subject, level))

@@ -1,13 +1,16 @@
-"""The Spark engine: starts the groups' rounds and takes in their results.
+"""The Spark engine: gives partitions that have something to do to Spark, task by task, and takes in what comes of them.
 
-Runs on the driver. One coordinator thread decides; the threads of rounds only bring results.
+Runs on the driver. One coordinator thread decides; the threads of jobs only bring results.
 """
 
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 from functools import partial
+from math import ceil, inf, log2
 from threading import Condition, Thread
 
 from py4j.protocol import Py4JError
@@ -17,11 +20,21 @@ from pyspark.sql import SparkSession
 from opencqrs_py.control.records import GroupPartition
 from opencqrs_py.engines.assignment import Assignment
 from opencqrs_py.engines.driver import PartitionDriver, logger
-from opencqrs_py.engines.runs import GroupRun
-from opencqrs_py.engines.spark.jobs import GroupJobs, Stillness, running_tasks, spark_failure, timed_out_call
+from opencqrs_py.engines.runs import GroupRun, Recipe
+from opencqrs_py.engines.spark.driver_jobs import DriverJobs, DriverPermit
+from opencqrs_py.engines.spark.jobs import (
+    Job,
+    Jobs,
+    Stillness,
+    executors_of,
+    running_tasks,
+    spark_failure,
+    timed_out_call,
+)
 from opencqrs_py.engines.spark.session import Sessions
-from opencqrs_py.engines.spark.tasks import Task, TaskResult, TaskRunner
-from opencqrs_py.engines.spark.worker_calls import TimedOut
+from opencqrs_py.engines.spark.slots import shares
+from opencqrs_py.engines.spark.tasks import KeptRecipe, Permit, Task, TaskResult, TaskRunner
+from opencqrs_py.engines.spark.turns import TimedOut
 from opencqrs_py.engines.watching import HeadWatcher
 from opencqrs_py.errors import EngineLostError
 from opencqrs_py.model.outcome import Failure, Origin, Outcome
@@ -29,48 +42,66 @@ from opencqrs_py.model.partition import Partition
 from opencqrs_py.processing.ports import Clock, SystemClock
 from opencqrs_py.processing.supervision import NO_OBSERVER, Observer, SupervisedPartition
 
-TASK_SECONDS = 2.0  # a round's length, long enough to make Spark's own cost small
+TASK_SECONDS = 2.0  # a task's length, long enough to make Spark's own cost small
+DRIVER_SECONDS = 0.5  # the length of a task on the driver
 _IDLE_SECONDS = 1.0
-STILL_SECONDS = 60.0  # how long a round may wait while nothing at all runs on Spark
+NOTICED_SECONDS = 10.0  # after which it is reported that tasks wait while nothing at all runs on Spark
+STILL_SECONDS = 60.0  # after which they are given up
+_LEAST_SECONDS = 0.001  # of a task, for its rate
+_LEAST_READ, _MOST_READ = 16, 10_000  # events that a task reads at once for each of its partitions; and at most
+_CANCEL_SECONDS = 0.5  # how long cancelled jobs may take to end; Spark kills their Python workers after 0.2
+
+
+@dataclass(eq=False, slots=True)
+class _Running:
+    """A task under way: its partitions, when it was started, what lets it begin another step, and its job."""
+
+    group: _Group
+    drivers: tuple[PartitionDriver, ...]
+    since: float
+    permit: Permit | DriverPermit | None = None
+    job: Job | None = None
 
 
 class _Group:
-    """A group that the engine may run, and its rounds.
+    """A group that the engine may run.
 
-    ``busy`` are the partitions of the round under way; ``since`` is the time at which its job was started; ``leaving``
-    are partitions that no further round takes up.
+    ``leaving`` are partitions that no further task takes up; ``started`` is when the last task was started; ``rate`` is
+    how many events a second the last task handled that had some.
     """
 
     def __init__(self, run: GroupRun, assignment: Assignment, watcher: HeadWatcher) -> None:
         self.run = run
         self.watcher = watcher
-        self.busy: tuple[PartitionDriver, ...] = ()
         self.leaving: set[PartitionDriver] = set()
-        self.since: float | None = None
-        self.jobs: GroupJobs | None = None
+        self.started = float("-inf")
+        self.rate: float | None = None
+        self.recipe: Recipe | KeptRecipe | None = None
         self._assignment = assignment
         self._interruptions = watcher.interruptions
+        self._doubtful: set[PartitionDriver] = set()
 
     @property
     def drivers(self) -> list[PartitionDriver]:
         """The partitions that the engine has."""
         return self._assignment.of(self.run.group)
 
-    def ready(self) -> list[PartitionDriver]:
-        """Return the partitions that have something to do now."""
-        if self.busy:
-            return []
+    def ready(self, busy: Collection[PartitionDriver]) -> list[PartitionDriver]:
+        """Return the partitions that have something to do now and are not ``busy``."""
         drivers = self.drivers
         if self.watcher.interruptions != self._interruptions:
             self._interruptions = self.watcher.interruptions
-            for driver in drivers:
-                driver.supervised.doubt()
-        return [one for one in drivers if not self._rests(one) and one.wait() == 0 and self._has_work(one)]
+            self._doubtful = set(drivers)
+        free = [one for one in drivers if one not in busy and not self._rests(one)]
+        for driver in self._doubtful.intersection(free):
+            driver.supervised.doubt()
+        self._doubtful.difference_update(free)
+        return [one for one in free if one.wait() == 0 and self._has_work(one)]
 
-    def next_due(self) -> float:
+    def next_due(self, busy: Collection[PartitionDriver]) -> float:
         """Return the seconds until a partition's back-off is over."""
-        waits = [one.wait() for one in self.drivers if not self._rests(one) and not self.busy and one.wait() > 0]
-        return min(waits, default=_IDLE_SECONDS)
+        free = [one for one in self.drivers if one not in busy and not self._rests(one)]
+        return min((wait for one in free if (wait := one.wait()) > 0), default=_IDLE_SECONDS)
 
     def _rests(self, driver: PartitionDriver) -> bool:
         return driver.over or driver in self.leaving
@@ -84,8 +115,35 @@ class _Group:
         return cursor.position < self.watcher.head or cursor.position != cursor.stored or unsettled
 
 
+def _nothing() -> None:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Meanwhile:
+    """What the driver does itself until the session is open.
+
+    Attributes:
+        tasks: How many tasks run at once on its threads; 0: all wait for Spark.
+        handed_over: Called when all further tasks run on Spark.
+    """
+
+    tasks: int = 0
+    handed_over: Callable[[], None] = _nothing
+
+
 class SparkEngine:
-    """Runs each group as one Spark job after the other; partitions are claimed under the name ``owner``."""
+    """Runs the partitions of groups by tasks on Spark, each a job; partitions are claimed under the name ``owner``.
+
+    Args:
+        runs: The groups.
+        owner: Name under which partitions are claimed.
+        sessions: Opens the session.
+        observer: Sees what happens.
+        clock: Time.
+        most_tasks: Most tasks of one group at once; ``None`` for as many as Spark runs at once.
+        meanwhile: What the driver does itself until the session is open.
+    """
 
     def __init__(
         self,
@@ -94,24 +152,34 @@ class SparkEngine:
         sessions: Sessions,
         observer: Observer = NO_OBSERVER,
         clock: Clock | None = None,
+        most_tasks: int | None = None,
+        meanwhile: Meanwhile | None = None,
     ) -> None:
         self._clock = SystemClock() if clock is None else clock
         self._sessions = sessions
+        self._most_tasks = most_tasks
+        self._meanwhile = Meanwhile() if meanwhile is None else meanwhile
         self._assignment = Assignment(runs, owner, self._clock, observer)
         sources = {id(run.processing.source): run.processing.source for run in runs}
         self._watchers = {key: HeadWatcher(source, self._wake) for key, source in sources.items()}
         self._groups = {
             run.group: _Group(run, self._assignment, self._watchers[id(run.processing.source)]) for run in runs
         }
+        self._running: set[_Running] = set()
         self._changed = Condition()
         self._stopping = False
         self._failure: Exception | None = None
         self._spark: SparkSession | None = None
-        self._stillness = Stillness(self._running_tasks, self._clock, STILL_SECONDS)
+        self._opening = False
+        self._handled_here = 0
+        self._here = DriverJobs()
+        self._jobs: Jobs | None = None
+        self._stillness = Stillness(self._running_tasks, self._clock)
+        self._noticed = False  # that Spark stands still
         self._thread = Thread(target=self._coordinate, name="opencqrs-coordinator", daemon=True)
 
     def assign(self, group: str, partitions: Sequence[Partition]) -> None:
-        """Claim partitions; the next rounds of their group take them up."""
+        """Claim partitions; the next tasks of their group take them up."""
         self._sessions.require_authentication()
         claimed = self._assignment.claim(group, partitions)
         if self._assignment.stopped:  # meanwhile
@@ -119,30 +187,29 @@ class SparkEngine:
         self._wake()
 
     def start(self) -> None:
-        """Begin with the rounds.
+        """Begin to start tasks.
 
-        The session is opened here if there is something to do already, otherwise with the first new event.
+        The session is opened if there is something to do already, otherwise with the first new event.
         """
         if self._assignment.stopped:
             return
         for watcher in self._watchers.values():
             watcher.look()
-        if any(group.ready() for group in self._groups.values()):
-            self._open()
+        if any(group.ready(()) for group in self._groups.values()):
+            self._require_session()
         for watcher in self._watchers.values():
             watcher.start()
         self._thread.start()
 
     def release(self, group: str, partitions: Sequence[Partition], patience: float) -> None:
-        """Take the partitions up in no further round; let the one under way finish, otherwise cancel it."""
+        """Take the partitions up in no further task; let those under way finish, otherwise cancel them."""
         drivers, of_group = self._assignment.of(group, partitions), self._groups[group]
         with self._changed:
             of_group.leaving.update(drivers)
-        if of_group.jobs is not None:
-            of_group.jobs.end_soon()
-        self._await_rounds(patience, lambda: any(driver in of_group.busy for driver in drivers))
-        if any(driver in of_group.busy for driver in drivers):
-            self._abandon(of_group, _cancelled())
+        self._end_soon(drivers)
+        self._await_tasks(drivers, patience)
+        for task in self._tasks_of(drivers):
+            self._abandon(task, _cancelled())
         self._let_go(of_group, drivers)
 
     def assigned(self) -> Collection[GroupPartition]:
@@ -150,10 +217,9 @@ class SparkEngine:
         return self._assignment.assigned()
 
     def warm_up(self) -> None:
-        """Open the session, which takes seconds."""
+        """Open the session, which takes seconds, or begin to where the driver handles events meanwhile."""
         self._sessions.require_authentication()
-        if self._spark is None:
-            self._open()
+        self._require_session()
 
     def check(self) -> None:
         """Raise what ended the coordinator, if something did."""
@@ -161,7 +227,7 @@ class SparkEngine:
             raise self._failure
 
     def stop(self, patience: float) -> None:
-        """Let the chunks in hand finish, for at most ``patience`` seconds in all; then cancel the rounds.
+        """Let the chunks in hand finish, for at most ``patience`` seconds in all; then cancel the jobs.
 
         What is left of that time is waited for the session's end, which otherwise continues in the background.
         """
@@ -172,14 +238,15 @@ class SparkEngine:
         until = time.monotonic() + patience
         for watcher in self._watchers.values():
             watcher.stop()
-        with_jobs = [group.jobs for group in self._groups.values() if group.jobs is not None]
-        for jobs in with_jobs:
-            jobs.end_soon()
-        self._await_rounds(patience, lambda: any(group.busy for group in self._groups.values()))
-        for jobs in with_jobs:
-            jobs.stop()
+        self._end_soon(None)
+        self._await_tasks(None, patience)
+        cancelled = [task.job for task in self._tasks_of(None) if task.job is not None and task.job.abandon()]
+        gone = time.monotonic() + _CANCEL_SECONDS
+        for job in cancelled:
+            job.wait(gone - time.monotonic())
+        with self._changed:
+            self._running.clear()
         for group in self._groups.values():
-            self._free(group)
             self._let_go(group, group.drivers)
         self._sessions.close(max(0.0, until - time.monotonic()))
 
@@ -187,11 +254,22 @@ class SparkEngine:
         """Return the state of every partition that the engine has or had."""
         return self._assignment.partitions()
 
-    def _await_rounds(self, patience: float, under_way: Callable[[], bool]) -> None:
+    def _tasks_of(self, drivers: Collection[PartitionDriver] | None) -> list[_Running]:
+        """Return the tasks under way that have one of these partitions; all of them for ``None``."""
+        with self._changed:
+            running = tuple(self._running)
+        return [task for task in running if drivers is None or not set(drivers).isdisjoint(task.drivers)]
+
+    def _end_soon(self, drivers: Collection[PartitionDriver] | None) -> None:
+        for task in self._tasks_of(drivers):
+            if task.permit is not None:
+                task.permit.withdraw()
+
+    def _await_tasks(self, drivers: Collection[PartitionDriver] | None, patience: float) -> None:
         until = time.monotonic() + patience
         with self._changed:
-            while under_way() and time.monotonic() < until:
-                self._changed.wait(max(0.0, until - time.monotonic()))
+            while self._tasks_of(drivers) and (left := until - time.monotonic()) > 0:
+                self._changed.wait(left)
 
     def _let_go(self, group: _Group, drivers: Sequence[PartitionDriver]) -> None:
         for driver in drivers:
@@ -200,158 +278,257 @@ class SparkEngine:
         with self._changed:
             group.leaving.difference_update(drivers)
 
-    def _open(self) -> None:
+    def _require_session(self) -> None:
+        if self._spark is not None or self._opening:
+            return
         if master := self._sessions.will_start:
             logger.info("starting Spark (%s)", master)
-        spark = self._sessions.open()
-        self._spark = spark
+        if self._meanwhile.tasks:
+            self._opening = True
+            self._sessions.begin(self._opened)
+        else:
+            self._use(self._sessions.open())
+
+    def _opened(self, session: SparkSession | Exception) -> None:
+        """Continue on Spark, whose session has been opened meanwhile. Called on a thread of its own."""
+        try:
+            if isinstance(session, Exception):
+                self._fail(session)
+            elif not self._stopping:
+                self._use(session)
+                self._meanwhile.handed_over()
+                logger.info("Spark is ready; the driver has handled %d events meanwhile", self._handled_here)
+        except (Py4JError, OSError) as error:
+            self._fail(_jvm_gone(error))
+        except Exception as error:
+            self._fail(error)
+        finally:
+            self._opening = False
+            self._wake()
+
+    def _use(self, spark: SparkSession) -> None:
         for group in self._groups.values():
             if group.run.recipe is None:
                 raise ValueError(f"group '{group.run.group}' has no recipe, which Spark's workers build its parts by")
-            permit = self._sessions.permit()
-            group.jobs = GroupJobs(
-                spark,
-                group.run.group,
-                TaskRunner(self._sessions.handed_over(group.run.recipe), permit),
-                permit,
-                partial(self._done, group),
-                partial(self._lost, group),
-            )
+            group.recipe = self._sessions.handed_over(group.run.recipe)
+        self._spark = spark
+        self._jobs = Jobs(spark.sparkContext)
 
     def _coordinate(self) -> None:
         try:
-            self._start_rounds_until_stopped()
+            self._start_tasks_until_stopped()
         except (Py4JError, OSError) as error:
             self._fail(_jvm_gone(error))
         except Exception as error:
             self._fail(error)
 
     def _fail(self, error: Exception) -> None:
-        """End the coordinator; ``check`` raises the error. Nothing waits for rounds that were not started."""
+        """End the coordinator; ``check`` raises the error. Nothing waits for tasks that were not started."""
         self._failure = self._failure or error
-        for group in self._groups.values():
-            if group.since is None:
-                self._free(group)
+        with self._changed:
+            self._running = {task for task in self._running if task.job is not None}
+            self._changed.notify_all()
 
-    def _start_rounds_until_stopped(self) -> None:
-        while True:
+    def _start_tasks_until_stopped(self) -> None:
+        while self._failure is None:
+            if self._jobs is None and self._has_work():
+                self._require_session()
+            slots = self._slots()
             with self._changed:
-                if self._stopping or self._failure is not None:
+                if self._stopping:
                     return
-                rounds = [(group, ready) for group in self._groups.values() if (ready := group.ready())]
-                for group, ready in rounds:
-                    group.busy = tuple(ready)
-                if not rounds:
-                    self._changed.wait(min(group.next_due() for group in self._groups.values()))
-            rounds = [(group, ready) for group, ready in rounds if not self._is_refused(group)]
-            if rounds and self._spark is None:
-                self._open()
-            self._look_after_rounds()
-            for group, ready in rounds:
-                self._start_round(group, ready)
+                refused, tasks = self._refused(), self._dealt(slots)
+                self._running.update(refused, tasks)
+                if not refused and not tasks:
+                    busy = self._busy()
+                    self._changed.wait(min(group.next_due(busy) for group in self._groups.values()))
+            self._look_after_tasks()
+            for task in refused:
+                self._refuse(task)
+            for task in tasks:
+                self._start(task)
 
-    def _is_refused(self, group: _Group) -> bool:
-        """Report why the event store cannot be watched, if so: a task would get no further."""
-        refusal = group.watcher.refusal
-        if refusal is None:
-            return False
+    def _has_work(self) -> bool:
+        """Return whether there is something to do that the session is needed for."""
+        with self._changed:
+            busy = self._busy()
+            return any(group.watcher.refusal is None and group.ready(busy) for group in self._groups.values())
+
+    def _slots(self) -> int:
+        """Return how many tasks can run at once; executors of a cluster come and go."""
+        if self._spark is not None:
+            return max(1, self._spark.sparkContext.defaultParallelism)
+        return self._meanwhile.tasks
+
+    def _dealt(self, slots: int) -> list[_Running]:
+        """Deal the partitions that have something to do out to as many tasks as may be started now."""
+        busy, since = self._busy(), self._clock.monotonic()
+        in_turn = sorted(self._groups.items(), key=lambda item: item[1].started)
+        ready = {name: found for name, group in in_turn if self._can_run(group) and (found := group.ready(busy))}
+        running = Counter(task.group.run.group for task in self._running)
+        dealt = shares({name: len(found) for name, found in ready.items()}, running, slots, self._most_tasks)
+        tasks = [
+            _Running(self._groups[name], tuple(ready[name][task::count]), since)
+            for name, count in dealt.items()
+            for task in range(count)
+        ]
+        for task in tasks:
+            task.group.started = since
+        return tasks
+
+    def _can_run(self, group: _Group) -> bool:
+        """Return whether tasks of a group can run now. On the driver a call of a handler cannot be given up."""
+        here = self._meanwhile.tasks > 0 and group.run.processing.limits.timeout == inf
+        return group.watcher.refusal is None and (self._jobs is not None or here)
+
+    def _refused(self) -> list[_Running]:
+        """Return the partitions whose event store cannot be watched."""
+        busy, since = self._busy(), self._clock.monotonic()
+        groups = [group for group in self._groups.values() if group.watcher.refusal is not None]
+        return [_Running(group, tuple(ready), since) for group in groups if (ready := group.ready(busy))]
+
+    def _refuse(self, task: _Running) -> None:
+        """Report why the event store cannot be watched: a task would get no further."""
+        refusal = task.group.watcher.refusal
         try:
-            for driver in group.busy:
-                driver.refuse(refusal)
+            if refusal is not None:
+                for driver in task.drivers:
+                    driver.refuse(refusal)
         finally:
-            self._free(group)
-        return True
+            self._free(task)
 
-    def _look_after_rounds(self) -> None:
-        """Abandon the rounds that wait while nothing runs, so that the partitions are claimed again.
+    def _busy(self) -> set[PartitionDriver]:
+        return {driver for task in self._running for driver in task.drivers}
 
-        A round of which a task runs is left alone: a handler may take hours, and Spark itself notices an executor that
-        has hung.
-        """
-        waiting = [(group, group.since) for group in self._groups.values() if group.since is not None]
-        if not self._stillness.lasts([since for _, since in waiting]):
+    def _start(self, task: _Running) -> None:
+        run, recipe = task.group.run, task.group.recipe
+        cursors = tuple(driver.cursor for driver in task.drivers)
+        try:
+            if self._jobs is None or recipe is None:
+                task.permit = here = DriverPermit()
+                ended = partial(self._ended, task, here=True)
+                task.job = self._here.start(run.processing, Task(cursors, DRIVER_SECONDS), here, ended)
+            else:
+                task.permit = permit = self._sessions.permit()
+                permit.give()
+                work = Task(cursors, TASK_SECONDS, read_at_once(task.group.rate, len(cursors)))
+                task.job = self._jobs.start(run.group, TaskRunner(recipe, permit), work, partial(self._ended, task))
+        except Exception as error:
+            self._ended(task, error)
+
+    def _ended(self, task: _Running, result: TaskResult | Exception, *, here: bool = False) -> None:
+        """Take in what came of a task. Called on the thread of its job."""
+        try:
+            if isinstance(result, Exception):
+                self._lost(task, result)
+                return
+            handled = sum(outcome.handled for outcome in result.outcomes)
+            if here:
+                self._handled_here += handled
+            elif handled:
+                task.group.rate = handled / max(self._clock.monotonic() - task.since, _LEAST_SECONDS)
+            for driver, outcome in zip(task.drivers, result.outcomes, strict=True):
+                driver.settle(outcome)
+        except (Py4JError, OSError) as gone:
+            self._fail(_jvm_gone(gone))
+        except Exception as error:
+            self._fail(error)
+        finally:
+            self._free(task)
+
+    def _lost(self, task: _Running, error: Exception) -> None:
+        """Take in that Spark could not finish a task."""
+        if self._stopping:
             return
-        for group, _ in waiting:
-            self._abandon(group, _still(STILL_SECONDS))
+        self._sessions.check()
+        if (hung := timed_out_call(error)) is not None:
+            self._settle_timeout(task, hung)
+        else:
+            self._broken(task, spark_failure(error), crashed=not isinstance(error, PythonException))
 
-    def _abandon(self, group: _Group, failure: Failure) -> None:
-        """Cancel the round of a group."""
-        if group.jobs is not None and group.jobs.abandon_round():
-            self._broken(group, failure, crashed=False)
-            self._free(group)
+    def _broken(self, task: _Running, failure: Failure, *, crashed: bool) -> None:
+        """Claim the partitions again: what a lost task has committed is only in the database."""
+        self._assignment.claim_again(task.group.run.group, task.drivers, crashed=crashed)
+        for driver in task.drivers:
+            if driver not in task.group.leaving:
+                driver.settle(Outcome(driver.cursor, failure=failure))
+
+    def _settle_timeout(self, task: _Running, hung: TimedOut) -> None:
+        """Take in that a call has not returned in time. Its worker has ended, and with it the call's transaction."""
+        self._assignment.claim_again(task.group.run.group, task.drivers, crashed=False)
+        for driver in task.drivers:
+            position = hung.failure.position
+            late = position is not None and position > driver.cursor.stored
+            if driver.partition == hung.partition and driver not in task.group.leaving and late:
+                driver.supervised.isolate(hung.listed)
+                driver.settle(Outcome(driver.cursor, failure=hung.failure))
+
+    def _look_after_tasks(self) -> None:
+        """Abandon the tasks that wait while nothing runs, so that their partitions are claimed again.
+
+        While a task runs all are left alone: a handler may take hours, and Spark itself notices an executor that has
+        hung.
+        """
+        if self._jobs is None:
+            return
+        with self._changed:
+            waiting = [task for task in self._running if task.job is not None]
+        still = self._stillness.seconds([task.since for task in waiting])
+        if still < NOTICED_SECONDS:
+            self._noticed = False
+        elif not self._noticed:
+            self._noticed = True
+            logger.warning("no task has run on Spark for %.0f s while %d wait: %s", still, len(waiting), self._reason())
+        if still >= STILL_SECONDS:
+            for task in waiting:
+                self._abandon(task, _still(STILL_SECONDS))
+
+    def _reason(self) -> str:
+        """Return why nothing may be running, as far as Spark knows."""
+        if self._spark is None:
+            return ""
+        context = self._spark.sparkContext
+        executors = executors_of(context)
+        where = f"master {context.master}"
+        return f"{where} has {executors} executors, all of them busy" if executors else f"{where} has no executor"
+
+    def _abandon(self, task: _Running, failure: Failure) -> None:
+        """Cancel a task."""
+        if task.job is not None and task.job.abandon():
+            if task.permit is not None:
+                task.permit.withdraw()
+            self._broken(task, failure, crashed=False)
+            self._free(task)
 
     def _running_tasks(self) -> int:
         return 0 if self._spark is None else running_tasks(self._spark.sparkContext)
 
-    def _start_round(self, group: _Group, ready: list[PartitionDriver]) -> None:
-        """Deal the partitions out to as many tasks as can run at once; each task reads the log once."""
-        if group.jobs is None:
-            return
-        group.since = self._clock.monotonic()
-        try:
-            tasks = min(len(ready), self._slots())
-            shares = (tuple(driver.cursor for driver in ready[task::tasks]) for task in range(tasks))
-            group.jobs.start_round([Task(cursors, TASK_SECONDS) for cursors in shares])
-        except Exception as error:
-            self._lost(group, error)
-
-    def _slots(self) -> int:
-        """Return how many tasks can run at once; executors of a cluster come and go."""
-        return max(1, self._spark.sparkContext.defaultParallelism) if self._spark is not None else 1
-
-    def _done(self, group: _Group, results: Sequence[TaskResult]) -> None:
-        """Take results in. Called on the thread of a round."""
-        try:
-            outcomes = {outcome.cursor.partition: outcome for result in results for outcome in result.outcomes}
-            for driver in group.busy:
-                driver.settle(outcomes[driver.partition])
-        except Exception as error:
-            self._fail(error)
-        finally:
-            self._free(group)
-
-    def _lost(self, group: _Group, error: Exception) -> None:
-        """Take in that Spark could not finish a round. Called on the thread of the round."""
-        try:
-            if not self._stopping:
-                self._sessions.check()
-                if (hung := timed_out_call(error)) is not None:
-                    self._settle_timeout(group, hung)
-                    return
-                self._broken(group, spark_failure(error), crashed=not isinstance(error, PythonException))
-        except (Py4JError, OSError) as gone:
-            self._fail(_jvm_gone(gone))
-        except Exception as failed:
-            self._fail(failed)
-        finally:
-            self._free(group)
-
-    def _broken(self, group: _Group, failure: Failure, *, crashed: bool) -> None:
-        """Claim the partitions again: what the lost tasks have committed is only in the database."""
-        self._assignment.claim_again(group.run.group, crashed=crashed)
-        for driver in group.busy:
-            if driver not in group.leaving:
-                driver.settle(Outcome(driver.cursor, failure=failure))
-
-    def _settle_timeout(self, group: _Group, hung: TimedOut) -> None:
-        """Take in that a call has not returned in time. Its worker has ended, and with it the call's transaction."""
-        self._assignment.claim_again(group.run.group, crashed=False)
-        for driver in group.busy:
-            position = hung.failure.position
-            late = position is not None and position > driver.cursor.stored
-            if driver.partition == hung.partition and driver not in group.leaving and late:
-                driver.supervised.isolate(hung.listed)
-                driver.settle(Outcome(driver.cursor, failure=hung.failure))
-
-    def _free(self, group: _Group) -> None:
+    def _free(self, task: _Running) -> None:
+        if task.permit is not None:
+            task.permit.withdraw()
         with self._changed:
-            group.busy = ()
-            group.since = None
+            self._running.discard(task)
             self._changed.notify_all()
 
     def _wake(self) -> None:
         with self._changed:
             self._changed.notify_all()
+
+
+def read_at_once(rate: float | None, partitions: int) -> int | None:
+    """Return how many events a task reads at once, ``None`` for as many as its chunks need.
+
+    What a task has read and not handled is read again, so it reads about a tenth of what it can handle in its time.
+    Sizes are powers of two, as feeds are kept by their sizes.
+
+    Args:
+        rate: Events a second that a task of the group handles; ``None`` if that is not known.
+        partitions: Those of the task.
+    """
+    if rate is None:
+        return None
+    wanted = max(rate * TASK_SECONDS / 10, _LEAST_READ * partitions)
+    return 1 << ceil(log2(wanted)) if wanted < _MOST_READ else None
 
 
 def _jvm_gone(error: Exception) -> EngineLostError:
@@ -360,10 +537,10 @@ def _jvm_gone(error: Exception) -> EngineLostError:
 
 
 def _cancelled() -> Failure:
-    message = "another partition of the group was released, and its events were not finished in time"
-    return Failure(Origin.OUTAGE, permanent=False, error="a round on Spark was cancelled", message=message)
+    message = "another partition of the task was released, and its events were not finished in time"
+    return Failure(Origin.OUTAGE, permanent=False, error="a task on Spark was cancelled", message=message)
 
 
 def _still(seconds: float) -> Failure:
     message = f"no task was running on Spark for {seconds:g} s while this one waited: there is no executor for it"
-    return Failure(Origin.OUTAGE, permanent=False, error="Spark did not start a round", message=message, code="OCQ-406")
+    return Failure(Origin.OUTAGE, permanent=False, error="Spark did not start a task", message=message, code="OCQ-406")

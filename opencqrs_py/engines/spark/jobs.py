@@ -1,7 +1,7 @@
-"""The rounds of one group as plain Spark jobs.
+"""Tasks as plain Spark jobs.
 
-Runs on the driver. A round is one job with one Spark task for each of ours; a thread of its own waits for it. No socket
-takes tasks, and nothing is kept between two rounds: where each partition continues, the driver and the database know.
+Runs on the driver. A job has one task, and a thread waits for it, so what one task takes holds up no other. Nothing is
+kept between two jobs: where each partition continues, the driver and the database know.
 """
 
 from __future__ import annotations
@@ -9,109 +9,108 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from threading import Lock, Thread
+from threading import Event as Signal
+from threading import Lock
 
 from py4j.protocol import Py4JError
 from pyspark import SparkContext
 from pyspark.errors import PySparkException, PythonException
-from pyspark.sql import SparkSession
 
-from opencqrs_py.engines.spark.tasks import Permit, Task, TaskResult, TaskRunner, read_result, write_task
-from opencqrs_py.engines.spark.worker_calls import TimedOut, timed_out_of
+from opencqrs_py.engines.spark.masters import is_local
+from opencqrs_py.engines.spark.tasks import Task, TaskResult, TaskRunner, read_result, write_task
+from opencqrs_py.engines.spark.turns import TimedOut, timed_out_of
+from opencqrs_py.engines.threads import Threads
 from opencqrs_py.model.outcome import Failure, Origin
 from opencqrs_py.processing.ports import Clock
 
 _TRACEBACK = "Traceback (most recent call last):"
-_CANCEL_SECONDS = 0.5  # how long a cancelled job may take to end; Spark kills its Python workers after 0.2
 _LOOK_SECONDS = 1.0  # between two looks at what runs
+_MOST_NAMED = 10  # partitions of a job that its description names
+
+Ended = Callable[["TaskResult | Exception"], None]
 
 
-class GroupJobs:
-    """Runs the rounds of a group, one at a time.
+class Jobs:
+    """Runs tasks as jobs. Safe for several threads.
 
     Args:
-        spark: The session.
-        group: The group's name; also that of the jobs' group in Spark.
-        handler: What the executors do.
-        permit: Given for each round; without it they end after the chunk in hand.
-        done: Called with the results of a round, on the thread of the round.
-        broken: Called, likewise, with the error when Spark could not finish a round.
+        context: Spark's.
     """
 
-    def __init__(
-        self,
-        spark: SparkSession,
-        group: str,
-        handler: TaskRunner,
-        permit: Permit,
-        done: Callable[[Sequence[TaskResult]], None],
-        broken: Callable[[Exception], None],
-    ) -> None:
-        self._context: SparkContext = spark.sparkContext
-        self._group = group
-        self._handler = handler
-        self._permit = permit
-        self._done = done
-        self._broken = broken
-        self._lock = Lock()
-        self._tag = ""  # of the round under way
-        self._thread: Thread | None = None
+    def __init__(self, context: SparkContext) -> None:
+        self._context = context
+        self._threads = Threads()
 
-    def start_round(self, tasks: Sequence[Task]) -> None:
-        """Start a job that runs these tasks. The round before must be over or abandoned."""
-        tag = f"opencqrs-{uuid.uuid4().hex}"
-        self._permit.give()
-        with self._lock:
-            self._tag = tag
-        self._thread = Thread(target=self._run, args=(tag, tasks), name=f"opencqrs-{self._group}", daemon=True)
-        self._thread.start()
+    def start(self, group: str, runner: TaskRunner, task: Task, ended: Ended) -> Job:
+        """Start a job of a group.
 
-    def end_soon(self) -> None:
-        """Have the tasks of the round under way end after the chunk in hand, where they are on this machine."""
-        self._permit.withdraw()
-
-    def abandon_round(self) -> bool:
-        """Cancel the round under way; neither ``done`` nor ``broken`` is called for it any more.
-
-        Returns:
-            Whether there was one.
+        Args:
+            group: The group's name; also that of the job's group and pool in Spark.
+            runner: What the executor does.
+            task: With what.
+            ended: Called with the result, or with the error when Spark could not finish the job, on the job's thread;
+                not if the job was abandoned.
         """
-        with self._lock:
-            tag, self._tag = self._tag, ""
-        if tag:
-            with suppress(Py4JError, PySparkException, OSError):  # the JVM may be gone already
-                self._context.cancelJobsWithTag(tag)
-        return bool(tag)
+        job = Job(self._context, ended)
+        self._threads.run(f"opencqrs-{group}", lambda: job.run(lambda: self._collected(job.tag, group, runner, task)))
+        return job
 
-    def stop(self) -> None:
-        """Cancel the round under way, and wait a little for its end."""
-        if self.abandon_round() and self._thread is not None:
-            self._thread.join(_CANCEL_SECONDS)
-
-    def _run(self, tag: str, tasks: Sequence[Task]) -> None:
+    def _collected(self, tag: str, group: str, runner: TaskRunner, task: Task) -> TaskResult:
+        context = self._context
+        context.setJobGroup(group, description_of(task), interruptOnCancel=True)
+        context.setLocalProperty("spark.scheduler.pool", group)
+        context.addJobTag(tag)  # abandoning a job must not touch the user's jobs of its own in a group of this name
         try:
-            results = self._collected(tag, tasks)
+            (line,) = context.parallelize([write_task(task)], 1).map(runner).collect()
+        finally:
+            context.removeJobTag(tag)  # of the thread, which will run other jobs
+        return read_result(line)
+
+
+class Job:
+    """A task that was started, until it has ended or was abandoned."""
+
+    def __init__(self, context: SparkContext | None, ended: Ended) -> None:
+        self.tag = f"opencqrs-{uuid.uuid4().hex}"
+        self._context = context
+        self._ended = ended
+        self._lock = Lock()
+        self._over = False
+        self._gone = Signal()
+
+    def run(self, collect: Callable[[], TaskResult]) -> None:
+        """Do the task and hand over what came of it."""
+        try:
+            result: TaskResult | Exception = collect()
         except Exception as error:  # Spark's failures are reported; the coordinator continues
-            if self._finished(tag):
-                self._broken(error)
-        else:
-            if self._finished(tag):
-                self._done(results)
+            result = error
+        self._gone.set()
+        if self._is_last():
+            self._ended(result)
 
-    def _collected(self, tag: str, tasks: Sequence[Task]) -> list[TaskResult]:
-        partitions = sum(len(task.cursors) for task in tasks)
-        self._context.setJobGroup(self._group, f"{self._group}: {partitions} partitions", interruptOnCancel=True)
-        self._context.addJobTag(tag)  # the program may have jobs of its own in a group of this name
-        lines = [write_task(task) for task in tasks]
-        return [read_result(line) for line in self._context.parallelize(lines, len(lines)).map(self._handler).collect()]
+    def wait(self, seconds: float) -> None:
+        """Wait until nothing is done for the job any more, for some seconds at most."""
+        self._gone.wait(max(0.0, seconds))
 
-    def _finished(self, tag: str) -> bool:
-        """Take in that a round has ended; return whether it was the one under way."""
+    def abandon(self) -> bool:
+        """Cancel the job, whose end is not reported any more; return whether it had not ended yet."""
+        first = self._is_last()
+        if first and self._context is not None:
+            with suppress(Py4JError, PySparkException, OSError):  # the JVM may be gone already
+                self._context.cancelJobsWithTag(self.tag)
+        return first
+
+    def _is_last(self) -> bool:
         with self._lock:
-            current = self._tag == tag
-            if current:
-                self._tag = ""
-        return current
+            before, self._over = self._over, True
+        return not before
+
+
+def description_of(task: Task) -> str:
+    """Return what Spark shows of a job: its partitions, and the position after which each of them continues."""
+    places = [f"{cursor.partition} after {cursor.position}" for cursor in task.cursors[:_MOST_NAMED]]
+    more = len(task.cursors) - len(places)
+    return ", ".join(places) + (f" and {more} more" if more > 0 else "")
 
 
 def running_tasks(context: SparkContext) -> int:
@@ -121,20 +120,26 @@ def running_tasks(context: SparkContext) -> int:
     return sum(stage.numActiveTasks for stage in stages if stage is not None)
 
 
+def executors_of(context: SparkContext) -> int:
+    """Return how many executors Spark has; a local master is one itself."""
+    there: int = context._jsc.sc().getExecutorMemoryStatus().size()  # noqa: SLF001 the only way
+    return there if is_local(str(context.master)) else there - 1
+
+
 def spark_failure(error: Exception) -> Failure:
-    """Return what a failed round comes to.
+    """Return what a failed job comes to.
 
     A Python error that reached Spark was raised outside every handler and would be raised again; all else, such as a
     worker or an executor that died, may pass.
     """
     lasting = isinstance(error, PythonException)
     origin = Origin.FRAMEWORK if lasting else Origin.OUTAGE
-    what = "Spark could not finish a round"
+    what = "Spark could not finish a task"
     return Failure(origin, permanent=lasting, error=what, message=_first_line(error), code="OCQ-405")
 
 
 def timed_out_call(error: Exception) -> TimedOut | None:
-    """Return the call of a handler that has not returned in time, if that is why a round has failed."""
+    """Return the call of a handler that has not returned in time, if that is why a job has failed."""
     text = error.getMessage() if isinstance(error, PythonException) else ""
     return timed_out_of(_raised_last(text or ""))
 
@@ -145,7 +150,7 @@ def _first_line(error: Exception) -> str:
     if isinstance(error, PythonException) and (raised := _raised_last(text or "")):
         return raised[:300]
     lines = [line.strip(" :") for line in (text or type(error).__name__).splitlines() if line.strip()]
-    said = [line for line in lines if not line.startswith("at ")] or lines
+    said = [line for line in lines if not line.startswith(("at ", "An error occurred while calling "))] or lines
     telling = [line for line in said if "Error" in line or "exited" in line or "lost" in line]
     return (telling or said)[0][:300]
 
@@ -157,26 +162,31 @@ def _raised_last(text: str) -> str:
 
 
 class Stillness:
-    """Whether Spark stands still: rounds wait, and nothing runs for some seconds.
+    """How long Spark has stood still: tasks wait, and nothing runs.
 
-    A task that runs may take as long as it likes; a round that no executor ever takes up, because the master has no
-    workers or all of them are lost, would wait forever without a word. ``running`` returns how many tasks run now, of
-    all jobs of the program; other jobs can be what a round waits for.
+    A task that runs may take as long as it likes; one that no executor ever takes up, because the master has no workers
+    or all of them are lost, would wait forever without a word. ``running`` returns how many tasks run now, of all jobs
+    of the program; other jobs can be what a task waits for.
     """
 
-    def __init__(self, running: Callable[[], int], clock: Clock, seconds: float) -> None:
+    def __init__(self, running: Callable[[], int], clock: Clock) -> None:
         self._running = running
         self._clock = clock
-        self._seconds = seconds
         self._seen = float("-inf")  # when something ran last
         self._looked = float("-inf")
+        self._still = 0.0
 
-    def lasts(self, waiting: Sequence[float]) -> bool:
-        """Return whether nothing has run for too long, given the times at which the rounds under way were started."""
+    def seconds(self, waiting: Sequence[float]) -> float:
+        """Return for how many seconds nothing has run, given the times at which the tasks under way were started.
+
+        Spark is asked once a second at most, and not about tasks that have just begun.
+        """
         now = self._clock.monotonic()
-        if not waiting or now - max(self._seen, min(waiting)) < _LOOK_SECONDS or now - self._looked < _LOOK_SECONDS:
-            return False
-        self._looked = now
-        if self._running() > 0:
-            self._seen = now
-        return now - max(self._seen, min(waiting)) >= self._seconds
+        if not waiting or now - max(self._seen, min(waiting)) < _LOOK_SECONDS:
+            self._still = 0.0
+        elif now - self._looked >= _LOOK_SECONDS:
+            self._looked = now
+            if self._running() > 0:
+                self._seen = now
+            self._still = now - max(self._seen, min(waiting))
+        return self._still

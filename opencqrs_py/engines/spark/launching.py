@@ -12,12 +12,14 @@ import os
 import re
 import shlex
 import signal
+import socket
 import subprocess
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from threading import Thread, current_thread, main_thread
 from typing import Any
@@ -36,6 +38,7 @@ _START_NOISE = (
     "NOTE: Picked up JDK_JAVA_OPTIONS",
     "Picked up JAVA_TOOL_OPTIONS",
 )
+_LONGEST_FOLDER = 60  # characters; the path of a socket has room for about 100
 _END_SECONDS = 0.5  # that the end of a JVM is waited for
 
 _ARGUMENTS = "PYSPARK_SUBMIT_ARGS"
@@ -96,6 +99,28 @@ def end_jvms(patience: float = _END_SECONDS) -> None:
         with suppress(subprocess.TimeoutExpired):
             jvm.wait(max(0.0, until - time.monotonic()))
     _jvms.clear()
+
+
+def by_socket_files() -> dict[str, str]:
+    """Return what lets Java and Python workers of this machine talk through files, where that can be.
+
+    Through ports of the loopback interface each job waits 40 ms: small packets are held back there. A JVM remembers the
+    folder for as long as it lives. So there is one for all sessions of a process, for this user only, and none for a
+    JVM of somebody else's.
+    """
+    others = not _jvms and (SparkContext._gateway is not None or "PYSPARK_GATEWAY_PORT" in os.environ)  # noqa: SLF001 the only way
+    if others or not hasattr(socket, "AF_UNIX"):
+        return {}
+    folder = _socket_folder().name
+    if len(folder) > _LONGEST_FOLDER:
+        return {}
+    key = "spark.python.unix.domain.socket"
+    return {f"{key}.enabled": "true", f"{key}.dir": folder}
+
+
+@cache
+def _socket_folder() -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory(prefix="opencqrs-", ignore_cleanup_errors=True)  # deleted with this process
 
 
 def _forget_jvm() -> None:

@@ -12,7 +12,7 @@ import re
 import secrets
 import sys
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,7 +27,13 @@ from pyspark.sql import SparkSession
 
 from opencqrs_py.engines.runs import Recipe
 from opencqrs_py.engines.spark.java import find_java
-from opencqrs_py.engines.spark.launching import launching, settings_by_file, value_before_launch
+from opencqrs_py.engines.spark.launching import (
+    by_socket_files,
+    end_jvms,
+    launching,
+    settings_by_file,
+    value_before_launch,
+)
 from opencqrs_py.engines.spark.masters import (
     SECURE_CLUSTER,
     SECURE_LOCAL,
@@ -74,6 +80,8 @@ class Sessions:
         self._settings = settings
         self._session: SparkSession | None = None
         self._owned = False
+        self._opening: Thread | None = None
+        self._closed = False
         self._folder: TemporaryDirectory[str] | None = None
         self._kept: list[KeptRecipe] = []
 
@@ -120,10 +128,35 @@ class Sessions:
             try:
                 self._require_authentication_of(self._session, existing=existing is not None)
             except EngineError:
-                self.close()
+                self._stop(_CLOSE_SECONDS)
                 raise
             self._ship_sources(self._session)
         return self._session
+
+    def begin(self, opened: Callable[[SparkSession | Exception], None]) -> None:
+        """Open the session on a thread of its own, which calls ``opened`` with it, or with what kept it from opening.
+
+        Nothing is called if the sessions are closed meanwhile.
+
+        Raises:
+            EngineError: As ``open`` does, where it is known before the launch: OCQ-350, OCQ-351, OCQ-401.
+        """
+        if self._session is None and SparkSession.getActiveSession() is None:
+            require_master(self._master)
+            find_java(os.environ)
+        self._closed = False
+        self._opening = Thread(target=self._open_for, args=(opened,), name="opencqrs-session", daemon=True)
+        self._opening.start()
+
+    def _open_for(self, opened: Callable[[SparkSession | Exception], None]) -> None:
+        try:
+            session: SparkSession | Exception = self.open()
+        except Exception as error:
+            session = error
+        if not self._closed:
+            opened(session)
+        elif isinstance(session, SparkSession):
+            self._stop(_CLOSE_SECONDS)
 
     def check(self) -> None:
         """Ask the JVM for a sign of life; raise ``Py4JError`` or ``OSError`` if there is none."""
@@ -149,7 +182,18 @@ class Sessions:
         return Permit.in_folder(context._temp_dir) if is_local(str(context.master)) else ALWAYS  # noqa: SLF001 as above
 
     def close(self, patience: float = _CLOSE_SECONDS) -> None:
-        """Stop the session if it was started here. After ``patience`` seconds that continues in the background."""
+        """Stop the session if it was started here. After ``patience`` seconds that continues in the background.
+
+        One that is being opened is not waited for: its JVM ends.
+        """
+        self._closed = True
+        if self._opening is not None and self._opening.is_alive():
+            _closing.append(self._opening)
+            end_jvms(0)
+        else:
+            self._stop(patience)
+
+    def _stop(self, patience: float) -> None:
         for kept in self._kept:
             Path(kept.file).unlink(missing_ok=True)
         self._kept = []
@@ -168,7 +212,7 @@ class Sessions:
         os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
         if self._on_this_machine:
             os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-        conf = self._conf()
+        conf = {**(by_socket_files() if self._on_this_machine else {}), **self._conf()}
         builder = SparkSession.builder
         for key, value in conf.items():
             builder = builder.config(key, value)
@@ -205,8 +249,8 @@ class Sessions:
         conf = {
             "spark.executorEnv.PYTHONPATH": str(_PACKAGE_PARENT),
             "spark.scheduler.mode": "FAIR",
-            "spark.python.task.killTimeout": "200ms",  # of a worker whose round was cancelled; it cannot end in order
-            "spark.task.maxFailures": "1",  # a failed round is ours to repeat, from the progress in the database
+            "spark.python.task.killTimeout": "200ms",  # of a worker whose task was cancelled; it cannot end in order
+            "spark.task.maxFailures": "1",  # a failed task is ours to repeat, from the progress in the database
             "spark.ui.enabled": "false",
             "spark.ui.showConsoleProgress": "false",
         }

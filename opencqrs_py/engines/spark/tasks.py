@@ -4,7 +4,7 @@ A recipe holds the settings of a group, with the URL of the database and the tok
 sends to a task goes through its block manager, so with a local master only the name of a file is sent. Nothing reaches
 a task once it has begun, so a file that is not there any more asks it to end.
 
-``TaskRunner`` runs on executors, once per task. It travels there pickled with every round, so it holds nothing but the
+``TaskRunner`` runs on executors, once per task. It travels there pickled with every task, so it holds nothing but the
 recipe, or where the recipe is; what the recipe builds stays in the Python worker and serves all later tasks of the
 group. All else runs on both sides.
 """
@@ -17,18 +17,18 @@ import time
 import uuid
 from dataclasses import dataclass, replace
 from functools import cache
-from math import inf
 from pathlib import Path
+from typing import Protocol
 
 from pydantic import TypeAdapter
 from pyspark import cloudpickle
 
 from opencqrs_py.engines.runs import Recipe
-from opencqrs_py.engines.spark.worker_calls import steps_within
+from opencqrs_py.engines.spark.turns import PartitionsInTurn, turns_within
 from opencqrs_py.model.outcome import Origin, Outcome
 from opencqrs_py.model.progress import Cursor
 from opencqrs_py.processing.exceptions import failure_of, interrupts_are_errors, own_frames
-from opencqrs_py.processing.processor import GroupProcessing, PartitionProcessor
+from opencqrs_py.processing.processor import GroupProcessing
 
 _built: dict[Recipe, GroupProcessing] = {}
 
@@ -37,11 +37,13 @@ _built: dict[Recipe, GroupProcessing] = {}
 class Task:
     """Work for one task: partitions of one group that share one reading of the log, and where each of them continues.
 
-    After ``seconds`` no further step is begun.
+    After ``seconds`` no further step is begun. At most ``most`` events are read at once, ``None`` for as many as their
+    chunks need: what is read and not handled, the next task reads again.
     """
 
     cursors: tuple[Cursor, ...]
     seconds: float
+    most: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +118,15 @@ class Permit:
             Path(self.file).unlink(missing_ok=True)
 
 
+class Permission(Protocol):
+    """Says whether a task may begin another chunk."""
+
+    @property
+    def holds(self) -> bool:
+        """Whether it may."""
+        ...
+
+
 ALWAYS = Permit()
 
 
@@ -139,7 +150,7 @@ def _read(file: str) -> Recipe:
 
 @dataclass(frozen=True)
 class TaskRunner:
-    """The function that Spark maps over a round: a line with a task in, a line with its result out.
+    """The function that a job maps: a line with a task in, a line with its result out.
 
     Attributes:
         recipe: Builds the group's parts, or says where the recipe is that does. Must pickle, hash and compare by value.
@@ -163,7 +174,8 @@ class TaskRunner:
         except BaseException as error:  # the user's modules, or a database, on this machine
             failure = failure_of(error, Origin.FRAMEWORK, permanent=True, traceback=own_frames(error))
             return TaskResult(tuple(Outcome(cursor, failure=failure) for cursor in task.cursors))
-        return run_task(processing, task, self.permit)
+        partitions = [cursor.partition for cursor in task.cursors]
+        return run_task(processing.narrowed(partitions, task.most), task, self.permit)
 
     def _processing(self) -> GroupProcessing:
         recipe = self.recipe.fetch() if isinstance(self.recipe, KeptRecipe) else self.recipe
@@ -173,26 +185,16 @@ class TaskRunner:
         return _built[recipe]
 
 
-def run_task(processing: GroupProcessing, task: Task, permit: Permit = ALWAYS) -> TaskResult:
+def run_task(processing: GroupProcessing, task: Task, permit: Permission = ALWAYS) -> TaskResult:
     """Step the partitions of a task in turn until each is done, has failed, the time is over or the permit ends.
 
     The cursors are shared: Spark may run a task twice, and the second run continues where the first has come to.
+
+    Raises:
+        TaskTimedOutError: If a call of a handler has not returned in time.
     """
-    until = time.monotonic() + task.seconds
     outcomes = {cursor.partition: Outcome(replace(cursor, shared=True)) for cursor in task.cursors}
-    open_partitions = [cursor.partition for cursor in task.cursors]
-    watched = processing.limits.interval < inf
-    do_step = steps_within(processing.limits).step if watched else PartitionProcessor.step
-    while open_partitions:
-        for partition in tuple(open_partitions):
-            so_far = outcomes[partition]
-            step = do_step(processing.processor(partition), so_far.cursor)
-            outcomes[partition] = so_far.followed_by(step)
-            if step.idle or step.failure is not None:
-                open_partitions.remove(partition)
-        if time.monotonic() >= until or not permit.holds:
-            break
-    for partition in open_partitions:
-        flushed = processing.processor(partition).flush(outcomes[partition].cursor)
-        outcomes[partition] = replace(outcomes[partition].followed_by(flushed), idle=False)
+    processors = [processing.processor(partition) for partition in outcomes]
+    partitions = PartitionsInTurn(turns_within(processing.limits), processors, outcomes)
+    partitions.run(time.monotonic() + task.seconds, lambda: permit.holds)
     return TaskResult(tuple(outcomes[cursor.partition] for cursor in task.cursors))

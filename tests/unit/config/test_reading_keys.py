@@ -117,7 +117,12 @@ SECTIONS = "use one of fetch, life-cycle, processing, progress, retry, sequence"
     ("written", "key", "place", "fix"),
     [
         (["zzz"], "zzz", 0, ROOTS),
-        (["spark.zzz.a"], "spark.zzz", 0, "use one of allow-unauthenticated, conf, master"),
+        (
+            ["spark.zzz.a"],
+            "spark.zzz",
+            0,
+            "use one of allow-unauthenticated, conf, driver-handles, master, max-tasks-per-group",
+        ),
         (["spark", "master", "a", "b"], "spark.master.a", 2, "put nothing below spark.master"),
         (["event-handling.groups.a.z"], "event-handling.groups.a.z", 0, SECTIONS),
         (["event-handling", "groups", "a.b", "z"], "event-handling.groups.a.b", 2, SECTIONS),

@@ -294,7 +294,7 @@ def test_a_partition_that_was_lost_is_claimed_when_it_is_assigned_again_and_not_
             claims.append(list(partitions)) or claim(group, partitions, *more, **also)
         ),
     )
-    assignment.claim_again("books", crashed=False)
+    assignment.claim_again("books", [old, kept], crashed=False)
     assert claims == [[held]]
     (new,) = assignment.claim("books", run.partitions)
     assert claims == [[held], [lost]]

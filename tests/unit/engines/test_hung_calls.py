@@ -17,7 +17,7 @@ from opencqrs_py.control.records import GroupPartition
 from opencqrs_py.engines.call_watching import CallWatcher
 from opencqrs_py.engines.runs import GroupRun
 from opencqrs_py.engines.spark.jobs import timed_out_call
-from opencqrs_py.engines.spark.worker_calls import TaskTimedOutError, TimedOut, WatchedSteps, timed_out_of
+from opencqrs_py.engines.spark.turns import TaskTimedOutError, TimedOut, Turns, timed_out_of
 from opencqrs_py.engines.thread import ThreadEngine
 from opencqrs_py.engines.thread import engine as thread_engine
 from opencqrs_py.errors import EngineLostError
@@ -232,7 +232,7 @@ def test_a_call_that_hangs_in_a_worker_ends_the_task_with_what_it_comes_to(group
     run = group.run(SOON)
     (cursor,) = group.tracker.claim("group", layout(1), 0, "me")
     with pytest.raises(TaskTimedOutError) as raised:
-        WatchedSteps(SOON).step(run.processing.processor(ONE), cursor)
+        Turns(SOON).begin(run.processing.processor(ONE), Outcome(cursor), lambda: True).result()
     text = f"Traceback (most recent call last):\n  File\nx.{type(raised.value).__name__}: {raised.value}"
     found = timed_out_of(text.splitlines()[-1])
     assert found is not None
@@ -241,13 +241,10 @@ def test_a_call_that_hangs_in_a_worker_ends_the_task_with_what_it_comes_to(group
 
 @pytest.mark.parametrize("limits", [CallLimits(30, inf), CallLimits(inf, 30), CallLimits(30, 60)])
 def test_steps_that_take_no_time_are_done_as_ever(group: Group, limits: CallLimits) -> None:
-    steps, run = WatchedSteps(limits), group.run(limits)
+    turns, run = Turns(limits), group.run(limits)
     (cursor,) = group.tracker.claim("group", layout(1), 0, "me")
-    for position in range(1, 5):
-        outcome = steps.step(run.processing.processor(ONE), cursor)
-        assert isinstance(outcome, Outcome)
-        assert outcome.cursor.stored == position
-        cursor = outcome.cursor
+    outcome = turns.begin(run.processing.processor(ONE), Outcome(cursor), lambda: True).result()
+    assert outcome.cursor.stored == 4
     assert group.handled == [1, 2, 3, 4]
 
 
@@ -262,6 +259,6 @@ def test_the_text_of_a_timeout_is_one_line(group: Group) -> None:
     run = group.run(SOON)
     (cursor,) = group.tracker.claim("group", layout(1), 0, "me")
     with pytest.raises(TaskTimedOutError) as raised:
-        WatchedSteps(SOON).step(run.processing.processor(ONE), cursor)
+        Turns(SOON).begin(run.processing.processor(ONE), Outcome(cursor), lambda: True).result()
     assert "\n" not in str(raised.value)
     assert isinstance(timed_out_of(f"TaskTimedOutError: {raised.value}"), TimedOut)

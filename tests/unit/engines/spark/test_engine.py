@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from math import inf
 from queue import Queue
+from threading import Condition
 from threading import Event as Signal
+from types import SimpleNamespace
 
 import pytest
 from py4j.protocol import Py4JNetworkError
@@ -12,13 +15,14 @@ from support.spark import Context, Sessions
 from opencqrs_py.adapters.sql import Database, SqlEventStore, SqlProgressTracker
 from opencqrs_py.assembly.injection import ContainerInjector
 from opencqrs_py.engines.runs import GroupRun
-from opencqrs_py.engines.spark.engine import STILL_SECONDS, SparkEngine
+from opencqrs_py.engines.spark.engine import NOTICED_SECONDS, STILL_SECONDS, Meanwhile, SparkEngine, read_at_once
 from opencqrs_py.engines.spark.tasks import Permit
-from opencqrs_py.errors import EngineLostError
+from opencqrs_py.errors import EngineError, EngineLostError
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.handler import Handler, HandlerMark
-from opencqrs_py.model.partition import layout
+from opencqrs_py.model.partition import Partition, layout
 from opencqrs_py.processing.binding import bind
+from opencqrs_py.processing.calls import NO_LIMITS, CallLimits
 from opencqrs_py.processing.dispatch import Dispatcher
 from opencqrs_py.processing.processor import GroupProcessing
 from opencqrs_py.processing.recovery import ExponentialBackOff, OnExhausted
@@ -39,19 +43,28 @@ class Seen(Observer):
         self.notices: Queue = Queue()
         self.positions: dict[object, int] = {}
         self.done = Signal()
+        self.changed = Condition()
 
     def noticed(self, notice) -> None:
         self.notices.put(notice)
 
-    def reasons(self) -> list[str]:
-        """Wait until each partition has a notice; return its error."""
-        return [str(self.notices.get(timeout=SECONDS).failure) for _ in range(PARTITIONS)]
+    def reasons(self, count: int) -> dict[str, str]:
+        """Wait for so many notices; return the error of each partition that they are about."""
+        found = [self.notices.get(timeout=SECONDS) for _ in range(count)]
+        return {str(notice.partition): str(notice.failure) for notice in found}
 
     def advanced(self, _group, partition, outcome) -> None:
         if outcome.failure is None:
             self.positions[partition] = outcome.cursor.position
         if sorted(self.positions.values()) == [EVENTS] * PARTITIONS:
             self.done.set()
+        with self.changed:
+            self.changed.notify_all()
+
+    def wait_for(self, positions: dict[object, int]) -> None:
+        """Wait until partitions are at these positions."""
+        with self.changed:
+            assert self.changed.wait_for(lambda: positions.items() <= self.positions.items(), SECONDS)
 
 
 class Engine:
@@ -60,19 +73,26 @@ class Engine:
     def __init__(self, folder) -> None:
         self.handled: list[int] = []
         self.database = Database(f"sqlite:///{folder}/all.db")
-        store = SqlEventStore(self.database)
-        store.append(
-            Event(0, str(n), "s", f"/x/{n % 20}", "t", None, "application/json", "{}", None) for n in range(EVENTS)
-        )
+        self.store = SqlEventStore(self.database)
+        self.added = 0
+        self.add(EVENTS)
+        self.tracker = SqlProgressTracker(self.database)
+        self.context = Context()
+        self.sessions = Sessions(self.context)
+        self.clock = FakeClock()
+        self.seen = Seen()
+        self.make()
+
+    def make(self, *, handles_while_starting: bool = False, limits: CallLimits = NO_LIMITS) -> None:
+        """Make the engine, instead of the one that is not started yet."""
 
         def handle(event: Event) -> None:
             self.handled.append(event.position)
 
         dispatcher = Dispatcher([bind(Handler(HandlerMark("g", ("t",)), handle, "here"), ContainerInjector())], ())
-        self.tracker = SqlProgressTracker(self.database)
         processing = GroupProcessing(
             "g",
-            store,
+            self.store,
             self.tracker,
             dispatcher,
             subject="/",
@@ -80,6 +100,7 @@ class Engine:
             sequencing=SequencingByEvent(PerSubject()),
             partitions=PARTITIONS,
             batch_size=10,
+            limits=limits,
         )
         run = GroupRun(
             processing,
@@ -89,11 +110,25 @@ class Engine:
             OnExhausted.SKIP,
             recipe=lambda: processing,
         )
-        self.context = Context()
-        self.sessions = Sessions(self.context)
-        self.clock = FakeClock()
-        self.seen = Seen()
-        self.engine = SparkEngine([run], "me", self.sessions, self.seen, self.clock)
+        self.handed_over = 0
+        meanwhile = Meanwhile(2, self.hand_over) if handles_while_starting else Meanwhile()
+        self.engine = SparkEngine([run], "me", self.sessions, self.seen, self.clock, meanwhile=meanwhile)
+
+    def hand_over(self) -> None:
+        self.handed_over += 1
+
+    def add(self, events: int) -> None:
+        """Add events of twenty subjects."""
+        numbers = range(self.added, self.added + events)
+        self.added += events
+        self.store.append(
+            Event(0, str(n), "s", f"/x/{n % 20}", "t", None, "application/json", "{}", None) for n in numbers
+        )
+
+    def partitions_of(self, job: int) -> set[Partition]:
+        """Return the partitions of a job that was started."""
+        named = self.context.descriptions_when(job + 1)[job].split(", ")
+        return {Partition(PARTITIONS, int(line.split("/")[0])) for line in named}
 
     def start(self) -> None:
         self.engine.assign("g", layout(PARTITIONS))
@@ -111,11 +146,12 @@ def engine(tmp_path):
     made.database.close()
 
 
-def test_each_round_is_a_job_in_the_group_of_the_groups_name(engine):
+def test_each_task_is_a_job_in_the_group_and_the_pool_of_the_groups_name(engine):
     engine.start()
     assert engine.seen.done.wait(SECONDS)
     assert sorted(engine.handled) == list(range(1, EVENTS + 1))
-    assert set(engine.context.groups) == {"g"}
+    assert {*engine.context.groups, *engine.context.pools} == {"g"}
+    assert sorted(engine.context.descriptions[:2]) == ["0/3 after 0, 2/3 after 0", "1/3 after 0"]
     assert len(set(engine.context.tags)) == len(engine.context.tags)
     assert engine.context.cancelled == []
 
@@ -125,39 +161,72 @@ def fail() -> None:
     raise RuntimeError(msg)
 
 
-def test_partitions_whose_tasks_had_handled_everything_when_their_round_was_lost_recover(engine):
+def test_a_task_that_is_lost_costs_its_own_partitions_a_pause_even_if_it_had_handled_everything(engine):
     engine.context.after.append(fail)
     engine.start()
-    assert engine.seen.reasons() == ["[OCQ-405] Spark could not finish a round: executor lost"] * PARTITIONS
+    reason = "[OCQ-405] Spark could not finish a task: executor lost"
+    lost = engine.seen.reasons(1)
+    if "1/3" not in lost:  # which has a task of its own, but the other one may end first
+        lost |= engine.seen.reasons(1)
+        assert lost.keys() == {"0/3", "2/3"}
+    assert set(lost.values()) == {reason}
     engine.clock.advance(5)
     assert engine.seen.done.wait(SECONDS)
+    assert engine.seen.reasons(len(lost)) == dict.fromkeys(lost, "None")  # they recover, and nobody else had to
+    assert engine.seen.notices.empty()
     assert sorted(engine.handled) == list(range(1, EVENTS + 1))
     engine.engine.stop(patience=SECONDS)
     assert [position for _, position in engine.states()] == [EVENTS] * PARTITIONS
     assert all(status.failure is None for status in engine.engine.partitions())
 
 
-def test_a_round_for_which_no_task_starts_is_cancelled_reported_and_given_again(engine):
+def test_a_task_that_takes_long_holds_up_no_partition_of_another(engine):
     begun, go = Signal(), Signal()
 
-    def hang() -> None:
+    def take_long() -> None:
         begun.set()
         assert go.wait(SECONDS)
 
-    engine.context.before.append(hang)
+    engine.context.active = 1
+    engine.context.before.append(take_long)
     engine.start()
     assert begun.wait(SECONDS)
-    engine.clock.advance(STILL_SECONDS + 1)
-    assert all("no task was running on Spark for 60 s" in reason for reason in engine.seen.reasons())
-    assert engine.context.cancelled == engine.context.tags[:1]
+    others = {Partition(PARTITIONS, n) for n in range(PARTITIONS)} - engine.partitions_of(0)
+    engine.seen.wait_for(dict.fromkeys(others, EVENTS))
+    engine.add(1)
+    engine.seen.wait_for(dict.fromkeys(others, EVENTS + 1))
+    assert not engine.partitions_of(0) & engine.seen.positions.keys()
+    go.set()
+    engine.seen.wait_for({Partition(PARTITIONS, n): EVENTS + 1 for n in range(PARTITIONS)})
+    assert engine.seen.notices.empty()
+
+
+def test_tasks_that_nothing_starts_are_cancelled_reported_and_given_again(engine, caplog):
+    begun, go = [Signal(), Signal()], Signal()
+
+    def hang(number: int) -> None:
+        begun[number].set()
+        assert go.wait(SECONDS)
+
+    engine.context.before += [lambda: hang(0), lambda: hang(1)]
+    engine.start()
+    assert all(each.wait(SECONDS) for each in begun)
+    engine.clock.advance(NOTICED_SECONDS + 1)
+    assert engine.context.looked.wait(SECONDS)
+    engine.clock.advance(STILL_SECONDS)
+    assert all("no task was running on Spark for 60 s" in reason for reason in engine.seen.reasons(3).values())
+    assert sorted(engine.context.cancelled) == sorted(engine.context.tags[:2])
     engine.clock.advance(5)
     assert engine.seen.done.wait(SECONDS)
-    go.set()  # the abandoned round comes back: its claims are old, so it handles nothing
+    go.set()  # the abandoned tasks come back: their claims are old, so they handle nothing
     engine.engine.stop(patience=SECONDS)
     assert sorted(engine.handled) == list(range(1, EVENTS + 1))
+    assert [r.getMessage() for r in caplog.records if "while 2 wait" in r.getMessage()] == [
+        "no task has run on Spark for 11 s while 2 wait: master spark://nobody:7077 has no executor"
+    ]
 
 
-def test_a_round_of_which_a_task_runs_is_left_alone_for_hours(engine):
+def test_while_a_task_runs_none_is_given_up_for_hours(engine):
     begun, go = Signal(), Signal()
 
     def take_long() -> None:
@@ -178,6 +247,41 @@ def test_a_round_of_which_a_task_runs_is_left_alone_for_hours(engine):
     assert engine.seen.notices.empty()
 
 
+class TestWhileSparkIsStarting:
+    def test_the_driver_handles_what_there_is_and_spark_what_comes_then(self, engine, caplog):
+        caplog.set_level("INFO", "opencqrs.processing")
+        engine.make(handles_while_starting=True)
+        engine.start()
+        assert engine.seen.done.wait(SECONDS)
+        assert engine.context.tags == []
+        engine.sessions.finish(SimpleNamespace(sparkContext=engine.context))
+        engine.add(PARTITIONS * 20)
+        engine.seen.wait_for({Partition(PARTITIONS, n): EVENTS + PARTITIONS * 20 for n in range(PARTITIONS)})
+        assert engine.context.tags
+        assert sorted(engine.handled) == list(range(1, EVENTS + PARTITIONS * 20 + 1))
+        assert f"the driver has handled {EVENTS} events meanwhile" in caplog.text
+        assert engine.handed_over == 1
+
+    def test_a_call_that_may_have_to_be_given_up_waits_for_spark(self, engine):
+        engine.make(handles_while_starting=True, limits=CallLimits(inf, 60))
+        engine.start()
+        assert engine.sessions.begun.wait(SECONDS)
+        assert engine.handled == []
+        engine.sessions.finish(SimpleNamespace(sparkContext=engine.context))
+        assert engine.seen.done.wait(SECONDS)
+        assert sorted(engine.handled) == list(range(1, EVENTS + 1))
+
+    def test_a_session_that_cannot_be_opened_ends_the_engine_and_what_was_handled_stays(self, engine):
+        engine.make(handles_while_starting=True)
+        engine.start()
+        assert engine.seen.done.wait(SECONDS)
+        engine.sessions.finish(EngineError("OCQ-402", "Spark did not start"))
+        with pytest.raises(EngineError, match="OCQ-402"):
+            engine.engine.check()
+        engine.engine.stop(patience=SECONDS)
+        assert [position for _, position in engine.states()] == [EVENTS] * PARTITIONS
+
+
 def test_a_jvm_that_has_gone_ends_the_engine(engine):
     def die() -> None:
         engine.sessions.gone = True
@@ -187,7 +291,7 @@ def test_a_jvm_that_has_gone_ends_the_engine(engine):
     engine.context.before.append(lambda: (ended.set(), die()))
     engine.start()
     assert ended.wait(SECONDS)
-    engine.engine.stop(patience=SECONDS)  # which waits until the round is over
+    engine.engine.stop(patience=SECONDS)  # which waits until the task is over
     with pytest.raises(EngineLostError, match="OCQ-403"):
         engine.engine.check()
 
@@ -216,3 +320,18 @@ def test_tasks_are_asked_to_end_after_the_chunk_in_hand(engine, tmp_path, end):
     assert not permit.holds
     assert engine.context.cancelled == []
     assert 0 < len(engine.handled) < EVENTS
+
+
+@pytest.mark.parametrize(
+    ("rate", "partitions", "expected"),
+    [
+        (None, 4, None),
+        (1.0, 1, 16),  # a few, so that a task of slow handlers leaves little behind
+        (1.0, 4, 64),
+        (1_000.0, 1, 256),
+        (20_000.0, 4, 4_096),
+        (100_000.0, 4, None),
+    ],
+)
+def test_a_task_reads_no_more_at_once_than_it_can_handle_soon(rate, partitions, expected):
+    assert read_at_once(rate, partitions) == expected

@@ -1,4 +1,4 @@
-"""What a round that Spark could not finish is reported as, and when one has waited too long."""
+"""What a job that Spark could not finish is reported as, and how long tasks have waited while nothing runs."""
 
 from __future__ import annotations
 
@@ -40,6 +40,10 @@ def test_a_python_error_is_reported_by_what_was_raised_and_never_by_a_line_of_so
         (OSError("Python worker exited (crashed)\n\tat org.apache.spark"), "Python worker exited (crashed)"),
         (RuntimeError("first\n at x\nExecutor lost: killed"), "Executor lost: killed"),
         (OSError(), "OSError"),
+        (
+            OSError("An error occurred while calling z:x.collect.\n: java.net.BindException: no such file\n\tat x"),
+            "java.net.BindException: no such file",
+        ),
     ],
 )
 def test_all_else_may_pass(error: Exception, message: str) -> None:
@@ -49,13 +53,13 @@ def test_all_else_may_pass(error: Exception, message: str) -> None:
 
 
 class Spark:
-    """A Spark with a clock of its own; its rounds are looked at every second."""
+    """A Spark with a clock of its own; its tasks are looked at every second."""
 
     def __init__(self) -> None:
         self.clock = FakeClock()
         self.tasks = 0
         self.looks = 0
-        self.stillness = Stillness(self.running, self.clock, 60)
+        self.stillness = Stillness(self.running, self.clock)
 
     def running(self) -> int:
         self.looks += 1
@@ -65,7 +69,7 @@ class Spark:
         """Let time pass; return the second in which stillness was noticed."""
         for second in range(1, seconds + 1):
             self.clock.advance(1)
-            if self.stillness.lasts(waiting):
+            if self.stillness.seconds(waiting) >= 60:
                 return second
         return None
 
@@ -75,7 +79,7 @@ def spark() -> Spark:
     return Spark()
 
 
-def test_a_round_for_which_nothing_runs_is_noticed_after_the_limit(spark):
+def test_a_task_for_which_nothing_runs_is_noticed_after_the_limit(spark):
     assert spark.noticed_after(100, [spark.clock.monotonic()]) == 60
 
 
@@ -92,20 +96,20 @@ def test_the_limit_counts_from_the_last_task_that_ran(spark):
     assert spark.noticed_after(100, [since]) == 60
 
 
-def test_without_a_round_nothing_is_asked_of_spark(spark):
+def test_without_a_task_nothing_is_asked_of_spark(spark):
     assert spark.noticed_after(1_000, []) is None
     assert spark.looks == 0
 
 
-def test_short_rounds_ask_nothing_of_spark(spark):
+def test_short_tasks_ask_nothing_of_spark(spark):
     for _ in range(1_000):
         since = spark.clock.monotonic()
         spark.clock.advance(0.1)
-        assert not spark.stillness.lasts([since])
+        assert spark.stillness.seconds([since]) == 0
     assert spark.looks == 0
 
 
-def test_the_round_that_has_waited_longest_counts(spark):
+def test_the_task_that_has_waited_longest_counts(spark):
     since = spark.clock.monotonic()
     assert spark.noticed_after(30, [since]) is None
     assert spark.noticed_after(100, [since, spark.clock.monotonic()]) == 30
@@ -115,5 +119,5 @@ def test_spark_is_asked_once_a_second_at_most(spark):
     since = spark.clock.monotonic()
     for _ in range(100):
         spark.clock.advance(0.25)
-        spark.stillness.lasts([since])
+        spark.stillness.seconds([since])
     assert spark.looks <= 25

@@ -8,9 +8,12 @@ import stat
 from pathlib import Path
 
 import pytest
+from pyspark import SparkContext
 
+from opencqrs_py.engines.spark import launching
 from opencqrs_py.engines.spark.launching import (
     SubmitArguments,
+    by_socket_files,
     properties_text,
     settings_by_file,
     value_before_launch,
@@ -124,3 +127,19 @@ def test_without_a_folder_of_settings_those_of_spark_itself_apply(tmp_path):
     (tmp_path / "conf").mkdir()
     (tmp_path / "conf" / "spark-defaults.conf").write_text(DEFAULTS)
     assert value_before_launch("spark.b", {}, {}, str(tmp_path)) == "2"
+
+
+def test_sockets_are_files_in_one_folder_of_this_user_for_a_jvm_of_this_process_only(monkeypatch):
+    monkeypatch.delenv("PYSPARK_GATEWAY_PORT", raising=False)
+    monkeypatch.setattr(SparkContext, "_gateway", None)
+    monkeypatch.setattr(launching, "_jvms", [])
+    settings = by_socket_files()
+    assert settings == by_socket_files()
+    folder = Path(settings["spark.python.unix.domain.socket.dir"])
+    assert settings["spark.python.unix.domain.socket.enabled"] == "true"
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    monkeypatch.setattr(SparkContext, "_gateway", object())  # of a JVM that somebody else has launched
+    assert by_socket_files() == {}
+    monkeypatch.setattr(SparkContext, "_gateway", None)
+    monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
+    assert by_socket_files() == {}

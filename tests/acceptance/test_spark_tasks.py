@@ -1,4 +1,4 @@
-"""Rounds of Spark that never come back, or not in the way that was meant."""
+"""Tasks of Spark that never come back, or not in the way that was meant."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ def wait(event: Event, connection: Connection) -> None:
 """
 
 
-def test_a_worker_that_dies_costs_a_round_and_no_event(project, java):
+def test_a_worker_that_dies_costs_a_task_and_no_event(project, java):
     project.write("handlers.py", KILLING_HANDLERS)
     project.write_events(EVENTS)
     assert project.opencqrs("events", "import", "events.ndjson").code == 0
     run = project.opencqrs("run", "--until-caught-up", **java)
     assert run.code == 0, run.err
-    assert "Spark could not finish a round" in run.err
+    assert "Spark could not finish a task" in run.err
     assert (project.folder / "killed").exists()
     seen = rows_of(project.folder / "read.db", "SELECT count(*), count(DISTINCT id) FROM seen")
     assert seen == [(EVENTS, EVENTS)]
@@ -93,7 +93,7 @@ def test_a_jvm_that_is_killed_ends_the_run_with_exit_code_1_and_says_so(project)
         process.kill()
 
 
-def test_a_round_whose_handler_never_returns_is_cancelled_when_the_patience_of_a_stop_ends(project):
+def test_a_task_whose_handler_never_returns_is_cancelled_when_the_patience_of_a_stop_ends(project):
     process = running(project)
     try:
         process.send_signal(signal.SIGINT)
@@ -113,3 +113,37 @@ def java_below(parent: int) -> int:
             if its_parent == parent and b"SparkSubmit" in (folder / "cmdline").read_bytes():
                 return int(folder.name)
     return pytest.fail("no JVM was started")
+
+
+NOTING_HANDLERS = """
+import os
+from opencqrs_py import Event, event_handling, on_start
+from sqlalchemy import Connection, text
+
+@on_start("catalog")
+def tables(connection: Connection) -> None:
+    connection.execute(text("CREATE TABLE IF NOT EXISTS seen (id VARCHAR(20) NOT NULL, process INT NOT NULL)"))
+
+@event_handling("catalog", types=["library.*"])
+def see(event: Event, connection: Connection) -> None:
+    connection.execute(text("INSERT INTO seen VALUES (:id, :process)"), {"id": event.id, "process": os.getpid()})
+"""
+
+
+def test_a_short_backlog_is_done_before_spark_has_started(project):
+    project.write("handlers.py", NOTING_HANDLERS)
+    project.write_events(EVENTS)
+    assert project.opencqrs("events", "import", "events.ndjson").code == 0
+    run = subprocess.Popen(
+        project.command("run", "--until-caught-up", "--set", "spark.driver-handles=while-starting"),
+        cwd=project.folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    out, err = run.communicate(timeout=300)
+    assert run.returncode == 0, err
+    assert "starting Spark (local[2])" in err
+    assert "Traceback" not in out + err
+    assert rows_of(project.folder / "read.db", "SELECT DISTINCT process FROM seen") == [(run.pid,)]
+    assert rows_of(project.folder / "read.db", "SELECT count(*), count(DISTINCT id) FROM seen") == [(EVENTS, EVENTS)]

@@ -1,0 +1,191 @@
+"""Turns: how the partitions of a task take their steps, and the watch over the calls of handlers in them.
+
+Runs on executors; on the driver, too, while Spark is starting. Each turn is on a thread that can be left to itself: a
+handler that takes long holds up its own partition only. A call that takes too long ends the task with an error that
+says which it is, and with the task its worker, and the call's transaction: the driver settles it as the event's error.
+"""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import FIRST_COMPLETED, Future, InvalidStateError, wait
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import cache
+from math import inf
+from typing import TYPE_CHECKING, TypeAlias
+
+from pydantic import TypeAdapter
+
+from opencqrs_py.engines.call_watching import CallWatcher
+from opencqrs_py.engines.threads import Threads
+from opencqrs_py.model.outcome import Failure, Outcome
+from opencqrs_py.model.partition import Partition
+from opencqrs_py.processing.calls import CallInHand, CallLimits
+from opencqrs_py.processing.ports import SystemClock
+from opencqrs_py.processing.processor import PartitionProcessor
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+
+TURN_SECONDS = 0.005  # after which a partition lets another one step
+SLOW_SECONDS = 0.5  # after which a turn is left to its thread
+_LOOK_SECONDS = 0.05  # between two looks at the log for the others, while a turn is slow
+
+Permitted: TypeAlias = "Callable[[], bool]"
+"""Returns whether another step may begin."""
+
+_Turn: TypeAlias = "Future[Outcome]"
+
+
+@dataclass(frozen=True, slots=True)
+class TimedOut:
+    """A call that was given up: its partition, what it comes to, and how many events it got if that was a list."""
+
+    partition: Partition
+    failure: Failure
+    listed: int
+
+
+_TIMED_OUT = TypeAdapter(TimedOut)
+
+
+class TaskTimedOutError(Exception):
+    """A call of a handler has not returned in time; its text is one line of JSON."""
+
+
+def timed_out_of(line: str) -> TimedOut | None:
+    """Return what the last line of a traceback tells of a call that was given up; ``None`` for other errors."""
+    _, found, text = line.partition(f"{TaskTimedOutError.__name__}: ")
+    return _TIMED_OUT.validate_json(text) if found else None
+
+
+class Turns:
+    """Does the steps of processors, whose calls it watches. One for all tasks of a worker with the same limits."""
+
+    def __init__(self, limits: CallLimits) -> None:
+        self._threads = Threads()
+        self._under_way: dict[PartitionProcessor, _Turn] = {}
+        self._alone = limits.timeout == inf
+        CallWatcher(self._processors, [limits], self._time_out, SystemClock()).start()
+
+    def begin(
+        self, processor: PartitionProcessor, so_far: Outcome, permitted: Permitted, *, alone: bool = False
+    ) -> _Turn:
+        """Have a partition step for a moment, and return what it has come to by then, as soon as that is known.
+
+        If the partition is ``alone`` nobody waits for its turn to end, so it needs no thread.
+        """
+        turn: _Turn = Future()
+        self._under_way[processor] = turn
+        if alone and self._alone:
+            self._do(turn, processor, so_far, permitted)
+        else:
+            self._threads.run(f"opencqrs-{processor.group}", lambda: self._do(turn, processor, so_far, permitted))
+        return turn
+
+    def _do(self, turn: _Turn, processor: PartitionProcessor, so_far: Outcome, permitted: Permitted) -> None:
+        try:
+            outcome = _stepped(processor, so_far, permitted)
+        except BaseException as error:
+            del self._under_way[processor]
+            _settle(turn.set_exception, error)
+        else:
+            del self._under_way[processor]
+            _settle(turn.set_result, outcome)
+
+    def _processors(self) -> list[PartitionProcessor]:
+        return list(self._under_way)
+
+    def _time_out(self, processor: PartitionProcessor, call: CallInHand, failure: Failure) -> None:
+        if (turn := self._under_way.get(processor)) is not None:  # else it has returned at last
+            listed = len(call.chunk) if call.index is None else 0
+            text = _TIMED_OUT.dump_json(TimedOut(processor.partition, failure, listed)).decode()
+            _settle(turn.set_exception, TaskTimedOutError(text))
+
+
+turns_within = cache(Turns)
+"""Return what does steps within limits, the same in all of the process."""
+
+
+class PartitionsInTurn:
+    """The partitions of a task, which take turns until each is done, has failed, or may not begin another step.
+
+    Args:
+        turns: Does their steps.
+        processors: One for each partition.
+        outcomes: Where each of them continues.
+    """
+
+    def __init__(
+        self, turns: Turns, processors: Collection[PartitionProcessor], outcomes: dict[Partition, Outcome]
+    ) -> None:
+        self.outcomes = outcomes
+        self._turns = turns
+        self._processors = {each.partition: each for each in processors}
+        self._open = list(self._processors)  # those that may have something to do
+        self._slow: dict[Partition, _Turn] = {}
+
+    def run(self, until: float, permitted: Permitted) -> None:
+        """Have each partition step at least once, and all of them until a time while they have something to do.
+
+        Without a permission no further step is begun. While a turn is slow the others continue after that time: the
+        task cannot end. Progress that is not stored yet is stored in the end.
+
+        Raises:
+            TaskTimedOutError: If a call of a handler has not returned in time. This worker must do no further step.
+        """
+        stepping = True
+        while self._open or self._slow:
+            if stepping:
+                self._step_each(permitted)
+            stepping = permitted() and (bool(self._slow) or time.monotonic() < until)
+            if self._slow:
+                self._look_at_slow(resting=not stepping or not self._open)
+            elif not stepping:
+                break
+        for partition in self._open:
+            so_far = self.outcomes[partition]
+            flushed = so_far.followed_by(self._processors[partition].flush(so_far.cursor))
+            self.outcomes[partition] = replace(flushed, idle=False)
+
+    def _step_each(self, permitted: Permitted) -> None:
+        alone = len(self._processors) == 1
+        for partition in tuple(self._open):
+            turn = self._turns.begin(self._processors[partition], self.outcomes[partition], permitted, alone=alone)
+            self._open.remove(partition)
+            if alone or wait([turn], SLOW_SECONDS).done:
+                self._take(partition, turn)
+            else:
+                self._slow[partition] = turn
+
+    def _look_at_slow(self, *, resting: bool) -> None:
+        """Take in turns that have ended; the partitions that found nothing to do look again."""
+        wait(self._slow.values(), _LOOK_SECONDS if resting else 0, FIRST_COMPLETED)
+        for partition, turn in tuple(self._slow.items()):
+            if turn.done():
+                del self._slow[partition]
+                self._take(partition, turn)
+        if self._slow:
+            known = {*self._open, *self._slow}
+            self._open += [each for each, outcome in self.outcomes.items() if outcome.idle and each not in known]
+
+    def _take(self, partition: Partition, turn: _Turn) -> None:
+        outcome = self.outcomes[partition] = turn.result()
+        if not outcome.idle and outcome.failure is None:
+            self._open.append(partition)
+
+
+def _stepped(processor: PartitionProcessor, so_far: Outcome, permitted: Permitted) -> Outcome:
+    """Step a partition until it finds nothing, fails, or others are to have their turn."""
+    until = time.monotonic() + TURN_SECONDS
+    while True:
+        step = processor.step(so_far.cursor)
+        so_far = so_far.followed_by(step)
+        if step.idle or step.failure is not None or time.monotonic() >= until or not permitted():
+            return so_far
+
+
+def _settle(how: Callable[..., None], what: object) -> None:
+    with suppress(InvalidStateError):  # it was given up, or has returned, a moment before
+        how(what)

@@ -1,0 +1,147 @@
+"""How the partitions of a task take their steps."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event as Signal
+from threading import current_thread
+
+import pytest
+
+from opencqrs_py.engines.spark import turns
+from opencqrs_py.engines.spark.turns import PartitionsInTurn, Turns
+from opencqrs_py.model import Cursor, Failure, Origin, Outcome, Partition, layout
+from opencqrs_py.processing.calls import NO_LIMITS
+
+SECONDS = 60  # to wait at most; nothing here takes long
+
+
+class Processor:
+    """A processor of a log with some events, each of which is handled by a step of its own."""
+
+    group = "g"
+    limits = NO_LIMITS
+
+    def __init__(self, partition: Partition, head: int) -> None:
+        self.partition = partition
+        self.head = head
+        self.before: dict[int, Callable[[], object]] = {}  # what happens before the event at a position is handled
+        self.steps: list[str] = []
+        self.flushed = 0
+
+    def step(self, cursor: Cursor) -> Outcome:
+        self.steps.append(current_thread().name)
+        if cursor.position == self.head:
+            return Outcome(cursor, idle=True)
+        position = cursor.position + 1
+        failure = self.before.get(position, lambda: None)()
+        if isinstance(failure, Failure):
+            return Outcome(cursor, failure=failure)
+        return Outcome(cursor.moved_to(position, stored=True), handled=1)
+
+    def flush(self, cursor: Cursor) -> Outcome:
+        self.flushed += 1
+        return Outcome(cursor, idle=True)
+
+
+def hang(begun: Signal, go: Signal) -> None:
+    begun.set()
+    assert go.wait(SECONDS)
+
+
+@pytest.fixture
+def processors() -> list[Processor]:
+    return [Processor(partition, 5) for partition in layout(3)]
+
+
+def in_turn(processors: list[Processor]) -> PartitionsInTurn:
+    outcomes = {one.partition: Outcome(Cursor(one.partition, 1, 0, 0)) for one in processors}
+    return PartitionsInTurn(Turns(NO_LIMITS), processors, outcomes)
+
+
+def positions(partitions: PartitionsInTurn) -> list[int]:
+    return [outcome.cursor.position for outcome in partitions.outcomes.values()]
+
+
+def test_each_partition_comes_to_the_head_and_what_it_handled_adds_up(processors):
+    partitions = in_turn(processors)
+    partitions.run(float("inf"), lambda: True)
+    assert positions(partitions) == [5, 5, 5]
+    assert all(outcome.idle and outcome.handled == 5 for outcome in partitions.outcomes.values())
+    assert [one.flushed for one in processors] == [0, 0, 0]
+
+
+def test_without_time_or_permission_each_takes_a_turn_and_stores_its_progress(processors, monkeypatch):
+    monkeypatch.setattr(turns, "TURN_SECONDS", 0)
+    for until, permission in [(0.0, True), (float("inf"), False)]:
+        partitions = in_turn(processors)
+        partitions.run(until, lambda permission=permission: permission)
+        assert positions(partitions) == [1, 1, 1]
+        assert not any(outcome.idle for outcome in partitions.outcomes.values())
+    assert [one.flushed for one in processors] == [2, 2, 2]
+
+
+def test_a_failure_ends_the_turns_of_its_partition_only(processors):
+    failure = Failure(Origin.HANDLER, permanent=False, error="ValueError", message="no")
+    processors[1].before[3] = lambda: failure
+    partitions = in_turn(processors)
+    partitions.run(float("inf"), lambda: True)
+    assert positions(partitions) == [5, 2, 5]
+    assert [outcome.failure for outcome in partitions.outcomes.values()] == [None, failure, None]
+
+
+def test_a_slow_turn_holds_up_its_own_partition_only_also_with_events_that_come_meanwhile(processors, monkeypatch):
+    monkeypatch.setattr(turns, "SLOW_SECONDS", 0)
+    begun, go = Signal(), Signal()
+    processors[0].before[2] = lambda: hang(begun, go)
+    processors[2].before[8] = go.set  # an event that is there only when the slow one is in hand
+
+    def appear() -> None:
+        assert begun.wait(SECONDS)
+        for one in processors:
+            one.head = 10
+
+    with ThreadPoolExecutor(1) as other:
+        appeared = other.submit(appear)
+        partitions = in_turn(processors)
+        partitions.run(0.0, lambda: True)  # the time is over at once, but the task cannot end
+        appeared.result(SECONDS)
+    reached = dict(zip((one.partition.residue for one in processors), positions(partitions), strict=True))
+    assert reached[2] >= 8
+    assert all(outcome.failure is None for outcome in partitions.outcomes.values())
+    assert [one.flushed for one in processors if partitions.outcomes[one.partition].cursor.position < 10] != [0]
+
+
+def test_without_permission_the_others_do_not_continue_beside_a_slow_turn(processors, monkeypatch):
+    monkeypatch.setattr(turns, "SLOW_SECONDS", 0)
+    monkeypatch.setattr(turns, "TURN_SECONDS", 0)
+    begun, go, asked = Signal(), Signal(), Counter[str]()
+    processors[0].before[1] = lambda: hang(begun, go)
+
+    def permitted() -> bool:
+        asked["times"] += 1
+        if asked["times"] > 10:
+            go.set()
+        return False
+
+    partitions = in_turn(processors)
+    partitions.run(float("inf"), permitted)
+    assert positions(partitions) == [1, 1, 1]
+
+
+def test_a_partition_that_is_alone_needs_no_thread(processors):
+    in_turn(processors[:1]).run(float("inf"), lambda: True)
+    assert set(processors[0].steps) == {current_thread().name}
+    in_turn(processors[1:]).run(float("inf"), lambda: True)
+    assert current_thread().name not in processors[1].steps
+
+
+def test_what_a_step_raises_ends_the_task(processors):
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    processors[2].before[3] = interrupted
+    with pytest.raises(KeyboardInterrupt):
+        in_turn(processors).run(float("inf"), lambda: True)
