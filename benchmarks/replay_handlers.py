@@ -57,6 +57,17 @@ def many(events: list[Paid], connection: Connection) -> None:
     connection.execute(UPSERT, [{"account": event.account, "amount": event.amount} for event in events])
 
 
+@event_handling("list-sums", types=TYPES)
+def sums(events: list[Paid], connection: Connection) -> None:
+    """Sum a chunk up in Python, and write what comes out by one statement."""
+    totals: dict[str, tuple[int, int]] = {}
+    for event in events:
+        number, total = totals.get(event.account, (0, 0))
+        totals[event.account] = number + 1, total + event.amount
+    rows = [{"account": account, "events": number, "total": total} for account, (number, total) in totals.items()]
+    bulk.upsert(connection, "totals", rows, keys=["account"], add=["events", "total"])
+
+
 @event_handling("columns", types=TYPES, events=Paid)
 def columns(payments: pa.Table, connection: Connection) -> None:
     """Aggregate a chunk in columns, and write what comes out by one statement."""

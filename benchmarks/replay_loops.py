@@ -192,6 +192,7 @@ WAYS: dict[str, Callable[[str, StopWatch, int], None]] = {
     "driver-many": lambda url, watch, _: by_driver(url, watch, many=True),
     "engine": lambda url, watch, n: by_engine(url, watch, handler="each", partitions=n),
     "engine-list": lambda url, watch, n: by_engine(url, watch, handler="many", partitions=n),
+    "engine-list-sums": lambda url, watch, n: by_engine(url, watch, handler="sums", partitions=n),
     "engine-columns": lambda url, watch, n: by_engine(url, watch, handler="columns", partitions=n),
     "engine-exec": lambda url, watch, n: by_engine(url, watch, handler="each_exec_driver_sql", partitions=n),
     "engine-driver": lambda url, watch, n: by_engine(url, watch, handler="each_driver", partitions=n),
