@@ -150,6 +150,13 @@ def test_fields_of_the_data_are_columns_of_their_types(spark, log, sales):
     ]
 
 
+def test_the_fields_of_an_event_class_are_columns(spark, url):
+    """The class is any that workers can import."""
+    frame = load(spark, url, schema="opencqrs_py.model.partition:Partition", types="none")
+    assert frame.schema.names[-2:] == ["modulus", "residue"]
+    assert frame.count() == 0
+
+
 def test_a_payload_is_a_variant_of_which_no_digit_is_lost(spark, log, sales):
     shown = load(spark, sales).selectExpr("payload:amount::decimal(38,2)", "payload:buyer.name::string", "position")
     assert [tuple(row) for row in shown.orderBy("position").collect()] == [

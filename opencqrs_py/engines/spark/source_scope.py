@@ -9,11 +9,12 @@ stores do not look for ids. So filters on time, id, source and the payload are l
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
 from difflib import get_close_matches
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyspark.sql.datasource import (
     EqualNullSafe,
@@ -34,6 +35,9 @@ from opencqrs_py.model.mapping import TableMapping
 from opencqrs_py.model.selection import Selection
 from opencqrs_py.processing.ports import EventSource
 
+if TYPE_CHECKING:
+    from opencqrs_py.engines.spark.source_classes import EventClass
+
 OPTIONS = (
     "url",
     "subject",
@@ -53,6 +57,7 @@ MAPPING_OPTIONS = tuple(_PREFIX + part.replace("_", "-") for part in _PARTS)
 
 _PLACE = 'format("opencqrs")'
 _GREATEST = 2**63 - 1  # positions are a bigint in Spark
+_CLASS = re.compile(r"[^\W\d][\w.]*:[^\W\d][\w.]*")  # module:Class
 _POSITION_OR_TIME = "a position from 1 (a whole number) or a time with its offset, such as 2026-01-05T00:00:00Z"
 
 
@@ -109,15 +114,16 @@ def scope_of(options: Mapping[str, str], ranges: int) -> Scope:
     if not given.get("url"):
         fix = 'spark.read.format("opencqrs").option("url", "sqlite:////path/events.db")'
         raise EngineError("OCQ-410", "the option 'url' is missing", _PLACE, fix)
+    event_class = _class_in(given)
     return Scope(
         given["url"],
-        Selection(_subject(given), _recursive(given), _types(given)),
+        Selection(_subject(given), _recursive(given), _types(given, event_class)),
         _bound(given, "from", least=1) or 1,
         _bound(given, "to", least=0),
         ranges=_count(given, "ranges") or ranges,
         events_per_trigger=_count(given, "maxEventsPerTrigger"),
         mapping=_mapping_in(given),
-        fields=_fields(given),
+        fields=_fields(given) if event_class is None else event_class.fields,
         field_prefix=given.get(_plain("fieldPrefix"), ""),
     )
 
@@ -160,10 +166,10 @@ def _recursive(given: Mapping[str, str]) -> bool:
     return text == "true"
 
 
-def _types(given: Mapping[str, str]) -> frozenset[str] | None:
+def _types(given: Mapping[str, str], event_class: EventClass | None) -> frozenset[str] | None:
     """Return the types wanted; a pattern is refused, since as a type it would silently find nothing."""
     if "types" not in given:
-        return None
+        return None if event_class is None or event_class.type is None else frozenset({event_class.type})
     types = frozenset(t.strip() for t in given["types"].split(",") if t.strip())
     if not types:
         raise _wrong("types", given["types"], "types separated by commas", "leave it out to read all types")
@@ -171,6 +177,15 @@ def _types(given: Mapping[str, str]) -> frozenset[str] | None:
         fix = """for a pattern leave it out and write .where("type like 'library.%'")"""
         raise _wrong("types", given["types"], "whole types separated by commas", fix)
     return types
+
+
+def _class_in(given: Mapping[str, str]) -> EventClass | None:
+    text = given.get("schema", "")
+    if _CLASS.fullmatch(text) is None:
+        return None
+    from opencqrs_py.engines.spark.source_classes import read_class  # noqa: PLC0415 loads pydantic, for classes only
+
+    return read_class(text)
 
 
 def _fields(given: Mapping[str, str]) -> StructType | None:
@@ -181,7 +196,9 @@ def _fields(given: Mapping[str, str]) -> StructType | None:
         return parse_ddl(text)
     except ValueError as error:
         what = f"the option 'schema' cannot be read: {error}"
-        fix = "name the fields of the data with their types, such as isbn STRING, amount DECIMAL(10,2)"
+        fix = (
+            "name fields with their types, such as isbn STRING, amount DECIMAL(10,2), or an event class as module:Class"
+        )
         raise EngineError("OCQ-410", what, _PLACE, fix) from None
 
 
