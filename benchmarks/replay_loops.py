@@ -199,8 +199,8 @@ WAYS: dict[str, Callable[[str, StopWatch, int], None]] = {
     "engine-driver-list": lambda url, watch, n: by_engine(url, watch, handler="many_driver", partitions=n),
     "hand-count": lambda url, watch, _: by_hand(url, watch, handler="count"),
     "hand-cpu": lambda url, watch, _: by_hand(url, watch, handler="cpu"),
-    **{f"thread-{name}": _engine_way("thread", name) for name in ("count", "each", "many", "cpu")},
-    **{f"spark-{name}": _engine_way("spark", name) for name in ("count", "each", "many", "cpu")},
+    **{f"thread-{name}": _engine_way("thread", name) for name in ("count", "each", "many", "columns", "cpu")},
+    **{f"spark-{name}": _engine_way("spark", name) for name in ("count", "each", "many", "columns", "cpu")},
     "eventsourcing": lambda url, watch, _: by_eventsourcing(url, watch),
 }
 

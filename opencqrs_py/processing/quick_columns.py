@@ -93,14 +93,14 @@ class QuickReader:
         return cls(columns, types) if columns.keys() == types.keys() else None
 
     def read(self, payloads: Sequence[str | None]) -> list[Any]:
-        """Return an array for each field; raises one of ``UNUSUAL``."""
+        """Return an array for each field, in the order of ``types``; raises one of ``UNUSUAL``."""
         texts: Any = payloads  # None is one of the unusual
         if self._exact and loses_digits("\n".join(texts).encode()):
             raise ValueError("a number has more digits than a float")
         objects = list(map(orjson.loads, texts))
         if not {dict}.issuperset(map(type, objects)):
             raise TypeError("not all data are JSON objects")
-        return [column.array(objects, name, self._types[name]) for name, column in self._columns.items()]
+        return [self._columns[name].array(objects, name, arrow) for name, arrow in self._types.items()]
 
 
 class _NotQuickError(Exception):
@@ -219,7 +219,7 @@ def _list(member: QuickColumn) -> QuickColumn:
 
 def _struct(columns: Mapping[str, QuickColumn]) -> QuickColumn:
     def read(values: Values, arrow: Any) -> Any:
-        members = [arrow.field(name) for name in columns]
+        members = [arrow.field(index) for index in range(arrow.num_fields)]
         arrays = [columns[member.name].array(values, member.name, member.type) for member in members]
         return pa.StructArray.from_arrays(arrays, fields=members)
 

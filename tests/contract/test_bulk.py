@@ -34,7 +34,7 @@ from sqlalchemy import (
     text,
 )
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, registry
 
 from opencqrs_py import bulk
 from opencqrs_py.adapters.sql import Database
@@ -158,6 +158,18 @@ def test_a_session_is_as_good_as_a_connection(connection: Connection) -> None:
     with Session(connection) as session:
         bulk.upsert(session, "loans", [{"isbn": "a"}], keys="isbn")
         assert session.execute(select(LOANS.c.isbn)).scalars().all() == ["a"]
+
+
+def test_what_a_session_holds_comes_before(connection: Connection) -> None:
+    class Loan:
+        def __init__(self, isbn: str, loans: int) -> None:
+            self.isbn, self.loans = isbn, loans
+
+    registry().map_imperatively(Loan, LOANS)
+    with Session(connection) as session:
+        session.add(Loan("a", 1))
+        bulk.upsert(session, "loans", [{"isbn": "a", "loans": 2}], keys="isbn", add="loans")
+        assert session.execute(select(LOANS.c.loans)).scalars().all() == [3]
 
 
 def test_names_are_quoted_whatever_they_are(connection: Connection) -> None:

@@ -42,7 +42,7 @@ def test_the_handlers_that_are_right_can_be_called(monkeypatch: pytest.MonkeyPat
     (module,) = import_modules(["user_code"], [HERE])
     monkeypatch.delitem(sys.modules, "user_code")
     found = discover([module])
-    assert set(found.groups) == {"catalog", "fast", "audit", "statistics", "reminders"}
+    assert set(found.groups) == {"catalog", "columns", "fast", "audit", "statistics", "reminders"}
     bound = [bind(handler, found.injector) for handler in found.handlers]
     interceptors = Interceptors(found.interceptors, found.injector)
     dispatcher = Dispatcher(

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, assert_type
 
 import psycopg
+import pyarrow as pa
 from psycopg.rows import TupleRow
 from pydantic import BaseModel
 from sqlalchemy import Connection, text
@@ -24,6 +25,7 @@ from opencqrs_py import (
     Upcast,
     around_event,
     around_handler,
+    bulk,
     event_handling,
     event_type,
     on_start,
@@ -52,6 +54,13 @@ assert_type(BookReturned(isbn="1").isbn, str)
 @on_start("catalog")
 def prepare(connection: Connection) -> None:
     connection.execute(text("CREATE TABLE IF NOT EXISTS books (isbn TEXT)"))
+
+
+@event_handling("columns", events=BookLent)
+def in_columns(loans: pa.Table, connection: Connection) -> None:
+    written: int = bulk.upsert(connection, "books", loans.select(["isbn"]), keys="isbn")
+    log.info("%d rows", written)
+    bulk.upsert(connection, "loans", [{"isbn": "1", "loans": 1}], keys=["isbn"], add=["loans"])
 
 
 @event_handling("catalog")

@@ -65,7 +65,10 @@ def upsert(
         TypeError: If ``connection`` or ``rows`` are something else.
         DBAPIError: As SQLAlchemy raises it.
     """
-    opened: object = connection.connection() if isinstance(connection, Session) else connection
+    opened: object = connection
+    if isinstance(connection, Session):
+        connection.flush()  # what it holds comes before
+        opened = connection.connection()
     if not isinstance(opened, Connection):
         msg = f"bulk.upsert needs sqlalchemy.Connection or sqlalchemy.orm.Session, got {type(opened).__qualname__}"
         raise TypeError(msg)

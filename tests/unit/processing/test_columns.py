@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, make_dataclass
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from enum import Enum
@@ -297,6 +297,34 @@ def test_a_table_that_is_read_quickly_is_the_one_of_the_decoder(changes: list[di
             decoded_each(Loan, chunk[failed.index : failed.index + 1])
     else:
         assert found == decoded_each(Loan, chunk)
+
+
+@dataclass(kw_only=True)
+class FirstHalf:
+    last: str = "last"
+
+
+@dataclass
+class Whole(FirstHalf):
+    first: str
+    second: str
+
+
+class Reordered(BaseModel):
+    last: str = "last"
+    first: str
+    second: str
+
+
+@pytest.mark.parametrize("event_class", [Whole, Reordered])
+def test_each_value_is_in_the_column_of_its_field_whatever_their_order(event_class: type) -> None:
+    data = {"second": "2", "first": "1", "last": "3"}
+    outer = make_dataclass("Outer", [("inner", event_class)])
+    assert reader(event_class)._quick is not None
+    (row,) = reader(event_class).of_chunk(events(data)).to_pylist()
+    (with_inner,) = reader(outer).of_chunk(events({"inner": data})).to_pylist()
+    for found in (row, with_inner["inner"]):
+        assert {name: found[name] for name in data} == data
 
 
 # Classes that have more to say
