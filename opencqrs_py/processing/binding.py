@@ -16,6 +16,7 @@ from opencqrs_py.processing.after_commit import AfterCommit
 from opencqrs_py.processing.awaiting import finish
 from opencqrs_py.processing.decoding import has_fields
 from opencqrs_py.processing.exceptions import one_line, raise_interrupt
+from opencqrs_py.processing.pipelining import Pipeline, PipelineFailedError, Pipelining
 from opencqrs_py.processing.ports import Injector, UnitOfWork
 from opencqrs_py.processing.signatures import ON_START, Argument, Kind, Signature, read_signature
 
@@ -47,6 +48,7 @@ class Work:
         index: Which event of the chunk is in hand; ``None`` if it is a list of them.
         ahead: The events that come after it, instead, where those of the chunk are given to one handler in turn.
         calls: How many calls of handlers have begun, where that does not follow from the event in hand.
+        pipelining: Decides whether statements of the driver's connection wait for their answers; ``None``: they do.
     """
 
     group: str
@@ -58,6 +60,8 @@ class Work:
     index: int | None = field(default=0, init=False)
     ahead: Iterator[Any] | None = field(default=None, init=False)
     calls: int = field(default=0, init=False)
+    pipelining: Pipelining | None = field(default=None, init=False)
+    _pipeline: Pipeline | None = field(default=None, init=False)
 
     @cached_property
     def connection(self) -> Any:
@@ -72,6 +76,8 @@ class Work:
     @cached_property
     def driver_connection(self) -> Any:
         """The connection of the database's driver, such as ``sqlite3.Connection``, below ``connection``."""
+        if self.pipelining is not None and self.pipelining.begins():
+            self._pipeline = self.unit.pipelined()
         return self.unit.connection.connection.driver_connection
 
     @cached_property
@@ -79,6 +85,30 @@ class Work:
         """Takes what is to be called after the commit."""
         self.calls_wait = True
         return AfterCommit()
+
+    def settle(self) -> None:
+        """Wait for the answers to what handlers have sent; raises ``PipelineFailedError`` if a statement has failed.
+
+        It may take long, and any of the events may be the reason.
+        """
+        pipeline, self._pipeline = self._pipeline, None
+        if pipeline is not None and self.pipelining is not None:
+            self.index = self.ahead = None
+            try:
+                pipeline.settle()
+            except PipelineFailedError:
+                self.pipelining.failed()
+                raise
+            self.pipelining.took(pipeline)
+
+    def refuse_pipeline(self, error: BaseException) -> None:
+        """Raise ``PipelineFailedError`` if a handler's ``error`` may come of an earlier event's statement."""
+        pipeline, self._pipeline = self._pipeline, None
+        if pipeline is not None and self.pipelining is not None:
+            pipeline.close()
+            if pipeline.statements:
+                self.pipelining.failed()
+                raise PipelineFailedError from error
 
     def close(self) -> None:
         """Take no more calls for after the commit; those that there are wait for it."""

@@ -185,6 +185,20 @@ class Dispatcher:
         return frozenset({"subject", "time"}) if in_columns else frozenset()
 
     @property
+    def pipelines(self) -> bool:
+        """Whether all handlers ask for the driver's connection, take one event, and see nothing that acts elsewhere.
+
+        What a provider gives may act outside of the transaction. That must not happen before a statement's error is
+        known, if it would not have happened after it.
+        """
+        others = (Kind.INJECTED, Kind.CONNECTION, Kind.SESSION)
+        if any(signature.asks_for(kind) for signature in self._signatures for kind in others):
+            return False
+        if self._surrounded or self._lists:
+            return False
+        return all(signature.asks_for(Kind.DRIVER) for signature in self._signatures)
+
+    @property
     def sees_attributes(self) -> bool:
         """Whether anything can look at more of an event than its type and data."""
         others = not self._reading.plain or self._interceptors.sees_attributes

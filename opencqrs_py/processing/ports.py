@@ -14,6 +14,7 @@ from opencqrs_py.model.event import Event
 from opencqrs_py.model.partition import Partition
 from opencqrs_py.model.progress import Cursor, PartitionStatus, Skip
 from opencqrs_py.model.selection import Selection, Share, Slice
+from opencqrs_py.processing.pipelining import Pipeline
 
 
 class Clock(Protocol):
@@ -176,6 +177,14 @@ class UnitOfWork(Protocol):
             Whether that is done; not every database can.
         """
         return False
+
+    def pipelined(self) -> Pipeline | None:
+        """Send the driver's statements of the transaction without waiting for each answer, until that is settled.
+
+        Returns:
+            What settles it; ``None`` where each statement waits for its answer.
+        """
+        return None
 
     def ended_early(self, error: BaseException) -> TransactionEndedError | None:
         """Return the error to report if the transaction was ended before its time, ``None`` if it is open.

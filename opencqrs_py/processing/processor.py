@@ -21,6 +21,7 @@ from opencqrs_py.processing.calls import NO_LIMITS, CallInHand, CallLimits
 from opencqrs_py.processing.dispatch import ChunkFailedError, Dispatcher
 from opencqrs_py.processing.exceptions import label_text, raise_interrupt, stack_of_thread
 from opencqrs_py.processing.feed import Feed, UnsequencedError
+from opencqrs_py.processing.pipelining import PipelineFailedError, Pipelining
 from opencqrs_py.processing.ports import Clock, EventSource, ProgressTracker, SharingSource, SystemClock
 from opencqrs_py.processing.recovery import Diagnosis
 from opencqrs_py.processing.sequencing import Sequencing
@@ -57,6 +58,7 @@ class PartitionProcessor:
         batch_size: Most events in one transaction, at least 1.
         clock: Time, for what is recorded.
         limits: How long a call of a handler may take; whoever drives the processor watches that.
+        pipelining: Decides whether statements of a chunk wait for their answers; ``None``: they do.
     """
 
     def __init__(
@@ -69,6 +71,7 @@ class PartitionProcessor:
         batch_size: int,
         clock: Clock | None = None,
         limits: CallLimits = NO_LIMITS,
+        pipelining: Pipelining | None = None,
     ) -> None:
         self.group = group
         self.partition = partition
@@ -79,6 +82,7 @@ class PartitionProcessor:
         self._batch_size = batch_size
         self._clock = SystemClock() if clock is None else clock
         self._diagnosis = Diagnosis(tracker, feed.source, dispatcher.places)
+        self._pipelining = pipelining
         self._in_hand: tuple[Chunk, Work, int] | None = None  # and the thread; seen by others
 
     def call_in_hand(self) -> CallInHand | None:
@@ -210,9 +214,12 @@ class PartitionProcessor:
             raise_interrupt(error)
             return Outcome(cursor, failure=self._failure(error, Origin.FRAMEWORK))
 
-    def _handle(self, cursor: Cursor, chunk: Chunk, upto: int) -> Outcome:
+    def _handle(self, cursor: Cursor, chunk: Chunk, upto: int, *, pipelined: bool = True) -> Outcome:
+        pipelining = self._pipelining if pipelined else None
         try:
-            return self._commit(cursor, chunk, upto)
+            return self._commit(cursor, chunk, upto, pipelining=pipelining)
+        except PipelineFailedError:  # by which event, and in which line, shows if each answer is waited for
+            return self._handle(cursor, chunk, upto, pipelined=False)
         except ChunkFailedError as failed:
             return self._narrow(cursor, chunk, upto, failed)
         except BaseException as error:  # the commit: an outage, a lost claim, or a constraint checked at its end
@@ -256,7 +263,15 @@ class PartitionProcessor:
                 break
         return done
 
-    def _commit(self, cursor: Cursor, chunk: Chunk | None, upto: int, skip: Skip | None = None) -> Outcome:
+    def _commit(
+        self,
+        cursor: Cursor,
+        chunk: Chunk | None,
+        upto: int,
+        skip: Skip | None = None,
+        *,
+        pipelining: Pipelining | None = None,
+    ) -> Outcome:
         """Handle events in one transaction with the progress; then make the calls that waited for its commit.
 
         The log is asked before the transaction is opened: one that is unavailable must not keep it open.
@@ -269,6 +284,8 @@ class PartitionProcessor:
             with self._tracker.unit(self.group, cursor, upto, fingerprint=fingerprint, skip=skip) as unit:
                 opened = True
                 work = Work(self.group, self.partition, unit, cursor.failing, cursor.attempt)
+                if pipelining is not None and chunk is not None and len(chunk) > 1:
+                    work.pipelining = pipelining
                 if chunk is not None:
                     handled = self._handled(chunk, work)
         except BaseException as error:
@@ -283,13 +300,18 @@ class PartitionProcessor:
     def _handled(self, chunk: Chunk, work: Work) -> int:
         self._in_hand = chunk, work, get_ident()
         try:
-            return self._dispatcher.handle(chunk, work)
+            handled = self._dispatcher.handle(chunk, work)
+            if work.pipelining is not None:
+                work.settle()
         except ChunkFailedError as failed:
+            work.refuse_pipeline(failed.error)
             ended = work.unit.ended_early(failed.error)
             if ended is None:
                 raise
             ended.__cause__ = failed.error  # whose lines show where
             raise ChunkFailedError(failed.index, ended) from failed.error
+        else:
+            return handled
         finally:
             self._in_hand = None
             if work.calls_wait:
@@ -379,6 +401,7 @@ class GroupProcessing:
         self.tracker = tracker
         self.batch_size = batch_size or _usual_size(dispatcher, partitions)
         self._dispatcher = dispatcher
+        self._pipelining = Pipelining() if dispatcher.pipelines else None
         self._sequencing = sequencing
         self._clock = clock
         of_sequences = sequencing.attributes if partitions > 1 else frozenset[str]()
@@ -417,7 +440,7 @@ class GroupProcessing:
         """Return the processor of one partition; the clock is for what it records."""
         clock = self._clock if clock is None else clock
         shared = (self.feed, self.tracker, self._dispatcher, self.batch_size)
-        return PartitionProcessor(self.group, partition, *shared, clock, self.limits)
+        return PartitionProcessor(self.group, partition, *shared, clock, self.limits, self._pipelining)
 
 
 def _usual_size(dispatcher: Dispatcher, partitions: int) -> int:

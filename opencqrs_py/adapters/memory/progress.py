@@ -202,6 +202,9 @@ class _Unit:
         """Return true: there is no session that could hold anything."""
         return True
 
+    def pipelined(self) -> None:
+        """Return ``None``: there is nothing that could be sent."""
+
     def ended_early(self, error: BaseException) -> None:
         """Return ``None``: there is nothing that could end."""
         del error

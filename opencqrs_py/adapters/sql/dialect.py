@@ -26,6 +26,7 @@ from opencqrs_py.control.ports import Notices
 from opencqrs_py.errors import EventStoreError
 from opencqrs_py.model.mapping import TableMapping
 from opencqrs_py.model.partition import Partition
+from opencqrs_py.processing.pipelining import Pipeline
 from opencqrs_py.processing.ports import Watch
 
 if TYPE_CHECKING:
@@ -334,6 +335,10 @@ class Dialect(ABC):
         Returns:
             Whether the row was found; ``None``, and nothing is done, where that is not possible.
         """
+        return None
+
+    def pipelined(self, connection: Connection) -> Pipeline | None:
+        """Send statements on the driver's connection without waiting for each answer; ``None`` where it cannot."""
         return None
 
     def watch_statements(self, unit: Unit, driver: Any, undone: ExitStack) -> None:

@@ -29,6 +29,7 @@ from opencqrs_py.adapters.sql.watching import Look, listening
 from opencqrs_py.control.ports import Notices
 from opencqrs_py.model.mapping import TableMapping
 from opencqrs_py.model.partition import Partition, hash_of
+from opencqrs_py.processing.pipelining import Pipeline
 from opencqrs_py.processing.ports import Watch
 
 _LOCK_NOT_AVAILABLE = "55P03"
@@ -246,6 +247,14 @@ class PostgresqlDialect(Dialect):
         driver: Any = connection.connection.dbapi_connection
         result = _sent(driver, f"RELEASE SAVEPOINT {savepoint}; {_execution(move, values)}; COMMIT")
         return not result.error_message or _found_nothing(connection, result)
+
+    @override
+    def pipelined(self, connection: Connection) -> Pipeline | None:
+        if connection.dialect.driver != "psycopg":
+            return None
+        from opencqrs_py.adapters.sql.psycopg_pipeline import open_pipeline  # noqa: PLC0415 of an extra
+
+        return open_pipeline(connection.connection.dbapi_connection)
 
     @override
     def has_failed(self, connection: Connection, *, erred: bool) -> bool:

@@ -24,6 +24,7 @@ from opencqrs_py.adapters.sql.connections import Statement, as_sqlalchemy, send
 from opencqrs_py.adapters.sql.dialect import Dialect, Values, is_outage
 from opencqrs_py.errors import OpenCqrsError, TransactionEndedError
 from opencqrs_py.processing.exceptions import one_line
+from opencqrs_py.processing.pipelining import Pipeline
 from opencqrs_py.processing.ports import Transactions
 
 if TYPE_CHECKING:
@@ -76,6 +77,7 @@ class Unit:
     _rolled_back: bool = field(default=False, init=False)
     _flush_failed: bool = field(default=False, init=False)
     _closed: bool = field(default=False, init=False)
+    _pipeline: Pipeline | None = field(default=None, init=False)
     _session_ended: bool = field(default=False, init=False)
 
     def end_session(self) -> bool:
@@ -106,6 +108,11 @@ class Unit:
             if not self._rolled_back:
                 self.flush = partial(_HandlerSession.flush, self._session)  # whatever a handler sets on the object
         return self._session
+
+    def pipelined(self) -> Pipeline | None:
+        """Send the driver's statements without waiting for each answer; whoever asks settles it before the end."""
+        self._pipeline = self.dialect.pipelined(self.connection) if self.guarded else None
+        return self._pipeline
 
     def ended_early(self, error: BaseException) -> TransactionEndedError | None:
         """Return the error to report if the transaction has ended, ``None`` if it is open or there is an outage.
@@ -198,6 +205,8 @@ class Unit:
                 yield
                 self._finish()
             finally:
+                if self._pipeline is not None:
+                    self._pipeline.close()
                 info.pop(_UNIT, None)
                 for name in _REFUSED:
                     refusing.pop(name, None)

@@ -534,6 +534,38 @@ def test_only_wanted_types_are_asked_for_where_they_can_be_named(
         assert dispatch(dispatcher, event(name, '{"isbn": "1", "name": "Ada"}'), recorder.unit, CONTEXT)
 
 
+def by_driver(event: BookLent, connection: sqlite3.Connection) -> None: ...
+def by_driver_with_more(
+    event: BookLent, raw: Event, metadata: Metadata, after: AfterCommit, connection: sqlite3.Connection
+) -> None: ...
+def by_driver_with_mails(event: BookLent, connection: sqlite3.Connection, mailer: Mailer) -> None: ...
+def by_driver_in_lists(events: list[BookLent], connection: sqlite3.Connection) -> None: ...
+def by_both(event: BookLent, connection: sqlite3.Connection, other: Connection) -> None: ...
+def by_sqlalchemy(event: BookLent, connection: Connection) -> None: ...
+def by_nothing(event: BookLent) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("handlers", "pipelines"),
+    [
+        ([by_driver], True),
+        ([by_driver, by_driver_with_more], True),
+        ([by_driver, by_driver_with_mails], False),
+        ([by_driver_in_lists], False),
+        ([by_driver, by_sqlalchemy], False),
+        ([by_both], False),
+        ([by_driver, by_nothing], False),
+    ],
+)
+def test_statements_are_pipelined_if_all_handlers_take_single_events_and_write_with_the_driver_alone(
+    recorder: Recorder, handlers: list[Any], *, pipelines: bool
+) -> None:
+    recorder.injector.provided[Mailer] = Mailer
+    for handler in handlers:
+        recorder.add(handler)
+    assert recorder.dispatcher().pipelines is pipelines
+
+
 def test_a_group_is_transactional_when_all_its_handlers_are(recorder: Recorder) -> None:
     def with_connection(event: BookLent, connection: Connection) -> None: ...
     def with_session(event: BookLent, session: Session) -> None: ...
