@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, date, datetime, timedelta, timezone
@@ -325,6 +326,17 @@ def test_a_table_that_was_changed_meanwhile_is_looked_at_again(connection: Conne
     connection.execute(text("ALTER TABLE loans ADD COLUMN title VARCHAR(40)"))
     bulk.upsert(connection, "loans", [{"isbn": "a", "title": "Emma"}], keys="isbn")
     assert connection.execute(text("SELECT isbn, title FROM loans")).all() == [("a", "Emma")]
+
+
+def test_a_constraint_that_is_added_while_a_process_runs_is_seen_within_a_minute(
+    connection: Connection, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bulk.upsert(connection, "loans", [{"isbn": "a", "reader": "x"}], keys="isbn")
+    connection.execute(text("CREATE UNIQUE INDEX readers ON loans (reader)"))
+    later = time.monotonic() + 60
+    monkeypatch.setattr("opencqrs_py.adapters.sql.bulk.time.monotonic", lambda: later)
+    with pytest.raises(BulkWriteError if kind == "mariadb" else DBAPIError):
+        bulk.upsert(connection, "loans", [{"isbn": "b", "reader": "x"}], keys="isbn")
 
 
 def test_a_row_of_another_unique_key_is_never_changed(connection: Connection, kind: str) -> None:

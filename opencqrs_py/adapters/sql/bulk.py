@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from decimal import Context, Decimal, Inexact
@@ -30,7 +31,10 @@ _NUMBERS = frozenset({int, float, Decimal, type(None)})
 _EXACT = Context(prec=10_000, traps=[Inexact])
 _CONSTRAINT = "create the table with PRIMARY KEY ({0}) or UNIQUE ({0}), or name the columns of the one that it has"
 
-_shapes: WeakKeyDictionary[Engine, dict[tuple[str | None, str], TableShape]] = WeakKeyDictionary()
+_TRUSTED_SECONDS = 60.0  # how long a table is taken for unchanged: MariaDB says nothing of a new unique constraint
+
+_Known = dict[tuple[str | None, str], tuple[TableShape, float]]  # each with the monotonic time until which it counts
+_shapes: WeakKeyDictionary[Engine, _Known] = WeakKeyDictionary()
 _lock = Lock()
 
 
@@ -236,7 +240,7 @@ def _total_of(column: Column) -> Callable[[list[Any]], Any]:
 # ------------------------------------------------------------------------------------------------------------ tables
 
 
-def _known_shapes(connection: Connection) -> dict[tuple[str | None, str], TableShape]:
+def _known_shapes(connection: Connection) -> _Known:
     with _lock:
         return _shapes.setdefault(connection.engine, {})
 
@@ -245,12 +249,14 @@ def _fitting_shape(
     connection: Connection, dialect: Dialect, wanted: _Wanted, table: tuple[str | None, str]
 ) -> TableShape:
     """Return what is known of the table; look again before something is refused, as it may have been changed."""
-    known = _known_shapes(connection)
-    shape = known.get(table)
-    if shape is None or next(wanted.misfits(shape, dialect), None) is not None:
-        shape = known[table] = _looked_up(connection, dialect, *table)
-        for error in wanted.misfits(shape, dialect):
-            raise error
+    known, now = _known_shapes(connection), time.monotonic()
+    shape, until = known.get(table, (None, now))
+    if shape is not None and now < until and next(wanted.misfits(shape, dialect), None) is None:
+        return shape
+    shape = _looked_up(connection, dialect, *table)
+    known[table] = shape, now + _TRUSTED_SECONDS
+    for error in wanted.misfits(shape, dialect):
+        raise error
     return shape
 
 
