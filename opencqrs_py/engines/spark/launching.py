@@ -16,7 +16,7 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
@@ -39,6 +39,8 @@ _START_NOISE = (
     "Picked up JAVA_TOOL_OPTIONS",
 )
 _LONGEST_FOLDER = 60  # characters; the path of a socket has room for about 100
+_TRACEBACK = b"Traceback (most recent call last):"
+_CUT = (b"BrokenPipeError", b"ConnectionResetError")
 _END_SECONDS = 0.5  # that the end of a JVM is waited for
 
 _ARGUMENTS = "PYSPARK_SUBMIT_ARGS"
@@ -150,13 +152,44 @@ def _interrupts_deferred() -> Iterator[None]:
 
 
 def _forward(reading: int, noise: tuple[str, ...]) -> None:
+    shown = _Shown(noise)
     with os.fdopen(reading, "rb", buffering=0) as lines:
         rest = b""
         while part := lines.read(65_536):
             *whole, rest = (rest + part).split(b"\n")
-            kept = [line for line in whole if not line.decode(errors="replace").startswith(noise)]
-            _write(b"".join(line + b"\n" for line in kept))
-        _write(rest)
+            _write(b"".join(line + b"\n" for line in shown.of(whole)))
+        _write(b"".join(line + b"\n" for line in shown.held) + rest)
+
+
+class _Shown:
+    """What is shown of the lines that a JVM and its Python workers write to standard error.
+
+    Left out is what begins like ``noise``, and a traceback of PySpark's daemon alone: a worker whose JVM ends, or has
+    cancelled its task, cannot answer any more. ``held`` are the lines of a traceback that has not ended.
+    """
+
+    def __init__(self, noise: tuple[str, ...]) -> None:
+        self.held: list[bytes] = []
+        self._noise = noise
+
+    def of(self, lines: Iterable[bytes]) -> Iterator[bytes]:
+        for line in lines:
+            if self.held:
+                self.held.append(line)
+                if line.startswith(b" "):
+                    continue
+                traceback, self.held = self.held, []
+                if not (self._noise and _is_of_daemon(traceback)):
+                    yield from traceback
+            elif line.startswith(_TRACEBACK):
+                self.held = [line]
+            elif not line.decode(errors="replace").startswith(self._noise):
+                yield line
+
+
+def _is_of_daemon(traceback: list[bytes]) -> bool:
+    files = [line for line in traceback if line.startswith(b"  File ")]
+    return bool(files) and all(b"pyspark/daemon.py" in file for file in files) and traceback[-1].startswith(_CUT)
 
 
 def _write(text: bytes) -> None:

@@ -143,3 +143,35 @@ def test_sockets_are_files_in_one_folder_of_this_user_for_a_jvm_of_this_process_
     monkeypatch.setattr(SparkContext, "_gateway", None)
     monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
     assert by_socket_files() == {}
+
+
+OF_DAEMON = [
+    b"Traceback (most recent call last):",
+    b'  File "/x/pyspark.zip/pyspark/daemon.py", line 264, in manager',
+    b'  File "/x/pyspark.zip/pyspark/daemon.py", line 95, in worker',
+    b"BrokenPipeError: [Errno 32] Broken pipe",
+]
+OF_HANDLER = [*OF_DAEMON[:2], b'  File "/x/handlers.py", line 1, in handle', OF_DAEMON[-1]]
+
+
+@pytest.mark.parametrize(
+    ("lines", "shown"),
+    [
+        ([b"a", b"NOISE b", b"c"], [b"a", b"c"]),
+        ([b"a", *OF_DAEMON, b"b"], [b"a", b"b"]),
+        ([*OF_HANDLER, b"b"], [*OF_HANDLER, b"b"]),
+        ([*OF_DAEMON[:-1], b"ValueError"], [*OF_DAEMON[:-1], b"ValueError"]),
+        (
+            [b"Traceback (most recent call last):", b"ValueError"],
+            [b"Traceback (most recent call last):", b"ValueError"],
+        ),
+    ],
+)
+def test_a_traceback_of_the_daemon_that_was_cut_off_is_not_shown_and_all_else_is(lines, shown):
+    at_once = launching._Shown(("NOISE",))
+    assert list(at_once.of(lines)) == shown
+    one_by_one = launching._Shown(("NOISE",))
+    assert [each for line in lines for each in one_by_one.of([line])] == shown
+    everything = launching._Shown(())
+    assert list(everything.of(lines)) == lines
+    assert everything.held == []
