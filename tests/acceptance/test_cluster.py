@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import venv
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -198,3 +199,18 @@ def test_a_master_without_workers_is_reported_and_the_run_continues_when_it_has_
     finally:
         run.kill()
     assert rows_of(project.folder / "read.db", "SELECT count(*) FROM audit") == [(EVENTS,)]
+
+
+@pytest.mark.release
+def test_a_python_of_the_workers_that_lacks_a_package_is_reported_in_one_line(project, cluster, tmp_path):
+    bare = tmp_path / "bare"
+    venv.create(bare, symlinks=True)
+    project.write_events(10)
+    assert project.opencqrs("events", "import", "events.ndjson").code == 0
+    chosen = {**AUTHENTICATED, "PYSPARK_PYTHON": str(bare / "bin" / "python")}
+    run = project.opencqrs("run", "--until-caught-up", *settings_for(cluster), **chosen)
+    assert run.code == 1
+    lines = [line for line in run.err.splitlines() if "[audit 0/1]" in line and "could not go on" in line]
+    assert len(lines) == 1
+    assert "No module named 'pydantic'" in lines[0]
+    assert "Traceback" not in run.err

@@ -49,6 +49,8 @@ _QUIET_LOGS = Path(__file__).with_name("log4j2-quiet.properties")
 _PACKAGE_PARENT = Path(__file__).resolve().parents[3]
 _CLOSE_SECONDS = 30.0
 
+logger = logging.getLogger("opencqrs.processing")
+
 _closing: list[Thread] = []  # sessions that are being stopped
 
 
@@ -209,7 +211,7 @@ class Sessions:
         require_master(self._master)
         java = find_java(os.environ)
         os.environ["JAVA_HOME"] = str(java.home)
-        os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+        self._choose_python()
         if self._on_this_machine:
             os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         conf = {**(by_socket_files() if self._on_this_machine else {}), **self._conf()}
@@ -227,6 +229,16 @@ class Sessions:
             session.sparkContext.setLogLevel("OFF")
             _hush(session)
         return session
+
+    def _choose_python(self) -> None:
+        """Have workers on this machine run this Python; elsewhere the one that ``PYSPARK_PYTHON`` names, if any."""
+        named = os.environ.get("PYSPARK_PYTHON", "")
+        os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+        if named and not is_local(self._master):
+            return
+        os.environ["PYSPARK_PYTHON"] = sys.executable
+        if named and Path(named) != Path(sys.executable):
+            logger.warning("PYSPARK_PYTHON=%s is not used: workers of a local master run %s", named, sys.executable)
 
     def _require_authentication_of(self, session: SparkSession, *, existing: bool) -> None:
         if not self._settings.allow_unauthenticated:

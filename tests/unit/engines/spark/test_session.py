@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -110,3 +112,25 @@ def test_a_session_that_is_still_being_stopped_is_waited_for_before_another_one_
         may_end.set()
         opening.result(SECONDS)
     assert ended.is_set()
+
+
+@pytest.mark.parametrize(
+    ("master", "named", "used", "warned"),
+    [
+        ("local[2]", None, sys.executable, False),
+        ("local[2]", sys.executable, sys.executable, False),
+        ("local[2]", "/opt/other/python", sys.executable, True),
+        ("spark://host:7077", None, sys.executable, False),
+        ("spark://host:7077", "/opt/other/python", "/opt/other/python", False),
+        ("yarn", "python3.11", "python3.11", False),
+    ],
+)
+def test_which_python_workers_run(monkeypatch, caplog, master, named, used, warned):
+    monkeypatch.setenv("PYSPARK_DRIVER_PYTHON", "")
+    monkeypatch.setenv("PYSPARK_PYTHON", named or "")
+    Sessions(SessionSettings(master=master))._choose_python()
+    assert os.environ["PYSPARK_PYTHON"] == used
+    assert os.environ["PYSPARK_DRIVER_PYTHON"] == sys.executable
+    said = [record.getMessage() for record in caplog.records]
+    expected = f"PYSPARK_PYTHON={named} is not used: workers of a local master run {sys.executable}"
+    assert said == ([expected] if warned else [])

@@ -1,0 +1,270 @@
+"""Run a project on a Spark cluster of two workers, end what it is made of at random, and compare the read models.
+
+    python benchmarks/spark_soak.py --faults 100 --seed 7 --log events.ndjson.gz
+
+Events are added while it runs, into PostgreSQL. The faults: ``executor``, ``python`` (a Python worker), ``daemon``
+(what starts Python workers), ``worker`` (of the cluster; another one is started), ``driver`` (another one is started)
+and ``database`` (stopped, fast or as in a crash, and started again); all but the last by SIGKILL. Speculation is on:
+Spark runs a second copy of a task that takes longer than half a second, and the soak fails if it never did. After each
+fault the read models must move on within two minutes. The exit code is 1 if not, or if an event is missing, was applied
+twice, out of order, or with a second attempt.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import secrets
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from random import Random
+
+import pyspark
+from failover_soak import Feed
+from servers import Server, machine
+from soaking import Project, existing_file, made_up
+
+from opencqrs_py.engines.spark.java import find_java
+
+WORKERS = 2
+PATIENCE = 120.0
+"""Seconds within which the read models must move on after a fault."""
+
+PAUSE = 3.0
+"""Seconds at most between a sign of life and the next fault."""
+
+EXECUTOR, DAEMON = "CoarseGrainedExecutorBackend", "pyspark.daemon"
+"""What stands in the arguments of these processes."""
+
+
+class Cluster:
+    """A standalone cluster on loopback."""
+
+    def __init__(self, folder: Path) -> None:
+        self.secret = secrets.token_hex(16)
+        self.workers: list[subprocess.Popen[str]] = []
+        settings = folder / "cluster.conf"
+        settings.touch(0o600)
+        settings.write_text(f"spark.authenticate true\nspark.authenticate.secret {self.secret}\n")
+        self._work = folder / "work"
+        self._shared = ("--properties-file", str(settings), "--host", "127.0.0.1", "--webui-port", "0")
+        self._master = _spark_class("org.apache.spark.deploy.master.Master", "--port", "0", *self._shared)
+        self.url = _line_with(self._master, r"spark://127\.0\.0\.1:\d+")
+        for _ in range(WORKERS):
+            self.add_worker()
+
+    def add_worker(self) -> None:
+        """Start a worker with two cores, and wait until the master knows it."""
+        size = ("--cores", "2", "--memory", "1g", "--work-dir", str(self._work))
+        worker = _spark_class("org.apache.spark.deploy.worker.Worker", *size, *self._shared, self.url)
+        self.workers.append(worker)
+        _line_with(worker, "Successfully registered with master")
+
+    def end(self, worker: subprocess.Popen[str]) -> None:
+        """Kill a worker with all that it has started."""
+        self.workers.remove(worker)
+        for process in (worker.pid, *_below(worker.pid)):
+            with suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
+        worker.communicate()
+
+    def close(self) -> None:
+        """End all of it."""
+        for worker in tuple(self.workers):
+            self.end(worker)
+        self._master.kill()
+        self._master.communicate()
+
+
+class Faults:
+    """What is done to a run, and whether it moves on after that."""
+
+    def __init__(self, project: Project, cluster: Cluster, server: Server, start: Callable[[], None]) -> None:
+        self.done: Counter[str] = Counter()
+        self.longest = 0.0
+        self.wrong: list[str] = []
+        self.driver: subprocess.Popen[bytes] | None = None
+        self._project = project
+        self._cluster = cluster
+        self._server = server
+        self._start = start
+
+    def run(self, count: int, chance: Random) -> None:
+        """Do so many, each when the run has moved on after the one before."""
+        names = ("executor", "python", "daemon", "worker", "driver", "database")
+        for number in range(1, count + 1):
+            self._await_progress(f"fault {number - 1}" if number > 1 else "the start")
+            if self.wrong:
+                return
+            time.sleep(chance.uniform(0, PAUSE))
+            name = chance.choice(names)
+            self.done[name] += getattr(self, f"_{name}")(chance)
+            print(f"  fault {number}: {name}; longest without progress {self.longest:.0f} s", flush=True)
+        self._await_progress("the last fault")
+
+    def _await_progress(self, after: str) -> None:
+        began, before = time.monotonic(), self._project.position()
+        while (now := self._project.position()) <= before or not before:
+            before = before or now
+            if time.monotonic() - began > PATIENCE:
+                self.wrong.append(f"no progress within {PATIENCE:g} s of {after}:\n{self._project.said()}")
+                return
+            time.sleep(0.05)
+        self.longest = max(self.longest, time.monotonic() - began)
+
+    def _executor(self, chance: Random) -> bool:
+        return self._kill(chance, lambda said, _: EXECUTOR in said)
+
+    def _python(self, chance: Random) -> bool:
+        return self._kill(chance, lambda said, parent: DAEMON in said and DAEMON in parent)
+
+    def _daemon(self, chance: Random) -> bool:
+        return self._kill(chance, lambda said, parent: DAEMON in said and DAEMON not in parent)
+
+    def _kill(self, chance: Random, chosen: Callable[[str, str], bool]) -> bool:
+        below = [process for worker in self._cluster.workers for process in _below(worker.pid)]
+        found = [process for process in below if chosen(_said(process), _said(_parent(process)))]
+        if found:
+            with suppress(ProcessLookupError):
+                os.kill(chance.choice(found), signal.SIGKILL)
+        return bool(found)
+
+    def _worker(self, chance: Random) -> bool:
+        self._cluster.end(chance.choice(self._cluster.workers))
+        self._cluster.add_worker()
+        return True
+
+    def _driver(self, _: Random) -> bool:
+        assert self.driver is not None
+        self.driver.kill()
+        self.driver.wait()
+        self._start()
+        return True
+
+    def _database(self, chance: Random) -> bool:
+        self._server.stop(chance.choice(["fast", "immediate"]))
+        time.sleep(chance.uniform(0, 2))
+        self._server.start()
+        return True
+
+
+def main() -> int:
+    """Run the soak and return the exit code."""
+    options = _options()
+    print(machine())
+    chance = Random(options.seed)
+    with tempfile.TemporaryDirectory(prefix="opencqrs-spark-") as name:
+        folder = Path(name)
+        log = options.log or made_up(folder / "events.ndjson.gz", options.events, chance)
+        (folder / "project").mkdir()
+        server = Server(folder / "data")
+        cluster = Cluster(folder)
+        try:
+            return _soak(folder, log, server, cluster, options.faults, chance)
+        finally:
+            cluster.close()
+            server.close()
+
+
+def _soak(folder: Path, log: Path, server: Server, cluster: Cluster, count: int, chance: Random) -> int:
+    project = Project(folder / "project", server.fresh(), server.fresh(), engine="spark", batch_size=100, partitions=8)
+    events = folder / "spark-events"
+    events.mkdir()
+    settings = _settings(cluster, events)
+
+    def start() -> None:
+        faults.driver = project.opencqrs("run", *settings)
+
+    faults = Faults(project, cluster, server, start)
+    began = time.monotonic()
+    start()
+    with Feed(project.store_url, log) as feed:
+        faults.run(count, chance)
+        feed.finish()
+    assert faults.driver is not None
+    faults.driver.terminate()
+    faults.driver.wait()
+    project.opencqrs("run", "--until-caught-up", *settings).wait()
+    wrong = [*faults.wrong, *project.differences(log)]
+    project.close()
+    copies = sum(file.read_bytes().count(b'"Speculative":true') for file in events.rglob("*") if file.is_file())
+    if not copies:
+        wrong.append("Spark has run no task twice")
+    done = ", ".join(f"{times} {name}" for name, times in sorted(faults.done.items()))
+    print(f"  {done}; {copies} copies by speculation; longest without progress {faults.longest:.0f} s")
+    print(f"  {time.monotonic() - began:.0f} s in all")
+    print("\n".join(f"  WRONG: {line}" for line in wrong) or "  equal: each event was applied exactly once, in order")
+    return 1 if wrong else 0
+
+
+def _settings(cluster: Cluster, events: Path) -> list[str]:
+    os.environ["OPENCQRS__SPARK__CONF__SPARK_AUTHENTICATE_SECRET"] = cluster.secret
+    conf = {
+        "spark.authenticate": "true",
+        "spark.driver.host": "127.0.0.1",
+        "spark.executor.memory": "512m",
+        "spark.speculation": "true",
+        "spark.speculation.interval": "100ms",
+        "spark.speculation.task.duration.threshold": "500ms",
+        "spark.eventLog.enabled": "true",
+        "spark.eventLog.compress": "false",
+        "spark.eventLog.dir": events.as_uri(),
+    }
+    chosen = {"spark.master": cluster.url, **{f"spark.conf.{key}": value for key, value in conf.items()}}
+    return [word for key, value in chosen.items() for word in ("--set", f"{key}={value}")]
+
+
+def _spark_class(*arguments: str) -> subprocess.Popen[str]:
+    home = Path(pyspark.__file__).parent
+    environment = {**os.environ, "JAVA_HOME": str(find_java(os.environ).home), "SPARK_LOCAL_IP": "127.0.0.1"}
+    options = {"stderr": subprocess.PIPE, "stdout": subprocess.DEVNULL, "text": True}
+    return subprocess.Popen([str(home / "bin" / "spark-class"), *arguments], env=environment, **options)
+
+
+def _line_with(process: subprocess.Popen[str], pattern: str) -> str:
+    assert process.stderr is not None
+    for line in process.stderr:
+        if found := re.search(pattern, line):
+            return found.group(0)
+    return sys.exit(f"a process of the cluster ended without saying {pattern!r}")
+
+
+def _parent(process: int) -> int:
+    with suppress(OSError):
+        return int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
+    return 0
+
+
+def _said(process: int) -> str:
+    with suppress(OSError):
+        return Path(f"/proc/{process}/cmdline").read_text(errors="replace")
+    return ""
+
+
+def _below(process: int) -> Iterator[int]:
+    parents = {int(folder.name): _parent(int(folder.name)) for folder in Path("/proc").glob("[0-9]*")}
+    found = {process}
+    while more := {child for child, parent in parents.items() if parent in found} - found:
+        found |= more
+    return iter(found - {process})
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--faults", type=int, default=10, help="how many (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=1, help="the same seed gives the same plan (default: %(default)s)")
+    parser.add_argument("--log", type=existing_file, metavar="FILE", help="CloudEvents as NDJSON, .gz too")
+    parser.add_argument("--events", type=int, default=100_000, help="events to make up without a log")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
