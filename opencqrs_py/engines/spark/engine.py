@@ -31,6 +31,7 @@ from opencqrs_py.engines.spark.jobs import (
     spark_failure,
     timed_out_call,
 )
+from opencqrs_py.engines.spark.masters import is_local
 from opencqrs_py.engines.spark.session import Sessions
 from opencqrs_py.engines.spark.slots import shares
 from opencqrs_py.engines.spark.tasks import KeptRecipe, Permit, Task, TaskResult, TaskRunner
@@ -478,19 +479,20 @@ class SparkEngine:
             self._noticed = False
         elif not self._noticed:
             self._noticed = True
-            logger.warning("no task has run on Spark for %.0f s while %d wait: %s", still, len(waiting), self._reason())
+            if reason := self._reason():
+                logger.warning("no task has run on Spark for %.0f s while %d wait: %s", still, len(waiting), reason)
         if still >= STILL_SECONDS:
             for task in waiting:
                 self._abandon(task, _still(STILL_SECONDS))
 
     def _reason(self) -> str:
-        """Return why nothing may be running, as far as Spark knows."""
-        if self._spark is None:
+        """Return why nothing may be running, as far as Spark knows; nothing for a local master, which is only slow."""
+        if self._spark is None or is_local(str(self._spark.sparkContext.master)):
             return ""
         context = self._spark.sparkContext
-        executors = executors_of(context)
-        where = f"master {context.master}"
-        return f"{where} has {executors} executors, all of them busy" if executors else f"{where} has no executor"
+        count = executors_of(context)
+        what = "no executor" if not count else "1 executor, which is busy" if count == 1 else f"{count} busy executors"
+        return f"master {context.master} gives it {what}"
 
     def _abandon(self, task: _Running, failure: Failure) -> None:
         """Cancel a task."""

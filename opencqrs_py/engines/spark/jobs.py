@@ -16,7 +16,6 @@ from py4j.protocol import Py4JError
 from pyspark import SparkContext
 from pyspark.errors import PySparkException, PythonException
 
-from opencqrs_py.engines.spark.masters import is_local
 from opencqrs_py.engines.spark.tasks import Task, TaskResult, TaskRunner, read_result, write_task
 from opencqrs_py.engines.spark.turns import TimedOut, timed_out_of
 from opencqrs_py.engines.threads import Threads
@@ -121,9 +120,9 @@ def running_tasks(context: SparkContext) -> int:
 
 
 def executors_of(context: SparkContext) -> int:
-    """Return how many executors Spark has; a local master is one itself."""
+    """Return how many executors a cluster has given to Spark."""
     there: int = context._jsc.sc().getExecutorMemoryStatus().size()  # noqa: SLF001 the only way
-    return there if is_local(str(context.master)) else there - 1
+    return there - 1  # the driver is one of them
 
 
 def spark_failure(error: Exception) -> Failure:

@@ -84,6 +84,7 @@ class Sessions:
         self._owned = False
         self._opening: Thread | None = None
         self._closed = False
+        self._launches = False  # a JVM, and not only a session on one that runs already
         self._folder: TemporaryDirectory[str] | None = None
         self._kept: list[KeptRecipe] = []
 
@@ -186,12 +187,13 @@ class Sessions:
     def close(self, patience: float = _CLOSE_SECONDS) -> None:
         """Stop the session if it was started here. After ``patience`` seconds that continues in the background.
 
-        One that is being opened is not waited for: its JVM ends.
+        One that is being opened is not waited for: it is stopped when it is open, or the JVM that it launches ends.
         """
         self._closed = True
         if self._opening is not None and self._opening.is_alive():
             _closing.append(self._opening)
-            end_jvms(0)
+            if self._launches:
+                end_jvms(0)
         else:
             self._stop(patience)
 
@@ -218,6 +220,7 @@ class Sessions:
         builder = SparkSession.builder
         for key, value in conf.items():
             builder = builder.config(key, value)
+        self._launches = SparkContext._gateway is None  # noqa: SLF001 the only way
         with launching(quiet=not self._settings.verbose):
             try:
                 with settings_by_file(conf):  # the context would pass them to a JVM that it launches as arguments

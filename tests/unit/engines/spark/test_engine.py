@@ -222,7 +222,7 @@ def test_tasks_that_nothing_starts_are_cancelled_reported_and_given_again(engine
     engine.engine.stop(patience=SECONDS)
     assert sorted(engine.handled) == list(range(1, EVENTS + 1))
     assert [r.getMessage() for r in caplog.records if "while 2 wait" in r.getMessage()] == [
-        "no task has run on Spark for 11 s while 2 wait: master spark://nobody:7077 has no executor"
+        "no task has run on Spark for 11 s while 2 wait: master spark://nobody:7077 gives it no executor"
     ]
 
 
