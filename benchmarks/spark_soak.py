@@ -5,7 +5,7 @@
 Events are added while it runs, into PostgreSQL. The faults: ``executor``, ``python`` (a Python worker), ``daemon``
 (what starts Python workers), ``worker`` (of the cluster; another one is started), ``driver`` (another one is started)
 and ``database`` (stopped, fast or as in a crash, and started again); all but the last by SIGKILL. Speculation is on:
-Spark runs a second copy of a task that takes longer than half a second, and the soak fails if it never did. After each
+Spark runs a second copy of a task that takes longer than 50 ms, and the soak fails if it never did. After each
 fault the read models must move on within two minutes. The exit code is 1 if not, or if an event is missing, was applied
 twice, out of order, or with a second attempt.
 """
@@ -212,8 +212,8 @@ def _settings(cluster: Cluster, events: Path) -> list[str]:
         "spark.driver.host": "127.0.0.1",
         "spark.executor.memory": "512m",
         "spark.speculation": "true",
-        "spark.speculation.interval": "100ms",
-        "spark.speculation.task.duration.threshold": "500ms",
+        "spark.speculation.interval": "20ms",
+        "spark.speculation.task.duration.threshold": "50ms",
         "spark.eventLog.enabled": "true",
         "spark.eventLog.compress": "false",
         "spark.eventLog.dir": events.as_uri(),

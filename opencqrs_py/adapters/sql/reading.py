@@ -255,16 +255,6 @@ class ReadRequest:
     limit: int
     columns: str
 
-    @property
-    def _all_types(self) -> bool:
-        return self.selection.types is None and self.selection.everything and self.selection.share is None
-
-    @property
-    def _window(self) -> int:
-        """Positions that are walked along at once: of a share as many more as others have a part in the log."""
-        share = self.selection.share
-        return _WINDOW if share is None else _WINDOW * share.modulus // len(share.residues)
-
     def following(self, after: int, known: int) -> _Found:
         """Return the next events; fewer than the limit do not mean that there are no more.
 
@@ -276,7 +266,8 @@ class ReadRequest:
         an event and not the one before. But the next statement shows both. So nothing is taken there from beyond a
         position that was known before.
         """
-        window = None if self._all_types else after + self._window
+        parts = _parts(self.selection)
+        window = None if parts is None else after + _WINDOW * parts
         if not self.database.dialect.ordered_reads:
             known = known if known > after else self._head()
             if known <= after:
@@ -301,7 +292,8 @@ class ReadRequest:
         """
         if upto <= after:
             return after, ()
-        end = upto if self._all_types else min(upto, after + self._window)
+        parts = _parts(self.selection)
+        end = upto if parts is None else min(upto, after + _WINDOW * parts)
         rows = self._walk(after, end)
         if not rows and end < upto:
             rows, end = self._rest(after, upto), upto
@@ -339,6 +331,15 @@ class ReadRequest:
     def _head(self) -> int:
         ((head,),) = self.database.fetch(_head(self.database.prefix))
         return head or 0
+
+
+@lru_cache(maxsize=1_000)
+def _parts(selection: Selection) -> int | None:
+    """Return in how many windows the selected events are about as many as in one; ``None`` where none is needed."""
+    share = selection.share
+    if share is not None:
+        return share.modulus // len(share.residues)
+    return None if selection.types is None and selection.everything else 1
 
 
 class _Conditions(NamedTuple):
