@@ -34,7 +34,9 @@ from soaking import Project, existing_file, made_up
 
 from opencqrs_py.engines.spark.java import find_java
 
-WORKERS = 2
+HOSTS = ("127.0.0.1", "127.0.0.2")
+"""Of the workers."""
+
 PATIENCE = 120.0
 """Seconds within which the read models must move on after a fault."""
 
@@ -50,27 +52,32 @@ class Cluster:
 
     def __init__(self, folder: Path) -> None:
         self.secret = secrets.token_hex(16)
-        self.workers: list[subprocess.Popen[str]] = []
+        self.workers: dict[str, subprocess.Popen[str]] = {}
         settings = folder / "cluster.conf"
         settings.touch(0o600)
         settings.write_text(f"spark.authenticate true\nspark.authenticate.secret {self.secret}\n")
         self._work = folder / "work"
-        self._shared = ("--properties-file", str(settings), "--host", "127.0.0.1", "--webui-port", "0")
-        self._master = _spark_class("org.apache.spark.deploy.master.Master", "--port", "0", *self._shared)
+        self._shared = ("--properties-file", str(settings), "--webui-port", "0")
+        master = ("org.apache.spark.deploy.master.Master", "--host", "127.0.0.1", "--port", "0")
+        self._master = _spark_class("127.0.0.1", *master, *self._shared)
         self.url = _line_with(self._master, r"spark://127\.0\.0\.1:\d+")
-        for _ in range(WORKERS):
+        for _ in HOSTS:
             self.add_worker()
 
     def add_worker(self) -> None:
-        """Start a worker with two cores, and wait until the master knows it."""
-        size = ("--cores", "2", "--memory", "1g", "--work-dir", str(self._work))
-        worker = _spark_class("org.apache.spark.deploy.worker.Worker", *size, *self._shared, self.url)
-        self.workers.append(worker)
+        """Start a worker with two cores, and wait until the master knows it.
+
+        Each has an address of its own, as Spark runs no copy of a task on the host of the first one.
+        """
+        host = next(host for host in HOSTS if host not in self.workers)
+        size = ("--cores", "2", "--memory", "1g", "--work-dir", str(self._work), "--host", host)
+        worker = _spark_class(host, "org.apache.spark.deploy.worker.Worker", *size, *self._shared, self.url)
+        self.workers[host] = worker
         _line_with(worker, "Successfully registered with master")
 
-    def end(self, worker: subprocess.Popen[str]) -> None:
+    def end(self, host: str) -> None:
         """Kill a worker with all that it has started."""
-        self.workers.remove(worker)
+        worker = self.workers.pop(host)
         for process in (worker.pid, *_below(worker.pid)):
             with suppress(ProcessLookupError):
                 os.kill(process, signal.SIGKILL)
@@ -78,8 +85,8 @@ class Cluster:
 
     def close(self) -> None:
         """End all of it."""
-        for worker in tuple(self.workers):
-            self.end(worker)
+        for host in tuple(self.workers):
+            self.end(host)
         self._master.kill()
         self._master.communicate()
 
@@ -130,7 +137,7 @@ class Faults:
         return self._kill(chance, lambda said, parent: DAEMON in said and DAEMON not in parent)
 
     def _kill(self, chance: Random, chosen: Callable[[str, str], bool]) -> bool:
-        below = [process for worker in self._cluster.workers for process in _below(worker.pid)]
+        below = [process for worker in self._cluster.workers.values() for process in _below(worker.pid)]
         found = [process for process in below if chosen(_said(process), _said(_parent(process)))]
         if found:
             with suppress(ProcessLookupError):
@@ -138,7 +145,7 @@ class Faults:
         return bool(found)
 
     def _worker(self, chance: Random) -> bool:
-        self._cluster.end(chance.choice(self._cluster.workers))
+        self._cluster.end(chance.choice(HOSTS))
         self._cluster.add_worker()
         return True
 
@@ -222,9 +229,9 @@ def _settings(cluster: Cluster, events: Path) -> list[str]:
     return [word for key, value in chosen.items() for word in ("--set", f"{key}={value}")]
 
 
-def _spark_class(*arguments: str) -> subprocess.Popen[str]:
+def _spark_class(host: str, *arguments: str) -> subprocess.Popen[str]:
     home = Path(pyspark.__file__).parent
-    environment = {**os.environ, "JAVA_HOME": str(find_java(os.environ).home), "SPARK_LOCAL_IP": "127.0.0.1"}
+    environment = {**os.environ, "JAVA_HOME": str(find_java(os.environ).home), "SPARK_LOCAL_IP": host}
     options = {"stderr": subprocess.PIPE, "stdout": subprocess.DEVNULL, "text": True}
     return subprocess.Popen([str(home / "bin" / "spark-class"), *arguments], env=environment, **options)
 
