@@ -19,12 +19,14 @@ if TYPE_CHECKING:
     from opencqrs_py.errors import NonTransientError, OpenCqrsError, TransientError
     from opencqrs_py.model.context import ProcessingContext
     from opencqrs_py.model.event import Event, Metadata
+    from opencqrs_py.model.frames import EventFrames
     from opencqrs_py.model.handler import Invocation
     from opencqrs_py.model.upcast import Upcast
     from opencqrs_py.processing.after_commit import AfterCommit
     from opencqrs_py.processing.decorators import (
         around_event,
         around_handler,
+        dataframe_handler,
         event_handling,
         event_type,
         on_start,
@@ -48,6 +50,7 @@ __all__ = [
     "ControllerRegistration",
     "Database",
     "Event",
+    "EventFrames",
     "EventHandlerDefinition",
     "EventHandlingProcessor",
     "ExponentialBackOff",
@@ -76,6 +79,7 @@ __all__ = [
     "Upcast",
     "around_event",
     "around_handler",
+    "dataframe_handler",
     "event_handling",
     "event_type",
     "on_start",
@@ -89,6 +93,7 @@ _HOMES = {
     "ControllerRegistration": "assembly.registration",
     "Database": "adapters.sql",
     "Event": "model.event",
+    "EventFrames": "model.frames",
     "EventHandlerDefinition": "processing.definitions",
     "EventHandlingProcessor": "engines.processor",
     "ExponentialBackOff": "processing.recovery",
@@ -117,6 +122,7 @@ _HOMES = {
     "Upcast": "model.upcast",
     "around_event": "processing.decorators",
     "around_handler": "processing.decorators",
+    "dataframe_handler": "processing.decorators",
     "event_handling": "processing.decorators",
     "event_type": "processing.decorators",
     "on_start": "processing.decorators",

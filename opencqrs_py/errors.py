@@ -170,6 +170,10 @@ class EngineError(ExplainedError):
     """An engine cannot run on this machine as it stands (OCQ-4xx)."""
 
 
+class UnavailableError(EngineError):
+    """What a call needed on Spark is unavailable (OCQ-420): an outage, which uses no attempt."""
+
+
 class EngineLostError(EngineError):
     """An engine has ended while it ran; nothing is wrong with the project."""
 

@@ -7,7 +7,7 @@ import logging
 import os
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -267,13 +267,13 @@ class Application:
         startable = [each for each in others if is_led(parts[each.name]) and not self._errors([each])]
         by_name = {each.name: each for each in (*chosen, *startable)}
         on_spark = all(each.processing.engine == Engine.SPARK for each in by_name.values())
-        spark = self.configuration.settings.spark
-        self._databases.coordinate(threads_of_driver(spark) if on_spark else None)
+        spark, in_frames = self.configuration.settings.spark, self._groups_in_frames(by_name)
+        self._databases.coordinate(threads_of_driver(spark) + in_frames if on_spark else None)
         runs = [(each, group_run(self.blueprint, each, parts[name], container)) for name, each in by_name.items()]
         if registered := container.observers():
             observer = Observers([observer, *registered])
         owner = f"{node_name()}:{uuid.uuid4().hex[:8]}"
-        handed_over = partial(self._databases.coordinate, 0 if on_spark else None)
+        handed_over = partial(self._databases.coordinate, in_frames if on_spark else None)
         make = spark_engines(spark, lambda: self._sessions(verbose=verbose), handed_over)
         engines = engines_for(runs, owner, observer, container.clock(), make)
         store = container.control_store()
@@ -291,6 +291,11 @@ class Application:
             for run in its_runs
         ]
         return Processors(groups, store, self.event_store, self.configuration.settings.node)
+
+    def _groups_in_frames(self, names: Collection[str]) -> int:
+        """Return of how many groups a thread of the driver of Spark calls the handler, with a transaction open."""
+        found = self.blueprint.discover()
+        return sum(any(handler.mark.in_frames for handler in found.of_group(name)) for name in names)
 
     def _forget_parts(self) -> None:
         from opencqrs_py.assembly.container import renew  # noqa: PLC0415 loads SQLAlchemy

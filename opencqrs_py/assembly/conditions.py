@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 from typing import TYPE_CHECKING, Any
 
-from opencqrs_py.config import Controller, EffectiveGroup, OnExhausted, Tracking
+from opencqrs_py.config import Controller, EffectiveGroup, Engine, OnExhausted, Tracking
 from opencqrs_py.errors import AssemblyError, AssemblyErrors, ExplainedError
 from opencqrs_py.model.naming import listed
 from opencqrs_py.processing.ports import BackOff, Clock, EventSource, LockRegistry, ProgressTracker
@@ -139,11 +140,15 @@ def _no_leases(group: str) -> AssemblyError:
     return AssemblyError("OCQ-505", what, f"group {group}", fix)
 
 
-def decide_batch(settings: EffectiveGroup, *, transactional: bool, size: int, in_tables: bool = False) -> Decision:
+def decide_batch(
+    settings: EffectiveGroup, *, transactional: bool, size: int, in_tables: bool = False, in_frames: bool = False
+) -> Decision:
     """Tell how many events share a transaction, and why."""
     path = "processing.batch-size"
     if settings.processing.batch_size is not None:
         return Decision(settings.name, path, str(size), "set", setting=path)
+    if in_frames:
+        return Decision(settings.name, path, str(size), "the handler takes data frames of Spark: positions of a range")
     if in_tables:
         return Decision(settings.name, path, str(size), "every handler takes a table, and so a chunk at a time")
     if transactional:
@@ -160,6 +165,22 @@ def unsupported(settings: EffectiveGroup) -> Iterator[AssemblyError]:
     if settings.retry.on_exhausted is OnExhausted.PARK:
         what = "retry.on-exhausted is park, which does not exist yet"
         yield AssemblyError("OCQ-506", what, f"group {settings.name}", "use skip or stop")
+
+
+def unfit_for_frames(settings: EffectiveGroup, place: str) -> Iterator[AssemblyError]:
+    """Yield an error, OCQ-541, for each setting with which a group with a ``@dataframe_handler`` cannot be run."""
+    whose = f"group '{settings.name}' has a @dataframe_handler"
+    path = f"event-handling.groups[{settings.name}]"
+    if settings.processing.engine is not Engine.SPARK:
+        what = f"{whose}, and its engine is {settings.processing.engine.value}"
+        fix = f"set {path}.processing.engine: spark, or take a pyarrow.Table in an @event_handling function"
+        yield AssemblyError("OCQ-541", what, place, fix)
+    if settings.life_cycle.partitions != 1:
+        what = f"{whose}, and has {settings.life_cycle.partitions} partitions"
+        yield AssemblyError("OCQ-541", what, place, f"set {path}.life-cycle.partitions: 1; Spark splits each range")
+    if settings.processing.handler_timeout != inf:
+        what = f"{whose}, and processing.handler-timeout is set: a call on the driver cannot be given up"
+        yield AssemblyError("OCQ-541", what, place, f"set {path}.processing.handler-timeout: infinite")
 
 
 def raise_together(errors: Iterable[ExplainedError]) -> None:

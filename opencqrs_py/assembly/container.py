@@ -35,6 +35,8 @@ from opencqrs_py.assembly.conditions import (
     decide_tracking,
     observers_of,
     provided,
+    raise_together,
+    unfit_for_frames,
 )
 from opencqrs_py.assembly.databases import DatabaseChoice, DatabaseRule, choose_database, choose_event_store
 from opencqrs_py.assembly.discovery import Discovered
@@ -45,7 +47,7 @@ from opencqrs_py.assembly.registration import ControllerRegistration
 from opencqrs_py.assembly.stores import open_event_store
 from opencqrs_py.config import EffectiveGroup, RetryPolicy, RetrySettings, Tracking
 from opencqrs_py.control.ports import ControlStore
-from opencqrs_py.engines.parts import make_dispatcher
+from opencqrs_py.engines.parts import group_processing, make_dispatcher
 from opencqrs_py.errors import AssemblyError
 from opencqrs_py.model.masking import remember
 from opencqrs_py.model.naming import listed
@@ -201,6 +203,8 @@ def _bound(
     bound = []
     for handler in discovered.of_group(settings.name):
         bound.append(bind(handler, discovered.injector))
+        if bound[-1].signature.in_frames:
+            raise_together(unfit_for_frames(settings, handler.place))
         check_transaction(bound[-1].signature, handler.place, there=has_transactions, url=database.url)
     return bound
 
@@ -234,7 +238,7 @@ class GroupContainer(containers.DeclarativeContainer):
         make_dispatcher, handlers, event_types, reading, interceptors, sequencing
     )
     processing = providers.ThreadSafeSingleton(
-        GroupProcessing,
+        group_processing,
         settings.provided.name,
         event_store,
         tracker,

@@ -23,6 +23,7 @@ from opencqrs_py.assembly.discovery import Discovered
 from opencqrs_py.assembly.project import Scan
 from opencqrs_py.config import Configuration, EffectiveGroup
 from opencqrs_py.errors import ExplainedError, SeveralErrors
+from opencqrs_py.processing.frames import FrameDispatcher
 
 if TYPE_CHECKING:
     from opencqrs_py.assembly.container import ApplicationContainer, GroupContainer
@@ -57,13 +58,14 @@ def _batch(settings: EffectiveGroup, group: GroupContainer, missing: Decision | 
     """Decide on the chunks of a group, for which its handlers and its parts have to be right."""
     path = "processing.batch-size"
     try:
-        transactional, in_tables = group.dispatcher().transactional, group.dispatcher().takes_tables
+        calls = group.dispatcher()
+        takes = {"in_tables": calls.takes_tables, "in_frames": isinstance(calls, FrameDispatcher)}
         if missing is not None:
             return Decision(settings.name, path, "", f"{missing.subject} is not decided")
         size = group.processing().batch_size
     except ExplainedError as error:
         return undecided(settings.name, path, error)
-    return decide_batch(settings, transactional=transactional, size=size, in_tables=in_tables)
+    return decide_batch(settings, transactional=calls.transactional, size=size, **takes)
 
 
 def _with_origin(decision: Decision, configuration: Configuration) -> Decision:

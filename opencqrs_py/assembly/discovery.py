@@ -190,12 +190,7 @@ def _methods(member: Member, injector: ContainerInjector, counted: set[int]) -> 
                     fix = 'write @event_handling("catalog") above the class or the method'
                     raise HandlerSignatureError("OCQ-207", _NO_GROUP, method.place, fix)
                 reference = f"{member.reference}.{method.name}#{number}"
-                yield Handler(
-                    HandlerMark(group, mark.types, mark.order, mark.events),
-                    method.of(instance),
-                    method.place,
-                    reference,
-                )
+                yield Handler(replace(mark, group=group), method.of(instance), method.place, reference)
 
 
 def _check_twice(marks: Sequence[HandlerMark], place: str) -> None:

@@ -14,6 +14,7 @@ from opencqrs_py.model.partition import Partition
 from opencqrs_py.model.progress import Cursor, PartitionStatus, ProcessorState
 from opencqrs_py.processing.calls import CallInHand
 from opencqrs_py.processing.exceptions import failure_of, one_line
+from opencqrs_py.processing.frames import FrameProcessing
 from opencqrs_py.processing.ports import Clock, EventSource
 from opencqrs_py.processing.recovery import Action
 from opencqrs_py.processing.supervision import (
@@ -156,8 +157,12 @@ def claim(
 
 
 def isolating(run: GroupRun, cursor: Cursor) -> Cursor:
-    """Return the cursor of a claim: what was in hand when the owner before ended without a word is handled singly."""
-    return replace(cursor, isolate=run.processing.batch_size) if cursor.unreleased else cursor
+    """Return the cursor of a claim: what was in hand when the owner before ended without a word is handled singly.
+
+    A range of data frames is not: it would be a job of Spark for each event, and executors decode them.
+    """
+    singly = cursor.unreleased and not isinstance(run.processing, FrameProcessing)
+    return replace(cursor, isolate=run.processing.batch_size) if singly else cursor
 
 
 def claim_after_timeout(

@@ -6,11 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from opencqrs_py.errors import AssemblyError
 from opencqrs_py.model.handler import Handler, Interceptor, Upcaster
 from opencqrs_py.processing.binding import BoundHandler, NothingProvided, bind
 from opencqrs_py.processing.definitions import interceptors_in_order, upcasters_of
 from opencqrs_py.processing.dispatch import Dispatcher
 from opencqrs_py.processing.event_types import EventTypes, TypeResolver
+from opencqrs_py.processing.frames import FrameDispatcher, FrameMaker, FrameProcessing
 from opencqrs_py.processing.interception import Interceptors
 from opencqrs_py.processing.ports import Clock, EventSource, Injector, ProgressTracker, SystemClock
 from opencqrs_py.processing.processor import GroupProcessing
@@ -45,6 +47,7 @@ class ProcessorOptions:
         initial_position: Where a group without progress starts: after this position, at least 0.
         observer: Sees what happens.
         clock: Time.
+        frames: Makes what makes the data frames of a ``@dataframe_handler``; ``None`` if there is no Spark.
 
     Raises:
         ValueError: If a number is too small.
@@ -62,6 +65,7 @@ class ProcessorOptions:
     initial_position: int = 0
     observer: Observer = NO_OBSERVER
     clock: Clock = field(default_factory=SystemClock)
+    frames: Callable[[FrameProcessing], FrameMaker] | None = None
 
     def __post_init__(self) -> None:
         if self.batch_size is not None and self.batch_size < 1:
@@ -84,13 +88,40 @@ def make_dispatcher(
 
     Raises:
         HandlerSignatureError: If a handler cannot be called with the events that it asks for.
-        AssemblyError: OCQ-514, if the sequence resolver does not take what the group handles.
+        AssemblyError: OCQ-514, if the sequence resolver does not take what the group handles; OCQ-541, if a handler of
+            data frames is not alone.
     """
+    if any(bound.signature.in_frames for bound in handlers):
+        require_alone(handlers, interceptors)
+        return FrameDispatcher(handlers[0], types, reading)
     if not isinstance(sequencing, SequencingByObject):
         return Dispatcher(handlers, types, reading, interceptors)
     dispatcher = Dispatcher(handlers, types, reading, interceptors, sequencing.belongs)
     sequencing.serve((dispatcher.wanted_types or frozenset()) - reading.upcast_types, dispatcher.handles)
     return dispatcher
+
+
+def require_alone(handlers: Sequence[BoundHandler], interceptors: Interceptors) -> None:
+    """Refuse with OCQ-541 other handlers beside one that gets data frames, and interceptors around it."""
+    (first, *_) = (bound for bound in handlers if bound.signature.in_frames)
+    place = first.handler.place
+    if len(handlers) > 1:
+        others = [bound.handler.place for bound in handlers if bound is not first]
+        what = "a group with a @dataframe_handler has no other handler"
+        raise AssemblyError("OCQ-541", what, f"{place} and {others[0]}", "give each a group of its own")
+    if interceptors.of_events or interceptors.of_handlers:
+        what = "a @dataframe_handler cannot be surrounded: its events are read by Spark"
+        fix = "name the groups that @around_event and @around_handler are for, or do in the handler what they do"
+        raise AssemblyError("OCQ-541", what, place, fix)
+
+
+def group_processing(
+    group: str, source: EventSource, tracker: ProgressTracker, dispatcher: Dispatcher, **rest: Any
+) -> GroupProcessing:
+    """Return what makes the processors of a group; ``rest`` are the further parts of ``GroupProcessing``."""
+    if isinstance(dispatcher, FrameDispatcher):
+        return FrameProcessing(group, source, tracker, dispatcher, **rest)
+    return GroupProcessing(group, source, tracker, dispatcher, **rest)
 
 
 def make_processing(
@@ -109,7 +140,8 @@ def make_processing(
 
     Raises:
         HandlerSignatureError: If a handler, upcaster, interceptor or resolver cannot be called as it is written.
-        AssemblyError: OCQ-514, if the sequence resolver does not take what the group handles.
+        AssemblyError: OCQ-514, if the sequence resolver does not take what the group handles; OCQ-541, if a handler
+            asks for data frames, and nothing makes them.
     """
     injector = options.injector
     reading = Reading(Upcasters(upcasters_of(options.upcasters), injector), enveloped=options.enveloped)
@@ -117,7 +149,7 @@ def make_processing(
     sequencing = _sequencing(sequence_resolver, _checked(partition_resolver), types, reading, options)
     interceptors = Interceptors(interceptors_in_order(options.interceptors, group), injector)
     dispatcher = make_dispatcher([bind(each, injector) for each in handlers], types, reading, interceptors, sequencing)
-    return GroupProcessing(
+    processing = group_processing(
         group,
         reader,
         tracker,
@@ -128,6 +160,15 @@ def make_processing(
         partitions=partition_resolver.partitions,
         batch_size=options.batch_size,
     )
+    if isinstance(processing, FrameProcessing):
+        if options.frames is None:
+            fix = "run the group by an Application, on the engine spark"
+            place = processing.frames.bound.handler.place
+            raise AssemblyError(
+                "OCQ-541", "a processor that is made by hand has no Spark for its data frames", place, fix
+            )
+        processing.use(options.frames(processing))
+    return processing
 
 
 def _checked(resolver: PartitionResolver) -> PartitionOf:

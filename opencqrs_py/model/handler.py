@@ -19,7 +19,7 @@ EVENT_TYPE_ATTRIBUTE = "__opencqrs_event_type__"
 
 @dataclass(frozen=True, slots=True)
 class HandlerMark:
-    """What ``@event_handling`` leaves on a function or class.
+    """What ``@event_handling`` or ``@dataframe_handler`` leaves on a function or class.
 
     Attributes:
         group: Processing group; empty on a method whose class names it.
@@ -27,6 +27,7 @@ class HandlerMark:
         order: Handlers of a group run in ascending order; ``None`` comes last.
         events: The class whose fields are the columns that a handler takes; ``None`` when it takes no columns, or those
             that every event has.
+        in_frames: Whether ``@dataframe_handler`` has left it: the handler gets data frames of Spark.
         home: Module whose import made the decoration; empty when none was under way.
     """
 
@@ -34,6 +35,7 @@ class HandlerMark:
     types: tuple[str, ...] = ()
     order: int | None = None
     events: type | None = None
+    in_frames: bool = False
     home: str = field(default="", compare=False, repr=False)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from opencqrs_py.errors import AssemblyError, HandlerSignatureError, ProjectCodeError
 from opencqrs_py.model.context import ProcessingContext
 from opencqrs_py.model.event import Event
+from opencqrs_py.model.frames import EventFrames
 from opencqrs_py.model.handler import Handler
 from opencqrs_py.model.partition import Partition
 from opencqrs_py.processing.after_commit import AfterCommit
@@ -145,6 +146,7 @@ _EXPRESSIONS = {
     Kind.EVENT: "decoded",
     Kind.RAW: "raw",
     Kind.TABLE: "decoded",
+    Kind.FRAME: "decoded",
     Kind.METADATA: "event.metadata",
     Kind.CONTEXT: "work.context(raw)",
     Kind.INVOCATION: "decoded",
@@ -154,6 +156,10 @@ _WHICH_EVENTS = """take the event, as in def lend(event: BookLent); or name type
 _COLUMNS_FIX = (
     '@event_handling("loans", events=BookLent) on def lent(table: pyarrow.Table, connection: Connection); or '
     'types=["library.*"] instead of events, for a table with the data as JSON text'
+)
+_FRAMES_FIX = (
+    '@dataframe_handler("loans", events=BookLent) on def lent(loans: DataFrame, connection: Connection); or without '
+    "events on def lent(events: EventFrames, connection: Connection), which has events.of(BookLent)"
 )
 _OF_LISTS = {Kind.METADATA: "[one.metadata for one in event]", Kind.CONTEXT: "work.context(raw[0])"}
 
@@ -176,7 +182,8 @@ def bind(handler: Handler, injector: Injector) -> BoundHandler:
     """Check a handler's signature and prepare its call.
 
     Raises OCQ-201 to OCQ-205, OCQ-227 if neither a parameter nor a type says for which events the handler is, and
-    OCQ-237 if ``events=`` and a parameter for a table do not belong together.
+    OCQ-237 if ``events=`` and a parameter for a table do not belong together, OCQ-240 if the decorator and a parameter
+    for data frames do not.
     """
     signature = _with_events(read_signature(handler.call, handler.place, injector), handler)
     if not handler.mark.types and not signature.arguments:
@@ -188,6 +195,8 @@ def bind(handler: Handler, injector: Injector) -> BoundHandler:
 
 def _with_events(signature: Signature, handler: Handler) -> Signature:
     """Return the signature with the event class that ``events=`` names, as an annotation of a table cannot."""
+    if signature.in_frames or handler.mark.in_frames:
+        return _with_frames(signature, handler)
     events, what = handler.mark.events, ""
     if not signature.in_columns:
         what = "events= names the columns of a table, and the handler takes none" if events is not None else ""
@@ -198,6 +207,24 @@ def _with_events(signature: Signature, handler: Handler) -> Signature:
     if what:
         raise HandlerSignatureError("OCQ-237", what, handler.place, _COLUMNS_FIX)
     return signature if events is None else replace(signature, event_classes=(events,))
+
+
+def _with_frames(signature: Signature, handler: Handler) -> Signature:
+    mark, what = handler.mark, ""
+    in_one = not any(argument.annotation is EventFrames for argument in signature.arguments)
+    if not mark.in_frames:
+        what = "a handler that takes data frames needs a decorator of its own"
+    elif not signature.in_frames:
+        what = "@dataframe_handler marks a function that takes no data frame"
+    elif in_one and mark.events is None and not mark.types:
+        what = "it is not said whose events the data frame holds"
+    elif not in_one and mark.events is not None:
+        what = "events= names the columns of a DataFrame, and the handler takes EventFrames"
+    elif mark.events is not None and not has_fields(mark.events):
+        what = f"events= needs a class with fields, and {mark.events.__name__} has none"
+    if what:
+        raise HandlerSignatureError("OCQ-240", what, handler.place, _FRAMES_FIX)
+    return signature
 
 
 def run_on_start(call: Callable[..., Any], place: str, injector: Injector, work: Work) -> None:

@@ -183,6 +183,11 @@ def event_handling(
     """
     if callable(group):
         return _marked(group, HandlerMark(""))
+    mark = _checked(group, types, order, events)
+    return lambda handler: _marked(handler, mark)
+
+
+def _checked(group: object, types: Sequence[str], order: int | None, events: type | None) -> HandlerMark:
     group = _text(group)
     fix = """write @event_handling("catalog"), with types=["library.*"] if need be"""
     if not isinstance(group, str):
@@ -196,8 +201,28 @@ def event_handling(
         what = f"events is an event class, got {events!r}"
         fix = """write @event_handling("loans", events=BookLent), or types=["library.*"] for events of any class"""
         raise HandlerSignatureError("OCQ-200", what, fix=fix)
-    mark = HandlerMark(group.strip(), tuple(types), order, events)
-    return lambda handler: _marked(handler, mark)
+    return HandlerMark(group.strip(), tuple(types), order, events)
+
+
+def dataframe_handler(group: str | Enum, *, types: Sequence[str] = (), events: type | None = None) -> Callable[[T], T]:
+    """Mark a function or method as the handler of a group that gets its events as data frames of Spark.
+
+    It runs in the driver, and Spark does the work. It takes a ``pyspark.sql.DataFrame`` of the events of one class, or
+    ``EventFrames``, which has a data frame for each class. It is the only handler of its group.
+
+    Args:
+        group: Name of the processing group, or a member of an enum whose value is the name.
+        types: Patterns of event types; with ``EventFrames`` and without patterns all events are the group's.
+        events: The event class whose fields are the columns of the ``DataFrame`` that the handler takes.
+
+    Raises:
+        HandlerSignatureError: OCQ-200, if ``group``, ``types`` or ``events`` are not what they should be.
+    """
+    if not isinstance(_text(group), str) or not _text(group).strip():
+        fix = """write @dataframe_handler("loans", events=BookLent)"""
+        raise HandlerSignatureError("OCQ-200", "@dataframe_handler needs the name of a processing group", fix=fix)
+    mark = _checked(group, types, None, events)
+    return lambda handler: _marked(handler, replace(mark, in_frames=True))
 
 
 def on_start(group: str | Enum) -> Callable[[T], T]:

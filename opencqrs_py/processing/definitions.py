@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from opencqrs_py.errors import HandlerSignatureError
@@ -105,7 +105,7 @@ def _handlers(definition: Definition) -> Iterable[Handler]:
     if not marks:
         raise _undecorated(definition, "@event_handling", "EventHandlerDefinition")
     return [
-        Handler(HandlerMark(group, mark.types, mark.order, mark.events), definition, place_of(definition))
+        Handler(replace(mark, group=group), definition, place_of(definition))
         for mark in marks
         for group in ([mark.group] if mark.group else _groups_of_class(definition))
     ]

@@ -378,6 +378,9 @@ class GroupProcessing:
             a table, with more than four partitions fewer; else 1, so that a crash repeats at most one event.
         clock: Time, for what processors record that are given no other; ``None`` for the machine's.
         limits: How long a call of a handler may take.
+
+    Attributes:
+        selection: Which events the group looks at.
     """
 
     def __init__(  # noqa: PLR0913 all that a group is made from
@@ -407,7 +410,7 @@ class GroupProcessing:
         of_sequences = sequencing.attributes if partitions > 1 else frozenset[str]()
         whole = self.batch_size == 1  # each commit stores the identity of its event
         attributes = ATTRIBUTES if whole else of_sequences | dispatcher.attributes
-        selection = Selection(subject, recursive, dispatcher.wanted_types, attributes)
+        self.selection = selection = Selection(subject, recursive, dispatcher.wanted_types, attributes)
         wanted = dispatcher.wants if selection.types is None else None
         size, memory = read_size(self.batch_size, partitions), 1 if partitions == 1 else _PAGES_KEPT
         self.feed = Feed(source, selection, sequencing, size, memory, wanted)

@@ -16,6 +16,7 @@ from opencqrs_py.errors import (
     FencedError,
     NonTransientError,
     ProjectCodeError,
+    UnavailableError,
 )
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.outcome import Failure, Origin
@@ -102,6 +103,8 @@ class Diagnosis:
         return Origin.EVENT if issubclass(kind, EventFormatError) else otherwise
 
     def _is_outage(self, error: BaseException) -> bool:
+        if issubclass(type(error), UnavailableError):
+            return True
         try:
             return self._tracker.is_outage(error) or self._source.is_outage(error)
         except BaseException as failed:  # an error that cannot be looked at comes from no store

@@ -13,6 +13,7 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 from opencqrs_py.errors import AssemblyError, HandlerSignatureError
 from opencqrs_py.model.context import ProcessingContext
 from opencqrs_py.model.event import Event, Metadata
+from opencqrs_py.model.frames import EventFrames
 from opencqrs_py.model.handler import Invocation
 from opencqrs_py.processing.after_commit import AfterCommit
 from opencqrs_py.processing.decoding import decodable
@@ -25,6 +26,7 @@ class Kind(Enum):
     EVENT = auto()
     RAW = auto()
     TABLE = auto()
+    FRAME = auto()
     METADATA = auto()
     CONTEXT = auto()
     CONNECTION = auto()
@@ -96,7 +98,7 @@ RESOLVER = Role(
 AROUND_EVENT = Role(
     name="an @around_event function",
     because="surrounds the handlers of one event, whatever its class",
-    kinds=frozenset(Kind) - {Kind.EVENT, Kind.TABLE, Kind.INVOCATION},
+    kinds=frozenset(Kind) - {Kind.EVENT, Kind.TABLE, Kind.FRAME, Kind.INVOCATION},
     example="def traced(raw: Event, metadata: Metadata) -> Iterator[None]: ...; yield; ...",
     yields=True,
 )
@@ -116,9 +118,11 @@ _RIGHT_FORM = (
 )
 
 
-# Classes of SQLAlchemy, drivers and pyarrow are known by name, so that this room needs none of them.
+# Classes of SQLAlchemy, drivers, pyarrow and PySpark are known by name, so that this room needs none of them.
 _BY_NAME = {
     "pyarrow.lib.Table": Kind.TABLE,
+    "pyspark.sql.dataframe.DataFrame": Kind.FRAME,
+    "pyspark.sql.classic.dataframe.DataFrame": Kind.FRAME,
     "sqlalchemy.engine.base.Connection": Kind.CONNECTION,
     "sqlalchemy.orm.session.Session": Kind.SESSION,
     "sqlite3.Connection": Kind.DRIVER,
@@ -131,6 +135,7 @@ _BY_CLASS = {
     ProcessingContext: Kind.CONTEXT,
     AfterCommit: Kind.AFTER_COMMIT,
     Invocation: Kind.INVOCATION,
+    EventFrames: Kind.FRAME,
 }
 
 
@@ -199,6 +204,11 @@ class Signature:
     def many(self) -> bool:
         """Whether it takes the events of a chunk together, as lists or in columns."""
         return any(argument.many for argument in self.arguments) or self.in_columns
+
+    @property
+    def in_frames(self) -> bool:
+        """Whether it takes the events of a range as data frames of Spark."""
+        return self.asks_for(Kind.FRAME)
 
     @property
     def in_columns(self) -> bool:
@@ -273,6 +283,12 @@ def _check_events(events: Sequence[Argument], arguments: Sequence[Argument], pla
         second = (*tables[1:], *others)[0]
         what = f"{tables[0]} asks for the events of a chunk as columns, and {second} asks for them again"
         fix = "take one pyarrow.Table, which has position, subject and time of each event, or take lists"
+        raise HandlerSignatureError("OCQ-203", what, place, fix)
+    frames = [a.name for a in arguments if a.kind is Kind.FRAME]
+    if len(frames) > 1 or (frames and (tables or others)):
+        second = (*frames[1:], *tables, *others)[0]
+        what = f"{frames[0]} asks for the events of a range as data frames, and {second} asks for them again"
+        fix = "take one EventFrames, which has a DataFrame for each class: events.of(BookLent)"
         raise HandlerSignatureError("OCQ-203", what, place, fix)
     many = [a.name for a in arguments if a.many]
     single = [a.name for a in arguments if a.kind in OF_AN_EVENT and not a.many]

@@ -24,6 +24,7 @@ from opencqrs_py.model.naming import canonical
 from opencqrs_py.model.partition import Partition
 from opencqrs_py.model.progress import ProcessorState
 from opencqrs_py.processing.binding import Work, run_on_start
+from opencqrs_py.processing.frames import FrameMaker, FrameProcessing
 from opencqrs_py.processing.ports import BackOff
 from opencqrs_py.processing.recovery import FixedBackOff, OnExhausted
 from opencqrs_py.processing.sequence_resolvers import PerSubject
@@ -43,6 +44,8 @@ _MOST_ATTEMPTS = 1_000  # of one event; then its back-off has no end that a test
 
 class HandlerTest:
     """Handles given events as a project would, in the thread of the test: no store, no Spark, no waiting.
+
+    Only a ``@dataframe_handler`` needs Spark: the session that is active, else a local one, which is opened once.
 
     What is given is discovered as in a project: handlers, ``@on_start`` functions, upcasters, interceptors, event
     classes and containers. Transactions are real; the event store, the progress and the clock are the test's own.
@@ -97,17 +100,19 @@ class HandlerTest:
         self._seen = Seen()
         self._raises = retry is None
         self._prepared = False
+        in_frames = any(handler.mark.in_frames for handler in found.of_group(self.group))
         options = ProcessorOptions(
             on_exhausted=OnExhausted(on_exhausted),
             batch_size=batch_size,
             injector=found.injector,
             upcasters=found.upcasters,
-            interceptors=[*found.interceptors, self._seen.interceptor],
+            interceptors=[*found.interceptors, *([] if in_frames else [self._seen.interceptor])],
             event_classes=found.event_classes,
             event_types=event_types or {},
             enveloped=enveloped,
             observer=self._seen,
             clock=self.clock,
+            frames=self._local_frames if in_frames else None,
         )
         self._processor = EventHandlingProcessor(
             0,
@@ -285,6 +290,11 @@ class HandlerTest:
             for start in self._starts:
                 run_on_start(start.call, start.place, self._injector, Work(self.group, Partition(1, 0), unit))
         self._prepared = True
+
+    def _local_frames(self, processing: FrameProcessing) -> FrameMaker:
+        from opencqrs_py.engines.spark.frames import LocalFrames, local_session  # noqa: PLC0415 loads PySpark
+
+        return LocalFrames(local_session, processing, self._seen.called.update)
 
     def _step(self) -> float | None:
         before = len(self._seen.notices)

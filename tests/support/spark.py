@@ -67,6 +67,7 @@ class Context:
         self.after: list[Callable[[], None]] = []  # and after them
         self.on_cancel: Callable[[], None] = lambda: None
         self.active = 0
+        self.jobs: list[int] = []  # that run
         self.looked = Signal()
 
     def setJobGroup(self, group: str, description: str, *, interruptOnCancel: bool) -> None:  # noqa: N802, N803 Spark's
@@ -117,7 +118,9 @@ class Context:
     def statusTracker(self) -> SimpleNamespace:  # noqa: N802 Spark's name
         self.looked.set()
         stage = SimpleNamespace(numActiveTasks=self.active)
-        return SimpleNamespace(getActiveStageIds=lambda: [1], getStageInfo=lambda _: stage)
+        return SimpleNamespace(
+            getActiveStageIds=lambda: [1], getStageInfo=lambda _: stage, getActiveJobsIds=lambda: list(self.jobs)
+        )
 
 
 class Sessions:

@@ -24,7 +24,7 @@ from opencqrs_py.errors import BulkWriteError
 from opencqrs_py.model.json_text import write_json
 
 Rows = Any
-"""A ``pyarrow.Table`` or ``RecordBatch``, known by what it can do; or a sequence of mappings."""
+"""A ``pyarrow.Table``, ``RecordBatch`` or ``DataFrame``, known by what it can do; or a sequence of mappings."""
 
 _PLAIN = frozenset({str, int, float, bool, bytes, Decimal, type(None)})
 _NUMBERS = frozenset({int, float, Decimal, type(None)})
@@ -54,8 +54,9 @@ def upsert(
     Args:
         connection: The transaction: what a handler gets as ``Connection`` or ``Session``.
         table: Name, ``schema.name``, or a table of SQLAlchemy.
-        rows: A ``pyarrow.Table``, or mappings that all have the same keys. Their names are those of the table's
-            columns. A moment with an offset is written in UTC, a list or a mapping as JSON.
+        rows: A ``pyarrow.Table``; a ``DataFrame`` of Spark, whose rows come to this process at once; or mappings that
+            all have the same keys. Their names are those of the table's columns. A moment with an offset is written in
+            UTC, a list or a mapping as JSON.
         keys: The columns by which a row is found: those of the primary key or of another unique constraint.
         add: The columns whose values are added to what is there; nothing there counts as 0. All others are set.
 
@@ -77,7 +78,7 @@ def upsert(
         msg = f"bulk.upsert needs sqlalchemy.Connection or sqlalchemy.orm.Session, got {type(opened).__qualname__}"
         raise TypeError(msg)
     schema, name = _named(table)
-    columns = _columns_of(rows, name)
+    columns = _columns_of(rows.toArrow() if hasattr(type(rows), "toArrow") else rows, name)
     length = len(next(iter(columns.values()), ()))
     if not length:
         return 0

@@ -1,12 +1,14 @@
-"""Tasks on threads of the driver, while Spark is starting: the same core with the same guarantees.
+"""Tasks on threads of the driver, while Spark is starting, and those that get data frames: the same core.
 
 Runs on the driver.
 """
 
 from __future__ import annotations
 
-from opencqrs_py.engines.spark.jobs import Ended, Job
-from opencqrs_py.engines.spark.tasks import Task, run_task
+from pyspark import SparkContext
+
+from opencqrs_py.engines.spark.jobs import Ended, Job, labelled
+from opencqrs_py.engines.spark.tasks import Task, TaskResult, run_task
 from opencqrs_py.engines.threads import Threads
 from opencqrs_py.processing.processor import GroupProcessing
 
@@ -28,11 +30,26 @@ class DriverJobs:
     def __init__(self) -> None:
         self._threads = Threads()
 
-    def start(self, processing: GroupProcessing, task: Task, permit: DriverPermit, ended: Ended) -> Job:
+    def start(
+        self,
+        processing: GroupProcessing,
+        task: Task,
+        permit: DriverPermit,
+        ended: Ended,
+        context: SparkContext | None = None,
+    ) -> Job:
         """Start a task; ``ended`` is called as by ``Jobs``.
 
-        An abandoned one is not stopped. Its partitions were claimed again, so it cannot commit.
+        An abandoned one is not stopped. Its partitions were claimed again, so it cannot commit. With a context the jobs
+        of Spark that its handler starts bear the name of the group, and end when it is abandoned.
         """
-        job = Job(None, ended)
-        self._threads.run(f"opencqrs-{processing.group}", lambda: job.run(lambda: run_task(processing, task, permit)))
+        job = Job(context, ended)
+
+        def collect() -> TaskResult:
+            if context is None:
+                return run_task(processing, task, permit)
+            with labelled(context, job.tag, processing.group, task):
+                return run_task(processing, task, permit)
+
+        self._threads.run(f"opencqrs-{processing.group}", lambda: job.run(collect))
         return job

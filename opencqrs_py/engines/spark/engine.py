@@ -22,6 +22,7 @@ from opencqrs_py.engines.assignment import Assignment
 from opencqrs_py.engines.driver import PartitionDriver, logger
 from opencqrs_py.engines.runs import GroupRun, Recipe
 from opencqrs_py.engines.spark.driver_jobs import DriverJobs, DriverPermit
+from opencqrs_py.engines.spark.frames import SparkFrames
 from opencqrs_py.engines.spark.jobs import (
     Job,
     Jobs,
@@ -40,6 +41,7 @@ from opencqrs_py.engines.watching import HeadWatcher
 from opencqrs_py.errors import EngineLostError
 from opencqrs_py.model.outcome import Failure, Origin, Outcome
 from opencqrs_py.model.partition import Partition
+from opencqrs_py.processing.frames import FrameProcessing
 from opencqrs_py.processing.ports import Clock, SystemClock
 from opencqrs_py.processing.supervision import NO_OBSERVER, Observer, SupervisedPartition
 
@@ -81,6 +83,12 @@ class _Group:
         self._assignment = assignment
         self._interruptions = watcher.interruptions
         self._doubtful: set[PartitionDriver] = set()
+
+    @property
+    def in_frames(self) -> FrameProcessing | None:
+        """Its processing, if its handler gets data frames: it is called on the driver, once there is a session."""
+        processing = self.run.processing
+        return processing if isinstance(processing, FrameProcessing) else None
 
     @property
     def drivers(self) -> list[PartitionDriver]:
@@ -312,6 +320,8 @@ class SparkEngine:
             if group.run.recipe is None:
                 raise ValueError(f"group '{group.run.group}' has no recipe, which Spark's workers build its parts by")
             group.recipe = self._sessions.handed_over(group.run.recipe)
+            if group.in_frames is not None:
+                group.in_frames.use(SparkFrames(spark, group.recipe, group.in_frames))
         self._spark = spark
         self._jobs = Jobs(spark.sparkContext)
 
@@ -379,7 +389,8 @@ class SparkEngine:
 
     def _can_run(self, group: _Group) -> bool:
         """Return whether tasks of a group can run now. On the driver a call of a handler cannot be given up."""
-        here = self._meanwhile.tasks > 0 and group.run.processing.limits.timeout == inf
+        can_wait = group.in_frames is None and group.run.processing.limits.timeout == inf
+        here = self._meanwhile.tasks > 0 and can_wait
         return group.watcher.refusal is None and (self._jobs is not None or here)
 
     def _refused(self) -> list[_Running]:
@@ -405,7 +416,11 @@ class SparkEngine:
         run, recipe = task.group.run, task.group.recipe
         cursors = tuple(driver.cursor for driver in task.drivers)
         try:
-            if self._jobs is None or recipe is None:
+            if task.group.in_frames is not None and self._spark is not None:
+                task.permit = on_driver = DriverPermit()
+                work, context = Task(cursors, TASK_SECONDS), self._spark.sparkContext
+                task.job = self._here.start(run.processing, work, on_driver, partial(self._ended, task), context)
+            elif self._jobs is None or recipe is None:
                 task.permit = here = DriverPermit()
                 ended = partial(self._ended, task, here=True)
                 task.job = self._here.start(run.processing, Task(cursors, DRIVER_SECONDS), here, ended)
@@ -430,6 +445,8 @@ class SparkEngine:
                 task.group.rate = handled / max(self._clock.monotonic() - task.since, _LEAST_SECONDS)
             for driver, outcome in zip(task.drivers, result.outcomes, strict=True):
                 driver.settle(outcome)
+            if task.group.in_frames is not None and any(outcome.failure for outcome in result.outcomes):
+                self._sessions.check()  # perhaps there is no JVM any more
         except (Py4JError, OSError) as gone:
             self._fail(_jvm_gone(gone))
         except Exception as error:
@@ -473,7 +490,8 @@ class SparkEngine:
         if self._jobs is None:
             return
         with self._changed:
-            waiting = [task for task in self._running if task.job is not None]
+            started = [task for task in self._running if task.job is not None]
+        waiting = [task for task in started if self._is_on_spark(task)]
         still = self._stillness.seconds([task.since for task in waiting])
         if still < NOTICED_SECONDS:
             self._noticed = False
@@ -484,6 +502,12 @@ class SparkEngine:
         if still >= STILL_SECONDS:
             for task in waiting:
                 self._abandon(task, _still(STILL_SECONDS))
+
+    def _is_on_spark(self, task: _Running) -> bool:
+        """Return whether a task may wait for Spark: a handler of data frames does so only during its jobs."""
+        if task.group.in_frames is None or self._spark is None:
+            return True
+        return bool(self._spark.sparkContext.statusTracker().getActiveJobsIds())
 
     def _reason(self) -> str:
         """Return why nothing may be running, as far as Spark knows; nothing for a local master, which is only slow."""

@@ -7,8 +7,8 @@ kept between two jobs: where each partition continues, the driver and the databa
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from threading import Event as Signal
 from threading import Lock
 
@@ -56,14 +56,21 @@ class Jobs:
 
     def _collected(self, tag: str, group: str, runner: TaskRunner, task: Task) -> TaskResult:
         context = self._context
-        context.setJobGroup(group, description_of(task), interruptOnCancel=True)
-        context.setLocalProperty("spark.scheduler.pool", group)
-        context.addJobTag(tag)  # abandoning a job must not touch the user's jobs of its own in a group of this name
-        try:
+        with labelled(context, tag, group, task):
             (line,) = context.parallelize([write_task(task)], 1).map(runner).collect()
-        finally:
-            context.removeJobTag(tag)  # of the thread, which will run other jobs
         return read_result(line)
+
+
+@contextmanager
+def labelled(context: SparkContext, tag: str, group: str, task: Task) -> Iterator[None]:
+    """Have the jobs that this thread starts bear the name of a group, and end with those of a tag."""
+    context.setJobGroup(group, description_of(task), interruptOnCancel=True)
+    context.setLocalProperty("spark.scheduler.pool", group)
+    context.addJobTag(tag)  # abandoning a job must not touch the user's jobs of its own in a group of this name
+    try:
+        yield
+    finally:
+        context.removeJobTag(tag)  # of the thread, which will run other jobs
 
 
 class Job:
@@ -140,13 +147,13 @@ def spark_failure(error: Exception) -> Failure:
 def timed_out_call(error: Exception) -> TimedOut | None:
     """Return the call of a handler that has not returned in time, if that is why a job has failed."""
     text = error.getMessage() if isinstance(error, PythonException) else ""
-    return timed_out_of(_raised_last(text or ""))
+    return timed_out_of(raised_last(text or ""))
 
 
 def _first_line(error: Exception) -> str:
     """Return the reason without the JVM's stack."""
     text = error.getMessage() if isinstance(error, PySparkException) else str(error)
-    if isinstance(error, PythonException) and (raised := _raised_last(text or "")):
+    if isinstance(error, PythonException) and (raised := raised_last(text or "")):
         return raised[:300]
     lines = [line.strip(" :") for line in (text or type(error).__name__).splitlines() if line.strip()]
     said = [line for line in lines if not line.startswith(("at ", "An error occurred while calling "))] or lines
@@ -154,7 +161,7 @@ def _first_line(error: Exception) -> str:
     return (telling or said)[0][:300]
 
 
-def _raised_last(text: str) -> str:
+def raised_last(text: str) -> str:
     """Return the line of a Python traceback that says what was raised last; its other lines are source code."""
     _, _, last = text.rpartition(_TRACEBACK)
     return next((line.strip() for line in last.splitlines() if line.strip() and not line.startswith(" ")), "")

@@ -170,19 +170,21 @@ class TaskRunner:
 
     def _result_of(self, task: Task) -> TaskResult:
         try:
-            processing = self._processing()
+            processing = processing_of(self.recipe)
         except BaseException as error:  # the user's modules, or a database, on this machine
             failure = failure_of(error, Origin.FRAMEWORK, permanent=True, traceback=own_frames(error))
             return TaskResult(tuple(Outcome(cursor, failure=failure) for cursor in task.cursors))
         partitions = [cursor.partition for cursor in task.cursors]
         return run_task(processing.narrowed(partitions, task.most), task, self.permit)
 
-    def _processing(self) -> GroupProcessing:
-        recipe = self.recipe.fetch() if isinstance(self.recipe, KeptRecipe) else self.recipe
-        if recipe not in _built:
-            _built[recipe] = recipe()
-            gc.freeze()  # the collector need not look at it again and again; this process does nothing else
-        return _built[recipe]
+
+def processing_of(recipe: Recipe | KeptRecipe) -> GroupProcessing:
+    """Return the parts of a group in this process, built when they are first asked for. For executors."""
+    recipe = recipe.fetch() if isinstance(recipe, KeptRecipe) else recipe
+    if recipe not in _built:
+        _built[recipe] = recipe()
+        gc.freeze()  # the collector need not look at it again and again; this process does nothing else
+    return _built[recipe]
 
 
 def run_task(processing: GroupProcessing, task: Task, permit: Permission = ALWAYS) -> TaskResult:

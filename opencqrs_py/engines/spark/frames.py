@@ -1,0 +1,336 @@
+"""Data frames of the events of a range: executors read, upcast and decode them, with the parts that tasks have, too.
+
+``SparkFrames`` and ``LocalFrames`` run on the driver, once per range. ``_RangeReader`` runs on executors, once per part
+of a range; it is pickled, and holds where the recipe is and names, nothing open.
+"""
+
+from __future__ import annotations
+
+import sys
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any
+
+import pyarrow as pa
+from py4j.protocol import Py4JError
+from pydantic import TypeAdapter
+from pyspark import Accumulator, AccumulatorParam
+from pyspark.errors import PySparkException, PythonException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.types import StructType
+
+from opencqrs_py import errors
+from opencqrs_py.engines.runs import Recipe
+from opencqrs_py.engines.spark.jobs import raised_last
+from opencqrs_py.engines.spark.source_ranges import cut
+from opencqrs_py.engines.spark.tasks import KeptRecipe, processing_of
+from opencqrs_py.errors import ExplainedError, HandlerSignatureError, ProjectCodeError, UnavailableError
+from opencqrs_py.model.event import Event
+from opencqrs_py.processing.exceptions import one_line
+from opencqrs_py.processing.frames import EventOfRangeError, FrameMaker, FrameProcessing, OpenedFrames
+from opencqrs_py.processing.ranges import PositionRange
+
+_CANCELLED = "SPARK_JOB_CANCELLED"
+_WITHOUT_COLUMN = "name a class without the field, or take the data as JSON text: events.as_stored()"
+
+
+# --------------------------------------------------------------------------------------------------------- executors
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """What a worker says of an error: the event's position if it is one's, and what it is."""
+
+    position: int | None
+    outage: bool
+    kind: str
+    code: str
+    what: str
+    where: str
+    fix: str
+
+
+_TOLD = TypeAdapter(_Told)
+
+
+class RangeFailedError(Exception):
+    """A part of a range cannot be read; its text is one line of JSON."""
+
+
+class _Counts(AccumulatorParam[dict[Any, int]]):
+    """Counts by part: one that is read twice counts once."""
+
+    def zero(self, value: dict[Any, int]) -> dict[Any, int]:
+        del value
+        return {}
+
+    def addInPlace(self, value1: dict[Any, int], value2: dict[Any, int]) -> dict[Any, int]:  # noqa: N802 Spark's name
+        value1.update(value2)
+        return value1
+
+
+@dataclass
+class _RangeReader:
+    """Reads parts of a range on executors.
+
+    Attributes:
+        recipe: Builds the group's parts, or says where the recipe is that does.
+        event_class: ``module:Class`` whose fields are columns; empty for none.
+        parts: Positions ``after, upto`` of each part.
+        schema: The columns.
+        counts: Gets how many events each part had.
+    """
+
+    recipe: Recipe | KeptRecipe
+    event_class: str
+    parts: tuple[tuple[int, int], ...]
+    schema: StructType
+    counts: Accumulator[dict[Any, int]]
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield the events of the parts whose numbers are given."""
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                yield from self._part(number)
+
+    def _part(self, number: int) -> Iterator[pa.RecordBatch]:
+        after, upto = self.parts[number]
+        processing: Any = None
+        rows = 0
+        try:
+            processing = processing_of(self.recipe)
+            event_class = _class_named(self.event_class) if self.event_class else None
+            wanted = to_arrow_schema(self.schema, timezone="UTC")
+            for table in processing.tables(event_class, after, upto):
+                rows += len(table)
+                yield from table.cast(wanted).to_batches()
+        except Exception as error:
+            raise RangeFailedError(_TOLD.dump_json(_told(error, processing)).decode()) from error
+        self.counts.add({(self.event_class, after, upto): rows})
+
+
+def _told(error: Exception, processing: FrameProcessing | None) -> _Told:
+    position = error.position if isinstance(error, EventOfRangeError) else None
+    cause: BaseException = error.error if isinstance(error, EventOfRangeError) else error
+    reasons = [each for each in (cause, cause.__cause__) if each is not None]
+    outage = isinstance(cause, UnavailableError) or (
+        processing is not None and any(_is_outage(processing, reason) for reason in reasons)
+    )
+    if isinstance(cause, ExplainedError):
+        return _Told(position, outage, type(cause).__name__, cause.code, cause.what, cause.where, cause.fix)
+    return _Told(position, outage, "", "", one_line(cause), "", "")
+
+
+def _is_outage(processing: FrameProcessing, error: BaseException) -> bool:
+    return processing.source.is_outage(error) or processing.tracker.is_outage(error)
+
+
+def _class_named(path: str) -> Any:
+    module, _, name = path.partition(":")
+    return reduce(getattr, name.split("."), __import__(module, fromlist=["_"]))
+
+
+# ------------------------------------------------------------------------------------------------------------ driver
+
+
+class _Frames(OpenedFrames):
+    """What data frames on executors and those of a test share."""
+
+    def __init__(self, processing: FrameProcessing, events: PositionRange, first: Event) -> None:
+        super().__init__(first.position, events.upto)
+        self._processing = processing
+        self._frames: dict[type | None, DataFrame] = {}
+
+    def of(self, event_class: type) -> DataFrame:
+        return self._frame(event_class)
+
+    def as_stored(self) -> DataFrame:
+        return self._frame(None)
+
+    def _frame(self, event_class: type | None) -> DataFrame:
+        if event_class not in self._frames:
+            place = self._processing.frames.bound.handler.place
+            schema = schema_of(event_class, self._processing.frames.tables_of(event_class).schema, place)
+            self._frames[event_class] = self._made(event_class, schema)
+        return self._frames[event_class]
+
+    @abstractmethod
+    def _made(self, event_class: type | None, schema: StructType) -> DataFrame: ...
+
+
+def schema_of(event_class: type | None, schema: pa.Schema, place: str) -> StructType:
+    """Return the columns of a data frame for those of a table; raise OCQ-238 for one that Spark does not have."""
+    for field in schema:
+        try:
+            from_arrow_schema(pa.schema([field]))
+        except PySparkException:
+            name = event_class.__name__ if event_class is not None else ""
+            what = f"{name}.{field.name}: Spark has no column for {field.type}"
+            raise HandlerSignatureError("OCQ-238", what, place, _WITHOUT_COLUMN) from None
+    return from_arrow_schema(schema)
+
+
+class _ExecutorFrames(_Frames):
+    def __init__(
+        self,
+        spark: SparkSession,
+        recipe: Recipe | KeptRecipe,
+        processing: FrameProcessing,
+        events: PositionRange,
+        first: Event,
+    ) -> None:
+        super().__init__(processing, events, first)
+        self._spark = spark
+        self._recipe = recipe
+        self._counts = spark.sparkContext.accumulator({}, _Counts())
+
+    @property
+    def handled(self) -> int:
+        return sum(self._counts.value.values())
+
+    def _made(self, event_class: type | None, schema: StructType) -> DataFrame:
+        slots = max(1, self._spark.sparkContext.defaultParallelism)
+        parts = tuple((part.after, part.upto) for part in cut(self.first - 1, self.last, slots))
+        path = "" if event_class is None else _path_of(event_class, self._processing.frames.bound.handler.place)
+        reader = _RangeReader(self._recipe, path, parts, schema, self._counts)
+        numbers = self._spark.range(0, len(parts), 1, len(parts))
+        return numbers.mapInArrow(reader.__call__, schema)
+
+
+class SparkFrames(FrameMaker):
+    """Makes data frames that executors read.
+
+    Args:
+        spark: The session.
+        recipe: Builds the group's parts on executors, or says where the recipe is that does.
+        processing: The group.
+
+    Raises:
+        HandlerSignatureError: OCQ-238, if Spark has no column for a field of the handler's class.
+    """
+
+    def __init__(self, spark: SparkSession, recipe: Recipe | KeptRecipe, processing: FrameProcessing) -> None:
+        handler = processing.frames.bound.handler
+        schema_of(handler.mark.events, processing.frames.schema, handler.place)
+        self._spark = spark
+        self._recipe = recipe
+        self._processing = processing
+
+    def frames(self, events: PositionRange, first: Event) -> OpenedFrames:
+        """Return the data frames of a range."""
+        return _ExecutorFrames(self._spark, self._recipe, self._processing, events, first)
+
+    def explained(self, error: BaseException) -> BaseException:
+        """Return what an error of a call comes to."""
+        if (told := _told_by_worker(error)) is not None:
+            cause = _rebuilt(told)
+            return cause if told.position is None or told.outage else EventOfRangeError(told.position, cause)
+        if _CANCELLED in str(error) and isinstance(error, PySparkException | Py4JError):
+            return UnavailableError("OCQ-420", "a job of Spark was cancelled")
+        if isinstance(error, Py4JError | OSError) and self._is_gone():
+            return UnavailableError("OCQ-420", f"Spark's JVM has gone ({type(error).__name__})")
+        return error
+
+    def _is_gone(self) -> bool:
+        try:
+            return bool(self._spark.sparkContext._jsc.sc().isStopped())  # noqa: SLF001 the only way
+        except Exception:  # whatever py4j raises then
+            return True
+
+
+class _DriverFrames(_Frames):
+    def __init__(
+        self,
+        spark: Callable[[], SparkSession],
+        noted: Callable[[list[int]], None],
+        processing: FrameProcessing,
+        events: PositionRange,
+        first: Event,
+    ) -> None:
+        super().__init__(processing, events, first)
+        self._open = spark
+        self._noted = noted
+        self._rows = 0
+
+    @property
+    def handled(self) -> int:
+        return self._rows
+
+    def _made(self, event_class: type | None, schema: StructType) -> DataFrame:
+        found = list(self._processing.tables(event_class, self.first - 1, self.last))
+        for each in found:
+            self._noted(each["position"].to_pylist())
+            self._rows += len(each)
+        wanted = to_arrow_schema(schema, timezone="UTC")
+        table = pa.concat_tables([each.cast(wanted) for each in found]) if found else wanted.empty_table()
+        return self._open().createDataFrame(table, schema)
+
+
+class LocalFrames(FrameMaker):
+    """Makes data frames of what the driver has read, for tests: their event store is in memory.
+
+    Args:
+        spark: Returns the session.
+        processing: The group.
+        noted: Gets the positions of the events that the handler gets.
+    """
+
+    def __init__(
+        self, spark: Callable[[], SparkSession], processing: FrameProcessing, noted: Callable[[list[int]], None]
+    ) -> None:
+        self._open = spark
+        self._processing = processing
+        self._noted = noted
+
+    def frames(self, events: PositionRange, first: Event) -> OpenedFrames:
+        """Return the data frames of a range."""
+        return _DriverFrames(self._open, self._noted, self._processing, events, first)
+
+    def explained(self, error: BaseException) -> BaseException:
+        """Return the error as it is: it was raised in this process."""
+        return error
+
+
+def _told_by_worker(error: BaseException) -> _Told | None:
+    if not isinstance(error, PythonException):
+        return None
+    _, found, line = raised_last(error.getMessage() or "").partition(f"{RangeFailedError.__name__}: ")
+    return _TOLD.validate_json(line) if found else None
+
+
+def _rebuilt(told: _Told) -> BaseException:
+    """Return the error that a worker has met."""
+    if told.outage:
+        return UnavailableError("OCQ-420", f"a task on Spark could not read the log: {told.what}")
+    kind = getattr(errors, told.kind, None)
+    if isinstance(kind, type) and issubclass(kind, ExplainedError):
+        return kind(told.code, told.what, told.where, told.fix)
+    return ProjectCodeError("OCQ-217", f"a task on Spark could not read the log: {told.what}")
+
+
+def _path_of(event_class: type, place: str) -> str:
+    """Return by what workers import a class; raise OCQ-241 if they cannot."""
+    module, name = event_class.__module__, event_class.__qualname__
+    found: Any = sys.modules.get(module)
+    try:
+        found = reduce(getattr, name.split("."), found)
+    except AttributeError:
+        found = None
+    if found is not event_class or module == "__main__":
+        what = f"Spark's workers cannot import the class {name} of module {module}"
+        raise HandlerSignatureError("OCQ-241", what, place, "write the class at the top level of a module")
+    return f"{module}:{name}"
+
+
+def local_session() -> SparkSession:
+    """Return the session of this process; without one, a small local one is opened, which stays."""
+    from opencqrs_py.engines.spark.session import Sessions, SessionSettings  # noqa: PLC0415 only for tests
+
+    existing = SparkSession.getActiveSession()
+    if existing is not None:
+        return existing
+    quick = {"spark.sql.shuffle.partitions": "1"}
+    return Sessions(SessionSettings(master="local[1]", conf=quick, name="opencqrs tests")).open()

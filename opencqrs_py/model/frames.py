@@ -1,0 +1,48 @@
+"""What a handler with ``@dataframe_handler`` gets of a range of events."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+
+class EventFrames(ABC):
+    """The events of a range of positions, as data frames of Spark that read them when they are used.
+
+    For an annotation: ``def lent(events: EventFrames, connection: Connection)``. Good for one call of the handler.
+
+    Attributes:
+        first: Position of the first event of the range that the group handles.
+        last: Position with which the range ends.
+    """
+
+    def __init__(self, first: int, last: int) -> None:
+        self.first = first
+        self.last = last
+
+    @property
+    def batch(self) -> str:
+        """A name that the range has at each attempt, for what is written elsewhere.
+
+        It is the position of its first event, in 19 digits, so that names sort as positions do. What an attempt has
+        written under it the next one must replace: it may end at another position.
+        """
+        return f"{self.first:019d}"
+
+    @abstractmethod
+    def of(self, event_class: type) -> Any:
+        """Return the events of a class as a ``pyspark.sql.DataFrame``: a column for each field, and three more.
+
+        These are ``position``, ``subject`` and ``time``. Rows come in no order.
+
+        Raises:
+            HandlerSignatureError: OCQ-206 or OCQ-238, if the class cannot be that of a table; OCQ-241, if workers
+                cannot import it, or the group does not handle all of its event types.
+        """
+
+    @abstractmethod
+    def as_stored(self) -> Any:
+        """Return all events of the range as a ``pyspark.sql.DataFrame``, the data as JSON text.
+
+        Its columns are ``position``, ``type``, ``subject``, ``time`` and ``data``. Rows come in no order.
+        """

@@ -1,0 +1,283 @@
+"""Groups whose events a handler gets as data frames: what the core knows of them without Spark.
+
+A step of such a group is a range of positions: it is handled by one call, in one transaction with the progress, by the
+rules of chunks. Who makes the data frames is given by the engine when its session is open.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+from typing_extensions import override
+
+from opencqrs_py.errors import HandlerSignatureError, ProjectCodeError, UnavailableError
+from opencqrs_py.model.chunk import Chunk
+from opencqrs_py.model.event import Event
+from opencqrs_py.model.frames import EventFrames
+from opencqrs_py.model.handler import Handler, HandlerMark
+from opencqrs_py.model.partition import Partition
+from opencqrs_py.processing.awaiting import finish
+from opencqrs_py.processing.binding import BoundHandler, Work
+from opencqrs_py.processing.calls import NO_LIMITS, CallLimits
+from opencqrs_py.processing.dispatch import ChunkFailedError, Dispatcher
+from opencqrs_py.processing.event_types import EventTypes
+from opencqrs_py.processing.exceptions import raise_interrupt
+from opencqrs_py.processing.ports import Clock, EventSource, ProgressTracker
+from opencqrs_py.processing.processor import GroupProcessing
+from opencqrs_py.processing.ranges import PositionRange, RangeFeed
+from opencqrs_py.processing.reading import Reading
+from opencqrs_py.processing.sequencing import Sequencing
+from opencqrs_py.processing.signatures import Argument, Kind, Signature
+
+RANGE = 100_000
+"""Most positions of a range, where no setting says it."""
+
+_PAGE = 10_000  # events that become one table
+_TABLE = Argument("table", Kind.TABLE, None)
+_NO_UNIT: Any = None  # tables are made outside of any transaction
+
+
+class EventOfRangeError(Exception):
+    """The event at ``position`` cannot become a row of a data frame, for which ``error`` is the reason."""
+
+    def __init__(self, position: int, error: BaseException) -> None:
+        super().__init__(position, error)
+        self.position = position
+        self.error = error
+
+
+@dataclass(eq=False)
+class _Gathering(Work):
+    """Collects the tables that a chunk becomes."""
+
+    tables: list[Any] = field(default_factory=list, init=False)
+
+
+class EventTables(Dispatcher):
+    """Makes tables of events as handlers that take columns get them: decoded, upcast, with the same errors.
+
+    Args:
+        event_class: Whose fields are columns; ``None``: the data are JSON texts.
+        patterns: Of event types; empty where the class decides.
+        place: How messages name the handler.
+        types: The event classes known.
+        reading: How stored events are read.
+
+    Raises:
+        HandlerSignatureError: OCQ-206, OCQ-208 or OCQ-238, if the class cannot be that of a table.
+    """
+
+    def __init__(
+        self,
+        event_class: type | None,
+        patterns: Sequence[str],
+        place: str,
+        types: EventTypes,
+        reading: Reading,
+    ) -> None:
+        mark = HandlerMark("", tuple(patterns), events=event_class)
+        signature = Signature((_TABLE,), () if event_class is None else (event_class,))
+
+        def gather(table: Any, _event: Any, _raw: Any, work: _Gathering) -> None:
+            work.tables.append(table)
+
+        super().__init__([BoundHandler(Handler(mark, gather, place), signature, gather, None)], types, reading)
+
+    @property
+    def schema(self) -> Any:
+        """The ``pyarrow.Schema`` of the tables."""
+        (target,) = self._targets
+        return target.tables.of_events((), ()).schema if target.tables is not None else None
+
+    def of_chunk(self, group: str, chunk: Chunk) -> list[Any]:
+        """Return the tables of a chunk, none or one; raises ``EventOfRangeError``."""
+        work = _Gathering(group, Partition(1, 0), _NO_UNIT)
+        try:
+            Dispatcher.handle(self, chunk, work)
+        except ChunkFailedError as failed:
+            raise EventOfRangeError(chunk.position(failed.index or 0), failed.error) from failed.error
+        return work.tables
+
+
+class OpenedFrames(EventFrames):
+    """The data frames of a range as the core sees them."""
+
+    @property
+    def handled(self) -> int:
+        """How many events they have read, as far as that is known."""
+        return 0
+
+
+class FrameMaker(Protocol):
+    """Makes the data frames of ranges."""
+
+    def frames(self, events: PositionRange, first: Event) -> OpenedFrames:
+        """Return those of a range, whose first event is given."""
+        ...
+
+    def explained(self, error: BaseException) -> BaseException:
+        """Return what an error of a call comes to: ``EventOfRangeError``, if it names the event.
+
+        ``UnavailableError``, if it means that Spark is gone or has cancelled the job.
+        """
+        ...
+
+
+class FrameDispatcher(EventTables):
+    """Calls the only handler of a group with the data frames of a range.
+
+    Args:
+        bound: The handler.
+        types: The event classes known.
+        reading: How stored events are read.
+
+    Raises:
+        HandlerSignatureError: As ``EventTables``.
+    """
+
+    def __init__(self, bound: BoundHandler, types: EventTypes, reading: Reading) -> None:
+        mark = bound.handler.mark
+        self.bound = bound
+        self._given = types
+        self._as_read = reading
+        self._of_class: dict[type | None, EventTables] = {}
+        self._maker: FrameMaker | None = None
+        self._one_frame = not any(argument.annotation is EventFrames for argument in bound.signature.arguments)
+        patterns = mark.types or (() if mark.events is not None else ("*",))
+        super().__init__(mark.events, patterns, bound.handler.place, types, reading)
+
+    @property
+    @override
+    def transactional(self) -> bool:
+        return self.bound.signature.transactional
+
+    @override
+    def places(self, event: Event) -> list[str]:
+        return [self.bound.handler.place]
+
+    def use(self, maker: FrameMaker) -> None:
+        """Have data frames made by this from now on."""
+        self._maker = maker
+
+    def tables_of(self, event_class: type | None) -> EventTables:
+        """Return what makes tables with the fields of a class; ``None``: with the data as JSON texts.
+
+        Raises:
+            HandlerSignatureError: OCQ-241, if the group does not handle all event types that lead to the class; or as
+                ``EventTables`` raises it.
+        """
+        if event_class is self.bound.handler.mark.events:
+            return self
+        found = self._of_class.get(event_class)
+        if found is None:
+            place = self.bound.handler.place
+            found = EventTables(event_class, () if event_class else ("*",), place, self._given, self._as_read)
+            if event_class and (left_out := [name for name in found.wanted_types or () if not self.wants(name)]):
+                what = f"events of {event_class.__name__} are asked for, of types that the handler leaves out"
+                raise HandlerSignatureError("OCQ-241", what, place, f"add to its types: {', '.join(sorted(left_out))}")
+            self._of_class[event_class] = found
+        return found
+
+    @override
+    def handle(self, chunk: Chunk, work: Work) -> int:
+        """Call the handler for a ``PositionRange``; return how many events its data frames have read.
+
+        Raises ``ChunkFailedError`` with what the handler raised, or why an event cannot become a row.
+        """
+        if not isinstance(chunk, PositionRange) or self._maker is None:
+            raise TypeError(f"data frames of group '{work.group}' need ranges, and an engine that makes them")
+        first = chunk.first_event()
+        if first is None:
+            return 0
+        frames = self._maker.frames(chunk, first)
+        try:
+            self._call(frames, first, work)
+        except BaseException as error:  # only a real interrupt ends the process (K6)
+            raise_interrupt(error)
+            found: BaseException = self._maker.explained(error)
+            index = 0 if len(chunk) == 1 else None
+            if isinstance(found, EventOfRangeError):
+                index, found = chunk.index_of(found.position), found.error
+            elif isinstance(found, HandlerSignatureError):  # no event is to blame for what the handler asks for
+                found = ProjectCodeError(found.code, found.what, found.where, found.fix)
+            raise ChunkFailedError(index, found) from error
+        return frames.handled
+
+    def _call(self, frames: OpenedFrames, first: Event, work: Work) -> None:
+        given: Any = frames
+        if self._one_frame:
+            events = self.bound.handler.mark.events
+            given = frames.as_stored() if events is None else frames.of(events)
+        work.index = None
+        work.calls += 1
+        finish(self.bound.call(given, first, first, work))
+        if self.bound.signature.asks_for(Kind.SESSION):
+            work.unit.flush()
+
+
+class FrameProcessing(GroupProcessing):
+    """A group whose handler gets data frames. It handles nothing before ``use`` was called.
+
+    Args: as ``GroupProcessing``; ``batch_size`` is the most positions of a range, ``None`` for 100,000.
+    """
+
+    def __init__(  # noqa: PLR0913 as GroupProcessing
+        self,
+        group: str,
+        source: EventSource,
+        tracker: ProgressTracker,
+        dispatcher: FrameDispatcher,
+        *,
+        subject: str,
+        recursive: bool,
+        sequencing: Sequencing,
+        partitions: int,
+        batch_size: int | None,
+        clock: Clock | None = None,
+        limits: CallLimits = NO_LIMITS,
+    ) -> None:
+        super().__init__(
+            group,
+            source,
+            tracker,
+            dispatcher,
+            subject=subject,
+            recursive=recursive,
+            sequencing=sequencing,
+            partitions=partitions,
+            batch_size=batch_size or RANGE,
+            clock=clock,
+            limits=limits,
+        )
+        self.frames = dispatcher
+        wanted = dispatcher.wants if self.selection.types is None else None
+        self.feed = RangeFeed(source, self.selection, sequencing, self.batch_size, wanted)
+
+    def use(self, maker: FrameMaker) -> None:
+        """Have data frames made by this from now on."""
+        self.frames.use(maker)
+
+    @override
+    def narrowed(self, partitions: Collection[Partition], most: int | None = None) -> GroupProcessing:
+        return self
+
+    def tables(self, event_class: type | None, after: int, upto: int) -> Iterator[Any]:
+        """Yield the events of ``after + 1..upto`` as tables, in their order.
+
+        Raises:
+            EventOfRangeError: With the event that cannot become a row.
+            UnavailableError: OCQ-420, if the log ends before.
+        """
+        tables = self.frames.tables_of(event_class)
+        selection = replace(self.selection, types=tables.wanted_types, attributes=tables.attributes)
+        wanted = tables.wants if selection.types is None else None
+        while after < upto:
+            part = self.source.read(after, _PAGE, selection, upto)
+            if part.upto <= after:
+                raise UnavailableError("OCQ-420", f"the log ends at position {after}, but {upto} was there before")
+            chunk = Chunk.of(part.events)
+            if chunk := chunk if wanted is None else chunk.of_types(wanted):
+                yield from tables.of_chunk(self.group, chunk)
+            after = part.upto

@@ -1,0 +1,227 @@
+"""Handlers that get data frames, on Spark and three databases: each event counts once, and none is lost."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from sqlalchemy import text
+
+from opencqrs_py import Application, Event, Observer, SqlEventStore
+from opencqrs_py.adapters.sql import Database
+from opencqrs_py.errors import ExplainedError
+from opencqrs_py.model import Outcome, Partition
+from opencqrs_py.processing.recovery import Action
+from opencqrs_py.processing.supervision import Notice, line_of
+
+SOURCE = Path(__file__).with_name("everywhere") / "frames_everywhere.py"
+EVENTS, ACCOUNTS, WRONG = 400, 7, 251
+SECONDS = 300  # that a run may take at most
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Iterator[ModuleType]:
+    shutil.copy(SOURCE, tmp_path)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(tmp_path)
+        yield __import__("frames_everywhere")
+    del sys.modules["frames_everywhere"]
+
+
+@pytest.fixture
+def database(request: pytest.FixtureRequest, fresh_url: Callable[[str], str], tmp_path: Path) -> Iterator[Database]:
+    kind = getattr(request, "param", "sqlite")
+    opened = Database(f"sqlite:///{tmp_path}/log.db" if kind == "sqlite" else fresh_url(kind))
+    SqlEventStore(opened).append(map(event, range(1, EVENTS + 1)))
+    yield opened
+    opened.close()
+
+
+def event(number: int) -> Event:
+    data: dict[str, Any] = {"account": f"account {number % ACCOUNTS}", "amount": number}
+    if number == WRONG:
+        data["amount"] = "many"
+    kind = "paid" if number % 10 else "other"
+    subject, time = f"/accounts/{number % ACCOUNTS}", "2026-03-01T12:00:00Z"
+    return Event(0, str(number), "urn:bank", subject, kind, time, "application/json", json.dumps(data), None)
+
+
+def settings_for(database: Database) -> dict[str, object]:
+    return {
+        "event-store.url": database.engine.url.render_as_string(hide_password=False),
+        "event-handling.standard.processing.batch-size": 150,
+        "event-handling.standard.retry.initial-interval": "1ms",
+    }
+
+
+class Seen(Observer):
+    """Counts what is handled; notes what goes wrong."""
+
+    def __init__(self) -> None:
+        self.handled = 0
+        self.notices: list[Notice] = []
+
+    def advanced(self, _group: str, _partition: Partition, outcome: Outcome) -> None:
+        self.handled += outcome.handled
+
+    def noticed(self, notice: Notice) -> None:
+        self.notices.append(notice)
+
+
+def hide_wrong(database: Database) -> None:
+    with database.writing() as connection:
+        connection.execute(text(f"UPDATE opencqrs_events SET type = 'other' WHERE position = {WRONG}"))
+
+
+def assert_totals(database: Database, numbers: list[int]) -> None:
+    totals: dict[str, tuple[int, int]] = {}
+    for number in numbers:
+        events, amount = totals.get(f"account {number % ACCOUNTS}", (0, 0))
+        totals[f"account {number % ACCOUNTS}"] = (events + 1, amount + number)
+    with database.reading() as connection:
+        found = connection.execute(text("SELECT account, events, amount FROM totals")).all()
+    assert {account: tuple(row) for account, *row in found} == totals
+
+
+RIGHT = [number for number in range(1, EVENTS + 1) if number % 10 and number != WRONG]
+DATABASES = ["sqlite", *(pytest.param(n, marks=getattr(pytest.mark, n)) for n in ("postgresql", "mariadb"))]
+
+
+@pytest.mark.spark
+@pytest.mark.release(database="mariadb")
+@pytest.mark.parametrize("database", DATABASES, indirect=True)
+def test_events_of_data_frames_count_once_on_every_database(
+    database: Database, project: ModuleType, spark: object
+) -> None:
+    hide_wrong(database)
+    seen = Seen()
+    application = Application(settings_for(database), [project], Path(str(project.__file__)).parent)
+    try:
+        result = application.run(observer=seen, until_caught_up=True)
+    finally:
+        application.stop()
+    assert [status.error for status in result.partitions if status.error] == []
+    assert [line_of(notice) for notice in seen.notices if notice.action not in (None, Action.RETRY)] == []
+    assert (Path(str(project.__file__)).parent / "failed").exists()
+    assert seen.handled == 2 * len(RIGHT)
+    assert_totals(database, RIGHT)
+    assert_files(Path(str(project.__file__)).parent / "lake", RIGHT)
+
+
+def assert_files(lake: Path, numbers: list[int]) -> None:
+    amounts = [amount for file in lake.rglob("*.parquet") for amount in pq.read_table(file)["amount"].to_pylist()]
+    assert sorted(amounts) == numbers
+
+
+@pytest.mark.spark
+def test_an_event_that_a_worker_cannot_decode_stops_its_partition_after_those_before_it(
+    database: Database, project: ModuleType, spark: object
+) -> None:
+    seen = Seen()
+    application = Application(settings_for(database), [project], Path(str(project.__file__)).parent)
+    try:
+        result = application.run(["frames"], seen, until_caught_up=True)
+    finally:
+        application.stop()
+    (status,) = result.partitions
+    assert status.position == WRONG - 1
+    (stop,) = [line_of(notice) for notice in seen.notices if notice.action is Action.STOP]
+    assert f"event {WRONG} at position {WRONG}" in stop
+    assert "OCQ-211" in stop
+    assert_totals(database, [number for number in RIGHT if number < WRONG])
+
+
+COMMAND = [sys.executable, "-m", "opencqrs_py", "run", "--until-caught-up"]
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(
+    ("database", "group", "kill"),
+    [
+        pytest.param("sqlite", "frames", "kill", marks=pytest.mark.release),
+        pytest.param("postgresql", "frames", "kill", marks=pytest.mark.postgresql),
+        pytest.param("sqlite", "lake", "kill-lake", marks=pytest.mark.release),
+    ],
+    indirect=["database"],
+)
+def test_a_driver_that_is_killed_in_a_range_loses_nothing_and_repeats_nothing(
+    database: Database, project: ModuleType, java: dict[str, str], group: str, kill: str
+) -> None:
+    hide_wrong(database)
+    folder = Path(str(project.__file__)).parent
+    (folder / kill).touch()
+    arguments = [f"--set={key}={value}" for key, value in settings_for(database).items()]
+
+    def run(**variables: str) -> subprocess.CompletedProcess[str]:
+        command, environment = [*COMMAND, *arguments, f"--group={group}"], {**os.environ, **variables}
+        return subprocess.run(
+            command, check=False, cwd=folder, env=environment, capture_output=True, text=True, timeout=SECONDS
+        )
+
+    killed = run()  # on a Java of its own, which would keep the Spark of a program that was killed
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    done = run(**java)
+    assert done.returncode == 0, done.stderr
+    if group == "frames":
+        assert_totals(database, RIGHT)
+    else:
+        assert_files(folder / "lake", RIGHT)
+
+
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "data-frames.md"
+SHOWN = re.compile(r'^```python title="(?P<file>[^"]+)"\n(?P<text>.*?)^```$', re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.spark
+def test_the_handlers_of_the_how_to_handle_events(tmp_path: Path, java: dict[str, str]) -> None:
+    for shown in SHOWN.finditer(PAGE.read_text("utf-8")):
+        (tmp_path / shown["file"]).write_text(shown["text"], "utf-8")
+    data = [("lent", {"isbn": "1", "reader": "Ada", "pages": 300}), ("lent", {"isbn": "2", "reader": "Ada"})]
+    data += [("lost", {}), ("returned", {"isbn": "2"}), ("lent", {"isbn": "1", "reader": "Bob", "pages": 20})]
+    with closing(Database(f"sqlite:///{tmp_path}/opencqrs.db")) as database:
+        SqlEventStore(database).append(
+            Event(0, str(n), "s", "/b", f"library.book-{kind}.v1", None, "application/json", json.dumps(fields), None)
+            for n, (kind, fields) in enumerate(data)
+        )
+        environment = {**os.environ, **java}
+        run = subprocess.run(COMMAND, check=False, cwd=tmp_path, env=environment, capture_output=True, text=True)
+        assert run.returncode == 0, run.stderr
+        with database.reading() as connection:
+            popular = connection.execute(text("SELECT * FROM popular ORDER BY isbn")).all()
+            balance = connection.execute(text("SELECT * FROM balance ORDER BY isbn")).all()
+    assert popular == [("1", 2, 320), ("2", 1, 0)]
+    assert balance == [("1", 2), ("2", 0)]
+    files = (tmp_path / "lake" / "loans" / f"batch={1:019d}").glob("*.parquet")
+    isbns = [isbn for file in files for isbn in pq.read_table(file)["isbn"].to_pylist()]
+    assert sorted(isbns) == ["1", "1", "2"]
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "fix"),
+    [
+        ("processing.engine", "thread", "processing.engine: spark"),
+        ("life-cycle.partitions", 2, "life-cycle.partitions: 1"),
+        ("processing.handler-timeout", "5s", "processing.handler-timeout: infinite"),
+        ("retry.on-exhausted", "park", "use skip or stop"),
+    ],
+)
+def test_what_a_group_with_data_frames_cannot_be_is_refused_at_the_start(
+    database: Database, project: ModuleType, setting: str, value: object, fix: str
+) -> None:
+    settings = {**settings_for(database), f"event-handling.groups[frames].{setting}": value}
+    application = Application(settings, [project], Path(str(project.__file__)).parent)
+    with pytest.raises(ExplainedError) as caught:
+        application.start(["frames"])
+    assert fix in str(caught.value)
