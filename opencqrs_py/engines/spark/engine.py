@@ -41,6 +41,7 @@ from opencqrs_py.engines.watching import HeadWatcher
 from opencqrs_py.errors import EngineLostError
 from opencqrs_py.model.outcome import Failure, Origin, Outcome
 from opencqrs_py.model.partition import Partition
+from opencqrs_py.model.progress import ProcessorState
 from opencqrs_py.processing.frames import FrameProcessing
 from opencqrs_py.processing.ports import Clock, SystemClock
 from opencqrs_py.processing.supervision import NO_OBSERVER, Observer, SupervisedPartition
@@ -106,6 +107,11 @@ class _Group:
             driver.supervised.doubt()
         self._doubtful.difference_update(free)
         return [one for one in free if one.wait() == 0 and self._has_work(one)]
+
+    def new_at_head(self, busy: Collection[PartitionDriver]) -> list[PartitionDriver]:
+        """Return the partitions that were claimed and have nothing to do."""
+        new = [one for one in self.drivers if one.supervised.state is ProcessorState.STARTING and one not in busy]
+        return [one for one in new if not self._rests(one) and one.wait() == 0 and not self._has_work(one)]
 
     def next_due(self, busy: Collection[PartitionDriver]) -> float:
         """Return the seconds until a partition's back-off is over."""
@@ -306,7 +312,7 @@ class SparkEngine:
             elif not self._stopping:
                 self._use(session)
                 self._meanwhile.handed_over()
-                logger.info("Spark is ready; the driver has handled %d events meanwhile", self._handled_here)
+                logger.info("Spark is ready; the driver has handled %s events meanwhile", f"{self._handled_here:,}")
         except (Py4JError, OSError) as error:
             self._fail(_jvm_gone(error))
         except Exception as error:
@@ -348,12 +354,14 @@ class SparkEngine:
             with self._changed:
                 if self._stopping:
                     return
-                refused, tasks = self._refused(), self._dealt(slots)
-                self._running.update(refused, tasks)
-                if not refused and not tasks:
+                at_head, refused, tasks = self._at_head(), self._refused(), self._dealt(slots)
+                self._running.update(at_head, refused, tasks)
+                if not at_head and not refused and not tasks:
                     busy = self._busy()
                     self._changed.wait(min(group.next_due(busy) for group in self._groups.values()))
             self._look_after_tasks()
+            for task in at_head:
+                self._settle_idle(task)
             for task in refused:
                 self._refuse(task)
             for task in tasks:
@@ -392,6 +400,19 @@ class SparkEngine:
         can_wait = group.in_frames is None and group.run.processing.limits.timeout == inf
         here = self._meanwhile.tasks > 0 and can_wait
         return group.watcher.refusal is None and (self._jobs is not None or here)
+
+    def _at_head(self) -> list[_Running]:
+        """Return the partitions that have just been claimed and have nothing to do: no task will say that they run."""
+        busy, since = self._busy(), self._clock.monotonic()
+        found = ((group, group.new_at_head(busy)) for group in self._groups.values())
+        return [_Running(group, tuple(drivers), since) for group, drivers in found if drivers]
+
+    def _settle_idle(self, task: _Running) -> None:
+        try:
+            for driver in task.drivers:
+                driver.settle(Outcome(driver.cursor, idle=True))
+        finally:
+            self._free(task)
 
     def _refused(self) -> list[_Running]:
         """Return the partitions whose event store cannot be watched."""

@@ -156,6 +156,19 @@ def test_each_task_is_a_job_in_the_group_and_the_pool_of_the_groups_name(engine)
     assert engine.context.cancelled == []
 
 
+def test_partitions_that_have_nothing_to_do_run_without_a_task(engine):
+    engine.start()
+    assert engine.seen.done.wait(SECONDS)
+    engine.engine.stop(patience=SECONDS)
+    jobs = len(engine.context.tags)
+    engine.seen.positions.clear()
+    engine.make()
+    engine.start()
+    engine.seen.wait_for({Partition(PARTITIONS, n): EVENTS for n in range(PARTITIONS)})
+    assert engine.states() == [("running", EVENTS)] * PARTITIONS
+    assert len(engine.context.tags) == jobs
+
+
 def fail() -> None:
     msg = "executor lost"
     raise RuntimeError(msg)
