@@ -310,27 +310,33 @@ def test_a_jvm_that_has_gone_ends_the_engine(engine):
 
 
 @pytest.mark.parametrize("end", ["stop", "release"])
-def test_tasks_are_asked_to_end_after_the_chunk_in_hand(engine, tmp_path, end):
-    permit = Permit.in_folder(str(tmp_path))
-    engine.sessions.permit = lambda: permit
-    begun, go = Signal(), Signal()
+def test_tasks_are_asked_to_end_after_the_chunk_in_hand(engine, tmp_path, monkeypatch, end):
+    permits, begun, go = [], [Signal(), Signal()], Signal()
 
-    def hold() -> None:
-        assert permit.holds
-        begun.set()
+    def permit() -> Permit:
+        permits.append(Permit.in_folder(str(tmp_path)))
+        return permits[-1]
+
+    def hold(number: int) -> None:
+        begun[number].set()
         assert go.wait(SECONDS)
 
-    engine.context.before.append(hold)
+    def withdraw(self: Permit) -> None:
+        withdrawn(self)
+        if not any(each.holds for each in permits):
+            go.set()
+
+    withdrawn = Permit.withdraw
+    monkeypatch.setattr(Permit, "withdraw", withdraw)
+    engine.sessions.permit = permit
+    engine.context.before += [lambda: hold(0), lambda: hold(1)]
     engine.start()
-    assert begun.wait(SECONDS)
-    withdraw = Permit.withdraw
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Permit, "withdraw", lambda self: (withdraw(self), go.set()))
-        if end == "stop":
-            engine.engine.stop(patience=SECONDS)
-        else:
-            engine.engine.release("g", layout(PARTITIONS), patience=SECONDS)
-    assert not permit.holds
+    assert all(each.wait(SECONDS) for each in begun)
+    assert [each.holds for each in permits] == [True, True]
+    if end == "stop":
+        engine.engine.stop(patience=SECONDS)
+    else:
+        engine.engine.release("g", layout(PARTITIONS), patience=SECONDS)
     assert engine.context.cancelled == []
     assert 0 < len(engine.handled) < EVENTS
 
