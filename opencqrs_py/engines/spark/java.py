@@ -266,7 +266,7 @@ def launcher_home(jdk: Path, environ: Mapping[str, str]) -> Path:
     script = os.fsencode(_SCRIPT.format(module=VECTOR_MODULE, java=java))
     name = hashlib.sha256(script).hexdigest()[:16]
     reasons: list[str] = []
-    for folder in (_cache_folder, _temporary_folder):
+    for folder in (cache_folder, _temporary_folder):
         try:
             home = folder(environ) / "java" / name
             _provide(home / "bin" / "java", script)
@@ -277,7 +277,7 @@ def launcher_home(jdk: Path, environ: Mapping[str, str]) -> Path:
     raise LauncherError(f"{jdk} needs a launcher, which cannot be written ({'; '.join(reasons)})")
 
 
-def _cache_folder(environ: Mapping[str, str]) -> Path:
+def cache_folder(environ: Mapping[str, str]) -> Path:
     """Return the user's folder for what can be made again, by the rules of the system."""
     home = Path(environ.get("HOME", ""))
     shared = Path(environ.get("XDG_CACHE_HOME", ""))

@@ -16,7 +16,7 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
@@ -44,6 +44,8 @@ _CUT = (b"BrokenPipeError", b"ConnectionResetError")
 _END_SECONDS = 0.5  # that the end of a JVM is waited for
 
 _ARGUMENTS = "PYSPARK_SUBMIT_ARGS"
+_JAVA_OPTIONS = "SPARK_SUBMIT_OPTS"
+_LAUNCHER_OPTIONS = "SPARK_LAUNCHER_OPTS"
 _FILE_OPTION = "--properties-file"
 _SETTING_OPTIONS = ("--conf", "-c")
 _ESCAPED = {"\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t", "\f": "\\f"}
@@ -51,7 +53,7 @@ _jvms: list[subprocess.Popen[bytes]] = []
 
 
 @contextmanager
-def launching(*, quiet: bool) -> Iterator[None]:
+def launching(*, quiet: bool, java_options: Sequence[str] = ()) -> Iterator[None]:
     """Have PySpark launch its JVM in a process group of its own; if the block fails, end it.
 
     Ctrl-C and whatever else a terminal or a supervisor sends to the whole group is ours to obey. The JVM ends with this
@@ -59,11 +61,14 @@ def launching(*, quiet: bool) -> Iterator[None]:
 
     ``quiet`` leaves out what every JVM says at its start. All else that it writes to standard error, such as what
     handlers print on executors of a local master, is shown for as long as we show messages ourselves.
+
+    ``java_options`` are for this JVM alone, and come before all that the user sets.
     """
     before, launched = signal.getsignal(signal.SIGINT), len(_jvms)
 
     def launch(command: list[str], **options: Any) -> subprocess.Popen[bytes]:
         reading, writing = os.pipe()
+        options["env"] = environment_of_launch(options.get("env") or os.environ, java_options)
         options |= {"stderr": writing, "preexec_fn": None} | ({"process_group": 0} if os.name == "posix" else {})
         with _interrupts_deferred():
             _jvms.append(subprocess.Popen(command, **options))  # noqa: S603 PySpark's command
@@ -84,6 +89,22 @@ def launching(*, quiet: bool) -> Iterator[None]:
         gateway.Popen = popen
         if current_thread() is main_thread():
             signal.signal(signal.SIGINT, before)  # PySpark sets a handler of its own
+
+
+def environment_of_launch(environ: Mapping[str, str], java_options: Sequence[str]) -> dict[str, str]:
+    """Return the environment of Spark's scripts.
+
+    They start a small JVM first, which only says how to start the other one: it ends before compiling well pays.
+    """
+    quoted = " ".join(f'"{option}"' for option in java_options)
+    submit = f"{quoted} {environ.get(_JAVA_OPTIONS, '')}".strip()
+    ours = {_JAVA_OPTIONS: submit} if submit else {}
+    return {_LAUNCHER_OPTIONS: "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC", **environ, **ours}
+
+
+def launched_jvm() -> int | None:
+    """Return the process of the JVM that was launched last; ``None`` without one."""
+    return _jvms[-1].pid if _jvms else None
 
 
 @atexit.register
@@ -276,7 +297,7 @@ def value_before_launch(key: str, settings: Mapping[str, str], environ: Mapping[
     folder = environ.get("SPARK_CONF_DIR") or str(Path(home, "conf"))
     file = Path(submitted.file or Path(folder, "spark-defaults.conf"))
     text = file.read_text(encoding="utf-8") if file.is_file() else ""
-    found = re.findall(rf"^[ \t]*{re.escape(key)}(?:[ \t]*[=:][ \t]*|[ \t]+)(\S*)", text, re.MULTILINE)
+    found = re.findall(rf"^[ \t]*{re.escape(key)}(?:[ \t]*[=:][ \t]*|[ \t]+)(.*?)[ \t\r]*$", text, re.MULTILINE)
     return str(found[-1]) if found else None
 
 

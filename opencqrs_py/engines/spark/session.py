@@ -20,16 +20,19 @@ from tempfile import TemporaryDirectory
 from threading import Thread
 from typing import Any
 
+import pyspark
 from py4j.protocol import Py4JError
 from pyspark import SparkContext
 from pyspark.find_spark_home import _find_spark_home
 from pyspark.sql import SparkSession
 
 from opencqrs_py.engines.runs import Recipe
-from opencqrs_py.engines.spark.java import find_java
+from opencqrs_py.engines.spark.class_archive import ClassArchive, class_archive
+from opencqrs_py.engines.spark.java import Java, find_java
 from opencqrs_py.engines.spark.launching import (
     by_socket_files,
     end_jvms,
+    launched_jvm,
     launching,
     settings_by_file,
     value_before_launch,
@@ -48,6 +51,12 @@ from opencqrs_py.errors import EngineError
 _QUIET_LOGS = Path(__file__).with_name("log4j2-quiet.properties")
 _PACKAGE_PARENT = Path(__file__).resolve().parents[3]
 _CLOSE_SECONDS = 30.0
+_OF_DRIVERS_JVM = (
+    "spark.driver.defaultJavaOptions",
+    "spark.driver.extraJavaOptions",
+    "spark.driver.extraClassPath",
+    "spark.driver.memory",
+)
 
 logger = logging.getLogger("opencqrs.processing")
 
@@ -221,7 +230,9 @@ class Sessions:
         for key, value in conf.items():
             builder = builder.config(key, value)
         self._launches = SparkContext._gateway is None  # noqa: SLF001 the only way
-        with launching(quiet=not self._settings.verbose):
+        archive = self._class_archive(java) if self._launches else None
+        options = () if archive is None else archive.options()
+        with launching(quiet=not self._settings.verbose, java_options=options):
             try:
                 with settings_by_file(conf):  # the context would pass them to a JVM that it launches as arguments
                     SparkContext._ensure_initialized()  # noqa: SLF001 the only way
@@ -231,7 +242,14 @@ class Sessions:
         if not self._settings.verbose:
             session.sparkContext.setLogLevel("OFF")
             _hush(session)
+        if archive is not None and options:
+            _look_after(archive, session)
         return session
+
+    def _class_archive(self, java: Java) -> ClassArchive | None:
+        spark = _find_spark_home()
+        said = (value_before_launch(key, self._conf(), os.environ, spark) for key in _OF_DRIVERS_JVM)
+        return class_archive(java, Path(spark), pyspark.__version__, said, os.environ)
 
     def _choose_python(self) -> None:
         """Have workers on this machine run this Python; elsewhere the one that ``PYSPARK_PYTHON`` names, if any."""
@@ -308,6 +326,14 @@ def python_of_workers() -> str:
 def _stop(session: SparkSession) -> None:
     with suppress(Py4JError, OSError):  # the JVM may be gone already
         session.stop()
+
+
+def _look_after(archive: ClassArchive, session: SparkSession) -> None:
+    process = launched_jvm()
+    with suppress(OSError):  # of the archive: Spark runs without
+        system: Any = session.sparkContext._jvm.System  # type: ignore[union-attr] # noqa: SLF001 the only way
+        if process is not None:
+            archive.after_launch(system.getProperty("java.vm.info"), system.getProperty("java.class.path"), process)
 
 
 def _not_started(error: Exception, master: str, java: str) -> EngineError:

@@ -14,6 +14,7 @@ from opencqrs_py.engines.spark import launching
 from opencqrs_py.engines.spark.launching import (
     SubmitArguments,
     by_socket_files,
+    environment_of_launch,
     properties_text,
     settings_by_file,
     value_before_launch,
@@ -175,3 +176,19 @@ def test_a_traceback_of_the_daemon_that_was_cut_off_is_not_shown_and_all_else_is
     everything = launching._Shown(())
     assert list(everything.of(lines)) == lines
     assert everything.held == []
+
+
+def test_options_of_the_jvm_come_before_the_users_and_the_launchers_are_the_users_if_there_are_any():
+    quick = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+    assert environment_of_launch({}, ()) == {"SPARK_LAUNCHER_OPTS": quick}
+    assert environment_of_launch({"SPARK_SUBMIT_OPTS": "-Xmx2g"}, ("-XX:A=/a b/c", "-Xlog:x=off")) == {
+        "SPARK_LAUNCHER_OPTS": quick,
+        "SPARK_SUBMIT_OPTS": '"-XX:A=/a b/c" "-Xlog:x=off" -Xmx2g',
+    }
+    assert environment_of_launch({"SPARK_LAUNCHER_OPTS": "-Xint"}, ()) == {"SPARK_LAUNCHER_OPTS": "-Xint"}
+
+
+def test_a_value_of_several_words_is_known_before_the_launch(tmp_path):
+    (tmp_path / "spark-defaults.conf").write_text("spark.driver.extraJavaOptions  -Da=b -Xshare:off \nspark.c d\n")
+    said = value_before_launch("spark.driver.extraJavaOptions", {}, {"SPARK_CONF_DIR": str(tmp_path)}, "/nowhere")
+    assert said == "-Da=b -Xshare:off"
