@@ -32,6 +32,7 @@ else:
 
     MARK = "?"
 DRIVER_SQL = SQL.replace(":account", MARK).replace(":amount", MARK)
+DRIVER_COUNT = str(COUNT).replace(":account", MARK).replace(":number", MARK).replace(":amount", MARK)
 TYPES = ("*",) if os.environ.get("REPLAY_LOG") else ()
 """Events that are made up have the type of the event class; those of a log have types of their own."""
 

@@ -83,9 +83,9 @@ def by_sqlalchemy(url: str, watch: StopWatch, *, many: bool) -> None:
         watch.add(len(rows))
 
 
-def by_driver(url: str, watch: StopWatch, *, many: bool) -> None:
-    """Loop on the bare driver, with a statement an event or an ``executemany`` a chunk."""
-    from replay_handlers import DRIVER_SQL, MARK  # noqa: PLC0415 its statements depend on the environment
+def by_driver(url: str, watch: StopWatch, write: Callable[[Any, list[dict[str, Any]]], None]) -> None:
+    """Loop on the bare driver; ``write`` is given its cursor and what the events of a chunk say."""
+    from replay_handlers import MARK  # noqa: PLC0415 its statements depend on the environment
 
     _create_position(url)
     read, move, position = READ.format(MARK), MOVE.format(MARK), 0
@@ -97,16 +97,42 @@ def by_driver(url: str, watch: StopWatch, *, many: bool) -> None:
             if not rows:
                 cursor.execute("ROLLBACK")
                 return
-            decoded = [orjson.loads(payload) for _, payload in rows]
-            if many:
-                cursor.executemany(DRIVER_SQL, [(data["account"], data["amount"]) for data in decoded])
-            else:
-                for data in decoded:
-                    cursor.execute(DRIVER_SQL, (data["account"], data["amount"]))
+            write(cursor, [orjson.loads(payload) for _, payload in rows])
             position = rows[-1][0]
             cursor.execute(move, (position,))
             cursor.execute("COMMIT")
             watch.add(len(rows))
+
+
+def write_each(cursor: Any, decoded: list[dict[str, Any]]) -> None:
+    """Send a statement an event."""
+    from replay_handlers import DRIVER_SQL  # noqa: PLC0415 as above
+
+    for data in decoded:
+        cursor.execute(DRIVER_SQL, (data["account"], data["amount"]))
+
+
+def write_many(cursor: Any, decoded: list[dict[str, Any]]) -> None:
+    """Send an ``executemany`` a chunk."""
+    from replay_handlers import DRIVER_SQL  # noqa: PLC0415 as above
+
+    cursor.executemany(DRIVER_SQL, [(data["account"], data["amount"]) for data in decoded])
+
+
+def write_count(cursor: Any, decoded: list[dict[str, Any]]) -> None:
+    """Write one row a chunk, as the handler ``count`` does."""
+    from replay_handlers import DRIVER_COUNT  # noqa: PLC0415 as above
+
+    cursor.execute(DRIVER_COUNT, ("all", len(decoded), sum(data["amount"] for data in decoded)))
+
+
+def write_computed(cursor: Any, decoded: list[dict[str, Any]]) -> None:
+    """Compute, then send a statement, for each event, as the handler ``cpu`` does."""
+    from replay_handlers import DRIVER_SQL, compute  # noqa: PLC0415 as above
+
+    for data in decoded:
+        compute(data["amount"])
+        cursor.execute(DRIVER_SQL, (data["account"], data["amount"]))
 
 
 class Commits(Observer):
@@ -123,36 +149,6 @@ class Commits(Observer):
         """Count what was committed."""
         if outcome.handled:
             self._watch.add(outcome.handled)
-
-
-def by_hand(url: str, watch: StopWatch, *, handler: str) -> None:
-    """Loop on the bare driver that does what the handler ``count`` or ``cpu`` does."""
-    from replay_handlers import COUNT, DRIVER_SQL, MARK, compute  # noqa: PLC0415 its statements depend on the environment
-
-    _create_position(url)
-    read, move, position = READ.format(MARK), MOVE.format(MARK), 0
-    count = str(COUNT)
-    for name in (":account", ":number", ":amount"):
-        count = count.replace(name, MARK)
-    with _driver(url) as connection:
-        cursor = connection.cursor()
-        while True:
-            cursor.execute("BEGIN IMMEDIATE" if MARK == "?" else "BEGIN")
-            rows = cursor.execute(read, (position,)).fetchall()
-            if not rows:
-                cursor.execute("ROLLBACK")
-                return
-            decoded = [orjson.loads(payload) for _, payload in rows]
-            if handler == "count":
-                cursor.execute(count, ("all", len(decoded), sum(data["amount"] for data in decoded)))
-            else:
-                for data in decoded:
-                    compute(data["amount"])
-                    cursor.execute(DRIVER_SQL, (data["account"], data["amount"]))
-            position = rows[-1][0]
-            cursor.execute(move, (position,))
-            cursor.execute("COMMIT")
-            watch.add(len(rows))
 
 
 def by_engine(url: str, watch: StopWatch, *, handler: str, partitions: int, engine: str = "thread") -> None:
@@ -188,8 +184,8 @@ def _engine_way(engine: str, handler: str) -> Callable[[str, StopWatch, int], No
 WAYS: dict[str, Callable[[str, StopWatch, int], None]] = {
     "sqlalchemy": lambda url, watch, _: by_sqlalchemy(url, watch, many=False),
     "sqlalchemy-many": lambda url, watch, _: by_sqlalchemy(url, watch, many=True),
-    "driver": lambda url, watch, _: by_driver(url, watch, many=False),
-    "driver-many": lambda url, watch, _: by_driver(url, watch, many=True),
+    "driver": lambda url, watch, _: by_driver(url, watch, write_each),
+    "driver-many": lambda url, watch, _: by_driver(url, watch, write_many),
     "engine": lambda url, watch, n: by_engine(url, watch, handler="each", partitions=n),
     "engine-list": lambda url, watch, n: by_engine(url, watch, handler="many", partitions=n),
     "engine-list-sums": lambda url, watch, n: by_engine(url, watch, handler="sums", partitions=n),
@@ -197,8 +193,8 @@ WAYS: dict[str, Callable[[str, StopWatch, int], None]] = {
     "engine-exec": lambda url, watch, n: by_engine(url, watch, handler="each_exec_driver_sql", partitions=n),
     "engine-driver": lambda url, watch, n: by_engine(url, watch, handler="each_driver", partitions=n),
     "engine-driver-list": lambda url, watch, n: by_engine(url, watch, handler="many_driver", partitions=n),
-    "hand-count": lambda url, watch, _: by_hand(url, watch, handler="count"),
-    "hand-cpu": lambda url, watch, _: by_hand(url, watch, handler="cpu"),
+    "hand-count": lambda url, watch, _: by_driver(url, watch, write_count),
+    "hand-cpu": lambda url, watch, _: by_driver(url, watch, write_computed),
     **{f"thread-{name}": _engine_way("thread", name) for name in ("count", "each", "many", "columns", "cpu")},
     **{f"spark-{name}": _engine_way("spark", name) for name in ("count", "each", "many", "columns", "cpu")},
     "eventsourcing": lambda url, watch, _: by_eventsourcing(url, watch),
