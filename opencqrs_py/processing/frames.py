@@ -31,7 +31,7 @@ from opencqrs_py.processing.reading import Reading
 from opencqrs_py.processing.sequencing import Sequencing
 from opencqrs_py.processing.signatures import Argument, Kind, Signature
 
-RANGE = 100_000
+RANGE = 250_000
 """Most positions of a range, where no setting says it."""
 
 _PAGE = 10_000  # events that become one table
@@ -220,7 +220,7 @@ class FrameDispatcher(EventTables):
 class FrameProcessing(GroupProcessing):
     """A group whose handler gets data frames. It handles nothing before ``use`` was called.
 
-    Args: as ``GroupProcessing``; ``batch_size`` is the most positions of a range, ``None`` for 100,000.
+    Args: as ``GroupProcessing``; ``batch_size`` is the most positions of a range, ``None`` for 250,000.
     """
 
     def __init__(  # noqa: PLR0913 as GroupProcessing

@@ -164,13 +164,24 @@ class _Frames(OpenedFrames):
 def schema_of(event_class: type | None, schema: pa.Schema, place: str) -> StructType:
     """Return the columns of a data frame for those of a table; raise OCQ-238 for one that Spark does not have."""
     for field in schema:
-        try:
-            from_arrow_schema(pa.schema([field]))
-        except PySparkException:
+        if not _is_known(field):
             name = event_class.__name__ if event_class is not None else ""
             what = f"{name}.{field.name}: Spark has no column for {field.type}"
-            raise HandlerSignatureError("OCQ-238", what, place, _WITHOUT_COLUMN) from None
+            raise HandlerSignatureError("OCQ-238", what, place, _WITHOUT_COLUMN)
     return from_arrow_schema(schema)
+
+
+def _is_known(field: pa.Field) -> bool:
+    """Return whether Spark has a type for a column; PySpark takes decimals of any size for decimals of Spark."""
+    if pa.types.is_decimal256(field.type):
+        return False
+    if inner := field.type.num_fields:
+        return all(_is_known(field.type.field(index)) for index in range(inner))
+    try:
+        from_arrow_schema(pa.schema([field]))
+    except PySparkException:
+        return False
+    return True
 
 
 class _ExecutorFrames(_Frames):

@@ -14,11 +14,13 @@ from opencqrs_py.assembly.conditions import (
     decide_controller,
     decide_tracking,
     raise_together,
+    unfit_for_frames,
     unsupported,
 )
 from opencqrs_py.assembly.databases import DatabaseRule, Said, choose_database
 from opencqrs_py.assembly.injection import ContainerInjector
 from opencqrs_py.assembly.stores import located
+from opencqrs_py.config import Engine as EngineName
 from opencqrs_py.config import Settings, effective_group
 from opencqrs_py.errors import AssemblyError, AssemblyErrors, HandlerSignatureError
 from opencqrs_py.processing.ports import LockRegistry
@@ -367,6 +369,28 @@ def test_how_many_events_share_a_transaction(settings, transactional, size, reas
     decision = decide_batch(group(settings), transactional=transactional, size=size)
     assert (decision.choice, decision.setting) == (str(size), setting)
     assert decision.reason.startswith(reason)
+
+
+def test_the_chunk_of_data_frames_is_a_range_of_positions():
+    decision = decide_batch(group({}), transactional=True, size=250_000, in_tables=True, in_frames=True)
+    assert (decision.choice, decision.setting) == ("250000", "")
+    assert decision.reason == "the handler takes data frames of Spark: positions of a range"
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({}, []),
+        ({"processing.engine": EngineName.THREAD}, ["its engine is thread"]),
+        ({"life_cycle.partitions": 3, "processing.handler_timeout": 5.0}, ["3 partitions", "handler-timeout is set"]),
+    ],
+)
+def test_settings_that_a_group_of_data_frames_cannot_have_are_errors(settings, says):
+    errors = list(unfit_for_frames(group(settings), "here.py:1 (lent)"))
+    assert len(errors) == len(says)
+    for found, text in zip(errors, says, strict=True):
+        assert (found.code, found.where) == ("OCQ-541", "here.py:1 (lent)")
+        assert text in found.what
 
 
 # --------------------------------------------------------------------------------------------------------- errors

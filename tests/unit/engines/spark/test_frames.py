@@ -1,0 +1,123 @@
+"""Data frames of a range: what errors of workers come to on the driver, and which columns Spark has."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from py4j.protocol import Py4JNetworkError
+from pyspark.errors import PySparkException, PythonException
+
+from opencqrs_py.engines.spark.frames import RangeFailedError, SparkFrames, _Counts, _RangeReader, schema_of
+from opencqrs_py.errors import EventFormatError, HandlerSignatureError, ProjectCodeError, UnavailableError
+from opencqrs_py.processing.frames import EventOfRangeError
+
+
+@dataclass
+class Lent:
+    isbn: str
+
+
+class Processing:
+    """A group whose tables cannot be made, for a reason."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+        self.source = self.tracker = SimpleNamespace(is_outage=lambda error: isinstance(error, ConnectionError))
+        handler = SimpleNamespace(mark=SimpleNamespace(events=None), place="here.py:1 (lent)")
+        self.frames = SimpleNamespace(schema=pa.schema([]), bound=SimpleNamespace(handler=handler))
+
+    def tables(self, _event_class: Any, _after: int, _upto: int) -> Any:
+        raise self.error
+
+    def __hash__(self) -> int:
+        return id(self)
+
+
+def raised_by_a_worker(error: Exception) -> PythonException:
+    """Return what the driver gets of an error in a worker."""
+    processing = Processing(error)
+    reader = _RangeReader(lambda: processing, "", ((0, 10),), schema_of(None, pa.schema([]), ""), None)
+    numbers = pa.record_batch({"id": [0]})
+    with pytest.raises(RangeFailedError) as caught:
+        list(reader([numbers]))
+    text = f'Traceback (most recent call last):\n  File "x.py", line 1\nopencqrs_py.RangeFailedError: {caught.value}\n'
+    return PythonException(text)
+
+
+def explained(error: BaseException, *, stopped: bool = True) -> BaseException:
+    context = SimpleNamespace(_jsc=SimpleNamespace(sc=lambda: SimpleNamespace(isStopped=lambda: stopped)))
+    maker = SparkFrames(SimpleNamespace(sparkContext=context), None, Processing(ValueError()))
+    return maker.explained(error)
+
+
+def test_an_event_that_is_no_row_is_known_by_its_position_and_its_error() -> None:
+    wrong = EventFormatError("OCQ-211", "isbn: not a text", "event 7 at position 7", "fix the class")
+    found = explained(raised_by_a_worker(EventOfRangeError(7, wrong)))
+    assert isinstance(found, EventOfRangeError)
+    assert (found.position, str(found.error), type(found.error)) == (7, str(wrong), EventFormatError)
+
+
+def test_what_the_project_raises_for_an_event_is_the_projects_error() -> None:
+    found = explained(raised_by_a_worker(EventOfRangeError(7, ValueError("broken upcaster"))))
+    assert isinstance(found, EventOfRangeError)
+    assert isinstance(found.error, ProjectCodeError)
+    assert "broken upcaster" in str(found.error)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ConnectionError("refused"),
+        EventOfRangeError(7, ConnectionError("refused")),
+        UnavailableError("OCQ-420", "refused"),
+    ],
+)
+def test_an_outage_that_a_worker_meets_is_one(error: Exception) -> None:
+    found = explained(raised_by_a_worker(error))
+    assert isinstance(found, UnavailableError)
+    assert "refused" in str(found)
+
+
+def test_a_cancelled_job_and_a_jvm_that_has_gone_are_outages() -> None:
+    assert isinstance(explained(PySparkException("[SPARK_JOB_CANCELLED] by opencqrs-1")), UnavailableError)
+    assert isinstance(explained(Py4JNetworkError()), UnavailableError)
+
+
+def test_other_errors_are_the_handlers() -> None:
+    own = ValueError("own")
+    assert explained(own) is own
+    of_a_function = PythonException("Traceback (most recent call last):\nValueError: in a UDF")
+    assert explained(of_a_function) is of_a_function
+    lost = ConnectionError("to another server")
+    assert explained(lost, stopped=False) is lost
+
+
+def test_a_part_that_is_read_twice_counts_once() -> None:
+    counts = _Counts()
+    both = counts.addInPlace({("", 0, 10): 7}, {("", 0, 10): 7})
+    assert counts.addInPlace(both, {("", 10, 20): 3}) == {("", 0, 10): 7, ("", 10, 20): 3}
+    assert counts.zero(both) == {}
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pa.decimal256(60, 2),
+        pa.list_(pa.decimal256(60, 2)),
+        pa.struct([("a", pa.decimal256(60, 2))]),
+        pa.month_day_nano_interval(),
+    ],
+)
+def test_a_column_that_spark_does_not_have_is_refused(kind: pa.DataType) -> None:
+    with pytest.raises(HandlerSignatureError, match=r"OCQ-238.*Lent.amount: Spark has no column for"):
+        schema_of(Lent, pa.schema([("isbn", pa.string()), ("amount", kind)]), "here")
+
+
+def test_other_columns_have_their_type_in_spark() -> None:
+    kinds = {"a": pa.list_(pa.string()), "b": pa.struct([("c", pa.decimal128(38, 18))]), "d": pa.timestamp("us", "UTC")}
+    found = schema_of(Lent, pa.schema(list(kinds.items())), "here")
+    assert found.simpleString() == "struct<a:array<string>,b:struct<c:decimal(38,18)>,d:timestamp>"
