@@ -20,11 +20,11 @@ from pyspark.sql import SparkSession
 from opencqrs_py.control.records import GroupPartition
 from opencqrs_py.engines.assignment import Assignment
 from opencqrs_py.engines.driver import PartitionDriver, logger
-from opencqrs_py.engines.runs import GroupRun, Recipe
+from opencqrs_py.engines.runs import GroupRun
 from opencqrs_py.engines.spark.driver_jobs import DriverJobs, DriverPermit
 from opencqrs_py.engines.spark.frames import SparkFrames
+from opencqrs_py.engines.spark.groups import RunnableGroup, RunningTask
 from opencqrs_py.engines.spark.jobs import (
-    Job,
     Jobs,
     Stillness,
     executors_of,
@@ -35,99 +35,22 @@ from opencqrs_py.engines.spark.jobs import (
 from opencqrs_py.engines.spark.masters import is_local
 from opencqrs_py.engines.spark.session import Sessions
 from opencqrs_py.engines.spark.slots import shares
-from opencqrs_py.engines.spark.tasks import KeptRecipe, Permit, Task, TaskResult, TaskRunner
+from opencqrs_py.engines.spark.tasks import Task, TaskResult, TaskRunner
 from opencqrs_py.engines.spark.turns import TimedOut
 from opencqrs_py.engines.watching import HeadWatcher
 from opencqrs_py.errors import EngineLostError
 from opencqrs_py.model.outcome import Failure, Origin, Outcome
 from opencqrs_py.model.partition import Partition
-from opencqrs_py.model.progress import ProcessorState
-from opencqrs_py.processing.frames import FrameProcessing
 from opencqrs_py.processing.ports import Clock, SystemClock
 from opencqrs_py.processing.supervision import NO_OBSERVER, Observer, SupervisedPartition
 
 TASK_SECONDS = 2.0  # a task's length, long enough to make Spark's own cost small
 DRIVER_SECONDS = 0.5  # the length of a task on the driver
-_IDLE_SECONDS = 1.0
 NOTICED_SECONDS = 10.0  # after which it is reported that tasks wait while nothing at all runs on Spark
 STILL_SECONDS = 60.0  # after which they are given up
 _LEAST_SECONDS = 0.001  # of a task, for its rate
 _LEAST_READ, _MOST_READ = 16, 10_000  # events that a task reads at once for each of its partitions; and at most
 _CANCEL_SECONDS = 0.5  # how long cancelled jobs may take to end; Spark kills their Python workers after 0.2
-
-
-@dataclass(eq=False, slots=True)
-class _Running:
-    """A task under way: its partitions, when it was started, what lets it begin another step, and its job."""
-
-    group: _Group
-    drivers: tuple[PartitionDriver, ...]
-    since: float
-    permit: Permit | DriverPermit | None = None
-    job: Job | None = None
-
-
-class _Group:
-    """A group that the engine may run.
-
-    ``leaving`` are partitions that no further task takes up; ``started`` is when the last task was started; ``rate`` is
-    how many events a second the last task handled that had some.
-    """
-
-    def __init__(self, run: GroupRun, assignment: Assignment, watcher: HeadWatcher) -> None:
-        self.run = run
-        self.watcher = watcher
-        self.leaving: set[PartitionDriver] = set()
-        self.started = float("-inf")
-        self.rate: float | None = None
-        self.recipe: Recipe | KeptRecipe | None = None
-        self._assignment = assignment
-        self._interruptions = watcher.interruptions
-        self._doubtful: set[PartitionDriver] = set()
-
-    @property
-    def in_frames(self) -> FrameProcessing | None:
-        """Its processing, if its handler gets data frames: it is called on the driver, once there is a session."""
-        processing = self.run.processing
-        return processing if isinstance(processing, FrameProcessing) else None
-
-    @property
-    def drivers(self) -> list[PartitionDriver]:
-        """The partitions that the engine has."""
-        return self._assignment.of(self.run.group)
-
-    def ready(self, busy: Collection[PartitionDriver]) -> list[PartitionDriver]:
-        """Return the partitions that have something to do now and are not ``busy``."""
-        drivers = self.drivers
-        if self.watcher.interruptions != self._interruptions:
-            self._interruptions = self.watcher.interruptions
-            self._doubtful = set(drivers)
-        free = [one for one in drivers if one not in busy and not self._rests(one)]
-        for driver in self._doubtful.intersection(free):
-            driver.supervised.doubt()
-        self._doubtful.difference_update(free)
-        return [one for one in free if one.wait() == 0 and self._has_work(one)]
-
-    def new_at_head(self, busy: Collection[PartitionDriver]) -> list[PartitionDriver]:
-        """Return the partitions that were claimed and have nothing to do."""
-        new = [one for one in self.drivers if one.supervised.state is ProcessorState.STARTING and one not in busy]
-        return [one for one in new if not self._rests(one) and one.wait() == 0 and not self._has_work(one)]
-
-    def next_due(self, busy: Collection[PartitionDriver]) -> float:
-        """Return the seconds until a partition's back-off is over."""
-        free = [one for one in self.drivers if one not in busy and not self._rests(one)]
-        return min((wait for one in free if (wait := one.wait()) > 0), default=_IDLE_SECONDS)
-
-    def _rests(self, driver: PartitionDriver) -> bool:
-        return driver.over or driver in self.leaving
-
-    def _has_work(self, driver: PartitionDriver) -> bool:
-        if self.watcher.refusal is not None:
-            return True
-        cursor = driver.cursor
-        # A partition whose task was lost after it had handled everything recovers by a step that finds nothing.
-        unsettled = driver.supervised.failure is not None or cursor.doubtful
-        return cursor.position < self.watcher.head or cursor.position != cursor.stored or unsettled
 
 
 def _nothing() -> None:
@@ -178,9 +101,9 @@ class SparkEngine:
         sources = {id(run.processing.source): run.processing.source for run in runs}
         self._watchers = {key: HeadWatcher(source, self._wake) for key, source in sources.items()}
         self._groups = {
-            run.group: _Group(run, self._assignment, self._watchers[id(run.processing.source)]) for run in runs
+            run.group: RunnableGroup(run, self._assignment, self._watchers[id(run.processing.source)]) for run in runs
         }
-        self._running: set[_Running] = set()
+        self._running: set[RunningTask] = set()
         self._changed = Condition()
         self._stopping = False
         self._failure: Exception | None = None
@@ -269,7 +192,7 @@ class SparkEngine:
         """Return the state of every partition that the engine has or had."""
         return self._assignment.partitions()
 
-    def _tasks_of(self, drivers: Collection[PartitionDriver] | None) -> list[_Running]:
+    def _tasks_of(self, drivers: Collection[PartitionDriver] | None) -> list[RunningTask]:
         """Return the tasks under way that have one of these partitions; all of them for ``None``."""
         with self._changed:
             running = tuple(self._running)
@@ -286,7 +209,7 @@ class SparkEngine:
             while self._tasks_of(drivers) and (left := until - time.monotonic()) > 0:
                 self._changed.wait(left)
 
-    def _let_go(self, group: _Group, drivers: Sequence[PartitionDriver]) -> None:
+    def _let_go(self, group: RunnableGroup, drivers: Sequence[PartitionDriver]) -> None:
         for driver in drivers:
             if self._assignment.remove(driver):
                 driver.release()
@@ -379,7 +302,7 @@ class SparkEngine:
             return max(1, self._spark.sparkContext.defaultParallelism)
         return self._meanwhile.tasks
 
-    def _dealt(self, slots: int) -> list[_Running]:
+    def _dealt(self, slots: int) -> list[RunningTask]:
         """Deal the partitions that have something to do out to as many tasks as may be started now."""
         busy, since = self._busy(), self._clock.monotonic()
         in_turn = sorted(self._groups.items(), key=lambda item: item[1].started)
@@ -387,7 +310,7 @@ class SparkEngine:
         running = Counter(task.group.run.group for task in self._running)
         dealt = shares({name: len(found) for name, found in ready.items()}, running, slots, self._most_tasks)
         tasks = [
-            _Running(self._groups[name], tuple(ready[name][task::count]), since)
+            RunningTask(self._groups[name], tuple(ready[name][task::count]), since)
             for name, count in dealt.items()
             for task in range(count)
         ]
@@ -395,32 +318,32 @@ class SparkEngine:
             task.group.started = since
         return tasks
 
-    def _can_run(self, group: _Group) -> bool:
+    def _can_run(self, group: RunnableGroup) -> bool:
         """Return whether tasks of a group can run now. On the driver a call of a handler cannot be given up."""
         can_wait = group.in_frames is None and group.run.processing.limits.timeout == inf
         here = self._meanwhile.tasks > 0 and can_wait
         return group.watcher.refusal is None and (self._jobs is not None or here)
 
-    def _at_head(self) -> list[_Running]:
+    def _at_head(self) -> list[RunningTask]:
         """Return the partitions that have just been claimed and have nothing to do: no task will say that they run."""
         busy, since = self._busy(), self._clock.monotonic()
         found = ((group, group.new_at_head(busy)) for group in self._groups.values())
-        return [_Running(group, tuple(drivers), since) for group, drivers in found if drivers]
+        return [RunningTask(group, tuple(drivers), since) for group, drivers in found if drivers]
 
-    def _settle_idle(self, task: _Running) -> None:
+    def _settle_idle(self, task: RunningTask) -> None:
         try:
             for driver in task.drivers:
                 driver.settle(Outcome(driver.cursor, idle=True))
         finally:
             self._free(task)
 
-    def _refused(self) -> list[_Running]:
+    def _refused(self) -> list[RunningTask]:
         """Return the partitions whose event store cannot be watched."""
         busy, since = self._busy(), self._clock.monotonic()
         groups = [group for group in self._groups.values() if group.watcher.refusal is not None]
-        return [_Running(group, tuple(ready), since) for group in groups if (ready := group.ready(busy))]
+        return [RunningTask(group, tuple(ready), since) for group in groups if (ready := group.ready(busy))]
 
-    def _refuse(self, task: _Running) -> None:
+    def _refuse(self, task: RunningTask) -> None:
         """Report why the event store cannot be watched: a task would get no further."""
         refusal = task.group.watcher.refusal
         try:
@@ -433,7 +356,7 @@ class SparkEngine:
     def _busy(self) -> set[PartitionDriver]:
         return {driver for task in self._running for driver in task.drivers}
 
-    def _start(self, task: _Running) -> None:
+    def _start(self, task: RunningTask) -> None:
         run, recipe = task.group.run, task.group.recipe
         cursors = tuple(driver.cursor for driver in task.drivers)
         try:
@@ -453,7 +376,7 @@ class SparkEngine:
         except Exception as error:
             self._ended(task, error)
 
-    def _ended(self, task: _Running, result: TaskResult | Exception, *, here: bool = False) -> None:
+    def _ended(self, task: RunningTask, result: TaskResult | Exception, *, here: bool = False) -> None:
         """Take in what came of a task. Called on the thread of its job."""
         try:
             if isinstance(result, Exception):
@@ -475,7 +398,7 @@ class SparkEngine:
         finally:
             self._free(task)
 
-    def _lost(self, task: _Running, error: Exception) -> None:
+    def _lost(self, task: RunningTask, error: Exception) -> None:
         """Take in that Spark could not finish a task."""
         if self._stopping:
             return
@@ -485,14 +408,14 @@ class SparkEngine:
         else:
             self._broken(task, spark_failure(error), crashed=not isinstance(error, PythonException))
 
-    def _broken(self, task: _Running, failure: Failure, *, crashed: bool) -> None:
+    def _broken(self, task: RunningTask, failure: Failure, *, crashed: bool) -> None:
         """Claim the partitions again: what a lost task has committed is only in the database."""
         self._assignment.claim_again(task.group.run.group, task.drivers, crashed=crashed)
         for driver in task.drivers:
             if driver not in task.group.leaving:
                 driver.settle(Outcome(driver.cursor, failure=failure))
 
-    def _settle_timeout(self, task: _Running, hung: TimedOut) -> None:
+    def _settle_timeout(self, task: RunningTask, hung: TimedOut) -> None:
         """Take in that a call has not returned in time. Its worker has ended, and with it the call's transaction."""
         self._assignment.claim_again(task.group.run.group, task.drivers, crashed=False)
         for driver in task.drivers:
@@ -524,7 +447,7 @@ class SparkEngine:
             for task in waiting:
                 self._abandon(task, _still(STILL_SECONDS))
 
-    def _is_on_spark(self, task: _Running) -> bool:
+    def _is_on_spark(self, task: RunningTask) -> bool:
         """Return whether a task may wait for Spark: a handler of data frames does so only during its jobs."""
         if task.group.in_frames is None or self._spark is None:
             return True
@@ -539,7 +462,7 @@ class SparkEngine:
         what = "no executor" if not count else "1 executor, which is busy" if count == 1 else f"{count} busy executors"
         return f"master {context.master} gives it {what}"
 
-    def _abandon(self, task: _Running, failure: Failure) -> None:
+    def _abandon(self, task: RunningTask, failure: Failure) -> None:
         """Cancel a task."""
         if task.job is not None and task.job.abandon():
             if task.permit is not None:
@@ -550,7 +473,7 @@ class SparkEngine:
     def _running_tasks(self) -> int:
         return 0 if self._spark is None else running_tasks(self._spark.sparkContext)
 
-    def _free(self, task: _Running) -> None:
+    def _free(self, task: RunningTask) -> None:
         if task.permit is not None:
             task.permit.withdraw()
         with self._changed:

@@ -1,0 +1,95 @@
+"""What the Spark engine knows of its groups: which partitions have something to do, and the tasks under way.
+
+Runs on the driver.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from opencqrs_py.engines.assignment import Assignment
+from opencqrs_py.engines.driver import PartitionDriver
+from opencqrs_py.engines.runs import GroupRun, Recipe
+from opencqrs_py.engines.spark.driver_jobs import DriverPermit
+from opencqrs_py.engines.spark.jobs import Job
+from opencqrs_py.engines.spark.tasks import KeptRecipe, Permit
+from opencqrs_py.engines.watching import HeadWatcher
+from opencqrs_py.model.progress import ProcessorState
+from opencqrs_py.processing.frames import FrameProcessing
+
+_IDLE_SECONDS = 1.0
+
+
+class RunnableGroup:
+    """A group that the engine may run.
+
+    ``leaving`` are partitions that no further task takes up; ``started`` is when the last task was started; ``rate`` is
+    how many events a second the last task handled that had some.
+    """
+
+    def __init__(self, run: GroupRun, assignment: Assignment, watcher: HeadWatcher) -> None:
+        self.run = run
+        self.watcher = watcher
+        self.leaving: set[PartitionDriver] = set()
+        self.started = float("-inf")
+        self.rate: float | None = None
+        self.recipe: Recipe | KeptRecipe | None = None
+        self._assignment = assignment
+        self._interruptions = watcher.interruptions
+        self._doubtful: set[PartitionDriver] = set()
+
+    @property
+    def in_frames(self) -> FrameProcessing | None:
+        """Its processing, if its handler gets data frames: it is called on the driver, once there is a session."""
+        processing = self.run.processing
+        return processing if isinstance(processing, FrameProcessing) else None
+
+    @property
+    def drivers(self) -> list[PartitionDriver]:
+        """The partitions that the engine has."""
+        return self._assignment.of(self.run.group)
+
+    def ready(self, busy: Collection[PartitionDriver]) -> list[PartitionDriver]:
+        """Return the partitions that have something to do now and are not ``busy``."""
+        drivers = self.drivers
+        if self.watcher.interruptions != self._interruptions:
+            self._interruptions = self.watcher.interruptions
+            self._doubtful = set(drivers)
+        free = [one for one in drivers if one not in busy and not self._rests(one)]
+        for driver in self._doubtful.intersection(free):
+            driver.supervised.doubt()
+        self._doubtful.difference_update(free)
+        return [one for one in free if one.wait() == 0 and self._has_work(one)]
+
+    def new_at_head(self, busy: Collection[PartitionDriver]) -> list[PartitionDriver]:
+        """Return the partitions that were claimed and have nothing to do."""
+        new = [one for one in self.drivers if one.supervised.state is ProcessorState.STARTING and one not in busy]
+        return [one for one in new if not self._rests(one) and one.wait() == 0 and not self._has_work(one)]
+
+    def next_due(self, busy: Collection[PartitionDriver]) -> float:
+        """Return the seconds until a partition's back-off is over."""
+        free = [one for one in self.drivers if one not in busy and not self._rests(one)]
+        return min((wait for one in free if (wait := one.wait()) > 0), default=_IDLE_SECONDS)
+
+    def _rests(self, driver: PartitionDriver) -> bool:
+        return driver.over or driver in self.leaving
+
+    def _has_work(self, driver: PartitionDriver) -> bool:
+        if self.watcher.refusal is not None:
+            return True
+        cursor = driver.cursor
+        # A partition whose task was lost after it had handled everything recovers by a step that finds nothing.
+        unsettled = driver.supervised.failure is not None or cursor.doubtful
+        return cursor.position < self.watcher.head or cursor.position != cursor.stored or unsettled
+
+
+@dataclass(eq=False, slots=True)
+class RunningTask:
+    """A task under way: its partitions, when it was started, what lets it begin another step, and its job."""
+
+    group: RunnableGroup
+    drivers: tuple[PartitionDriver, ...]
+    since: float
+    permit: Permit | DriverPermit | None = None
+    job: Job | None = None
