@@ -154,7 +154,7 @@ def test_a_group_that_is_to_run_in_one_process_is_refused_in_a_second(processes)
 
 def test_a_process_that_is_stopped_gives_its_share_back(processes):
     first = processes.start()
-    processes.wait_until(lambda: processes.shares() == [5])
+    processes.wait_until(lambda: processes.shares() == [5] and len(processes.partitions()) == 5)
     first.send_signal(signal.SIGTERM)
     first.wait()
     assert processes.shares() == []
