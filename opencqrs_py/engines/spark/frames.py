@@ -338,9 +338,9 @@ def _path_of(event_class: type, place: str) -> str:
 
 def local_session() -> SparkSession:
     """Return the session of this process; without one, a small local one is opened, which stays."""
-    from opencqrs_py.engines.spark.session import Sessions, SessionSettings  # noqa: PLC0415 only for tests
+    from opencqrs_py.engines.spark.session import Sessions, SessionSettings, active_session  # noqa: PLC0415 for tests
 
-    existing = SparkSession.getActiveSession()
+    existing = active_session()
     if existing is not None:
         return existing
     quick = {"spark.sql.shuffle.partitions": "1"}

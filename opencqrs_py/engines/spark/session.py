@@ -99,7 +99,7 @@ class Sessions:
 
     def require_master(self) -> None:
         """Refuse, before anything is launched or claimed, a master that cannot be reached: OCQ-350 or OCQ-351."""
-        if SparkSession.getActiveSession() is None:
+        if active_session() is None:
             require_master(self._master)
 
     def require_authentication(self) -> None:
@@ -110,7 +110,7 @@ class Sessions:
         Raises:
             EngineError: OCQ-404.
         """
-        existing = SparkSession.getActiveSession()
+        existing = active_session()
         if existing is not None:
             self._require_authentication_of(existing, existing=True)
         elif SparkContext._gateway is None and "PYSPARK_GATEWAY_PORT" not in os.environ:  # noqa: SLF001 the only way
@@ -121,7 +121,7 @@ class Sessions:
     @property
     def will_start(self) -> str:
         """The master on which ``open`` will start a session; empty if there is one already."""
-        is_there = self._session is not None or SparkSession.getActiveSession() is not None
+        is_there = self._session is not None or active_session() is not None
         return "" if is_there else self._master
 
     def open(self) -> SparkSession:
@@ -134,7 +134,7 @@ class Sessions:
         if self._session is None:
             while _closing:  # one that is half closed would still seem to be there
                 _closing.pop().join()
-            existing = SparkSession.getActiveSession()
+            existing = active_session()
             self._owned = existing is None
             self._session = existing or self._start()
             try:
@@ -153,7 +153,7 @@ class Sessions:
         Raises:
             EngineError: As ``open`` does, where it is known before the launch: OCQ-350, OCQ-351, OCQ-401.
         """
-        if self._session is None and SparkSession.getActiveSession() is None:
+        if self._session is None and active_session() is None:
             require_master(self._master)
             find_java(os.environ)
         self._closed = False
@@ -307,6 +307,14 @@ class Sessions:
             for file, place in self._settings.sources:
                 packed.write(file, place)
         session.sparkContext.addPyFile(str(archive))
+
+
+def active_session() -> SparkSession | None:
+    """Return the session that runs in this process, whichever thread has opened it; ``None`` if none does."""
+    session = SparkSession.getActiveSession()  # of this thread
+    if session is None and SparkContext._active_spark_context is not None:  # noqa: SLF001 the only way
+        session = SparkSession.builder.getOrCreate()
+    return session
 
 
 def python_of_workers() -> str:

@@ -134,6 +134,7 @@ STANDALONE = "spark://host:7077"
 def nothing_launched(monkeypatch, tmp_path):
     """A process without a JVM, on a machine without settings of Spark."""
     monkeypatch.setattr(SparkSession, "getActiveSession", lambda: None)
+    monkeypatch.setattr(SparkContext, "_active_spark_context", None)
     monkeypatch.setattr(SparkContext, "_gateway", None)
     for name in ("PYSPARK_SUBMIT_ARGS", "PYSPARK_GATEWAY_PORT"):
         monkeypatch.delenv(name, raising=False)
