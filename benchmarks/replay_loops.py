@@ -14,17 +14,23 @@ import sqlite3
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import Any
+from threading import Event as Signal
+from threading import Thread
+from typing import Any, Self
 
 import orjson
 from sqlalchemy import Engine, create_engine, event, make_url, text
 
+from opencqrs_py.adapters.sql import Database
 from opencqrs_py.processing.supervision import Observer
 
 CHUNK = 1_000
 """Events in one transaction."""
+
+LOOK = 0.02
+"""Seconds between two looks at the progress."""
 
 WARM_UP = 0.1
 """Share of the events that is handled before the clock starts."""
@@ -135,15 +141,50 @@ def write_computed(cursor: Any, decoded: list[dict[str, Any]]) -> None:
         cursor.execute(DRIVER_SQL, (data["account"], data["amount"]))
 
 
-class Commits(Observer):
+class Failures(Observer):
+    """Shows failures: there should be none."""
+
+    def noticed(self, notice: Any) -> None:
+        """Show one."""
+        print(notice, file=sys.stderr)
+
+
+class Positions:
+    """Sees in the database what is committed: Spark's tasks tell of it at their end only, seconds later."""
+
+    def __init__(self, url: str, watch: StopWatch) -> None:
+        self._database = Database(url)
+        self._watch = watch
+        self._over = Signal()
+        self._thread = Thread(target=self._look_on)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+        self._look()
+        self._database.close()
+
+    def _look_on(self) -> None:
+        while not self._over.wait(LOOK):
+            with suppress(Exception):  # the table is not there yet
+                self._look()
+
+    def _look(self) -> None:
+        with self._database.reading() as connection:
+            found = connection.execute(text("SELECT avg(position) FROM opencqrs_progress")).scalar()
+        if found is not None and int(found) > self._watch.handled:
+            self._watch.add(int(found) - self._watch.handled)
+
+
+class Commits(Failures):
     """Sees what our engine commits."""
 
     def __init__(self, watch: StopWatch) -> None:
         self._watch = watch
-
-    def noticed(self, notice: Any) -> None:
-        """Show failures: there should be none."""
-        print(notice, file=sys.stderr)
 
     def advanced(self, _group: str, _partition: Any, outcome: Any) -> None:
         """Count what was committed."""
@@ -165,7 +206,9 @@ def by_engine(url: str, watch: StopWatch, *, handler: str, partitions: int, engi
         "spark.driver-handles": "never",
     }
     function = getattr(replay_handlers, handler)
-    result = Application(settings, [function], Path(__file__).parent).run(observer=Commits(watch), until_caught_up=True)
+    application = Application(settings, [function], Path(__file__).parent)
+    with Positions(url, watch) if engine == "spark" else nullcontext() as observer:
+        result = application.run(observer=Commits(watch) if observer is None else Failures(), until_caught_up=True)
     if result.failed:
         raise RuntimeError([status.error for status in result.partitions if status.error])
 
