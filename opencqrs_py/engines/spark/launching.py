@@ -102,6 +102,11 @@ def environment_of_launch(environ: Mapping[str, str], java_options: Sequence[str
     return {_LAUNCHER_OPTIONS: "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC", **environ, **ours}
 
 
+def jvm_of_others() -> bool:
+    """Return whether Spark runs, or would be opened, on a JVM that was not launched here and outlives this process."""
+    return not _jvms and (SparkContext._gateway is not None or "PYSPARK_GATEWAY_PORT" in os.environ)  # noqa: SLF001 the only way
+
+
 def launched_jvm() -> int | None:
     """Return the process of the JVM that was launched last; ``None`` without one."""
     return _jvms[-1].pid if _jvms else None
@@ -131,8 +136,7 @@ def by_socket_files() -> dict[str, str]:
     folder for as long as it lives. So there is one for all sessions of a process, for this user only, and none for a
     JVM of somebody else's.
     """
-    others = not _jvms and (SparkContext._gateway is not None or "PYSPARK_GATEWAY_PORT" in os.environ)  # noqa: SLF001 the only way
-    if others or not hasattr(socket, "AF_UNIX"):
+    if jvm_of_others() or not hasattr(socket, "AF_UNIX"):
         return {}
     folder = _socket_folder().name
     if len(folder) > _LONGEST_FOLDER:

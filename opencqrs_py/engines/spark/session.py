@@ -32,6 +32,7 @@ from opencqrs_py.engines.spark.java import Java, find_java
 from opencqrs_py.engines.spark.launching import (
     by_socket_files,
     end_jvms,
+    jvm_of_others,
     launched_jvm,
     launching,
     settings_by_file,
@@ -196,13 +197,16 @@ class Sessions:
     def close(self, patience: float = _CLOSE_SECONDS) -> None:
         """Stop the session if it was started here. After ``patience`` seconds that continues in the background.
 
-        One that is being opened is not waited for: it is stopped when it is open, or the JVM that it launches ends.
+        One that is being opened is stopped when it is open, or the JVM that it launches ends. It is waited for only on
+        a JVM that was there before: there it would outlive this process, and keep others from opening one.
         """
         self._closed = True
         if self._opening is not None and self._opening.is_alive():
             _closing.append(self._opening)
             if self._launches:
                 end_jvms(0)
+            if jvm_of_others():
+                self._opening.join(patience)
         else:
             self._stop(patience)
 
