@@ -35,6 +35,13 @@ class ControlStore(Protocol):
         """
         ...
 
+    def beat_as(self, node: Node, seconds: float) -> ControlView | None:
+        """Extend all leases of a node like ``beat``, and record in the same change what it says of itself now.
+
+        A store that records nodes only when they join may leave this out.
+        """
+        return self.beat(node.id, seconds)
+
     def take(self, node: str, keys: Sequence[GroupPartition], dead: Collection[str] = ()) -> tuple[GroupPartition, ...]:
         """Take the leases of partitions that nobody holds; return those that the node has got.
 

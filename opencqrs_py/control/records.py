@@ -64,6 +64,23 @@ class Runnable:
 
 
 @dataclass(frozen=True, slots=True)
+class TaskLoad:
+    """What a node has in hand of the groups that it runs by tasks, on Spark.
+
+    Attributes:
+        tasks: How many tasks of each group are under way, by the group's name.
+        slots: How many tasks Spark runs at once; 0 until it is there.
+        executors: How many executors a cluster has given it; ``None`` until Spark is there, and with a local master.
+        handled_by_driver: Events that the driver has handled itself while Spark was starting.
+    """
+
+    tasks: Mapping[str, int] = field(default_factory=dict)
+    slots: int = 0
+    executors: int | None = None
+    handled_by_driver: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Node:
     """A process that runs processors, from its start to its end. A process that lost its leases comes back as another.
 
@@ -75,6 +92,7 @@ class Node:
         most: Most partitions that it takes in all, at least 1; ``None``: no limit.
         started_at: ISO 8601 time.
         lease_seconds: How long its leases last; 0 if it does not say.
+        load: What it has in hand on Spark, as of a heartbeat; ``None`` if it runs no group there, or does not say.
     """
 
     id: str
@@ -84,6 +102,7 @@ class Node:
     most: int | None = None
     started_at: str = ""
     lease_seconds: float = 0.0
+    load: TaskLoad | None = None
 
     def can_run(self, key: GroupPartition) -> bool:
         """Return whether it can run a partition, as one of as many."""

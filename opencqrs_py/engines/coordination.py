@@ -13,7 +13,7 @@ from opencqrs_py.control.ports import ControlStore, Notices
 from opencqrs_py.control.records import ControlView, GroupPartition, Node, NodeRecord, ProcessIdentity, Wanted
 from opencqrs_py.control.sharing import plan_of
 from opencqrs_py.engines.leading import END_PATIENCE, LedPartitions, logger
-from opencqrs_py.engines.runs import Engine
+from opencqrs_py.engines.runs import Engine, load_of
 from opencqrs_py.errors import DatabaseFileError
 from opencqrs_py.model.naming import listed
 from opencqrs_py.processing.exceptions import one_line, raise_interrupt
@@ -76,6 +76,7 @@ class Coordinator:
         self._outdated = False  # whether the view was asked for before the last time
         self._valid_until = 0.0
         self._unsettled = True
+        self._engines = engines
         self._led = LedPartitions(engines, timing.heartbeat, now, "lease")
         self._announced = ""
         self._away = False
@@ -139,7 +140,7 @@ class Coordinator:
         """Extend the leases; return whether they are held. Those that have ended stay ended."""
         asked, moves = self._now(), self._moves
         self._notified = False
-        view = self._store.beat(self.node.id, self._timing.duration)
+        view = self._extended()
         heard = None if view is None else self._hearing.corrected(view, asked)
         with self._changed:
             self._view = None if heard is None else heard.without(self._has_ended, but=self.node.id)
@@ -187,6 +188,15 @@ class Coordinator:
         taken = {lease.key.group for lease in leases if view.owner_of(lease) is not None}
         free = (lease.key for lease in leases if lease.key.group not in taken)
         return {key for key in free if self.node.can_run(key) and view.wanted_of(key) is Wanted.STARTED}
+
+    def _extended(self) -> ControlView | None:
+        """Extend the leases, and have others see what this node has in hand if that has changed."""
+        node = replace(self.node, load=load_of(self._engines.values()))
+        if node == self.node:
+            return self._store.beat(node.id, self._timing.duration)
+        view = self._store.beat_as(node, self._timing.duration)
+        self.node = node
+        return view
 
     def _announce(self, mine: Collection[GroupPartition], view: ControlView) -> None:
         """Log which share this node has, if it is another one than before and others are there."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
-from opencqrs_py.control.records import GroupPartition
+from opencqrs_py.control.records import GroupPartition, TaskLoad
 from opencqrs_py.model.partition import Partition
 from opencqrs_py.processing.ports import BackOff
 from opencqrs_py.processing.processor import GroupProcessing
@@ -111,3 +111,17 @@ class Engine(Protocol):
     def partitions(self) -> Sequence[SupervisedPartition]:
         """Return the state of every partition that the engine has or had."""
         ...
+
+
+@runtime_checkable
+class RunsTasks(Protocol):
+    """An engine that runs its partitions by tasks, and shows what it has in hand."""
+
+    def task_load(self) -> TaskLoad:
+        """Return what it has in hand now. Asked for at each heartbeat, so it waits for nothing."""
+        ...
+
+
+def load_of(engines: Iterable[Engine]) -> TaskLoad | None:
+    """Return what the engine of a node that runs tasks has in hand; ``None`` if none of them does."""
+    return next((engine.task_load() for engine in engines if isinstance(engine, RunsTasks)), None)

@@ -11,7 +11,7 @@ from sqlalchemy import create_engine
 
 from opencqrs_py.adapters.sql import Database, SqlControlStore
 from opencqrs_py.adapters.sql import sqlite as sqlite_module
-from opencqrs_py.control.records import GroupPartition, Node, ProcessIdentity, Runnable
+from opencqrs_py.control.records import GroupPartition, Node, ProcessIdentity, Runnable, TaskLoad
 from opencqrs_py.model.partition import layout
 
 NODE = Node("id", "host:1", ProcessIdentity("b", "n", 1, "1"), {"books": Runnable(100)})
@@ -35,6 +35,18 @@ def test_a_heartbeat_is_two_statements_however_many_partitions_and_nodes(control
         seen = store.beat("id 3", 1000)
     assert seen is not None
     assert len(seen.leases) == 100
+    assert [statement.split()[0] for statement in sent if not statement.startswith(("BEGIN", "START", "PRAGMA"))] == [
+        "UPDATE",
+        "SELECT",
+    ]
+
+
+def test_what_a_node_has_in_hand_costs_a_heartbeat_no_statement_more(control, noted_statements):
+    store = SqlControlStore(control)
+    store.join(NODE, 1000)
+    sent: list[str] = []
+    with noted_statements(lambda statement, _values: sent.append(statement)):
+        store.beat_as(replace(NODE, load=TaskLoad({"books": 2}, 4)), 1000)
     assert [statement.split()[0] for statement in sent if not statement.startswith(("BEGIN", "START", "PRAGMA"))] == [
         "UPDATE",
         "SELECT",

@@ -67,6 +67,7 @@ class Context:
         self.after: list[Callable[[], None]] = []  # and after them
         self.on_cancel: Callable[[], None] = lambda: None
         self.active = 0
+        self.executors = 0
         self.jobs: list[int] = []  # that run
         self.looked = Signal()
 
@@ -112,7 +113,7 @@ class Context:
 
     @property
     def _jsc(self) -> SimpleNamespace:
-        memory = SimpleNamespace(size=lambda: 1)  # the driver's
+        memory = SimpleNamespace(size=lambda: 1 + self.executors)  # the driver's
         return SimpleNamespace(sc=lambda: SimpleNamespace(getExecutorMemoryStatus=lambda: memory))
 
     def statusTracker(self) -> SimpleNamespace:  # noqa: N802 Spark's name

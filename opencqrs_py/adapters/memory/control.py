@@ -55,6 +55,13 @@ class InMemoryControlStore(ControlStore):
             return self._seen()
 
     @override
+    def beat_as(self, node: Node, seconds: float) -> ControlView | None:
+        with self._lock:
+            if self._is_alive(node.id):
+                self._nodes[node.id].node = node
+        return self.beat(node.id, seconds)
+
+    @override
     def take(self, node: str, keys: Sequence[GroupPartition], dead: Collection[str] = ()) -> tuple[GroupPartition, ...]:
         with self._lock:
             for id_, row in self._nodes.items():

@@ -23,6 +23,7 @@ from opencqrs_py.control.records import (
     NodeRecord,
     ProcessIdentity,
     Runnable,
+    TaskLoad,
     Wanted,
 )
 from opencqrs_py.model.partition import Partition, layout
@@ -40,6 +41,7 @@ SELECT 'lease', group_name, modulus, residue, node_id, term, since, wanted,
 FROM {leases}
 """
 _ALIVE = "buried = 0 AND era = {era} AND until_ms > {now}"
+_EXTEND = "UPDATE {{nodes}} SET until_ms = {{now}} + {{mark}}{also} WHERE node_id = {{mark}} AND {{alive}}"
 _THIS = "group_name = {mark} AND modulus = {mark} AND residue = {mark}"
 
 
@@ -62,7 +64,8 @@ class SqlControlStore(ControlStore):
         tables = {"nodes": prefix + NODES.name, "leases": prefix + LEASES.name}
         self._words = {**known, **tables, "alive": _ALIVE.format(**known), "this": _THIS.format(**known)}
         self._view = self._text(_VIEW)
-        self._extend = self._text("UPDATE {nodes} SET until_ms = {now} + {mark} WHERE node_id = {mark} AND {alive}")
+        self._extend = self._text(_EXTEND.format(also=""))
+        self._extend_as = self._text(_EXTEND.format(also=", details = {mark}"))
         self._ready = False
 
     @override
@@ -79,11 +82,11 @@ class SqlControlStore(ControlStore):
 
     @override
     def beat(self, node: str, seconds: float) -> ControlView | None:
-        self._prepare()
-        with self._database.explained(), self._database.writing(patience=_PATIENCE) as connection:
-            if connection.exec_driver_sql(self._extend, (_ms(seconds), node)).rowcount != 1:
-                return None
-            return self._seen(connection)
+        return self._extended(self._extend, (_ms(seconds), node))
+
+    @override
+    def beat_as(self, node: Node, seconds: float) -> ControlView | None:
+        return self._extended(self._extend_as, (_ms(seconds), _written(node), node.id))
 
     @override
     def take(self, node: str, keys: Sequence[GroupPartition], dead: Collection[str] = ()) -> tuple[GroupPartition, ...]:
@@ -168,6 +171,13 @@ class SqlControlStore(ControlStore):
             prepare(self._database, LEASES)
             self._ready = True
 
+    def _extended(self, statement: str, values: tuple[str | int, ...]) -> ControlView | None:
+        self._prepare()
+        with self._database.explained(), self._database.writing(patience=_PATIENCE) as connection:
+            if connection.exec_driver_sql(statement, values).rowcount != 1:
+                return None
+            return self._seen(connection)
+
     def _text(self, statement: str) -> str:
         return statement.format(**self._words)
 
@@ -246,8 +256,9 @@ def _read(id_: str, details: str) -> Node:
     found: Mapping[str, Any] = json.loads(details)
     groups = {name: Runnable(**_known(Runnable, each)) for name, each in found["groups"].items()}
     process = ProcessIdentity(**_known(ProcessIdentity, found["process"]))
-    lasts = found.get("lease_seconds", 0.0)
-    return Node(id_, found["name"], process, groups, found["most"], found["started_at"], lasts)
+    lasts, load = found.get("lease_seconds", 0.0), found.get("load")
+    seen = None if load is None else TaskLoad(**_known(TaskLoad, load))
+    return Node(id_, found["name"], process, groups, found["most"], found["started_at"], lasts, seen)
 
 
 def _known(cls: Any, values: Mapping[str, Any]) -> dict[str, Any]:

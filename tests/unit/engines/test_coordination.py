@@ -14,7 +14,8 @@ from threading import enumerate as threads
 import pytest
 
 from opencqrs_py.adapters.memory import InMemoryControlStore
-from opencqrs_py.control.records import GroupPartition, Node, ProcessIdentity, Runnable, Wanted
+from opencqrs_py.control.ports import ControlStore
+from opencqrs_py.control.records import GroupPartition, Node, ProcessIdentity, Runnable, TaskLoad, Wanted
 from opencqrs_py.engines.coordination import Coordinator, LeaseTiming
 from opencqrs_py.errors import DatabaseFileError
 from opencqrs_py.model.partition import Partition, layout
@@ -53,6 +54,11 @@ class Store(InMemoryControlStore):
 
     error: Exception | None = None
     closed = 0
+    recorded = 0
+
+    def beat_as(self, node, seconds):
+        self.recorded += 1
+        return super().beat_as(node, seconds)
 
     def beat(self, node, seconds):
         if self.error is not None:
@@ -92,10 +98,12 @@ class World:
         self.engines: dict[str, Engine] = {}
         self.ids = count()
 
-    def node(self, name: str, *, most: int | None = None, **groups: Runnable) -> Coordinator:
+    def node(
+        self, name: str, *, most: int | None = None, engine: Engine | None = None, **groups: Runnable
+    ) -> Coordinator:
         groups = groups or {"books": Runnable(4)}
         process = ProcessIdentity("boot", "pids", ord(name), "1")
-        engine = self.engines[name] = Engine()
+        engine = self.engines[name] = engine or Engine()
         return Coordinator(
             self.store,
             Node(f"{name}-0", name, process, groups, most),
@@ -105,6 +113,9 @@ class World:
             lambda process: process.pid in self.ended,
             lambda: f"{name}-{next(self.ids) + 1}",
         )
+
+    def loads(self) -> list[TaskLoad | None]:
+        return [record.node.load for record in self.store.view().nodes]
 
     def has(self, name: str) -> list[int]:
         return sorted(key.partition.residue for key in self.engines[name].has)
@@ -125,6 +136,56 @@ def test_the_only_node_is_assigned_everything_when_it_joins(world):
     world.node("a").join()
     assert world.has("a") == [0, 1, 2, 3]
     assert world.engines["a"].calls == [("assign", "books", [0, 1, 2, 3], 0)]
+
+
+class BusyEngine(Engine):
+    """Runs tasks."""
+
+    in_hand = TaskLoad({"books": 0}, 4, 2)
+
+    def task_load(self) -> TaskLoad:
+        return self.in_hand
+
+
+def test_other_nodes_see_at_the_next_heartbeat_what_a_node_has_in_hand(world):
+    engine = BusyEngine()
+    a = world.node("a", engine=engine)
+    a.join()
+    assert world.loads() == [TaskLoad({"books": 0}, 4, 2)]
+    engine.in_hand = TaskLoad({"books": 3}, 4, 1, 60)
+    assert world.loads() == [TaskLoad({"books": 0}, 4, 2)]
+    heartbeat(a)
+    assert world.loads() == [engine.in_hand]
+
+
+def test_a_heartbeat_records_what_a_node_has_in_hand_only_when_that_has_changed(world):
+    a = world.node("a", engine=BusyEngine())
+    a.join()
+    world.store.recorded = 0
+    heartbeat(a)
+    assert world.store.recorded == 0
+
+
+def test_a_node_whose_leases_have_ended_comes_back_with_what_it_has_in_hand(world):
+    a = world.node("a", engine=BusyEngine())
+    a.join()
+    world.clock.advance(11)
+    assert not a.beat()
+    assert world.loads() == [BusyEngine.in_hand]
+
+
+def test_a_store_that_records_nodes_only_when_they_join_keeps_the_leases_of_a_busy_node(world):
+    class Plain(Store):
+        beat_as = ControlStore.beat_as
+
+    world.store = Plain(world.lease_clock)
+    a = world.node("a", engine=BusyEngine())
+    a.join()
+    world.clock.advance(9)
+    assert a.beat()
+    world.clock.advance(9)
+    assert a.beat()
+    assert world.loads() == [None]
 
 
 def test_a_second_node_gets_its_share_once_the_first_has_released_it(world):

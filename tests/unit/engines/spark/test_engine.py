@@ -14,6 +14,7 @@ from support.spark import Context, Sessions
 
 from opencqrs_py.adapters.sql import Database, SqlEventStore, SqlProgressTracker
 from opencqrs_py.assembly.injection import ContainerInjector
+from opencqrs_py.control.records import TaskLoad
 from opencqrs_py.engines.runs import GroupRun
 from opencqrs_py.engines.spark.engine import NOTICED_SECONDS, STILL_SECONDS, Meanwhile, SparkEngine, read_at_once
 from opencqrs_py.engines.spark.tasks import Permit
@@ -260,6 +261,27 @@ def test_while_a_task_runs_none_is_given_up_for_hours(engine):
     assert engine.seen.notices.empty()
 
 
+def test_what_is_in_hand_is_how_many_tasks_run_of_so_many_slots(engine):
+    begun, go = Signal(), Signal()
+
+    def take_long() -> None:
+        begun.set()
+        assert go.wait(SECONDS)
+
+    assert engine.engine.task_load() == TaskLoad({"g": 0})
+    engine.context.executors = 1
+    engine.context.before.append(take_long)
+    engine.start()
+    assert begun.wait(SECONDS)
+    others = {Partition(PARTITIONS, n) for n in range(PARTITIONS)} - engine.partitions_of(0)
+    engine.seen.wait_for(dict.fromkeys(others, EVENTS))
+    assert engine.engine.task_load() in (TaskLoad({"g": 1}, 2, 1), TaskLoad({"g": 2}, 2, 1))  # the other just ends
+    go.set()
+    assert engine.seen.done.wait(SECONDS)
+    engine.engine.stop(patience=SECONDS)
+    assert engine.engine.task_load() == TaskLoad({"g": 0}, 2, 1)
+
+
 class TestWhileSparkIsStarting:
     def test_the_driver_handles_what_there_is_and_spark_what_comes_then(self, engine, caplog):
         caplog.set_level("INFO", "opencqrs.processing")
@@ -274,6 +296,7 @@ class TestWhileSparkIsStarting:
         assert sorted(engine.handled) == list(range(1, EVENTS + PARTITIONS * 20 + 1))
         assert f"the driver has handled {EVENTS} events meanwhile" in caplog.text
         assert engine.handed_over == 1
+        assert engine.engine.task_load().handled_by_driver == EVENTS
 
     def test_a_call_that_may_have_to_be_given_up_waits_for_spark(self, engine):
         engine.make(handles_while_starting=True, limits=CallLimits(inf, 60))

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 from pyspark.errors import PythonException
+from support.spark import Context
 
-from opencqrs_py.engines.spark.jobs import Stillness, spark_failure
+from opencqrs_py.engines.spark.jobs import Capacity, Stillness, spark_failure
 from opencqrs_py.model.outcome import Origin
 from opencqrs_py.testing import FakeClock
 
@@ -121,3 +122,24 @@ def test_spark_is_asked_once_a_second_at_most(spark):
         spark.clock.advance(0.25)
         spark.stillness.seconds([since])
     assert spark.looks <= 25
+
+
+def test_slots_are_looked_at_each_time_and_executors_once_a_second():
+    clock, context = FakeClock(), Context()
+    capacity = Capacity(clock)
+    assert (capacity.slots, capacity.executors) == (0, None)
+    assert capacity.look(context) == 2
+    context.executors, context.defaultParallelism = 3, 6
+    assert capacity.look(context) == 6
+    assert (capacity.slots, capacity.executors) == (6, 0)
+    clock.advance(1)
+    capacity.look(context)
+    assert capacity.executors == 3
+
+
+def test_a_local_master_has_no_executors_and_a_cluster_without_any_has_a_slot_to_wait_for():
+    context = Context()
+    context.master, context.defaultParallelism = "local[2]", 0
+    capacity = Capacity(FakeClock())
+    assert capacity.look(context) == 1
+    assert capacity.executors is None
