@@ -394,7 +394,9 @@ class Application:
         overview = self._overview()
         chosen = _named(overview.groups, groups) if groups else overview.groups
         source = self.event_store
-        return overview.statuses(chosen, overview.look(chosen, source, self._running(), whole=False), source)
+        processors = self._processors
+        own = processors.load() if processors is not None else None
+        return overview.statuses(chosen, overview.look(chosen, source, self._running(), own=own, whole=False), source)
 
     def health(self, groups: Sequence[str] = ()) -> Health:
         """Return whether all is well with groups, also from another process than the one that runs them.

@@ -11,7 +11,7 @@ from opencqrs_py.adapters.sql.dialect import is_outage
 from opencqrs_py.assembly.control import Control, control_of
 from opencqrs_py.assembly.health import GroupHealth, Health, HealthRule, Standing, judged, seconds_since
 from opencqrs_py.assembly.nodes import has_progress_in_sql, is_led
-from opencqrs_py.assembly.status import GroupStatus
+from opencqrs_py.assembly.status import GroupStatus, NodeLoad
 from opencqrs_py.config import EffectiveGroup
 from opencqrs_py.control.records import ControlView, GroupPartition, Lease, Wanted
 from opencqrs_py.errors import EventStoreError, ExplainedError
@@ -39,6 +39,7 @@ class Look:
         running: The partitions that this process has.
         known: What progress trackers have of partitions.
         view: The control tables.
+        own: What this process has in hand on Spark; ``None`` if it runs nothing there.
         outage: Why some of it could not be read, in one line; empty if all was. Only what this process has is known
             then.
         now: When this was.
@@ -48,6 +49,7 @@ class Look:
     running: Running
     known: Mapping[GroupPartition, PartitionStatus] = field(default_factory=dict)
     view: ControlView = field(default_factory=ControlView)
+    own: NodeLoad | None = None
     outage: str = ""
     now: datetime = field(default_factory=lambda: datetime.now(UTC))
 
@@ -72,6 +74,15 @@ class Look:
         """Return the names of the nodes that live and can run a group."""
         return [node.name for node in self.view.alive.values() if group in node.groups]
 
+    def on_spark(self, group: str) -> tuple[NodeLoad, ...]:
+        """Return the nodes that live and can run a group on Spark, with what they have in hand."""
+        alive = self.view.alive.values()
+        others = [NodeLoad(each.name, each.load, each.id) for each in alive if each.load is not None]
+        found = [each for each in others if self.own is None or each.id != self.own.id]
+        if self.own is not None:
+            found.append(self.own)
+        return tuple(sorted((each for each in found if group in each.load.tasks), key=lambda each: each.node))
+
     def _own_or_known(self, key: GroupPartition) -> PartitionStatus:
         own, known = self.running.get(key), self.known.get(key)
         if own is None:
@@ -94,7 +105,13 @@ class Overview:
     container: ApplicationContainer
 
     def look(
-        self, chosen: Sequence[EffectiveGroup], source: EventSource, running: Running, *, whole: bool = True
+        self,
+        chosen: Sequence[EffectiveGroup],
+        source: EventSource,
+        running: Running,
+        *,
+        own: NodeLoad | None = None,
+        whole: bool = True,
     ) -> Look:
         """Read what is known of groups, by a number of statements that does not grow with groups and partitions.
 
@@ -105,6 +122,7 @@ class Overview:
             chosen: The groups.
             source: The event store.
             running: The partitions that this process has.
+            own: What this process has in hand on Spark.
             whole: Whether to read the recorded progress also if this process has all partitions, for what is known
                 from there only.
         """
@@ -129,7 +147,7 @@ class Overview:
             outages.append(_line_of(error))
         if not outages and any(status.position > head for status in known.values()):
             head = source.head()  # what was added and handled since it was asked first
-        return Look(head, running, known, view, "; ".join(outages))
+        return Look(head, running, known, view, own, "; ".join(outages))
 
     def statuses(
         self, chosen: Sequence[EffectiveGroup], look: Look, source: EventSource | None = None
@@ -190,7 +208,9 @@ class Overview:
         lag_seconds = {
             key.partition: ages.get(each.position) if each.position in behind else 0.0 for key, each in statuses.items()
         }
-        return GroupStatus(settings.name, look.head, tuple(statuses.values()), lag_seconds)
+        return GroupStatus(
+            settings.name, look.head, tuple(statuses.values()), lag_seconds, nodes_on_spark=look.on_spark(settings.name)
+        )
 
     def _health(self, settings: EffectiveGroup, look: Look, source: EventSource, rule: HealthRule) -> GroupHealth:
         statuses, led = look.statuses_of(settings), is_led(self.parts[settings.name])

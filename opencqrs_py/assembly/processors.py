@@ -11,20 +11,21 @@ from opencqrs_py.assembly.nodes import (
     coordinator_for,
     has_company,
     lock_coordinator_for,
+    node_name,
     require_all_locks,
     require_exclusive,
     runnable_of,
     timing_of,
 )
 from opencqrs_py.assembly.registration import ControllerRegistration, Registered
-from opencqrs_py.assembly.status import RunResult
+from opencqrs_py.assembly.status import NodeLoad, RunResult
 from opencqrs_py.config import Controller, LifeCycleSettings
 from opencqrs_py.control.ports import ControlStore
 from opencqrs_py.control.records import GroupPartition, Wanted
 from opencqrs_py.engines.coordination import Coordinator
 from opencqrs_py.engines.leading import Coordination, logger
 from opencqrs_py.engines.locking import LockCoordinator, LockedGroup
-from opencqrs_py.engines.runs import Engine, GroupRun
+from opencqrs_py.engines.runs import Engine, GroupRun, load_of
 from opencqrs_py.model.progress import PartitionStatus, ProcessorState
 from opencqrs_py.processing.ports import EventSource, LockRegistry
 from opencqrs_py.processing.supervision import SupervisedPartition
@@ -89,6 +90,7 @@ class Processors:
         self.started = self.stopping = False
         self._groups = groups
         self._source = source
+        self._name = node.name or node_name()
         self._engines = list({id(group.engine): group.engine for group in groups}.values())
         self._positions: list[int] = []
         self._target: int | None = None
@@ -181,6 +183,12 @@ class Processors:
             found = replace(statuses[key], owner=name, owned_since=held[key].since, lease_until=until)
             statuses[key] = found
         return statuses
+
+    def load(self) -> NodeLoad | None:
+        """Return what this process has in hand on Spark; ``None`` if it runs no group there."""
+        load = load_of(self._engines)
+        id_ = self.coordinator.node.id if self.coordinator is not None else ""
+        return None if load is None else NodeLoad(self._name, load, id_)
 
     def going_on(self, *, until_caught_up: bool) -> bool:
         """Return whether there is something left to do.

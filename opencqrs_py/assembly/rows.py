@@ -7,7 +7,8 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
-from opencqrs_py.assembly.status import GroupStatus
+from opencqrs_py.assembly.status import GroupStatus, NodeLoad
+from opencqrs_py.control.records import TaskLoad
 from opencqrs_py.model.progress import PartitionStatus
 
 
@@ -18,10 +19,20 @@ def group_rows(statuses: Sequence[GroupStatus]) -> list[dict[str, Any]]:
             "group": status.group,
             "head": status.head,
             "lag": status.lag,
+            "spark": [_of_node(status.group, each) for each in status.nodes_on_spark],
             "partitions": [_row(status, each) for each in status.partitions],
         }
         for status in statuses
     ]
+
+
+def load_row(load: TaskLoad) -> dict[str, Any]:
+    """Return how much Spark runs at once for a node, in the shape of the JSON output."""
+    return {"slots": load.slots, "executors": load.executors, "handled_by_driver": load.handled_by_driver}
+
+
+def _of_node(group: str, node: NodeLoad) -> dict[str, Any]:
+    return {"node": node.node, "tasks": node.load.tasks.get(group, 0), **load_row(node.load)}
 
 
 def _row(status: GroupStatus, partition: PartitionStatus) -> dict[str, Any]:

@@ -55,7 +55,9 @@ class Served:
     def look(self) -> Look:
         """Read what is known of all groups, by a number of statements that does not grow with them."""
         processors, overview = self.processors(), self.overview()
-        return overview.look(overview.groups, self.source(), processors.running() if processors is not None else {})
+        if processors is None:
+            return overview.look(overview.groups, self.source(), {})
+        return overview.look(overview.groups, self.source(), processors.running(), own=processors.load())
 
 
 class Serving:
@@ -146,6 +148,7 @@ class Serving:
         try:
             look = self._brief.get(_READ_SECONDS)
             known = {"reachable": not look.outage, "head": look.head, "partitions": self._partitions(look)}
+            known["on_spark"] = None if look.own is None else look.own.load
             known["nodes"] = len(look.view.alive) or None  # none: leases lead no group, or the database is unavailable
         except Exception as error:  # the counters are there all the same
             _log.debug("metrics without a look at the databases: %s", _reason(error, _READ_SECONDS))

@@ -5,8 +5,24 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from opencqrs_py.control.records import TaskLoad
 from opencqrs_py.model.partition import Partition
 from opencqrs_py.model.progress import PartitionStatus, ProcessorState
+
+
+@dataclass(frozen=True, slots=True)
+class NodeLoad:
+    """What one node that lives has in hand on Spark, of all groups that it can run there.
+
+    Attributes:
+        node: Its name.
+        load: What it has in hand, as of its last heartbeat; of this process, as of now.
+        id: Its id; empty for a process that leases lead nothing in.
+    """
+
+    node: str
+    load: TaskLoad
+    id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +37,7 @@ class GroupStatus:
             ``None`` if that event has no time.
         events_per_second: By partition: how many events of the log it passed in a second, between two looks; ``None``
             where only one was taken.
+        nodes_on_spark: The nodes that live and can run the group on Spark, with what they have in hand.
     """
 
     group: str
@@ -28,6 +45,7 @@ class GroupStatus:
     partitions: tuple[PartitionStatus, ...]
     lag_seconds: Mapping[Partition, float | None] = field(default_factory=dict)
     events_per_second: Mapping[Partition, float | None] = field(default_factory=dict)
+    nodes_on_spark: tuple[NodeLoad, ...] = ()
 
     @property
     def lag(self) -> int:

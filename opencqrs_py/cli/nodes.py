@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from opencqrs_py.assembly.rows import load_row
 from opencqrs_py.cli.options import ProjectOptions, format_option, project_options
 from opencqrs_py.cli.output import clean, print_json, print_line, stdout
+from opencqrs_py.cli.tables import spark_size
 
 if TYPE_CHECKING:
     from opencqrs_py.assembly.control import NodeStatus
@@ -39,6 +41,7 @@ def _as_json(status: NodeStatus) -> dict[str, Any]:
         "id": node.id,
         "state": "alive" if status.alive else "dead",
         "started_at": node.started_at,
+        "spark": load_row(node.load) if node.load is not None and status.alive else None,
         "lease_seconds_left": round(max(0.0, status.seconds_left), 3) if status.alive else 0.0,
         "groups": {
             group: {
@@ -55,7 +58,8 @@ def _print_table(nodes: list[NodeStatus]) -> None:
     from rich.table import Table  # noqa: PLC0415 only when a table is printed
 
     table = Table(box=None, pad_edge=False)
-    for title in ("node", "state", "started", "partitions"):
+    on_spark = any(status.alive and status.node.load is not None for status in nodes)
+    for title in ("node", "state", "started", *(["Spark"] if on_spark else []), "partitions"):
         table.add_column(title)
     for status in nodes:
         shares = (
@@ -64,5 +68,7 @@ def _print_table(nodes: list[NodeStatus]) -> None:
             if group in status.partitions
         )
         state = "[green]alive[/]" if status.alive else "[red]dead[/]"
-        table.add_row(clean(status.node.name), state, status.node.started_at, clean(", ".join(shares)))
+        load = status.node.load if status.alive else None
+        size = [spark_size(load) if load is not None else "-"] if on_spark else []
+        table.add_row(clean(status.node.name), state, status.node.started_at, *size, clean(", ".join(shares)))
     stdout().print(table)

@@ -11,7 +11,8 @@ from opencqrs_py.cli.output import clean, stdout
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from opencqrs_py.assembly.status import GroupStatus
+    from opencqrs_py.assembly.status import GroupStatus, NodeLoad
+    from opencqrs_py.control.records import TaskLoad
     from opencqrs_py.model.progress import PartitionStatus
 
 Handled = Mapping[tuple[str, str], int]
@@ -40,6 +41,8 @@ def print_groups(statuses: Sequence[GroupStatus], handled: Handled) -> None:
     """Print a table of all partitions, and below it the errors that hold some of them up."""
     console = stdout()
     console.print(_table(statuses, handled))
+    for node in _on_spark(statuses):
+        console.print(clean(_spark_line(node, [status.group for status in statuses])), markup=False, soft_wrap=True)
     for each in (each for status in statuses for each in status.partitions if each.error):
         console.print(_error_line(each), style="red", markup=False, soft_wrap=True)
 
@@ -73,6 +76,30 @@ def _table(statuses: Sequence[GroupStatus], handled: Handled) -> Table:
         for each in status.partitions:
             table.add_row(*_cells(status, each, handled, columns))
     return table
+
+
+def spark_size(load: TaskLoad) -> str:
+    """Return in words how much Spark runs at once."""
+    if not load.slots:
+        return "starting"
+    executors = "" if load.executors is None else f" on {_counted(load.executors, 'executor')}"
+    return f"{_counted(load.slots, 'slot')}{executors}"
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
+
+
+def _on_spark(statuses: Sequence[GroupStatus]) -> list[NodeLoad]:
+    found = {(node.id, node.node): node for status in statuses for node in status.nodes_on_spark}
+    return [found[key] for key in sorted(found, key=lambda key: key[1])]
+
+
+def _spark_line(node: NodeLoad, groups: Sequence[str]) -> str:
+    tasks = [f"{group} {count}" for group in groups if (count := node.load.tasks.get(group))]
+    said = f"Spark of node {node.node}: {spark_size(node.load)}; tasks: {', '.join(tasks) or 'none'}"
+    handled = node.load.handled_by_driver
+    return said + (f"; the driver has handled {_counted(handled, 'event')} itself" if handled else "")
 
 
 def _error_line(status: PartitionStatus) -> str:

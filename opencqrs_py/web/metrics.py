@@ -10,6 +10,7 @@ from prometheus_client import CollectorRegistry, Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.exposition import choose_encoder
 
+from opencqrs_py.control.records import TaskLoad
 from opencqrs_py.web.counting import Counting
 
 if TYPE_CHECKING:
@@ -63,6 +64,7 @@ class Figures:
         head: Position of the newest event; ``None`` if it is not known.
         nodes: Nodes that live; ``None`` if that is not known, as leases lead no group.
         partitions: All partitions that are known.
+        on_spark: What this process has in hand on Spark; ``None`` if it runs no group there.
     """
 
     node: str
@@ -72,6 +74,7 @@ class Figures:
     head: int | None = None
     nodes: int | None = None
     partitions: Sequence[PartitionFigures] = field(default_factory=tuple)
+    on_spark: TaskLoad | None = None
 
 
 def exposition(figures: Figures, counting: Counting, accept: str) -> tuple[bytes, str]:
@@ -100,6 +103,8 @@ class _Collected:
         """Return all metrics."""
         yield from self._of_process()
         yield from self._of_partitions()
+        if self._figures.on_spark is not None:
+            yield from _of_spark(self._figures.on_spark)
         yield from self._counters()
 
     def _of_process(self) -> Iterator[Metric]:
@@ -152,3 +157,18 @@ class _Collected:
             for key, each in counts.items():
                 family.add_metric(key, each[field_name])
             yield family
+
+
+def _of_spark(load: TaskLoad) -> Iterator[Metric]:
+    tasks = GaugeMetricFamily(
+        "opencqrs_spark_tasks", "Tasks of the group that this process has in hand on Spark.", labels=("group",)
+    )
+    for group, count in load.tasks.items():
+        tasks.add_metric((group,), count)
+    yield tasks
+    yield GaugeMetricFamily("opencqrs_spark_slots", "Tasks that Spark runs at once for this process.", load.slots)
+    if load.executors is not None:
+        text = "Executors that the cluster has given to this process."
+        yield GaugeMetricFamily("opencqrs_spark_executors", text, load.executors)
+    text = "Events that this process has handled itself while Spark was starting."
+    yield CounterMetricFamily("opencqrs_spark_events_handled_by_driver", text, load.handled_by_driver)

@@ -1,0 +1,37 @@
+"""Which nodes have a group on Spark, as any process sees them."""
+
+from __future__ import annotations
+
+from opencqrs_py.assembly.overview import Look
+from opencqrs_py.assembly.rows import group_rows
+from opencqrs_py.assembly.status import GroupStatus, NodeLoad
+from opencqrs_py.control.records import ControlView, Node, NodeRecord, ProcessIdentity, TaskLoad
+
+
+def record(id_: str, load: TaskLoad | None, *, alive: bool = True) -> NodeRecord:
+    return NodeRecord(Node(id_, f"host:{id_}", ProcessIdentity("b", "p", 1, "1"), load=load), 5.0, alive)
+
+
+LOANS = TaskLoad({"loans": 2}, 8, 2, 60)
+VIEW = ControlView(
+    (record("2", LOANS), record("1", TaskLoad({"audit": 1}, 4)), record("3", None), record("4", LOANS, alive=False))
+)
+
+
+def test_nodes_that_live_and_run_the_group_on_spark_are_seen():
+    look = Look(9, {}, view=VIEW)
+    assert look.on_spark("loans") == (NodeLoad("host:2", LOANS, "2"),)
+    assert look.on_spark("other") == ()
+
+
+def test_this_process_answers_for_itself():
+    now = TaskLoad({"loans": 3}, 8, 2, 60)
+    own = NodeLoad("host:2", now, "2")
+    assert Look(9, {}, view=VIEW, own=own).on_spark("loans") == (own,)
+    apart = NodeLoad("host:0", now)
+    assert [each.load for each in Look(9, {}, view=VIEW, own=apart).on_spark("loans")] == [now, LOANS]
+
+
+def test_the_json_of_a_group_has_a_row_for_each_of_its_nodes_on_spark():
+    (row,) = group_rows([GroupStatus("loans", 9, (), nodes_on_spark=Look(9, {}, view=VIEW).on_spark("loans"))])
+    assert row["spark"] == [{"node": "host:2", "tasks": 2, "slots": 8, "executors": 2, "handled_by_driver": 60}]

@@ -1,0 +1,66 @@
+"""The tables of ``opencqrs status`` and ``opencqrs nodes``: what is said of Spark."""
+
+from __future__ import annotations
+
+import pytest
+
+from opencqrs_py.assembly.control import NodeStatus
+from opencqrs_py.assembly.status import GroupStatus, NodeLoad
+from opencqrs_py.cli.nodes import _as_json, _print_table
+from opencqrs_py.cli.tables import print_groups, spark_size
+from opencqrs_py.control.records import Node, ProcessIdentity, Runnable, TaskLoad
+
+BUSY = NodeLoad("host:1", TaskLoad({"loans": 2, "audit": 1}, 4, 2, 1_200), "a")
+IDLE = NodeLoad("host:2", TaskLoad({"loans": 0, "audit": 0}, 1, 1), "b")
+
+
+@pytest.mark.parametrize(
+    ("load", "expected"),
+    [
+        (TaskLoad({}), "starting"),
+        (TaskLoad({}, 2), "2 slots"),
+        (TaskLoad({}, 1, 0), "1 slot on 0 executors"),
+        (TaskLoad({}, 8, 1), "8 slots on 1 executor"),
+    ],
+)
+def test_the_size_of_spark_in_words(load, expected):
+    assert spark_size(load) == expected
+
+
+def test_each_node_on_spark_has_a_line_with_the_tasks_of_the_groups_that_are_shown(capsys):
+    print_groups([GroupStatus("loans", 9, (), nodes_on_spark=(IDLE, BUSY))], {})
+    lines = capsys.readouterr().out.splitlines()[2:]
+    assert lines == [
+        "Spark of node host:1: 4 slots on 2 executors; tasks: loans 2; the driver has handled 1,200 events itself",
+        "Spark of node host:2: 1 slot on 1 executor; tasks: none",
+    ]
+
+
+def test_without_spark_there_is_no_line_of_it(capsys):
+    print_groups([GroupStatus("loans", 9, ())], {})
+    assert "Spark" not in capsys.readouterr().out
+
+
+def node(name: str, load: TaskLoad | None, *, alive: bool = True) -> NodeStatus:
+    process = ProcessIdentity("boot", "pids", 1, "1")
+    return NodeStatus(Node(name, name, process, {"loans": Runnable(2)}, load=load), alive, 5.0, {"loans": 1})
+
+
+def test_nodes_show_the_size_of_their_spark_if_one_that_lives_has_any(capsys):
+    _print_table([node("a:1", TaskLoad({}, 8, 2)), node("b:1", None), node("c:1", TaskLoad({}, 4), alive=False)])
+    title, *rows = capsys.readouterr().out.splitlines()
+    assert "Spark" in title
+    assert ["8 slots on 2 executors" in row for row in rows] == [True, False, False]
+    assert [" - " in row for row in rows] == [False, True, True]
+    _print_table([node("b:1", None)])
+    assert "Spark" not in capsys.readouterr().out
+
+
+def test_the_json_of_a_node_has_what_its_spark_runs_at_once():
+    assert _as_json(node("a:1", TaskLoad({}, 8, 2, 5)))["spark"] == {
+        "slots": 8,
+        "executors": 2,
+        "handled_by_driver": 5,
+    }
+    assert _as_json(node("b:1", None))["spark"] is None
+    assert _as_json(node("c:1", TaskLoad({}, 4), alive=False))["spark"] is None

@@ -1,0 +1,35 @@
+"""What Prometheus is told of Spark."""
+
+from __future__ import annotations
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from opencqrs_py.control.records import TaskLoad
+from opencqrs_py.web.counting import Counting
+from opencqrs_py.web.metrics import Figures, exposition
+
+
+def samples(load: TaskLoad | None) -> dict[tuple[str, str], float]:
+    """Return the values of all metrics of Spark, by name and group."""
+    content, _ = exposition(Figures("host:1", "1", 0.0, on_spark=load), Counting(), "")
+    families = text_string_to_metric_families(content.decode())
+    found = [sample for family in families for sample in family.samples if sample.name.startswith("opencqrs_spark")]
+    return {(each.name.removeprefix("opencqrs_spark_"), each.labels.get("group", "")): each.value for each in found}
+
+
+def test_tasks_slots_executors_and_what_the_driver_has_handled_are_metrics_of_the_process():
+    assert samples(TaskLoad({"loans": 2, "audit": 0}, 8, 3, 60)) == {
+        ("tasks", "loans"): 2,
+        ("tasks", "audit"): 0,
+        ("slots", ""): 8,
+        ("executors", ""): 3,
+        ("events_handled_by_driver_total", ""): 60,
+    }
+
+
+def test_a_local_master_has_no_number_of_executors():
+    assert ("executors", "") not in samples(TaskLoad({}, 2))
+
+
+def test_a_process_that_runs_nothing_on_spark_has_no_metrics_of_it():
+    assert samples(None) == {}
