@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from threading import Event as Signal
 from threading import Lock
 
@@ -12,7 +13,7 @@ from opencqrs_py.engines.runs import GroupRun
 from opencqrs_py.model.outcome import Failure
 from opencqrs_py.model.partition import Partition
 from opencqrs_py.processing.calls import CallInHand
-from opencqrs_py.processing.ports import Clock
+from opencqrs_py.processing.ports import Clock, SucceedingTracker
 from opencqrs_py.processing.supervision import NO_OBSERVER, Observer, SupervisedPartition
 
 
@@ -87,6 +88,25 @@ class Assignment:
         else:
             for driver, cursor in zip(drivers, cursors, strict=True):
                 driver.supervised.claimed_again(isolating(self.runs[group], cursor) if crashed else cursor)
+
+    def continued(self, driver: PartitionDriver) -> bool:
+        """Continue a partition that a second run of its task has taken over; return ``False`` if somebody else has.
+
+        Which of both runs has ended first is not known: the second one may be at work, and is fenced by this.
+        """
+        run, cursor = self.runs[driver.supervised.group], driver.cursor
+        tracker = run.processing.tracker
+        if not isinstance(tracker, SucceedingTracker):
+            return False
+        try:
+            found = tracker.succeed(run.group, replace(cursor, epoch=cursor.epoch + 1), self._owner)
+        except Exception as error:
+            if not tracker.is_outage(error):
+                raise
+            return True  # the next step meets it
+        if found is not None:
+            driver.supervised.claimed_again(found)
+        return found is not None
 
     def claim_after_timeout(self, hung: PartitionDriver, call: CallInHand, failure: Failure) -> PartitionDriver | None:
         """Put another driver in the place of one whose thread hangs; ``None`` if it was removed meanwhile.

@@ -290,6 +290,26 @@ class ProgressTracker(Protocol):
         ...
 
 
+@runtime_checkable
+class SucceedingTracker(ProgressTracker, Protocol):
+    """A tracker by which one run of a task takes its partitions over from another one, under the same claim."""
+
+    def succeed(self, group: str, cursor: Cursor, owner: str | None = None) -> Cursor | None:
+        """Take a partition over under the next epoch, if the cursor's is still the current one.
+
+        A unit of work that is open under that epoch is waited for, or cannot commit; no further one can be opened.
+
+        Args:
+            group: Processing group.
+            cursor: Under whose epoch the partition is worked on.
+            owner: Who must have claimed it; ``None`` for anybody.
+
+        Returns:
+            Where the partition resumes, or ``None`` if the epoch or the owner is another one.
+        """
+        ...
+
+
 class Lock(Protocol):
     """A claim that at most one process holds, for as long as it renews it.
 

@@ -22,7 +22,14 @@ from opencqrs_py.processing.dispatch import ChunkFailedError, Dispatcher
 from opencqrs_py.processing.exceptions import label_text, raise_interrupt, stack_of_thread
 from opencqrs_py.processing.feed import Feed, UnsequencedError
 from opencqrs_py.processing.pipelining import PipelineFailedError, Pipelining
-from opencqrs_py.processing.ports import Clock, EventSource, ProgressTracker, SharingSource, SystemClock
+from opencqrs_py.processing.ports import (
+    Clock,
+    EventSource,
+    ProgressTracker,
+    SharingSource,
+    SucceedingTracker,
+    SystemClock,
+)
 from opencqrs_py.processing.recovery import Diagnosis
 from opencqrs_py.processing.sequencing import Sequencing
 from opencqrs_py.processing.supervision import in_words
@@ -134,6 +141,34 @@ class PartitionProcessor:
             return outcome
         fenced = outcome.failure.origin is Origin.FENCED
         return _doubtful(self._taken_over(sure, outcome) if fenced and cursor.shared else outcome)
+
+    def succeed(self, cursor: Cursor) -> Outcome:
+        """Take the partition over from another run of the same task, which can commit nothing more then.
+
+        If the tracker has no means for that both go on, each from where the other has come to.
+        """
+        if not isinstance(self._tracker, SucceedingTracker):
+            return Outcome(cursor)
+        try:
+            found = self._tracker.succeed(self.group, cursor)
+        except BaseException as error:
+            raise_interrupt(error)
+            return _doubtful(Outcome(cursor, failure=self._failure(error, Origin.FRAMEWORK)))
+        if found is None:
+            return Outcome(cursor, failure=self._failure(self._fenced(), Origin.FRAMEWORK))
+        if found.stored == cursor.stored:
+            return Outcome(replace(cursor, epoch=found.epoch))
+        return Outcome(replace(found, shared=cursor.shared, isolate=cursor.isolate))
+
+    def is_succeeded(self, cursor: Cursor) -> bool:
+        """Return whether another run of the same task has taken the partition over, and has it still."""
+        of_other = replace(cursor, epoch=cursor.epoch + 1)
+        if not isinstance(self._tracker, SucceedingTracker):
+            return False
+        try:
+            return self._tracker.renewed(self.group, of_other) is not None
+        except Exception:  # an outage, which the next task meets
+            return False
 
     def flush(self, cursor: Cursor) -> Outcome:
         """Store progress over events that were not this partition's."""
@@ -328,8 +363,7 @@ class PartitionProcessor:
         """Return the cursor as it is stored: an answer to a commit may have been lost, and the log replaced."""
         found = self._tracker.renewed(self.group, cursor)
         if found is None:
-            msg = f"progress of group '{self.group}' partition {self.partition} was taken over by another processor"
-            raise FencedError(msg)
+            raise self._fenced()
         if found.stored > cursor.stored:
             cursor = cursor.moved_to(found.stored, stored=True, fingerprint=found.fingerprint)
         elif found.stored < cursor.stored:  # the database was restored, and the read model with it
@@ -348,6 +382,10 @@ class PartitionProcessor:
             return outcome
         found = replace(found, shared=True, isolate=cursor.isolate)
         return Outcome(found, handled=outcome.handled, missed=outcome.missed)
+
+    def _fenced(self) -> FencedError:
+        what = f"progress of group '{self.group}' partition {self.partition} was taken over by another processor"
+        return FencedError(what)
 
     def _failure(self, error: BaseException, otherwise: Origin, in_hand: Event | None = None) -> Failure:
         if type(error) is _NotOpenedError:  # the tracker's error, not the event's: it uses no attempt (K1)

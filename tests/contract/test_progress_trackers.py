@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,6 +16,8 @@ from opencqrs_py.adapters.sql import Database, SqlProgressTracker
 from opencqrs_py.errors import FencedError
 from opencqrs_py.model import Cursor, layout
 from opencqrs_py.testing.contracts import ProgressTrackerContract, ReadModel
+
+SECONDS = 60  # to wait at most
 
 
 class InMemoryReadModel:
@@ -41,7 +45,42 @@ class InMemoryReadModel:
         return list(self._committed)
 
 
-class TestInMemoryProgressTracker(ProgressTrackerContract):
+class Succeeding:
+    """What trackers keep by which one run of a task takes over from another."""
+
+    def test_a_run_that_succeeds_another_one_continues_where_that_has_come_to(self, tracker, read_model) -> None:
+        (first,) = tracker.claim("group", layout(1), 0, "owner")
+        with tracker.unit("group", first, 5):
+            pass
+        second = tracker.succeed("group", first)
+        assert (second.epoch, second.stored) == (first.epoch + 1, 5)
+        with pytest.raises(FencedError), tracker.unit("group", replace(first, stored=5, position=5), 6):
+            pytest.fail("the unit of the first run was opened")
+        assert tracker.renewed("group", first) is None
+        with tracker.unit("group", second, 7) as unit:
+            read_model.write(unit, "second")
+        assert read_model.values() == ["second"]
+        assert [status.position for status in tracker.statuses()] == [7]
+
+    def test_a_run_is_succeeded_once(self, tracker, another) -> None:
+        (first,) = tracker.claim("group", layout(1), 0, "owner")
+        found = tracker.succeed("group", first), another.succeed("group", first)
+        assert [one is None for one in found] == [False, True]
+
+    def test_a_claim_comes_before_a_run_that_begins_later(self, tracker) -> None:
+        (first,) = tracker.claim("group", layout(1), 0, "owner")
+        (heir,) = tracker.claim("group", layout(1), 0, "owner")
+        assert tracker.succeed("group", first) is None
+        assert tracker.renewed("group", heir) is not None
+
+    def test_nobody_succeeds_another_owner(self, tracker) -> None:
+        (first,) = tracker.claim("group", layout(1), 0, "owner")
+        assert tracker.succeed("group", first, "another") is None
+        assert tracker.renewed("group", first) is not None
+        assert tracker.succeed("group", first, "owner") is not None
+
+
+class TestInMemoryProgressTracker(Succeeding, ProgressTrackerContract):
     @pytest.fixture
     def read_model(self) -> InMemoryReadModel:
         return InMemoryReadModel()
@@ -49,6 +88,14 @@ class TestInMemoryProgressTracker(ProgressTrackerContract):
     @pytest.fixture
     def tracker(self, read_model: InMemoryReadModel) -> InMemoryProgressTracker:
         return InMemoryProgressTracker(read_model)
+
+    @pytest.fixture
+    def another(self, tracker: InMemoryProgressTracker) -> InMemoryProgressTracker:
+        return tracker
+
+    def test_on_a_worker_of_spark_nothing_is_to_be_succeeded(self, tracker: InMemoryProgressTracker) -> None:
+        cursor = Cursor(layout(1)[0], 4, 10, 10)
+        assert tracker.succeed("group", cursor) == cursor
 
     def test_a_unit_whose_partition_is_claimed_meanwhile_writes_nothing(
         self, tracker: InMemoryProgressTracker, read_model: InMemoryReadModel
@@ -86,7 +133,7 @@ class TestInMemoryProgressTracker(ProgressTrackerContract):
         assert tracker.statuses() == []
 
 
-class TestSqlProgressTracker(ProgressTrackerContract):
+class TestSqlProgressTracker(Succeeding, ProgressTrackerContract):
     @pytest.fixture
     def tracker(self, database: Database) -> SqlProgressTracker:
         return SqlProgressTracker(database)
@@ -98,6 +145,16 @@ class TestSqlProgressTracker(ProgressTrackerContract):
     @pytest.fixture
     def read_model(self, written: ReadModel) -> ReadModel:
         return written
+
+    def test_a_chunk_that_is_in_hand_is_waited_for(
+        self, tracker: SqlProgressTracker, another: SqlProgressTracker
+    ) -> None:
+        (first,) = tracker.claim("group", layout(1), 0, "owner")
+        with ThreadPoolExecutor(1) as threads:
+            with tracker.unit("group", first, 5):
+                succeeding = threads.submit(another.succeed, "group", first)
+            assert succeeding.result(SECONDS).epoch == first.epoch + 1
+        assert another.renewed("group", succeeding.result()).stored == 5
 
     def test_what_was_never_claimed_is_fenced(self, tracker: SqlProgressTracker) -> None:
         cursor = Cursor(layout(1)[0], 1, 0, 0)

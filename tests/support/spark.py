@@ -70,6 +70,10 @@ class Context:
         self.executors = 0
         self.jobs: list[int] = []  # that run
         self.looked = Signal()
+        self.conf: dict[str, str] = {}
+
+    def getConf(self) -> dict[str, str]:  # noqa: N802 Spark's name
+        return self.conf
 
     def setJobGroup(self, group: str, description: str, *, interruptOnCancel: bool) -> None:  # noqa: N802, N803 Spark's
         assert interruptOnCancel

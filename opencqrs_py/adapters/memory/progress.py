@@ -25,6 +25,7 @@ class _Row:
     position: int
     fingerprint: str = ""
     epoch: int = 0
+    owner: str = ""
     failure: FailureRecord | None = None
     skips: list[Skip] = field(default_factory=list)
 
@@ -64,7 +65,6 @@ class InMemoryProgressTracker:
         Raises:
             EventStoreError: OCQ-310, if the group's progress belongs to another layout of partitions.
         """
-        del owner
         with ExitStack() as commits_awaited:
             for partition in sorted(set(partitions)):
                 commits_awaited.enter_context(self._gate((group, partition)))
@@ -76,7 +76,7 @@ class InMemoryProgressTracker:
                 raise EventStoreError("OCQ-310", what, "this process", "start it again to change the partitions")
             for partition in whole - held:
                 self._progress[group, partition] = _Row(initial, fingerprint)
-            return tuple(self._claimed((group, partition)) for partition in partitions)
+            return tuple(self._claimed((group, partition), owner) for partition in partitions)
 
     def unit(
         self, group: str, cursor: Cursor, to: int, *, fingerprint: str = "", skip: Skip | None = None
@@ -96,6 +96,21 @@ class InMemoryProgressTracker:
         if row is None or row.epoch != cursor.epoch:
             return None
         return _cursor(row, cursor.partition)
+
+    def succeed(self, group: str, cursor: Cursor, owner: str | None = None) -> Cursor | None:
+        """Take a partition over under the next epoch, if the cursor's is still the current one.
+
+        On a Spark worker, which knows no epochs, the cursor stays what it is.
+        """
+        key = (group, cursor.partition)
+        with self._gate(key), self._lock:
+            row = self._progress.get(key)
+            if row is None:
+                return cursor
+            if row.epoch != cursor.epoch or owner not in (None, row.owner):
+                return None
+            row.epoch += 1
+            return _cursor(row, cursor.partition)
 
     def report(self, status: PartitionStatus, epoch: int) -> None:
         """Keep what a processor says of itself."""
@@ -127,11 +142,12 @@ class InMemoryProgressTracker:
         status = self._statuses.get(key) or PartitionStatus(*key, 0, ProcessorState.STARTING)
         return replace(status, position=row.position, failure=row.failure, skipped=len(row.skips))
 
-    def _claimed(self, key: _Key) -> Cursor:
+    def _claimed(self, key: _Key, owner: str) -> Cursor:
         row, status = self._progress[key], self._statuses.get(key)
         released = row.epoch == 0 or (status is not None and status.state is ProcessorState.STOPPED)
         self._statuses[key] = PartitionStatus(*key, row.position, ProcessorState.STARTING)
         row.epoch += 1
+        row.owner = owner
         cursor = replace(_cursor(row, key[1]), unreleased=not released)
         return cursor if row.failure is None else cursor.resuming(row.failure)
 

@@ -22,7 +22,7 @@ from opencqrs_py.adapters.sql.transactions import Unit, watch_ends
 from opencqrs_py.errors import EventStoreError, FencedError, TransactionEndedError
 from opencqrs_py.model.partition import Partition, hash_of
 from opencqrs_py.model.progress import Cursor, FailureRecord, PartitionStatus, ProcessorState, Skip
-from opencqrs_py.processing.ports import ProgressTracker, UnitOfWork
+from opencqrs_py.processing.ports import SucceedingTracker, UnitOfWork
 
 _ERROR_LENGTH = 1_000  # characters of an error's text that are kept
 _LATER = ("crashes", "in_hand")  # of a failure; versions that do not know them read what is written without
@@ -50,7 +50,7 @@ class _Statements:
         self.advance_towards = Statement(f"{name}_advance_towards", f"{move} {_HERE}")
 
 
-class SqlProgressTracker(ProgressTracker):
+class SqlProgressTracker(SucceedingTracker):
     """Progress in the table ``opencqrs_progress``, moved by compare-and-set under a fencing epoch.
 
     Args:
@@ -139,6 +139,17 @@ class SqlProgressTracker(ProgressTracker):
         if row is None:
             return None
         return Cursor(cursor.partition, cursor.epoch, row[0], row[0], fingerprint=row[1] or "", file=cursor.file)
+
+    @override
+    def succeed(self, group: str, cursor: Cursor, owner: str | None = None) -> Cursor | None:
+        self._database.guard.require(cursor.file)
+        here = self._one(group, cursor.partition, cursor.epoch)
+        if owner is not None:
+            here &= self._progress.c.owner == owner
+        with self._database.writing() as connection:
+            if not connection.execute(update(self._progress).where(here).values(epoch=cursor.epoch + 1)).rowcount:
+                return None
+        return self.renewed(group, replace(cursor, epoch=cursor.epoch + 1))
 
     @override
     def report(self, status: PartitionStatus, epoch: int) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from math import ceil, inf, log2
 from threading import Condition, Thread
@@ -28,6 +28,7 @@ from opencqrs_py.engines.spark.jobs import (
     Capacity,
     Jobs,
     Stillness,
+    copies_tasks,
     executors_of,
     running_tasks,
     spark_failure,
@@ -115,6 +116,7 @@ class SparkEngine:
         self._jobs: Jobs | None = None
         self._capacity = Capacity(self._clock)
         self._stillness = Stillness(self._running_tasks, self._clock)
+        self._copies = False
         self._noticed = False  # that Spark stands still
         self._thread = Thread(target=self._coordinate, name="opencqrs-coordinator", daemon=True)
 
@@ -261,6 +263,7 @@ class SparkEngine:
             if group.in_frames is not None:
                 group.in_frames.use(SparkFrames(spark, group.recipe, group.in_frames))
         self._spark = spark
+        self._copies = copies_tasks(spark.sparkContext)
         self._jobs = Jobs(spark.sparkContext)
 
     def _coordinate(self) -> None:
@@ -381,7 +384,8 @@ class SparkEngine:
                 task.permit = permit = self._sessions.permit()
                 permit.give()
                 work = Task(cursors, TASK_SECONDS, read_at_once(task.group.rate, len(cursors)))
-                task.job = self._jobs.start(run.group, TaskRunner(recipe, permit), work, partial(self._ended, task))
+                runner = TaskRunner(recipe, permit, self._copies)
+                task.job = self._jobs.start(run.group, runner, work, partial(self._ended, task))
         except Exception as error:
             self._ended(task, error)
 
@@ -397,7 +401,7 @@ class SparkEngine:
             elif handled:
                 task.group.rate = handled / max(self._clock.monotonic() - task.since, _LEAST_SECONDS)
             for driver, outcome in zip(task.drivers, result.outcomes, strict=True):
-                driver.settle(outcome)
+                driver.settle(self._own(driver, outcome))
             if task.group.in_frames is not None and any(outcome.failure for outcome in result.outcomes):
                 self._sessions.check()  # perhaps there is no JVM any more
         except (Py4JError, OSError) as gone:
@@ -406,6 +410,13 @@ class SparkEngine:
             self._fail(error)
         finally:
             self._free(task)
+
+    def _own(self, driver: PartitionDriver, outcome: Outcome) -> Outcome:
+        """Return what a run of a task came to; nothing is lost if it was another run of the same that fenced it."""
+        fenced = outcome.failure is not None and outcome.failure.origin is Origin.FENCED
+        if not fenced or not self._copies or driver.abandoned or not self._assignment.continued(driver):
+            return outcome
+        return replace(outcome, cursor=driver.cursor, failure=None)
 
     def _lost(self, task: RunningTask, error: Exception) -> None:
         """Take in that Spark could not finish a task."""

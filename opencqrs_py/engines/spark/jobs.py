@@ -159,6 +159,11 @@ class Capacity:
         return self.slots
 
 
+def copies_tasks(context: SparkContext) -> bool:
+    """Return whether Spark runs a task twice that takes long."""
+    return str(context.getConf().get("spark.speculation", "false")).strip().lower() == "true"
+
+
 def spark_failure(error: Exception) -> Failure:
     """Return what a failed job comes to.
 

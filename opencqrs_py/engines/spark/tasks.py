@@ -15,13 +15,14 @@ import gc
 import os
 import time
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Protocol
 
 from pydantic import TypeAdapter
-from pyspark import cloudpickle
+from pyspark import TaskContext, cloudpickle
 
 from opencqrs_py.engines.runs import Recipe
 from opencqrs_py.engines.spark.turns import PartitionsInTurn, turns_within
@@ -29,6 +30,9 @@ from opencqrs_py.model.outcome import Origin, Outcome
 from opencqrs_py.model.progress import Cursor
 from opencqrs_py.processing.exceptions import failure_of, interrupts_are_errors, own_frames
 from opencqrs_py.processing.processor import GroupProcessing
+
+_LOOK_SECONDS = 0.2  # between two looks at what another run of a task does
+_LEAST_WAIT_SECONDS = 10.0  # that a run lets the other one go on, at least
 
 _built: dict[Recipe, GroupProcessing] = {}
 
@@ -155,10 +159,12 @@ class TaskRunner:
     Attributes:
         recipe: Builds the group's parts, or says where the recipe is that does. Must pickle, hash and compare by value.
         permit: Says whether another chunk may begin.
+        copies: Whether Spark may run a second task beside one that takes long.
     """
 
     recipe: Recipe | KeptRecipe
     permit: Permit = ALWAYS
+    copies: bool = False
 
     def __call__(self, line: str) -> str:
         """Run a task. Called by Spark once per line.
@@ -175,7 +181,16 @@ class TaskRunner:
             failure = failure_of(error, Origin.FRAMEWORK, permanent=True, traceback=own_frames(error))
             return TaskResult(tuple(Outcome(cursor, failure=failure) for cursor in task.cursors))
         partitions = [cursor.partition for cursor in task.cursors]
-        return run_task(processing.narrowed(partitions, task.most), task, self.permit)
+        of_task = processing.narrowed(partitions, task.most)
+        context = TaskContext.get()
+        if context is not None and context.attemptNumber() > 0:
+            return run_copy(of_task, task, self.permit)
+        began = time.monotonic()
+        result = run_task(of_task, task, self.permit)
+        if self.copies:
+            until = time.monotonic() + max(_LEAST_WAIT_SECONDS, 2 * (time.monotonic() - began))
+            await_copy(of_task, result, until, self.permit)
+        return result
 
 
 def processing_of(recipe: Recipe | KeptRecipe) -> GroupProcessing:
@@ -195,8 +210,40 @@ def run_task(processing: GroupProcessing, task: Task, permit: Permission = ALWAY
     Raises:
         TaskTimedOutError: If a call of a handler has not returned in time.
     """
-    outcomes = {cursor.partition: Outcome(replace(cursor, shared=True)) for cursor in task.cursors}
-    processors = [processing.processor(partition) for partition in outcomes]
+    begun = [Outcome(replace(cursor, shared=True)) for cursor in task.cursors]
+    return _run(processing, begun, task.seconds, permit)
+
+
+def run_copy(processing: GroupProcessing, task: Task, permit: Permission = ALWAYS) -> TaskResult:
+    """Run a task that another worker runs already, or has run until it was taken for lost.
+
+    Either could commit the next chunk, and both would make the calls that cannot be rolled back. So this one takes an
+    epoch of its own before its first event. That waits for the chunk that the other has in hand, which is its last.
+
+    Raises:
+        TaskTimedOutError: If a call of a handler has not returned in time.
+    """
+    shared = [replace(cursor, shared=True) for cursor in task.cursors]
+    begun = [processing.processor(cursor.partition).succeed(cursor) for cursor in shared]
+    return _run(processing, begun, task.seconds, permit)
+
+
+def await_copy(processing: GroupProcessing, result: TaskResult, until: float, permit: Permission = ALWAYS) -> None:
+    """Let another run of the task finish which has taken over one of its partitions; then Spark ends this one.
+
+    Spark takes the result that comes first, and ends the run that does the work if that is ours.
+    """
+    taken = [one.cursor for one in result.outcomes if one.failure is not None and one.failure.origin is Origin.FENCED]
+    processors = {cursor: processing.processor(cursor.partition) for cursor in taken}
+    while taken and permit.holds and time.monotonic() < until:
+        taken = [cursor for cursor in taken if processors[cursor].is_succeeded(cursor)]
+        time.sleep(_LOOK_SECONDS if taken else 0)
+
+
+def _run(processing: GroupProcessing, begun: Sequence[Outcome], seconds: float, permit: Permission) -> TaskResult:
+    outcomes = {outcome.cursor.partition: outcome for outcome in begun}
+    can_begin = [outcome.cursor.partition for outcome in begun if outcome.failure is None]
+    processors = [processing.processor(partition) for partition in can_begin]
     partitions = PartitionsInTurn(turns_within(processing.limits), processors, outcomes)
-    partitions.run(time.monotonic() + task.seconds, lambda: permit.holds)
-    return TaskResult(tuple(outcomes[cursor.partition] for cursor in task.cursors))
+    partitions.run(time.monotonic() + seconds, lambda: permit.holds)
+    return TaskResult(tuple(outcomes.values()))

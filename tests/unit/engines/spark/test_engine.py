@@ -22,6 +22,7 @@ from opencqrs_py.errors import EngineError, EngineLostError
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.handler import Handler, HandlerMark
 from opencqrs_py.model.partition import Partition, layout
+from opencqrs_py.model.progress import Cursor
 from opencqrs_py.processing.binding import bind
 from opencqrs_py.processing.calls import NO_LIMITS, CallLimits
 from opencqrs_py.processing.dispatch import Dispatcher
@@ -192,6 +193,30 @@ def test_a_task_that_is_lost_costs_its_own_partitions_a_pause_even_if_it_had_han
     engine.engine.stop(patience=SECONDS)
     assert [position for _, position in engine.states()] == [EVENTS] * PARTITIONS
     assert all(status.failure is None for status in engine.engine.partitions())
+
+
+def test_a_task_that_a_second_run_has_fenced_is_continued_whichever_of_them_has_ended(engine):
+    def take_over() -> None:
+        for partition in layout(PARTITIONS):
+            engine.tracker.succeed("g", Cursor(partition, 1, 0, 0))
+
+    engine.context.conf["spark.speculation"] = "true"
+    engine.context.before.append(take_over)
+    engine.start()
+    assert engine.seen.done.wait(SECONDS)
+    assert sorted(engine.handled) == list(range(1, EVENTS + 1))
+    assert engine.seen.notices.empty()
+    assert engine.states() == [("running", EVENTS)] * PARTITIONS
+
+
+@pytest.mark.parametrize("speculation", ["true", "false"])
+def test_a_task_that_another_process_has_fenced_is_left_to_it(engine, speculation):
+    engine.context.conf["spark.speculation"] = speculation
+    engine.context.before.append(lambda: engine.tracker.claim("g", layout(PARTITIONS), 0, "another"))
+    engine.start()
+    engine.seen.reasons(PARTITIONS)
+    assert [state for state, _ in engine.states()] == ["stopped"] * PARTITIONS
+    assert engine.handled == []
 
 
 def test_a_task_that_takes_long_holds_up_no_partition_of_another(engine):

@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from math import inf
+from types import SimpleNamespace
+
 import pytest
 from support.sqlite import rows_of
 
 from opencqrs_py.adapters.sql import Database, SqlEventStore, SqlProgressTracker
 from opencqrs_py.assembly.injection import ContainerInjector
-from opencqrs_py.engines.spark.tasks import Permit, Task, TaskRunner, read_result, run_task, write_task
+from opencqrs_py.engines.spark import tasks
+from opencqrs_py.engines.spark.tasks import (
+    Permit,
+    Task,
+    TaskRunner,
+    await_copy,
+    read_result,
+    run_copy,
+    run_task,
+    write_task,
+)
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.handler import Handler, HandlerMark
 from opencqrs_py.model.outcome import Origin
@@ -124,6 +138,100 @@ def test_a_permit_that_is_given_holds_until_the_head_of_the_log(processing, tmp_
         permit.withdraw()
     assert not permit.holds
     assert Permit().holds
+
+
+class Between:
+    """A permit that has something happen before a chunk, once."""
+
+    def __init__(self, happen) -> None:
+        self._happens = iter((happen,))
+
+    @property
+    def holds(self) -> bool:
+        for happen in self._happens:
+            happen()
+        return True
+
+
+class TestASecondRun:
+    def test_it_continues_under_an_epoch_of_its_own_and_no_call_is_made_twice(self, processing):
+        add(processing, 500)
+        of_both, copies = task(processing), []
+        permit = Between(lambda: copies.append(run_copy(processing, of_both)))
+        first = run_task(processing, of_both, permit)
+        assert [outcome.failure.origin for outcome in first.outcomes] == [Origin.FENCED] * 3
+        (second,) = copies
+        assert [(o.failure, o.cursor.stored, o.cursor.epoch) for o in second.outcomes] == [(None, 500, 2)] * 3
+        assert sorted(position for _, position in handled) == list(range(1, 501))
+
+    def test_it_begins_nothing_where_the_partitions_are_claimed_anew(self, processing):
+        add(processing, 100)
+        old = task(processing)
+        task(processing)
+        result = run_copy(processing, old)
+        assert [outcome.failure.origin for outcome in result.outcomes] == [Origin.FENCED] * 3
+        assert handled == []
+
+    def test_one_whose_tracker_cannot_fence_the_first_continues_from_where_that_has_come_to(self, processing):
+        add(processing, 100)
+        both, tracker = task(processing), processing.tracker
+        known = {name: getattr(tracker, name) for name in ("claim", "unit", "renewed", "report", "is_outage")}
+        processing.tracker = SimpleNamespace(**known)
+        run_task(processing, both)
+        result = run_copy(processing, both)
+        assert [(o.failure, o.handled, o.cursor.stored) for o in result.outcomes] == [(None, 0, 100)] * 3
+        assert len(handled) == 100
+
+    @pytest.mark.parametrize("attempt", [0, 1, 2])
+    def test_spark_says_which_run_it_is(self, processing, attempt, monkeypatch):
+        add(processing, 100)
+        monkeypatch.setattr(tasks.TaskContext, "get", lambda: SimpleNamespace(attemptNumber=lambda: attempt))
+        result = read_result(TaskRunner(lambda: processing)(write_task(task(processing))))
+        assert [o.cursor.epoch for o in result.outcomes] == [1 if attempt == 0 else 2] * 3
+
+
+class TestAFirstRunThatIsFenced:
+    @pytest.fixture
+    def looks(self, monkeypatch):
+        """How often it looks; after the third look something may happen."""
+        made = []
+        self.third = lambda: None
+
+        def look(_seconds):
+            made.append(1)
+            if len(made) == 3:
+                self.third()
+
+        monkeypatch.setattr(tasks.time, "sleep", look)
+        return made
+
+    @pytest.fixture
+    def fenced(self, processing):
+        add(processing, 100)
+        self.task = task(processing)
+        run_copy(processing, replace(self.task, seconds=0))
+        return run_task(processing, self.task)
+
+    def test_it_waits_until_it_is_asked_to_end(self, processing, fenced, looks, tmp_path):
+        permit = Permit.in_folder(str(tmp_path))
+        permit.give()
+        self.third = permit.withdraw
+        await_copy(processing, fenced, inf, permit)
+        assert len(looks) == 3
+
+    def test_it_waits_until_the_second_one_is_fenced_as_well(self, processing, fenced, looks):
+        self.third = lambda: task(processing)
+        await_copy(processing, fenced, inf)
+        assert len(looks) == 4
+
+    def test_it_waits_no_longer_than_for_some_time(self, processing, fenced, looks):
+        await_copy(processing, fenced, 0)
+        assert not looks
+
+    def test_it_waits_for_nobody_if_nothing_was_fenced(self, processing, looks):
+        add(processing, 100)
+        await_copy(processing, run_task(processing, task(processing)), inf)
+        assert not looks
 
 
 class Broken:
