@@ -5,6 +5,7 @@ Runs on the driver. One coordinator thread decides; the threads of jobs only bri
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
@@ -36,7 +37,7 @@ from opencqrs_py.engines.spark.jobs import (
 )
 from opencqrs_py.engines.spark.masters import is_local
 from opencqrs_py.engines.spark.session import Sessions
-from opencqrs_py.engines.spark.slots import shares
+from opencqrs_py.engines.spark.slots import HeldSlots, shares
 from opencqrs_py.engines.spark.tasks import Task, TaskResult, TaskRunner
 from opencqrs_py.engines.spark.turns import TimedOut
 from opencqrs_py.engines.watching import HeadWatcher
@@ -117,6 +118,7 @@ class SparkEngine:
         self._capacity = Capacity(self._clock)
         self._stillness = Stillness(self._running_tasks, self._clock)
         self._copies = False
+        self._held_slots = HeldSlots(self._clock)
         self._noticed = False  # that Spark stands still
         self._thread = Thread(target=self._coordinate, name="opencqrs-coordinator", daemon=True)
 
@@ -457,6 +459,7 @@ class SparkEngine:
             started = [task for task in self._running if task.job is not None]
         waiting = [task for task in started if self._is_on_spark(task)]
         still = self._stillness.seconds([task.since for task in waiting])
+        self._report_held_slots([] if still else started)
         if still < NOTICED_SECONDS:
             self._noticed = False
         elif not self._noticed:
@@ -466,6 +469,20 @@ class SparkEngine:
         if still >= STILL_SECONDS:
             for task in waiting:
                 self._abandon(task, _still(STILL_SECONDS))
+
+    def _report_held_slots(self, tasks: Sequence[RunningTask]) -> None:
+        """Report once that slow events hold all slots while partitions wait, and that they do not any more."""
+        held = [(task.group.run.group, task.since) for task in tasks]
+        line = self._held_slots.news(self._capacity.slots, held, self._waiting)
+        if line is not None:
+            logger.log(logging.WARNING if self._held_slots.held else logging.INFO, "%s", line)
+
+    def _waiting(self) -> dict[str, int]:
+        """Return of each group how many partitions have something to do and no task."""
+        with self._changed:
+            busy = self._busy()
+            counts = {name: len(group.ready(busy)) for name, group in self._groups.items() if self._can_run(group)}
+        return {name: count for name, count in counts.items() if count}
 
     def _is_on_spark(self, task: RunningTask) -> bool:
         """Return whether a task may wait for Spark: a handler of data frames does so only during its jobs."""

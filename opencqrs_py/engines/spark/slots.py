@@ -1,12 +1,21 @@
-"""Slots: how many tasks each group may start, so that none takes what others need.
+"""Slots: how many tasks each group may start, so that none takes what others need; and whether slow ones hold them all.
 
-Runs on the driver. A slot is room for one task that Spark runs at once. A pure decision.
+Runs on the driver. A slot is room for one task that Spark runs at once. Pure decisions.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+
+from opencqrs_py.processing.ports import Clock
+
+HELD_SECONDS = 10.0
+"""After which slots are held that do not come back: a task ends after two seconds unless an event is slow."""
+
+_FIX = (
+    "bound a group by spark.max-tasks-per-group, give calls up by processing.handler-timeout, or give Spark more cores"
+)
 
 
 def shares(
@@ -32,3 +41,41 @@ def shares(
         tasks[group] += 1
         given[group] += 1
     return dict(given)
+
+
+class HeldSlots:
+    """Whether slow events hold all slots while other partitions wait, so that it is reported once, and its end.
+
+    Attributes:
+        held: Whether they do.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self.held = False
+        self._clock = clock
+
+    def news(
+        self, slots: int, tasks: Sequence[tuple[str, float]], waiting: Callable[[], Mapping[str, int]]
+    ) -> str | None:
+        """Return a line when all slots have come to be held, and when that is over.
+
+        Args:
+            slots: How many there are; 0 if that is not known.
+            tasks: The group of each task that has one, and when it was started.
+            waiting: Returns of each group how many partitions wait for one; asked for only while slow tasks have all.
+        """
+        before, now = self.held, self._clock.monotonic()
+        slow = [(group, now - since) for group, since in tasks if now - since >= HELD_SECONDS]
+        wait = waiting() if 0 < slots <= len(slow) else {}
+        self.held = bool(wait)
+        if before and not self.held:
+            return "slow events do not hold all slots of Spark any more"
+        return _line_of(slots, slow, wait) if self.held and not before else None
+
+
+def _line_of(slots: int, slow: Sequence[tuple[str, float]], waiting: Mapping[str, int]) -> str:
+    counts, longest = Counter(group for group, _ in slow), dict(sorted(slow, key=lambda task: task[1]))
+    holders = ", ".join(f"{group} {count} for {longest[group]:.0f} s" for group, count in counts.most_common())
+    of_groups = ", ".join(f"{group} {count}" for group, count in waiting.items())
+    have = "the slot of Spark is" if slots == 1 else f"all {slots} slots of Spark are"
+    return f"{have} held by slow events ({holders}), while partitions wait ({of_groups}): {_FIX}"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+from logging.handlers import QueueHandler
 from math import inf
 from queue import Queue
 from threading import Condition
@@ -17,6 +19,7 @@ from opencqrs_py.assembly.injection import ContainerInjector
 from opencqrs_py.control.records import TaskLoad
 from opencqrs_py.engines.runs import GroupRun
 from opencqrs_py.engines.spark.engine import NOTICED_SECONDS, STILL_SECONDS, Meanwhile, SparkEngine, read_at_once
+from opencqrs_py.engines.spark.slots import HELD_SECONDS
 from opencqrs_py.engines.spark.tasks import Permit
 from opencqrs_py.errors import EngineError, EngineLostError
 from opencqrs_py.model.event import Event
@@ -284,6 +287,45 @@ def test_while_a_task_runs_none_is_given_up_for_hours(engine):
     assert engine.seen.done.wait(SECONDS)
     assert engine.context.cancelled == []
     assert engine.seen.notices.empty()
+
+
+@pytest.fixture
+def lines():
+    """What the engine logs, as a queue."""
+    queue: Queue = Queue()
+    handler, logger = QueueHandler(queue), logging.getLogger("opencqrs.processing")
+    level = logger.level
+    logger.setLevel(logging.INFO)
+    logger.addHandler(handler)
+    yield queue
+    logger.removeHandler(handler)
+    logger.setLevel(level)
+
+
+def test_slow_events_that_hold_all_slots_while_a_partition_waits_are_reported_once_and_when_that_is_over(engine, lines):
+    begun, go = [Signal(), Signal()], Signal()
+
+    def take_long(number: int) -> None:
+        begun[number].set()
+        assert go.wait(SECONDS)
+
+    engine.context.active = 2
+    engine.context.before += [lambda: take_long(0), lambda: take_long(1)]
+    engine.engine.assign("g", layout(PARTITIONS)[:2])
+    engine.engine.start()
+    assert all(each.wait(SECONDS) for each in begun)
+    engine.engine.assign("g", layout(PARTITIONS)[2:])
+    engine.clock.advance(HELD_SECONDS)
+    said = lines.get(timeout=SECONDS)
+    assert said.levelname == "WARNING"
+    assert "all 2 slots of Spark are held by slow events (g 2 for 10 s), while partitions wait (g 1)" in said.message
+    engine.context.looked.clear()
+    engine.clock.advance(2)
+    assert engine.context.looked.wait(SECONDS)
+    go.set()
+    over = lines.get(timeout=SECONDS)
+    assert (over.levelname, over.message) == ("INFO", "slow events do not hold all slots of Spark any more")
+    assert engine.seen.done.wait(SECONDS)
 
 
 def test_what_is_in_hand_is_how_many_tasks_run_of_so_many_slots(engine):

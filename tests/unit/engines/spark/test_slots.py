@@ -1,4 +1,4 @@
-"""How many tasks each group may start."""
+"""How many tasks each group may start, and when slow ones that hold all slots are reported."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from opencqrs_py.engines.spark.slots import shares
+from opencqrs_py.engines.spark.slots import HELD_SECONDS, HeldSlots, shares
+from opencqrs_py.testing import FakeClock
 
 groups = st.sampled_from(["a", "b", "c", "d"])
 counts = st.dictionaries(groups, st.integers(1, 10))
@@ -45,3 +46,91 @@ def test_no_slot_is_given_twice_or_left_to_a_group_that_waits(waiting, running, 
     for group in given_now:
         others = [g for g in unserved if g != group]
         assert all(after[group] <= after[other] + 1 for other in others)
+
+
+class Watched:
+    """Slots that are looked at, on a clock of their own."""
+
+    def __init__(self, slots: int = 2) -> None:
+        self.clock = FakeClock()
+        self.slots = slots
+        self.held = HeldSlots(self.clock)
+        self.tasks: list[tuple[str, float]] = []
+        self.waiting: dict[str, int] = {}
+        self.asked = 0
+
+    def begin(self, group: str) -> None:
+        self.tasks.append((group, self.clock.monotonic()))
+
+    def looked(self) -> str | None:
+        return self.held.news(self.slots, self.tasks, self._waiting)
+
+    def _waiting(self) -> dict[str, int]:
+        self.asked += 1
+        return self.waiting
+
+
+def test_slots_that_slow_events_hold_while_partitions_wait_are_reported_after_ten_seconds_once():
+    watched = Watched(3)
+    watched.waiting = {"mail": 2, "news": 1}
+    watched.begin("loans")
+    watched.clock.advance(5)
+    watched.begin("loans")
+    watched.begin("audit")
+    watched.clock.advance(HELD_SECONDS - 1)
+    assert watched.looked() is None
+    watched.clock.advance(1)
+    assert watched.looked() == (
+        "all 3 slots of Spark are held by slow events (loans 2 for 15 s, audit 1 for 10 s), while partitions wait "
+        "(mail 2, news 1): bound a group by spark.max-tasks-per-group, give calls up by processing.handler-timeout, "
+        "or give Spark more cores"
+    )
+    watched.clock.advance(3_600)
+    assert watched.looked() is None
+
+
+def test_the_end_of_it_is_reported_and_what_is_held_later_again():
+    watched = Watched(1)
+    watched.waiting = {"mail": 1}
+    watched.begin("loans")
+    watched.clock.advance(HELD_SECONDS)
+    assert (watched.looked() or "").startswith("the slot of Spark is held by slow events (loans 1 for 10 s)")
+    watched.tasks.clear()
+    watched.begin("mail")
+    assert watched.looked() == "slow events do not hold all slots of Spark any more"
+    assert watched.looked() is None
+    watched.clock.advance(HELD_SECONDS)
+    assert "(mail 1 for 10 s)" in (watched.looked() or "")
+
+
+@pytest.mark.parametrize(
+    ("slots", "slow", "fresh", "waiting"),
+    [(2, 1, 0, {"mail": 1}), (2, 1, 1, {"mail": 1}), (2, 2, 0, {}), (0, 2, 0, {"mail": 1})],
+    ids=["a slot is free", "a task has just begun", "nothing waits", "Spark is not there yet"],
+)
+def test_nothing_is_reported_unless_slow_tasks_have_all_slots_and_partitions_wait(slots, slow, fresh, waiting):
+    watched = Watched(slots)
+    watched.waiting = waiting
+    for _ in range(slow):
+        watched.begin("loans")
+    watched.clock.advance(HELD_SECONDS)
+    for _ in range(fresh):
+        watched.begin("loans")
+    assert watched.looked() is None
+
+
+def test_executors_that_were_lost_do_not_hide_it():
+    watched = Watched(1)
+    watched.waiting = {"mail": 1}
+    watched.begin("loans")
+    watched.begin("loans")
+    watched.clock.advance(HELD_SECONDS)
+    assert "loans 2 for 10 s" in (watched.looked() or "")
+
+
+def test_which_partitions_wait_is_asked_only_while_slow_tasks_have_all_slots():
+    watched = Watched()
+    watched.begin("loans")
+    watched.begin("loans")
+    watched.looked()
+    assert watched.asked == 0
