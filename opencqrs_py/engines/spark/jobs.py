@@ -6,6 +6,7 @@ kept between two jobs: where each partition continues, the driver and the databa
 
 from __future__ import annotations
 
+import re
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -23,6 +24,7 @@ from opencqrs_py.engines.threads import Threads
 from opencqrs_py.model.outcome import Failure, Origin
 from opencqrs_py.processing.ports import Clock
 
+_OTHER_PYTHON = re.compile(r"\[PYTHON_VERSION_MISMATCH\] .*: (\S+) than that in driver: ([\d.]+)")
 _TRACEBACK = "Traceback (most recent call last):"
 _LOOK_SECONDS = 1.0  # between two looks at what runs
 _MOST_NAMED = 10  # partitions of a job that its description names
@@ -171,9 +173,18 @@ def spark_failure(error: Exception) -> Failure:
     worker or an executor that died, may pass.
     """
     lasting = isinstance(error, PythonException)
+    if versions := _OTHER_PYTHON.search(_first_line(error)):
+        return _other_python(*versions.groups())
     origin = Origin.FRAMEWORK if lasting else Origin.OUTAGE
     what = "Spark could not finish a task"
     return Failure(origin, permanent=lasting, error=what, message=_first_line(error), code="OCQ-405")
+
+
+def _other_python(there: str, here: str) -> Failure:
+    fix = f"have PYSPARK_PYTHON name a Python {here} that executors have, or run the driver on Python {there}"
+    message = f"Python {there} there, {here} on the driver: {fix}"
+    what = "Spark's workers run another Python"
+    return Failure(Origin.FRAMEWORK, permanent=True, error=what, message=message, code="OCQ-418")
 
 
 def timed_out_call(error: Exception) -> TimedOut | None:

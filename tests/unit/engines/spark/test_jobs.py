@@ -35,6 +35,18 @@ def test_a_python_error_is_reported_by_what_was_raised_and_never_by_a_line_of_so
     assert failure.message == "RuntimeError: a worker's own reason"
 
 
+def test_another_python_of_the_workers_is_reported_with_both_versions_and_the_fix() -> None:
+    raised = "pyspark.errors.exceptions.base.PySparkRuntimeError: [PYTHON_VERSION_MISMATCH] Python in worker has "
+    rest = "different version: 3.13 than that in driver: 3.11, PySpark cannot run with different minor versions.\nSee"
+    stack = f'\nTraceback (most recent call last):\n  File "worker.py", line 1, in main\n{raised}{rest}'
+    failure = spark_failure(PythonException(stack))
+    assert (failure.origin, failure.permanent, failure.code) == (Origin.FRAMEWORK, True, "OCQ-418")
+    assert str(failure) == (
+        "[OCQ-418] Spark's workers run another Python: Python 3.13 there, 3.11 on the driver: have PYSPARK_PYTHON name "
+        "a Python 3.11 that executors have, or run the driver on Python 3.13"
+    )
+
+
 @pytest.mark.parametrize(
     ("error", "message"),
     [
