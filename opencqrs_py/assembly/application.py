@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from opencqrs_py.assembly.serving import Serving
     from opencqrs_py.config import LifeCycleSettings
     from opencqrs_py.control.records import GroupPartition
-    from opencqrs_py.engines.spark.session import Sessions
+    from opencqrs_py.engines.spark.session import Session, Sessions
 
 _log = logging.getLogger("opencqrs.settings")
 STOP_PATIENCE = 3.0  # seconds that events in hand get to finish
@@ -65,6 +65,8 @@ class Application:
             defaults below environment variables.
         handlers: Modules, or decorated functions and classes of importable modules; or what was found in a project.
         project: Folder that relative database files are seen from.
+        spark: A Spark session of the program's own, for the groups that run on Spark. It is left open at the end.
+            Without one, the session that is active in the process is used, else one is opened as settings say.
 
     Raises:
         ConfigurationErrors: With all that is wrong in the settings.
@@ -76,7 +78,9 @@ class Application:
         settings: Configuration | Mapping[str, object] | None = None,
         handlers: UserModules | Sequence[ModuleType | Any] = (),
         project: Path | str = ".",
+        spark: Session | None = None,
     ) -> None:
+        self._spark = spark
         self.project = Path(project).resolve()
         loaded = settings if isinstance(settings, Configuration) else load(self.project, defaults=settings or {})
         self.configuration: Configuration = loaded
@@ -117,6 +121,7 @@ class Application:
         profiles: Sequence[str] = (),
         overrides: Sequence[str] = (),
         environ: Mapping[str, str] | None = None,
+        spark: Session | None = None,
     ) -> Self:
         """Find the handlers and settings of a project folder.
 
@@ -125,9 +130,10 @@ class Application:
             profiles: Active profiles.
             overrides: ``key=value`` pairs that win over everything else.
             environ: Environment variables; ``None`` for the process's own.
+            spark: A Spark session of the program's own.
         """
         found = read_project(Path(path).resolve(), profiles=profiles, overrides=overrides, environ=environ)
-        application = cls(found.configuration, modules_in(found.scan), found.folder)
+        application = cls(found.configuration, modules_in(found.scan), found.folder, spark)
         application._scan = found.scan
         return application
 
@@ -486,7 +492,7 @@ class Application:
         from opencqrs_py.assembly.running import spark_sessions  # noqa: PLC0415 loads PySpark
 
         spark, modules = self.configuration.settings.spark, self.blueprint.modules
-        return spark_sessions(spark, modules, self.project.name, verbose=verbose)
+        return spark_sessions(spark, modules, self.project.name, self._spark, verbose=verbose)
 
 
 def _starts(life_cycle: LifeCycleSettings) -> bool:

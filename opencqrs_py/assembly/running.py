@@ -26,7 +26,7 @@ from opencqrs_py.processing.supervision import Observer
 
 if TYPE_CHECKING:
     from opencqrs_py.config.settings import SparkSettings
-    from opencqrs_py.engines.spark.session import Sessions
+    from opencqrs_py.engines.spark.session import Session, Sessions
 
 
 _REGISTRY = Registry(
@@ -120,15 +120,19 @@ def spark_engines(
     return make
 
 
-def spark_sessions(spark: SparkSettings, modules: UserModules, name: str, *, verbose: bool) -> Sessions:
+def spark_sessions(
+    spark: SparkSettings, modules: UserModules, name: str, given: Session | None = None, *, verbose: bool
+) -> Sessions:
     """Return what opens sessions of Spark, under a name, after a check of the master that settings name.
 
-    The user's modules travel to the executors; ``verbose`` shows Spark's own log.
+    The user's modules travel to the executors; ``verbose`` shows Spark's own log. A session that was ``given`` is used
+    as it is, whatever settings say of master and session.
     """
     from opencqrs_py.engines.spark.masters import require_form  # noqa: PLC0415 as below
     from opencqrs_py.engines.spark.session import Sessions, SessionSettings  # noqa: PLC0415 loads PySpark
 
-    require_form(spark.master)
+    if given is None:
+        require_form(spark.master)
     settings = SessionSettings(
         master=spark.master,
         conf=spark.conf,
@@ -137,7 +141,7 @@ def spark_sessions(spark: SparkSettings, modules: UserModules, name: str, *, ver
         verbose=verbose,
         allow_unauthenticated=spark.allow_unauthenticated,
     )
-    sessions = Sessions(settings)
+    sessions = Sessions(settings, given)
     sessions.require_authentication()
     sessions.require_master()
     return sessions

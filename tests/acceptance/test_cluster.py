@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import sysconfig
 import venv
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,7 @@ import pytest
 from sqlalchemy import create_engine, inspect, text
 from support.sqlite import rows_of
 
+import opencqrs_py
 from opencqrs_py.adapters.sql import Database
 from opencqrs_py.engines.spark.java import find_java
 
@@ -199,6 +201,77 @@ def test_a_master_without_workers_is_reported_and_the_run_continues_when_it_has_
     finally:
         run.kill()
     assert rows_of(project.folder / "read.db", "SELECT count(*) FROM audit") == [(EVENTS,)]
+
+
+HANDED_IN = """
+import sys
+from pyspark.sql import SparkSession
+from opencqrs_py import Application
+
+if __name__ == "__main__":
+    builder = SparkSession.builder.master(sys.argv[1]).config("spark.driver.host", "127.0.0.1")
+    for pair in sys.argv[2:]:
+        builder = builder.config(*pair.split("=", 1))
+    session = builder.getOrCreate()
+    application = Application.from_project(".", spark=session)
+    result = application.run(until_caught_up=True)
+    print(result.failed, session.range(3).count(), session.sparkContext.master == sys.argv[1])
+    session.stop()
+"""
+
+
+@pytest.mark.release
+def test_a_session_of_a_cluster_that_is_handed_in_is_used_and_left_open(project, cluster):
+    project.write("handed_in.py", HANDED_IN)
+    project.write_events(EVENTS)
+    assert project.opencqrs("events", "import", "events.ndjson").code == 0
+    secret = ("spark.authenticate=true", f"spark.authenticate.secret={SECRET}", "spark.network.crypto.enabled=true")
+    command = [sys.executable, "handed_in.py", cluster, *secret]
+    here = {
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "JAVA_HOME": str(find_java(os.environ).home),
+        "PYSPARK_PYTHON": sys.executable,
+    }
+    environment = {**os.environ, **here, "OPENCQRS__SPARK__DRIVER_HANDLES": "never"}
+    done = subprocess.run(
+        command, check=False, cwd=project.folder, env=environment, capture_output=True, text=True, timeout=600
+    )
+    assert done.stdout.splitlines() == ["False 3 True"], done.stderr
+    assert rows_of(project.folder / "read.db", "SELECT count(*) FROM audit") == [(EVENTS,)]
+
+
+ANOTHER_VERSION = """
+import sys
+
+class Version(tuple):
+    major, minor, micro, releaselevel, serial = sys.version_info
+
+    def __getitem__(self, key):
+        return (3, 99) if key == slice(None, 2) else super().__getitem__(key)
+
+if "pyspark.daemon" in sys.orig_argv:
+    sys.version_info = Version(sys.version_info)
+"""
+
+
+@pytest.mark.release
+def test_another_python_of_the_workers_is_reported_in_one_line_with_both_versions(project, cluster, tmp_path):
+    other = tmp_path / "other"
+    venv.create(other, symlinks=True)
+    packages = Path(sysconfig.get_path("purelib", vars={"base": str(other), "platbase": str(other)}))
+    (packages / "another_version.py").write_text(ANOTHER_VERSION)
+    paths = [*filter(os.path.isdir, sys.path), str(Path(opencqrs_py.__file__).parents[1])]
+    (packages / "paths.pth").write_text("\n".join([*paths, "import another_version", ""]))
+    project.write_events(10)
+    assert project.opencqrs("events", "import", "events.ndjson").code == 0
+    chosen = {**AUTHENTICATED, "PYSPARK_PYTHON": str(other / "bin" / "python")}
+    run = project.opencqrs("run", "--until-caught-up", *settings_for(cluster), **chosen)
+    assert run.code == 1
+    lines = [line for line in run.err.splitlines() if "[audit 0/1]" in line and "OCQ-418" in line]
+    here = f"{sys.version_info.major}.{sys.version_info.minor}"
+    assert len(lines) == 1
+    assert f"Python 3.99 there, {here} on the driver" in lines[0]
+    assert "Traceback" not in run.err
 
 
 @pytest.mark.release

@@ -287,3 +287,22 @@ application.stop()
     done = hosted(tmp_path, ends)
     assert (done.returncode, done.stdout, done.stderr) == (0, "[(True, 'running')]\n", "")
     assert seen(tmp_path) == 10
+
+
+ON_SPARK = """
+from opencqrs_py import Event, event_handling
+
+@event_handling("handed-in", types=["*"])
+def handle(event: Event) -> None: ...
+"""
+
+
+@pytest.mark.spark
+def test_an_application_runs_on_the_session_that_it_was_handed_and_leaves_it_open(spark, make_module, tmp_path):
+    settings = {"spark.master": "spark://no-such-host.invalid:7077", "spark.driver-handles": "never"}
+    with Application(settings, [make_module(ON_SPARK)], tmp_path, spark) as application:
+        lines = (f'{{"id": "{n}", "source": "s", "type": "t", "subject": "/x", "data": {{}}}}' for n in range(20))
+        application.event_store.append(map(parse_event, lines))
+        result = application.run(until_caught_up=True)
+    assert [status.position for status in result.partitions] == [20]
+    assert spark.range(3).count() == 3

@@ -126,6 +126,10 @@ def test_a_process_that_runs_is_alive_and_ready_and_tells_what_it_does(engine, m
     assert {key[1] for key in found if key[0] == "opencqrs_node_info"} == {"blue"}
     of_partition = {key[0].removeprefix("opencqrs_"): value for key, value in found.items() if "group-0" in key[1:]}
     assert of_partition.pop("partition_last_progress_timestamp_seconds") > 1_700_000_000
+    if engine == "spark":
+        assert of_partition.pop("spark_tasks") in (0, 1)
+        assert found["opencqrs_spark_slots",] in (0, 2)  # the driver may have been faster than Spark
+        assert 0 <= found["opencqrs_spark_events_handled_by_driver_total",] <= 50
     assert of_partition == {
         "partition_state": 1,
         "partition_position": 50,
@@ -145,7 +149,7 @@ def test_every_metric_is_documented_and_nothing_else(make):
     made = make()
     made.start()
     wait_until(lambda: any(name == "opencqrs_events_handled_total" for name, *_ in metrics(made)))
-    documented = re.findall(r"^\| `(opencqrs_\w+)` \|", PAGE.read_text("utf-8"), re.MULTILINE)
+    documented = re.findall(r"^\| `(opencqrs_(?!spark_)\w+)` \|", PAGE.read_text("utf-8"), re.MULTILINE)
     assert sorted(documented) == sorted({name for name, *_ in metrics(made) if not name.endswith("_created")})
 
 
@@ -167,6 +171,21 @@ def test_the_status_is_that_of_the_command(make):
         assert here == there
     (partition,) = json.loads(asked(made, "/status")[1])[0]["partitions"]
     assert partition["events_per_second"] == 0.0
+
+
+@pytest.mark.spark
+@pytest.mark.usefixtures("looks_are_not_kept", "spark")
+def test_another_process_sees_how_much_a_node_has_in_hand_on_spark(make):
+    made = make(**{"event-handling.standard.processing.engine": "spark", "node.name": "blue"})
+    made.start()
+    (own,) = json.loads(asked(made, "/status")[1])[0]["spark"]
+    assert own.keys() == {"node", "tasks", "slots", "executors", "handled_by_driver"}
+    with Application(made.configuration, made.blueprint.modules, made.project) as other:
+        seen = [own]
+        wait_until(lambda: (seen.append(group_rows(other.status())[0]["spark"][0]), seen[-1]["slots"])[1] == 2)
+        assert (seen[-1]["node"], seen[-1]["executors"]) == ("blue", None)
+        made.stop()
+        assert group_rows(other.status())[0]["spark"] == []
 
 
 def test_nothing_listens_unless_it_is_wanted(make):

@@ -27,6 +27,51 @@ def test_a_session_that_runs_already_is_used_on_another_thread_and_left_open(spa
     assert spark.range(3).count() == 3
 
 
+HANDLERS = """
+from opencqrs_py import Event, event_handling
+
+@event_handling("handed-in", types=["*"])
+def handle(event: Event) -> None: ...
+"""
+
+
+CONNECTED = """
+import os, sys
+from pathlib import Path
+from pyspark.sql import SparkSession
+from opencqrs_py import Application, Event, event_handling
+from opencqrs_py.engines.spark.java import find_java
+from opencqrs_py.errors import EngineError
+import handlers_of_remote
+
+os.environ |= {"JAVA_HOME": str(find_java(os.environ).home), "SPARK_LOCAL_IP": "127.0.0.1"}
+session = SparkSession.builder.remote("local[1]").getOrCreate()
+for given in (session, None):
+    try:
+        Application({}, [handlers_of_remote], ".", given).run(until_caught_up=True)
+    except EngineError as error:
+        print(error.code, error.where)
+assert session.range(3).count() == 3
+session.stop()
+"""
+
+
+def test_a_real_session_of_spark_connect_is_refused_and_left_as_it_is(tmp_path) -> None:
+    pytest.importorskip("grpc", reason="pip install pyspark[connect]")
+    (tmp_path / "handlers_of_remote.py").write_text(HANDLERS)
+    (tmp_path / "remote.py").write_text(CONNECTED)
+    command = [sys.executable, "-W", "ignore", "remote.py"]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    done = subprocess.run(
+        command, check=False, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=SECONDS
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [
+        "OCQ-416 the session that was handed in",
+        "OCQ-416 the session that is active in this process",
+    ]
+
+
 def test_a_start_that_is_given_up_leaves_a_session_that_runs_already_open(spark: SparkSession) -> None:
     for _ in range(5):
         sessions = Sessions(SessionSettings(master="local[1]", name="another"))

@@ -82,7 +82,8 @@ def _addresses(master: str) -> list[tuple[str, int]]:
     if not master.startswith(_STANDALONE) or len(addresses) < len(found) or any(port > 65_535 for _, port in addresses):
         connect = "Spark Connect cannot be used: " if master.startswith("sc://") else ""
         what = f"{connect}spark.master is not the URL of a Spark master"
-        raise EngineError("OCQ-351", what, f"spark.master {master}", f"use {_FORMS}")
+        shown = master.partition(";")[0]  # what follows in a URL of Spark Connect may be a token
+        raise EngineError("OCQ-351", what, f"spark.master {shown}", f"use {_FORMS}")
     return addresses
 
 

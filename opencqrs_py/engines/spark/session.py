@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Thread
-from typing import Any
+from typing import Any, TypeAlias
 
 import pyspark
 from py4j.protocol import Py4JError
@@ -28,6 +28,7 @@ from pyspark.sql import SparkSession
 
 from opencqrs_py.engines.runs import Recipe
 from opencqrs_py.engines.spark.class_archive import ClassArchive, class_archive
+from opencqrs_py.engines.spark.connect import refuse_connect, require_usable
 from opencqrs_py.engines.spark.java import Java, find_java
 from opencqrs_py.engines.spark.launching import (
     by_socket_files,
@@ -48,6 +49,8 @@ from opencqrs_py.engines.spark.masters import (
 )
 from opencqrs_py.engines.spark.tasks import ALWAYS, KeptRecipe, Permit, keep
 from opencqrs_py.errors import EngineError
+
+Session: TypeAlias = SparkSession
 
 _QUIET_LOGS = Path(__file__).with_name("log4j2-quiet.properties")
 _PACKAGE_PARENT = Path(__file__).resolve().parents[3]
@@ -86,10 +89,16 @@ class SessionSettings:
 
 
 class Sessions:
-    """Opens one session, and closes it unless it was there before."""
+    """Opens one session, and closes it unless it was there before.
 
-    def __init__(self, settings: SessionSettings) -> None:
+    Args:
+        settings: How to open it.
+        given: The session to use instead; it is never closed.
+    """
+
+    def __init__(self, settings: SessionSettings, given: SparkSession | None = None) -> None:
         self._settings = settings
+        self._given = given
         self._session: SparkSession | None = None
         self._owned = False
         self._opening: Thread | None = None
@@ -100,7 +109,7 @@ class Sessions:
 
     def require_master(self) -> None:
         """Refuse, before anything is launched or claimed, a master that cannot be reached: OCQ-350 or OCQ-351."""
-        if active_session() is None:
+        if self._found() is None:
             require_master(self._master)
 
     def require_authentication(self) -> None:
@@ -109,9 +118,9 @@ class Sessions:
         The session may be opened much later; ``open`` checks it again.
 
         Raises:
-            EngineError: OCQ-404.
+            EngineError: OCQ-404; OCQ-416 or OCQ-417, if it cannot run groups at all.
         """
-        existing = active_session()
+        existing = self._found()
         if existing is not None:
             self._require_authentication_of(existing, existing=True)
         elif SparkContext._gateway is None and "PYSPARK_GATEWAY_PORT" not in os.environ:  # noqa: SLF001 the only way
@@ -122,20 +131,21 @@ class Sessions:
     @property
     def will_start(self) -> str:
         """The master on which ``open`` will start a session; empty if there is one already."""
-        is_there = self._session is not None or active_session() is not None
+        is_there = self._session is not None or self._found() is not None
         return "" if is_there else self._master
 
     def open(self) -> SparkSession:
-        """Return the session that is active in this process, else a new one.
+        """Return the session that was handed in, else the one that is active in this process, else a new one.
 
         Raises:
             EngineError: OCQ-401 without a Java, OCQ-402 if Spark does not start, OCQ-404 if it has no authentication;
-                OCQ-350 to OCQ-352, if it is not taken by the master.
+                OCQ-350 to OCQ-352, if it is not taken by the master; OCQ-416 or OCQ-417, if the one that is there
+                cannot run groups.
         """
         if self._session is None:
             while _closing:  # one that is half closed would still seem to be there
                 _closing.pop().join()
-            existing = active_session()
+            existing = self._found()
             self._owned = existing is None
             self._session = existing or self._start()
             try:
@@ -154,12 +164,20 @@ class Sessions:
         Raises:
             EngineError: As ``open`` does, where it is known before the launch: OCQ-350, OCQ-351, OCQ-401.
         """
-        if self._session is None and active_session() is None:
+        if self._session is None and self._found() is None:
             require_master(self._master)
             find_java(os.environ)
         self._closed = False
         self._opening = Thread(target=self._open_for, args=(opened,), name="opencqrs-session", daemon=True)
         self._opening.start()
+
+    def _found(self) -> SparkSession | None:
+        """Return the session that is there already, ``None`` if one is to be opened."""
+        if self._given is not None:
+            require_usable(self._given)
+            return self._given
+        refuse_connect(self._conf(), os.environ)
+        return active_session()
 
     def _open_for(self, opened: Callable[[SparkSession | Exception], None]) -> None:
         try:

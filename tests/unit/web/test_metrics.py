@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 from prometheus_client.parser import text_string_to_metric_families
 
 from opencqrs_py.control.records import TaskLoad
@@ -25,6 +28,12 @@ def test_tasks_slots_executors_and_what_the_driver_has_handled_are_metrics_of_th
         ("executors", ""): 3,
         ("events_handled_by_driver_total", ""): 60,
     }
+
+
+def test_every_metric_of_spark_is_documented_and_nothing_else():
+    page = Path(__file__).parents[3] / "docs" / "how-to" / "watch-in-production.md"
+    documented = re.findall(r"^\| `opencqrs_spark_(\w+)` \|", page.read_text("utf-8"), re.MULTILINE)
+    assert sorted(documented) == sorted({name for name, _ in samples(TaskLoad({"loans": 2}, 8, 3, 60))})
 
 
 def test_a_local_master_has_no_number_of_executors():

@@ -110,8 +110,9 @@ def test_what_is_no_url_of_a_master_is_refused_with_the_forms_that_are(master):
 
 
 def test_spark_connect_is_refused_by_name():
-    with pytest.raises(EngineError, match="Spark Connect cannot be used"):
-        require_master("sc://host:15002")
+    with pytest.raises(EngineError, match="Spark Connect cannot be used") as refused:
+        require_master("sc://host:15002/;token=marker-of-a-token")
+    assert "marker" not in str(refused.value)
 
 
 def test_a_web_page_in_the_place_of_a_master_is_recognised(page):

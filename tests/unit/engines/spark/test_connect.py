@@ -1,0 +1,108 @@
+"""Spark Connect is refused, whichever way it would come in; so is a session that has been stopped."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+from pyspark.errors import PySparkAttributeError
+from pyspark.sql import SparkSession
+
+from opencqrs_py.engines.spark.connect import refuse_connect, require_usable
+from opencqrs_py.engines.spark.session import Sessions, SessionSettings
+from opencqrs_py.errors import EngineError
+
+TOKEN = "marker-of-a-token"
+REMOTE = f"sc://host:443/;token={TOKEN}"
+
+
+@pytest.mark.parametrize(
+    ("conf", "environ", "where", "fix"),
+    [
+        ({}, {"SPARK_CONNECT_MODE_ENABLED": "1"}, "the session that is active in this process", "without .remote(…)"),
+        ({}, {"SPARK_REMOTE": REMOTE}, "environment variable SPARK_REMOTE", "unset it"),
+        ({"spark.remote": REMOTE}, {}, "spark.remote in spark.conf", "remove it"),
+        ({"spark.api.mode": "Connect"}, {}, "spark.api.mode connect", "set spark.api.mode to classic"),
+        ({}, {"SPARK_API_MODE": "connect"}, "spark.api.mode connect", "set spark.api.mode to classic"),
+    ],
+)
+def test_what_would_open_a_session_of_spark_connect_is_refused_without_its_token(conf, environ, where, fix):
+    with pytest.raises(EngineError, match="OCQ-416") as refused:
+        refuse_connect(conf, environ)
+    assert "its sessions have no SparkContext" in refused.value.what
+    assert refused.value.where == where
+    assert fix in refused.value.fix
+    assert TOKEN not in str(refused.value)
+
+
+def test_a_default_of_connect_is_refused_unless_settings_choose_the_classic_mode(monkeypatch):
+    monkeypatch.setenv("SPARK_CONNECT_MODE", "1")
+    with pytest.raises(EngineError, match="OCQ-416"):
+        refuse_connect({}, {})
+    refuse_connect({"spark.api.mode": "classic"}, {})
+    refuse_connect({}, {"SPARK_API_MODE": "classic"})
+
+
+class Remote:
+    """A session of Spark Connect, as PySpark has it."""
+
+    @property
+    def sparkContext(self) -> None:  # noqa: N802 Spark's name
+        raise PySparkAttributeError("JVM_ATTRIBUTE_NOT_SUPPORTED")
+
+
+def test_a_session_of_spark_connect_that_is_handed_in_is_refused():
+    with pytest.raises(EngineError, match="OCQ-416") as refused:
+        require_usable(Remote())
+    assert refused.value.where == "the session that was handed in"
+
+
+def test_a_session_that_is_handed_in_and_has_been_stopped_is_refused():
+    require_usable(SimpleNamespace(sparkContext=SimpleNamespace(_jsc=object())))
+    with pytest.raises(EngineError, match="OCQ-417"):
+        require_usable(SimpleNamespace(sparkContext=SimpleNamespace(_jsc=None)))
+
+
+class Context:
+    """The context of a session that the program has opened."""
+
+    def __init__(self, master: str, authenticate: str = "true") -> None:
+        self.master = master
+        self._authenticate = authenticate
+
+    def getConf(self) -> dict[str, str]:  # noqa: N802 Spark's name
+        return {"spark.authenticate": self._authenticate}
+
+
+@pytest.mark.parametrize(
+    "master", ["local[2]", "local-cluster[2,1,1024]", "spark://host:7077", "yarn", "k8s://https://h"]
+)
+def test_a_session_that_is_handed_in_is_used_on_any_master_before_all_others_and_left_open(monkeypatch, master):
+    monkeypatch.setattr(SparkSession, "getActiveSession", lambda: SimpleNamespace(sparkContext=Context("local[9]")))
+    given = SimpleNamespace(sparkContext=Context(master), stop=lambda: pytest.fail("it is the program's"))
+    sessions = Sessions(SessionSettings(master="spark://no-such-host.invalid:1"), given)
+    sessions.require_authentication()
+    sessions.require_master()
+    assert sessions.will_start == ""
+    assert sessions.open() is given
+    sessions.close()
+
+
+def test_a_session_that_is_handed_in_is_used_although_the_environment_asks_for_spark_connect(monkeypatch):
+    monkeypatch.setenv("SPARK_REMOTE", REMOTE)
+    given = SimpleNamespace(sparkContext=Context("local[2]"))
+    assert Sessions(SessionSettings(), given).open() is given
+
+
+def test_a_session_that_is_handed_in_has_to_authenticate_too():
+    given = SimpleNamespace(sparkContext=Context("spark://host:7077", "false"))
+    with pytest.raises(EngineError, match="OCQ-404"):
+        Sessions(SessionSettings(), given).require_authentication()
+    Sessions(SessionSettings(allow_unauthenticated=True), given).require_authentication()
+
+
+@pytest.mark.parametrize("look", [Sessions.require_authentication, Sessions.require_master, Sessions.open])
+def test_nothing_is_launched_or_claimed_for_spark_connect(monkeypatch, look):
+    monkeypatch.setenv("SPARK_REMOTE", REMOTE)
+    with pytest.raises(EngineError, match="OCQ-416"):
+        look(Sessions(SessionSettings()))
