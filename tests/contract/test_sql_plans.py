@@ -14,6 +14,7 @@ from opencqrs_py.adapters.sql import Database, SqlEventStore
 from opencqrs_py.adapters.sql.postgresql import statements_in
 from opencqrs_py.model import Event, Selection
 from opencqrs_py.model.appending import SubjectIsOnEventId
+from opencqrs_py.model.selection import Share
 
 Noted = Callable[[Callable[[str, Any], None]], AbstractContextManager[None]]
 Plans = Callable[..., list[str]]
@@ -175,3 +176,19 @@ def parts(store: SqlEventStore, limit: int, selection: Selection) -> list[tuple[
         after = part.upto
     assert after == COUNT
     return found
+
+
+@pytest.mark.parametrize("kind", [pytest.param("postgresql", marks=pytest.mark.postgresql)])
+@pytest.mark.parametrize("modulus", [2, 8, 32])
+def test_no_parallel_workers_are_started_for_a_share_of_the_events(
+    database: Database, store: SqlEventStore, noted_statements: Noted, modulus: int
+) -> None:
+    sent: list[tuple[str, Any]] = []
+    with noted_statements(lambda *one: sent.append(one)):
+        store.read(0, 1_000, Selection(share=Share(modulus, frozenset({0}))))
+    with database.reading() as connection:
+        for small in ("table", "index"):
+            connection.exec_driver_sql(f"SET LOCAL min_parallel_{small}_scan_size = 0")
+        found = [connection.exec_driver_sql(f"EXPLAIN {text}", values).scalars().all() for text, values in sent]
+    assert walks(" | ".join(found[0]))
+    assert "Gather" not in str(found)
