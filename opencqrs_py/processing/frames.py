@@ -30,6 +30,7 @@ from opencqrs_py.processing.ranges import PositionRange, RangeFeed
 from opencqrs_py.processing.reading import Reading
 from opencqrs_py.processing.sequencing import Sequencing
 from opencqrs_py.processing.signatures import Argument, Kind, Signature
+from opencqrs_py.processing.staging import FrameRows, TakesFrameRows
 
 RANGE = 250_000
 """Most positions of a range, where no setting says it."""
@@ -108,6 +109,11 @@ class OpenedFrames(EventFrames):
     def handled(self) -> int:
         """How many events they have read, as far as that is known."""
         return 0
+
+    @property
+    def rows(self) -> FrameRows | None:
+        """What brings the rows of data frames that the handler writes; ``None``: they bring them themselves."""
+        return None
 
 
 class FrameMaker(Protocol):
@@ -212,6 +218,8 @@ class FrameDispatcher(EventTables):
             given = frames.as_stored() if events is None else frames.of(events)
         work.index = None
         work.calls += 1
+        if isinstance(work.unit, TakesFrameRows):
+            work.unit.frame_rows = frames.rows
         finish(self.bound.call(given, first, first, work))
         if self.bound.signature.asks_for(Kind.SESSION):
             work.unit.flush()

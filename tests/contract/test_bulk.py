@@ -334,7 +334,7 @@ def test_a_constraint_that_is_added_while_a_process_runs_is_seen_within_a_minute
     bulk.upsert(connection, "loans", [{"isbn": "a", "reader": "x"}], keys="isbn")
     connection.execute(text("CREATE UNIQUE INDEX readers ON loans (reader)"))
     later = time.monotonic() + 60
-    monkeypatch.setattr("opencqrs_py.adapters.sql.bulk.time.monotonic", lambda: later)
+    monkeypatch.setattr("opencqrs_py.adapters.sql.bulk_tables.time.monotonic", lambda: later)
     with pytest.raises(BulkWriteError if kind == "mariadb" else DBAPIError):
         bulk.upsert(connection, "loans", [{"isbn": "b", "reader": "x"}], keys="isbn")
 

@@ -40,8 +40,8 @@ class BulkWrite:
 
     Attributes:
         shape: The table.
-        columns: The values by column, sorted by the keys, no key twice; at least one row.
-        keys: The columns by which a row is found.
+        columns: The values by column, sorted by the keys, no key twice.
+        keys: The columns by which a row is found; none: rows are inserted only, as into a stage.
         add: The columns whose values are added to what is there; all others are set.
         preparer: Quotes identifiers: SQLAlchemy's of the connection's dialect.
     """
@@ -86,6 +86,8 @@ class BulkWrite:
     @property
     def on_conflict(self) -> str:
         """The end of the statement, where ``ON CONFLICT`` is known."""
+        if not self.keys:
+            return ""
         others = self.others
         if not others:
             return f"ON CONFLICT ({self.listed(self.keys)}) DO NOTHING"

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from opencqrs_py.adapters.sql.foreign import ForeignTable, Writers
     from opencqrs_py.adapters.sql.transactions import Unit
 
+STAGED_BY = "staged_by"  # the column of a stage with the name of the task's run
 Row = tuple[Any, ...]
 Values = tuple[str | int, ...]
 
@@ -143,6 +144,9 @@ class Dialect(ABC):
     # Whether a transaction may be lost without an error at its commit: see ``has_failed``.
     loses_transactions: ClassVar[bool] = True
     exact: ClassVar[str] = "{} COLLATE BINARY"  # compares a text character by character
+    # Where connections begin; empty where no other connection can fill a stage while a transaction is open.
+    current_schema: ClassVar[str] = ""
+    drop_temporary: ClassVar[str] = "DROP TABLE"  # drops a temporary table, and does not end the transaction
     # Whether it shows up to where nothing will be added to a table that others fill.
     reads_foreign_tables: ClassVar[bool] = False
     # What to do when the database refuses the connection.
@@ -367,6 +371,10 @@ class Dialect(ABC):
             text = f"{write.insert} VALUES {', '.join([marks] * size)} {write.on_conflict}"
             connection.exec_driver_sql(text, values)
 
+    def upsert_selected(self, connection: Connection, write: BulkWrite, select: str, values: tuple[Any, ...]) -> None:
+        """Insert the rows that a query returns, or merge them as ``upsert`` does; ``write`` names the columns only."""
+        connection.exec_driver_sql(f"{write.insert} {select} {write.on_conflict}", values)
+
     def column_types(self, connection: Connection, schema: str | None, table: str) -> dict[str, str]:
         """Return the types of a table's columns as ``upsert`` names them, where it does."""
         return {}
@@ -376,6 +384,32 @@ class Dialect(ABC):
     ) -> str:
         """Return why these rows cannot be merged rightly on this database; empty if they can."""
         return ""
+
+    # Stages: tables that hold rows until one statement merges them
+
+    def defined_stage(self, name: str, columns: str, of: str, *, shared: bool) -> str:
+        """Return the statement that creates an empty table with some columns of another one, unless it is there.
+
+        One that is not ``shared`` is this connection's only, and ends with it at the latest.
+        """
+        empty = f"SELECT {columns}, CAST('' AS CHAR(40)) AS {STAGED_BY} FROM {of} WHERE 1 = 0"  # noqa: S608 our own names
+        return f"CREATE TEMPORARY TABLE {name} AS {empty}"
+
+    def stage_column(self, column: str, kind: str) -> str:
+        """Return an expression for the type of a stage's column, from that of the table whose rows it will hold."""
+        return column
+
+    def in_python_order(self, column: str) -> str:
+        """Return an expression that sorts texts by their characters, as Python does."""
+        return column
+
+    def sees_stages(self, connection: Connection) -> bool:
+        """Return whether a transaction that is open sees what others commit from now on."""
+        return False
+
+    def drop_stage(self, connection: Connection, table: str) -> None:
+        """Drop a stage, if it is there; wait for whoever uses it for a second at most."""
+        connection.exec_driver_sql(f"DROP TABLE IF EXISTS {table}")
 
     # Taking over
 

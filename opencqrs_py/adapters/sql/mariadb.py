@@ -114,6 +114,8 @@ class MariaDbDialect(Dialect):
     create_index = "CREATE INDEX IF NOT EXISTS"  # each statement counts at once, and may be sent again
     index_key = f"{{}}({_INDEXED_LENGTH}), position"
     search_hint = " FORCE INDEX ({})"
+    current_schema = "DATABASE()"
+    drop_temporary = "DROP TEMPORARY TABLE"
     row_lock = "UPDATE {} SET connection_id = CONNECTION_ID() {}"
     # ``ordered_reads`` is false: what a statement sees is decided transaction by transaction, while others commit.
 
@@ -313,13 +315,32 @@ class MariaDbDialect(Dialect):
     @override
     def upsert(self, connection: Connection, write: BulkWrite) -> None:
         """Insert the rows by one statement, or by as few as the server takes."""
-        changes = ", ".join(_change(write, name) for name in write.others or write.keys)
-        into = f"INSERT INTO {write.table} ({write.listed(list(write.columns))})"
         marks = f"({', '.join(['%s'] * len(write.columns))})"
         rows = zip(*write.sent_as(_SENT).columns.values(), strict=True)
         for few in chunks(rows, _MOST_ROWS, _MOST_CHARACTERS, _length_of_values):
-            text = f"{into} VALUES {', '.join([marks] * len(few))} ON DUPLICATE KEY UPDATE {changes}"
+            text = f"{_into(write)} VALUES {', '.join([marks] * len(few))} {_on_duplicate(write)}"
             connection.exec_driver_sql(text, tuple(value for row in few for value in row))
+
+    @override
+    def upsert_selected(self, connection: Connection, write: BulkWrite, select: str, values: tuple[Any, ...]) -> None:
+        connection.exec_driver_sql(f"{_into(write)} {select} {_on_duplicate(write)}", values)
+
+    @override
+    def defined_stage(self, name: str, columns: str, of: str, *, shared: bool) -> str:
+        temporary = super().defined_stage(name, columns, of, shared=False)
+        return temporary.replace("TEMPORARY TABLE", "TABLE IF NOT EXISTS", 1) if shared else temporary
+
+    @override
+    def in_python_order(self, column: str) -> str:
+        return f"BINARY {column}"
+
+    @override
+    def sees_stages(self, connection: Connection) -> bool:
+        return True  # transactions of handlers are READ COMMITTED here, whatever the server's default is
+
+    @override
+    def drop_stage(self, connection: Connection, table: str) -> None:
+        connection.exec_driver_sql(f"SET STATEMENT lock_wait_timeout = 1 FOR DROP TABLE IF EXISTS {table}")
 
     @override
     def upsert_obstacle(
@@ -418,6 +439,16 @@ def _check_size(connection: Connection, row: Row) -> None:
         what = f"the event is too large: it takes a statement of {size:,} bytes, and the server takes {most:,}"
         fix = "nothing was added; let an administrator raise max_allowed_packet"
         raise EventStoreError("OCQ-306", what, f"event {row[0]!r} of {row[1]!r}", fix)
+
+
+def _into(write: BulkWrite) -> str:
+    return f"INSERT INTO {write.table} ({write.listed(list(write.columns))})"
+
+
+def _on_duplicate(write: BulkWrite) -> str:
+    if not write.keys:
+        return ""
+    return f"ON DUPLICATE KEY UPDATE {', '.join(_change(write, name) for name in write.others or write.keys)}"
 
 
 def _change(write: BulkWrite, name: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
@@ -17,12 +17,14 @@ from typing_extensions import override
 from opencqrs_py.adapters.sql.connections import Statement
 from opencqrs_py.adapters.sql.database import Database
 from opencqrs_py.adapters.sql.dialect import DatabaseAwayError, DatabaseBusyError
+from opencqrs_py.adapters.sql.staging import drop_stages, stage_rows
 from opencqrs_py.adapters.sql.tables import PROGRESS, SKIPPED, prepare
 from opencqrs_py.adapters.sql.transactions import Unit, watch_ends
 from opencqrs_py.errors import EventStoreError, FencedError, TransactionEndedError
 from opencqrs_py.model.partition import Partition, hash_of
 from opencqrs_py.model.progress import Cursor, FailureRecord, PartitionStatus, ProcessorState, Skip
 from opencqrs_py.processing.ports import SucceedingTracker, UnitOfWork
+from opencqrs_py.processing.staging import Rows, RowStaging, Stage
 
 _ERROR_LENGTH = 1_000  # characters of an error's text that are kept
 _LATER = ("crashes", "in_hand")  # of a failure; versions that do not know them read what is written without
@@ -50,7 +52,7 @@ class _Statements:
         self.advance_towards = Statement(f"{name}_advance_towards", f"{move} {_HERE}")
 
 
-class SqlProgressTracker(SucceedingTracker):
+class SqlProgressTracker(SucceedingTracker, RowStaging):
     """Progress in the table ``opencqrs_progress``, moved by compare-and-set under a fencing epoch.
 
     Args:
@@ -128,6 +130,18 @@ class SqlProgressTracker(SucceedingTracker):
             if not unit.complete(move, (to, _moment(datetime.now(UTC)), fingerprint, *here)):
                 msg = f"a handler changed the row of its own partition in {PROGRESS.name}: leave that table alone"
                 raise TransactionEndedError(msg)  # the row was locked, so it was no other process
+        if unit.stages:
+            drop_stages(self._database, unit.stages)
+
+    @override
+    def stage(self, stage: Stage, run: str, tables: Iterable[Rows]) -> int:
+        """Write rows that a task has, see ``RowStaging``. Each table of them is a transaction of its own.
+
+        Raises:
+            BulkWriteError: OCQ-360, if a key is null; OCQ-363, if the stage cannot be created.
+            DBAPIError: As SQLAlchemy raises it.
+        """
+        return stage_rows(self._database, stage, run, tables)
 
     @override
     def renewed(self, group: str, cursor: Cursor) -> Cursor | None:

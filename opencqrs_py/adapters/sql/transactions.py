@@ -26,6 +26,7 @@ from opencqrs_py.errors import OpenCqrsError, TransactionEndedError
 from opencqrs_py.processing.exceptions import one_line
 from opencqrs_py.processing.pipelining import Pipeline
 from opencqrs_py.processing.ports import Transactions
+from opencqrs_py.processing.staging import FrameRows, Stage
 
 if TYPE_CHECKING:
     from opencqrs_py.adapters.sql.database import Database
@@ -63,7 +64,8 @@ class Unit:
     """A transaction that handlers write in; it is guarded if it must stay one.
 
     What would end it is refused where the driver lets us. Where it does not, the end is noticed by the savepoint.
-    ``flush`` sends what the session holds, if it was asked for, and is refused after a roll back.
+    ``flush`` sends what the session holds, if it was asked for, and is refused after a roll back. ``frame_rows`` brings
+    the rows of data frames, and ``stages`` are those of this transaction, to be dropped after it.
     """
 
     connection: Connection
@@ -71,6 +73,9 @@ class Unit:
     dialect: Dialect
     guarded: bool
     erred: bool = field(default=False, init=False)
+    frame_rows: FrameRows | None = field(default=None, init=False)
+    stages: list[Stage] = field(default_factory=list, init=False)
+    looked_for_leftovers: bool = field(default=False, init=False)
     flush: Callable[[], None] = field(default=staticmethod(_hold_nothing), init=False)
     _savepoint: str = field(default="", init=False)
     _session: _HandlerSession | None = field(default=None, init=False)
@@ -260,6 +265,12 @@ class Unit:
         for name in _OF_DRIVER:
             undone.callback(delattr, driver, name)
         self.dialect.watch_statements(self, driver, undone)
+
+
+def unit_of(connection: Connection) -> Unit | None:
+    """Return the unit of work that a connection serves, ``None`` for a connection of the user's own."""
+    unit: Unit | None = connection.info.get(_UNIT)
+    return unit
 
 
 class _HandlerSession(Session):

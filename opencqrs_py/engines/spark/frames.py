@@ -15,49 +15,28 @@ from typing import Any
 
 import pyarrow as pa
 from py4j.protocol import Py4JError
-from pydantic import TypeAdapter
 from pyspark import Accumulator, AccumulatorParam
-from pyspark.errors import PySparkException, PythonException
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
-from opencqrs_py import errors
 from opencqrs_py.engines.runs import Recipe
-from opencqrs_py.engines.spark.jobs import raised_last
+from opencqrs_py.engines.spark.frame_errors import raised_for, worker_error
+from opencqrs_py.engines.spark.frame_rows import DriverRows, ExecutorRows
 from opencqrs_py.engines.spark.source_ranges import cut
 from opencqrs_py.engines.spark.tasks import KeptRecipe, processing_of
-from opencqrs_py.errors import ExplainedError, HandlerSignatureError, ProjectCodeError, UnavailableError
+from opencqrs_py.errors import HandlerSignatureError, UnavailableError
 from opencqrs_py.model.event import Event
-from opencqrs_py.processing.exceptions import one_line
-from opencqrs_py.processing.frames import EventOfRangeError, FrameMaker, FrameProcessing, OpenedFrames
+from opencqrs_py.processing.frames import FrameMaker, FrameProcessing, OpenedFrames
 from opencqrs_py.processing.ranges import PositionRange
+from opencqrs_py.processing.staging import FrameRows
 
 _CANCELLED = "SPARK_JOB_CANCELLED"
 _WITHOUT_COLUMN = "name a class without the field, or take the data as JSON text: events.as_stored()"
 
 
 # --------------------------------------------------------------------------------------------------------- executors
-
-
-@dataclass(frozen=True, slots=True)
-class _Told:
-    """What a worker says of an error: the event's position if it is one's, and what it is."""
-
-    position: int | None
-    outage: bool
-    kind: str
-    code: str
-    what: str
-    where: str
-    fix: str
-
-
-_TOLD = TypeAdapter(_Told)
-
-
-class RangeFailedError(Exception):
-    """A part of a range cannot be read; its text is one line of JSON."""
 
 
 class _Counts(AccumulatorParam[dict[Any, int]]):
@@ -108,24 +87,8 @@ class _RangeReader:
                 rows += len(table)
                 yield from table.cast(wanted).to_batches()
         except Exception as error:
-            raise RangeFailedError(_TOLD.dump_json(_told(error, processing)).decode()) from error
+            raise raised_for(error, processing) from error
         self.counts.add({(self.event_class, after, upto): rows})
-
-
-def _told(error: Exception, processing: FrameProcessing | None) -> _Told:
-    position = error.position if isinstance(error, EventOfRangeError) else None
-    cause: BaseException = error.error if isinstance(error, EventOfRangeError) else error
-    reasons = [each for each in (cause, cause.__cause__) if each is not None]
-    outage = isinstance(cause, UnavailableError) or (
-        processing is not None and any(_is_outage(processing, reason) for reason in reasons)
-    )
-    if isinstance(cause, ExplainedError):
-        return _Told(position, outage, type(cause).__name__, cause.code, cause.what, cause.where, cause.fix)
-    return _Told(position, outage, "", "", one_line(cause), "", "")
-
-
-def _is_outage(processing: FrameProcessing, error: BaseException) -> bool:
-    return processing.source.is_outage(error) or processing.tracker.is_outage(error)
 
 
 def _class_named(path: str) -> Any:
@@ -202,6 +165,10 @@ class _ExecutorFrames(_Frames):
     def handled(self) -> int:
         return sum(self._counts.value.values())
 
+    @property
+    def rows(self) -> FrameRows:
+        return ExecutorRows(self._recipe, self._processing)
+
     def _made(self, event_class: type | None, schema: StructType) -> DataFrame:
         slots = max(1, self._spark.sparkContext.defaultParallelism)
         parts = tuple((part.after, part.upto) for part in cut(self.first - 1, self.last, slots))
@@ -236,9 +203,8 @@ class SparkFrames(FrameMaker):
 
     def explained(self, error: BaseException) -> BaseException:
         """Return what an error of a call comes to."""
-        if (told := _told_by_worker(error)) is not None:
-            cause = _rebuilt(told)
-            return cause if told.position is None or told.outage else EventOfRangeError(told.position, cause)
+        if (of_worker := worker_error(error)) is not None:
+            return of_worker
         if _CANCELLED in str(error) and isinstance(error, PySparkException | Py4JError):
             return UnavailableError("OCQ-420", "a job of Spark was cancelled")
         if isinstance(error, Py4JError | OSError) and self._is_gone():
@@ -269,6 +235,10 @@ class _DriverFrames(_Frames):
     @property
     def handled(self) -> int:
         return self._rows
+
+    @property
+    def rows(self) -> FrameRows:
+        return DriverRows(self._processing.group)
 
     def _made(self, event_class: type | None, schema: StructType) -> DataFrame:
         found = list(self._processing.tables(event_class, self.first - 1, self.last))
@@ -303,23 +273,6 @@ class LocalFrames(FrameMaker):
     def explained(self, error: BaseException) -> BaseException:
         """Return the error as it is: it was raised in this process."""
         return error
-
-
-def _told_by_worker(error: BaseException) -> _Told | None:
-    if not isinstance(error, PythonException):
-        return None
-    _, found, line = raised_last(error.getMessage() or "").partition(f"{RangeFailedError.__name__}: ")
-    return _TOLD.validate_json(line) if found else None
-
-
-def _rebuilt(told: _Told) -> BaseException:
-    """Return the error that a worker has met."""
-    if told.outage:
-        return UnavailableError("OCQ-420", f"a task on Spark could not read the log: {told.what}")
-    kind = getattr(errors, told.kind, None)
-    if isinstance(kind, type) and issubclass(kind, ExplainedError):
-        return kind(told.code, told.what, told.where, told.fix)
-    return ProjectCodeError("OCQ-217", f"a task on Spark could not read the log: {told.what}")
 
 
 def _path_of(event_class: type, place: str) -> str:

@@ -11,7 +11,8 @@ import pytest
 from py4j.protocol import Py4JNetworkError
 from pyspark.errors import PySparkException, PythonException
 
-from opencqrs_py.engines.spark.frames import RangeFailedError, SparkFrames, _Counts, _RangeReader, schema_of
+from opencqrs_py.engines.spark.frame_errors import RangeFailedError
+from opencqrs_py.engines.spark.frames import SparkFrames, _Counts, _RangeReader, schema_of
 from opencqrs_py.errors import EventFormatError, HandlerSignatureError, ProjectCodeError, UnavailableError
 from opencqrs_py.processing.frames import EventOfRangeError
 

@@ -1,0 +1,152 @@
+"""The rows of a bulk write: their columns, and whether they fit each other and the table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from decimal import Context, Decimal, Inexact
+from functools import reduce
+from itertools import groupby
+from operator import add as plus
+from typing import Any
+from uuid import UUID
+
+from opencqrs_py.adapters.sql.bulk_write import Column, TableShape
+from opencqrs_py.adapters.sql.dialect import Dialect
+from opencqrs_py.errors import BulkWriteError
+from opencqrs_py.model.json_text import write_json
+
+Rows = Any
+"""A ``pyarrow.Table``, ``RecordBatch`` or ``DataFrame``, known by what it can do; or a sequence of mappings."""
+
+_PLAIN = frozenset({str, int, float, bool, bytes, Decimal, type(None)})
+_NUMBERS = frozenset({int, float, Decimal, type(None)})
+_EXACT = Context(prec=10_000, traps=[Inexact])
+_CONSTRAINT = "create the table with PRIMARY KEY ({0}) or UNIQUE ({0}), or name the columns of the one that it has"
+
+
+def columns_of(rows: Rows, table: str) -> dict[str, Column]:
+    """Return the values of rows by column, as drivers take them.
+
+    Raises:
+        BulkWriteError: OCQ-360, if two columns have the same name, or a mapping has other keys than the first one.
+        TypeError: If they are something else than rows.
+    """
+    if hasattr(rows, "column_names") and hasattr(rows, "columns"):
+        names = list(rows.column_names)
+        if len(set(names)) < len(names):
+            raise misfit(table, "two columns of the rows have the same name", "rename one of them")
+        return {name: _sent(column.to_pylist()) for name, column in zip(names, rows.columns, strict=True)}
+    if isinstance(rows, str | bytes | Mapping) or not isinstance(rows, Sequence):
+        msg = f"bulk.upsert needs a pyarrow.Table or a sequence of mappings, got {type(rows).__qualname__}"
+        raise TypeError(msg)
+    return {name: _sent(column) for name, column in _columns_of_mappings(rows, table).items()}
+
+
+def _columns_of_mappings(rows: Sequence[Any], table: str) -> dict[str, list[Any]]:
+    names = list(rows[0]) if rows else []
+    for number, row in enumerate(rows, 1):
+        if row.keys() != rows[0].keys():
+            odd = sorted(map(str, row.keys() ^ rows[0].keys()))
+            what = f"row {number} has other columns than the first one ({', '.join(odd)})"
+            raise misfit(table, what, "give each row a value for each column, None for none")
+    return {name: [row[name] for row in rows] for name in names}
+
+
+def _sent(values: Column) -> Column:
+    """Return values as every driver takes them; numbers, texts and bytes stay what they are."""
+    return values if _PLAIN.issuperset(map(type, values)) else [_sent_value(value) for value in values]
+
+
+def _sent_value(value: Any) -> Any:
+    match value:
+        case datetime():
+            return value.astimezone(UTC) if value.tzinfo is not None else value
+        case UUID():
+            return str(value)
+        case dict() | list() | tuple():
+            return write_json(value)
+    return value
+
+
+def misfit(table: str, what: str, fix: str) -> BulkWriteError:
+    """Return the error that parts of a call do not fit each other or the table."""
+    return BulkWriteError("OCQ-360", what, f"bulk.upsert into {table}", fix)
+
+
+class Wanted:
+    """What a call asks for, before the table is looked at."""
+
+    def __init__(self, table: str, columns: Mapping[str, Column], keys: tuple[str, ...], add: tuple[str, ...]) -> None:
+        self.table = table
+        self.columns = columns
+        self.keys = keys
+        self.add = add
+
+    def check(self) -> None:
+        """Raise OCQ-360 if the parts of the call do not fit each other."""
+        if not self.keys:
+            raise misfit(self.table, "no keys are named", "name the columns by which a row is found: keys=[…]")
+        for argument, names in (("keys", self.keys), ("add", self.add)):
+            if missing := [name for name in names if name not in self.columns]:
+                what = f"{argument} names {', '.join(missing)}, which the rows do not have"
+                raise misfit(self.table, what, f"the rows have {', '.join(map(str, self.columns))}")
+        if both := [name for name in self.add if name in self.keys]:
+            raise misfit(self.table, f"{', '.join(both)} is both a key and to be added", "leave it out of add")
+        for name in self.keys:
+            if None in self.columns[name]:
+                what = f"the key {name} of row {list(self.columns[name]).index(None) + 1} is null"
+                raise misfit(self.table, what, "leave rows without a key out: no row is found by it")
+        for name in self.add:
+            if wrong := set(map(type, self.columns[name])) - _NUMBERS:
+                what = f"{name} is to be added and has values of type {', '.join(sorted(t.__name__ for t in wrong))}"
+                raise misfit(self.table, what, "add numbers only")
+
+    def misfits(self, shape: TableShape, dialect: Dialect) -> Iterator[BulkWriteError]:
+        """Yield what is wrong with the call for a table."""
+        if unknown := [name for name in self.columns if name not in shape.columns]:
+            what = f"the table has no column {', '.join(map(str, unknown))}"
+            yield misfit(self.table, what, f"its columns are {', '.join(shape.columns)}")
+        elif frozenset(self.keys) not in shape.unique:
+            what = f"no unique constraint of the table has the columns {', '.join(self.keys)}"
+            where = f"bulk.upsert into {self.table}"
+            yield BulkWriteError("OCQ-361", what, where, _CONSTRAINT.format(", ".join(self.keys)))
+        elif obstacle := dialect.upsert_obstacle(shape, self.columns, self.keys, self.add):
+            yield misfit(self.table, obstacle, "write these rows with a statement of your own")
+
+    def merged(self) -> dict[str, Column]:
+        """Return the columns sorted by the keys; rows with the same keys are summed, or refused."""
+        of_keys = [self.columns[name] for name in self.keys]
+        keys: Sequence[Any] = of_keys[0] if len(of_keys) == 1 else list(zip(*of_keys, strict=True))
+        try:
+            order = sorted(range(len(keys)), key=keys.__getitem__)
+        except TypeError as error:
+            what = f"the values of {', '.join(self.keys)} cannot be sorted ({error})"
+            raise misfit(self.table, what, "give each key column values of one type") from error
+        if len(set(keys)) == len(keys):
+            return {name: [column[index] for index in order] for name, column in self.columns.items()}
+        same = [list(group) for _, group in groupby(order, keys.__getitem__)]
+        if others := [name for name in self.columns if name not in (*self.keys, *self.add)]:
+            doubled = next(group for group in same if len(group) > 1)
+            what = f"{len(doubled)} rows have the same {', '.join(self.keys)} ({keys[doubled[0]]!r})"
+            fix = f"keep one of them, or let {', '.join(others)} be added too"
+            raise BulkWriteError("OCQ-362", what, f"bulk.upsert into {self.table}", fix)
+        return {name: self._summed(name, same) for name in self.columns}
+
+    def _summed(self, name: str, same: Iterable[Sequence[int]]) -> list[Any]:
+        column = self.columns[name]
+        if name in self.keys:
+            return [column[group[0]] for group in same]
+        total = _total_of(column)
+        return [total([column[index] for index in group]) for group in same]
+
+
+def _total_of(column: Column) -> Callable[[list[Any]], Any]:
+    """Return what sums values of a column; no digit is lost, and nothing counts as 0 beside a number."""
+    one: Callable[[Any, Any], Any] = _EXACT.add if Decimal in set(map(type, column)) else plus
+
+    def total(values: list[Any]) -> Any:
+        numbers = [value for value in values if value is not None]
+        return reduce(one, numbers) if numbers else None
+
+    return total

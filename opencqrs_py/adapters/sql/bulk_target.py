@@ -1,0 +1,55 @@
+"""What one call of ``bulk.upsert`` writes to, and how."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from sqlalchemy import Connection
+from sqlalchemy.exc import DBAPIError
+
+from opencqrs_py.adapters.sql.bulk_rows import Wanted
+from opencqrs_py.adapters.sql.bulk_tables import fitting_shape, forget_shape
+from opencqrs_py.adapters.sql.bulk_write import BulkWrite, Column, TableShape
+from opencqrs_py.adapters.sql.dialect import Dialect
+
+
+@dataclass(frozen=True)
+class Target:
+    """A table, and how rows are merged into it: the arguments of ``bulk.upsert`` without the rows."""
+
+    connection: Connection
+    dialect: Dialect
+    schema: str | None
+    name: str
+    keys: tuple[str, ...]
+    add: tuple[str, ...]
+
+    def wanted(self, columns: Mapping[str, Column]) -> Wanted:
+        """Return what is wanted of some rows; raises OCQ-360 if they do not fit the arguments."""
+        found = Wanted(self.name, columns, self.keys, self.add)
+        found.check()
+        return found
+
+    def shape(self, wanted: Wanted) -> TableShape:
+        """Return the shape of the table; raises ``BulkWriteError`` if the rows do not fit it."""
+        return fitting_shape(self.connection, self.dialect, wanted, (self.schema, self.name))
+
+    def forget_shape(self) -> None:
+        """Look at the table again at the next call."""
+        forget_shape(self.connection, (self.schema, self.name))
+
+    def write(self, columns: Mapping[str, Column]) -> int:
+        """Write rows that are all here by one statement; return how many they are after those of one key are summed."""
+        if not len(next(iter(columns.values()), ())):
+            return 0
+        wanted = self.wanted(columns)
+        shape = self.shape(wanted)
+        preparer = self.connection.dialect.identifier_preparer
+        write = BulkWrite(shape, wanted.merged(), self.keys, self.add, preparer)
+        try:
+            self.dialect.upsert(self.connection, write)
+        except DBAPIError:
+            self.forget_shape()
+            raise
+        return len(write)

@@ -1,0 +1,88 @@
+"""Errors that tasks of data frames meet, and how the driver learns of them: as a line of JSON in a Python exception.
+
+``raised_for`` runs on executors, ``worker_error`` on the driver.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pydantic import TypeAdapter
+from pyspark.errors import PythonException
+
+from opencqrs_py import errors
+from opencqrs_py.engines.spark.jobs import raised_last
+from opencqrs_py.errors import ExplainedError, ProjectCodeError, UnavailableError
+from opencqrs_py.processing.exceptions import one_line
+from opencqrs_py.processing.frames import EventOfRangeError
+from opencqrs_py.processing.processor import GroupProcessing
+
+READ = "read the log"
+STAGE = "leave rows in a table"
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """What a worker says of an error: the event's position if it is one's, what it is, and what could not be done."""
+
+    position: int | None
+    outage: bool
+    kind: str
+    code: str
+    what: str
+    where: str
+    fix: str
+    action: str = READ
+
+
+_TOLD = TypeAdapter(_Told)
+
+
+class RangeFailedError(Exception):
+    """A part of a range cannot be read, or rows cannot be written; its text is one line of JSON."""
+
+
+def raised_for(error: Exception, processing: GroupProcessing | None, action: str = READ) -> RangeFailedError:
+    """Return what a worker raises for an error, with its reason; ``processing`` says whether it is an outage."""
+    return RangeFailedError(_TOLD.dump_json(_told(error, processing, action)).decode())
+
+
+def _told(error: Exception, processing: GroupProcessing | None, action: str) -> _Told:
+    position = error.position if isinstance(error, EventOfRangeError) else None
+    cause: BaseException = error.error if isinstance(error, EventOfRangeError) else error
+    reasons = [each for each in (cause, cause.__cause__) if each is not None]
+    outage = isinstance(cause, UnavailableError) or (
+        processing is not None and any(_is_outage(processing, reason) for reason in reasons)
+    )
+    if isinstance(cause, ExplainedError):
+        return _Told(position, outage, type(cause).__name__, cause.code, cause.what, cause.where, cause.fix, action)
+    return _Told(position, outage, "", "", one_line(cause), "", "", action)
+
+
+def _is_outage(processing: GroupProcessing, error: BaseException) -> bool:
+    return processing.source.is_outage(error) or processing.tracker.is_outage(error)
+
+
+def worker_error(error: BaseException) -> BaseException | None:
+    """Return the error that a worker has met, ``None`` if it is none of ours; ``EventOfRangeError`` names its event."""
+    if (told := _told_by_worker(error)) is None:
+        return None
+    cause = _rebuilt(told)
+    return cause if told.position is None or told.outage else EventOfRangeError(told.position, cause)
+
+
+def _told_by_worker(error: BaseException) -> _Told | None:
+    if not isinstance(error, PythonException):
+        return None
+    _, found, line = raised_last(error.getMessage() or "").partition(f"{RangeFailedError.__name__}: ")
+    return _TOLD.validate_json(line) if found else None
+
+
+def _rebuilt(told: _Told) -> BaseException:
+    """Return the error that a worker has met."""
+    if told.outage:
+        return UnavailableError("OCQ-420", f"a task on Spark could not {told.action}: {told.what}")
+    kind = getattr(errors, told.kind, None)
+    if isinstance(kind, type) and issubclass(kind, ExplainedError):
+        return kind(told.code, told.what, told.where, told.fix)
+    return ProjectCodeError("OCQ-217", f"a task on Spark could not {told.action}: {told.what}")
