@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
+from importlib import import_module
 from pathlib import Path
 from threading import Event as Signal
 from threading import Thread
@@ -194,7 +195,7 @@ class Commits(Failures):
 
 def by_engine(url: str, watch: StopWatch, *, handler: str, partitions: int, engine: str = "thread") -> None:
     """Run one of our engines with one of the handlers; Spark with two workers, and none of it on the driver."""
-    import replay_handlers  # noqa: PLC0415 its statements depend on the environment
+    module = import_module("replay_frames" if handler == "frames" else "replay_handlers")  # whose statements differ
 
     from opencqrs_py import Application  # noqa: PLC0415 what a loop by hand does not load
 
@@ -205,7 +206,7 @@ def by_engine(url: str, watch: StopWatch, *, handler: str, partitions: int, engi
         "spark.master": "local[2]",
         "spark.driver-handles": "never",
     }
-    function = getattr(replay_handlers, handler)
+    function = getattr(module, handler)
     application = Application(settings, [function], Path(__file__).parent)
     with Positions(url, watch) if engine == "spark" else nullcontext() as observer:
         result = application.run(observer=Commits(watch) if observer is None else Failures(), until_caught_up=True)
@@ -240,6 +241,7 @@ WAYS: dict[str, Callable[[str, StopWatch, int], None]] = {
     "hand-cpu": lambda url, watch, _: by_driver(url, watch, write_computed),
     **{f"thread-{name}": _engine_way("thread", name) for name in ("count", "each", "many", "columns", "cpu")},
     **{f"spark-{name}": _engine_way("spark", name) for name in ("count", "each", "many", "columns", "cpu")},
+    "spark-frames": lambda url, watch, _: by_engine(url, watch, handler="frames", partitions=1, engine="spark"),
     "eventsourcing": lambda url, watch, _: by_eventsourcing(url, watch),
 }
 
