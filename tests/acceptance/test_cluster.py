@@ -10,6 +10,7 @@ import sys
 import sysconfig
 import venv
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pyspark
@@ -32,7 +33,8 @@ def started() -> Iterator[list[subprocess.Popen[str]]]:
     processes: list[subprocess.Popen[str]] = []
     yield processes
     for process in reversed(processes):
-        os.killpg(process.pid, signal.SIGKILL)
+        with suppress(ProcessLookupError):  # it was killed already
+            os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
 
 
@@ -74,6 +76,10 @@ class Cluster:
         worker = spark_class("org.apache.spark.deploy.worker.Worker", *size, *self._shared, self.url)
         self._started.append(worker)
         line_with(worker, "Successfully registered with master")
+
+    def lost(self) -> int:
+        """Return how many of its processes have been killed."""
+        return sum(process.poll() == -signal.SIGKILL for process in self._started)
 
 
 @pytest.fixture
@@ -200,6 +206,41 @@ def test_a_master_without_workers_is_reported_and_the_run_continues_when_it_has_
         assert run.returncode == 0, err
     finally:
         run.kill()
+    assert rows_of(project.folder / "read.db", "SELECT count(*) FROM audit") == [(EVENTS,)]
+
+
+ENDING_HANDLER = """
+import os, signal
+from pathlib import Path
+from opencqrs_py import Event, event_handling
+
+@event_handling("ending", types=["library.*"])
+def end(event: Event) -> None:
+    if event.id != "500":
+        return
+    try:
+        Path({place!r}).touch(exist_ok=False)
+    except FileExistsError:
+        return
+    daemon = Path(f"/proc/{{os.getppid()}}/stat").read_text()
+    executor = int(daemon.rpartition(")")[2].split()[1])
+    os.killpg(os.getpgid(executor), signal.SIGKILL)  # with the cluster's worker that has started it
+"""
+
+
+@pytest.mark.release
+def test_a_worker_of_two_that_is_lost_costs_no_event_and_none_is_handled_twice(project, empty_cluster):
+    empty_cluster.add_worker()
+    empty_cluster.add_worker()
+    ended = project.folder / "ended"
+    project.write("ending.py", ENDING_HANDLER.format(place=str(ended)))
+    project.write_events(EVENTS)
+    assert project.opencqrs("events", "import", "events.ndjson").code == 0
+    run = project.opencqrs("run", "--until-caught-up", *settings_for(empty_cluster.url), **AUTHENTICATED)
+    assert run.code == 0, run.err
+    assert ended.exists()
+    assert empty_cluster.lost() == 1
+    assert rows_of(project.folder / "read.db", "SELECT sum(n) FROM lent") == [(EVENTS - len(range(0, EVENTS, 3)),)]
     assert rows_of(project.folder / "read.db", "SELECT count(*) FROM audit") == [(EVENTS,)]
 
 
