@@ -226,6 +226,22 @@ def test_decimals_are_added_exactly_where_the_database_can(tracker: SqlProgressT
     assert str(rows_in(database)[0][3]) == "0.2000"
 
 
+@pytest.mark.parametrize("kind", [pytest.param("postgresql", marks=pytest.mark.postgresql)])
+@pytest.mark.parametrize("first", ["TRUNCATE loans", "ALTER TABLE loans RENAME TO old"])
+def test_a_table_that_the_transaction_has_locked_or_made_is_no_obstacle_to_tasks(
+    tracker: SqlProgressTracker, database: Database, first: str
+) -> None:
+    rows = Rows(tracker, staged=[counted(a=1)])
+
+    def handle(connection: Connection) -> None:
+        connection.exec_driver_sql(first)
+        METADATA.create_all(connection)
+        bulk.upsert(connection, "loans", Frame(*COUNTED), keys="isbn", add=ADDED)
+
+    handled(tracker, rows, handle)
+    assert rows_in(database) == [("a", None, 1, None)]
+
+
 # Faults
 
 

@@ -298,14 +298,16 @@ class PostgresqlDialect(Dialect):
 
     @override
     def defined_stage(self, name: str, columns: str, of: str, *, shared: bool) -> str:
-        """Leave the write-ahead log out: after a crash of the server the transaction that would merge is gone, too."""
+        """Leave the write-ahead log out: after a crash of the server the transaction that would merge is gone, too.
+
+        The other table is not named: the transaction may have made or locked it, and tasks would not see it, or wait.
+        """
         kind, rest = ("UNLOGGED", "") if shared else ("TEMPORARY", " ON COMMIT DROP")
-        empty = f"SELECT {columns}, '' AS {STAGED_BY} FROM {of} WHERE 1 = 0"  # noqa: S608 our own names
-        return f"CREATE {kind} TABLE IF NOT EXISTS {name}{rest} AS {empty}"
+        return f"CREATE {kind} TABLE IF NOT EXISTS {name}{rest} AS SELECT {columns}, '' AS {STAGED_BY} WHERE 1 = 0"
 
     @override
     def stage_column(self, column: str, kind: str) -> str:
-        return f"{column}::{kind}"
+        return f"NULL::{kind}"
 
     @override
     def in_python_order(self, column: str) -> str:
