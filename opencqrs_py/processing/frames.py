@@ -32,7 +32,7 @@ from opencqrs_py.processing.sequencing import Sequencing
 from opencqrs_py.processing.signatures import Argument, Kind, Signature
 from opencqrs_py.processing.staging import FrameRows, TakesFrameRows
 
-RANGE = 250_000
+RANGE = 500_000
 """Most positions of a range, where no setting says it."""
 
 _PAGE = 10_000  # events that become one table
@@ -228,7 +228,7 @@ class FrameDispatcher(EventTables):
 class FrameProcessing(GroupProcessing):
     """A group whose handler gets data frames. It handles nothing before ``use`` was called.
 
-    Args: as ``GroupProcessing``; ``batch_size`` is the most positions of a range, ``None`` for 250,000.
+    Args: as ``GroupProcessing``; ``batch_size`` is the most positions of a range, ``None`` for 500,000.
     """
 
     def __init__(  # noqa: PLR0913 as GroupProcessing
