@@ -322,7 +322,7 @@ class Faults:
                 self.wrong.append(f"with a clock that was set, a frozen process was replaced after {seconds:.1f} s")
             os.kill(process.pid, signal.SIGCONT)
 
-    def _wait_for_nodes(self, patience: float = 60.0) -> None:
+    def _wait_for_nodes(self, patience: float = 300.0) -> None:
         """Wait until every process has got its share."""
         until = time.monotonic() + patience
         while time.monotonic() < until:

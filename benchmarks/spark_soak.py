@@ -121,11 +121,17 @@ class Faults:
         began, before = time.monotonic(), self._project.position()
         while (now := self._project.position()) <= before or not before:
             before = before or now
+            self._supervise()
             if time.monotonic() - began > PATIENCE:
                 self.wrong.append(f"no progress within {PATIENCE:g} s of {after}:\n{self._project.said()}")
                 return
             time.sleep(0.05)
         self.longest = max(self.longest, time.monotonic() - began)
+
+    def _supervise(self) -> None:
+        """Start the driver again, as a supervisor does: one that finds no database when it starts ends (OCQ-304)."""
+        if self.driver is not None and self.driver.poll() is not None:
+            self._start()
 
     def _executor(self, chance: Random) -> bool:
         return self._kill(chance, lambda said, _: EXECUTOR in said)

@@ -70,23 +70,31 @@ class Turns:
         CallWatcher(self._processors, [limits], self._time_out, SystemClock()).start()
 
     def begin(
-        self, processor: PartitionProcessor, so_far: Outcome, permitted: Permitted, *, alone: bool = False
+        self, processor: PartitionProcessor, so_far: Outcome, permitted: Permitted, upto: float | None = None
     ) -> _Turn:
         """Have a partition step for a moment, and return what it has come to by then, as soon as that is known.
 
-        If the partition is ``alone`` nobody waits for its turn to end, so it needs no thread.
+        Args:
+            processor: That of the partition.
+            so_far: Where it continues.
+            permitted: Returns whether another step may begin.
+            upto: Position at which its turn ends; ``None`` if it is alone. Then nobody waits for its turn to end, so it
+                needs no thread.
         """
         turn: _Turn = Future()
         self._under_way[processor] = turn
-        if alone and self._alone:
-            self._do(turn, processor, so_far, permitted)
+        if upto is None and self._alone:
+            self._do(turn, processor, so_far, permitted, inf)
         else:
-            self._threads.run(f"opencqrs-{processor.group}", lambda: self._do(turn, processor, so_far, permitted))
+            end = inf if upto is None else upto
+            self._threads.run(f"opencqrs-{processor.group}", lambda: self._do(turn, processor, so_far, permitted, end))
         return turn
 
-    def _do(self, turn: _Turn, processor: PartitionProcessor, so_far: Outcome, permitted: Permitted) -> None:
+    def _do(
+        self, turn: _Turn, processor: PartitionProcessor, so_far: Outcome, permitted: Permitted, upto: float
+    ) -> None:
         try:
-            outcome = _stepped(processor, so_far, permitted)
+            outcome = _stepped(processor, so_far, permitted, upto)
         except BaseException as error:
             del self._under_way[processor]
             _settle(turn.set_exception, error)
@@ -150,9 +158,11 @@ class PartitionsInTurn:
             self.outcomes[partition] = replace(flushed, idle=False)
 
     def _step_each(self, permitted: Permitted) -> None:
+        """Give each a turn, up to where the first of them is, and that one a step: so all read the same pages."""
         alone = len(self._processors) == 1
         for partition in tuple(self._open):
-            turn = self._turns.begin(self._processors[partition], self.outcomes[partition], permitted, alone=alone)
+            upto = None if alone else max(self.outcomes[one].cursor.position for one in self._open)
+            turn = self._turns.begin(self._processors[partition], self.outcomes[partition], permitted, upto)
             self._open.remove(partition)
             if alone or wait([turn], SLOW_SECONDS).done:
                 self._take(partition, turn)
@@ -176,13 +186,15 @@ class PartitionsInTurn:
             self._open.append(partition)
 
 
-def _stepped(processor: PartitionProcessor, so_far: Outcome, permitted: Permitted) -> Outcome:
-    """Step a partition until it finds nothing, fails, or others are to have their turn."""
+def _stepped(processor: PartitionProcessor, so_far: Outcome, permitted: Permitted, upto: float) -> Outcome:
+    """Step a partition until it finds nothing, fails, or others are to have their turn: after a moment, or there."""
     until = time.monotonic() + TURN_SECONDS
     while True:
         step = processor.step(so_far.cursor)
         so_far = so_far.followed_by(step)
-        if step.idle or step.failure is not None or time.monotonic() >= until or not permitted():
+        if step.idle or step.failure is not None or so_far.cursor.position >= upto:
+            return so_far
+        if time.monotonic() >= until or not permitted():
             return so_far
 
 

@@ -11,7 +11,7 @@ from support.sqlite import rows_of
 
 from opencqrs_py.adapters.sql import Database, SqlEventStore, SqlProgressTracker
 from opencqrs_py.assembly.injection import ContainerInjector
-from opencqrs_py.engines.spark import tasks
+from opencqrs_py.engines.spark import tasks, turns
 from opencqrs_py.engines.spark.tasks import (
     Permit,
     Task,
@@ -115,6 +115,17 @@ def test_when_the_time_is_over_each_partition_has_made_one_step_and_stored_it(pr
     assert all(0 < outcome.cursor.position < 5_000 and not outcome.idle for outcome in result.outcomes)
     assert [s.position for s in processing.tracker.statuses()] == [o.cursor.stored for o in result.outcomes]
     assert all(outcome.cursor.stored == outcome.cursor.position for outcome in result.outcomes)
+
+
+def test_partitions_keep_together_so_that_each_page_is_read_once(processing, monkeypatch):
+    monkeypatch.setattr(turns, "TURN_SECONDS", inf)
+    add(processing, 5_000)
+    reads, read = [], processing.source.read
+    monkeypatch.setattr(processing.source, "read", lambda *request: reads.append(request[0]) or read(*request))
+    result = run_task(processing, task(processing))
+    assert [outcome.cursor.stored for outcome in result.outcomes] == [5_000] * 3
+    before_head = [after for after in reads if after < 5_000]
+    assert len(before_head) == len(set(before_head))
 
 
 def test_without_a_permit_each_partition_makes_one_step_and_stores_it(processing, tmp_path):
