@@ -21,6 +21,7 @@ from opencqrs_py.processing.calls import NO_LIMITS, CallInHand, CallLimits
 from opencqrs_py.processing.dispatch import ChunkFailedError, Dispatcher
 from opencqrs_py.processing.exceptions import label_text, raise_interrupt, stack_of_thread
 from opencqrs_py.processing.feed import Feed, UnsequencedError
+from opencqrs_py.processing.isolation import OF_PROCESS
 from opencqrs_py.processing.pipelining import PipelineFailedError, Pipelining
 from opencqrs_py.processing.ports import (
     Clock,
@@ -226,12 +227,13 @@ class PartitionProcessor:
 
     def _isolated(self, cursor: Cursor, chunk: Chunk, upto: int) -> Outcome:
         """Handle one event after a mark, by which the next owner sees that this process has not survived it."""
-        try:
-            self._mark(cursor, chunk[0])
-        except BaseException as error:
-            raise_interrupt(error)
-            return Outcome(cursor, failure=self._failure(error, Origin.FRAMEWORK))
-        done = self._handle(cursor, chunk, upto)
+        with OF_PROCESS.taken():
+            try:
+                self._mark(cursor, chunk[0])
+            except BaseException as error:
+                raise_interrupt(error)
+                return Outcome(cursor, failure=self._failure(error, Origin.FRAMEWORK))
+            done = self._handle(cursor, chunk, upto)
         return replace(done, cursor=replace(done.cursor, isolate=cursor.isolate - (done.failure is None)))
 
     def _mark(self, cursor: Cursor, event: Event) -> None:

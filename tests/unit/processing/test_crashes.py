@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,6 +16,7 @@ from opencqrs_py.model.outcome import Origin
 from opencqrs_py.processing.binding import bind
 from opencqrs_py.processing.dispatch import Dispatcher
 from opencqrs_py.processing.feed import Feed
+from opencqrs_py.processing.isolation import Turns
 from opencqrs_py.processing.processor import PartitionProcessor
 from opencqrs_py.processing.recovery import Action, FixedBackOff, OnExhausted
 from opencqrs_py.processing.sequence_resolvers import PerSubject
@@ -41,6 +43,7 @@ class Group:
         self.deadly: set[int] = set()
         self.failing: set[int] = set()
         self.called: list[tuple[int, FailureRecord | None]] = []
+        self.during_call: Callable[[], None] = lambda: None
         self._store = InMemoryEventStore()
         self._store.append(
             Event(0, f"id {n}", "s", f"/{n}", "lent", None, "application/json", "{}", None)
@@ -50,6 +53,7 @@ class Group:
         def handle(raw: Event, connection: Connection) -> None:
             (status, *_) = (one for one in self.tracker.statuses() if one.partition == self._partition)
             self.called.append((raw.position, status.failure))
+            self.during_call()
             if raw.position in self.deadly:
                 raise CrashError
             if raw.position in self.failing:
@@ -149,6 +153,30 @@ def test_other_partitions_continue(new_group: Callable[[int], Group]) -> None:
     assert other is not None
     assert (other.idle, other.failure) == (True, None)
     assert group.database.rows
+
+
+def test_partitions_take_turns_at_marks_so_that_a_crash_counts_against_one_event(
+    new_group: Callable[[int], Group], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deadly, other = new_group(1), new_group(1)
+    for group in (deadly, other):
+        group.claimed()
+    cursor = other.claimed()
+    turns = Turns(patience=60)
+    monkeypatch.setattr("opencqrs_py.processing.processor.OF_PROCESS", turns)
+    thread = Thread(target=other.step, args=(cursor,))
+    deadly.deadly = {1}
+
+    def during_call() -> None:
+        thread.start()
+        while not turns.waiting and thread.is_alive():
+            pass
+        assert (other.called, [status.failure for status in other.tracker.statuses()]) == ([], [None])
+
+    deadly.during_call = during_call
+    assert deadly.runs() is None
+    thread.join()
+    assert other.database.rows == [1]
 
 
 def test_an_event_that_raises_after_a_crash_has_ended_no_process(new_group: Callable[[int], Group]) -> None:
