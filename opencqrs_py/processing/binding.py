@@ -120,10 +120,15 @@ class Work:
         """Make the calls that wait for the commit; return what they raised."""
         return self.after_commit.run() if self.calls_wait else []
 
+    @cached_property
+    def _shown_partition(self) -> Partition:
+        """The partition as another object than ours: whoever changes it by force changes no key of a dictionary."""
+        return Partition(self.partition.modulus, self.partition.residue)
+
     def context(self, event: Event) -> ProcessingContext:
         """Return the circumstances of a call for ``event``."""
         attempt = self.attempt if event.position == self.failing else 1
-        return ProcessingContext(self.group, self.partition, event.position, attempt)
+        return ProcessingContext(self.group, self._shown_partition, event.position, attempt)
 
 
 Call = Callable[..., Any]

@@ -134,3 +134,11 @@ def test_an_interrupt_is_none_of_the_events() -> None:
     work.after_commit(raising(KeyboardInterrupt()))
     with pytest.raises(KeyboardInterrupt):
         work.committed()
+
+
+def test_a_handler_that_changes_the_partition_it_is_shown_changes_none_of_ours() -> None:
+    work = Work("group", Partition(1, 0), Unit())
+    shown = work.context(event(1)).partition
+    assert shown == work.partition
+    object.__setattr__(shown, "residue", 7)
+    assert work.partition == Partition(1, 0)
