@@ -53,6 +53,7 @@ settings.register_profile("all", max_examples=300, deadline=None)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from support.spark import RunningJava
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -176,12 +177,23 @@ def zygote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Zygote]:
 
 
 @pytest.fixture(scope="session")
-def java() -> Iterator[dict[str, str]]:
-    """A Java that runs, for commands whose Spark is not what is tested: the variables by which they find it."""
+def java_for_all() -> Iterator[RunningJava]:
+    """A Java that runs."""
     from support.spark import running_java  # noqa: PLC0415 loads PySpark
 
-    with running_java() as variables:
-        yield variables
+    with running_java() as java:
+        yield java
+
+
+@pytest.fixture
+def java(java_for_all: RunningJava) -> Iterator[dict[str, str]]:
+    """A Java that runs, for commands whose Spark is not what is tested: the variables by which they find it.
+
+    A Spark that a command leaves there would keep the next test from opening one.
+    """
+    java_for_all.stop_leftover()  # of a test that has failed
+    yield java_for_all.variables
+    assert not java_for_all.stop_leftover(), "a command has left its Spark behind"
 
 
 @pytest.fixture(scope="session")

@@ -99,19 +99,19 @@ SparkContext._initialize_context = make_and_wait
 sessions = Sessions(SessionSettings(master="local[1]", name="given up"))
 sessions.begin(lambda _: None)
 there.wait()
-sessions.close()
+sessions.close(patience=0)
 """
 OPENED = """
 from opencqrs_py.engines.spark.session import Sessions, SessionSettings
 
 sessions = Sessions(SessionSettings(master="local[1]", name="next"))
 assert sessions.open().range(3).count() == 3
-sessions.close()
+sessions.close(patience=0)
 """
 
 
 def test_a_start_that_is_given_up_leaves_nothing_on_a_java_that_outlives_the_process(java: dict[str, str]) -> None:
-    for script in (GIVEN_UP, OPENED):
+    for script in (GIVEN_UP, OPENED, OPENED):
         command, environment = [sys.executable, "-c", script], {**os.environ, **java}
         done = subprocess.run(command, check=False, env=environment, capture_output=True, text=True, timeout=SECONDS)
         assert done.returncode == 0, done.stderr

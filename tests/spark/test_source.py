@@ -428,6 +428,11 @@ class Log:
         self.store = SqlEventStore(self.database)
         self.count = 0
 
+    def reopen(self):
+        self.database.close()
+        self.database = Database(self.url)
+        self.store = SqlEventStore(self.database)
+
     def grow(self, number):
         self.store.append(made_up(n) for n in range(self.count + 1, self.count + number + 1))
         self.count += number
@@ -506,7 +511,7 @@ def test_a_checkpoint_of_another_log_is_refused(log):
     log.follow()
     for file in log.folder.glob("events.db*"):
         file.unlink()
-    log.store = SqlEventStore(Database(log.url))
+    log.reopen()
     log.count = 0
     log.grow(2)
     with pytest.raises(StreamingQueryException, match=r"OCQ-411.* the log ends at position 2, but 5 was there before"):

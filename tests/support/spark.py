@@ -11,6 +11,7 @@ from threading import Event as Signal
 from types import SimpleNamespace
 from unittest.mock import patch
 
+from py4j.java_gateway import JavaGateway
 from py4j.protocol import Py4JNetworkError
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
@@ -24,15 +25,36 @@ SECONDS = 60
 """To wait at most; nothing here takes long."""
 
 
+class RunningJava:
+    """A Java for programs that open a Spark, one after the other.
+
+    Attributes:
+        variables: By which they find it.
+    """
+
+    def __init__(self, gateway: JavaGateway) -> None:
+        found = gateway.java_parameters
+        self.variables = {"PYSPARK_GATEWAY_PORT": str(found.port), "PYSPARK_GATEWAY_SECRET": found.auth_token}
+        self._jvm = gateway.jvm
+
+    def stop_leftover(self) -> bool:
+        """Stop the Spark that a program has left behind; return whether there was one."""
+        contexts = getattr(getattr(self._jvm.org.apache.spark, "SparkContext$"), "MODULE$")
+        active = contexts.getActive()
+        if not active.isDefined():
+            return False
+        active.get().stop()
+        return True
+
+
 @contextmanager
-def running_java() -> Iterator[dict[str, str]]:
-    """Run a Java for programs that open a Spark, one after the other; yield the variables by which they find it."""
+def running_java() -> Iterator[RunningJava]:
+    """Run a Java for programs that open a Spark, one after the other."""
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "process_group": 0}
     with patch.dict(os.environ, JAVA_HOME=str(find_java(os.environ).home), SPARK_LOCAL_IP="127.0.0.1"):
         gateway = launch_gateway(popen_kwargs=quiet)
-    found = gateway.java_parameters
     try:
-        yield {"PYSPARK_GATEWAY_PORT": str(found.port), "PYSPARK_GATEWAY_SECRET": found.auth_token}
+        yield RunningJava(gateway)
     finally:
         gateway.close()
         with gateway.proc as java:  # which ends with its standard input

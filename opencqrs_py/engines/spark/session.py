@@ -215,10 +215,12 @@ class Sessions:
     def close(self, patience: float = _CLOSE_SECONDS) -> None:
         """Stop the session if it was started here. After ``patience`` seconds that continues in the background.
 
-        One that is being opened is stopped when it is open, or the JVM that it launches ends. It is waited for only on
-        a JVM that was there before: there it would outlive this process, and keep others from opening one.
+        One that is being opened is stopped when it is open, or the JVM that it launches ends. On a JVM that was there
+        before, each is waited for longer: there it would outlive this process, and keep others from opening one.
         """
         self._closed = True
+        if jvm_of_others():
+            patience = max(patience, _CLOSE_SECONDS)
         if self._opening is not None and self._opening.is_alive():
             _closing.append(self._opening)
             if self._launches:
