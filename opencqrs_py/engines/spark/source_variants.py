@@ -111,7 +111,7 @@ def _float(value: float, _ids: _Ids) -> bytes:
     if "e" in text:
         return _DOUBLE + struct.pack("<d", value)
     whole, _, fraction = text.partition(".")
-    return _scaled(int(whole + fraction), len(fraction), len(whole.lstrip("-")) + len(fraction))
+    return _scaled(int(whole + fraction), len(fraction), len(whole.lstrip("-0")) + len(fraction))
 
 
 def _decimal(value: Decimal, _ids: _Ids) -> bytes:
