@@ -13,8 +13,6 @@ from opencqrs_py.assembly.project import read_project
 from opencqrs_py.cli.options import ProjectOptions, format_option, project_options
 from opencqrs_py.cli.output import clean, print_json, print_line, print_result
 from opencqrs_py.config import OriginKind
-from opencqrs_py.config.groups import SECTIONS
-from opencqrs_py.config.keys import kebab
 from opencqrs_py.model.naming import canonical, listed, nearest
 
 if TYPE_CHECKING:
@@ -23,7 +21,6 @@ if TYPE_CHECKING:
 
 __all__ = ["conditions_command", "config_command", "schema_command"]
 
-_SECTIONS = frozenset(map(kebab, SECTIONS))
 _GROUPS = ("event-handling.groups.", "event-handling.groups[")
 _Shown: TypeAlias = "tuple[EffectiveValue, Sequence[EffectiveValue]]"
 
@@ -147,14 +144,13 @@ def _print(configuration: Configuration, sections: Mapping[str, Sequence[_Shown]
     print_result(f"files read: {files}", "dim")
     for name, values in sections.items():
         print_result(f"\ngroup {name}" if name else "\napplication", "bold")
-        _print_values(values, [_in_group(value.path) if name else value.path for value, _ in values])
+        _print_values(values, [_in_group(name, value.path) if name else value.path for value, _ in values])
 
 
-def _in_group(path: str) -> str:
-    """Return sections and name of a group's setting."""
-    names = path.split(".")
-    begin = max(at for at, name in enumerate(names[:-1]) if name in _SECTIONS)
-    return ".".join(names[begin:])
+def _in_group(group: str, path: str) -> str:
+    """Return sections and name of a group's setting, whose path names the group in one of two ways."""
+    dotted, in_brackets = (f"{begin}{group}{end}" for begin, end in zip(_GROUPS, (".", "]."), strict=True))
+    return path.removeprefix(in_brackets).removeprefix(dotted)
 
 
 def _print_values(values: Sequence[_Shown], names: Sequence[str]) -> None:
