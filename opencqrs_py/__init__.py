@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from opencqrs_py.adapters.memory import InMemoryEventStore, InMemoryProgressTracker
     from opencqrs_py.adapters.sql import Database, SqlEventStore, SqlProgressTracker
     from opencqrs_py.assembly.application import Application
+    from opencqrs_py.assembly.inbox import InboxFilter
     from opencqrs_py.assembly.registration import ControllerRegistration, ProcessorController, ProcessorHandle
     from opencqrs_py.assembly.spark_source import register_data_source
     from opencqrs_py.engines.parts import ProcessorOptions
@@ -57,6 +58,7 @@ __all__ = [
     "FixedBackOff",
     "InMemoryEventStore",
     "InMemoryProgressTracker",
+    "InboxFilter",
     "Invocation",
     "Metadata",
     "NoRetry",
@@ -100,6 +102,7 @@ _HOMES = {
     "FixedBackOff": "processing.recovery",
     "InMemoryEventStore": "adapters.memory",
     "InMemoryProgressTracker": "adapters.memory",
+    "InboxFilter": "assembly.inbox",
     "Invocation": "model.handler",
     "Metadata": "model.event",
     "NoRetry": "processing.recovery",

@@ -27,6 +27,8 @@ __all__ = [
     "HandlerCrashError",
     "HandlerSignatureError",
     "HandlerTimeoutError",
+    "InboxChangedError",
+    "InboxError",
     "NonTransientError",
     "OnStartError",
     "OpenCqrsError",
@@ -48,7 +50,7 @@ class TransientError(OpenCqrsError):
 
 
 class NonTransientError(OpenCqrsError):
-    """Something that no second attempt can fix: the partition stops and reports ``failed``."""
+    """Something that no second attempt can fix: the partition fails, or the event is parked and waits for a person."""
 
 
 class TransactionEndedError(NonTransientError):
@@ -164,6 +166,14 @@ class HandlerCrashError(ExplainedError):
 
 class HandlerTimeoutError(ExplainedError, TransientError):
     """A handler has not returned in time (OCQ-229)."""
+
+
+class InboxError(ExplainedError):
+    """An event cannot wait in the inbox, or what a person wants of it cannot be done. Nothing is lost."""
+
+
+class InboxChangedError(OpenCqrsError):
+    """Events in the inbox are not as they were read any more: a person has changed them. They are read again."""
 
 
 class EngineError(ExplainedError):

@@ -20,7 +20,7 @@ from opencqrs_py.assembly.conditions import (
     Decision,
     ignored_variables,
     raise_together,
-    unsupported,
+    unfit_for_parking,
 )
 from opencqrs_py.assembly.databases import database_rule, missing_files
 from opencqrs_py.assembly.decisions import decisions, looked_at
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from opencqrs_py.assembly.container import ApplicationContainer, GroupContainer
     from opencqrs_py.assembly.control import Control
     from opencqrs_py.assembly.health import Health
+    from opencqrs_py.assembly.inbox import InboxControl
     from opencqrs_py.assembly.overview import Overview
     from opencqrs_py.assembly.processors import Processors
     from opencqrs_py.assembly.serving import Serving
@@ -447,13 +448,19 @@ class Application:
         """What starts, stops and moves groups, whichever process runs them."""
         return self._overview().control()
 
+    @property
+    def inbox(self) -> InboxControl:
+        """What shows and changes the events that wait in inboxes, whichever process runs their groups."""
+        return self._overview().inbox(lambda: self.event_store)
+
     def _check(self, groups: Sequence[EffectiveGroup]) -> None:
         """Raise together all that keeps the groups from running."""
         raise_together(self._errors(groups))
 
     def _errors(self, groups: Sequence[EffectiveGroup]) -> list[ExplainedError]:
         errors = [decision.error for decision in self._decisions(groups) if decision.error]
-        return [*errors, *(error for group in groups for error in unsupported(group))]
+        parts = self._group_containers
+        return [*errors, *(error for one in groups for error in unfit_for_parking(one, parts[one.name].tracking()))]
 
     def _overview(self) -> Overview:
         """Return a look at the groups; without any import, if the files name all groups and need none."""

@@ -160,11 +160,23 @@ def decide_batch(
     return Decision(settings.name, path, str(size), reason)
 
 
-def unsupported(settings: EffectiveGroup) -> Iterator[AssemblyError]:
-    """Yield an error, OCQ-506, for each thing that the group asks for and that does not exist yet."""
-    if settings.retry.on_exhausted is OnExhausted.PARK:
-        what = "retry.on-exhausted is park, which does not exist yet"
-        yield AssemblyError("OCQ-506", what, f"group {settings.name}", "use skip or stop")
+def parks(settings: EffectiveGroup) -> bool:
+    """Return whether events of the group may be parked."""
+    return OnExhausted.PARK in (settings.retry.on_exhausted, settings.retry.on_undecodable)
+
+
+def unfit_for_parking(settings: EffectiveGroup, tracking: Decision) -> Iterator[AssemblyError]:
+    """Yield an error, OCQ-604, if the group parks events and its progress is where workers of Spark do not see it."""
+    in_memory = tracking.choice == Tracking.IN_MEMORY.value and not tracking.provider
+    if parks(settings) and in_memory and settings.processing.engine is Engine.SPARK:
+        yield no_inbox(settings.name, "the progress is in memory, which workers of Spark do not share")
+
+
+def no_inbox(group: str, reason: str) -> AssemblyError:
+    """Return the error, OCQ-604, that a group parks events, and there is no inbox for them."""
+    what = f"events are to be parked in an inbox beside the progress, and {reason}"
+    fix = "set progress.tracking: sql, or retry.on-exhausted and retry.on-undecodable: skip or stop"
+    return AssemblyError("OCQ-604", what, f"group {group}", fix)
 
 
 def unfit_for_frames(settings: EffectiveGroup, place: str) -> Iterator[AssemblyError]:
@@ -178,6 +190,10 @@ def unfit_for_frames(settings: EffectiveGroup, place: str) -> Iterator[AssemblyE
     if settings.life_cycle.partitions != 1:
         what = f"{whose}, and has {settings.life_cycle.partitions} partitions"
         yield AssemblyError("OCQ-541", what, place, f"set {path}.life-cycle.partitions: 1; Spark splits each range")
+    if parks(settings):
+        what = f"{whose}, and events are parked: a range has no single sequence"
+        fix = f"set {path}.retry.on-exhausted and retry.on-undecodable: skip or stop"
+        yield AssemblyError("OCQ-541", what, place, fix)
     if settings.processing.handler_timeout != inf:
         what = f"{whose}, and processing.handler-timeout is set: a call on the driver cannot be given up"
         yield AssemblyError("OCQ-541", what, place, f"set {path}.processing.handler-timeout: infinite")

@@ -34,6 +34,7 @@ from opencqrs_py.assembly.conditions import (
     decide_controller,
     decide_tracking,
     observers_of,
+    parks,
     provided,
     raise_together,
     unfit_for_frames,
@@ -53,6 +54,8 @@ from opencqrs_py.model.masking import remember
 from opencqrs_py.model.naming import listed
 from opencqrs_py.processing.binding import BoundHandler, bind
 from opencqrs_py.processing.calls import CallLimits
+from opencqrs_py.processing.groups import GroupProcessing
+from opencqrs_py.processing.parking import ParkingRule
 from opencqrs_py.processing.ports import (
     BackOff,
     Clock,
@@ -62,7 +65,6 @@ from opencqrs_py.processing.ports import (
     SystemClock,
     Transactions,
 )
-from opencqrs_py.processing.processor import GroupProcessing
 from opencqrs_py.processing.recovery import ExponentialBackOff, FixedBackOff, NoRetry
 from opencqrs_py.processing.signatures import Kind, Signature
 
@@ -196,6 +198,20 @@ def _built_in_back_off(rule: RetrySettings) -> BackOff:
             )
 
 
+def parking_of(settings: EffectiveGroup) -> ParkingRule | None:
+    """Return how a group parks events, ``None`` if it parks none."""
+    if not parks(settings):
+        return None
+    rule = settings.park.retry
+    back_off = ExponentialBackOff(
+        initial=rule.initial_interval,
+        multiplier=rule.multiplier,
+        maximum=rule.max_interval,
+        max_attempts=rule.max_attempts,
+    )
+    return ParkingRule(back_off, settings.park.max_sequences, settings.park.max_sequence_size)
+
+
 def _bound(
     discovered: Discovered, settings: EffectiveGroup, database: DatabaseChoice, tracking: Decision
 ) -> list[BoundHandler]:
@@ -254,6 +270,7 @@ class GroupContainer(containers.DeclarativeContainer):
             settings.provided.processing.handler_warn_after,
             settings.provided.processing.handler_timeout,
         ),
+        parking=providers.Factory(parking_of, settings),
     )
 
 

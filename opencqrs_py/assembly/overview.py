@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from opencqrs_py.adapters.sql.dialect import is_outage
+from opencqrs_py.assembly.conditions import parks
 from opencqrs_py.assembly.control import Control, control_of
 from opencqrs_py.assembly.health import GroupHealth, Health, HealthRule, Standing, judged, seconds_since
+from opencqrs_py.assembly.inbox import InboxControl
 from opencqrs_py.assembly.nodes import has_progress_in_sql, is_led
 from opencqrs_py.assembly.status import GroupStatus, NodeLoad
 from opencqrs_py.config import EffectiveGroup
@@ -87,7 +89,9 @@ class Look:
         own, known = self.running.get(key), self.known.get(key)
         if own is None:
             return _beyond(self.known[key], self.head)
-        return own if known is None else replace(own, updated_at=known.updated_at, skipped=known.skipped)
+        if known is None:
+            return own
+        return replace(own, updated_at=known.updated_at, skipped=known.skipped, parked=known.parked)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +128,7 @@ class Overview:
             running: The partitions that this process has.
             own: What this process has in hand on Spark.
             whole: Whether to read the recorded progress also if this process has all partitions, for what is known
-                from there only.
+                from there only. That of groups that park events is always read, for what waits in their inboxes.
         """
         names = {each.name for each in chosen}
         running = {key: status for key, status in running.items() if key.group in names}
@@ -139,7 +143,7 @@ class Overview:
         view, known = ControlView(), {}
         try:
             view = self._view(chosen)
-            if whole or not _covers(running, chosen):
+            if whole or not _covers(running, chosen) or any(map(parks, chosen)):
                 known = {GroupPartition(each.group, each.partition): each for each in self._known(chosen)}
         except Exception as error:
             if not running or not any(self.parts[each.name].tracker().is_outage(error) for each in chosen):
@@ -177,6 +181,11 @@ class Overview:
     def control(self) -> Control:
         """Return what starts, stops and moves the groups."""
         return control_of(self.groups, self.parts, self.container)
+
+    def inbox(self, source: Callable[[], EventSource]) -> InboxControl:
+        """Return what shows and changes the inboxes of the groups, whose events are in the store that is returned."""
+        groups = {group.name: group for group in self.groups}
+        return InboxControl(groups, lambda name: self.parts[name].tracker(), source, self.container.clock)
 
     def _view(self, chosen: Sequence[EffectiveGroup]) -> ControlView:
         """Return what the control tables say of groups that leases lead; of others, it may be from an earlier time."""

@@ -218,8 +218,10 @@ class Processors:
         handled = {(p.group, p.partition): p.handled for p in partitions}
         own = [p.status() for p in partitions if p in mine or p.group not in self._shared]
         there = {(status.group, status.partition) for status in own}
-        others = [each for each in self._known() if (each.group, each.partition) not in there]
-        return RunResult((*own, *others), handled, sum(p.skipped for p in partitions))
+        known = self._known(shared=False)
+        others = [each for each in known if each.group in self._shared and (each.group, each.partition) not in there]
+        parked = sum(count for each in known for _, count in each.parked)
+        return RunResult((*own, *others), handled, sum(p.skipped for p in partitions), parked)
 
     def _caught_up(self) -> bool:
         head = self._target = self._source.head() if self._target is None else self._target
@@ -255,12 +257,12 @@ class Processors:
         view = self.coordinator.view if self.coordinator is not None else None
         return view is not None and view.wanted_of(key) is Wanted.STOPPED
 
-    def _known(self) -> list[PartitionStatus]:
-        """Return what is recorded of the partitions of the groups that processes share."""
-        shared = {group.run.group: group for group in self._groups if group.shared and group.starts}
-        trackers = {id(group.run.processing.tracker): group.run.processing.tracker for group in shared.values()}
+    def _known(self, *, shared: bool = True) -> list[PartitionStatus]:
+        """Return what is recorded of the partitions of groups that run; of those only that processes share."""
+        groups = {each.run.group: each for each in self._groups if each.starts and (each.shared or not shared)}
+        trackers = {id(group.run.processing.tracker): group.run.processing.tracker for group in groups.values()}
         statuses = [status for tracker in trackers.values() for status in tracker.statuses()]
-        return [s for s in statuses if s.group in shared and s.partition in shared[s.group].run.partitions]
+        return [s for s in statuses if s.group in groups and s.partition in groups[s.group].run.partitions]
 
 
 def _locked(group: StartedGroup, registry: LockRegistry) -> LockedGroup:

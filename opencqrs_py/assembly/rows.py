@@ -56,6 +56,7 @@ def _row(status: GroupStatus, partition: PartitionStatus) -> dict[str, Any]:
         "lease_until": partition.lease_until,
         "last_error": _last_error(partition),
         "skipped": partition.skipped,
+        "parked": {status.value: count for status, count in partition.parked},
         "failure": None if partition.failure is None else asdict(partition.failure),
     }
 

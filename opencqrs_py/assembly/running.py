@@ -8,11 +8,11 @@ from importlib.metadata import entry_points
 from typing import TYPE_CHECKING
 
 from opencqrs_py.assembly.blueprint import Blueprint, UserModules
+from opencqrs_py.assembly.conditions import no_inbox, parks
 from opencqrs_py.assembly.container import ApplicationContainer, GroupContainer, GroupRecipe
 from opencqrs_py.assembly.packages import Registry
 from opencqrs_py.config import DriverHandles, EffectiveGroup
 from opencqrs_py.config import Engine as EngineName
-from opencqrs_py.config import OnExhausted as OnExhaustedSetting
 from opencqrs_py.config.choices import ENGINES
 from opencqrs_py.engines.runs import Engine, GroupRun
 from opencqrs_py.errors import AssemblyError, ExplainedError, OnStartError
@@ -45,14 +45,21 @@ _REGISTRY = Registry(
 def group_run(
     blueprint: Blueprint, settings: EffectiveGroup, group: GroupContainer, container: ApplicationContainer
 ) -> GroupRun:
-    """Return what an engine needs to run a group."""
-    source = container.event_store()
+    """Return what an engine needs to run a group.
+
+    Raises:
+        AssemblyError: OCQ-604, if the group parks events and its tracker has no inbox.
+    """
+    source, processing = container.event_store(), group.processing()
+    if parks(settings) and not processing.has_inbox:
+        raise no_inbox(settings.name, "its progress tracker has none")
     return GroupRun(
-        processing=group.processing(),
+        processing=processing,
         partitions=layout(settings.life_cycle.partitions),
         initial=lambda: _initial(settings, source, group.tracker()),
         back_off=group.back_off(),
-        on_exhausted=OnExhausted.STOP if settings.retry.on_exhausted is OnExhaustedSetting.STOP else OnExhausted.SKIP,
+        on_exhausted=OnExhausted(settings.retry.on_exhausted.value),
+        on_undecodable=OnExhausted(settings.retry.on_undecodable.value),
         prepare=_preparation(blueprint, settings.name, container),
         recipe=GroupRecipe(blueprint, settings, blueprint.discover().fingerprint(settings.name)),
     )

@@ -23,6 +23,7 @@ from opencqrs_py.config.configuration import Configuration
 from opencqrs_py.config.value_types import address_of
 from opencqrs_py.control.records import GroupPartition
 from opencqrs_py.errors import AssemblyError
+from opencqrs_py.model.inbox import InboxStatus
 from opencqrs_py.model.masking import scrubbed
 from opencqrs_py.processing.exceptions import one_line, raise_interrupt
 from opencqrs_py.processing.ports import EventSource
@@ -170,6 +171,7 @@ class Serving:
                 attempts=each.attempt,
                 progressed_at=None if each.updated_at is None else datetime.fromisoformat(each.updated_at).timestamp(),
                 held=GroupPartition(status.group, each.partition) in look.running,
+                parked=None if look.outage else {one.value: dict(each.parked).get(one, 0) for one in InboxStatus},
             )
             for status in overview.statuses(overview.groups, look)
             for each in status.partitions

@@ -61,11 +61,13 @@ class RunResult:
         partitions: Where each partition stands.
         handled: Events handled by each partition in this run.
         skipped: Events whose attempts were exhausted in this run.
+        parked: Events of its groups that wait in the inbox.
     """
 
     partitions: tuple[PartitionStatus, ...]
     handled: Mapping[tuple[str, Partition], int]
     skipped: int = 0
+    parked: int = 0
 
     @property
     def failed(self) -> bool:

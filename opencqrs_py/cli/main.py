@@ -23,6 +23,7 @@ _COMMANDS = {
     "events": "opencqrs_py.cli.events",
     "groups": "opencqrs_py.cli.groups",
     "health": "opencqrs_py.cli.health",
+    "inbox": "opencqrs_py.cli.inbox",
     "init": "opencqrs_py.cli.init",
     "nodes": "opencqrs_py.cli.nodes",
     "run": "opencqrs_py.cli.run",

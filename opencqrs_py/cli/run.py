@@ -21,7 +21,7 @@ from opencqrs_py.processing.exceptions import one_line
 
 if TYPE_CHECKING:
     from opencqrs_py.assembly.application import Application
-from opencqrs_py.assembly.status import GroupStatus
+from opencqrs_py.assembly.status import GroupStatus, RunResult
 
 __all__ = ["CAUGHT_UP_WITH_SKIPS", "run_command"]
 
@@ -60,14 +60,23 @@ def run_command(
         return _interrupted(application, groups, as_json=as_json)
     statuses = application.status(groups)
     if as_json:
-        print_json(_as_json(statuses, failed=result.failed, skipped=result.skipped))
+        print_json(_as_json(statuses, failed=result.failed, skipped=result.skipped, parked=result.parked))
     else:
         _show(statuses, monitor.handled)
-        if result.skipped:
-            events = f"{result.skipped} event{'s' if result.skipped > 1 else ''}"
-            print_line(f"{events} skipped in this run: opencqrs events skipped", "yellow")
+        _tell_unhandled(result)
     sys.stdout.flush()
-    return 1 if result.failed else CAUGHT_UP_WITH_SKIPS if until_caught_up and result.skipped else 0
+    unhandled = result.skipped or result.parked
+    return 1 if result.failed else CAUGHT_UP_WITH_SKIPS if until_caught_up and unhandled else 0
+
+
+def _tell_unhandled(result: RunResult) -> None:
+    """Print how many events were skipped in this run, and how many wait in the inbox."""
+    if result.skipped:
+        events = f"{result.skipped} event{'s' if result.skipped > 1 else ''}"
+        print_line(f"{events} skipped in this run: opencqrs events skipped", "yellow")
+    if result.parked:
+        events = f"{result.parked} event{'s wait' if result.parked > 1 else ' waits'}"
+        print_line(f"{events} in the inbox: opencqrs inbox list", "yellow")
 
 
 def _interrupted(application: Application, groups: tuple[str, ...], *, as_json: bool) -> int:
@@ -80,7 +89,8 @@ def _interrupted(application: Application, groups: tuple[str, ...], *, as_json: 
         reason = f"[{error.code}] {error.what}, {error.where}" if isinstance(error, ExplainedError) else one_line(error)
         said = f"stopped; where each partition continues cannot be shown: {reason}"
     if as_json:
-        print_json(_as_json(statuses, interrupted=True))
+        parked = sum(count for status in statuses for each in status.partitions for _, count in each.parked)
+        print_json(_as_json(statuses, interrupted=True, parked=parked))
     if not statuses or not as_json:
         print_line(said, "default")
     if statuses and not as_json:
@@ -104,6 +114,12 @@ def _show(statuses: list[GroupStatus], handled: Mapping[tuple[str, str], int]) -
 
 
 def _as_json(
-    statuses: list[GroupStatus], *, interrupted: bool = False, failed: bool = False, skipped: int = 0
+    statuses: list[GroupStatus],
+    *,
+    interrupted: bool = False,
+    failed: bool = False,
+    skipped: int = 0,
+    parked: int = 0,
 ) -> dict[str, Any]:
-    return {"interrupted": interrupted, "failed": failed, "skipped": skipped, "groups": group_rows(statuses)}
+    head = {"interrupted": interrupted, "failed": failed, "skipped": skipped, "parked": parked}
+    return {**head, "groups": group_rows(statuses)}

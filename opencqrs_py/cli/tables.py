@@ -35,6 +35,7 @@ class _Columns:
     owners: bool
     handled: bool
     skips: bool
+    parked: bool
 
 
 def print_groups(statuses: Sequence[GroupStatus], handled: Handled) -> None:
@@ -56,6 +57,7 @@ def _table(statuses: Sequence[GroupStatus], handled: Handled) -> Table:
         owners=any(each.owner for each in partitions),
         handled=bool(handled),
         skips=any(each.skipped for each in partitions),
+        parked=any(each.parked for each in partitions),
     )
     table = Table(box=None, pad_edge=False)
     for title, side in (("group", "left"), ("partition", "left"), ("position", "right"), ("lag", "right")):
@@ -69,6 +71,8 @@ def _table(statuses: Sequence[GroupStatus], handled: Handled) -> Table:
         table.add_column("handled", justify="right")
     if columns.skips:
         table.add_column("skipped", justify="right")
+    if columns.parked:
+        table.add_column("parked", justify="right")
     for status in statuses:
         if not status.partitions:
             rate = ["-"] if columns.rates else []
@@ -121,4 +125,5 @@ def _cells(status: GroupStatus, p: PartitionStatus, handled: Handled, columns: _
         *([clean(p.owner) or "-"] if columns.owners else []),
         *([f"{handled.get((status.group, str(p.partition)), 0):,}"] if columns.handled else []),
         *([f"{p.skipped:,}"] if columns.skips else []),
+        *([f"{sum(count for _, count in p.parked):,}"] if columns.parked else []),
     ]

@@ -164,11 +164,35 @@ class RetrySettings(GroupSection):
     max_attempts: Attempts = setting(None, "How often an event is tried again.")
     on_exhausted: OnExhausted = setting(
         OnExhausted.SKIP,
-        "What happens to an event that is given up. Parking is not there yet and is refused.",
+        "What happens to an event that is given up: skip it, stop its partition, or park it in the inbox.",
+    )
+    on_undecodable: OnExhausted = setting(
+        OnExhausted.STOP, "What happens to an event whose data cannot be decoded for a handler."
     )
     jitter: Annotated[Number, Ge(0), Le(1), Fact(unit="share of the wait, 0 to 1")] = setting(
         0.0, "How much of each wait is at most left out, at random."
     )
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class ParkRetrySettings(GroupSection):
+    """When a parked event is tried again. Durations are seconds, no attempts mean no limit."""
+
+    initial_interval: Duration = setting(30.0, "Wait before the first attempt of a parked event.")
+    max_interval: Duration = setting(3_600.0, "Longest wait.")
+    multiplier: Annotated[Number, Ge(1), Fact(unit="factor, 1 or more")] = setting(
+        2.0, "Each wait by the one before it."
+    )
+    max_attempts: Attempts = setting(5, "How often it is tried; after that it waits for a person.")
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class ParkSettings(GroupSection):
+    """What waits in the inbox: events that were parked, and those of their sequences behind them."""
+
+    max_sequences: AtLeastOne = setting(1_024, "Most sequences of the group that wait; with more the partition fails.")
+    max_sequence_size: AtLeastOne = setting(1_024, "Most events of a sequence that wait; with more, likewise.")
+    retry: ParkRetrySettings = setting(ParkRetrySettings(), "When a parked event is tried again.")
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -194,6 +218,7 @@ class GroupSettings(GroupSection):
     progress: ProgressSettings = setting(ProgressSettings(), "Where the progress is kept.")
     sequence: SequenceSettings = setting(SequenceSettings(), "What is handled in order.")
     retry: RetrySettings = setting(RetrySettings(), "What happens when an event fails.")
+    park: ParkSettings = setting(ParkSettings(), "What waits in the inbox.")
     processing: ProcessingSettings = setting(ProcessingSettings(), "What runs the group.")
 
 

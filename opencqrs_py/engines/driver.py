@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from threading import Event as Signal
 
@@ -15,6 +15,7 @@ from opencqrs_py.model.progress import Cursor, PartitionStatus, ProcessorState
 from opencqrs_py.processing.calls import CallInHand
 from opencqrs_py.processing.exceptions import failure_of, one_line
 from opencqrs_py.processing.frames import FrameProcessing
+from opencqrs_py.processing.parking import freed
 from opencqrs_py.processing.ports import Clock, EventSource
 from opencqrs_py.processing.recovery import Action
 from opencqrs_py.processing.supervision import (
@@ -42,7 +43,8 @@ class PartitionDriver:
     """
 
     def __init__(self, run: GroupRun, cursor: Cursor, clock: Clock, observer: Observer = NO_OBSERVER) -> None:
-        self.supervised = SupervisedPartition(run.group, cursor, run.back_off, run.on_exhausted, clock)
+        decided = (run.back_off, run.on_exhausted, clock, run.on_undecodable)
+        self.supervised = SupervisedPartition(run.group, cursor, *decided)
         self.processor = run.processing.processor(cursor.partition, clock)
         self.abandoned = False
         self._tracker = run.processing.tracker
@@ -85,11 +87,20 @@ class PartitionDriver:
         self._observer.advanced(supervised.group, self.partition, outcome)
         for failure in outcome.missed:
             _report(Notice(supervised.group, self.partition, None, failure), self._observer)
+        if outcome.parked or outcome.freed:
+            for about_inbox in _notices(supervised.group, self.partition, outcome):
+                _report(about_inbox, self._observer)
         if notice is not None:
             _report(notice, self._observer)
         if notice is not None or supervised.state is not before:
             self._publish()
         return outcome
+
+    def saw(self, cursor: Cursor) -> None:
+        """Take in what waits in the inbox, which was seen while no step was under way."""
+        for sequence_id in freed(self.cursor, cursor):
+            _report(Notice(self.supervised.group, self.partition, None, sequence_id=sequence_id), self._observer)
+        self.supervised.cursor = replace(self.cursor, parked=cursor.parked)
 
     def refuse(self, error: BaseException) -> None:
         """Settle that no step can be done, because the event store cannot be watched."""
@@ -153,7 +164,7 @@ def claim(
             status = PartitionStatus(run.group, cursor.partition, cursor.stored, state, 0, message)
             tracker.report(replace(status, failure=cursor.failure), cursor.epoch)
         raise
-    return [PartitionDriver(run, cursor, clock, observer) for cursor in cursors]
+    return [PartitionDriver(run, cursor, clock, observer) for cursor in run.processing.look(cursors, clock)]
 
 
 def isolating(run: GroupRun, cursor: Cursor) -> Cursor:
@@ -197,6 +208,8 @@ def claim_after_timeout(
     driver = PartitionDriver(run, cursor, clock, observer)
     if failure.position is not None and failure.position > cursor.stored:  # else it has returned at last
         driver.settle(Outcome(driver.cursor, failure=failure))
+    elif call.work.parked and (call.index is not None or len(call.chunk) == 1):
+        driver.settle(driver.processor.failed_in_inbox(driver.cursor, failure))
     return driver
 
 
@@ -227,6 +240,15 @@ def when_available(
     return []
 
 
+def _notices(group: str, partition: Partition, outcome: Outcome) -> Iterator[Notice]:
+    """Yield what has happened to sequences in the inbox."""
+    for one in outcome.parked:
+        action = Action.PARK if one.wait is None else Action.RETRY
+        yield Notice(group, partition, action, one.failure, one.attempt, one.wait or 0.0, one.sequence_id)
+    for sequence_id in outcome.freed:
+        yield Notice(group, partition, None, sequence_id=sequence_id)
+
+
 def _report(notice: Notice, observer: Observer) -> None:
     log_notice(notice)
     observer.noticed(notice)
@@ -244,13 +266,13 @@ def _verify_log(group: str, source: EventSource, cursor: Cursor) -> None:
 def log_notice(notice: Notice) -> None:
     """Log what happened to a partition.
 
-    The record has ``action`` (``recovered``, ``missed`` or that of the notice), ``group``, ``partition``, ``event``,
-    ``position``, ``attempt`` and ``code``. Its level is INFO for a recovery, WARNING for what is tried again or repeats
-    nothing, and ERROR for what needs a person.
+    The record has ``action`` (``recovered``, ``missed``, ``freed`` or that of the notice), ``group``, ``partition``,
+    ``event``, ``position``, ``attempt`` and ``code``. Its level is INFO for a recovery, WARNING for what is tried again
+    or repeats nothing, and ERROR for what needs a person.
     """
     failure = notice.failure
     extra = {
-        "action": notice.action.value if notice.action else "missed" if failure else "recovered",
+        "action": notice.action.value if notice.action else _passive(notice),
         "group": notice.group,
         "partition": str(notice.partition),
         "event": failure.event if failure else "",
@@ -261,7 +283,16 @@ def log_notice(notice: Notice) -> None:
     logger.log(_level(notice), "%s", text_of(notice), extra=extra)
 
 
+def _passive(notice: Notice) -> str:
+    if notice.failure is not None:
+        return "missed"
+    return "recovered" if notice.sequence_id is None else "freed"
+
+
 def _level(notice: Notice) -> int:
     if notice.failure is None:
         return logging.INFO
-    return logging.WARNING if notice.action in (Action.RETRY, Action.WAIT, None) else logging.ERROR
+    mild: tuple[Action | None, ...] = (Action.RETRY, Action.WAIT, None)
+    if notice.sequence_id is None:  # parked now: it is tried again by itself
+        mild += (Action.PARK,)
+    return logging.WARNING if notice.action in mild else logging.ERROR

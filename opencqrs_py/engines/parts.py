@@ -8,18 +8,21 @@ from typing import Any
 
 from opencqrs_py.errors import AssemblyError
 from opencqrs_py.model.handler import Handler, Interceptor, Upcaster
+from opencqrs_py.model.partition import residue_of
 from opencqrs_py.processing.binding import BoundHandler, NothingProvided, bind
 from opencqrs_py.processing.definitions import interceptors_in_order, upcasters_of
 from opencqrs_py.processing.dispatch import Dispatcher
 from opencqrs_py.processing.event_types import EventTypes, TypeResolver
 from opencqrs_py.processing.frames import FrameDispatcher, FrameMaker, FrameProcessing
+from opencqrs_py.processing.groups import GroupProcessing
 from opencqrs_py.processing.interception import Interceptors
+from opencqrs_py.processing.parking import ParkingRule
 from opencqrs_py.processing.ports import Clock, EventSource, Injector, ProgressTracker, SystemClock
-from opencqrs_py.processing.processor import GroupProcessing
 from opencqrs_py.processing.reading import Reading, Upcasters
 from opencqrs_py.processing.recovery import OnExhausted
 from opencqrs_py.processing.sequence_resolvers import PerDataField, PerMetadataKey
 from opencqrs_py.processing.sequencing import (
+    PartitionKeyResolver,
     PartitionOf,
     PartitionResolver,
     Sequencing,
@@ -36,6 +39,8 @@ class ProcessorOptions:
 
     Attributes:
         on_exhausted: What happens to an event whose attempts are used up.
+        on_undecodable: What happens to an event that cannot be decoded.
+        parking: How events are parked.
         batch_size: Most events in one transaction, at least 1; ``None``: chosen from the handlers.
         injector: Provides what handlers ask for besides.
         upcasters: Functions with ``@upcaster``.
@@ -54,6 +59,8 @@ class ProcessorOptions:
     """
 
     on_exhausted: OnExhausted = OnExhausted.SKIP
+    on_undecodable: OnExhausted = OnExhausted.STOP
+    parking: ParkingRule | None = None
     batch_size: int | None = None
     injector: Injector = field(default_factory=NothingProvided)
     upcasters: Sequence[Upcaster | Callable[..., Any]] = ()
@@ -72,6 +79,11 @@ class ProcessorOptions:
             raise ValueError(f"batch_size must be at least 1, got {self.batch_size}")
         if self.initial_position < 0:
             raise ValueError(f"initial_position must be at least 0, got {self.initial_position}")
+
+    @property
+    def parks(self) -> bool:
+        """Whether events may be parked."""
+        return OnExhausted.PARK in (self.on_exhausted, self.on_undecodable)
 
 
 def make_dispatcher(
@@ -159,7 +171,10 @@ def make_processing(
         sequencing=sequencing,
         partitions=partition_resolver.partitions,
         batch_size=options.batch_size,
+        parking=(options.parking or ParkingRule()) if options.parks else None,
     )
+    if options.parks and not processing.has_inbox:
+        raise ValueError("events are parked by the CRC-32 of their sequences, and where a tracker has an inbox")
     if isinstance(processing, FrameProcessing):
         if options.frames is None:
             fix = "run the group by an Application, on the engine spark"
@@ -172,10 +187,12 @@ def make_processing(
 
 
 def _checked(resolver: PartitionResolver) -> PartitionOf:
-    """Return the resolver as the core calls it.
+    """Return the resolver as the core calls it: ours as the function that it is.
 
     An answer that is no partition is an error there: no processor would ever handle the event.
     """
+    if type(resolver) is PartitionKeyResolver:
+        return residue_of
 
     def partition_of(sequence_id: str, modulus: int) -> int:
         partition = resolver(sequence_id)

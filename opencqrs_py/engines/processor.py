@@ -7,6 +7,7 @@ import socket
 import time
 import uuid
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from threading import Event as Signal
 from threading import Lock, Thread, current_thread, get_ident
 
@@ -44,7 +45,8 @@ class EventHandlingProcessor:
         options: What else it may be given.
 
     Raises:
-        ValueError: Without definitions, with definitions of several groups, for a partition that there is not.
+        ValueError: Without definitions, with definitions of several groups, for a partition that there is not; if
+            events are to be parked, and the tracker has no inbox or the partition resolver is one of your own.
         HandlerSignatureError: If a handler, or another function given, cannot be called as it is written.
         AssemblyError: OCQ-514, if the sequence resolver does not take what the group handles.
 
@@ -82,7 +84,8 @@ class EventHandlingProcessor:
             recursive=recursive,
         )
         partitions, initial = layout(self.partition.modulus), self._options.initial_position
-        self._group_run = GroupRun(processing, partitions, lambda: initial, backoff, self._options.on_exhausted)
+        run = GroupRun(processing, partitions, lambda: initial, backoff, self._options.on_exhausted)
+        self._group_run = replace(run, on_undecodable=self._options.on_undecodable)
         self._driving = Lock()  # held by the thread that steps, and by whoever lets go of the partition
         self._thread_driving: int | None = None
         self._stopping = Signal()

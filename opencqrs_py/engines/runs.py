@@ -8,8 +8,8 @@ from typing import Protocol, runtime_checkable
 
 from opencqrs_py.control.records import GroupPartition, TaskLoad
 from opencqrs_py.model.partition import Partition
+from opencqrs_py.processing.groups import GroupProcessing
 from opencqrs_py.processing.ports import BackOff
-from opencqrs_py.processing.processor import GroupProcessing
 from opencqrs_py.processing.recovery import OnExhausted
 from opencqrs_py.processing.supervision import SupervisedPartition
 
@@ -38,6 +38,7 @@ class GroupRun:
         on_exhausted: What happens to an event whose attempts are used up.
         prepare: Runs the group's ``@on_start`` functions in one transaction.
         recipe: Builds the same parts in another process, for engines that work in several.
+        on_undecodable: What happens to an event that cannot be decoded.
     """
 
     processing: GroupProcessing
@@ -47,6 +48,7 @@ class GroupRun:
     on_exhausted: OnExhausted
     prepare: Callable[[], None] = _nothing
     recipe: Recipe | None = None
+    on_undecodable: OnExhausted = OnExhausted.STOP
 
     @property
     def group(self) -> str:

@@ -146,6 +146,29 @@ class Chunk(Sequence[Event]):
         column = self._columns.type
         return Chunk([row for row in self._rows if wanted(row[column])], self._whole)
 
+    def parted(self, belongs: Callable[[Event], bool], *, by_subject: bool) -> tuple[Chunk, Chunk]:
+        """Return the events that do not belong, and those that do.
+
+        Args:
+            belongs: Returns whether an event does.
+            by_subject: Whether its subject decides, so that one event of each is asked about, if that was read.
+        """
+        if not by_subject or not self._rows or len(self._rows[0]) <= self._columns.subject:
+            found = [belongs(event) for event in self]
+        else:
+            column, whole, known = self._columns.subject, self._whole, dict[str, bool]()
+            found = []
+            for row in self._rows:
+                subject = row[column]
+                if subject not in known:
+                    event: Any = row if whole is None else _Glimpse.of(whole, row)
+                    known[subject] = belongs(event)
+                found.append(known[subject])
+        if not any(found):
+            return self, NOTHING
+        others = Chunk([row for row, does in zip(self._rows, found, strict=True) if not does], self._whole)
+        return others, Chunk([row for row, does in zip(self._rows, found, strict=True) if does], self._whole)
+
     def by_residue(self, residues: Callable[[Event], Iterable[int]]) -> dict[int, Chunk]:
         """Return the events by the residues of their partitions; one event of each subject is asked about.
 

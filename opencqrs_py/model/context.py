@@ -16,6 +16,7 @@ class ProcessingContext(NamedTuple):
         position: The event's position.
         attempt: Number of this attempt, from 1.
         replaying: Whether the event was handled before a reset. Always ``False`` until resets exist.
+        parked: Whether the event was parked, or waited behind one of its sequence that was.
     """
 
     group: str
@@ -23,3 +24,4 @@ class ProcessingContext(NamedTuple):
     position: int
     attempt: int
     replaying: bool = False
+    parked: bool = False

@@ -62,6 +62,23 @@ class Failure:
 
 
 @dataclass(frozen=True, slots=True)
+class Parked:
+    """An event in the inbox of which another attempt has failed.
+
+    Attributes:
+        failure: How that attempt has ended.
+        sequence_id: The event's sequence, which waits with it.
+        attempt: Attempts made.
+        wait: Seconds until the next one; ``None``: a person comes first.
+    """
+
+    failure: Failure
+    sequence_id: str
+    attempt: int
+    wait: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class Outcome:
     """What a step did.
 
@@ -72,6 +89,8 @@ class Outcome:
         idle: Nothing was left to read.
         failure: Why the step ended early, or ``None``.
         missed: What calls after the commit raised; nothing is repeated.
+        parked: Events in the inbox of which another attempt has failed.
+        freed: Sequences that are not in the inbox any more.
     """
 
     cursor: Cursor
@@ -80,6 +99,8 @@ class Outcome:
     idle: bool = False
     failure: Failure | None = None
     missed: tuple[Failure, ...] = ()
+    parked: tuple[Parked, ...] = ()
+    freed: tuple[str, ...] = ()
 
     @property
     def skipped(self) -> int:
@@ -88,5 +109,11 @@ class Outcome:
 
     def followed_by(self, then: Outcome) -> Outcome:
         """Return what this step and the one after it came to together."""
-        handled = self.handled + then.handled
-        return replace(then, handled=handled, skips=self.skips + then.skips, missed=self.missed + then.missed)
+        return replace(
+            then,
+            handled=self.handled + then.handled,
+            skips=self.skips + then.skips,
+            missed=self.missed + then.missed,
+            parked=self.parked + then.parked,
+            freed=self.freed + then.freed,
+        )

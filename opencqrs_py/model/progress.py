@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
+from opencqrs_py.model.inbox import GivenUp, InboxStatus, ParkedSequences
 from opencqrs_py.model.partition import Partition
 
 
@@ -72,8 +73,8 @@ class Skip:
         event_source: CloudEvents ``source``.
         subject: CloudEvents ``subject``.
         event_type: CloudEvents ``type``.
-        attempts: Attempts made, at least 1.
-        reason: The last attempt's error, one line.
+        attempts: Attempts made; 0 if a person has skipped it before the first one.
+        reason: The last attempt's error, one line; or why a person has skipped it.
         skipped_at: ISO 8601 time.
     """
 
@@ -101,6 +102,7 @@ class Cursor:
         attempt: Number of the coming attempt of the next event, from 1.
         failing: Position of the event that failed before, or ``None``.
         skip: Whether the failing event is to be given up instead of being tried.
+        park: How the failing event is to be parked instead of being tried, or ``None``.
         shared: Whether another task may move the progress under the same claim, as when Spark runs a task twice.
         doubtful: Whether an outage came between: a commit whose answer was lost may have moved the progress, and the
             log may be another one.
@@ -111,6 +113,7 @@ class Cursor:
         unreleased: Whether the owner before has ended, or was fenced off, without releasing the partition.
         isolate: How many of the next events are handled alone, each after a mark, so that the one that ends processes
             is found.
+        parked: The partition's sequences in the inbox; ``None``: not known, so the next step looks.
     """
 
     partition: Partition
@@ -120,6 +123,7 @@ class Cursor:
     attempt: int = 1
     failing: int | None = None
     skip: bool = False
+    park: GivenUp | None = None
     shared: bool = field(default=False, compare=False)
     doubtful: bool = field(default=False, compare=False)
     fingerprint: str = field(default="", compare=False)
@@ -127,6 +131,7 @@ class Cursor:
     file: str = field(default="", compare=False)
     unreleased: bool = field(default=False, compare=False)
     isolate: int = field(default=0, compare=False)
+    parked: ParkedSequences | None = field(default=None, compare=False)
 
     def check_forward(self, to: int) -> None:
         """Refuse to store a position before the one that is stored.
@@ -143,17 +148,24 @@ class Cursor:
         if stored:
             changes |= {"stored": position, "fingerprint": fingerprint}
         if self.failing is None or self.failing <= position:
-            changes |= {"attempt": 1, "failing": None, "skip": False, "failure": None}
+            changes |= {"attempt": 1, "failing": None, "skip": False, "park": None, "failure": None}
         return replace(self, **changes)
 
     def holds_back(self, position: int) -> bool:
         """Return whether the event that failed comes after ``position``."""
         return self.failing is not None and self.failing > position
 
-    def retrying(self, failing: int, *, skip: bool = False, failure: FailureRecord | None = None) -> Cursor:
-        """Return the cursor for the next attempt of (or, with ``skip``, for giving up) the event at ``failing``."""
+    def retrying(
+        self,
+        failing: int,
+        *,
+        skip: bool = False,
+        park: GivenUp | None = None,
+        failure: FailureRecord | None = None,
+    ) -> Cursor:
+        """Return the cursor for the next attempt of the event at ``failing``; or for skipping, or parking it."""
         again = self.attempt + 1 if self.failing == failing else 2
-        return replace(self, attempt=again, failing=failing, skip=skip, failure=failure)
+        return replace(self, attempt=again, failing=failing, skip=skip, park=park, failure=failure)
 
     def resuming(self, failure: FailureRecord) -> Cursor:
         """Return the cursor of a new claim that finds ``failure`` recorded; an event in hand has ended its process."""
@@ -176,6 +188,7 @@ class PartitionStatus:
         updated_at: ISO 8601 time of the last write, or ``None`` if there was none.
         failure: The failure that holds the partition up, or ``None``.
         skipped: Events that were given up, since the group began.
+        parked: How many events wait in the inbox, by what they wait for.
         wanted: Whether the partition is to be ``started`` or ``stopped``.
         owner: Name of the node that has it; empty if none has, or leases do not lead its group.
         owned_since: ISO 8601 time at which that node has taken it, or ``None``.
@@ -192,6 +205,7 @@ class PartitionStatus:
     updated_at: str | None = None
     failure: FailureRecord | None = None
     skipped: int = 0
+    parked: tuple[tuple[InboxStatus, int], ...] = ()
     wanted: str = "started"
     owner: str = ""
     owned_since: str | None = None

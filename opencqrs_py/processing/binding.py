@@ -45,6 +45,7 @@ class Work:
         unit: The transaction.
         failing: Position of an event that failed before, or ``None``.
         attempt: Number of this attempt of that event, from 1.
+        parked: Whether the events come out of the inbox.
         calls_wait: Whether a handler has asked for ``after_commit``.
         index: Which event of the chunk is in hand; ``None`` if it is a list of them.
         ahead: The events that come after it, instead, where those of the chunk are given to one handler in turn.
@@ -57,6 +58,7 @@ class Work:
     unit: UnitOfWork
     failing: int | None = None
     attempt: int = 1
+    parked: bool = False
     calls_wait: bool = field(default=False, init=False)
     index: int | None = field(default=0, init=False)
     ahead: Iterator[Any] | None = field(default=None, init=False)
@@ -128,7 +130,7 @@ class Work:
     def context(self, event: Event) -> ProcessingContext:
         """Return the circumstances of a call for ``event``."""
         attempt = self.attempt if event.position == self.failing else 1
-        return ProcessingContext(self.group, self._shown_partition, event.position, attempt)
+        return ProcessingContext(self.group, self._shown_partition, event.position, attempt, parked=self.parked)
 
 
 Call = Callable[..., Any]

@@ -52,6 +52,11 @@ class Page:
         self._assigned: dict[int, _Assigned] = {}  # by modulus
         self._lock = Lock()
 
+    @property
+    def by_subject(self) -> bool:
+        """Whether events of one subject belong to the same sequence."""
+        return self._sequencing.by_subject
+
     def events_of(self, partition: Partition, after: int) -> tuple[Chunk, int]:
         """Return the partition's events after ``after``, in order, and the position up to which they are all.
 

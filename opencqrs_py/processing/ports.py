@@ -11,6 +11,7 @@ from typing import Any, Protocol, runtime_checkable
 from opencqrs_py.errors import TransactionEndedError
 from opencqrs_py.model.appending import Appended, Precondition
 from opencqrs_py.model.event import Event
+from opencqrs_py.model.inbox import InboxChange, InboxEntry, InboxStatus, ParkedSequences
 from opencqrs_py.model.partition import Partition
 from opencqrs_py.model.progress import Cursor, PartitionStatus, Skip
 from opencqrs_py.model.selection import Selection, Share, Slice
@@ -306,6 +307,74 @@ class SucceedingTracker(ProgressTracker, Protocol):
 
         Returns:
             Where the partition resumes, or ``None`` if the epoch or the owner is another one.
+        """
+        ...
+
+
+@runtime_checkable
+class Inbox(Protocol):
+    """Where events wait for their next attempt, beside the progress of their groups."""
+
+    def parked(self, group: str, partitions: Sequence[Partition]) -> dict[Partition, ParkedSequences]:
+        """Return which sequences of partitions have events in the inbox, by the CRC-32 of their ids."""
+        ...
+
+    def due(self, group: str, partition: Partition, now: datetime, most: int) -> tuple[InboxEntry, ...]:
+        """Return the first events of the sequence that has been due for longest, those that may be tried.
+
+        Args:
+            group: Processing group.
+            partition: Partition of the group.
+            now: What is due later does not count.
+            most: Most events, at least 1.
+        """
+        ...
+
+    def entries(self, group: str, status: InboxStatus | None = None) -> list[InboxEntry]:
+        """Return the events of a group in the inbox, by sequence and position; or those with one status."""
+        ...
+
+    def change(self, group: str, change: InboxChange, skips: Sequence[Skip] = ()) -> bool:
+        """Change what waits, for a person; return ``False`` if it is not as it was any more, and nothing is changed.
+
+        Waits for the transactions of the partitions that are under way.
+
+        Args:
+            group: Processing group.
+            change: What is changed, removed or done. What is done leaves without being handled here, too.
+            skips: What is recorded of it.
+        """
+        ...
+
+
+@runtime_checkable
+class ParkingTracker(ProgressTracker, Inbox, Protocol):
+    """A tracker with an inbox, which changes in the transactions that move the progress."""
+
+    def unit_with(
+        self,
+        group: str,
+        cursor: Cursor,
+        to: int,
+        change: InboxChange,
+        *,
+        fingerprint: str = "",
+        skip: Skip | None = None,
+    ) -> AbstractContextManager[UnitOfWork]:
+        """Open a unit of work as ``unit`` does, that changes the inbox, too, before its block.
+
+        Args:
+            group: Processing group.
+            cursor: Where the partition stands.
+            to: The new position; ``cursor.stored`` for what comes out of the inbox.
+            change: What comes in and goes out.
+            fingerprint: What identifies the log up to ``to``.
+            skip: The event that is skipped, recorded with the progress.
+
+        Raises:
+            InboxChangedError: On entering, if somebody has changed the events since they were read.
+            InboxError: On entering, OCQ-601, if too many sequences, or too many events of one, would wait.
+            FencedError, TransactionEndedError, ValueError: As ``unit``.
         """
         ...
 

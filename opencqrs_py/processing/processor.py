@@ -2,46 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from copy import copy
 from dataclasses import replace
-from math import isqrt
 from operator import length_hint
-from threading import Lock, get_ident
+from threading import get_ident
 
-from opencqrs_py.errors import FencedError, HandlerCrashError, HandlerTimeoutError, TransactionEndedError
-from opencqrs_py.model.chunk import Chunk
+from opencqrs_py.errors import (
+    FencedError,
+    HandlerCrashError,
+    HandlerTimeoutError,
+    InboxChangedError,
+    TransactionEndedError,
+)
+from opencqrs_py.model.chunk import NOTHING, Chunk
 from opencqrs_py.model.event import Event
+from opencqrs_py.model.inbox import GivenUp, InboxEntry
 from opencqrs_py.model.outcome import Failure, Origin, Outcome
 from opencqrs_py.model.partition import Partition
 from opencqrs_py.model.progress import Cursor, FailureRecord, PartitionStatus, ProcessorState, Skip
-from opencqrs_py.model.selection import ATTRIBUTES, Selection, Share
 from opencqrs_py.processing.binding import Work
 from opencqrs_py.processing.calls import NO_LIMITS, CallInHand, CallLimits
 from opencqrs_py.processing.dispatch import ChunkFailedError, Dispatcher
 from opencqrs_py.processing.exceptions import label_text, raise_interrupt, stack_of_thread
-from opencqrs_py.processing.feed import Feed, UnsequencedError
+from opencqrs_py.processing.feed import Feed, Page, UnsequencedError
 from opencqrs_py.processing.isolation import OF_PROCESS
+from opencqrs_py.processing.parking import (
+    Parking,
+    PartitionInbox,
+    freed,
+    no_inbox,
+    one_less_isolated,
+    unseen,
+    with_sequence,
+)
 from opencqrs_py.processing.pipelining import PipelineFailedError, Pipelining
+from opencqrs_py.processing.portions import Portion, without_handling
 from opencqrs_py.processing.ports import (
     Clock,
-    EventSource,
     ProgressTracker,
-    SharingSource,
     SucceedingTracker,
     SystemClock,
 )
 from opencqrs_py.processing.recovery import Diagnosis
-from opencqrs_py.processing.sequencing import Sequencing
 from opencqrs_py.processing.supervision import in_words
 
-CHUNK = 1_000
-TABLE = 5_000  # events of a table: more of them are aggregated into fewer rows
-_MOST_IN_TABLES = 20_000  # events of the tables of all partitions, since they are read at once
 MOST_CRASHES = 3  # processes that may end while they handle an event
-_PAGES_KEPT = 4  # of the log, for partitions that lag a little
-_FEEDS_KEPT = 4  # for some partitions only
-_LEAST_READ = 1_000  # events fetched at once, even when each is committed alone
 
 
 class _NotOpenedError(Exception):
@@ -67,9 +71,10 @@ class PartitionProcessor:
         clock: Time, for what is recorded.
         limits: How long a call of a handler may take; whoever drives the processor watches that.
         pipelining: Decides whether statements of a chunk wait for their answers; ``None``: they do.
+        parking: The inbox, and how events are parked; ``None`` if the tracker has none.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913, PLR0917 the parts of a group
         self,
         group: str,
         partition: Partition,
@@ -80,6 +85,7 @@ class PartitionProcessor:
         clock: Clock | None = None,
         limits: CallLimits = NO_LIMITS,
         pipelining: Pipelining | None = None,
+        parking: Parking | None = None,
     ) -> None:
         self.group = group
         self.partition = partition
@@ -91,6 +97,10 @@ class PartitionProcessor:
         self._clock = SystemClock() if clock is None else clock
         self._diagnosis = Diagnosis(tracker, feed.source, dispatcher.places)
         self._pipelining = pipelining
+        self._inbox: PartitionInbox | None = None
+        if parking is not None:
+            source = feed.source
+            self._inbox = PartitionInbox(parking, group, partition, source, batch_size, self._clock, self._handle)
         self._in_hand: tuple[Chunk, Work, int] | None = None  # and the thread; seen by others
 
     def call_in_hand(self) -> CallInHand | None:
@@ -137,7 +147,10 @@ class PartitionProcessor:
         except BaseException as error:
             raise_interrupt(error)
             return _doubtful(Outcome(cursor, failure=self._diagnosis.failure_to_read(error)))
-        outcome = self._step(sure)
+        if self._inbox is None or (sure.parked is not None and not sure.parked.ids):
+            outcome = self._from_log(sure)
+        else:
+            outcome = self._from_inbox(sure, self._inbox)
         if outcome.failure is None:
             return outcome
         fenced = outcome.failure.origin is Origin.FENCED
@@ -158,8 +171,16 @@ class PartitionProcessor:
         if found is None:
             return Outcome(cursor, failure=self._failure(self._fenced(), Origin.FRAMEWORK))
         if found.stored == cursor.stored:
-            return Outcome(replace(cursor, epoch=found.epoch))
+            return Outcome(replace(cursor, epoch=found.epoch, parked=None))
         return Outcome(replace(found, shared=cursor.shared, isolate=cursor.isolate))
+
+    def failed_in_inbox(self, cursor: Cursor, failure: Failure) -> Outcome:
+        """Record that the attempt of an event of the inbox has failed, whose call was given up."""
+        try:
+            return Outcome(cursor) if self._inbox is None else self._inbox.failed(cursor, failure)
+        except BaseException as error:
+            raise_interrupt(error)
+            return Outcome(cursor, failure=self._failure(error, Origin.FRAMEWORK))
 
     def is_succeeded(self, cursor: Cursor) -> bool:
         """Return whether another run of the same task has taken the partition over, and has it still."""
@@ -176,42 +197,64 @@ class PartitionProcessor:
         if cursor.position == cursor.stored:
             return Outcome(cursor, idle=True)
         try:
-            return replace(self._commit(cursor, None, cursor.position), idle=True)
+            return replace(self._commit(cursor, without_handling(cursor.position)), idle=True)
         except BaseException as error:
             raise_interrupt(error)
             return _doubtful(Outcome(cursor, failure=self._failure(error, Origin.FRAMEWORK)))
 
-    def _step(self, cursor: Cursor) -> Outcome:
+    def _from_inbox(self, cursor: Cursor, inbox: PartitionInbox) -> Outcome:
+        """Take the next step with events that are due in the inbox; with those of the log if none are."""
+        try:
+            seen = inbox.look(cursor)
+            outcome = inbox.step(seen) or self._from_log(seen)
+        except BaseException as error:
+            raise_interrupt(error)
+            return Outcome(cursor, failure=self._failure(error, Origin.FRAMEWORK))
+        return replace(outcome, freed=(*freed(cursor, seen), *outcome.freed))
+
+    def _from_log(self, cursor: Cursor) -> Outcome:
+        """Take the next step with events of the log; those of sequences in the inbox go there, too."""
+        behind: tuple[InboxEntry, ...] = ()
         try:
             page = self._feed.read(cursor.position)
             if page is None:
                 return self.flush(cursor)
             events, upto = page.events_of(self.partition, cursor.position)
+            if self._inbox is not None and cursor.parked is not None and cursor.parked.ids:
+                events, upto, behind = self._inbox.parted(page, events, upto, cursor.parked.ids)
         except UnsequencedError as failed:
             failure, event = self._failure(failed.error, Origin.FRAMEWORK), failed.event
             return Outcome(cursor, failure=replace(failure, event=label_text(lambda: event.label)))
         except BaseException as error:  # whatever a store raises is an outcome
             raise_interrupt(error)
             return Outcome(cursor, failure=self._diagnosis.failure_to_read(error))
-        return self._next(cursor, events, upto)
+        return self._next(cursor, page, Portion(events, upto, behind))
 
-    def _next(self, cursor: Cursor, events: Chunk, upto: int) -> Outcome:
+    def _next(self, cursor: Cursor, page: Page, portion: Portion) -> Outcome:
         """Handle the first chunk of events, or only the first event if it has failed before."""
+        events = portion.chunk
         if not (found := len(events)):
-            return Outcome(cursor.moved_to(upto, stored=False))
+            moved = Outcome(cursor.moved_to(portion.upto, stored=False))
+            return self._without_handling(cursor, portion) if portion.behind else moved
         again = cursor.failing is not None and cursor.failing == events.position(0)
         size = 1 if again or cursor.isolate else self._batch_size
         if cursor.failing is not None and not again:
             size = min(size, self._before_failing(cursor.failing, events))
         if found > size:
-            events, upto = events[:size], events.position(size - 1)
-        if not again and not cursor.isolate:
-            return self._handle(cursor, events, upto)
-        if again and cursor.failure is not None and cursor.failure.crashes >= MOST_CRASHES:
-            return self._hold(cursor, cursor.failure, events[0])
-        if again and cursor.skip:
-            return self._give_up(cursor, events[0], upto)
-        return self._isolated(cursor, events, upto) if cursor.isolate else self._handle(cursor, events, upto)
+            portion = portion.first(size)
+        if again and (given_up := self._given_up(cursor, page, portion)) is not None:
+            return given_up
+        return self._isolated(cursor, portion) if cursor.isolate else self._handle(cursor, portion)
+
+    def _given_up(self, cursor: Cursor, page: Page, portion: Portion) -> Outcome | None:
+        """Skip, park or hold an event that has failed before; ``None`` if it is to be tried again."""
+        if cursor.park is not None:
+            return self._park(cursor, page, portion, cursor.park)
+        if cursor.failure is not None and cursor.failure.crashes >= MOST_CRASHES:
+            return self._hold(cursor, cursor.failure, portion.chunk[0])
+        if cursor.skip:
+            return self._without_handling(cursor, portion, self._skip(cursor, portion.chunk[0]))
+        return None
 
     def _before_failing(self, failing: int, events: Chunk) -> int:
         """Return how many events come before the one that has failed, which is tried alone."""
@@ -225,16 +268,15 @@ class PartitionProcessor:
         failure = self._diagnosis.failure(error, Origin.HANDLER, event)
         return Outcome(cursor, failure=replace(failure, permanent=True, held=True))
 
-    def _isolated(self, cursor: Cursor, chunk: Chunk, upto: int) -> Outcome:
+    def _isolated(self, cursor: Cursor, portion: Portion) -> Outcome:
         """Handle one event after a mark, by which the next owner sees that this process has not survived it."""
         with OF_PROCESS.taken():
             try:
-                self._mark(cursor, chunk[0])
+                self._mark(cursor, portion.chunk[0])
             except BaseException as error:
                 raise_interrupt(error)
                 return Outcome(cursor, failure=self._failure(error, Origin.FRAMEWORK))
-            done = self._handle(cursor, chunk, upto)
-        return replace(done, cursor=replace(done.cursor, isolate=cursor.isolate - (done.failure is None)))
+            return one_less_isolated(cursor, self._handle(cursor, portion))
 
     def _mark(self, cursor: Cursor, event: Event) -> None:
         record = cursor.failure if cursor.failing == event.position else None
@@ -244,33 +286,39 @@ class PartitionProcessor:
         known = (self.group, self.partition, cursor.stored, ProcessorState.RUNNING, record.attempts, record.last_error)
         self._tracker.report(PartitionStatus(*known, failure=replace(record, in_hand=True)), cursor.epoch)
 
-    def _give_up(self, cursor: Cursor, event: Event, upto: int) -> Outcome:
+    def _without_handling(self, cursor: Cursor, portion: Portion, skip: Skip | None = None) -> Outcome:
+        """Move the progress over events that no handler gets."""
         try:
-            return self._commit(cursor, None, upto, self._skip(cursor, event))
+            return self._commit(cursor, without_handling(portion.upto, portion.behind), skip)
         except BaseException as error:
             raise_interrupt(error)
             return Outcome(cursor, failure=self._failure(error, Origin.FRAMEWORK))
 
-    def _handle(self, cursor: Cursor, chunk: Chunk, upto: int, *, pipelined: bool = True) -> Outcome:
+    def _handle(self, cursor: Cursor, portion: Portion, *, pipelined: bool = True) -> Outcome:
         pipelining = self._pipelining if pipelined else None
         try:
-            return self._commit(cursor, chunk, upto, pipelining=pipelining)
+            return self._commit(cursor, portion, pipelining=pipelining)
         except PipelineFailedError:  # by which event, and in which line, shows if each answer is waited for
-            return self._handle(cursor, chunk, upto, pipelined=False)
+            return self._handle(cursor, portion, pipelined=False)
         except ChunkFailedError as failed:
-            return self._narrow(cursor, chunk, upto, failed)
+            return self._narrow(cursor, portion, failed)
         except BaseException as error:  # the commit: an outage, a lost claim, or a constraint checked at its end
             raise_interrupt(error)
-            failure = self._failure(error, Origin.HANDLER, chunk[0])
-            if len(chunk) == 1 or failure.origin is not Origin.HANDLER:
-                return Outcome(cursor, failure=failure)
-            if isinstance(error, TransactionEndedError):
-                return self._one_by_one(cursor, chunk, upto)
-            return self._by_halves(cursor, chunk, upto)
+            return self._not_committed(cursor, portion, error)
 
-    def _narrow(self, cursor: Cursor, chunk: Chunk, upto: int, failed: ChunkFailedError) -> Outcome:
+    def _not_committed(self, cursor: Cursor, portion: Portion, error: BaseException) -> Outcome:
+        """Return what comes of an error that names no event."""
+        if type(error) is _NotOpenedError and isinstance(error.error, InboxChangedError):
+            return Outcome(unseen(cursor))
+        failure = self._failure(error, Origin.HANDLER, portion.chunk[0])
+        if len(portion.chunk) == 1 or failure.origin is not Origin.HANDLER:
+            return Outcome(cursor, failure=failure)
+        narrower = self._one_by_one if isinstance(error, TransactionEndedError) else self._by_halves
+        return narrower(cursor, portion)
+
+    def _narrow(self, cursor: Cursor, portion: Portion, failed: ChunkFailedError) -> Outcome:
         """Commit what comes before the event that failed; look for it if it is not known."""
-        index = failed.index
+        index, chunk = failed.index, portion.chunk
         failure = self._diagnosis.failure_of_handler(failed.error, chunk[index or 0])
         if index is None and failure.origin is Origin.OUTAGE:
             failure = replace(failure, event=f"one of {len(chunk)} events, from {failure.event}")
@@ -278,33 +326,30 @@ class PartitionProcessor:
             return Outcome(cursor, failure=failure)
         if index is None:
             ended = isinstance(failed.error, TransactionEndedError)
-            return (self._one_by_one if ended else self._by_halves)(cursor, chunk, upto)
-        before = self._handle(cursor, chunk[:index], chunk.position(index - 1))
+            return (self._one_by_one if ended else self._by_halves)(cursor, portion)
+        before = self._handle(cursor, portion.first(index))
         return before if before.failure is not None else replace(before, failure=failure)
 
-    def _by_halves(self, cursor: Cursor, chunk: Chunk, upto: int) -> Outcome:
+    def _by_halves(self, cursor: Cursor, portion: Portion) -> Outcome:
         """Find the event by which a chunk fails: what comes before it is committed, in ever smaller chunks."""
-        middle = len(chunk) // 2
-        first = self._handle(cursor, chunk[:middle], chunk.position(middle - 1))
+        middle = len(portion.chunk) // 2
+        first = self._handle(cursor, portion.first(middle))
         if first.failure is not None:
             return first
-        return first.followed_by(self._handle(first.cursor, chunk[middle:], upto))
+        return first.followed_by(self._handle(first.cursor, portion.after(middle)))
 
-    def _one_by_one(self, cursor: Cursor, chunk: Chunk, upto: int) -> Outcome:
+    def _one_by_one(self, cursor: Cursor, portion: Portion) -> Outcome:
         """Find the event whose handler ended the transaction: each further call of it repeats what it has committed."""
-        done, last = Outcome(cursor), len(chunk) - 1
-        for index in range(len(chunk)):
-            to = upto if index == last else chunk.position(index)
-            done = done.followed_by(self._handle(done.cursor, chunk[index : index + 1], to))
-            if done.failure is not None:
-                break
+        done, rest = Outcome(cursor), portion
+        while rest.chunk and done.failure is None:
+            done = done.followed_by(self._handle(done.cursor, rest.first(1)))
+            rest = rest.after(1)
         return done
 
     def _commit(
         self,
         cursor: Cursor,
-        chunk: Chunk | None,
-        upto: int,
+        portion: Portion,
         skip: Skip | None = None,
         *,
         pipelining: Pipelining | None = None,
@@ -313,17 +358,26 @@ class PartitionProcessor:
 
         The log is asked before the transaction is opened: one that is unavailable must not keep it open.
         """
-        opened, handled = False, 0
+        opened, handled, chunk = False, 0, portion.chunk
+        handles = chunk is not NOTHING  # a comparison is quicker than a look at the length
+        to, fingerprint = cursor.stored, cursor.fingerprint
         try:
-            newest = None if chunk is None else chunk.read_whole(-1)
-            at_end = newest if newest is not None and newest.position == upto else None
-            fingerprint = self._feed.source.fingerprint(upto, at_end)
-            with self._tracker.unit(self.group, cursor, upto, fingerprint=fingerprint, skip=skip) as unit:
+            if not portion.waiting:
+                newest, to = chunk.read_whole(-1) if handles else None, portion.upto
+                at_end = newest if newest is not None and newest.position == to else None
+                fingerprint = self._feed.source.fingerprint(to, at_end)
+            if self._inbox is not None and (portion.behind or portion.waiting):
+                opening = self._inbox.unit(cursor, to, portion, fingerprint, skip)
+            else:
+                opening = self._tracker.unit(self.group, cursor, to, fingerprint=fingerprint, skip=skip)
+            with opening as unit:
                 opened = True
                 work = Work(self.group, self.partition, unit, cursor.failing, cursor.attempt)
-                if pipelining is not None and chunk is not None and len(chunk) > 1:
+                if portion.waiting:
+                    work.failing, work.attempt, work.parked = chunk.position(0), portion.attempts + 1, True
+                if pipelining is not None and len(chunk) > 1:
                     work.pipelining = pipelining
-                if chunk is not None:
+                if handles:
                     handled = self._handled(chunk, work)
         except BaseException as error:
             if opened:
@@ -331,7 +385,7 @@ class PartitionProcessor:
             raise_interrupt(error)
             raise _NotOpenedError(error) from error
         missed = tuple(self._failure(error, Origin.HANDLER) for error in work.committed()) if work.calls_wait else ()
-        moved = cursor.moved_to(upto, stored=True, fingerprint=fingerprint)
+        moved = unseen(cursor) if portion.waiting else cursor.moved_to(to, stored=True, fingerprint=fingerprint)
         return Outcome(moved, handled=handled, skips=() if skip is None else (skip,), missed=missed)
 
     def _handled(self, chunk: Chunk, work: Work) -> int:
@@ -354,6 +408,18 @@ class PartitionProcessor:
             if work.calls_wait:
                 work.close()
 
+    def _park(self, cursor: Cursor, page: Page, portion: Portion, how: GivenUp) -> Outcome:
+        """Move the progress past an event, which goes into the inbox."""
+        if self._inbox is None:
+            return Outcome(cursor, failure=self._failure(no_inbox(self.group, portion.chunk[0]), Origin.FRAMEWORK))
+        try:
+            entry = self._inbox.entry(page, portion.chunk[0], how, cursor.failure)
+            moved = self._commit(cursor, without_handling(portion.upto, (*portion.behind, entry)))
+        except BaseException as error:
+            raise_interrupt(error)
+            return Outcome(cursor, failure=self._failure(error, Origin.FRAMEWORK))
+        return replace(moved, cursor=with_sequence(moved.cursor, entry.sequence_id))
+
     def _skip(self, cursor: Cursor, event: Event) -> Skip:
         record, now = cursor.failure, self._clock.now().isoformat(timespec="milliseconds")
         reason = record.last_error if record is not None else ""
@@ -371,7 +437,7 @@ class PartitionProcessor:
         elif found.stored < cursor.stored:  # the database was restored, and the read model with it
             cursor = found
         self._feed.source.verify(cursor.stored, cursor.fingerprint)
-        return replace(cursor, doubtful=False)
+        return replace(cursor, doubtful=False, parked=None)
 
     def _taken_over(self, cursor: Cursor, outcome: Outcome) -> Outcome:
         """Continue from where another run of the same task has moved the progress."""
@@ -399,103 +465,3 @@ def _doubtful(outcome: Outcome) -> Outcome:
     if outcome.failure is None or outcome.failure.origin is not Origin.OUTAGE:
         return outcome
     return replace(outcome, cursor=replace(outcome.cursor, doubtful=True))
-
-
-class GroupProcessing:
-    """Makes the processors of a group; they share source, tracker, dispatcher and feed.
-
-    Args:
-        group: Processing group.
-        source: The event store.
-        tracker: Where progress goes.
-        dispatcher: Calls the group's handlers.
-        subject: Root subject observed.
-        recursive: Whether its child subjects are observed too.
-        sequencing: Maps events to sequences, and sequences to partitions.
-        partitions: Number of partitions, for the size of what is read at once.
-        batch_size: Most events in one transaction. ``None``: 1,000 when every handler asks for the progress
-            transaction, so that a repeated event changes nothing, or for a chunk at a time; 5,000 when every one takes
-            a table, with more than four partitions fewer; else 1, so that a crash repeats at most one event.
-        clock: Time, for what processors record that are given no other; ``None`` for the machine's.
-        limits: How long a call of a handler may take.
-
-    Attributes:
-        selection: Which events the group looks at.
-    """
-
-    def __init__(  # noqa: PLR0913 all that a group is made from
-        self,
-        group: str,
-        source: EventSource,
-        tracker: ProgressTracker,
-        dispatcher: Dispatcher,
-        *,
-        subject: str,
-        recursive: bool,
-        sequencing: Sequencing,
-        partitions: int,
-        batch_size: int | None,
-        clock: Clock | None = None,
-        limits: CallLimits = NO_LIMITS,
-    ) -> None:
-        self.group = group
-        self.limits = limits
-        self.source = source
-        self.tracker = tracker
-        self.batch_size = batch_size or _usual_size(dispatcher, partitions)
-        self._dispatcher = dispatcher
-        self._pipelining = Pipelining() if dispatcher.pipelines else None
-        self._sequencing = sequencing
-        self._clock = clock
-        of_sequences = sequencing.attributes if partitions > 1 else frozenset[str]()
-        whole = self.batch_size == 1  # each commit stores the identity of its event
-        attributes = ATTRIBUTES if whole else of_sequences | dispatcher.attributes
-        self.selection = selection = Selection(subject, recursive, dispatcher.wanted_types, attributes)
-        wanted = dispatcher.wants if selection.types is None else None
-        size, memory = read_size(self.batch_size, partitions), 1 if partitions == 1 else _PAGES_KEPT
-        self.feed = Feed(source, selection, sequencing, size, memory, wanted)
-        self._narrowed: dict[tuple[Share, int], GroupProcessing] = {}
-        self._lock = Lock()
-
-    def narrowed(self, partitions: Collection[Partition], most: int | None = None) -> GroupProcessing:
-        """Return the same for some partitions only, which reads no other events where the store can tell them.
-
-        Args:
-            partitions: Which.
-            most: Most events read at once; ``None`` for as many as their chunks need.
-        """
-        share = self._sequencing.share_of(partitions)
-        if share is None or not isinstance(self.source, SharingSource) or not self.source.selects(share):
-            return self
-        size = read_size(self.batch_size, len(partitions))
-        key = share, size if most is None else min(size, most)
-        with self._lock:
-            found = self._narrowed.pop(key, None)
-            if found is None:
-                found = copy(self)
-                found.feed = self.feed.narrowed(*key)
-            self._narrowed[key] = found  # the last one used is the last one forgotten
-            for old in list(self._narrowed)[:-_FEEDS_KEPT]:
-                del self._narrowed[old]
-        return found
-
-    def processor(self, partition: Partition, clock: Clock | None = None) -> PartitionProcessor:
-        """Return the processor of one partition; the clock is for what it records."""
-        clock = self._clock if clock is None else clock
-        shared = (self.feed, self.tracker, self._dispatcher, self.batch_size)
-        return PartitionProcessor(self.group, partition, *shared, clock, self.limits, self._pipelining)
-
-
-def _usual_size(dispatcher: Dispatcher, partitions: int) -> int:
-    if dispatcher.takes_tables:
-        return max(CHUNK, min(TABLE, _MOST_IN_TABLES // partitions))
-    return CHUNK if dispatcher.takes_chunks else 1
-
-
-def read_size(batch_size: int, partitions: int) -> int:
-    """Return how many events to read at once, so that a partition's share mostly fits one transaction.
-
-    A share of n events varies by about the square root of n; four of them leave room for nearly all cases.
-    """
-    share = batch_size if partitions == 1 else max(1, batch_size - 4 * isqrt(batch_size))
-    return max(_LEAST_READ, share * partitions)

@@ -120,10 +120,11 @@ def _id_of(event: Event) -> str:
 
 
 class OnExhausted(Enum):
-    """What happens to an event whose attempts are exhausted."""
+    """What happens to an event whose attempts are exhausted, or that cannot be decoded."""
 
     SKIP = "skip"
     STOP = "stop"
+    PARK = "park"
 
 
 class Action(Enum):
@@ -131,19 +132,27 @@ class Action(Enum):
 
     RETRY = "retry"  # the same event again, after its back-off
     SKIP = "skip"  # skip the event and continue
+    PARK = "park"  # put the event into the inbox, and continue with other sequences
     STOP = "stop"  # the partition has failed; tried again only after a growing pause
     HOLD = "hold"  # the partition has failed; tried again only when somebody restarts it
     WAIT = "wait"  # the store or the database is unavailable; no attempt is used
     LEAVE = "leave"  # another processor has the partition
 
 
-def action_for(failure: Failure, *, exhausted: bool, on_exhausted: OnExhausted) -> Action:
+def action_for(
+    failure: Failure,
+    *,
+    exhausted: bool,
+    on_exhausted: OnExhausted,
+    on_undecodable: OnExhausted = OnExhausted.STOP,
+) -> Action:
     """Decide what to do about an error.
 
     Args:
         failure: The error and where it arose.
         exhausted: Whether the event's attempts are exhausted.
         on_exhausted: What the group wants then.
+        on_undecodable: What it wants if the event cannot be decoded.
 
     Source:
         Error classification of OpenCQRS with the decisions K1-K4 and K6.
@@ -153,14 +162,21 @@ def action_for(failure: Failure, *, exhausted: bool, on_exhausted: OnExhausted) 
             return Action.LEAVE
         case Origin.OUTAGE:
             return Action.WAIT
+        case Origin.EVENT if failure.position is not None:
+            return _GIVING_UP[on_undecodable]
         case Origin.EVENT | Origin.FRAMEWORK:
             return Action.STOP
-        case Origin.HANDLER if failure.permanent:
-            return Action.HOLD if failure.held else Action.STOP
-        case Origin.HANDLER if not exhausted:
-            return Action.RETRY
         case Origin.HANDLER:  # pragma: no branch there is no other origin
-            return Action.SKIP if on_exhausted is OnExhausted.SKIP else Action.STOP
+            return _after_handler(failure, exhausted=exhausted, on_exhausted=on_exhausted)
+
+
+def _after_handler(failure: Failure, *, exhausted: bool, on_exhausted: OnExhausted) -> Action:
+    if failure.permanent and on_exhausted is not OnExhausted.PARK:
+        return Action.HOLD if failure.held else Action.STOP
+    return _GIVING_UP[on_exhausted] if exhausted or failure.permanent else Action.RETRY
+
+
+_GIVING_UP = {OnExhausted.SKIP: Action.SKIP, OnExhausted.STOP: Action.STOP, OnExhausted.PARK: Action.PARK}
 
 
 _LONGEST = 1e12  # seconds, about 30,000 years: as in the settings

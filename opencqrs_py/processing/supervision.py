@@ -15,6 +15,7 @@ from typing_extensions import override
 from opencqrs_py.model.outcome import Failure, Origin, Outcome
 from opencqrs_py.model.partition import Partition
 from opencqrs_py.model.progress import Cursor, FailureRecord, PartitionStatus, ProcessorState
+from opencqrs_py.processing.parking import given_up, is_due
 from opencqrs_py.processing.ports import BackOff, Clock
 from opencqrs_py.processing.recovery import Action, ExponentialBackOff, OnExhausted, action_for
 
@@ -36,6 +37,8 @@ class Notice:
         failure: The error; ``None`` when the partition has recovered.
         attempt: Number of the attempt that failed, 0 when no event was tried.
         wait: Seconds until the next attempt, where there is one.
+        sequence_id: The sequence whose event was tried in the inbox, or, without a failure, that has left it; ``None``
+            if it is not about the inbox.
     """
 
     group: str
@@ -44,6 +47,7 @@ class Notice:
     failure: Failure | None = None
     attempt: int = 0
     wait: float = 0.0
+    sequence_id: str | None = None
 
 
 class Observer:
@@ -131,9 +135,18 @@ class SupervisedPartition:
         back_off: Waits between an event's attempts.
         on_exhausted: What happens to an event whose attempts are exhausted.
         clock: Time.
+        on_undecodable: What happens to an event that cannot be decoded.
     """
 
-    def __init__(self, group: str, cursor: Cursor, back_off: BackOff, on_exhausted: OnExhausted, clock: Clock) -> None:
+    def __init__(
+        self,
+        group: str,
+        cursor: Cursor,
+        back_off: BackOff,
+        on_exhausted: OnExhausted,
+        clock: Clock,
+        on_undecodable: OnExhausted = OnExhausted.STOP,
+    ) -> None:
         self.group = group
         self.partition = cursor.partition
         self.cursor = cursor
@@ -143,7 +156,9 @@ class SupervisedPartition:
         self.skipped = 0
         self._back_off = back_off
         self._on_exhausted = on_exhausted
+        self._on_undecodable = on_undecodable
         self._clock = clock
+        self._since = clock.now()
         self._due = 0.0
         self._attempt = 0
         self._retries = 0  # waits taken of the event's back-off
@@ -165,8 +180,16 @@ class SupervisedPartition:
         return self.state is ProcessorState.STOPPED
 
     def done(self, head: int) -> bool:
-        """Return whether everything up to ``head`` is handled and stored."""
-        return self.failure is None and self.cursor.position >= head and self.cursor.stored == self.cursor.position
+        """Return whether everything up to ``head`` is handled and stored, and what was due in the inbox at first."""
+        if self.failure is not None or self.cursor.position < head or self.cursor.stored != self.cursor.position:
+            return False
+        parked = self.cursor.parked
+        return parked is None or parked.due_at is None or not is_due(parked, self._since)
+
+    @property
+    def is_due_in_inbox(self) -> bool:
+        """Whether a sequence in the inbox may be tried."""
+        return self.cursor.parked is not None and is_due(self.cursor.parked, self._clock.now())
 
     def wait(self) -> float:
         """Return the seconds until the partition may continue, 0 if it may now."""
@@ -175,11 +198,12 @@ class SupervisedPartition:
     def take(self, outcome: Outcome) -> Notice | None:
         """Take in the outcome of a step and decide how to continue; return what a person may want to know."""
         moved = outcome.cursor.position > self.cursor.position
+        given_up = bool(outcome.skips) or self.cursor.park is not None  # which was reported when it was decided
         self.cursor = outcome.cursor
         self.handled += outcome.handled
         self.skipped += len(outcome.skips)
         if outcome.failure is None:
-            return self._well(reported=bool(outcome.skips))
+            return self._well(reported=given_up)
         if moved and not self.cursor.holds_back(self.cursor.position):
             self._forget()
         if outcome.failure.origin is not Origin.OUTAGE:
@@ -194,7 +218,8 @@ class SupervisedPartition:
         elif cursor.isolate and cursor.failure is not None and cursor.failure != self._record:
             self.cursor, self._record = cursor, cursor.failure  # the event in hand has ended its process
         else:
-            self.cursor = replace(self.cursor, epoch=cursor.epoch, isolate=max(cursor.isolate, self.cursor.isolate))
+            isolate = max(cursor.isolate, self.cursor.isolate)
+            self.cursor = replace(self.cursor, epoch=cursor.epoch, isolate=isolate, parked=None)
 
     def isolate(self, events: int) -> None:
         """Have at least so many of the next events handled alone, since one call that got all of them has hung."""
@@ -255,7 +280,7 @@ class SupervisedPartition:
     def _act(self, failure: Failure) -> Notice:
         self.failure = failure
         wait = self._next_wait(failure)
-        action = action_for(failure, exhausted=wait is None, on_exhausted=self._on_exhausted)
+        action = self._action_for(failure, exhausted=wait is None)
         again = failure.position is not None and self.cursor.failing == failure.position
         self._attempt = (self.cursor.attempt if again else 1) if failure.position is not None else 0
         if action is Action.HOLD:
@@ -286,8 +311,12 @@ class SupervisedPartition:
             else (now + timedelta(seconds=wait)).isoformat(timespec="milliseconds"),
         )
 
+    def _action_for(self, failure: Failure, *, exhausted: bool) -> Action:
+        wanted = {"on_exhausted": self._on_exhausted, "on_undecodable": self._on_undecodable}
+        return action_for(failure, exhausted=exhausted, **wanted)
+
     def _next_wait(self, failure: Failure) -> float | None:
-        if action_for(failure, exhausted=False, on_exhausted=self._on_exhausted) is not Action.RETRY:
+        if self._action_for(failure, exhausted=False) is not Action.RETRY:
             return None
         if self._event_waits is None:
             self._event_waits = self._back_off.waits()
@@ -303,10 +332,12 @@ class SupervisedPartition:
                 self._record = self._new_record(failure, wait)
                 self.cursor = self.cursor.retrying(_position(failure), failure=self._record)
                 return wait
-            case Action.SKIP:
+            case Action.SKIP | Action.PARK:
                 self.state = ProcessorState.RUNNING
                 self._record = self._new_record(failure, None)
-                self.cursor = self.cursor.retrying(_position(failure), skip=True, failure=self._record)
+                park = given_up(failure, self._clock.now()) if action is Action.PARK else None
+                skip = action is Action.SKIP
+                self.cursor = self.cursor.retrying(_position(failure), skip=skip, park=park, failure=self._record)
                 return 0.0
             case Action.WAIT:
                 self.state = ProcessorState.WAITING
@@ -340,6 +371,7 @@ def _position(failure: Failure) -> int:
 _NEXT = {
     Action.RETRY: "retry in {wait}",
     Action.SKIP: "attempts used up: the event is skipped",
+    Action.PARK: "the event is parked, and its sequence waits for it",
     Action.STOP: "the partition has failed; next attempt in {wait}, or at the next start",
     Action.HOLD: "the partition has failed, and is not tried again before it is restarted",
     Action.WAIT: "no attempt is used; next look in {wait}",
@@ -351,13 +383,24 @@ def line_of(notice: Notice) -> str:
     """Return what happened and what happens next, in one line."""
     head = f"[{notice.group} {notice.partition}]"
     failure = notice.failure
+    if failure is None and notice.sequence_id is not None:
+        return f"{head} sequence {notice.sequence_id!r} has left the inbox; its events are handled as they come"
     if failure is None:
         return f"{head} recovered"
     if notice.action is None:
         return f"{head} a call after the commit raised {failure}; nothing is repeated"
     what = f"{failure.event} failed on attempt {notice.attempt}" if notice.attempt else "could not go on"
     what += f" at {failure.event}" if failure.event and not notice.attempt else ""
-    return f"{head} {what} ({failure}); {_NEXT[notice.action].format(wait=in_words(notice.wait))}"
+    return f"{head} {what} ({failure}); {_next(notice, failure).format(wait=in_words(notice.wait))}"
+
+
+def _next(notice: Notice, failure: Failure) -> str:
+    """Return what happens next, in words, with a place for the wait."""
+    if notice.sequence_id is not None and notice.action is Action.PARK:
+        return "it stays in the inbox and waits for a person"
+    if notice.action is Action.SKIP and failure.origin is Origin.EVENT:
+        return "the event is skipped"
+    return _NEXT[notice.action or Action.WAIT]
 
 
 def text_of(notice: Notice) -> str:

@@ -64,7 +64,8 @@ class HandlerTest:
         provide: Objects by the type that handlers ask for; they stand in for what containers provide.
         batch_size: Most events in one transaction; ``None``: as in production.
         retry: Waits between an event's attempts, such as ``FixedBackOff(2, max_attempts=1)`` or ``NoRetry()``.
-        on_exhausted: ``skip`` or ``stop``: what happens to an event whose attempts are used up.
+        on_exhausted: ``skip``, ``stop`` or ``park``: what happens to an event whose attempts are used up. Parked events
+            are tried again when ``clock`` has moved far enough, 30 s the first time, and ``handle`` is called.
         event_types: Event types that are not marked with ``@event_type``, each with its class.
         enveloped: Whether data come in OpenCQRS' envelope of metadata and payload.
 
@@ -220,6 +221,11 @@ class HandlerTest:
         return [self._given.at(position) for position in self._seen.skipped]
 
     @property
+    def parked(self) -> list[Event]:
+        """The events that wait in the inbox, by their positions."""
+        return [self._given.at(entry.position) for entry in self._tracker.entries(self.group)]
+
+    @property
     def error(self) -> BaseException | None:
         """What the last attempt that failed has raised."""
         return self._tracker.error
@@ -253,6 +259,12 @@ class HandlerTest:
         __tracebackhide__ = True
         expected = [self._given.find(event).label for event in events]
         return self._expect("events skipped", expected, [event.label for event in self.skipped])
+
+    def expect_parked(self, *events: Any) -> Self:
+        """Expect that these events, given as for ``attempts``, wait in the inbox, and no others."""
+        __tracebackhide__ = True
+        expected = sorted(self._given.find(event).label for event in events)
+        return self._expect("events parked", expected, sorted(event.label for event in self.parked))
 
     def expect_failed(self, error: type[BaseException] = Exception) -> Self:
         """Expect that the partition has failed, with an error of this class."""

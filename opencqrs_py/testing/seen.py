@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, contextmanager
 
 from opencqrs_py.adapters.memory import InMemoryProgressTracker
 from opencqrs_py.model.handler import AroundMark, Interceptor, Invocation, Surrounded
+from opencqrs_py.model.inbox import InboxChange
 from opencqrs_py.model.progress import Cursor, Skip
 from opencqrs_py.processing.dispatch import ChunkFailedError
 from opencqrs_py.processing.ports import UnitOfWork
@@ -70,6 +71,19 @@ class RecordingTracker(InMemoryProgressTracker):
     ) -> AbstractContextManager[UnitOfWork]:
         """Open a transaction, and remember why it failed."""
         return self._recorded(super().unit(group, cursor, to, fingerprint=fingerprint, skip=skip))
+
+    def unit_with(
+        self,
+        group: str,
+        cursor: Cursor,
+        to: int,
+        change: InboxChange,
+        *,
+        fingerprint: str = "",
+        skip: Skip | None = None,
+    ) -> AbstractContextManager[UnitOfWork]:
+        """Open a transaction that changes the inbox, and remember why it failed."""
+        return self._recorded(super().unit_with(group, cursor, to, change, fingerprint=fingerprint, skip=skip))
 
     @contextmanager
     def _recorded(self, unit: AbstractContextManager[UnitOfWork]) -> Iterator[UnitOfWork]:

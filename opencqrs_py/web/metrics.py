@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, cast
 
@@ -40,6 +41,7 @@ class PartitionFigures:
         attempts: Attempts made of the event that fails; 0 when none does.
         progressed_at: When progress was last stored, in seconds since 1970; ``None`` if that is not known.
         held: Whether this process has it.
+        parked: Events of it that wait in the inbox, by what they wait for; ``None`` if that is not known.
     """
 
     group: str
@@ -50,6 +52,7 @@ class PartitionFigures:
     attempts: int = 0
     progressed_at: float | None = None
     held: bool = False
+    parked: Mapping[str, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +152,7 @@ class _Collected:
                 if value is not None:
                     family.add_metric((each.group, each.partition), value)
             yield family
+        yield _of_inbox(seen)
 
     def _counters(self) -> Iterator[Metric]:
         counts = self._counting.counts()
@@ -157,6 +161,17 @@ class _Collected:
             for key, each in counts.items():
                 family.add_metric(key, each[field_name])
             yield family
+
+
+def _of_inbox(seen: Sequence[PartitionFigures]) -> Metric:
+    text = "Events of the group that wait in the inbox, by what they wait for."
+    family = GaugeMetricFamily("opencqrs_parked_events", text, labels=("group", "status"))
+    counts: Counter[tuple[str, str]] = Counter()
+    for each in seen:
+        counts.update({(each.group, status): count for status, count in (each.parked or {}).items()})
+    for key in sorted(counts):
+        family.add_metric(key, counts[key])
+    return family
 
 
 def _of_spark(load: TaskLoad) -> Iterator[Metric]:

@@ -146,7 +146,7 @@ def test_values_in_their_various_spellings(project, key, text, value):
 
 
 EH = "event-handling"
-SECTIONS = "use one of fetch, life-cycle, processing, progress, retry, sequence"
+SECTIONS = "use one of fetch, life-cycle, park, processing, progress, retry, sequence"
 ROOTS = f"use one of {listed(sorted(map(kebab, Settings.model_fields)))}"
 
 

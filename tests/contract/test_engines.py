@@ -32,8 +32,9 @@ from opencqrs_py.model import (
 )
 from opencqrs_py.processing.binding import NothingProvided, bind
 from opencqrs_py.processing.dispatch import Dispatcher
+from opencqrs_py.processing.groups import GroupProcessing
+from opencqrs_py.processing.parking import ParkingRule
 from opencqrs_py.processing.ports import BackOff
-from opencqrs_py.processing.processor import GroupProcessing
 from opencqrs_py.processing.recovery import Action, FixedBackOff, NoRetry, OnExhausted
 from opencqrs_py.processing.sequence_resolvers import PerSubject
 from opencqrs_py.processing.sequencing import SequencingByEvent
@@ -86,6 +87,7 @@ class World:
         on_exhausted: OnExhausted = OnExhausted.SKIP,
         batch_size: int | None = None,
         prepare: Callable[[], None] = lambda: None,
+        parking: ParkingRule | None = None,
     ) -> GroupRun:
         """Return a group that writes each event into the table, after what ``before`` says for it."""
 
@@ -104,6 +106,7 @@ class World:
             sequencing=SequencingByEvent(PerSubject()),
             partitions=partitions,
             batch_size=batch_size,
+            parking=parking,
         )
         back_off = back_off or FixedBackOff(0.001)
         return GroupRun(
@@ -245,22 +248,48 @@ def test_a_failing_event_is_tried_again_until_it_succeeds(world: World) -> None:
 
 
 @pytest.mark.parametrize("on_exhausted", list(OnExhausted))
-def test_an_event_whose_attempts_are_used_up_is_skipped_or_stops_its_partition(
+def test_an_event_whose_attempts_are_used_up_is_skipped_or_parked_or_stops_its_partition(
     world: World, on_exhausted: OnExhausted
 ) -> None:
     def fail(context: ProcessingContext) -> None:
         raise ValueError
 
-    world.append(*[FIRST] * 3)
+    world.append(FIRST, FIRST, FIRST, "/order/2")
     world.before["1"] = fail
     run = world.run(partitions=1, back_off=NoRetry(), on_exhausted=on_exhausted)
     engine, watching = world.started(run)
     (partition,) = engine.partitions()
-    skipped = on_exhausted is OnExhausted.SKIP
-    watching.wait_for(lambda: partition.done(3) if skipped else partition.state is ProcessorState.FAILED)
+    stops = on_exhausted is OnExhausted.STOP
+    watching.wait_for(lambda: partition.state is ProcessorState.FAILED if stops else partition.done(4))
     engine.stop(SECONDS)
-    assert world.rows() == ([0, 2] if skipped else [0])
-    assert world.statuses()[0].position == (3 if skipped else 1)
+    rows = {OnExhausted.SKIP: [0, 2, 3], OnExhausted.PARK: [0, 3], OnExhausted.STOP: [0]}
+    assert world.rows() == rows[on_exhausted]
+    assert world.statuses()[0].position == (1 if stops else 4)
+
+
+def test_a_parked_event_holds_up_its_sequence_only_and_is_handled_in_order_when_it_can_be(world: World) -> None:
+    fixed = Event()
+
+    def fail(context: ProcessingContext) -> None:
+        if not fixed.is_set():
+            raise ValueError
+
+    subjects = [f"/s{number}" for number in range(5)]
+    world.append(*subjects * 6)
+    world.before["1"] = fail
+    run = world.run(back_off=NoRetry(), on_exhausted=OnExhausted.PARK, parking=ParkingRule(FixedBackOff(0.05)))
+    engine, watching = world.started(run)
+    others = [number for number in range(30) if number % 5 != 1]
+    watching.wait_for(lambda: sorted(world.rows()) == others)
+    world.append(*subjects)
+    watching.wait_for(lambda: len(world.rows()) == len(others) + 4)
+    assert world.rows(subject="/s1") == []
+    assert sum(count for status in world.statuses() for _, count in status.parked) == 7
+    fixed.set()
+    watching.wait_for(lambda: len(world.rows()) == 35)
+    engine.stop(SECONDS)
+    assert world.rows(subject="/s1") == [number for number in range(35) if number % 5 == 1]
+    assert [status.parked for status in world.statuses()] == [(), ()]
 
 
 class KilledError(BaseException):

@@ -17,7 +17,7 @@ from opencqrs_py.engines.thread import ThreadEngine
 from opencqrs_py.model import Handler, HandlerMark, Origin, layout
 from opencqrs_py.processing.binding import NothingProvided, bind
 from opencqrs_py.processing.dispatch import Dispatcher
-from opencqrs_py.processing.processor import GroupProcessing
+from opencqrs_py.processing.groups import GroupProcessing
 from opencqrs_py.processing.recovery import FixedBackOff, OnExhausted
 from opencqrs_py.processing.sequence_resolvers import PerSubject
 from opencqrs_py.processing.sequencing import SequencingByEvent

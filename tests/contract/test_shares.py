@@ -14,7 +14,7 @@ from opencqrs_py.model.partition import residue_of
 from opencqrs_py.model.selection import Share
 from opencqrs_py.processing.binding import NothingProvided, bind
 from opencqrs_py.processing.dispatch import Dispatcher
-from opencqrs_py.processing.processor import GroupProcessing
+from opencqrs_py.processing.groups import GroupProcessing
 from opencqrs_py.processing.sequence_resolvers import NoSequence, PerSubject, PerSubjectLevel, cut_subject
 from opencqrs_py.processing.sequencing import SequencingByEvent
 

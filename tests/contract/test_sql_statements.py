@@ -14,7 +14,7 @@ from opencqrs_py.model import Event, Handler, HandlerMark, PartitionStatus, Proc
 from opencqrs_py.model.appending import Precondition, SubjectIsOnEventId, SubjectIsPristine
 from opencqrs_py.processing.binding import NothingProvided, bind
 from opencqrs_py.processing.dispatch import Dispatcher
-from opencqrs_py.processing.processor import GroupProcessing
+from opencqrs_py.processing.groups import GroupProcessing
 from opencqrs_py.processing.sequence_resolvers import PerSubject
 from opencqrs_py.processing.sequencing import SequencingByEvent
 

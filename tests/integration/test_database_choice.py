@@ -121,7 +121,8 @@ def test_all_that_is_wrong_with_any_group_is_raised_together(make_module, tmp_pa
     wrong = '\n@event_handling("other", types=["*"])\ndef other(event: Event, x) -> None: ...\n'
     settings = {
         **THREAD,
-        "event-handling.standard.retry.on-exhausted": "park",
+        "event-handling.standard.processing.engine": "spark",
+        "event-handling.groups.other.retry.on-exhausted": "park",
         "event-handling.groups.seen.progress.tracker-ref": "nobody",
         "event-handling.groups.other.life-cycle.controller": "leader-election",
         "event-handling.groups.other.progress.tracking": "in-memory",
@@ -129,9 +130,9 @@ def test_all_that_is_wrong_with_any_group_is_raised_together(make_module, tmp_pa
     application = Application(settings, [make_module(HANDLERS + wrong)], tmp_path)
     with pytest.raises(AssemblyErrors) as caught:
         application.start()
-    assert [error.code for error in caught.value.errors] == ["OCQ-502", "OCQ-505", "OCQ-201", "OCQ-506"]
+    assert [error.code for error in caught.value.errors] == ["OCQ-502", "OCQ-505", "OCQ-201", "OCQ-604"]
     assert caught.value.errors[0].where == "progress.tracker-ref (default given in code)"
-    assert caught.value.errors[-1].where == "group seen, group other"
+    assert caught.value.errors[-1].where == "group other"
 
 
 SERVED = WITHOUT_CONTAINER.replace("TEXT PRIMARY KEY", "VARCHAR(20) PRIMARY KEY")

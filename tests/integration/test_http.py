@@ -142,6 +142,7 @@ def test_a_process_that_runs_is_alive_and_ready_and_tells_what_it_does(engine, m
         "attempts_failed_total": 0,
         "partition_failures_total": 0,
         "partition_outages_total": 0,
+        "parked_events": 0,
     }
 
 

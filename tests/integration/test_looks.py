@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from types import ModuleType
 
 import pytest
 from sqlalchemy import event
 from sqlalchemy.engine import Engine
 
-from opencqrs_py import Application
+from opencqrs_py import Application, InboxFilter
 from opencqrs_py.model.cloudevents import parse_event
 
 HANDLERS = """
@@ -23,7 +23,22 @@ for number in range({groups}):
     handler.__name__ = f"handler_{{number}}"
     event_handling(f"group-{{number}}", types=["*"])(handler)
 """
+FAILING = """
+from opencqrs_py import Event, event_handling
+from sqlalchemy import Connection
+
+@event_handling("loans", types=["*"])
+def handle(event: Event, connection: Connection) -> None:
+    if event.subject in ("/x/7", "/x/8"):
+        raise ValueError("no")
+"""
 THREAD = {"event-handling.standard.processing.engine": "thread"}
+NONE: Mapping[str, object] = {}
+PARKING = {
+    "event-handling.standard.retry.policy": "none",
+    "event-handling.standard.retry.on-exhausted": "park",
+    "event-handling.standard.park.retry.initial-interval": "1h",
+}
 
 
 @pytest.fixture
@@ -39,8 +54,9 @@ def statements() -> Iterator[list[str]]:
     event.remove(Engine, "before_cursor_execute", note)
 
 
-def application(handlers: ModuleType, folder, partitions: int = 1) -> Application:
-    made = Application({**THREAD, "event-handling.standard.life-cycle.partitions": partitions}, [handlers], folder)
+def application(handlers: ModuleType, folder, partitions: int = 1, more: Mapping[str, object] = NONE) -> Application:
+    settings = {**THREAD, **more, "event-handling.standard.life-cycle.partitions": partitions}
+    made = Application(settings, [handlers], folder)
     lines = (f'{{"id": "{n}", "source": "s", "type": "t", "subject": "/x/{n}", "data": {{}}}}' for n in range(50))
     made.event_store.append(map(parse_event, lines))
     return made
@@ -77,3 +93,14 @@ def test_progress_in_memory_is_unknown_to_others_and_well(make_module, tmp_path)
     made = Application({**THREAD, "event-handling.standard.progress.tracking": "in-memory"}, [handlers], tmp_path)
     assert [(group.state, group.healthy) for group in made.health().groups] == [("unknown", True)]
     made.stop()
+
+
+def test_what_waits_in_the_inbox_is_seen_by_the_process_that_runs_the_group_and_by_others(make_module, tmp_path):
+    made = application(make_module(FAILING), tmp_path, 2, PARKING)
+    assert made.run(until_caught_up=True).parked == 2
+    made.start()
+    running = made.status()
+    made.stop()
+    for seen in (running, made.status()):
+        assert sum(count for partition in seen[0].partitions for _, count in partition.parked) == 2
+    assert [one.position for one in made.inbox.entries(InboxFilter())] == [8, 9]

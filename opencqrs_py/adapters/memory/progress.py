@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from threading import Lock
 from typing import NoReturn
 
-from opencqrs_py.errors import EventStoreError, FencedError, NonTransientError
+from opencqrs_py.adapters.memory.inbox import MemoryInbox
+from opencqrs_py.errors import EventStoreError, FencedError, InboxChangedError, NonTransientError
+from opencqrs_py.model.inbox import InboxChange, InboxEntry, InboxStatus, ParkedSequences
 from opencqrs_py.model.partition import Partition
 from opencqrs_py.model.progress import Cursor, FailureRecord, PartitionStatus, ProcessorState, Skip
 from opencqrs_py.processing.ports import Transactions, UnitOfWork
@@ -48,6 +51,7 @@ class InMemoryProgressTracker:
         self._progress: dict[_Key, _Row] = {}
         self._statuses: dict[_Key, PartitionStatus] = {}
         self._lock = Lock()  # held for moments, around what is above
+        self._inbox = MemoryInbox()
         self._gates: dict[_Key, Lock] = {}  # of one partition; held while it commits or is claimed
 
     def claim(
@@ -88,6 +92,55 @@ class InMemoryProgressTracker:
             ValueError: On entering, if ``to`` is before ``cursor.stored``.
         """
         return self._unit((group, cursor.partition), cursor, to, fingerprint, skip)
+
+    def unit_with(
+        self,
+        group: str,
+        cursor: Cursor,
+        to: int,
+        change: InboxChange,
+        *,
+        fingerprint: str = "",
+        skip: Skip | None = None,
+    ) -> AbstractContextManager[UnitOfWork]:
+        """Open a transaction as ``unit`` does, whose commit changes the inbox, too.
+
+        Raises:
+            InboxChangedError: On entering, if events are not as they were read.
+            InboxError: On entering, OCQ-601, if more would wait than may.
+            FencedError, ValueError: As ``unit``.
+        """
+        return self._unit((group, cursor.partition), cursor, to, fingerprint, skip, change)
+
+    def parked(self, group: str, partitions: Sequence[Partition]) -> dict[Partition, ParkedSequences]:
+        """Return which sequences of partitions wait in this process."""
+        with self._lock:
+            return {partition: self._inbox.parked(group, partition) for partition in partitions}
+
+    def due(self, group: str, partition: Partition, now: datetime, most: int) -> tuple[InboxEntry, ...]:
+        """Return the first events of the sequence that has been due for longest."""
+        with self._lock:
+            return self._inbox.due(group, partition, now, most)
+
+    def entries(self, group: str, status: InboxStatus | None = None) -> list[InboxEntry]:
+        """Return the events of a group that wait in this process."""
+        with self._lock:
+            return self._inbox.entries(group, status)
+
+    def change(self, group: str, change: InboxChange, skips: Sequence[Skip] = ()) -> bool:
+        """Change what waits; return ``False`` if it is not as it was any more."""
+        with ExitStack() as in_hand:
+            for key in sorted(key for key in self._progress if key[0] == group):
+                in_hand.enter_context(self._gate(key))
+            in_hand.enter_context(self._lock)
+            try:
+                self._inbox = self._inbox.changed(change)
+            except InboxChangedError:
+                return False
+            for skip in skips:
+                row = self._progress[group, skip.partition]
+                row.skips = [*(one for one in row.skips if one.position != skip.position), skip]
+        return True
 
     def renewed(self, group: str, cursor: Cursor) -> Cursor | None:
         """Return where the partition continues if the claim is still the cursor's, ``None`` if somebody else has it."""
@@ -140,7 +193,9 @@ class InMemoryProgressTracker:
 
     def _seen(self, key: _Key, row: _Row) -> PartitionStatus:
         status = self._statuses.get(key) or PartitionStatus(*key, 0, ProcessorState.STARTING)
-        return replace(status, position=row.position, failure=row.failure, skipped=len(row.skips))
+        return replace(
+            status, position=row.position, failure=row.failure, skipped=len(row.skips), parked=self._inbox.counts(*key)
+        )
 
     def _claimed(self, key: _Key, owner: str) -> Cursor:
         row, status = self._progress[key], self._statuses.get(key)
@@ -152,14 +207,28 @@ class InMemoryProgressTracker:
         return cursor if row.failure is None else cursor.resuming(row.failure)
 
     @contextmanager
-    def _unit(self, key: _Key, cursor: Cursor, to: int, fingerprint: str, skip: Skip | None) -> Iterator[UnitOfWork]:
+    def _unit(
+        self,
+        key: _Key,
+        cursor: Cursor,
+        to: int,
+        fingerprint: str,
+        skip: Skip | None,
+        change: InboxChange | None = None,
+    ) -> Iterator[UnitOfWork]:
         cursor.check_forward(to)
+        if change is not None:
+            with self._lock:
+                self._inbox.changed(change)
         self._check(key, cursor)
         with ExitStack() as until_stored:
             with self._transactions.begin() as unit:
                 yield unit
                 until_stored.enter_context(self._gate(key))  # no claim comes between this look and the commit
                 self._check(key, cursor)
+                if change is not None:
+                    with self._lock:
+                        self._inbox = self._inbox.changed(change)
             with self._lock:
                 if (row := self._progress.get(key)) is not None:
                     row.position, row.fingerprint = to, fingerprint

@@ -3,27 +3,30 @@
 from __future__ import annotations
 
 import json
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, and_, func, select, update
+from sqlalchemy import ColumnElement, Connection, and_, delete, func, literal, select, update
 from sqlalchemy.exc import DBAPIError
 from typing_extensions import override
 
 from opencqrs_py.adapters.sql.connections import Statement
 from opencqrs_py.adapters.sql.database import Database
 from opencqrs_py.adapters.sql.dialect import DatabaseAwayError, DatabaseBusyError
+from opencqrs_py.adapters.sql.inbox import SqlInbox, storable
 from opencqrs_py.adapters.sql.staging import drop_stages, stage_rows
 from opencqrs_py.adapters.sql.tables import PROGRESS, SKIPPED, prepare
 from opencqrs_py.adapters.sql.transactions import Unit, watch_ends
-from opencqrs_py.errors import EventStoreError, FencedError, TransactionEndedError
+from opencqrs_py.errors import EventStoreError, FencedError, InboxChangedError, TransactionEndedError
+from opencqrs_py.model.inbox import InboxChange, InboxEntry, InboxStatus, ParkedSequences
 from opencqrs_py.model.partition import Partition, hash_of
 from opencqrs_py.model.progress import Cursor, FailureRecord, PartitionStatus, ProcessorState, Skip
-from opencqrs_py.processing.ports import SucceedingTracker, UnitOfWork
+from opencqrs_py.processing.ports import ParkingTracker, SucceedingTracker, UnitOfWork
 from opencqrs_py.processing.staging import Rows, RowStaging, Stage
 
 _ERROR_LENGTH = 1_000  # characters of an error's text that are kept
@@ -52,8 +55,8 @@ class _Statements:
         self.advance_towards = Statement(f"{name}_advance_towards", f"{move} {_HERE}")
 
 
-class SqlProgressTracker(SucceedingTracker, RowStaging):
-    """Progress in the table ``opencqrs_progress``, moved by compare-and-set under a fencing epoch.
+class SqlProgressTracker(SucceedingTracker, ParkingTracker, RowStaging):
+    """Progress in the table ``opencqrs_progress``, moved by compare-and-set under a fencing epoch, and its inbox.
 
     Args:
         database: The read models' database: handlers that write through the unit's connection or session share one
@@ -67,6 +70,7 @@ class SqlProgressTracker(SucceedingTracker, RowStaging):
         self._database = database
         self._statements = _Statements(database)
         self._progress, self._skipped = database.table(PROGRESS), database.table(SKIPPED)
+        self._inbox = SqlInbox(database)
         self._ready = False
 
     @override
@@ -107,9 +111,29 @@ class SqlProgressTracker(SucceedingTracker, RowStaging):
             raise self._held_too_long(group, partitions) from error
 
     @override
+    def unit_with(
+        self,
+        group: str,
+        cursor: Cursor,
+        to: int,
+        change: InboxChange,
+        *,
+        fingerprint: str = "",
+        skip: Skip | None = None,
+    ) -> AbstractContextManager[UnitOfWork]:
+        return self.unit(group, cursor, to, fingerprint=fingerprint, skip=skip, change=change)
+
+    @override
     @contextmanager
     def unit(
-        self, group: str, cursor: Cursor, to: int, *, fingerprint: str = "", skip: Skip | None = None
+        self,
+        group: str,
+        cursor: Cursor,
+        to: int,
+        *,
+        fingerprint: str = "",
+        skip: Skip | None = None,
+        change: InboxChange | None = None,
     ) -> Iterator[UnitOfWork]:
         cursor.check_forward(to)
         if cursor.file != (guard := self._database.guard).identity:
@@ -123,15 +147,50 @@ class SqlProgressTracker(SucceedingTracker, RowStaging):
             unit = Unit(connection, self._database, self._database.dialect, guarded=True)
             if not unit.begin(known.lock, (known.advance, known.advance_towards), here):
                 raise _fenced(group, cursor.partition)
+            if change is not None:
+                self._inbox.apply(connection, group, change)
             with unit.kept_open():
                 yield unit
             if skip is not None:
-                connection.execute(self._skipped.insert().values(**_row_of(skip)))
+                self._record(connection, skip)
             if not unit.complete(move, (to, _moment(datetime.now(UTC)), fingerprint, *here)):
                 msg = f"a handler changed the row of its own partition in {PROGRESS.name}: leave that table alone"
                 raise TransactionEndedError(msg)  # the row was locked, so it was no other process
         if unit.stages:
             drop_stages(self._database, unit.stages)
+
+    @override
+    def parked(self, group: str, partitions: Sequence[Partition]) -> dict[Partition, ParkedSequences]:
+        self._prepare()
+        with self._database.reading() as connection:
+            return self._inbox.parked(connection, group, partitions)
+
+    @override
+    def due(self, group: str, partition: Partition, now: datetime, most: int) -> tuple[InboxEntry, ...]:
+        self._prepare()
+        with self._database.reading() as connection:
+            return self._inbox.due(connection, group, partition, now, most)
+
+    @override
+    def entries(self, group: str, status: InboxStatus | None = None) -> list[InboxEntry]:
+        self._prepare()
+        with self._database.reading() as connection:
+            return self._inbox.entries(connection, group, status)
+
+    @override
+    def change(self, group: str, change: InboxChange, skips: Sequence[Skip] = ()) -> bool:
+        self._prepare()
+        columns = self._progress.c
+        in_hand = select(columns.epoch).where(columns.group_name == group).order_by(columns.modulus, columns.residue)
+        try:
+            with self._database.writing() as connection:
+                connection.execute(in_hand.with_for_update()).all()  # what a partition has in hand is finished first
+                self._inbox.apply(connection, group, change)
+                for skip in skips:
+                    self._record(connection, skip)
+        except InboxChangedError:
+            return False
+        return True
 
     @override
     def stage(self, stage: Stage, run: str, tables: Iterable[Rows]) -> int:
@@ -170,7 +229,7 @@ class SqlProgressTracker(SucceedingTracker, RowStaging):
         values = {
             "state": status.state.value,
             "attempt": status.attempt,
-            "error": _storable(status.error),
+            "error": storable(status.error, _ERROR_LENGTH),
             "next_attempt_at": status.next_attempt_at,
             "updated_at": _moment(datetime.now(UTC)),
             "failure": _written(status.failure),
@@ -186,10 +245,11 @@ class SqlProgressTracker(SucceedingTracker, RowStaging):
         columns, skips = self._progress.c, self._skipped.c
         ordered = select(self._progress).order_by(columns.group_name, columns.modulus, columns.residue)
         of_partition = (skips.group_name, skips.modulus, skips.residue)
-        counted = select(*of_partition, func.count()).group_by(*of_partition)
+        skipped = select(*of_partition, literal(""), func.count()).group_by(*of_partition)
+        counted = skipped.union_all(self._inbox.counts)
         with self._database.reading() as connection:
-            skipped = {tuple(row[:3]): row[3] for row in connection.execute(counted)}
-            return [_status(row, skipped) for row in connection.execute(ordered).mappings()]
+            counts = _Counts(connection.execute(counted))
+            return [_status(row, counts) for row in connection.execute(ordered).mappings()]
 
     @override
     def skipped(self) -> list[Skip]:
@@ -203,11 +263,19 @@ class SqlProgressTracker(SucceedingTracker, RowStaging):
     def is_outage(self, error: BaseException) -> bool:
         return self._database.is_outage(error)
 
+    def _record(self, connection: Connection, skip: Skip) -> None:
+        """Record a skip in place of one of an earlier time: the group's progress may have been reset since."""
+        row = _row_of(skip)
+        key = [column == row[column.name] for column in self._skipped.primary_key.columns]
+        connection.execute(delete(self._skipped).where(*key))
+        connection.execute(self._skipped.insert().values(**row))
+
     def _prepare(self) -> None:
         if not self._ready:
             watch_ends(self._database)
             prepare(self._database, PROGRESS)
             prepare(self._database, SKIPPED)
+            self._inbox.prepare()
             self._ready = True
 
     def _claimed(
@@ -225,6 +293,8 @@ class SqlProgressTracker(SucceedingTracker, RowStaging):
             dialect.lock_claim(self._database, connection, group, partitions)
             held = self._held(connection, group)
             _check_layout(group, held, whole)
+            if not held:
+                self._inbox.forget(connection, group, initial)
             for partition in whole:
                 mine = partition in partitions
                 row = {"group_name": group, "modulus": partition.modulus, "residue": partition.residue}
@@ -305,11 +375,6 @@ def _fenced(group: str, partition: Partition) -> FencedError:
     return FencedError(f"progress of group '{group}' partition {partition} was taken over by another processor")
 
 
-def _storable(text: str, length: int | None = _ERROR_LENGTH) -> str:
-    """Return the text without what a database refuses: U+0000 and halves of surrogate pairs."""
-    return text[:length].encode(errors="replace").decode().replace("\0", "?")
-
-
 def _written(failure: FailureRecord | None) -> str | None:
     """Return a failure as JSON in ASCII, which every database takes, whatever an error or an id contains."""
     if failure is None:
@@ -323,9 +388,7 @@ def _read(text: str | None) -> FailureRecord | None:
 
 
 def _row_of(skip: Skip) -> dict[str, Any]:
-    texts = {
-        name: _storable(getattr(skip, name), None) for name in ("event_id", "event_source", "subject", "event_type")
-    }
+    texts = {name: storable(getattr(skip, name)) for name in ("event_id", "event_source", "subject", "event_type")}
     return {
         "group_name": skip.group,
         "position": skip.position,
@@ -333,7 +396,7 @@ def _row_of(skip: Skip) -> dict[str, Any]:
         "residue": skip.partition.residue,
         **texts,
         "attempts": skip.attempts,
-        "reason": _storable(skip.reason),
+        "reason": storable(skip.reason, _ERROR_LENGTH),
         "skipped_at": skip.skipped_at,
     }
 
@@ -343,7 +406,32 @@ def _skip(row: Any) -> Skip:
     return Skip(row["group_name"], Partition(row["modulus"], row["residue"]), *(row[name] for name in names))
 
 
-def _status(row: Any, skipped: dict[tuple[Any, ...], int]) -> PartitionStatus:
+class _Counts:
+    """How many events were skipped, and how many wait in the inbox: rows of group, modulus, residue, status, count.
+
+    Those of the inbox have the modulus 0 and the hash of a sequence, since partitions may change.
+    """
+
+    def __init__(self, rows: Iterable[Any]) -> None:
+        self._skipped: Counter[tuple[str, int, int]] = Counter()
+        self._parked: dict[str, list[tuple[int, InboxStatus, int]]] = defaultdict(list)
+        for group, modulus, residue, status, count in rows:
+            if modulus:
+                self._skipped[group, modulus, residue] = count
+            else:
+                self._parked[group].append((residue, InboxStatus(status), count))
+
+    def skipped(self, group: str, modulus: int, residue: int) -> int:
+        return self._skipped[group, modulus, residue]
+
+    def parked(self, group: str, modulus: int, residue: int) -> tuple[tuple[InboxStatus, int], ...]:
+        counts: Counter[InboxStatus] = Counter()
+        for hash_, status, count in self._parked.get(group, ()):
+            counts[status] += count if hash_ % modulus == residue else 0
+        return tuple((status, counts[status]) for status in InboxStatus if counts[status])
+
+
+def _status(row: Any, counts: _Counts) -> PartitionStatus:
     key = (row["group_name"], row["modulus"], row["residue"])
     return PartitionStatus(
         group=row["group_name"],
@@ -355,7 +443,8 @@ def _status(row: Any, skipped: dict[tuple[Any, ...], int]) -> PartitionStatus:
         next_attempt_at=row["next_attempt_at"],
         updated_at=row["updated_at"],
         failure=_read(row["failure"]),
-        skipped=skipped.get(key, 0),
+        skipped=counts.skipped(*key),
+        parked=counts.parked(*key),
     )
 
 

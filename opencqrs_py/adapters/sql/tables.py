@@ -6,7 +6,19 @@ from collections.abc import Callable, Iterable
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, cast
 
-from sqlalchemy import BigInteger, Column, Connection, Integer, MetaData, Table, Text, UniqueConstraint, inspect, select
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Connection,
+    Index,
+    Integer,
+    MetaData,
+    Table,
+    Text,
+    UniqueConstraint,
+    inspect,
+    select,
+)
 from sqlalchemy.exc import DBAPIError
 
 from opencqrs_py.adapters.sql.connections import reason_of
@@ -77,6 +89,27 @@ SKIPPED = Table(
     Column("attempts", Integer, nullable=False),
     Column("reason", Text, nullable=False),
     Column("skipped_at", Text, nullable=False),
+)
+
+INBOX = Table(
+    "opencqrs_inbox",
+    _metadata,
+    Column("group_name", Text, primary_key=True),
+    Column("position", BigInteger, primary_key=True, autoincrement=False),
+    Column("sequence_hash", BigInteger, primary_key=True, autoincrement=False),  # CRC-32 of the sequence id
+    Column("sequence_id", Text, nullable=False),  # as JSON in ASCII: every database keeps it as it is
+    Column("event_id", Text, nullable=False),
+    Column("event_source", Text, nullable=False),
+    Column("subject", Text, nullable=False),
+    Column("event_type", Text, nullable=False),
+    Column("status", Text, nullable=False),
+    Column("parked_at", Text, nullable=False),
+    Column("attempts", Integer, nullable=False),
+    Column("retries", Integer, nullable=False),
+    Column("due_ms", BigInteger),  # since 1970; NULL: an earlier event of the sequence, or a person, comes first
+    Column("errors", Text, nullable=False),  # how attempts have ended, as JSON in ASCII
+    Index("opencqrs_inbox_due", "group_name", "due_ms", "position"),
+    Index("opencqrs_inbox_sequence", "group_name", "sequence_hash", "position"),
 )
 
 NODES = Table(

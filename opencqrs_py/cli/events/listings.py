@@ -226,21 +226,23 @@ def skipped_command(options: ProjectOptions, groups: tuple[str, ...], *, as_json
     skips = options.application().skipped()
     chosen = [skip for skip in skips if not groups or skip.group in groups]
     if as_json:
-        print_json([_row(skip) for skip in chosen])
+        print_json([skip_as_json(skip) for skip in chosen])
     elif chosen:
-        _print(chosen)
+        print_skips(chosen)
     else:
         stderr().print("no events were skipped")
 
 
-def _row(skip: Skip) -> dict[str, Any]:
+def skip_as_json(skip: Skip) -> dict[str, Any]:
+    """Return a skip in the shape of the JSON output."""
     return {**asdict(skip), "partition": str(skip.partition)}
 
 
-def _print(skips: Sequence[Skip]) -> None:
+def print_skips(skips: Sequence[Skip]) -> None:
+    """Print one line a skip."""
     for skip in skips:
         head = f"[{skip.group} {skip.partition}] event {skip.event_id} at position {skip.position}"
         where = f"({skip.event_type}, {skip.subject})"
-        attempts = f"{skip.attempts} attempt{'s' if skip.attempts > 1 else ''}"
+        attempts = f"{skip.attempts} attempt{'' if skip.attempts == 1 else 's'}"
         line = f"{head} {where} skipped after {attempts} at {skip.skipped_at}: {skip.reason}"
         stdout().print(clean(line), markup=False, soft_wrap=True)

@@ -10,7 +10,7 @@ from pyspark import SparkContext
 from opencqrs_py.engines.spark.jobs import Ended, Job, labelled
 from opencqrs_py.engines.spark.tasks import Task, TaskResult, run_task
 from opencqrs_py.engines.threads import Threads
-from opencqrs_py.processing.processor import GroupProcessing
+from opencqrs_py.processing.groups import GroupProcessing
 
 
 class DriverPermit:

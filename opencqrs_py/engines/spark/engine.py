@@ -288,6 +288,7 @@ class SparkEngine:
             if self._jobs is None and self._has_work():
                 self._require_session()
             slots = self._slots()
+            self._look_at_inboxes()
             with self._changed:
                 if self._stopping:
                     return
@@ -309,6 +310,13 @@ class SparkEngine:
         with self._changed:
             busy = self._busy()
             return any(group.watcher.refusal is None and group.ready(busy) for group in self._groups.values())
+
+    def _look_at_inboxes(self) -> None:
+        """Look at what waits in the inbox; only this thread makes a partition busy."""
+        with self._changed:
+            busy = self._busy()
+        for group in self._groups.values():
+            group.look_at_inbox(busy, self._clock)
 
     def _slots(self) -> int:
         """Return how many tasks can run at once; executors of a cluster come and go."""
@@ -440,10 +448,15 @@ class SparkEngine:
     def _settle_timeout(self, task: RunningTask, hung: TimedOut) -> None:
         """Take in that a call has not returned in time. Its worker has ended, and with it the call's transaction."""
         self._assignment.claim_again(task.group.run.group, task.drivers, crashed=False)
+        position = hung.failure.position
         for driver in task.drivers:
-            position = hung.failure.position
-            late = position is not None and position > driver.cursor.stored
-            if driver.partition == hung.partition and driver not in task.group.leaving and late:
+            if driver.partition != hung.partition or driver in task.group.leaving or position is None:
+                continue
+            if hung.parked:
+                driver.supervised.isolate(hung.listed)
+                if hung.listed <= 1:
+                    driver.settle(driver.processor.failed_in_inbox(driver.cursor, hung.failure))
+            elif position > driver.cursor.stored:
                 driver.supervised.isolate(hung.listed)
                 driver.settle(Outcome(driver.cursor, failure=hung.failure))
 

@@ -15,7 +15,7 @@ from opencqrs_py.engines.spark.jobs import raised_last
 from opencqrs_py.errors import ExplainedError, ProjectCodeError, UnavailableError
 from opencqrs_py.processing.exceptions import one_line
 from opencqrs_py.processing.frames import EventOfRangeError
-from opencqrs_py.processing.processor import GroupProcessing
+from opencqrs_py.processing.groups import GroupProcessing
 
 READ = "read the log"
 STAGE = "leave rows in a table"

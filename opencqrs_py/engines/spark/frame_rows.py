@@ -24,7 +24,7 @@ from typing_extensions import override
 from opencqrs_py.engines.runs import Recipe
 from opencqrs_py.engines.spark.frame_errors import STAGE, raised_for, worker_error
 from opencqrs_py.engines.spark.tasks import KeptRecipe, processing_of
-from opencqrs_py.processing.processor import GroupProcessing
+from opencqrs_py.processing.groups import GroupProcessing
 from opencqrs_py.processing.staging import CollectedRows, FrameRows, RowStaging, Stage, StagedRows
 
 MOST_ROWS, MOST_BYTES = 5_000, 2 << 20

@@ -17,6 +17,8 @@ from opencqrs_py.engines.spark.tasks import KeptRecipe, Permit
 from opencqrs_py.engines.watching import HeadWatcher
 from opencqrs_py.model.progress import ProcessorState
 from opencqrs_py.processing.frames import FrameProcessing
+from opencqrs_py.processing.parking import is_stale
+from opencqrs_py.processing.ports import Clock
 
 _IDLE_SECONDS = 1.0
 
@@ -62,6 +64,23 @@ class RunnableGroup:
         self._doubtful.difference_update(free)
         return [one for one in free if one.wait() == 0 and self._has_work(one)]
 
+    def look_at_inbox(self, busy: Collection[PartitionDriver], clock: Clock) -> None:
+        """Look at what waits in the inbox for partitions that are not ``busy``, if people may have changed it."""
+        processing = self.run.processing
+        free = [one for one in self.drivers if one not in busy and not self._rests(one)]
+        known = [(one, one.cursor.parked) for one in free if one.cursor.parked is not None]
+        stale = [one for one, parked in known if is_stale(parked, clock.now())]
+        if not stale:
+            return
+        try:
+            seen = processing.look([one.cursor for one in stale], clock)
+        except Exception as error:
+            if not processing.tracker.is_outage(error):
+                raise
+            return  # the next step meets it
+        for driver, cursor in zip(stale, seen, strict=True):
+            driver.saw(cursor)
+
     def new_at_head(self, busy: Collection[PartitionDriver]) -> list[PartitionDriver]:
         """Return the partitions that were claimed and have nothing to do."""
         new = [one for one in self.drivers if one.supervised.state is ProcessorState.STARTING and one not in busy]
@@ -81,7 +100,8 @@ class RunnableGroup:
         cursor = driver.cursor
         # A partition whose task was lost after it had handled everything recovers by a step that finds nothing.
         unsettled = driver.supervised.failure is not None or cursor.doubtful
-        return cursor.position < self.watcher.head or cursor.position != cursor.stored or unsettled
+        behind = cursor.position < self.watcher.head or cursor.position != cursor.stored
+        return behind or unsettled or driver.supervised.is_due_in_inbox
 
 
 @dataclass(eq=False, slots=True)

@@ -29,7 +29,7 @@ from opencqrs_py.engines.spark.turns import PartitionsInTurn, turns_within
 from opencqrs_py.model.outcome import Origin, Outcome
 from opencqrs_py.model.progress import Cursor
 from opencqrs_py.processing.exceptions import failure_of, interrupts_are_errors, own_frames
-from opencqrs_py.processing.processor import GroupProcessing
+from opencqrs_py.processing.groups import GroupProcessing
 
 _LOOK_SECONDS = 0.2  # between two looks at what another run of a task does
 _LEAST_WAIT_SECONDS = 10.0  # that a run lets the other one go on, at least

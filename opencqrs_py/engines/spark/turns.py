@@ -40,11 +40,15 @@ _Turn: TypeAlias = "Future[Outcome]"
 
 @dataclass(frozen=True, slots=True)
 class TimedOut:
-    """A call that was given up: its partition, what it comes to, and how many events it got if that was a list."""
+    """A call that was given up: its partition, what it comes to, and how many events it got if that was a list.
+
+    ``parked`` tells whether they came out of the inbox.
+    """
 
     partition: Partition
     failure: Failure
     listed: int
+    parked: bool = False
 
 
 _TIMED_OUT = TypeAdapter(TimedOut)
@@ -108,7 +112,7 @@ class Turns:
     def _time_out(self, processor: PartitionProcessor, call: CallInHand, failure: Failure) -> None:
         if (turn := self._under_way.get(processor)) is not None:  # else it has returned at last
             listed = len(call.chunk) if call.index is None else 0
-            text = _TIMED_OUT.dump_json(TimedOut(processor.partition, failure, listed)).decode()
+            text = _TIMED_OUT.dump_json(TimedOut(processor.partition, failure, listed, call.work.parked)).decode()
             _settle(turn.set_exception, TaskTimedOutError(text))
 
 

@@ -1,4 +1,4 @@
-"""Contracts: what every event source, progress tracker and lock registry must do, as pytest classes.
+"""Contracts: what every event source, progress tracker, inbox and lock registry must do, as pytest classes.
 
 Subclass the one of your port in a test module and give its fixtures::
 
@@ -14,6 +14,7 @@ _MODULES = (
     "control_store",
     "event_source",
     "event_store",
+    "inbox",
     "lock_registry",
     "log_identity",
     "progress_records",
@@ -24,6 +25,7 @@ pytest.register_assert_rewrite(*(f"{__name__}.{name}" for name in _MODULES))
 from opencqrs_py.testing.contracts.control_store import ControlStoreContract  # noqa: E402 as above
 from opencqrs_py.testing.contracts.event_source import EventSourceContract  # noqa: E402 as above
 from opencqrs_py.testing.contracts.event_store import EventStoreContract  # noqa: E402 as above
+from opencqrs_py.testing.contracts.inbox import InboxContract  # noqa: E402 as above
 from opencqrs_py.testing.contracts.lock_registry import LockRegistryContract  # noqa: E402 as above
 from opencqrs_py.testing.contracts.progress_tracker import ProgressTrackerContract, ReadModel  # noqa: E402 as above
 
@@ -31,6 +33,7 @@ __all__ = [
     "ControlStoreContract",
     "EventSourceContract",
     "EventStoreContract",
+    "InboxContract",
     "LockRegistryContract",
     "ProgressTrackerContract",
     "ReadModel",

@@ -15,7 +15,7 @@ from opencqrs_py.assembly.conditions import (
     decide_tracking,
     raise_together,
     unfit_for_frames,
-    unsupported,
+    unfit_for_parking,
 )
 from opencqrs_py.assembly.databases import DatabaseRule, Said, choose_database
 from opencqrs_py.assembly.injection import ContainerInjector
@@ -343,14 +343,18 @@ def test_the_application_context_with_the_only_lock_registry_wants_all_of_its_lo
 
 
 @pytest.mark.parametrize(
-    ("settings", "says"), [({}, []), ({"retry.on_exhausted": "park"}, ["retry.on-exhausted is park"])]
+    ("settings", "tracking", "refused"),
+    [
+        ({}, "in_memory", False),
+        ({"retry.on_exhausted": "park"}, "sql", False),
+        ({"retry.on_exhausted": "park"}, "in_memory", True),
+        ({"retry.on_undecodable": "park"}, "in_memory", True),
+        ({"retry.on_exhausted": "park", "processing.engine": "thread"}, "in_memory", False),
+    ],
 )
-def test_what_does_not_exist_yet_is_refused(settings, says):
-    errors = list(unsupported(group(settings)))
-    assert len(errors) == len(says)
-    for error, text in zip(errors, says, strict=True):
-        assert error.code == "OCQ-506"
-        assert text in error.what
+def test_workers_of_spark_park_nothing_in_the_memory_of_the_driver(settings, tracking, refused):
+    errors = list(unfit_for_parking(group(settings), Decision("books", "progress.tracking", tracking, "set")))
+    assert [error.code for error in errors] == ["OCQ-604"] * refused
 
 
 # --------------------------------------------------------------------------------------------------------- chunks

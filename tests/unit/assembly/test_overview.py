@@ -1,11 +1,17 @@
-"""Which nodes have a group on Spark, as any process sees them."""
+"""What any process sees of groups: which nodes have them on Spark, and what waits in their inboxes."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 from opencqrs_py.assembly.overview import Look
 from opencqrs_py.assembly.rows import group_rows
 from opencqrs_py.assembly.status import GroupStatus, NodeLoad
-from opencqrs_py.control.records import ControlView, Node, NodeRecord, ProcessIdentity, TaskLoad
+from opencqrs_py.config import EffectiveGroup
+from opencqrs_py.control.records import ControlView, GroupPartition, Node, NodeRecord, ProcessIdentity, TaskLoad
+from opencqrs_py.model.inbox import InboxStatus
+from opencqrs_py.model.partition import Partition
+from opencqrs_py.model.progress import PartitionStatus, ProcessorState
 
 
 def record(id_: str, load: TaskLoad | None, *, alive: bool = True) -> NodeRecord:
@@ -35,3 +41,14 @@ def test_this_process_answers_for_itself():
 def test_the_json_of_a_group_has_a_row_for_each_of_its_nodes_on_spark():
     (row,) = group_rows([GroupStatus("loans", 9, (), nodes_on_spark=Look(9, {}, view=VIEW).on_spark("loans"))])
     assert row["spark"] == [{"node": "host:2", "tasks": 2, "slots": 8, "executors": 2, "handled_by_driver": 60}]
+
+
+def test_what_waits_in_the_inbox_is_known_from_the_database_only():
+    key = GroupPartition("loans", Partition(1, 0))
+    own = PartitionStatus(key.group, key.partition, 9, ProcessorState.RUNNING)
+    known = replace(own, position=8, parked=((InboxStatus.RETRYING, 1), (InboxStatus.PENDING, 2)))
+    look = Look(9, {key: own}, {key: known})
+    (status,) = look.statuses_of(EffectiveGroup("loans")).values()
+    assert (status.position, status.parked) == (9, known.parked)
+    (row,) = group_rows([GroupStatus("loans", 9, (status,))])
+    assert row["partitions"][0]["parked"] == {"retrying": 1, "pending": 2}

@@ -1,6 +1,8 @@
-"""The tables of ``opencqrs status`` and ``opencqrs nodes``: what is said of Spark."""
+"""The tables of ``opencqrs status`` and ``opencqrs nodes``: what is said of Spark, and of the inbox."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import pytest
 
@@ -9,6 +11,9 @@ from opencqrs_py.assembly.status import GroupStatus, NodeLoad
 from opencqrs_py.cli.nodes import _as_json, _print_table
 from opencqrs_py.cli.tables import print_groups, spark_size
 from opencqrs_py.control.records import Node, ProcessIdentity, Runnable, TaskLoad
+from opencqrs_py.model.inbox import InboxStatus
+from opencqrs_py.model.partition import layout
+from opencqrs_py.model.progress import PartitionStatus, ProcessorState
 
 BUSY = NodeLoad("host:1", TaskLoad({"loans": 2, "audit": 1}, 4, 2, 1_200), "a")
 IDLE = NodeLoad("host:2", TaskLoad({"loans": 0, "audit": 0}, 1, 1), "b")
@@ -64,3 +69,12 @@ def test_the_json_of_a_node_has_what_its_spark_runs_at_once():
     }
     assert _as_json(node("b:1", None))["spark"] is None
     assert _as_json(node("c:1", TaskLoad({}, 4), alive=False))["spark"] is None
+
+
+def test_events_in_the_inbox_are_a_column_if_there_are_some(capsys):
+    waiting = ((InboxStatus.PENDING, 1_200), (InboxStatus.EXHAUSTED, 1))
+    first, second = (PartitionStatus("loans", partition, 9, ProcessorState.RUNNING) for partition in layout(2))
+    print_groups([GroupStatus("loans", 9, (first, replace(second, parked=waiting)))], {})
+    assert [line.split()[-1] for line in capsys.readouterr().out.splitlines()] == ["parked", "0", "1,201"]
+    print_groups([GroupStatus("loans", 9, (first, second))], {})
+    assert "parked" not in capsys.readouterr().out

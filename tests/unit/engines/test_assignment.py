@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from opencqrs_py.adapters.memory import InMemoryEventStore, InMemoryProgressTracker
 from opencqrs_py.control.records import GroupPartition
 from opencqrs_py.engines.assignment import Assignment
-from opencqrs_py.model import ProcessorState, layout
+from opencqrs_py.model import Cursor, ProcessorState, layout
 from opencqrs_py.testing import FakeClock
 
 TWO = layout(2)
@@ -25,11 +27,14 @@ class Processing:
     def processor(self, *_: object) -> object:
         return object()
 
+    def look(self, cursors: Sequence[Cursor], _: object) -> Sequence[Cursor]:
+        return cursors
+
 
 class Run:
     """A group whose preparations are counted."""
 
-    group, partitions, back_off, on_exhausted = "books", TWO, None, None
+    group, partitions, back_off, on_exhausted, on_undecodable = "books", TWO, None, None, None
 
     def __init__(self) -> None:
         self.processing = Processing()

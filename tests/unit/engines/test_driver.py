@@ -28,8 +28,8 @@ from opencqrs_py.model import (
     layout,
 )
 from opencqrs_py.processing.dispatch import Dispatcher
+from opencqrs_py.processing.groups import GroupProcessing
 from opencqrs_py.processing.ports import UnitOfWork
-from opencqrs_py.processing.processor import GroupProcessing
 from opencqrs_py.processing.recovery import Action, FixedBackOff, OnExhausted
 from opencqrs_py.processing.sequence_resolvers import PerSubject
 from opencqrs_py.processing.sequencing import SequencingByEvent

@@ -25,7 +25,7 @@ from opencqrs_py.model import Handler, HandlerMark, Outcome, Partition, Processo
 from opencqrs_py.processing.binding import NothingProvided, bind
 from opencqrs_py.processing.calls import CallLimits
 from opencqrs_py.processing.dispatch import Dispatcher
-from opencqrs_py.processing.processor import GroupProcessing
+from opencqrs_py.processing.groups import GroupProcessing
 from opencqrs_py.processing.recovery import Action, FixedBackOff, OnExhausted
 from opencqrs_py.processing.sequence_resolvers import PerSubject
 from opencqrs_py.processing.sequencing import SequencingByEvent

@@ -27,8 +27,8 @@ from opencqrs_py.model.chunk import Chunk
 from opencqrs_py.model.selection import ATTRIBUTES
 from opencqrs_py.processing.binding import NothingProvided, Work, bind
 from opencqrs_py.processing.dispatch import ChunkFailedError, Dispatcher
+from opencqrs_py.processing.groups import GroupProcessing
 from opencqrs_py.processing.interception import Interceptors
-from opencqrs_py.processing.processor import GroupProcessing
 from opencqrs_py.processing.reading import Reading, Upcasters
 
 if TYPE_CHECKING:

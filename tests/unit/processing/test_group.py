@@ -15,8 +15,8 @@ from opencqrs_py.model import Handler, HandlerMark, Partition, Selection, Slice
 from opencqrs_py.model.selection import ATTRIBUTES
 from opencqrs_py.processing.binding import bind
 from opencqrs_py.processing.dispatch import Dispatcher
+from opencqrs_py.processing.groups import GroupProcessing, read_size
 from opencqrs_py.processing.ports import SequenceResolver
-from opencqrs_py.processing.processor import GroupProcessing, read_size
 from opencqrs_py.processing.sequence_resolvers import NoSequence, PerDataField, PerSubject
 from opencqrs_py.processing.sequencing import SequencingByEvent
 

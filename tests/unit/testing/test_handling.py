@@ -226,7 +226,7 @@ def test_everything_of_a_module_counts() -> None:
         ([lend, count], {}, "handlers of several groups: choose one of catalog, loans with group=…"),
         ([lend], {"group": "loans"}, "no handler belongs to a group 'loans'; there is catalog"),
         ([tables], {"group": "loans"}, "no handler belongs to a group 'loans'; there is no handler at all"),
-        ([lend], {"on_exhausted": "park"}, "'park' is not a valid OnExhausted"),
+        ([lend], {"on_exhausted": "wait"}, "'wait' is not a valid OnExhausted"),
     ],
 )
 def test_what_cannot_be_tested_is_refused(given: list[Any], options: dict[str, Any], said: str) -> None:
@@ -451,6 +451,26 @@ def test_an_event_is_tried_again_after_its_waits_and_skipped() -> None:
     test.expect_rows(LENT, [("1", "ada"), ("3", "ada")])
     assert test.clock.monotonic() == 5.0
     assert isinstance(test.error, ValueError)
+
+
+def test_an_event_that_is_parked_holds_up_its_subject_and_is_tried_again_when_it_is_time() -> None:
+    ready = False
+
+    @event_handling("catalog")
+    def when_ready(event: Lent, connection: Connection, context: ProcessingContext) -> None:
+        if event.isbn == "1" and not ready:
+            raise TransientError
+        lend(event, connection)
+
+    test = HandlerTest(tables, when_ready, retry=NoRetry(), on_exhausted="park")
+    test.given(Lent("1"), Lent("3"), subject="/a").given(Lent("2"), subject="/b").handle()
+    test.expect_rows(LENT, [("2", "ada")]).expect_parked(Lent("1"), Lent("3")).expect_progress(3)
+    test.expect_log("the event is parked, and its sequence waits for it")
+    ready = True
+    test.clock.advance(29)
+    test.handle().expect_parked(Lent("1"), Lent("3"))
+    test.clock.advance(1)
+    test.handle().expect_parked().expect_rows(LENT, [("2", "ada"), ("1", "ada"), ("3", "ada")])
 
 
 def test_an_event_that_recovers_was_tried_until_then() -> None:

@@ -1,4 +1,4 @@
-"""What Prometheus is told of Spark."""
+"""What Prometheus is told of Spark, and of the inbox."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from opencqrs_py.control.records import TaskLoad
 from opencqrs_py.web.counting import Counting
-from opencqrs_py.web.metrics import Figures, exposition
+from opencqrs_py.web.metrics import Figures, PartitionFigures, exposition
 
 
 def samples(load: TaskLoad | None) -> dict[tuple[str, str], float]:
@@ -42,3 +42,15 @@ def test_a_local_master_has_no_number_of_executors():
 
 def test_a_process_that_runs_nothing_on_spark_has_no_metrics_of_it():
     assert samples(None) == {}
+
+
+def test_events_that_wait_in_the_inbox_are_counted_by_group_and_status():
+    waiting = [{"pending": 2, "exhausted": 0}, {"pending": 1, "exhausted": 1}, None]
+    seen = [PartitionFigures("loans", f"{n}/3", 9, 0, "running", parked=parked) for n, parked in enumerate(waiting)]
+    content, _ = exposition(Figures("host:1", "1", 0.0, partitions=seen), Counting(), "")
+    families = text_string_to_metric_families(content.decode())
+    found = [sample for family in families for sample in family.samples if sample.name == "opencqrs_parked_events"]
+    assert [(each.labels, each.value) for each in found] == [
+        ({"group": "loans", "status": "exhausted"}, 1),
+        ({"group": "loans", "status": "pending"}, 3),
+    ]

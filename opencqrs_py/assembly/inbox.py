@@ -1,0 +1,388 @@
+"""What people see of the inbox, and what they change there, whichever process runs the groups."""
+
+from __future__ import annotations
+
+import getpass
+import logging
+import os
+import socket
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from functools import partial
+from itertools import groupby
+
+from opencqrs_py.adapters.memory import InMemoryProgressTracker
+from opencqrs_py.config import EffectiveGroup
+from opencqrs_py.errors import AssemblyError, InboxError
+from opencqrs_py.model.event import Event
+from opencqrs_py.model.inbox import InboxChange, InboxEntry, InboxStatus
+from opencqrs_py.model.naming import canonical, listed
+from opencqrs_py.model.partition import Partition, layout
+from opencqrs_py.model.progress import Skip
+from opencqrs_py.processing.parking import events_at
+from opencqrs_py.processing.ports import Clock, EventSource, ParkingTracker, ProgressTracker
+
+_log = logging.getLogger("opencqrs.inbox")
+_TRIES = 5  # of a change, while processors change the same events
+_moment = partial(datetime.isoformat, timespec="milliseconds")
+
+
+@dataclass(frozen=True, slots=True)
+class InboxFilter:
+    """Which events of the inbox are meant: those to which all applies that is said.
+
+    Attributes:
+        groups: Names of groups, in any spelling; empty for all.
+        status: What they wait for, such as ``paused``.
+        sequence: Their sequence.
+        event: Their CloudEvents ``id``.
+        position: Their position.
+    """
+
+    groups: tuple[str, ...] = ()
+    status: str | None = None
+    sequence: str | None = None
+    event: str | None = None
+    position: int | None = None
+
+    def matches(self, entry: InboxEntry) -> bool:
+        """Return whether all but the group applies to an event."""
+        pairs = (
+            (self.status, entry.status),
+            (self.sequence, entry.sequence_id),
+            (self.event, entry.event_id),
+            (self.position, entry.position),
+        )
+        return all(wanted is None or wanted == found for wanted, found in pairs)
+
+    def __str__(self) -> str:
+        parts = (
+            ("group", ", ".join(self.groups) or None),
+            ("status", self.status),
+            ("sequence", self.sequence),
+            ("event", self.event),
+            ("position", self.position),
+        )
+        return ", ".join(f"{name} {value}" for name, value in parts if value is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class InboxStep:
+    """What is done with an event of the inbox.
+
+    Attributes:
+        before: The event as it was.
+        after: As it is now; ``None``: it has left.
+        meant: The event that matches the filter, if it is another one: a later one of its sequence.
+    """
+
+    before: InboxEntry
+    after: InboxEntry | None
+    meant: InboxEntry | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ShownEntry:
+    """An event of the inbox, with what is known of it.
+
+    Attributes:
+        entry: The event as it waits.
+        first: The first event of its sequence, which is tried before all others.
+        event: The event as the store has it; ``None`` if it is not there any more.
+    """
+
+    entry: InboxEntry
+    first: InboxEntry
+    event: Event | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Command:
+    """A way to change the inbox.
+
+    Attributes:
+        done: What is logged of it.
+        plan: Returns what is to be done with the events of a sequence, all that wait, in their order.
+        unfit: Which status events must have to be changed; empty if any will do.
+        reason: What is recorded of events that leave; empty if none do.
+    """
+
+    done: str
+    plan: Callable[[Sequence[InboxEntry]], list[InboxStep]]
+    unfit: str = ""
+    reason: str = ""
+
+
+class InboxControl:
+    """Shows and changes what waits in the inboxes of groups, from any process.
+
+    A processor that runs takes up what was changed within seconds. Each change is logged, with who has made it, by the
+    logger ``opencqrs.inbox``. With ``dry_run`` nothing is changed.
+
+    Args:
+        groups: The groups, by name.
+        tracker_of: Returns where the progress of a group is, and its inbox.
+        source: Returns the event store.
+        clock: Returns the time.
+    """
+
+    def __init__(
+        self,
+        groups: Mapping[str, EffectiveGroup],
+        tracker_of: Callable[[str], ProgressTracker],
+        source: Callable[[], EventSource],
+        clock: Callable[[], Clock],
+    ) -> None:
+        self._groups = groups
+        self._tracker_of = tracker_of
+        self._source = source
+        self._clock = clock
+
+    def entries(self, which: InboxFilter) -> list[InboxEntry]:
+        """Return the events that wait, by group, sequence and position.
+
+        Raises:
+            AssemblyError: OCQ-509 for a name that is no group.
+            InboxError: OCQ-606, if a group that is named has no inbox that can be seen from here.
+        """
+        return [entry for _, _, entries in self._sequences(which) for entry in entries if which.matches(entry)]
+
+    def skips(self, which: InboxFilter) -> list[Skip]:
+        """Return the events that have left unhandled, by group and position; their sequences are not recorded.
+
+        Raises:
+            AssemblyError: OCQ-509 for a name that is no group.
+        """
+        names = self._names(which.groups)
+        trackers = {id(tracker): tracker for tracker in map(self._tracker_of, names)}
+        found = {skip for tracker in trackers.values() for skip in tracker.skipped() if skip.group in names}
+        wanted = [
+            skip for skip in found if which.event in (None, skip.event_id) and which.position in (None, skip.position)
+        ]
+        return sorted(wanted, key=lambda skip: (skip.group, skip.position, skip.partition))
+
+    def unseen(self) -> list[str]:
+        """Return the groups whose progress, with its inbox, another process has in memory."""
+        return [name for name in self._groups if _is_elsewhere(self._tracker_of(name), name)]
+
+    def show(self, which: InboxFilter) -> ShownEntry:
+        """Return one event with all that is known of it.
+
+        Raises:
+            AssemblyError: OCQ-509 for a name that is no group.
+            InboxError: OCQ-605, if none matches; OCQ-608, if several do; OCQ-606 as ``entries``.
+        """
+        found = [(entry, of[0]) for _, _, of in self._sequences(which) for entry in of if which.matches(entry)]
+        if not found:
+            raise _nothing(which)
+        if len(found) > 1:
+            places = listed(f"position {entry.position} of group {entry.group}" for entry, _ in found)
+            fix = "name one of them: opencqrs inbox show POSITION --group NAME"
+            raise InboxError("OCQ-608", f"{len(found)} events match {which}", places, fix)
+        entry, first = found[0]
+        events = events_at(self._source(), (entry,))
+        return ShownEntry(entry, first, events[0] if events else None)
+
+    def retry(self, which: InboxFilter, *, dry_run: bool = False) -> list[InboxStep]:
+        """Have the first event of each sequence with an event that matches tried at once, whatever it waits for.
+
+        It has one attempt, and as many more as are left of those of ``park.retry``.
+
+        Raises:
+            AssemblyError: OCQ-509 for a name that is no group.
+            InboxError: OCQ-605, if nothing matches; OCQ-606 as ``entries``; OCQ-607, if processors change the same
+                events again and again.
+        """
+
+        def plan(entries: Sequence[InboxEntry]) -> list[InboxStep]:
+            meant = [entry for entry in entries if which.matches(entry)]
+            if not meant:
+                return []
+            first = entries[0]
+            return [InboxStep(first, first.due(self._now()), None if first in meant else meant[0])]
+
+        return self._change(which, _Command("made due at once", plan), dry_run=dry_run)
+
+    def pause(self, which: InboxFilter, *, dry_run: bool = False) -> list[InboxStep]:
+        """Have pending and retrying events wait for a person, with those behind them.
+
+        Raises:
+            AssemblyError, InboxError: As ``retry``; OCQ-605 also if none of those that match is pending or retrying.
+        """
+
+        def plan(entries: Sequence[InboxEntry]) -> list[InboxStep]:
+            return [InboxStep(one, one.paused()) for one in entries if which.matches(one) and one.status.moves]
+
+        return self._change(which, _Command("paused", plan, "pending or retrying"), dry_run=dry_run)
+
+    def resume(self, which: InboxFilter, *, dry_run: bool = False) -> list[InboxStep]:
+        """Let paused events continue; one that is the first of its sequence is tried at once.
+
+        Raises:
+            AssemblyError, InboxError: As ``retry``; OCQ-605 also if none of those that match is paused.
+        """
+
+        def plan(entries: Sequence[InboxEntry]) -> list[InboxStep]:
+            paused = [one for one in entries if which.matches(one) and one.status is InboxStatus.PAUSED]
+            return [InboxStep(one, self._resumed(one, first=one is entries[0])) for one in paused]
+
+        return self._change(which, _Command("resumed", plan, "paused"), dry_run=dry_run)
+
+    def skip(self, which: InboxFilter, reason: str, *, dry_run: bool = False) -> list[InboxStep]:
+        """Take events out unhandled, and record that; the next event of each sequence may be tried at once.
+
+        Args:
+            which: Which events.
+            reason: Why. It is recorded with who has skipped the event, and with its last error.
+            dry_run: Whether nothing is changed.
+
+        Raises:
+            AssemblyError, InboxError: As ``retry``.
+            ValueError: If there is no reason.
+        """
+        reason = " ".join(reason.split())
+        if not reason:
+            raise ValueError("a reason is required")
+
+        def plan(entries: Sequence[InboxEntry]) -> list[InboxStep]:
+            return [InboxStep(one, None) for one in entries if which.matches(one)]
+
+        return self._change(which, _Command(f"skipped ({reason})", plan, reason=reason), dry_run=dry_run)
+
+    def set_attempts(self, which: InboxFilter, attempts: int, *, dry_run: bool = False) -> list[InboxStep]:
+        """Set how many of the attempts of ``park.retry`` events have used up; 0 gives all of them again.
+
+        An event whose attempts were exhausted waits for ``retry`` all the same.
+
+        Raises:
+            AssemblyError, InboxError: As ``retry``.
+            ValueError: If the number is negative.
+        """
+        if attempts < 0:
+            raise ValueError(f"attempts must be at least 0, got {attempts}")
+
+        def plan(entries: Sequence[InboxEntry]) -> list[InboxStep]:
+            return [InboxStep(one, one.with_attempts(attempts)) for one in entries if which.matches(one)]
+
+        return self._change(which, _Command(f"set to {attempts} attempts used up", plan), dry_run=dry_run)
+
+    def _resumed(self, entry: InboxEntry, *, first: bool) -> InboxEntry:
+        due = entry.due(self._now())
+        return due if first else replace(due, due_at=None)
+
+    def _change(self, which: InboxFilter, command: _Command, *, dry_run: bool) -> list[InboxStep]:
+        steps: list[InboxStep] = []
+        found: Counter[str] = Counter()
+        for name, tracker, entries in self._sequences(which):
+            found.update(entry.status.value for entry in entries if which.matches(entry))
+            done = self._change_sequence(name, tracker, entries, command, dry_run=dry_run)
+            if done is None:
+                raise _contested(name, entries[0].sequence_id, len(steps))
+            steps += done
+        if not steps:
+            raise _unfit(which, found, command.unfit) if found and command.unfit else _nothing(which)
+        return steps
+
+    def _change_sequence(
+        self, group: str, tracker: ParkingTracker, entries: Sequence[InboxEntry], command: _Command, *, dry_run: bool
+    ) -> list[InboxStep] | None:
+        """Do what is planned with a sequence, and return it; ``None`` if processors change it again and again."""
+        id_ = entries[0].sequence_id
+        for _ in range(_TRIES):
+            steps = command.plan(entries) if entries else []
+            if not steps or dry_run or self._apply(group, tracker, steps, command):
+                return steps
+            entries = [entry for entry in tracker.entries(group) if entry.sequence_id == id_]
+        return None
+
+    def _apply(self, group: str, tracker: ParkingTracker, steps: Sequence[InboxStep], command: _Command) -> bool:
+        changed = tuple((step.before, step.after) for step in steps if step.after is not None)
+        removed = tuple(step.before for step in steps if step.after is None)
+        by = _actor()
+        skips = self._skips(tracker, removed, f"{command.reason} (skipped by {by}") if removed else []
+        if not tracker.change(group, InboxChange(_moment(self._now()), changed=changed, removed=removed), skips):
+            return False
+        for entry in (step.before for step in steps):
+            place = f"position {entry.position}, sequence {entry.sequence_id!r}, group {group}"
+            _log.info("event %s at %s, was %s: %s by %s", entry.event_id, place, entry.status, command.done, by)
+        return True
+
+    def _skips(self, tracker: ParkingTracker, removed: Sequence[InboxEntry], reason: str) -> list[Skip]:
+        """Return the records of events of one sequence that leave; ``reason`` is followed by the last error."""
+        group, sequence_id, now = removed[0].group, removed[0].sequence_id, _moment(self._now())
+        known = [status.partition for status in tracker.statuses() if status.group == group]
+        configured = layout(self._groups[group].life_cycle.partitions)
+        partition = next(each for each in known or configured if each.owns(sequence_id))
+        return [_skip(entry, partition, reason, now) for entry in removed]
+
+    def _sequences(self, which: InboxFilter) -> Iterator[tuple[str, ParkingTracker, list[InboxEntry]]]:
+        """Yield the sequences of the groups that are meant: group, tracker, and all their events in their order."""
+        for name in sorted(self._names(which.groups)):
+            tracker = self._tracker_of(name)
+            if which.groups and (reason := _why_not_seen(tracker, name)):
+                raise InboxError("OCQ-606", reason, fix=f"set event-handling.groups[{name}].progress.tracking: sql")
+            if isinstance(tracker, ParkingTracker):
+                ordered = sorted(tracker.entries(name), key=lambda entry: (entry.sequence_id, entry.position))
+                for _, entries in groupby(ordered, key=lambda entry: entry.sequence_id):
+                    yield name, tracker, list(entries)
+
+    def _names(self, wanted: Sequence[str]) -> list[str]:
+        known = {canonical(name): name for name in self._groups}
+        for name in wanted:
+            if canonical(name) not in known:
+                fix = f"use one of {', '.join(self._groups)}"
+                raise AssemblyError("OCQ-509", f"no handler belongs to a group '{name}'", fix=fix)
+        return [known[key] for key in dict.fromkeys(map(canonical, wanted))] if wanted else list(self._groups)
+
+    def _now(self) -> datetime:
+        return self._clock().now()
+
+
+def _skip(entry: InboxEntry, partition: Partition, reason: str, now: str) -> Skip:
+    known = (entry.position, entry.event_id, entry.event_source, entry.subject, entry.event_type)
+    error = f"; last error: {entry.reason}" if entry.reason else ""
+    return Skip(entry.group, partition, *known, entry.attempts, f"{reason}{error})", now)
+
+
+def _why_not_seen(tracker: ProgressTracker, group: str) -> str:
+    """Return why there is nothing to see of a group's inbox; empty if there is."""
+    if not isinstance(tracker, ParkingTracker):
+        return f"group '{group}' has no inbox: its progress tracker keeps none"
+    if _is_elsewhere(tracker, group):
+        return f"the inbox of group '{group}' is in the memory of the process that runs it, and not seen here"
+    return ""
+
+
+def _is_elsewhere(tracker: ProgressTracker, group: str) -> bool:
+    in_memory = isinstance(tracker, InMemoryProgressTracker)
+    return in_memory and not any(status.group == group for status in tracker.statuses())
+
+
+def _nothing(which: InboxFilter) -> InboxError:
+    said = f" matches {which}" if str(which) else ""
+    fix = "look at opencqrs inbox list" if said else ""
+    return InboxError("OCQ-605", f"nothing in the inbox{said}", fix=fix)
+
+
+def _unfit(which: InboxFilter, found: Counter[str], unfit: str) -> InboxError:
+    said = f" {which}" if str(which) else ""
+    statuses = ", ".join(f"{count} {status}" for status, count in sorted(found.items()))
+    what = f"none of the events that match{said} is {unfit}: {statuses}"
+    return InboxError("OCQ-605", what, fix="look at opencqrs inbox list")
+
+
+def _contested(group: str, sequence_id: str, done: int) -> InboxError:
+    what = f"processors have changed the events of sequence {sequence_id!r} {_TRIES} times meanwhile"
+    where = f"group {group}; events changed before: {done}"
+    return InboxError("OCQ-607", f"{what}, so they were left alone", where, "type the command again")
+
+
+def _actor() -> str:
+    """Return who is at work: ``user@host``; the number of the user if no name is known."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError, ImportError):
+        user = str(os.getuid())
+    return f"{user}@{socket.gethostname()}"

@@ -1,0 +1,299 @@
+"""``opencqrs inbox``: what waits there, and what people do with it."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from opencqrs_py.cli.options import ProjectOptions, format_option, project_options
+from opencqrs_py.cli.output import clean, print_json, print_line, print_result, stdout
+from opencqrs_py.cli.records import print_only_warnings
+from opencqrs_py.model.inbox import AttemptError, InboxEntry, InboxStatus
+from opencqrs_py.model.masking import scrubbed
+
+if TYPE_CHECKING:
+    from opencqrs_py.assembly.inbox import InboxControl, InboxFilter, InboxStep, ShownEntry
+
+__all__ = ["inbox_command"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+_SKIPPED = "skipped"
+_STATUSES = [status.value for status in InboxStatus]
+_TAKEN_UP = "a node that runs the group takes it up within seconds; without one, the next opencqrs run does"
+
+
+def _filters(*more_statuses: str) -> Callable[[F], F]:
+    """Add the options that say which events are meant; they reach the command as ``which``."""
+
+    def decorate(command: F) -> F:
+        def wrapped(
+            groups: tuple[str, ...], status: str | None, sequence: str | None, event: str | None, **others: Any
+        ) -> Any:
+            from opencqrs_py.assembly.inbox import InboxFilter  # noqa: PLC0415 loads SQLAlchemy
+
+            return command(which=InboxFilter(groups, status, sequence, event), **others)
+
+        decorated: Any = _named_as(command, wrapped)
+        statuses = click.Choice([*_STATUSES, *more_statuses])
+        for option in (
+            click.option("--event", metavar="ID", help="With this CloudEvents id."),
+            click.option("--sequence", metavar="ID", help="Of this sequence."),
+            click.option("--status", type=statuses, help="Which wait for that."),
+            click.option("--group", "groups", multiple=True, metavar="G", help="Of this group; may be repeated."),
+        ):
+            decorated = option(decorated)
+        result: F = decorated
+        return result
+
+    return decorate
+
+
+def _changing(command: Callable[..., list[InboxStep]]) -> Callable[..., None]:
+    """Make a command of a function that changes events: it gets the inbox, which of them, and ``dry_run``."""
+
+    def wrapped(
+        options: ProjectOptions, which: InboxFilter, *, every: bool, dry_run: bool, as_json: bool, **others: Any
+    ) -> None:
+        if not every and not str(which):
+            raise click.UsageError("say which events: --group, --status, --sequence or --event; or --all")
+        print_only_warnings()  # what is logged of each change is printed as the result
+        steps = command(options.application().inbox, which, dry_run=dry_run, **others)
+        _print_steps(steps, command.__name__.removesuffix("_command"), dry_run=dry_run, as_json=as_json)
+
+    decorated: Any = _filters()(_named_as(command, wrapped))
+    for option in (
+        click.option("--dry-run", is_flag=True, help="Print what would be done, and change nothing."),
+        click.option("--all", "every", is_flag=True, help="All that wait, if no other option says which."),
+    ):
+        decorated = option(decorated)
+    result: Callable[..., None] = project_options(format_option(decorated))
+    return result
+
+
+def _named_as(command: Callable[..., Any], wrapped: F) -> F:
+    wrapped.__name__, wrapped.__doc__ = command.__name__, command.__doc__
+    wrapped.__dict__.update(command.__dict__)
+    return wrapped
+
+
+@click.group("inbox")
+def inbox_command() -> None:
+    """Show the events that are parked and those behind them, and try, pause or skip them.
+
+    A process that runs the group takes up what was changed within seconds.
+    """
+
+
+@inbox_command.command("list")
+@project_options
+@format_option
+@_filters(_SKIPPED)
+def list_command(options: ProjectOptions, which: InboxFilter, *, as_json: bool) -> None:
+    """List the events that wait, by group, sequence and position.
+
+    With --status skipped, those that have left unhandled instead.
+    """
+    if which.status == _SKIPPED and which.sequence is not None:
+        raise click.UsageError("--status skipped and --sequence exclude each other: a skip records no sequence")
+    inbox = options.application().inbox
+    if which.status == _SKIPPED:
+        _print_skips(inbox, which, as_json=as_json)
+        return
+    entries = inbox.entries(which)
+    for name in inbox.unseen():
+        print_line(f"group {name} keeps its progress in memory: its inbox is seen by its own process only", "yellow")
+    if as_json:
+        print_json([_as_json(entry) for entry in entries])
+        return
+    for entry in entries:
+        _print(_line(entry))
+    if not entries:
+        print_line(f"nothing in the inbox matches {which}" if str(which) else "nothing waits in the inbox", "default")
+
+
+@inbox_command.command("show")
+@click.argument("position", type=click.IntRange(min=1), required=False)
+@project_options
+@format_option
+@_filters()
+def show_command(options: ProjectOptions, position: int | None, which: InboxFilter, *, as_json: bool) -> None:
+    """Show one event: what is stored, how each attempt has ended, and what to type next.
+
+    It is named by --event, or by its POSITION and --group.
+    """
+    if which.event is None and (position is None or not which.groups):
+        raise click.UsageError("name one event: by --event ID, or by its POSITION and --group")
+    shown = options.application().inbox.show(replace(which, position=position))
+    if as_json:
+        from opencqrs_py.cli.events.display import positioned  # noqa: PLC0415 only for this
+
+        event_json = None if shown.event is None else positioned(shown.event)
+        print_json({**_as_json(shown.entry), "first_position": shown.first.position, "event": event_json})
+    else:
+        _print_entry(shown)
+
+
+@inbox_command.command("retry")
+@_changing
+def retry_command(inbox: InboxControl, which: InboxFilter, *, dry_run: bool) -> list[InboxStep]:
+    """Have the first event of each sequence that is meant tried at once, whatever it waits for."""
+    return inbox.retry(which, dry_run=dry_run)
+
+
+@inbox_command.command("pause")
+@_changing
+def pause_command(inbox: InboxControl, which: InboxFilter, *, dry_run: bool) -> list[InboxStep]:
+    """Have pending or retrying events wait until they are resumed."""
+    return inbox.pause(which, dry_run=dry_run)
+
+
+@inbox_command.command("resume")
+@_changing
+def resume_command(inbox: InboxControl, which: InboxFilter, *, dry_run: bool) -> list[InboxStep]:
+    """Let paused events continue; the first of a sequence is tried at once."""
+    return inbox.resume(which, dry_run=dry_run)
+
+
+@inbox_command.command("skip")
+@_changing
+@click.option("--reason", required=True, metavar="TEXT", help="Why; it is recorded with who has skipped them.")
+def skip_command(inbox: InboxControl, which: InboxFilter, reason: str, *, dry_run: bool) -> list[InboxStep]:
+    """Take events out unhandled, and record it: opencqrs events skipped lists them."""
+    if not reason.strip():
+        raise click.UsageError("--reason is empty: say why, for those who read it later")
+    return inbox.skip(which, reason, dry_run=dry_run)
+
+
+@inbox_command.command("set-attempts")
+@_changing
+@click.argument("attempts", metavar="N", type=click.IntRange(min=0))
+def set_attempts_command(inbox: InboxControl, which: InboxFilter, attempts: int, *, dry_run: bool) -> list[InboxStep]:
+    """Set how many of the attempts of park.retry events have used up; 0 gives all of them again."""
+    return inbox.set_attempts(which, attempts, dry_run=dry_run)
+
+
+_DONE = {
+    "retry": ("is tried at once", "would be tried at once"),
+    "pause": ("paused", "would be paused"),
+    "resume": ("resumed", "would be resumed"),
+    "skip": ("skipped", "would be skipped"),
+    "set_attempts": ("attempts of park.retry used up: {0}", "attempts of park.retry used up would be: {0}"),
+}
+
+
+def _print_steps(steps: Sequence[InboxStep], command: str, *, dry_run: bool, as_json: bool) -> None:
+    if as_json:
+        print_json({"dry_run": dry_run, "changed": [_step_as_json(step) for step in steps]})
+        return
+    for step in steps:
+        done = _DONE[command][dry_run].format(step.after.retries if step.after is not None else 0)
+        first = f", before the event at position {step.meant.position}" if step.meant is not None else ""
+        _print(f"{_place(step.before)}, {step.before.status}: {done}{first}")
+    if dry_run:
+        print_line("nothing was changed: --dry-run", "default")
+    elif command in ("retry", "resume", "skip"):
+        print_line(_TAKEN_UP, "default")
+
+
+def _place(entry: InboxEntry) -> str:
+    return f"[{entry.group} {entry.sequence_id}] event {entry.event_id} at position {entry.position}"
+
+
+def _line(entry: InboxEntry) -> str:
+    """Return all of an event in one line."""
+    error = f": {entry.reason}" if entry.reason else ""
+    return f"{_place(entry)} ({entry.event_type}) {_state(entry)}{error}"
+
+
+def _state(entry: InboxEntry) -> str:
+    after = f" after {entry.attempts} attempt{'' if entry.attempts == 1 else 's'}" if entry.attempts else ""
+    if not entry.status.moves:
+        return f"{entry.status}{after}"
+    due = f"next attempt {entry.due_at}" if entry.due_at is not None else "an earlier event of its sequence comes first"
+    return f"{entry.status}{after}, {due}"
+
+
+def _print(line: str) -> None:
+    stdout().print(clean(scrubbed(line)).replace("\n", "\\n"), markup=False, soft_wrap=True)
+
+
+def _as_json(entry: InboxEntry) -> dict[str, Any]:
+    errors = [asdict(error) for error in entry.errors]
+    return {**asdict(entry), "status": entry.status.value, "errors": errors, "last_error": entry.reason or None}
+
+
+def _step_as_json(step: InboxStep) -> dict[str, Any]:
+    before, after = step.before, step.after
+    return {
+        "group": before.group,
+        "sequence_id": before.sequence_id,
+        "position": before.position,
+        "event_id": before.event_id,
+        "was": before.status.value,
+        "status": _SKIPPED if after is None else after.status.value,
+        "retries": None if after is None else after.retries,
+        "due_at": None if after is None else after.due_at,
+        "meant_position": None if step.meant is None else step.meant.position,
+    }
+
+
+def _print_skips(inbox: InboxControl, which: InboxFilter, *, as_json: bool) -> None:
+    from opencqrs_py.cli.events.listings import print_skips, skip_as_json  # noqa: PLC0415 only for this
+
+    skips = inbox.skips(which)
+    if as_json:
+        print_json([{**skip_as_json(skip), "status": _SKIPPED} for skip in skips])
+    elif skips:
+        print_skips(skips)
+    else:
+        print_line("no events were skipped", "default")
+
+
+def _print_entry(shown: ShownEntry) -> None:
+    entry = shown.entry
+    _print(_place(entry))
+    _print(f"{_state(entry)}; parked {entry.parked_at}; attempts of park.retry used up: {entry.retries}")
+    if shown.first != entry:
+        _print(
+            f"it waits behind event {shown.first.event_id} at position {shown.first.position}, {_state(shown.first)}"
+        )
+    _print_stored(shown)
+    for number, error in _numbered(entry):
+        _print(f"attempt {number}, {error.at}: {error.error}")
+        if error.lines:
+            stdout().print(clean(scrubbed(error.lines.rstrip("\n"))), markup=False, soft_wrap=True)
+    for what, command in _next(entry):
+        print_result(f"{what + ':':<26}{command}")
+
+
+def _print_stored(shown: ShownEntry) -> None:
+    if shown.event is None:
+        print_line("there is no event at this position of the log any more", "yellow")
+        return
+    from opencqrs_py.cli.events.display import positioned  # noqa: PLC0415 only for this
+
+    print_json(positioned(shown.event))
+
+
+def _numbered(entry: InboxEntry) -> Iterator[tuple[int, AttemptError]]:
+    """Yield the attempts whose ends are kept, with their numbers: the first one, and the newest."""
+    count = len(entry.errors)
+    for index, error in enumerate(entry.errors):
+        yield (1 if index == 0 and count > 1 else entry.attempts - (count - 1 - index)), error
+
+
+def _next(entry: InboxEntry) -> Iterator[tuple[str, str]]:
+    """Yield what can be done with an event, and what to type for it."""
+    which = f"--group {shlex.quote(entry.group)} --event {shlex.quote(entry.event_id)}"
+    if entry.status is InboxStatus.PAUSED:
+        yield "to let it continue", f"opencqrs inbox resume {which}"
+    yield "to try it at once", f"opencqrs inbox retry {which}"
+    if entry.status.moves:
+        yield "to let it wait for you", f"opencqrs inbox pause {which}"
+    if entry.status is InboxStatus.EXHAUSTED:
+        yield "to give it all attempts", f"opencqrs inbox set-attempts 0 {which}"
+    yield "to leave it unhandled", f"opencqrs inbox skip {which} --reason TEXT"

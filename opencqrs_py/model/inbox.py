@@ -1,0 +1,158 @@
+"""The inbox: events of a sequence that wait in the database for their next attempt."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import datetime
+from enum import StrEnum
+from functools import partial
+
+_moment = partial(datetime.isoformat, timespec="milliseconds")
+_ERRORS_KEPT = 10  # the first one, and the newest
+
+
+class InboxStatus(StrEnum):
+    """What an event waits for. Each event in the inbox has exactly one."""
+
+    PENDING = "pending"  # its first attempt: an earlier event of its sequence waits
+    RETRYING = "retrying"  # its next attempt, at a known time
+    PAUSED = "paused"  # a person has paused it
+    EXHAUSTED = "exhausted"  # a person: all its attempts have failed
+    UNDECODABLE = "undecodable"  # a person: no handler can be given what is stored, or it is not stored any more
+
+    @property
+    def moves(self) -> bool:
+        """Whether the event is tried without a person's doing."""
+        return self in (InboxStatus.PENDING, InboxStatus.RETRYING)
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptError:
+    """How an attempt has ended.
+
+    Attributes:
+        at: ISO 8601 time.
+        error: The error in one line.
+        lines: The lines of the user's own code that it comes from; empty if there are none.
+    """
+
+    at: str
+    error: str
+    lines: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class GivenUp:
+    """That an event is to be parked: its last error, and what it waits for then."""
+
+    error: AttemptError
+    status: InboxStatus
+
+
+@dataclass(frozen=True, slots=True)
+class InboxEntry:
+    """An event that waits. It stays in its store, and is read again by its position.
+
+    Attributes:
+        group: Processing group.
+        sequence_id: Its sequence, whose events are handled in the order of their positions.
+        position: Position of the event.
+        event_id: CloudEvents ``id``.
+        event_source: CloudEvents ``source``.
+        subject: CloudEvents ``subject``.
+        event_type: CloudEvents ``type``.
+        status: What it waits for.
+        parked_at: ISO 8601 time at which it came here.
+        attempts: Attempts that have failed, here and before.
+        retries: Waits taken from the back-off of parked events.
+        due_at: ISO 8601 time from which on it may be tried; ``None``: an earlier event or a person comes first.
+        errors: How attempts have ended: the first one, and the newest.
+    """
+
+    group: str
+    sequence_id: str
+    position: int
+    event_id: str
+    event_source: str
+    subject: str
+    event_type: str
+    status: InboxStatus
+    parked_at: str
+    attempts: int = 0
+    retries: int = 0
+    due_at: str | None = None
+    errors: tuple[AttemptError, ...] = ()
+
+    @property
+    def reason(self) -> str:
+        """The last error, one line; empty if it was not tried yet."""
+        return self.errors[-1].error if self.errors else ""
+
+    def failed(self, error: AttemptError, status: InboxStatus, due_at: datetime | None) -> InboxEntry:
+        """Return the entry after an attempt has failed, with what it waits for now."""
+        errors = (*self.errors, error)
+        if len(errors) > _ERRORS_KEPT:
+            errors = (errors[0], *errors[-_ERRORS_KEPT + 1 :])
+        attempts, retries = self.attempts + 1, self.retries + (due_at is not None)
+        return replace(self, status=status, due_at=_text(due_at), errors=errors, attempts=attempts, retries=retries)
+
+    def due(self, now: datetime) -> InboxEntry:
+        """Return the entry as one that may be tried at once, if nothing of its sequence comes first."""
+        status = InboxStatus.RETRYING if self.attempts else InboxStatus.PENDING
+        return replace(self, status=status, due_at=_text(now))
+
+    def paused(self) -> InboxEntry:
+        """Return the entry as one that waits for a person."""
+        return replace(self, status=InboxStatus.PAUSED, due_at=None)
+
+    def with_attempts(self, attempts: int) -> InboxEntry:
+        """Return the entry with another number of attempts used up of those that a parked event has."""
+        return replace(self, retries=attempts)
+
+
+def _text(moment: datetime | None) -> str | None:
+    return None if moment is None else _moment(moment)
+
+
+@dataclass(frozen=True, slots=True)
+class InboxChange:
+    """What a unit of work changes in the inbox.
+
+    Attributes:
+        next_due: ISO 8601 time in UTC from which on the event after those that are done may be tried.
+        added: Events that come in, in the order of their positions. One whose sequence has none there may be tried
+            from ``due_at`` on; others wait behind.
+        done: Events of one sequence, its first ones, that are handled now; the next one may be tried at once.
+        changed: An event as it was, and as it is to be. One that is the first of its sequence, and is to have no time
+            though it does not wait for a person, may be tried from ``next_due`` on.
+        most_sequences: Sequences of the group that may wait.
+        most_of_sequence: Events of a sequence that may wait.
+        removed: Events of one sequence, as they are, that leave unhandled, wherever in it they are. If the first one
+            leaves, the next one may be tried.
+    """
+
+    next_due: str
+    added: tuple[InboxEntry, ...] = ()
+    done: tuple[InboxEntry, ...] = ()
+    changed: tuple[tuple[InboxEntry, InboxEntry], ...] = ()
+    most_sequences: int = 1_024
+    most_of_sequence: int = 1_024
+    removed: tuple[InboxEntry, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ParkedSequences:
+    """What a partition knows of its sequences in the inbox.
+
+    Attributes:
+        ids: Their ids.
+        due_at: ISO 8601 time, in UTC, from which on the first of them may be tried; ``None``: all wait for a person.
+        seen_at: When that was seen, likewise.
+    """
+
+    ids: frozenset[str] = frozenset()
+    due_at: str | None = None
+    seen_at: str = ""
+
+
+NOTHING_PARKED = ParkedSequences()

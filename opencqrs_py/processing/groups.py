@@ -1,0 +1,146 @@
+"""The parts of a group, and the processors of its partitions that are made from them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from copy import copy
+from math import isqrt
+from threading import Lock
+
+from opencqrs_py.model.partition import Partition, residue_of
+from opencqrs_py.model.progress import Cursor
+from opencqrs_py.model.selection import ATTRIBUTES, Selection, Share
+from opencqrs_py.processing.calls import NO_LIMITS, CallLimits
+from opencqrs_py.processing.dispatch import Dispatcher
+from opencqrs_py.processing.feed import Feed
+from opencqrs_py.processing.parking import Parking, ParkingRule
+from opencqrs_py.processing.pipelining import Pipelining
+from opencqrs_py.processing.ports import Clock, EventSource, ParkingTracker, ProgressTracker, SharingSource
+from opencqrs_py.processing.processor import PartitionProcessor
+from opencqrs_py.processing.sequencing import Sequencing
+
+CHUNK = 1_000
+TABLE = 5_000  # events of a table: more of them are aggregated into fewer rows
+_MOST_IN_TABLES = 20_000  # events of the tables of all partitions, since they are read at once
+_PAGES_KEPT = 4  # of the log, for partitions that lag a little
+_FEEDS_KEPT = 4  # for some partitions only
+_LEAST_READ = 1_000  # events fetched at once, even when each is committed alone
+
+
+class GroupProcessing:
+    """Makes the processors of a group; they share source, tracker, dispatcher and feed.
+
+    Args:
+        group: Processing group.
+        source: The event store.
+        tracker: Where progress goes.
+        dispatcher: Calls the group's handlers.
+        subject: Root subject observed.
+        recursive: Whether its child subjects are observed too.
+        sequencing: Maps events to sequences, and sequences to partitions.
+        partitions: Number of partitions, for the size of what is read at once.
+        batch_size: Most events in one transaction. ``None``: 1,000 when every handler asks for the progress
+            transaction, so that a repeated event changes nothing, or for a chunk at a time; 5,000 when every one takes
+            a table, with more than four partitions fewer; else 1, so that a crash repeats at most one event.
+        clock: Time, for what processors record that are given no other; ``None`` for the machine's.
+        limits: How long a call of a handler may take.
+        parking: How events are parked, where the tracker has an inbox; ``None``: none is, but what waits there is
+            handled.
+
+    Attributes:
+        selection: Which events the group looks at.
+    """
+
+    def __init__(  # noqa: PLR0913 all that a group is made from
+        self,
+        group: str,
+        source: EventSource,
+        tracker: ProgressTracker,
+        dispatcher: Dispatcher,
+        *,
+        subject: str,
+        recursive: bool,
+        sequencing: Sequencing,
+        partitions: int,
+        batch_size: int | None,
+        clock: Clock | None = None,
+        limits: CallLimits = NO_LIMITS,
+        parking: ParkingRule | None = None,
+    ) -> None:
+        self.group = group
+        self.limits = limits
+        self.source = source
+        self.tracker = tracker
+        self.batch_size = batch_size or _usual_size(dispatcher, partitions)
+        self._dispatcher = dispatcher
+        self._pipelining = Pipelining() if dispatcher.pipelines else None
+        self._sequencing = sequencing
+        self._clock = clock
+        of_sequences = sequencing.attributes if partitions > 1 or parking is not None else frozenset[str]()
+        self._parking = self._parking_by(parking or ParkingRule())
+        whole = self.batch_size == 1  # each commit stores the identity of its event
+        attributes = ATTRIBUTES if whole else of_sequences | dispatcher.attributes
+        self.selection = selection = Selection(subject, recursive, dispatcher.wanted_types, attributes)
+        wanted = dispatcher.wants if selection.types is None else None
+        size, memory = read_size(self.batch_size, partitions), 1 if partitions == 1 else _PAGES_KEPT
+        self.feed = Feed(source, selection, sequencing, size, memory, wanted)
+        self._narrowed: dict[tuple[Share, int], GroupProcessing] = {}
+        self._lock = Lock()
+
+    def narrowed(self, partitions: Collection[Partition], most: int | None = None) -> GroupProcessing:
+        """Return the same for some partitions only, which reads no other events where the store can tell them.
+
+        Args:
+            partitions: Which.
+            most: Most events read at once; ``None`` for as many as their chunks need.
+        """
+        share = self._sequencing.share_of(partitions)
+        if share is None or not isinstance(self.source, SharingSource) or not self.source.selects(share):
+            return self
+        size = read_size(self.batch_size, len(partitions))
+        key = share, size if most is None else min(size, most)
+        with self._lock:
+            found = self._narrowed.pop(key, None)
+            if found is None:
+                found = copy(self)
+                found.feed = self.feed.narrowed(*key)
+            self._narrowed[key] = found  # the last one used is the last one forgotten
+            for old in list(self._narrowed)[:-_FEEDS_KEPT]:
+                del self._narrowed[old]
+        return found
+
+    @property
+    def has_inbox(self) -> bool:
+        """Whether events can be parked."""
+        return self._parking is not None
+
+    def look(self, cursors: Sequence[Cursor], clock: Clock) -> list[Cursor]:
+        """Return cursors of partitions with what waits in the inbox; as they are if there is none."""
+        return list(cursors) if self._parking is None else self._parking.look(self.group, cursors, clock.now())
+
+    def processor(self, partition: Partition, clock: Clock | None = None) -> PartitionProcessor:
+        """Return the processor of one partition; the clock is for what it records."""
+        clock = self._clock if clock is None else clock
+        shared = (self.feed, self.tracker, self._dispatcher, self.batch_size)
+        return PartitionProcessor(self.group, partition, *shared, clock, self.limits, self._pipelining, self._parking)
+
+    def _parking_by(self, rule: ParkingRule) -> Parking | None:
+        """Return how the group parks; ``None`` without an inbox, or if partitions are not found by CRC-32."""
+        if isinstance(self.tracker, ParkingTracker) and self._sequencing.partition_of is residue_of:
+            return Parking(self.tracker, rule)
+        return None
+
+
+def _usual_size(dispatcher: Dispatcher, partitions: int) -> int:
+    if dispatcher.takes_tables:
+        return max(CHUNK, min(TABLE, _MOST_IN_TABLES // partitions))
+    return CHUNK if dispatcher.takes_chunks else 1
+
+
+def read_size(batch_size: int, partitions: int) -> int:
+    """Return how many events to read at once, so that a partition's share mostly fits one transaction.
+
+    A share of n events varies by about the square root of n; four of them leave room for nearly all cases.
+    """
+    share = batch_size if partitions == 1 else max(1, batch_size - 4 * isqrt(batch_size))
+    return max(_LEAST_READ, share * partitions)

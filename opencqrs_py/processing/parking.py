@@ -1,0 +1,318 @@
+"""Parking: events that are given up wait in the inbox, and those of their sequences behind them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from functools import partial
+from itertools import islice
+
+from opencqrs_py.errors import InboxError
+from opencqrs_py.model.chunk import Chunk
+from opencqrs_py.model.event import Event
+from opencqrs_py.model.inbox import (
+    NOTHING_PARKED,
+    AttemptError,
+    GivenUp,
+    InboxChange,
+    InboxEntry,
+    InboxStatus,
+    ParkedSequences,
+)
+from opencqrs_py.model.outcome import Failure, Origin, Outcome, Parked
+from opencqrs_py.model.partition import Partition
+from opencqrs_py.model.progress import Cursor, FailureRecord, Skip
+from opencqrs_py.model.selection import ATTRIBUTES, Selection
+from opencqrs_py.processing.feed import Page, UnsequencedError
+from opencqrs_py.processing.isolation import OF_PROCESS
+from opencqrs_py.processing.portions import Portion
+from opencqrs_py.processing.ports import BackOff, Clock, EventSource, ParkingTracker, UnitOfWork
+from opencqrs_py.processing.recovery import ExponentialBackOff
+
+LOOK_SECONDS = 1.0  # between two looks at the inbox while something is there, since people may have changed it
+_ALL = Selection("/", recursive=True, attributes=ATTRIBUTES)
+_moment = partial(datetime.isoformat, timespec="milliseconds")
+
+
+@dataclass(frozen=True, slots=True)
+class ParkingRule:
+    """How a group parks events.
+
+    Attributes:
+        back_off: Waits before the attempts of a parked event.
+        most_sequences: Sequences of the group that may wait in the inbox.
+        most_of_sequence: Events of a sequence that may wait there.
+    """
+
+    back_off: BackOff = field(default_factory=lambda: ExponentialBackOff(30.0, 2.0, 3_600.0, max_attempts=5))
+    most_sequences: int = 1_024
+    most_of_sequence: int = 1_024
+
+    def wait_after(self, retries: int) -> float | None:
+        """Return the seconds to wait when so many waits have been taken before; ``None``: the event is exhausted."""
+        return next(islice(self.back_off.waits(), retries, None), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Parking:
+    """The inbox of a group, and how it parks events there."""
+
+    inbox: ParkingTracker
+    rule: ParkingRule
+
+    def look(self, group: str, cursors: Sequence[Cursor], now: datetime) -> list[Cursor]:
+        """Return cursors of partitions of the group with what waits there."""
+        found = self.inbox.parked(group, [cursor.partition for cursor in cursors])
+        return [replace(one, parked=replace(found[one.partition], seen_at=_moment(now))) for one in cursors]
+
+
+def given_up(failure: Failure, now: datetime) -> GivenUp:
+    """Return how an event is parked that has failed for good.
+
+    One that cannot be decoded, or whose error says that no attempt helps, waits for a person.
+    """
+    status = InboxStatus.RETRYING
+    if failure.origin is Origin.EVENT:
+        status = InboxStatus.UNDECODABLE
+    elif failure.permanent:
+        status = InboxStatus.EXHAUSTED
+    return GivenUp(AttemptError(_moment(now), str(failure), failure.traceback), status)
+
+
+def parked_entry(
+    group: str,
+    sequence_id: str,
+    event: Event,
+    how: GivenUp,
+    record: FailureRecord | None,
+    rule: ParkingRule,
+    now: datetime,
+) -> InboxEntry:
+    """Return the entry of an event that is parked since its attempts, which are recorded, have failed."""
+    errors: tuple[AttemptError, ...] = (how.error,)
+    if record is not None and record.attempts > 1:
+        errors = (AttemptError(record.first_failed_at, record.first_error), how.error)
+    attempts = record.attempts if record is not None else 1
+    entry = replace(waiting_entry(group, sequence_id, event, now), attempts=attempts - 1, errors=errors[:-1])
+    return after_failure(entry, how, rule, now)
+
+
+def waiting_entry(group: str, sequence_id: str, event: Event, now: datetime) -> InboxEntry:
+    """Return the entry of an event that waits behind one of its sequence, unhandled."""
+    known = (event.position, event.id, event.source, event.subject, event.type)
+    return InboxEntry(group, sequence_id, *known, InboxStatus.PENDING, _moment(now))
+
+
+def after_failure(entry: InboxEntry, how: GivenUp, rule: ParkingRule, now: datetime) -> InboxEntry:
+    """Return an entry after its attempt has failed: due again after a wait, or waiting for a person."""
+    wait = rule.wait_after(entry.retries) if how.status is InboxStatus.RETRYING else None
+    if wait is not None:
+        return entry.failed(how.error, InboxStatus.RETRYING, now + timedelta(seconds=wait))
+    status = InboxStatus.EXHAUSTED if how.status is InboxStatus.RETRYING else how.status
+    return entry.failed(how.error, status, None)
+
+
+def lost(entry: InboxEntry, now: datetime) -> InboxEntry:
+    """Return the entry of an event that is not in the log any more."""
+    what = f"there is no event at position {entry.position} of the log any more"
+    return entry.failed(AttemptError(_moment(now), what), InboxStatus.UNDECODABLE, None)
+
+
+def is_due(parked: ParkedSequences, now: datetime) -> bool:
+    """Return whether a sequence in the inbox may be tried."""
+    return parked.due_at is not None and parked.due_at <= _moment(now)
+
+
+def is_stale(parked: ParkedSequences, now: datetime) -> bool:
+    """Return whether a person may have changed what waits since it was seen."""
+    if not parked.ids:
+        return False
+    return parked.seen_at <= _moment(now - timedelta(seconds=LOOK_SECONDS)) or parked.seen_at > _moment(now)
+
+
+def only_sequence(page: Page, event: Event, partition: Partition, among: Callable[[str], bool]) -> str | None:
+    """Return which of an event's sequences are meant, if it is one of the partition; ``None`` if none is.
+
+    Raises:
+        UnsequencedError: If the sequences cannot be determined.
+        InboxError: OCQ-602, if it is one of several.
+    """
+    own = [one for one in page.sequence_ids(event) if partition.owns(one)]
+    if not any(map(among, own)):
+        return None
+    if len(own) > 1:
+        what = f"the event belongs to {len(own)} sequences, and cannot wait in the inbox in the order of each"
+        fix = "choose sequences so that an event belongs to one, or set retry.on-exhausted: stop or skip"
+        raise InboxError("OCQ-602", what, event.label, fix)
+    return own[0]
+
+
+def events_at(source: EventSource, entries: tuple[InboxEntry, ...]) -> Chunk:
+    """Return the events of entries, up to the first that is not in the log any more."""
+    found: list[Event] = []
+    for entry in entries:
+        part = source.read(entry.position - 1, 1, _ALL, entry.position).events
+        if len(part) != 1 or part[0].position != entry.position:
+            break
+        found.append(part[0])
+    return Chunk(found)
+
+
+class PartitionInbox:
+    """The inbox of a partition: what comes in from the log, and the attempts of what waits.
+
+    Args:
+        parking: The inbox of the group.
+        group: Processing group.
+        partition: Partition of the group.
+        source: The event store, from which events are read again.
+        batch_size: Most events in one transaction.
+        clock: Time.
+        handle: Handles a portion; returns the failure of its event, if one has failed, after what comes before it.
+    """
+
+    def __init__(
+        self,
+        parking: Parking,
+        group: str,
+        partition: Partition,
+        source: EventSource,
+        batch_size: int,
+        clock: Clock,
+        handle: Callable[[Cursor, Portion], Outcome],
+    ) -> None:
+        self._parking = parking
+        self._inbox = parking.inbox
+        self._rule = parking.rule
+        self._group = group
+        self._partition = partition
+        self._source = source
+        self._batch_size = batch_size
+        self._clock = clock
+        self._handle = handle
+
+    def look(self, cursor: Cursor) -> Cursor:
+        """Return the cursor with what waits, if that is not known, or a person may have changed it."""
+        now = self._clock.now()
+        if cursor.parked is not None and not is_stale(cursor.parked, now):
+            return cursor
+        return self._parking.look(self._group, [cursor], now)[0]
+
+    def parted(
+        self, page: Page, events: Chunk, upto: int, parked: frozenset[str]
+    ) -> tuple[Chunk, int, tuple[InboxEntry, ...]]:
+        """Return the events without those of parked sequences, up to where, and these as entries of the inbox.
+
+        Raises:
+            UnsequencedError: If the sequence of the first event cannot be determined; those before it come first.
+            InboxError: OCQ-602, for an event of several sequences.
+        """
+
+        def sequence_of(event: Event) -> str | None:
+            return only_sequence(page, event, self._partition, parked.__contains__)
+
+        try:
+            others, those = events.parted(lambda event: sequence_of(event) is not None, by_subject=page.by_subject)
+        except UnsequencedError as failed:
+            index = events.index_of(failed.event.position)
+            if not index:
+                raise
+            return self.parted(page, events[:index], failed.event.position - 1, parked)
+        now = self._clock.now()
+        return others, upto, tuple(waiting_entry(self._group, sequence_of(one) or "", one, now) for one in those)
+
+    def entry(self, page: Page, event: Event, how: GivenUp, record: FailureRecord | None) -> InboxEntry:
+        """Return the entry of an event that is parked.
+
+        Raises:
+            UnsequencedError: If its sequence cannot be determined.
+            InboxError: OCQ-602, if it belongs to several.
+        """
+        sequence_id = only_sequence(page, event, self._partition, lambda _: True) or ""
+        return parked_entry(self._group, sequence_id, event, how, record, self._rule, self._clock.now())
+
+    def unit(
+        self, cursor: Cursor, to: int, portion: Portion, fingerprint: str, skip: Skip | None = None
+    ) -> AbstractContextManager[UnitOfWork]:
+        """Open the unit of work in which a portion is handled, that changes the inbox as it says."""
+        limits = (self._rule.most_sequences, self._rule.most_of_sequence)
+        next_due = (portion.waiting[0].due_at if portion.waiting else None) or _moment(self._clock.now())
+        change = InboxChange(next_due, portion.behind, portion.waiting, (), *limits)
+        return self._inbox.unit_with(self._group, cursor, to, change, fingerprint=fingerprint, skip=skip)
+
+    def step(self, cursor: Cursor) -> Outcome | None:
+        """Handle the first events of a sequence that is due; ``None`` if there is none."""
+        now = self._clock.now()
+        if cursor.parked is None or not is_due(cursor.parked, now):
+            return None
+        entries = self._inbox.due(self._group, self._partition, now, 1 if cursor.isolate else self._batch_size)
+        chunk = events_at(self._source, entries)
+        if not chunk:
+            if entries:
+                self._change(cursor, entries[0], lost(entries[0], now))
+            return Outcome(unseen(cursor))
+        portion = Portion(chunk, cursor.stored, (), entries[: len(chunk)])
+        if not cursor.isolate:
+            return self._recorded(cursor, entries, self._handle(cursor, portion))
+        with OF_PROCESS.taken():
+            (entry,) = entries
+            crash = GivenUp(AttemptError(_moment(now), "the process ended in this attempt"), InboxStatus.RETRYING)
+            marked = after_failure(entry, crash, self._rule, now)
+            self._change(cursor, entry, marked)
+            return one_less_isolated(cursor, self._recorded(cursor, entries, self._handle(cursor, portion), marked))
+
+    def failed(self, cursor: Cursor, failure: Failure) -> Outcome:
+        """Record that an attempt has failed whose call was given up."""
+        entries = [entry for entry in self._inbox.entries(self._group) if entry.position == failure.position]
+        return self._recorded(cursor, entries, Outcome(cursor, failure=failure))
+
+    def _recorded(
+        self, cursor: Cursor, entries: Sequence[InboxEntry], done: Outcome, marked: InboxEntry | None = None
+    ) -> Outcome:
+        """Record what an attempt came to; it is no failure of the partition."""
+        failure = done.failure
+        if failure is None or failure.origin not in (Origin.HANDLER, Origin.EVENT):
+            return done if failure is None else replace(done, failure=replace(failure, position=None))
+        entry = next(one for one in entries if one.position == failure.position)
+        now = self._clock.now()
+        after = after_failure(entry, given_up(failure, now), self._rule, now)
+        self._change(cursor, marked or entry, after)
+        wait = self._rule.wait_after(entry.retries) if after.status is InboxStatus.RETRYING else None
+        parked = Parked(failure, entry.sequence_id, after.attempts, wait)
+        return replace(done, cursor=unseen(done.cursor), failure=None, parked=(parked,))
+
+    def _change(self, cursor: Cursor, before: InboxEntry, after: InboxEntry) -> None:
+        change = InboxChange(_moment(self._clock.now()), changed=((before, after),))
+        with self._inbox.unit_with(self._group, cursor, cursor.stored, change, fingerprint=cursor.fingerprint):
+            pass
+
+
+def unseen(cursor: Cursor) -> Cursor:
+    """Return the cursor as one that looks at the inbox before its next step."""
+    return cursor if cursor.parked is None else replace(cursor, parked=replace(cursor.parked, seen_at=""))
+
+
+def with_sequence(cursor: Cursor, sequence_id: str) -> Cursor:
+    """Return the cursor with another sequence in the inbox; the next step looks when it is due."""
+    known = cursor.parked or NOTHING_PARKED
+    return replace(cursor, parked=replace(known, ids=known.ids | {sequence_id}, seen_at=""))
+
+
+def freed(before: Cursor, after: Cursor) -> frozenset[str]:
+    """Return the sequences that have left the inbox between two looks."""
+    if before.parked is None or after.parked is None:
+        return frozenset()
+    return before.parked.ids - after.parked.ids
+
+
+def one_less_isolated(cursor: Cursor, done: Outcome) -> Outcome:
+    """Return the outcome of a step with one event less that has to be handled alone, if it was handled."""
+    return replace(done, cursor=replace(done.cursor, isolate=cursor.isolate - (done.failure is None)))
+
+
+def no_inbox(group: str, event: Event) -> InboxError:
+    """Return the error that an event cannot be parked."""
+    what = f"group '{group}' has no inbox: its tracker keeps none"
+    return InboxError("OCQ-603", what, event.label, "set retry.on-exhausted: stop or skip")

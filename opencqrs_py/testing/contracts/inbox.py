@@ -1,0 +1,281 @@
+"""The contract of inboxes: where events wait for their next attempt, beside the progress."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from opencqrs_py.errors import FencedError, InboxChangedError, InboxError
+from opencqrs_py.model import Cursor, Partition, Skip, layout
+from opencqrs_py.model.inbox import AttemptError, InboxChange, InboxEntry, InboxStatus, ParkedSequences
+from opencqrs_py.processing.ports import ParkingTracker
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+LATER = NOON + timedelta(minutes=1)
+WHOLE = Partition(1, 0)
+ODD = "a sequence \0 with \ud800, 'quotes' and ü".encode(errors="replace").decode()
+
+
+def at(moment: datetime) -> str:
+    """Return a time as entries have it."""
+    return moment.isoformat(timespec="milliseconds")
+
+
+def entry(position: int, sequence_id: str = "books/1", status: InboxStatus = InboxStatus.PENDING) -> InboxEntry:
+    """Return an entry of the group's, as the core makes it of an event behind others."""
+    known = (f"id {position}", "urn:library", sequence_id, "lent")
+    return InboxEntry("group", sequence_id, position, *known, status, at(NOON))
+
+
+def parked(position: int, sequence_id: str = "books/1", due: datetime | None = LATER) -> InboxEntry:
+    """Return an entry whose attempts have failed."""
+    error = AttemptError(at(NOON), "ValueError: no", '  File "handlers.py", line 3')
+    status = InboxStatus.RETRYING if due is not None else InboxStatus.EXHAUSTED
+    return entry(position, sequence_id).failed(error, status, due)
+
+
+def brought_in(*entries: InboxEntry) -> InboxChange:
+    """Return the change by which entries come in."""
+    return InboxChange(at(NOON), added=entries)
+
+
+class InboxContract:
+    """What processors and people rely on.
+
+    Give ``tracker``, without any progress, and ``another`` that sees the same.
+    """
+
+    @pytest.fixture
+    def tracker(self) -> ParkingTracker:
+        """Return a tracker without progress, and with an empty inbox."""
+        raise NotImplementedError
+
+    @pytest.fixture
+    def another(self, tracker: ParkingTracker) -> ParkingTracker:
+        """Return another tracker of the same progress."""
+        return tracker
+
+    @pytest.fixture
+    def cursor(self, tracker: ParkingTracker) -> Cursor:
+        """Return where the only partition of the group begins."""
+        (claimed,) = tracker.claim("group", [WHOLE], 0, "owner")
+        return claimed
+
+    def put(self, tracker: ParkingTracker, cursor: Cursor, *entries: InboxEntry) -> Cursor:
+        """Bring entries in, and move the progress up to the last of them."""
+        to = entries[-1].position
+        with tracker.unit_with("group", cursor, to, brought_in(*entries)):
+            pass
+        return replace(cursor, stored=to, position=to)
+
+    def take(self, tracker: ParkingTracker, cursor: Cursor, *done: InboxEntry) -> None:
+        """Have the first entries of a sequence handled."""
+        with tracker.unit_with("group", cursor, cursor.stored, InboxChange(at(NOON), done=done)):
+            pass
+
+    def seen(self, tracker: ParkingTracker) -> list[tuple[int, str, str | None]]:
+        """Return position, status and due time of what waits."""
+        return [(one.position, one.status.value, one.due_at) for one in tracker.entries("group")]
+
+    def test_nothing_waits_at_first(self, tracker: ParkingTracker, cursor: Cursor) -> None:
+        assert tracker.parked("group", [WHOLE]) == {WHOLE: ParkedSequences()}
+        assert tracker.due("group", cursor.partition, LATER, 10) == ()
+        assert tracker.entries("group") == []
+        assert [status.parked for status in tracker.statuses()] == [()]
+
+    def test_what_comes_in_is_there_as_it_was_with_the_progress(
+        self, tracker: ParkingTracker, another: ParkingTracker, cursor: Cursor
+    ) -> None:
+        error = parked(3)
+        self.put(tracker, cursor, error)
+        assert another.entries("group") == [error]
+        assert [status.position for status in another.statuses()] == [3]
+        assert another.parked("group", [WHOLE])[WHOLE] == ParkedSequences(frozenset({"books/1"}), at(LATER))
+
+    def test_nothing_comes_in_if_the_unit_fails(self, tracker: ParkingTracker, cursor: Cursor) -> None:
+        with pytest.raises(KeyError), tracker.unit_with("group", cursor, 3, brought_in(parked(3))):
+            raise KeyError
+        assert tracker.entries("group") == []
+        assert [status.position for status in tracker.statuses()] == [0]
+
+    def test_nothing_comes_in_under_a_claim_that_is_over(self, tracker: ParkingTracker, cursor: Cursor) -> None:
+        tracker.claim("group", [WHOLE], 0, "heir")
+        with pytest.raises(FencedError), tracker.unit_with("group", cursor, 3, brought_in(parked(3))):
+            pytest.fail("the unit was opened")
+        assert tracker.entries("group") == []
+
+    @pytest.mark.parametrize("sequence_id", ["", " ", "books/1 ", "BOOKS/1", ODD, "x" * 3_000])
+    def test_ids_of_sequences_are_kept_as_they_are(
+        self, tracker: ParkingTracker, cursor: Cursor, sequence_id: str
+    ) -> None:
+        cursor = self.put(tracker, cursor, parked(1), parked(2, sequence_id))
+        known = tracker.parked("group", [WHOLE])[WHOLE]
+        assert known.ids == {"books/1", sequence_id}
+        self.take(tracker, cursor, parked(2, sequence_id))
+        assert [one.sequence_id for one in tracker.entries("group")] == ["books/1"]
+
+    def test_the_first_of_a_sequence_is_due_and_the_others_wait_behind_it(
+        self, tracker: ParkingTracker, cursor: Cursor
+    ) -> None:
+        cursor = self.put(tracker, cursor, parked(1), entry(2))
+        self.put(tracker, cursor, entry(3))
+        assert self.seen(tracker) == [(1, "retrying", at(LATER)), (2, "pending", None), (3, "pending", None)]
+
+    def test_one_that_comes_behind_a_sequence_that_has_left_is_due_at_once(
+        self, tracker: ParkingTracker, cursor: Cursor
+    ) -> None:
+        self.put(tracker, cursor, entry(5))
+        assert self.seen(tracker) == [(5, "pending", at(NOON))]
+
+    def test_when_the_first_is_done_the_next_is_due(self, tracker: ParkingTracker, cursor: Cursor) -> None:
+        cursor = self.put(tracker, cursor, parked(1), entry(2), entry(3))
+        self.take(tracker, cursor, parked(1))
+        assert self.seen(tracker) == [(2, "pending", at(NOON)), (3, "pending", None)]
+        self.take(tracker, cursor, entry(2), entry(3))
+        assert self.seen(tracker) == []
+        assert [status.position for status in tracker.statuses()] == [3]
+
+    def test_the_sequence_that_has_been_due_for_longest_comes_first(
+        self, tracker: ParkingTracker, cursor: Cursor
+    ) -> None:
+        soon = NOON + timedelta(seconds=30)
+        late = parked(1, "books/2", LATER)
+        self.put(tracker, cursor, late, parked(2, due=soon), entry(3), parked(4, "books/3", LATER))
+        assert tracker.due("group", WHOLE, NOON, 10) == ()
+        assert [one.position for one in tracker.due("group", WHOLE, soon, 10)] == [2, 3]
+        assert [one.position for one in tracker.due("group", WHOLE, LATER, 1)] == [2]
+
+    def test_what_waits_for_a_person_is_not_due_nor_is_what_comes_behind_it(
+        self, tracker: ParkingTracker, cursor: Cursor
+    ) -> None:
+        self.put(tracker, cursor, parked(1, due=None), entry(2), parked(3, "books/2"), entry(4, "books/2"))
+        assert tracker.parked("group", [WHOLE])[WHOLE].due_at == at(LATER)
+        pausing = InboxChange(at(NOON), changed=((entry(4, "books/2"), entry(4, "books/2").paused()),))
+        assert tracker.change("group", pausing)
+        assert [one.position for one in tracker.due("group", WHOLE, LATER, 10)] == [3]
+
+    def test_an_attempt_that_has_failed_is_recorded(self, tracker: ParkingTracker, cursor: Cursor) -> None:
+        before = parked(1)
+        cursor = self.put(tracker, cursor, before)
+        error = AttemptError(at(LATER), "OSError: \ud800 \0 not again", "x" * 9_000)
+        after = before.failed(error, InboxStatus.RETRYING, LATER)
+        with tracker.unit_with("group", cursor, cursor.stored, InboxChange(at(NOON), changed=((before, after),))):
+            pass
+        (found,) = tracker.entries("group")
+        assert (found.attempts, found.retries, found.status, found.due_at) == (2, 2, InboxStatus.RETRYING, at(LATER))
+        assert [one.at for one in found.errors] == [at(NOON), at(LATER)]
+        assert found.reason.startswith("OSError: ")
+
+    def test_what_was_changed_since_it_was_read_is_neither_done_nor_changed(
+        self, tracker: ParkingTracker, cursor: Cursor
+    ) -> None:
+        first, behind = parked(1), entry(2)
+        cursor = self.put(tracker, cursor, first, behind)
+        pausing = InboxChange(at(NOON), changed=((first, first.paused()),))
+        assert tracker.change("group", pausing)
+        assert not tracker.change("group", pausing)
+        stale = [InboxChange(at(NOON), done=(first,)), InboxChange(at(NOON), done=(behind,)), pausing]
+        for change in stale:
+            with pytest.raises(InboxChangedError), tracker.unit_with("group", cursor, cursor.stored, change):
+                pytest.fail("the unit was opened")
+        assert self.seen(tracker) == [(1, "paused", None), (2, "pending", None)]
+
+    def test_an_event_that_a_person_skips_is_recorded_and_the_next_is_due(
+        self, tracker: ParkingTracker, cursor: Cursor
+    ) -> None:
+        self.put(tracker, cursor, parked(1, due=None), entry(2))
+        skip = Skip("group", WHOLE, 1, "id 1", "urn:library", "books/1", "lent", 1, "not wanted", at(NOON))
+        assert tracker.change("group", InboxChange(at(NOON), done=(parked(1, due=None),)), [skip])
+        assert self.seen(tracker) == [(2, "pending", at(NOON))]
+        assert tracker.skipped() == [skip]
+
+    def test_an_event_that_has_become_the_first_meanwhile_stays_due_when_it_is_changed(
+        self, tracker: ParkingTracker, cursor: Cursor
+    ) -> None:
+        first, read = parked(1), entry(2)
+        cursor = self.put(tracker, cursor, first, read)
+        self.take(tracker, cursor, first)
+        assert tracker.change("group", InboxChange(at(LATER), changed=((read, read.with_attempts(3)),)))
+        assert self.seen(tracker) == [(2, "pending", at(LATER))]
+        assert tracker.change("group", InboxChange(at(NOON), changed=((read, read.paused()),)))
+        assert self.seen(tracker) == [(2, "paused", None)]
+        assert tracker.change("group", InboxChange(at(NOON), changed=((read.paused(), read),)))
+        assert self.seen(tracker) == [(2, "pending", at(NOON))]
+
+    def test_any_event_of_a_sequence_can_be_removed_whatever_it_waits_for(
+        self, tracker: ParkingTracker, cursor: Cursor
+    ) -> None:
+        first, *behind = parked(1), entry(2), entry(3), entry(4)
+        self.put(tracker, cursor, first, *behind)
+        assert tracker.change("group", InboxChange(at(LATER), removed=(behind[0],)))
+        assert self.seen(tracker) == [(1, "retrying", at(LATER)), (3, "pending", None), (4, "pending", None)]
+        assert tracker.change("group", InboxChange(at(NOON), changed=((first, first.paused()),)))
+        assert tracker.change("group", InboxChange(at(NOON), removed=(first.paused(), behind[1])))
+        assert self.seen(tracker) == [(4, "pending", at(NOON))]
+        assert tracker.change("group", InboxChange(at(NOON), removed=(behind[2],)))
+        assert self.seen(tracker) == []
+
+    def test_what_was_changed_since_it_was_read_is_not_removed_nor_anything_with_it(
+        self, tracker: ParkingTracker, cursor: Cursor
+    ) -> None:
+        first, behind = parked(1), entry(2)
+        self.put(tracker, cursor, first, behind)
+        skip = Skip("group", WHOLE, 2, "id 2", "urn:library", "books/1", "lent", 0, "not wanted", at(NOON))
+        for stale in (first.paused(), replace(first, attempts=7), parked(9)):
+            assert not tracker.change("group", InboxChange(at(NOON), removed=(behind, stale)), [skip])
+        assert self.seen(tracker) == [(1, "retrying", at(LATER)), (2, "pending", None)]
+        assert tracker.skipped() == []
+
+    def test_an_event_that_was_skipped_before_can_be_skipped_again(
+        self, tracker: ParkingTracker, cursor: Cursor
+    ) -> None:
+        known = ("group", WHOLE, 1, "id 1", "urn:library", "books/1", "lent", 1)
+        first, again = Skip(*known, "not wanted", at(NOON)), Skip(*known, "nor now", at(LATER))
+        with tracker.unit("group", cursor, 1, skip=first):
+            pass
+        self.put(tracker, replace(cursor, stored=1, position=1), entry(2))
+        assert tracker.change("group", InboxChange(at(NOON), removed=(entry(2),)), [again])
+        assert tracker.skipped() == [again]
+
+    def test_more_events_of_a_sequence_than_may_wait_are_refused(self, tracker: ParkingTracker, cursor: Cursor) -> None:
+        cursor = self.put(tracker, cursor, parked(1), entry(2))
+        full = replace(brought_in(entry(3)), most_of_sequence=2)
+        with pytest.raises(InboxError, match=r"OCQ-601.*2 events of sequence 'books/1'"):
+            tracker.unit_with("group", cursor, 3, full).__enter__()
+        assert [one.position for one in tracker.entries("group")] == [1, 2]
+
+    def test_more_sequences_than_may_wait_are_refused(self, tracker: ParkingTracker, cursor: Cursor) -> None:
+        cursor = self.put(tracker, cursor, parked(1), parked(2, "books/2"))
+        full = replace(brought_in(entry(3), entry(4, "books/3")), most_sequences=2)
+        with pytest.raises(InboxError, match=r"OCQ-601.*2 sequences"):
+            tracker.unit_with("group", cursor, 4, full).__enter__()
+        self.put(tracker, cursor, *full.added[:1])
+        assert [status.position for status in tracker.statuses()] == [3]
+
+    def test_each_partition_sees_its_own_sequences_however_many_partitions_there_are(
+        self, tracker: ParkingTracker, cursor: Cursor
+    ) -> None:
+        ids = [f"books/{number}" for number in range(10)]
+        self.put(tracker, cursor, *(parked(position, id_) for position, id_ in enumerate(ids, 1)))
+        for modulus in (1, 2, 3):
+            seen = tracker.parked("group", layout(modulus))
+            assert sorted(id_ for known in seen.values() for id_ in known.ids) == ids
+            assert all(one.owns(id_) for one, known in seen.items() for id_ in known.ids)
+            for one in layout(modulus):
+                (first, *_) = tracker.due("group", one, LATER, 10)
+                assert one.owns(first.sequence_id)
+
+    def test_statuses_count_what_waits(self, tracker: ParkingTracker, cursor: Cursor) -> None:
+        self.put(tracker, cursor, parked(1), entry(2), entry(3), parked(4, "books/2", None))
+        (status,) = tracker.statuses()
+        assert dict(status.parked) == {InboxStatus.RETRYING: 1, InboxStatus.PENDING: 2, InboxStatus.EXHAUSTED: 1}
+        assert [one.position for one in tracker.entries("group", InboxStatus.EXHAUSTED)] == [4]
+
+    def test_groups_do_not_see_each_other(self, tracker: ParkingTracker, cursor: Cursor) -> None:
+        self.put(tracker, cursor, parked(1))
+        tracker.claim("other", [WHOLE], 0, "owner")
+        assert tracker.entries("other") == []
+        assert tracker.parked("other", [WHOLE])[WHOLE].ids == frozenset()
+        assert tracker.due("other", WHOLE, LATER, 1) == ()

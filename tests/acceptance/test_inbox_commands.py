@@ -1,0 +1,160 @@
+"""What a person sees of parked events, and does with them, on the command line."""
+
+from __future__ import annotations
+
+import getpass
+import re
+import socket
+from typing import Any
+
+import pytest
+
+HANDLERS = """
+from dataclasses import dataclass
+from pathlib import Path
+from opencqrs_py import event_handling, event_type
+from sqlalchemy import Connection
+
+@event_type("library.book-lent.v1")
+@dataclass(frozen=True)
+class BookLent:
+    isbn: str
+
+@event_handling("late-fines")
+def fine(event: BookLent, connection: Connection) -> None:
+    if event.isbn == "isbn-2" and not Path(__file__).with_name("fixed").exists():
+        raise ValueError(f"no fine for {event.isbn}")
+"""
+SETTINGS = """
+opencqrs:
+  event-store: {url: "sqlite:///events.db"}
+  database: {url: "sqlite:///read.db"}
+  event-handling:
+    standard:
+      processing: {engine: thread}
+      life-cycle: {partitions: 2}
+      retry: {initial-interval: 1ms, max-attempts: 1, on-exhausted: park, on-undecodable: park}
+      park: {retry: {initial-interval: 1h}}
+"""
+TIME = re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+\+00:00")
+WHO = f"{getpass.getuser()}@{socket.gethostname()}"
+UNREADABLE = "[OCQ-211] EventFormatError: the event's data do not fit BookLent (isbn: Field required)"
+TAKEN_UP = "a node that runs the group takes it up within seconds; without one, the next opencqrs run does"
+
+
+@pytest.fixture
+def parking(project: Any, event_line: Any) -> Any:
+    """A project with four events: the second one fails, the third is behind it, the fourth cannot be decoded."""
+    project.write("handlers.py", HANDLERS)
+    project.write("application.yaml", SETTINGS)
+    lines = [event_line(1), event_line(2), event_line(2, id="2b"), event_line(4, data={})]
+    project.write("events.ndjson", "\n".join(lines))
+    project.opencqrs("events", "import", "events.ndjson")
+    return project
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.postgresql)])
+def parked(request: pytest.FixtureRequest, parking: Any) -> Any:
+    """The same project after a run, on each database."""
+    if request.param == "postgresql":
+        url = request.getfixturevalue("fresh_url")("postgresql")
+        parking.write("application.yaml", SETTINGS.replace("sqlite:///read.db", url))
+    run = parking.opencqrs("run", "--until-caught-up", "--format", "json")
+    assert (run.code, run.json["parked"], run.json["skipped"]) == (3, 3, 0)
+    return parking
+
+
+def said(project: Any, *arguments: str) -> list[str]:
+    """Return what a command prints, without the times."""
+    ran = project.opencqrs("inbox", *arguments)
+    assert ran.code == 0, ran.err
+    return TIME.sub("T", ran.out).splitlines()
+
+
+def parked_counts(project: Any) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    for partition in project.opencqrs("status", "--format", "json").json[0]["partitions"]:
+        counts |= partition["parked"]
+    return counts
+
+
+def test_a_person_sees_what_waits_and_acts_on_it(parked):
+    assert said(parked, "list", "--group", "Late_Fines") == [
+        "[late-fines /books/isbn-2] event 2 at position 2 (library.book-lent.v1) retrying after 2 attempts, "
+        "next attempt T: ValueError: no fine for isbn-2",
+        "[late-fines /books/isbn-2] event 2b at position 3 (library.book-lent.v1) pending, "
+        "an earlier event of its sequence comes first",
+        "[late-fines /books/isbn-4] event 4 at position 4 (library.book-lent.v1) undecodable after 1 attempt: "
+        + UNREADABLE,
+    ]
+    assert parked_counts(parked) == {"retrying": 1, "pending": 1, "undecodable": 1}
+    shown = said(parked, "show", "3", "--group", "late-fines")
+    assert shown[:3] == [
+        "[late-fines /books/isbn-2] event 2b at position 3",
+        "pending, an earlier event of its sequence comes first; parked T; attempts of park.retry used up: 0",
+        "it waits behind event 2 at position 2, retrying after 2 attempts, next attempt T",
+    ]
+    assert shown[-1] == "to leave it unhandled:    opencqrs inbox skip --group late-fines --event 2b --reason TEXT"
+    as_json = parked.opencqrs("inbox", "show", "--event", "2", "--format", "json").json
+    assert (as_json["event"]["data"], as_json["retries"]) == ({"isbn": "isbn-2"}, 1)
+    assert "raise ValueError(f" in as_json["errors"][-1]["lines"]
+
+    behind = "[late-fines /books/isbn-2] event 2b at position 3, pending"
+    first = "[late-fines /books/isbn-2] event 2 at position 2"
+    assert said(parked, "pause", "--event", "2b", "--dry-run") == [f"{behind}: would be paused"]
+    assert said(parked, "pause", "--event", "2") == [f"{first}, retrying: paused"]
+    assert said(parked, "resume", "--status", "paused") == [f"{first}, paused: resumed"]
+    assert said(parked, "set-attempts", "0", "--event", "2") == [
+        f"{first}, retrying: attempts of park.retry used up: 0"
+    ]
+    (changed,) = parked.opencqrs("inbox", "retry", "--event", "2b", "--format", "json").json["changed"]
+    assert (changed["position"], changed["meant_position"], changed["status"]) == (2, 3, "retrying")
+
+    skipped = parked.opencqrs("inbox", "skip", "--event", "4", "--reason", "no book")
+    assert skipped.out.splitlines() == ["[late-fines /books/isbn-4] event 4 at position 4, undecodable: skipped"]
+    assert skipped.err.splitlines() == [TAKEN_UP]
+    (line,) = said(parked, "list", "--status", "skipped")
+    assert line.endswith(f"skipped after 1 attempt at T: no book (skipped by {WHO}; last error: {UNREADABLE})")
+
+    parked.write("fixed", "")
+    run = parked.opencqrs("run", "--until-caught-up")
+    assert run.code == 0, run.err
+    nothing = parked.opencqrs("inbox", "list")
+    assert (nothing.code, nothing.out, nothing.err) == (0, "", "nothing waits in the inbox\n")
+    assert parked_counts(parked) == {}
+
+
+def test_a_change_of_all_events_has_to_be_meant(parking):
+    run = parking.opencqrs("inbox", "retry", "--dry-run")
+    assert (run.code, run.out) == (2, "")
+    assert run.err.splitlines() == [
+        "Usage: opencqrs inbox retry [OPTIONS]",
+        "Try 'opencqrs inbox retry --help' for help.",
+        "",
+        "Error: say which events: --group, --status, --sequence or --event; or --all",
+    ]
+
+
+def test_an_event_that_does_not_wait_is_not_changed(parking):
+    run = parking.opencqrs("inbox", "skip", "--event", "1", "--group", "LATE-FINES", "--reason", "no book")
+    assert (run.code, run.out) == (2, "")
+    assert run.err.splitlines() == [
+        "[OCQ-605] nothing in the inbox matches group LATE-FINES, event 1",
+        "  fix:   look at opencqrs inbox list",
+    ]
+
+
+def test_an_inbox_in_memory_is_not_seen_by_another_process(parking):
+    in_memory = ("--set", "event-handling.standard.progress.tracking=in-memory")
+    listed = parking.opencqrs("inbox", "list", *in_memory)
+    assert (listed.code, listed.out) == (0, "")
+    assert listed.err.splitlines() == [
+        "group late-fines keeps its progress in memory: its inbox is seen by its own process only",
+        "nothing waits in the inbox",
+    ]
+    run = parking.opencqrs("inbox", "pause", "--group", "late-fines", *in_memory)
+    assert (run.code, run.out) == (2, "")
+    assert run.err.splitlines() == [
+        "[OCQ-606] the inbox of group 'late-fines' is in the memory of the process that runs it, and not seen here",
+        "  fix:   set event-handling.groups[late-fines].progress.tracking: sql",
+    ]

@@ -1,0 +1,348 @@
+"""What people see of the inbox and change there, on an inbox in memory."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from opencqrs_py import InboxFilter
+from opencqrs_py.adapters.memory import InMemoryEventStore, InMemoryProgressTracker
+from opencqrs_py.assembly.inbox import InboxControl, InboxStep
+from opencqrs_py.config import load
+from opencqrs_py.errors import AssemblyError, InboxError
+from opencqrs_py.model import layout
+from opencqrs_py.model.cloudevents import parse_event
+from opencqrs_py.model.inbox import AttemptError, InboxChange, InboxEntry, InboxStatus
+from opencqrs_py.processing.ports import ProgressTracker
+from opencqrs_py.testing import FakeClock
+
+NOON = "2026-01-01T12:00:00.000+00:00"
+NOW = "2026-01-01T00:00:00.000+00:00"
+ALL = InboxFilter()
+LOANS = InboxFilter(("loans",))
+
+
+def entry(
+    position: int, sequence_id: str, status: InboxStatus = InboxStatus.PENDING, attempts: int = 0, group: str = "loans"
+) -> InboxEntry:
+    """Return an event that waits; one with attempts has failed with an error."""
+    errors = tuple(AttemptError(NOON, f"ValueError: {number}") for number in range(1, attempts + 1))
+    due = NOON if status is InboxStatus.RETRYING else None
+    known = (f"id-{position}", "urn:library", f"/{sequence_id}", "lent")
+    return InboxEntry(group, sequence_id, position, *known, status, NOON, attempts, attempts, due, errors)
+
+
+FAILING = entry(1, "b", InboxStatus.RETRYING, 2)
+BEHIND = entry(2, "b")
+STUCK = entry(3, "a", InboxStatus.EXHAUSTED, 5)
+FINES = entry(4, "a", InboxStatus.UNDECODABLE, 1, "late-fines")
+
+
+class OtherTracker:
+    """A tracker of a user's, which keeps no inbox."""
+
+    def skipped(self) -> list[Any]:
+        return []
+
+    def statuses(self) -> list[Any]:
+        return []
+
+
+class Busy(InMemoryProgressTracker):
+    """An inbox whose first changes come too late: a processor has changed the event meanwhile."""
+
+    def __init__(self, times: int, meanwhile: Callable[[InMemoryProgressTracker], object] = lambda _: None) -> None:
+        super().__init__()
+        self._times = times
+        self._meanwhile = meanwhile
+
+    def change(self, *arguments: Any) -> bool:
+        if not self._times:
+            return super().change(*arguments)
+        self._times -= 1
+        self._meanwhile(super())
+        return False
+
+
+def filled(tracker: InMemoryProgressTracker, *entries: InboxEntry) -> InMemoryProgressTracker:
+    for group in dict.fromkeys(one.group for one in entries):
+        own = tuple(one for one in entries if one.group == group)
+        for cursor in tracker.claim(group, layout(2), 0, "owner"):
+            mine = tuple(one for one in own if cursor.partition.owns(one.sequence_id))
+            with tracker.unit_with(group, cursor, 9, InboxChange(NOON, added=mine)):
+                pass
+    return tracker
+
+
+@pytest.fixture
+def tracker() -> InMemoryProgressTracker:
+    return filled(InMemoryProgressTracker(), FAILING, BEHIND, STUCK, FINES)
+
+
+@pytest.fixture
+def inbox_of(tmp_path) -> Callable[[ProgressTracker], InboxControl]:
+    groups = {name: load(tmp_path, environ={}).group(name) for name in ("loans", "late-fines")}
+    store = InMemoryEventStore()
+    event = {"id": "id-1", "source": "urn:library", "subject": "/b", "type": "lent"}
+    store.append([parse_event(json.dumps(event))])
+
+    def make(tracker: ProgressTracker) -> InboxControl:
+        return InboxControl(groups, lambda _: tracker, lambda: store, FakeClock)
+
+    return make
+
+
+@pytest.fixture
+def inbox(tracker, inbox_of) -> InboxControl:
+    return inbox_of(tracker)
+
+
+def seen(tracker: InMemoryProgressTracker, group: str = "loans") -> dict[int, tuple[str, str | None]]:
+    """Return status and due time of what waits, by position."""
+    return {one.position: (one.status.value, one.due_at) for one in tracker.entries(group)}
+
+
+def done(steps: list[InboxStep]) -> list[tuple[int, str, int | None]]:
+    return [
+        (step.before.position, step.after.status.value if step.after else "skipped", step.meant and step.meant.position)
+        for step in steps
+    ]
+
+
+@pytest.mark.parametrize(
+    ("which", "positions"),
+    [
+        (ALL, [4, 3, 1, 2]),
+        (LOANS, [3, 1, 2]),
+        (InboxFilter(("LATE_FINES", "loans"), sequence="a"), [4, 3]),
+        (InboxFilter(status="pending"), [2]),
+        (InboxFilter(sequence="b", event="id-1"), [1]),
+        (InboxFilter(event="id-9"), []),
+        (InboxFilter(position=3), [3]),
+    ],
+)
+def test_what_waits_is_listed_by_group_sequence_and_position(inbox, which, positions):
+    assert [one.position for one in inbox.entries(which)] == positions
+
+
+@pytest.mark.parametrize(
+    ("which", "expected"),
+    [
+        (InboxFilter(event="id-1"), [(1, "retrying", None)]),
+        (InboxFilter(event="id-2"), [(1, "retrying", 2)]),
+        (InboxFilter(sequence="a", groups=("loans",)), [(3, "retrying", None)]),
+        (ALL, [(4, "retrying", None), (3, "retrying", None), (1, "retrying", None)]),
+    ],
+)
+def test_retry_makes_the_first_event_of_each_sequence_due_whatever_it_waits_for(inbox, tracker, which, expected):
+    assert done(inbox.retry(which)) == expected
+    due = [
+        position for group in ("late-fines", "loans") for position, (_, at) in seen(tracker, group).items() if at == NOW
+    ]
+    assert sorted(due) == sorted(position for position, _, _ in expected)
+
+
+def test_what_is_paused_waits_until_it_is_resumed(inbox, tracker):
+    assert done(inbox.pause(InboxFilter(event="id-1"))) == [(1, "paused", None)]
+    assert seen(tracker)[1] == ("paused", None)
+    assert done(inbox.resume(LOANS)) == [(1, "retrying", None)]
+    assert seen(tracker)[1] == ("retrying", NOW)
+
+
+def test_pause_leaves_alone_what_waits_for_a_person_already(inbox):
+    assert done(inbox.pause(ALL)) == [(1, "paused", None), (2, "paused", None)]
+
+
+def test_an_event_behind_another_one_is_resumed_without_being_due(inbox, tracker):
+    inbox.pause(InboxFilter(event="id-2"))
+    inbox.resume(InboxFilter(event="id-2"))
+    assert seen(tracker)[2] == ("pending", None)
+
+
+def test_a_skip_is_recorded_with_its_reason_the_person_and_the_last_error(inbox, tracker, monkeypatch):
+    monkeypatch.setattr("getpass.getuser", lambda: "ada")
+    monkeypatch.setattr("socket.gethostname", lambda: "desk")
+    assert done(inbox.skip(InboxFilter(event="id-1"), "a test")) == [(1, "skipped", None)]
+    assert seen(tracker)[2] == ("pending", NOW)
+    (skip,) = tracker.skipped()
+    assert (skip.position, skip.attempts, skip.skipped_at, skip.partition.modulus) == (1, 2, NOW, 2)
+    assert skip.partition.owns("b")
+    assert skip.reason == "a test (skipped by ada@desk; last error: ValueError: 2)"
+    inbox.skip(InboxFilter(event="id-2"), "a test")
+    assert inbox.skips(InboxFilter(("loans",), event="id-2"))[0].reason == "a test (skipped by ada@desk)"
+
+
+def test_a_user_without_a_name_is_known_by_number(inbox, monkeypatch):
+    def nameless() -> str:
+        raise KeyError("getpwuid(): uid not found: 1234")
+
+    monkeypatch.setattr("getpass.getuser", nameless)
+    monkeypatch.setattr("os.getuid", lambda: 1234)
+    inbox.skip(InboxFilter(event="id-1"), "a test")
+    assert "(skipped by 1234@" in inbox.skips(ALL)[0].reason
+
+
+def test_an_event_behind_another_one_can_be_skipped(inbox, tracker):
+    inbox.skip(InboxFilter(event="id-2"), "a test")
+    assert 2 not in seen(tracker)
+    assert seen(tracker)[1] == ("retrying", NOON)
+
+
+def test_the_attempts_that_are_used_up_can_be_set(inbox, tracker):
+    inbox.set_attempts(InboxFilter(event="id-3"), 0)
+    (stuck,) = (one for one in tracker.entries("loans") if one.position == 3)
+    assert (stuck.retries, stuck.attempts, stuck.status) == (0, 5, InboxStatus.EXHAUSTED)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda inbox: inbox.retry(ALL, dry_run=True),
+        lambda inbox: inbox.pause(ALL, dry_run=True),
+        lambda inbox: inbox.skip(ALL, "a test", dry_run=True),
+        lambda inbox: inbox.set_attempts(ALL, 0, dry_run=True),
+    ],
+    ids=["retry", "pause", "skip", "set-attempts"],
+)
+def test_a_dry_run_shows_what_would_be_done_and_does_nothing(inbox, change, caplog):
+    before = inbox.entries(ALL)
+    caplog.set_level(logging.INFO, "opencqrs.inbox")
+    assert change(inbox)
+    assert inbox.entries(ALL) == before
+    assert inbox.skips(ALL) == []
+    assert caplog.messages == []
+
+
+def test_each_change_is_logged_with_who_made_it(inbox, monkeypatch, caplog):
+    monkeypatch.setattr("getpass.getuser", lambda: "ada")
+    monkeypatch.setattr("socket.gethostname", lambda: "desk")
+    caplog.set_level(logging.INFO, "opencqrs.inbox")
+    inbox.pause(InboxFilter(event="id-1"))
+    inbox.skip(InboxFilter(event="id-3"), "a test")
+    assert caplog.messages == [
+        "event id-1 at position 1, sequence 'b', group loans, was retrying: paused by ada@desk",
+        "event id-3 at position 3, sequence 'a', group loans, was exhausted: skipped (a test) by ada@desk",
+    ]
+
+
+def test_a_change_is_made_to_what_a_processor_has_left(inbox_of):
+    def fails(tracker: Any) -> None:
+        (first,) = (one for one in tracker.entries("loans") if one.position == 1)
+        failed = first.failed(AttemptError(NOON, "ValueError: again"), InboxStatus.EXHAUSTED, None)
+        tracker.change("loans", InboxChange(NOON, changed=((first, failed),)))
+
+    tracker = filled(Busy(1, fails), FAILING, BEHIND)
+    (step,) = inbox_of(tracker).retry(LOANS)
+    assert (step.before.status, step.before.attempts) == (InboxStatus.EXHAUSTED, 3)
+    assert seen(tracker)[1] == ("retrying", NOW)
+
+
+def test_a_sequence_that_has_been_handled_meanwhile_is_left_alone(inbox_of):
+    def succeeds(tracker: Any) -> None:
+        tracker.change("loans", InboxChange(NOON, removed=(BEHIND, FAILING)))
+
+    tracker = filled(Busy(1, succeeds), FAILING, BEHIND)
+    with pytest.raises(InboxError, match=r"\[OCQ-605\] nothing in the inbox matches group loans"):
+        inbox_of(tracker).retry(LOANS)
+
+
+def test_what_changes_again_and_again_is_left_alone(inbox_of):
+    tracker = filled(Busy(99), FAILING)
+    with pytest.raises(InboxError) as caught:
+        inbox_of(tracker).pause(ALL)
+    assert str(caught.value).splitlines() == [
+        "[OCQ-607] processors have changed the events of sequence 'b' 5 times meanwhile, so they were left alone",
+        "  where: group loans; events changed before: 0",
+        "  fix:   type the command again",
+    ]
+
+
+def test_an_event_is_shown_as_the_store_has_it_with_the_first_of_its_sequence(inbox):
+    shown = inbox.show(InboxFilter(event="id-1"))
+    assert shown.event is not None
+    assert (shown.entry.position, shown.first, shown.event.id) == (1, shown.entry, "id-1")
+
+
+def test_an_event_that_the_store_does_not_have_any_more_is_shown_without_it(inbox):
+    shown = inbox.show(InboxFilter(("loans",), position=2))
+    assert (shown.entry.position, shown.first.position, shown.event) == (2, 1, None)
+
+
+def test_one_event_is_shown_at_a_time(inbox):
+    with pytest.raises(InboxError) as caught:
+        inbox.show(InboxFilter(sequence="b"))
+    assert str(caught.value).splitlines() == [
+        "[OCQ-608] 2 events match sequence b",
+        "  where: position 1 of group loans, position 2 of group loans",
+        "  fix:   name one of them: opencqrs inbox show POSITION --group NAME",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda inbox: inbox.show(InboxFilter(event="x")), "[OCQ-605] nothing in the inbox matches event x"),
+        (
+            lambda inbox: inbox.retry(InboxFilter(status="paused")),
+            "[OCQ-605] nothing in the inbox matches status paused",
+        ),
+        (
+            lambda inbox: inbox.resume(LOANS),
+            "[OCQ-605] none of the events that match group loans is paused: 1 exhausted, 1 pending, 1 retrying",
+        ),
+        (
+            lambda inbox: inbox.pause(InboxFilter(event="id-3")),
+            "[OCQ-605] none of the events that match event id-3 is pending or retrying: 1 exhausted",
+        ),
+    ],
+)
+def test_a_call_that_fits_no_event_says_why(inbox, change, message):
+    with pytest.raises(InboxError) as caught:
+        change(inbox)
+    assert str(caught.value).splitlines()[0] == message
+
+
+def test_a_name_that_is_no_group_is_refused(inbox):
+    with pytest.raises(AssemblyError, match=r"\[OCQ-509\] no handler belongs to a group 'loan'"):
+        inbox.retry(InboxFilter(("loan",)))
+
+
+@pytest.mark.parametrize(
+    ("tracker", "message", "unseen"),
+    [
+        (OtherTracker(), "group 'loans' has no inbox: its progress tracker keeps none", []),
+        (
+            InMemoryProgressTracker(),
+            "the inbox of group 'loans' is in the memory of the process that runs it, and not seen here",
+            ["loans", "late-fines"],
+        ),
+    ],
+    ids=["no inbox", "in memory"],
+)
+def test_a_group_without_an_inbox_is_refused_if_it_is_named(inbox_of, tracker, message, unseen):
+    inbox = inbox_of(tracker)
+    assert inbox.entries(ALL) == []
+    assert inbox.unseen() == unseen
+    with pytest.raises(InboxError) as caught:
+        inbox.entries(LOANS)
+    assert str(caught.value).splitlines() == [
+        f"[OCQ-606] {message}",
+        "  fix:   set event-handling.groups[loans].progress.tracking: sql",
+    ]
+
+
+def test_a_skip_without_a_reason_and_a_negative_number_of_attempts_are_refused(inbox):
+    with pytest.raises(ValueError, match="a reason is required"):
+        inbox.skip(ALL, " ")
+    with pytest.raises(ValueError, match="attempts must be at least 0, got -1"):
+        inbox.set_attempts(ALL, -1)
+
+
+def test_steps_keep_all_else_of_an_event(inbox):
+    (step,) = inbox.set_attempts(InboxFilter(event="id-1"), 4)
+    assert step.after == replace(step.before, retries=4)

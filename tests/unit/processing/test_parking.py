@@ -1,0 +1,447 @@
+"""Parking: an event that is given up waits in the inbox with its sequence, and all others go on."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from opencqrs_py import Event, NonTransientError
+from opencqrs_py.adapters.memory import InMemoryEventStore, InMemoryProgressTracker
+from opencqrs_py.engines.driver import PartitionDriver, claim
+from opencqrs_py.engines.runs import GroupRun
+from opencqrs_py.model import Handler, HandlerMark, Outcome, Partition, ProcessingContext, layout
+from opencqrs_py.model.inbox import InboxChange, InboxStatus
+from opencqrs_py.processing.binding import NothingProvided, bind
+from opencqrs_py.processing.dispatch import Dispatcher
+from opencqrs_py.processing.groups import GroupProcessing
+from opencqrs_py.processing.parking import ParkingRule
+from opencqrs_py.processing.recovery import Action, ExponentialBackOff, FixedBackOff, NoRetry, OnExhausted
+from opencqrs_py.processing.sequence_resolvers import PerSubject
+from opencqrs_py.processing.sequencing import SequencingByEvent
+from opencqrs_py.processing.supervision import Notice, Observer
+from opencqrs_py.testing import FakeClock
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+RULE = ParkingRule(ExponentialBackOff(30.0, 2.0, 3_600.0, max_attempts=5))
+STEPS = 1_000  # more than any test needs
+
+
+class CrashError(KeyboardInterrupt):
+    """The end of the process: nothing is recorded any more."""
+
+
+class Seen(Observer):
+    """Keeps what happened."""
+
+    def __init__(self) -> None:
+        self.notices: list[Notice] = []
+        self.outcomes: list[Outcome] = []
+
+    def noticed(self, notice: Notice) -> None:
+        self.notices.append(notice)
+
+    def advanced(self, group: str, partition: Partition, outcome: Outcome) -> None:
+        self.outcomes.append(outcome)
+
+
+class Rows:
+    """A database of one list; transactions are all or nothing."""
+
+    def __init__(self) -> None:
+        self.rows: list[tuple[str, int]] = []
+
+    @contextmanager
+    def begin(self) -> Iterator[SimpleNamespace]:
+        written: list[tuple[str, int]] = []
+        yield SimpleNamespace(connection=written, session=written, flush=list, ended_early=lambda _: None)
+        self.rows += written
+
+    def is_outage(self, error: BaseException) -> bool:
+        return isinstance(error, ConnectionError)
+
+
+class World:
+    """A group whose handler writes positions, and fails as it is told: by position, the errors that are left."""
+
+    def __init__(
+        self,
+        subjects: Iterable[str],
+        *,
+        partitions: int = 1,
+        batch_size: int = 4,
+        rule: ParkingRule = RULE,
+        retry: Any = None,
+        on_undecodable: OnExhausted = OnExhausted.STOP,
+    ) -> None:
+        self.database = Rows()
+        self.tracker = InMemoryProgressTracker(self.database)
+        self.clock = FakeClock()
+        self.seen = Seen()
+        self.errors: dict[int, BaseException] = {}
+        self.calls: list[ProcessingContext] = []
+        self.store = InMemoryEventStore()
+        self.append(subjects)
+
+        def handle(raw: Event, connection: Connection, context: ProcessingContext) -> None:
+            self.calls.append(context)
+            if (error := self.errors.get(raw.position)) is not None:
+                raise error
+            connection.append((raw.subject, raw.position))  # type: ignore[attr-defined]
+
+        bound = bind(Handler(HandlerMark("group"), handle, "handlers.py:7"), NothingProvided())
+        processing = GroupProcessing(
+            "group",
+            self.store,
+            self.tracker,
+            Dispatcher([bound], []),
+            subject="/",
+            recursive=True,
+            sequencing=SequencingByEvent(PerSubject()),
+            partitions=partitions,
+            batch_size=batch_size,
+            clock=self.clock,
+            parking=rule,
+        )
+        back_off = NoRetry() if retry is None else retry
+        self.run = GroupRun(
+            processing, layout(partitions), lambda: 0, back_off, OnExhausted.PARK, on_undecodable=on_undecodable
+        )
+        self.drivers: list[PartitionDriver] = []
+
+    def append(self, subjects: Iterable[str]) -> None:
+        first = self.store.head() + 1
+        self.store.append(
+            Event(0, f"id {n}", "s", subject, "lent", None, "application/json", "{}", None)
+            for n, subject in enumerate(subjects, first)
+        )
+
+    def claim(self) -> None:
+        """Begin as a process does; what ran before has ended without a word."""
+        self.drivers = claim(self.run, self.run.partitions, "owner", self.clock, self.seen)
+
+    def drain(self) -> None:
+        """Step until nothing can be done now."""
+        if not self.drivers:
+            self.claim()
+        for driver in self.drivers:
+            for _ in range(STEPS):
+                if driver.wait() > 0:
+                    break
+                if driver.step().idle and not driver.supervised.is_due_in_inbox:
+                    break
+            else:
+                pytest.fail("the partition does not come to rest")
+
+    def pass_time(self, seconds: float) -> None:
+        self.clock.advance(seconds)
+        self.drain()
+
+    @property
+    def positions(self) -> list[int]:
+        return [position for _, position in self.database.rows]
+
+    @property
+    def waiting(self) -> dict[int, str]:
+        return {one.position: one.status.value for one in self.tracker.entries("group")}
+
+    def change(self, position: int, how: Callable[[Any], Any]) -> bool:
+        """Do what a person does to an entry."""
+        (entry,) = (one for one in self.tracker.entries("group") if one.position == position)
+        change = InboxChange(self.clock.now().isoformat(timespec="milliseconds"), changed=((entry, how(entry)),))
+        return self.tracker.change("group", change)
+
+
+NO = ValueError("no")
+
+
+def test_the_event_and_its_sequence_wait_and_all_others_are_handled() -> None:
+    world = World(["/a", "/b", "/a", "/c", "/a", "/b"])
+    world.errors = {1: NO}
+    world.drain()
+    assert world.positions == [2, 4, 6]
+    assert world.waiting == {1: "retrying", 3: "pending", 5: "pending"}
+    assert [status.position for status in world.tracker.statuses()] == [6]
+
+
+def test_the_attempts_of_the_log_come_first() -> None:
+    world = World(["/a", "/b"], retry=FixedBackOff(1, 2))
+    world.errors = {1: NO}
+    world.drain()
+    for _ in range(2):
+        assert world.waiting == {}
+        world.pass_time(1)
+    assert world.waiting == {1: "retrying"}
+    assert [call.attempt for call in world.calls if call.position == 1] == [1, 2, 3]
+    (entry,) = world.tracker.entries("group")
+    assert (entry.attempts, entry.retries) == (3, 1)
+    assert [one.error for one in entry.errors] == ["ValueError: no"] * 2
+    assert "handlers.py:7" in entry.errors[-1].lines
+
+
+def test_when_it_succeeds_its_sequence_follows_in_order_and_goes_on_as_before() -> None:
+    world = World(["/a", "/b", "/a", "/a"])
+    world.errors = {1: NO}
+    world.drain()
+    world.errors = {}
+    world.pass_time(29)
+    assert world.positions == [2]
+    world.pass_time(1)
+    assert world.positions == [2, 1, 3, 4]
+    assert world.waiting == {}
+    world.append(["/a"])
+    world.drain()
+    assert world.positions == [2, 1, 3, 4, 5]
+    assert [(call.position, call.parked) for call in world.calls][-4:] == [(1, True), (3, True), (4, True), (5, False)]
+    assert [notice.sequence_id for notice in world.seen.notices] == [None, "/a"]
+
+
+def test_the_waits_of_a_parked_event_grow_and_then_it_waits_for_a_person() -> None:
+    world = World(["/a", "/a"])
+    world.errors = {1: NO}
+    world.drain()
+    for number, wait in enumerate((30, 60, 120, 240, 480), 2):
+        before = len(world.calls)
+        world.pass_time(wait - 1)
+        assert len(world.calls) == before
+        world.pass_time(1)
+        assert [call.attempt for call in world.calls[before:]] == [number]
+    assert world.waiting == {1: "exhausted", 2: "pending"}
+    world.pass_time(1_000_000)
+    assert world.waiting == {1: "exhausted", 2: "pending"}
+    actions = [(notice.action, notice.wait) for notice in world.seen.notices]
+    assert actions == [
+        (Action.PARK, 0.0),
+        (Action.RETRY, 60.0),
+        (Action.RETRY, 120.0),
+        (Action.RETRY, 240.0),
+        (Action.RETRY, 480.0),
+        (Action.PARK, 0.0),
+    ]
+
+
+def test_an_event_behind_that_fails_is_the_one_that_waits_then() -> None:
+    world = World(["/a", "/a", "/a"])
+    world.errors = {1: NO}
+    world.drain()
+    world.errors = {2: NO}
+    world.pass_time(30)
+    assert world.positions == [1]
+    assert world.waiting == {2: "retrying", 3: "pending"}
+    world.errors = {}
+    world.pass_time(29)
+    assert world.positions == [1]
+    world.pass_time(1)
+    assert world.positions == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("error", "status"), [(NonTransientError("never"), "exhausted"), (NO, "retrying")], ids=["permanent", "transient"]
+)
+def test_what_no_attempt_helps_waits_for_a_person_at_once(error: Exception, status: str) -> None:
+    world = World(["/a", "/b"], retry=NoRetry())
+    world.errors = {1: error}
+    world.drain()
+    assert world.waiting == {1: status}
+    assert world.positions == [2]
+
+
+def test_an_event_that_is_not_in_the_log_any_more_waits_for_a_person() -> None:
+    world = World(["/a", "/a"])
+    world.errors = {1: NO}
+    world.drain()
+    world.store.read = lambda after, *rest: replace(  # type: ignore[method-assign]
+        InMemoryEventStore.read(world.store, after, *rest), events=()
+    )
+    world.pass_time(30)
+    assert world.waiting == {1: "undecodable", 2: "pending"}
+    assert "no event at position 1" in world.tracker.entries("group")[0].reason
+
+
+def test_a_restart_knows_what_waits() -> None:
+    world = World(["/a", "/b", "/a"])
+    world.errors = {1: NO}
+    world.drain()
+    world.append(["/a", "/b"])
+    world.claim()
+    world.drain()
+    assert world.positions == [2, 5]
+    assert world.waiting == {1: "retrying", 3: "pending", 4: "pending"}
+
+
+def test_nothing_that_waits_is_overtaken_when_parking_is_switched_off() -> None:
+    world = World(["/a"])
+    world.errors = {1: NO}
+    world.drain()
+    world.append(["/a", "/b"])
+    world.run = replace(world.run, on_exhausted=OnExhausted.SKIP)
+    world.claim()
+    world.drain()
+    assert world.positions == [3]
+    assert world.waiting == {1: "retrying", 2: "pending"}
+
+
+def test_a_full_inbox_stops_the_partition_and_loses_nothing() -> None:
+    world = World(["/a", "/a", "/a", "/b"], rule=replace(RULE, most_of_sequence=2))
+    world.errors = {1: NO}
+    world.drain()
+    (status,) = world.tracker.statuses()
+    assert status.state.value == "failed"
+    assert "OCQ-601" in status.error
+    assert world.waiting == {1: "retrying"}
+    world.errors = {}
+    world.pass_time(31)
+    assert world.positions == [1, 2, 3, 4]
+
+
+def test_a_crash_in_the_inbox_uses_an_attempt_so_that_it_comes_to_an_end() -> None:
+    world = World(["/a", "/b"])
+    world.errors = {1: NO}
+    world.drain()
+    world.errors = {1: CrashError()}
+    crashes = 0
+    for _ in range(20):
+        world.claim()
+        try:
+            world.pass_time(10_000)
+        except CrashError:
+            crashes += 1
+    assert world.waiting == {1: "exhausted"}
+    assert crashes == 5
+    assert world.positions == [2]
+
+
+def test_nothing_parked_costs_one_look_at_the_claim() -> None:
+    world = World(["/a", "/b"] * 50)
+    looks = 0
+    parked = world.tracker.parked
+
+    def counting(*arguments: Any) -> Any:
+        nonlocal looks
+        looks += 1
+        return parked(*arguments)
+
+    world.tracker.parked = counting  # type: ignore[method-assign]
+    world.drain()
+    world.append(["/a"] * 50)
+    world.pass_time(100)
+    assert len(world.positions) == 150
+    assert looks == 1
+
+
+def test_a_paused_event_is_not_tried_and_a_person_can_have_it_tried() -> None:
+    world = World(["/a", "/a"])
+    world.errors = {1: NO}
+    world.drain()
+    world.errors = {}
+    assert world.change(1, lambda entry: entry.paused())
+    world.pass_time(10_000)
+    assert world.waiting == {1: "paused", 2: "pending"}
+    assert world.change(1, lambda entry: entry.due(world.clock.now()))
+    world.pass_time(1)
+    assert world.positions == [1, 2]
+
+
+def test_a_run_is_done_when_what_was_due_at_its_start_was_tried() -> None:
+    world = World(["/a", "/b"])
+    world.errors = {1: NO}
+    world.drain()
+    world.clock.advance(40)
+    world.claim()
+    (driver,) = world.drivers
+    assert not driver.supervised.done(2)
+    world.drain()
+    assert driver.supervised.done(2)
+    assert world.waiting == {1: "retrying"}
+
+
+def test_events_that_cannot_be_decoded_are_parked_if_that_is_wanted() -> None:
+    from opencqrs_py.errors import EventFormatError  # noqa: PLC0415 beside its only use
+
+    world = World(["/a", "/b"], on_undecodable=OnExhausted.PARK)
+    world.errors = {1: EventFormatError("OCQ-210", "the event has no data", "here")}
+    world.drain()
+    assert world.waiting == {1: "undecodable"}
+    assert world.positions == [2]
+
+
+# ------------------------------------------------------------------------------------------------------------ laws
+
+SUBJECTS = st.lists(st.sampled_from(["/a", "/b", "/c", "/d"]), min_size=1, max_size=12)
+ACTIONS = st.lists(
+    st.one_of(
+        st.tuples(st.just("pass"), st.sampled_from([0.5, 1, 30, 400, 5_000])),
+        st.tuples(st.just("append"), SUBJECTS),
+        st.tuples(st.just("break"), st.sets(st.integers(1, 30), max_size=6)),
+        st.tuples(st.just("crash"), st.integers(1, 30)),
+        st.tuples(st.just("pause"), st.integers(1, 30)),
+        st.tuples(st.just("retry"), st.integers(1, 30)),
+    ),
+    max_size=12,
+)
+
+
+@given(subjects=SUBJECTS, actions=ACTIONS, partitions=st.sampled_from([1, 2, 3]), batch_size=st.sampled_from([1, 2, 5]))
+def test_each_event_is_handled_once_and_in_the_order_of_its_sequence(
+    subjects: list[str], actions: list[tuple[str, Any]], partitions: int, batch_size: int
+) -> None:
+    world = World(subjects, partitions=partitions, batch_size=batch_size)
+    for action, value in actions:
+        waiting = world.waiting
+        match action:
+            case "pass":
+                world.pass_time(value)
+            case "append":
+                world.append(value)
+            case "break":
+                world.errors = dict.fromkeys(value, NO)
+            case "crash":
+                world.errors[value] = CrashError()
+            case "pause" if value in waiting and InboxStatus(waiting[value]).moves:
+                assert world.change(value, lambda entry: entry.paused())
+            case "retry" if value == min(waiting, default=0):
+                assert world.change(value, lambda entry: entry.due(world.clock.now()))
+        try:
+            world.drain()
+        except CrashError:
+            world.errors.pop(value if action == "crash" else 0, None)
+            world.errors = {position: error for position, error in world.errors.items() if error is NO}
+            world.claim()
+        _check_order(world, complete=False)
+    _mend(world)
+    _check_order(world, complete=True)
+
+
+def _mend(world: World) -> None:
+    """Have everything handled that waits."""
+    world.errors = {}
+    world.claim()
+    for _ in range(STEPS):
+        world.pass_time(2_000)
+        world.drain()
+        if not world.waiting:
+            return
+        first_ones = {one.sequence_id: one for one in reversed(world.tracker.entries("group"))}
+        for entry in first_ones.values():
+            world.change(entry.position, lambda one: one.due(world.clock.now()))
+    pytest.fail(f"still waiting: {world.waiting}")
+
+
+def _check_order(world: World, *, complete: bool) -> None:
+    expected: dict[str, list[int]] = defaultdict(list)
+    for event in world.store.read(0, 1_000, world.run.processing.selection).events:
+        expected[event.subject].append(event.position)
+    found: dict[str, list[int]] = defaultdict(list)
+    for subject, position in world.database.rows:
+        found[subject].append(position)
+    for subject, positions in expected.items():
+        assert found[subject] == (positions if complete else positions[: len(found[subject])])
