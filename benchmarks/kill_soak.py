@@ -5,8 +5,9 @@
 
 The process killed is ``opencqrs run --until-caught-up``. One kill in ten comes while it starts, at a random moment;
 each other one after it has gone on by a random share of what is left of the log, so that the kills are spread over
-all of it. Without a log one is made up. The exit code is 1, and the differences are shown, when an event is missing,
-was applied twice, out of order, or with a second attempt.
+all of it. Without a log one is made up. With --parking events fail, and are parked with their sequences; runs follow
+until none waits any more, so they are handled after others, but in the order of their sequences. The exit code is 1,
+and the differences are shown, when an event is missing, was applied twice, out of order, or with a second attempt.
 """
 
 from __future__ import annotations
@@ -34,6 +35,9 @@ WHILE_STARTING = 0.1
 PATIENCE = 120.0
 """Seconds after which a run that makes no progress is given up."""
 
+WITH_REST = 3
+"""Exit code of a run after which events wait in the inbox."""
+
 LINES = 20
 """How many lines of progress are printed, about."""
 
@@ -56,6 +60,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--kills", type=int, default=10, help="for each database (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=1, help="the same seed gives the same plan (default: %(default)s)")
     parser.add_argument("--log", type=existing_file, metavar="FILE", help="CloudEvents as NDJSON, .gz too")
+    parser.add_argument("--parking", type=int, default=0, metavar="N", help="one event of N fails twice and is parked")
     parser.add_argument("--events", type=int, default=100_000, help="events to make up without a log")
     parser.add_argument("--batch-size", type=int, default=100, help="events in one transaction (default: %(default)s)")
     parser.add_argument("--partitions", type=int, default=4, help="of one of the two groups (default: %(default)s)")
@@ -66,13 +71,13 @@ def _soak(kind: str, fresh: Callable[[], str], folder: Path, options: argparse.N
     chance = Random(options.seed)
     log = options.log or made_up(folder / "events.ndjson.gz", options.events, chance)
     settings = {"engine": options.engine, "batch_size": options.batch_size, "partitions": options.partitions}
-    project = Project(folder, fresh(), fresh(), **settings)
+    project = Project(folder, fresh(), fresh(), options.parking, **settings)
     head = project.fill(log)
     print(f"\n{kind}, engine {options.engine}: {options.kills} kills over {head:,} events", flush=True)
     began = time.monotonic()
     kills = Killing(project, head, options.kills, chance)
     done = kills.run()
-    code = project.opencqrs("run", "--until-caught-up").wait()
+    code = _run_to_the_end(project, options.parking)
     wrong = project.differences(log)
     if code:
         wrong.append(f"the last run ended with exit code {code}: {project.said()}")
@@ -82,6 +87,15 @@ def _soak(kind: str, fresh: Callable[[], str], folder: Path, options: argparse.N
     print(f"  {done} kills, {kills.starting} of them while starting, {time.monotonic() - began:.0f} s")
     print("\n".join(f"  WRONG: {line}" for line in wrong) or "  equal: each event was applied exactly once, in order")
     return not wrong
+
+
+def _run_to_the_end(project: Project, parking: int) -> int:
+    """Run until nothing is left to do, nor waits in the inbox; return the last run's exit code."""
+    until = time.monotonic() + PATIENCE
+    while True:
+        code = project.opencqrs("run", "--until-caught-up").wait()
+        if not parking or not project.waiting() or code not in (0, WITH_REST) or time.monotonic() > until:
+            return code
 
 
 class Killing:

@@ -32,6 +32,7 @@ from zlib import crc32
 from opencqrs_py import Event, ProcessingContext, event_handling, on_start
 from sqlalchemy import Connection, text
 
+FAILS = 0  # one event of so many fails twice; none for 0
 # First the change, then, where there was nothing to change, the new row: every database understands that.
 HANDLED_AGAIN = text("UPDATE handled SET times = times + 1 WHERE id = :id")
 HANDLED = text("INSERT INTO handled (id, times, attempt) VALUES (:id, 1, :attempt)")
@@ -73,7 +74,9 @@ def count(event: Event, context: ProcessingContext, connection: Connection) -> N
 
 
 @event_handling("cases", types=["*"])
-def sum_up(event: Event, connection: Connection) -> None:
+def sum_up(event: Event, context: ProcessingContext, connection: Connection) -> None:
+    if FAILS and context.attempt < 3 and crc32(event.id.encode()) % FAILS == 0:
+        raise ValueError("not yet")
     name = "/".join(event.subject.split("/")[:3])
     row = {"name": name, "checksum": crc32(event.id.encode()), "position": event.position}
     if connection.execute(CASE_AGAIN, row).rowcount == 0:
@@ -88,8 +91,11 @@ opencqrs:
   event-handling:
     standard: {{processing: {{engine: {engine}, batch-size: {batch_size}}}}}
     groups:
-      cases: {{life-cycle: {{partitions: {partitions}}}}}
+      cases: {{life-cycle: {{partitions: {partitions}}}{parking}}}
 """
+
+PARKING = """, retry: {policy: none, on-exhausted: park},
+        park: {max-sequences: 1000000, retry: {initial-interval: 100ms, max-interval: 300ms, max-attempts: infinite}}"""
 
 POSITION = """
     SELECT avg(position) FROM (SELECT avg(position) AS position FROM opencqrs_progress GROUP BY group_name) AS of_group
@@ -116,15 +122,17 @@ class Project:
         folder: An empty folder.
         store: URL of the event store.
         database: URL of the read models' database.
+        parking: One event of so many fails twice in the group ``cases``, and is parked; none for 0.
         settings: ``engine``, ``batch_size`` and ``partitions`` (of the group ``cases``).
     """
 
-    def __init__(self, folder: Path, store: str, database: str, **settings: Any) -> None:
+    def __init__(self, folder: Path, store: str, database: str, parking: int = 0, **settings: Any) -> None:
         self.folder = folder
         self.store_url = store
         self._store, self._database = Database(store), Database(database)
-        folder.joinpath("handlers.py").write_text(HANDLERS)
-        folder.joinpath("application.yaml").write_text(SETTINGS.format(store=store, database=database, **settings))
+        settings |= {"store": store, "database": database, "parking": PARKING if parking else ""}
+        folder.joinpath("handlers.py").write_text(HANDLERS.replace("FAILS = 0", f"FAILS = {parking}"))
+        folder.joinpath("application.yaml").write_text(SETTINGS.format(**settings))
 
     def opencqrs(self, *arguments: str) -> subprocess.Popen[bytes]:
         """Start a command of the project; what it says goes to a file, of which ``said`` shows the end."""
@@ -153,6 +161,10 @@ class Project:
             return float(self._one(self._database, POSITION) or 0)
         except (DBAPIError, EventStoreError):  # not there yet
             return 0.0
+
+    def waiting(self) -> int:
+        """Return how many events wait in the inbox."""
+        return int(self._one(self._database, "SELECT count(*) FROM opencqrs_inbox"))
 
     def close(self) -> None:
         """Close the connections."""
