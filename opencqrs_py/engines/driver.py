@@ -8,7 +8,7 @@ from dataclasses import replace
 from threading import Event as Signal
 
 from opencqrs_py.engines.runs import GroupRun
-from opencqrs_py.errors import DatabaseFileError, EngineLostError, EventStoreError, OtherLogError
+from opencqrs_py.errors import DatabaseFileError, EngineLostError, EventStoreError, InboxError, OtherLogError
 from opencqrs_py.model.outcome import Failure, Origin, Outcome
 from opencqrs_py.model.partition import Partition
 from opencqrs_py.model.progress import Cursor, PartitionStatus, ProcessorState
@@ -16,7 +16,7 @@ from opencqrs_py.processing.calls import CallInHand
 from opencqrs_py.processing.exceptions import failure_of, one_line
 from opencqrs_py.processing.frames import FrameProcessing
 from opencqrs_py.processing.parking import freed
-from opencqrs_py.processing.ports import Clock, EventSource
+from opencqrs_py.processing.ports import Clock, EventSource, ParkingTracker
 from opencqrs_py.processing.recovery import Action
 from opencqrs_py.processing.supervision import (
     NO_OBSERVER,
@@ -150,6 +150,7 @@ def claim(
     Raises:
         EventStoreError: OCQ-310 for another layout of partitions; OCQ-316, if the log is not the one that the progress
             belongs to.
+        InboxError: OCQ-609, if events in the inbox would be overtaken.
     """
     tracker, source, initial = run.processing.tracker, run.processing.source, run.initial()
     fingerprint = source.fingerprint(initial)
@@ -164,7 +165,26 @@ def claim(
             status = PartitionStatus(run.group, cursor.partition, cursor.stored, state, 0, message)
             tracker.report(replace(status, failure=cursor.failure), cursor.epoch)
         raise
-    return [PartitionDriver(run, cursor, clock, observer) for cursor in run.processing.look(cursors, clock)]
+    seen = run.processing.look(cursors, clock)
+    _check_inbox(run, seen)
+    return [PartitionDriver(run, cursor, clock, observer) for cursor in seen]
+
+
+def _check_inbox(run: GroupRun, cursors: Sequence[Cursor]) -> None:
+    """Refuse with OCQ-609 to run a group whose events in the inbox do not wait as it is set up now."""
+    processing, tracker = run.processing, run.processing.tracker
+    if not isinstance(tracker, ParkingTracker):
+        return
+    known = [cursor.parked for cursor in cursors if cursor.parked is not None]
+    if not processing.has_inbox:
+        known = list(tracker.parked(run.group, [cursor.partition for cursor in cursors]).values())
+    if not any(parked.ids for parked in known):
+        return
+    reason = processing.why_overtaken(tracker.entries(run.group))
+    if reason:
+        what = f"events of group '{run.group}' wait in the inbox, and later ones would overtake them: {reason}"
+        fix = f"change that back and let them be handled; or opencqrs inbox skip --group {run.group} --reason TEXT"
+        raise InboxError("OCQ-609", what, f"group {run.group}", fix)
 
 
 def isolating(run: GroupRun, cursor: Cursor) -> Cursor:

@@ -128,12 +128,17 @@ def require_alone(handlers: Sequence[BoundHandler], interceptors: Interceptors) 
 
 
 def group_processing(
-    group: str, source: EventSource, tracker: ProgressTracker, dispatcher: Dispatcher, **rest: Any
+    group: str,
+    source: EventSource,
+    tracker: ProgressTracker,
+    dispatcher: Dispatcher,
+    parking: ParkingRule | None = None,
+    **rest: Any,
 ) -> GroupProcessing:
     """Return what makes the processors of a group; ``rest`` are the further parts of ``GroupProcessing``."""
     if isinstance(dispatcher, FrameDispatcher):
         return FrameProcessing(group, source, tracker, dispatcher, **rest)
-    return GroupProcessing(group, source, tracker, dispatcher, **rest)
+    return GroupProcessing(group, source, tracker, dispatcher, parking=parking, **rest)
 
 
 def make_processing(

@@ -25,6 +25,7 @@ from opencqrs_py.processing.dispatch import ChunkFailedError, Dispatcher
 from opencqrs_py.processing.event_types import EventTypes
 from opencqrs_py.processing.exceptions import raise_interrupt
 from opencqrs_py.processing.groups import GroupProcessing
+from opencqrs_py.processing.parking import ParkingRule
 from opencqrs_py.processing.ports import Clock, EventSource, ProgressTracker
 from opencqrs_py.processing.ranges import PositionRange, RangeFeed
 from opencqrs_py.processing.reading import Reading
@@ -228,7 +229,8 @@ class FrameDispatcher(EventTables):
 class FrameProcessing(GroupProcessing):
     """A group whose handler gets data frames. It handles nothing before ``use`` was called.
 
-    Args: as ``GroupProcessing``; ``batch_size`` is the most positions of a range, ``None`` for 500,000.
+    Args: as ``GroupProcessing``; ``batch_size`` is the most positions of a range, ``None`` for 500,000. Nothing is
+    parked: a range belongs to no single sequence.
     """
 
     def __init__(  # noqa: PLR0913 as GroupProcessing
@@ -266,6 +268,10 @@ class FrameProcessing(GroupProcessing):
     def use(self, maker: FrameMaker) -> None:
         """Have data frames made by this from now on."""
         self.frames.use(maker)
+
+    @override
+    def _parking_by(self, rule: ParkingRule) -> None:
+        return None
 
     @override
     def narrowed(self, partitions: Collection[Partition], most: int | None = None) -> GroupProcessing:

@@ -7,13 +7,15 @@ from copy import copy
 from math import isqrt
 from threading import Lock
 
+from opencqrs_py.model.event import Event
+from opencqrs_py.model.inbox import InboxEntry
 from opencqrs_py.model.partition import Partition, residue_of
 from opencqrs_py.model.progress import Cursor
 from opencqrs_py.model.selection import ATTRIBUTES, Selection, Share
 from opencqrs_py.processing.calls import NO_LIMITS, CallLimits
 from opencqrs_py.processing.dispatch import Dispatcher
 from opencqrs_py.processing.feed import Feed
-from opencqrs_py.processing.parking import Parking, ParkingRule
+from opencqrs_py.processing.parking import Parking, ParkingRule, events_at
 from opencqrs_py.processing.pipelining import Pipelining
 from opencqrs_py.processing.ports import Clock, EventSource, ParkingTracker, ProgressTracker, SharingSource
 from opencqrs_py.processing.processor import PartitionProcessor
@@ -22,8 +24,10 @@ from opencqrs_py.processing.sequencing import Sequencing
 CHUNK = 1_000
 TABLE = 5_000  # events of a table: more of them are aggregated into fewer rows
 _MOST_IN_TABLES = 20_000  # events of the tables of all partitions, since they are read at once
-_PAGES_KEPT = 4  # of the log, for partitions that lag a little
+_PAGES_KEPT = 4  # of the log, at least, for partitions that lag a little
+_EVENTS_KEPT = 64_000  # of pages that are kept for partitions that lag, as one does that has parked something
 _FEEDS_KEPT = 4  # for some partitions only
+_CHECKED = 20  # events of the inbox, whether their sequences are still the same
 _LEAST_READ = 1_000  # events fetched at once, even when each is committed alone
 
 
@@ -82,7 +86,8 @@ class GroupProcessing:
         attributes = ATTRIBUTES if whole else of_sequences | dispatcher.attributes
         self.selection = selection = Selection(subject, recursive, dispatcher.wanted_types, attributes)
         wanted = dispatcher.wants if selection.types is None else None
-        size, memory = read_size(self.batch_size, partitions), 1 if partitions == 1 else _PAGES_KEPT
+        size = read_size(self.batch_size, partitions)
+        memory = 1 if partitions == 1 else max(_PAGES_KEPT, _EVENTS_KEPT // size)
         self.feed = Feed(source, selection, sequencing, size, memory, wanted)
         self._narrowed: dict[tuple[Share, int], GroupProcessing] = {}
         self._lock = Lock()
@@ -113,6 +118,28 @@ class GroupProcessing:
     def has_inbox(self) -> bool:
         """Whether events can be parked."""
         return self._parking is not None
+
+    def why_overtaken(self, entries: Sequence[InboxEntry]) -> str:
+        """Return why events in the inbox would not be waited for; empty if they are.
+
+        Some of them are read again: whether they belong to the sequences as which they wait. One whose sequence cannot
+        be determined counts as one that does; its next attempt says more.
+        """
+        if self._parking is None:
+            return "the group's events cannot be parked as it is set up"
+        for entry in entries[:_CHECKED]:
+            for event in events_at(self.source, (entry,)):
+                found = self._sequences_of(event)
+                if found and entry.sequence_id not in found:
+                    is_now = " and ".join(map(repr, found))
+                    return f"{event.label} waits as part of sequence {entry.sequence_id!r}, and is in {is_now} now"
+        return ""
+
+    def _sequences_of(self, event: Event) -> tuple[str, ...]:
+        try:
+            return self._sequencing.sequence_ids(event)
+        except Exception:  # of a resolver, or of what decodes the event for it
+            return ()
 
     def look(self, cursors: Sequence[Cursor], clock: Clock) -> list[Cursor]:
         """Return cursors of partitions with what waits in the inbox; as they are if there is none."""

@@ -139,7 +139,10 @@ def only_sequence(page: Page, event: Event, partition: Partition, among: Callabl
         UnsequencedError: If the sequences cannot be determined.
         InboxError: OCQ-602, if it is one of several.
     """
-    own = [one for one in page.sequence_ids(event) if partition.owns(one)]
+    found = page.sequence_ids(event)
+    if not any(map(among, found)):
+        return None
+    own = [one for one in found if partition.owns(one)]
     if not any(map(among, own)):
         return None
     if len(own) > 1:

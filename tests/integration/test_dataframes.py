@@ -214,7 +214,7 @@ def test_the_handlers_of_the_how_to_handle_events(tmp_path: Path, java: dict[str
         ("processing.engine", "thread", "processing.engine: spark"),
         ("life-cycle.partitions", 2, "life-cycle.partitions: 1"),
         ("processing.handler-timeout", "5s", "processing.handler-timeout: infinite"),
-        ("retry.on-exhausted", "park", "use skip or stop"),
+        ("retry.on-exhausted", "park", "retry.on-undecodable: skip or stop"),
     ],
 )
 def test_what_a_group_with_data_frames_cannot_be_is_refused_at_the_start(

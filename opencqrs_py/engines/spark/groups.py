@@ -65,11 +65,15 @@ class RunnableGroup:
         return [one for one in free if one.wait() == 0 and self._has_work(one)]
 
     def look_at_inbox(self, busy: Collection[PartitionDriver], clock: Clock) -> None:
-        """Look at what waits in the inbox for partitions that are not ``busy``, if people may have changed it."""
-        processing = self.run.processing
-        free = [one for one in self.drivers if one not in busy and not self._rests(one)]
-        known = [(one, one.cursor.parked) for one in free if one.cursor.parked is not None]
-        stale = [one for one, parked in known if is_stale(parked, clock.now())]
+        """Look at what waits in the inbox for partitions that are not ``busy``.
+
+        If it is not known, as after a task was lost, or people may have changed it.
+        """
+        processing, now = self.run.processing, clock.now()
+        if not processing.has_inbox:
+            return
+        free = [(one, one.cursor.parked) for one in self.drivers if one not in busy and not self._rests(one)]
+        stale = [one for one, parked in free if parked is None or is_stale(parked, now)]
         if not stale:
             return
         try:

@@ -17,6 +17,7 @@ from opencqrs_py import Event, NonTransientError
 from opencqrs_py.adapters.memory import InMemoryEventStore, InMemoryProgressTracker
 from opencqrs_py.engines.driver import PartitionDriver, claim
 from opencqrs_py.engines.runs import GroupRun
+from opencqrs_py.errors import EventFormatError, InboxError
 from opencqrs_py.model import Handler, HandlerMark, Outcome, Partition, ProcessingContext, layout
 from opencqrs_py.model.inbox import InboxChange, InboxStatus
 from opencqrs_py.processing.binding import NothingProvided, bind
@@ -24,7 +25,7 @@ from opencqrs_py.processing.dispatch import Dispatcher
 from opencqrs_py.processing.groups import GroupProcessing
 from opencqrs_py.processing.parking import ParkingRule
 from opencqrs_py.processing.recovery import Action, ExponentialBackOff, FixedBackOff, NoRetry, OnExhausted
-from opencqrs_py.processing.sequence_resolvers import PerSubject
+from opencqrs_py.processing.sequence_resolvers import PerSubject, PerSubjectLevel
 from opencqrs_py.processing.sequencing import SequencingByEvent
 from opencqrs_py.processing.supervision import Notice, Observer
 from opencqrs_py.testing import FakeClock
@@ -365,13 +366,32 @@ def test_a_run_is_done_when_what_was_due_at_its_start_was_tried() -> None:
 
 
 def test_events_that_cannot_be_decoded_are_parked_if_that_is_wanted() -> None:
-    from opencqrs_py.errors import EventFormatError  # noqa: PLC0415 beside its only use
-
     world = World(["/a", "/b"], on_undecodable=OnExhausted.PARK)
     world.errors = {1: EventFormatError("OCQ-210", "the event has no data", "here")}
     world.drain()
     assert world.waiting == {1: "undecodable"}
     assert world.positions == [2]
+
+
+def test_events_that_wait_as_another_sequence_than_now_are_not_overtaken_in_silence() -> None:
+    world = World(["/a/1", "/b/1"])
+    world.errors = {1: NO}
+    world.drain()
+    processing = world.run.processing
+    processing._sequencing = SequencingByEvent(PerSubjectLevel(1))
+    with pytest.raises(InboxError, match=r"OCQ-609.*waits as part of sequence '/a/1', and is in '/a' now"):
+        world.claim()
+    processing._sequencing = SequencingByEvent(PerSubject())
+    world.claim()
+
+
+def test_a_group_that_cannot_park_any_more_does_not_overtake_what_waits() -> None:
+    world = World(["/a", "/b"])
+    world.errors = {1: NO}
+    world.drain()
+    world.run.processing._parking = None
+    with pytest.raises(InboxError, match=r"OCQ-609.*cannot be parked as it is set up"):
+        world.claim()
 
 
 # ------------------------------------------------------------------------------------------------------------ laws
