@@ -55,8 +55,8 @@ MEMORY_WAYS = {
 EVENTS = {"sqlite": 200_000, "postgresql": 100_000}
 """Events of the log, unless said otherwise: some seconds for the slowest of our ways."""
 
-OURS, PROGRESS = "opencqrs_", "opencqrs_progress"
-"""What the names of our tables begin with, and the table that keeps the progress."""
+OURS, OF_GROUPS = "opencqrs_", ("opencqrs_progress", "opencqrs_inbox")
+"""What the names of our tables begin with, and the tables that keep what groups have done."""
 
 PEER = "eventsourcing"
 PEER_EVENTS = {"sqlite": 40_000, "postgresql": 20_000}
@@ -162,7 +162,7 @@ class Stage:
             sys.exit(f"{way} ended with exit code {done.returncode}")
         answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
         if "skipped" not in answer:
-            self._compare(way, summed=summed)
+            self.compare(way, summed=summed)
         return answer
 
     def _clear(self) -> None:
@@ -172,12 +172,17 @@ class Stage:
             for table in inspect(connection).get_table_names():
                 if not table.startswith(OURS):
                     connection.execute(text(f"DROP TABLE {table}"))
-                if table == PROGRESS:
+                if table in OF_GROUPS:
                     connection.execute(text(f"DELETE FROM {table}"))
             connection.execute(text(CREATE_TOTALS))
         database.close()
 
-    def _compare(self, way: str, *, summed: bool) -> None:
+    def compare(self, way: str, *, summed: bool = False) -> None:
+        """Compare the read model that is there, or only its sums.
+
+        Raises:
+            SystemExit: If it is wrong.
+        """
         database = Database(self.url)
         with database.reading() as connection:
             rows = connection.execute(text("SELECT account, events, total FROM totals")).all()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from pathlib import Path
 
 import pyarrow as pa
 from sqlalchemy import Connection, text
@@ -36,6 +37,10 @@ DRIVER_COUNT = str(COUNT).replace(":account", MARK).replace(":number", MARK).rep
 TYPES = ("*",) if os.environ.get("REPLAY_LOG") else ()
 """Events that are made up have the type of the event class; those of a log have types of their own."""
 
+_POISON = Path(os.environ.get("REPLAY_POISON", ""))
+POISONED = frozenset(_POISON.read_text(encoding="utf-8").split() if _POISON.is_file() else ())
+"""Accounts whose events fail, while there is a file that names them."""
+
 
 @event_type("bank.paid.v1")
 @dataclass(frozen=True)
@@ -49,6 +54,15 @@ class Paid:
 @event_handling("each", types=TYPES)
 def each(event: Paid, connection: Connection) -> None:
     """Write with SQLAlchemy, one statement an event."""
+    connection.execute(UPSERT, {"account": event.account, "amount": event.amount})
+
+
+@event_handling("poisoned", types=TYPES)
+def poisoned(event: Paid, connection: Connection) -> None:
+    """Write as ``each`` does, and fail for some accounts."""
+    if event.account in POISONED:
+        msg = f"{event.account} is poisoned"
+        raise ValueError(msg)
     connection.execute(UPSERT, {"account": event.account, "amount": event.amount})
 
 

@@ -8,6 +8,7 @@ no retries, no claims.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import resource
 import sqlite3
@@ -25,6 +26,7 @@ import orjson
 from sqlalchemy import Engine, create_engine, event, make_url, text
 
 from opencqrs_py.adapters.sql import Database
+from opencqrs_py.processing.recovery import Action
 from opencqrs_py.processing.supervision import Observer
 
 CHUNK = 1_000
@@ -143,11 +145,12 @@ def write_computed(cursor: Any, decoded: list[dict[str, Any]]) -> None:
 
 
 class Failures(Observer):
-    """Shows failures: there should be none."""
+    """Shows failures: there should be none, but of events that are parked."""
 
     def noticed(self, notice: Any) -> None:
         """Show one."""
-        print(notice, file=sys.stderr)
+        if notice.action is not Action.PARK and notice.sequence_id is None:
+            print(notice, file=sys.stderr)
 
 
 class Positions:
@@ -206,6 +209,8 @@ def by_engine(url: str, watch: StopWatch, *, handler: str, partitions: int, engi
         "spark.master": "local[2]",
         "spark.driver-handles": "never",
     }
+    if handler == "poisoned":  # a record for each event that is parked: they are formatted, but not shown
+        logging.basicConfig(filename=os.devnull)
     function = getattr(module, handler)
     application = Application(settings, [function], Path(__file__).parent)
     with Positions(url, watch) if engine == "spark" else nullcontext() as observer:
@@ -225,6 +230,9 @@ def _engine_way(engine: str, handler: str) -> Callable[[str, StopWatch, int], No
     return lambda url, watch, n: by_engine(url, watch, handler=handler, partitions=n, engine=engine)
 
 
+HANDLERS = ("count", "each", "many", "columns", "cpu", "poisoned")
+"""Those that both engines are measured with."""
+
 WAYS: dict[str, Callable[[str, StopWatch, int], None]] = {
     "sqlalchemy": lambda url, watch, _: by_sqlalchemy(url, watch, many=False),
     "sqlalchemy-many": lambda url, watch, _: by_sqlalchemy(url, watch, many=True),
@@ -239,8 +247,8 @@ WAYS: dict[str, Callable[[str, StopWatch, int], None]] = {
     "engine-driver-list": lambda url, watch, n: by_engine(url, watch, handler="many_driver", partitions=n),
     "hand-count": lambda url, watch, _: by_driver(url, watch, write_count),
     "hand-cpu": lambda url, watch, _: by_driver(url, watch, write_computed),
-    **{f"thread-{name}": _engine_way("thread", name) for name in ("count", "each", "many", "columns", "cpu")},
-    **{f"spark-{name}": _engine_way("spark", name) for name in ("count", "each", "many", "columns", "cpu")},
+    **{f"thread-{name}": _engine_way("thread", name) for name in HANDLERS},
+    **{f"spark-{name}": _engine_way("spark", name) for name in HANDLERS},
     "spark-frames": lambda url, watch, _: by_engine(url, watch, handler="frames", partitions=1, engine="spark"),
     "eventsourcing": lambda url, watch, _: by_eventsourcing(url, watch),
 }

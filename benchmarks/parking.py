@@ -1,0 +1,186 @@
+"""How fast a log is replayed while some of its sequences are parked, against a replay in which nothing fails.
+
+    python benchmarks/parking.py --database both --engine both --check
+    python benchmarks/parking.py --database postgresql --engine thread --log events.ndjson.gz
+
+A handler writes with a statement an event through SQLAlchemy's connection. In one replay it raises for all events of 1
+of 1,000 sequences, chosen at random, which are then parked; in the other one nothing fails. Both have eight partitions
+and the same settings, and take turns, each in a process of its own; the best of each counts. What is parked is compared
+with the log. Afterwards the poison is taken away, the parked events are retried, and a further run must end with the
+read model of the replay in which nothing failed. With --check the exit code is 1 when an aim is missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from multiprocessing import get_context
+from pathlib import Path
+from random import Random
+from typing import NamedTuple
+
+import orjson
+from replay import Report, Stage
+from replay_log import made_up, of_file
+from replay_loops import StopWatch, by_engine
+from servers import KINDS, kinds, machine, served
+
+from opencqrs_py import Application, Event, InboxFilter
+from opencqrs_py.assembly.inbox import InboxControl
+
+ENGINES = ("thread", "spark")
+HANDLER = "poisoned"
+PARTITIONS = 8
+ONE_OF = 1_000
+"""Of so many sequences one is poisoned."""
+
+LEAST = 0.9
+"""Of the events per second of the replay in which nothing fails."""
+
+EVENTS = 200_000
+STANDARD = "OPENCQRS__EVENT_HANDLING__STANDARD__"
+SETTINGS = {
+    "RETRY__POLICY": "none",
+    "RETRY__ON_EXHAUSTED": "park",
+    "PARK__MAX_SEQUENCES": "1000000",
+    "PARK__MAX_SEQUENCE_SIZE": "1000000",
+}
+POISON = "REPLAY_POISON"
+"""Variable with the path of the file that names the poisoned accounts."""
+
+
+class Poison(NamedTuple):
+    """What is poisoned: accounts, the sequences of their events, and how many events each of these has."""
+
+    accounts: frozenset[str]
+    sizes: Counter[str]
+
+    @classmethod
+    def chosen(cls, events: Iterator[Event], accounts: list[str], seed: int) -> Poison:
+        """Choose some accounts, the same for the same seed, and count their events by the plainest means."""
+        chosen = frozenset(Random(seed).sample(accounts, max(1, len(accounts) // ONE_OF)))
+        sizes: Counter[str] = Counter()
+        for event in events:
+            if orjson.loads(event.payload or "")["account"] in chosen:
+                sizes["/".join(event.subject.split("/")[:3])] += 1
+        return cls(chosen, sizes)
+
+
+def main() -> int:
+    """Measure and return the exit code."""
+    options = _options()
+    report = Report()
+    os.environ.update({STANDARD + name: value for name, value in SETTINGS.items()})
+    print(machine())
+    for kind in kinds(options.database):
+        with served(kind) as fresh, tempfile.TemporaryDirectory() as folder:
+            os.environ |= {"REPLAY_DATABASE": kind, "REPLAY_LOG": "yes" if options.log else ""}
+            os.environ[POISON] = str(Path(folder) / "poison")
+            stage, poison = _stage(fresh(), options)
+            for engine in ENGINES if options.engine == "both" else (options.engine,):
+                _compare(kind, engine, stage, poison, options.repeats, report)
+    print("\nall aims reached" if not report.missed else "\nmissed:\n  " + "\n  ".join(report.missed))
+    return 1 if options.check and report.missed else 0
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--database", choices=(*KINDS, "both"), default="both")
+    parser.add_argument("--engine", choices=(*ENGINES, "both"), default="both")
+    parser.add_argument("--events", type=int, help=f"of the log, at most (default: all of FILE, else {EVENTS:,})")
+    parser.add_argument("--log", type=Path, metavar="FILE", help="take them from a log: CloudEvents as NDJSON, .gz too")
+    parser.add_argument("--seed", type=int, default=4, help="of made-up events and the poison (default: 4)")
+    parser.add_argument("--repeats", type=int, default=3, help="replays of each kind; the best counts (default: 3)")
+    parser.add_argument("--check", action="store_true", help="exit with 1 if an aim is missed")
+    return parser.parse_args()
+
+
+def _stage(url: str, options: argparse.Namespace) -> tuple[Stage, Poison]:
+    """Fill an empty database, and choose what is poisoned."""
+    count = options.events or (sys.maxsize if options.log else EVENTS)
+
+    def events() -> Iterator[Event]:
+        return of_file(options.log) if options.log else made_up(count, options.seed)
+
+    stage = Stage.set(url, events, count, log=bool(options.log))
+    of_log = (event for event, _ in zip(events(), range(stage.count), strict=False))
+    return stage, Poison.chosen(of_log, sorted(stage.wanted), options.seed)
+
+
+def _compare(kind: str, engine: str, stage: Stage, poison: Poison, repeats: int, report: Report) -> None:
+    parked = sum(poison.sizes.values())
+    print(f"\n{kind}, {engine}: {stage.count:,} events; events a second, steady and whole")
+    file, way = Path(os.environ[POISON]), f"{engine}-{HANDLER}"
+    healthy = {account: sums for account, sums in stage.wanted.items() if account not in poison.accounts}
+    clean, poisoned = (0.0, 0.0), (0.0, 0.0)
+    for _ in range(repeats):
+        clean = max(clean, _rates(stage, way))
+        file.write_text("\n".join(poison.accounts), encoding="utf-8")
+        try:
+            poisoned = max(poisoned, _rates(replace(stage, wanted=healthy), way))
+        finally:
+            file.unlink()
+        with _inbox(stage.url) as inbox:
+            _check_parked(inbox, poison)
+    label = f"{len(poison.sizes):,} sequences with {parked:,} events parked"
+    for name, (rate, whole) in {"nothing parked": clean, label: poisoned}.items():
+        print(f"  {name:<64} {rate:>8,.0f} {whole:>8,.0f}", flush=True)
+    seconds = _retried(stage, engine)
+    print(f"  all retried and handled in {seconds:.1f} s, with the start of the process; the read model is complete")
+    report.ratio(f"{kind}, {engine}: parked / nothing parked", poisoned[0] / clean[0], least=LEAST)
+
+
+def _rates(stage: Stage, way: str) -> tuple[float, float]:
+    answer = stage.run(way, PARTITIONS)
+    if "skipped" in answer:
+        sys.exit(f"{way}: {answer['skipped']}")
+    return answer["rate"], answer["whole"]
+
+
+def _check_parked(inbox: InboxControl, poison: Poison) -> None:
+    """End the program if other events wait in the inbox than those of the poisoned sequences."""
+    sizes = Counter(entry.sequence_id for entry in inbox.entries(InboxFilter()))
+    if sizes != poison.sizes:
+        wrong = [name for name in sizes | poison.sizes if sizes[name] != poison.sizes[name]]
+        sys.exit(f"other events are parked than those of the poisoned sequences: {len(wrong)}, such as {wrong[0]}")
+
+
+def _retried(stage: Stage, engine: str) -> float:
+    """Have all that is parked tried again, in a further run; return its seconds.
+
+    Raises:
+        SystemExit: If something is parked still, or the read model is not that of the log.
+    """
+    began = time.perf_counter()
+    with _inbox(stage.url) as inbox:
+        inbox.retry(InboxFilter())
+    arguments = {"handler": HANDLER, "partitions": PARTITIONS, "engine": engine}
+    run = get_context("spawn").Process(target=by_engine, args=(stage.url, StopWatch(stage.count)), kwargs=arguments)
+    run.start()
+    run.join()
+    seconds = time.perf_counter() - began
+    if run.exitcode:
+        sys.exit(f"the run after the retry ended with exit code {run.exitcode}")
+    with _inbox(stage.url) as inbox:
+        _check_parked(inbox, Poison(frozenset(), Counter()))
+    stage.compare("the run after the retry")
+    return seconds
+
+
+@contextmanager
+def _inbox(url: str) -> Iterator[InboxControl]:
+    from replay_handlers import poisoned  # noqa: PLC0415 its statements depend on the environment
+
+    with Application({"event-store.url": url}, [poisoned], Path(__file__).parent) as application:
+        yield application.inbox
+
+
+if __name__ == "__main__":
+    sys.exit(main())
