@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from operator import itemgetter
 from typing import Any, NamedTuple, overload
@@ -146,28 +146,34 @@ class Chunk(Sequence[Event]):
         column = self._columns.type
         return Chunk([row for row in self._rows if wanted(row[column])], self._whole)
 
-    def parted(self, belongs: Callable[[Event], bool], *, by_subject: bool) -> tuple[Chunk, Chunk]:
-        """Return the events that do not belong, and those that do.
+    def parted(self, belongs: Callable[[Event], bool]) -> tuple[Chunk, Chunk]:
+        """Return the events that do not belong, and those that do."""
+        return self._split([belongs(event) for event in self])
 
-        Args:
-            belongs: Returns whether an event does.
-            by_subject: Whether its subject decides, so that one event of each is asked about, if that was read.
-        """
-        if not by_subject or not self._rows or len(self._rows[0]) <= self._columns.subject:
-            found = [belongs(event) for event in self]
-        else:
-            column, whole, known = self._columns.subject, self._whole, dict[str, bool]()
-            found = []
-            for row in self._rows:
-                subject = row[column]
-                if subject not in known:
-                    event: Any = row if whole is None else _Glimpse.of(whole, row)
-                    known[subject] = belongs(event)
-                found.append(known[subject])
-        if not any(found):
+    def parted_by(self, subjects: Collection[str]) -> tuple[Chunk, Chunk]:
+        """Return the events with other subjects, and those with these."""
+        if not subjects:
             return self, NOTHING
-        others = Chunk([row for row, does in zip(self._rows, found, strict=True) if not does], self._whole)
-        return others, Chunk([row for row, does in zip(self._rows, found, strict=True) if does], self._whole)
+        column = self._columns.subject
+        if self._rows and len(self._rows[0]) <= column:  # rows without subjects
+            return self.parted(lambda event: event.subject in subjects)
+        return self._split([row[column] in subjects for row in self._rows])
+
+    def first_of_each_subject(self) -> Chunk:
+        """Return the first event of each subject."""
+        if self._rows and len(self._rows[0]) <= self._columns.subject:
+            firsts = {event.subject: index for index, event in reversed(list(enumerate(self)))}
+        else:
+            column = self._columns.subject
+            firsts = {row[column]: index for index, row in reversed(list(enumerate(self._rows)))}
+        return self.picked(sorted(firsts.values()))
+
+    def _split(self, belong: Sequence[bool]) -> tuple[Chunk, Chunk]:
+        if not any(belong):
+            return self, NOTHING
+        rows = list(zip(self._rows, belong, strict=True))
+        others, those = [row for row, does in rows if not does], [row for row, does in rows if does]
+        return Chunk(others, self._whole), Chunk(those, self._whole)
 
     def by_residue(self, residues: Callable[[Event], Iterable[int]]) -> dict[int, Chunk]:
         """Return the events by the residues of their partitions; one event of each subject is asked about.

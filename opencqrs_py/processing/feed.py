@@ -50,12 +50,8 @@ class Page:
         self._sequencing = sequencing
         self._ids: dict[str, tuple[str, ...]] = {}  # by subject, where that decides
         self._assigned: dict[int, _Assigned] = {}  # by modulus
+        self._subjects: dict[str, list[str]] = {}  # by sequence, where the subject decides, once they were asked for
         self._lock = Lock()
-
-    @property
-    def by_subject(self) -> bool:
-        """Whether events of one subject belong to the same sequence."""
-        return self._sequencing.by_subject
 
     def events_of(self, partition: Partition, after: int) -> tuple[Chunk, int]:
         """Return the partition's events after ``after``, in order, and the position up to which they are all.
@@ -81,11 +77,35 @@ class Page:
         double the cost of assigning it, and few events are asked about.
         """
         with self._lock:
+            return self._certain_ids(event)
+
+    def subjects_of(self, sequence_ids: frozenset[str]) -> frozenset[str] | None:
+        """Return the subjects whose events belong to some sequences, where the subject decides.
+
+        ``None`` where it does not, or if it does not say of an event: then each event has to be asked about.
+        """
+        if not self._sequencing.by_subject:
+            return None
+        with self._lock:
             try:
-                return self._ids_of(event)
-            except BaseException as error:
-                raise_interrupt(error)
-                raise UnsequencedError(event, error) from error
+                index = self._subjects = self._subjects or self._subjects_by_sequence()
+            except UnsequencedError:
+                return None
+        return frozenset(subject for id_ in sequence_ids for subject in index.get(id_, ()))
+
+    def _subjects_by_sequence(self) -> dict[str, list[str]]:
+        index: dict[str, list[str]] = defaultdict(list)
+        for event in self._events.first_of_each_subject():
+            for sequence_id in self._certain_ids(event):
+                index[sequence_id].append(event.subject)
+        return dict(index)
+
+    def _certain_ids(self, event: Event) -> tuple[str, ...]:
+        try:
+            return self._ids_of(event)
+        except BaseException as error:
+            raise_interrupt(error)
+            raise UnsequencedError(event, error) from error
 
     def _ids_of(self, event: Event) -> tuple[str, ...]:
         if not self._sequencing.by_subject:
@@ -139,7 +159,7 @@ class Feed:
         selection: Which events the group looks at.
         sequencing: Maps events to sequences, and sequences to partitions.
         limit: Most events per page.
-        memory: Pages kept for partitions that lag a little.
+        memory: Pages kept for partitions that lag a little, and as many for those that lag more.
         wanted: Returns whether events of a type may lead to a handler; ``None`` for all.
     """
 
@@ -158,19 +178,21 @@ class Feed:
         self._sequencing = sequencing
         self._wanted = wanted
         self._recent: deque[Page] = deque(maxlen=memory)
+        self._behind: deque[Page] = deque(maxlen=memory)  # read for laggards, which drive no newer page out
         self._lock = Lock()
 
     def read(self, after: int) -> Page | None:
         """Return a page that continues after ``after``, or ``None`` at the head of the log."""
         with self._lock:
-            for page in self._recent:
+            for page in (*self._recent, *self._behind):
                 if page.after <= after < page.upto:
                     return page
             part = self.source.read(after, self._limit, self._selection)
             if part.upto <= after:
                 return None
             page = Page(part, self._sequencing, self._wanted)
-            self._recent.append(page)
+            lags = bool(self._recent) and after < self._recent[-1].after
+            (self._behind if lags else self._recent).append(page)
             return page
 
     def narrowed(self, share: Share, limit: int) -> Feed:

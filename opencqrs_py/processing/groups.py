@@ -24,8 +24,7 @@ from opencqrs_py.processing.sequencing import Sequencing
 CHUNK = 1_000
 TABLE = 5_000  # events of a table: more of them are aggregated into fewer rows
 _MOST_IN_TABLES = 20_000  # events of the tables of all partitions, since they are read at once
-_PAGES_KEPT = 4  # of the log, at least, for partitions that lag a little
-_EVENTS_KEPT = 64_000  # of pages that are kept for partitions that lag, as one does that has parked something
+_PAGES_KEPT = 4  # of the log, for partitions that lag a little
 _FEEDS_KEPT = 4  # for some partitions only
 _CHECKED = 20  # events of the inbox, whether their sequences are still the same
 _LEAST_READ = 1_000  # events fetched at once, even when each is committed alone
@@ -87,7 +86,7 @@ class GroupProcessing:
         self.selection = selection = Selection(subject, recursive, dispatcher.wanted_types, attributes)
         wanted = dispatcher.wants if selection.types is None else None
         size = read_size(self.batch_size, partitions)
-        memory = 1 if partitions == 1 else max(_PAGES_KEPT, _EVENTS_KEPT // size)
+        memory = 1 if partitions == 1 else _PAGES_KEPT
         self.feed = Feed(source, selection, sequencing, size, memory, wanted)
         self._narrowed: dict[tuple[Share, int], GroupProcessing] = {}
         self._lock = Lock()

@@ -217,7 +217,11 @@ class PartitionInbox:
             return only_sequence(page, event, self._partition, parked.__contains__)
 
         try:
-            others, those = events.parted(lambda event: sequence_of(event) is not None, by_subject=page.by_subject)
+            subjects = page.subjects_of(parked)
+            if subjects is not None:
+                others, those = events.parted_by(subjects)
+            else:
+                others, those = events.parted(lambda event: sequence_of(event) is not None)
         except UnsequencedError as failed:
             index = events.index_of(failed.event.position)
             if not index:

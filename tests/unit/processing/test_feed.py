@@ -94,6 +94,19 @@ def test_a_laggard_finds_the_last_few_pages_and_reads_older_ones_itself() -> Non
     assert source.reads == [7]
 
 
+def test_pages_that_are_read_for_a_laggard_drive_out_none_of_the_newest() -> None:
+    source = CountingSource(60)
+    feed = feed_of(source, memory=2)
+    follow(feed, Partition(1, 0))
+    for after in (5, 15, 25):
+        feed.read(after)
+    del source.reads[:]
+    feed.read(55)
+    feed.read(45)
+    feed.read(27)
+    assert source.reads == []
+
+
 def test_a_laggard_catches_up_without_losing_anything() -> None:
     source = CountingSource(60)
     feed = feed_of(source, memory=2)

@@ -394,6 +394,28 @@ def test_a_group_that_cannot_park_any_more_does_not_overtake_what_waits() -> Non
         world.claim()
 
 
+class BySubject:
+    """A resolver that looks at the subject, and cannot tell the sequence of one."""
+
+    looks_at = frozenset({"subject"})
+
+    def __call__(self, event: Event) -> str:
+        if event.subject == "/unknown":
+            raise ValueError("which sequence?")
+        return event.subject
+
+
+def test_an_event_whose_sequence_is_unknown_holds_up_what_comes_after_it_only() -> None:
+    world = World(["/a", "/b", "/a", "/unknown", "/b"])
+    world.run.processing._sequencing = world.run.processing.feed._sequencing = SequencingByEvent(BySubject())
+    world.errors = {1: NO}
+    world.drain()
+    assert world.positions == [2]
+    assert world.waiting == {1: "retrying", 3: "pending"}
+    (status,) = world.tracker.statuses()
+    assert (status.state.value, status.position) == ("failed", 3)
+
+
 # ------------------------------------------------------------------------------------------------------------ laws
 
 SUBJECTS = st.lists(st.sampled_from(["/a", "/b", "/c", "/d"]), min_size=1, max_size=12)
