@@ -104,9 +104,11 @@ with contextlib.suppress(Exception):
             "CREATE TABLE {table}_child (id INTEGER REFERENCES {table}_parent (id) DEFERRABLE INITIALLY DEFERRED)",
         ),
         extra="""
+import sqlite3
+
 @sqlalchemy.event.listens_for(sqlalchemy.Engine, "connect")
 def enforce(connection, _record):
-    on_sqlite = "sqlite3" in type(connection).__module__
+    on_sqlite = isinstance(connection, sqlite3.Connection)
     if on_sqlite and URL.endswith(connection.execute("PRAGMA database_list").fetchone()[2]):
         connection.execute("PRAGMA foreign_keys = ON")
 """,
