@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection, event
+from sqlalchemy import Connection, event, text
 
 from opencqrs_py.adapters.sql import Database, SqlEventStore, SqlProgressTracker
 from opencqrs_py.model import Event, Handler, HandlerMark, PartitionStatus, ProcessorState, Selection, Slice, layout
 from opencqrs_py.model.appending import Precondition, SubjectIsOnEventId, SubjectIsPristine
+from opencqrs_py.model.inbox import NOTHING_PARKED
 from opencqrs_py.processing.binding import NothingProvided, bind
 from opencqrs_py.processing.dispatch import Dispatcher
 from opencqrs_py.processing.groups import GroupProcessing
@@ -106,7 +108,7 @@ def test_a_chunk_costs_one_read_one_lock_and_one_update_however_long_it_is(
     (cursor,) = tracker.claim("group", layout(1), 0, "owner")
     processor = processing(store, tracker).processor(layout(1)[0])
     with statements() as sent, commits(database) as committed:
-        outcome = processor.step(cursor)
+        outcome = processor.step(replace(cursor, parked=NOTHING_PARKED))
     assert outcome.handled == count
     known = ["SELECT max(position)"] if database.kind == "mariadb" else []  # as the store was not asked before
     locked = "UPDATE opencqrs_progress" if database.kind == "mariadb" else "SELECT 1"
@@ -175,7 +177,7 @@ def test_looking_for_news_in_vain_costs_two_statements(
     (cursor,) = tracker.claim("group", layout(1), 3, "owner")
     processor = processing(store, tracker).processor(layout(1)[0])
     with statements() as sent, commits(database) as committed:
-        assert processor.step(cursor).idle
+        assert processor.step(replace(cursor, parked=NOTHING_PARKED)).idle
     assert sent == ["SELECT position,", "SELECT max(position)"][database.kind == "mariadb" :]
     assert committed == []
 
@@ -481,3 +483,18 @@ def test_who_looks_for_a_table_that_is_there_waits_for_no_writer(
     with database.writing(), statements() as sent:
         assert SqlEventStore(database).head() == 0
     assert not [statement for statement in sent if statement.startswith("CREATE")]
+
+
+def test_a_chunk_that_drops_a_table_is_committed_though_the_driver_forgets_what_it_has_prepared(
+    database: Database, tracker: SqlProgressTracker
+) -> None:
+    (cursor,) = tracker.claim("group", layout(1), 0, "owner")
+    for to in (1, 2, 3):  # the first unit of a connection prepares what the later ones use
+        with tracker.unit("group", cursor, to) as unit:
+            for number in range(10):  # psycopg prepares what it has seen five times
+                unit.connection.execute(text("SELECT CAST(:number AS CHAR(9))"), {"number": number})
+            if database.kind == "postgresql":  # MariaDB and SQLite end the transaction, or refuse
+                unit.connection.execute(text("CREATE TABLE passing (id INTEGER)"))
+                unit.connection.execute(text("DROP TABLE passing"))
+        cursor = replace(cursor, stored=to, position=to)
+    assert [status.position for status in tracker.statuses()] == [3]

@@ -239,6 +239,8 @@ class PostgresqlDialect(Dialect):
             if known is None:
                 driver.execute(_preparation(statement))
             connection.info[statement.name] = known is None  # after an error, it is left at the usual way
+        if known is None:
+            _forget_with_others(driver, connection.info, [statement.name for statement in (lock, *later)])
         return None
 
     @override
@@ -523,6 +525,25 @@ def _literal(value: str | int) -> str:
         return str(value)
     quoted = value.replace("\\", "\\\\").replace("'", "''")
     return f"E'{quoted}'"  # with a backslash for each one, whatever standard_conforming_strings says
+
+
+def _forget_with_others(driver: Any, info: dict[Any, Any], names: Sequence[str]) -> None:
+    """Forget our prepared statements when psycopg has the server drop all of a connection.
+
+    It does so after DROP and ROLLBACK, if it has prepared statements itself. The next unit prepares ours again.
+    """
+    manager = driver._prepared  # noqa: SLF001 the only way
+    drop_all = manager.clear
+
+    def clear() -> bool:
+        dropped: bool = drop_all()
+        if dropped:
+            for name in names:
+                info.pop(name, None)
+            del manager.clear
+        return dropped
+
+    manager.clear = clear
 
 
 def _found_nothing(connection: Connection, result: Any) -> bool:
