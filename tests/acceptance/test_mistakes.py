@@ -74,7 +74,7 @@ def test_a_broken_line_is_named_and_nothing_of_its_file_is_imported(project, eve
     [
         (("config", "--group", "catalogue"), "there is no group 'catalogue'; did you mean catalog?"),
         (("run", "--set", "event-store.url=nonsense", *THREAD), "event-store.url cannot be used: it is no URL"),
-        (("run", "--set", "event-handling.standard.retry.on-exhausted=park", *THREAD), "does not exist yet"),
+        (("run", "--set", "event-handling.standard.retry.on-exhausted=perk", *THREAD), "nearest: park"),
         (
             (
                 "run",

@@ -49,7 +49,12 @@ def test_the_first_use_creates_a_table_in_its_newest_version(database: Database)
     SqlEventStore(database).head()
     assert versions(database) == {"opencqrs_events": 4}
     SqlProgressTracker(database).statuses()
-    assert versions(database) == {"opencqrs_events": 4, "opencqrs_progress": 2, "opencqrs_skipped": 1}
+    assert versions(database) == {
+        "opencqrs_events": 4,
+        "opencqrs_progress": 2,
+        "opencqrs_skipped": 1,
+        "opencqrs_inbox": 1,
+    }
 
 
 def test_tables_of_an_older_package_are_brought_forward_and_keep_what_they_hold(

@@ -23,6 +23,7 @@ class Processing:
         self.source = InMemoryEventStore()
         self.tracker = InMemoryProgressTracker()
         self.batch_size = 10
+        self.has_inbox = True
 
     def processor(self, *_: object) -> object:
         return object()
