@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from functools import partial
 from itertools import islice
 
-from opencqrs_py.errors import InboxError
+from opencqrs_py.errors import InboxChangedError, InboxError
 from opencqrs_py.model.chunk import Chunk
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.inbox import (
@@ -247,7 +247,7 @@ class PartitionInbox:
         limits = (self._rule.most_sequences, self._rule.most_of_sequence)
         next_due = (portion.waiting[0].due_at if portion.waiting else None) or _moment(self._clock.now())
         change = InboxChange(next_due, portion.behind, portion.waiting, (), *limits)
-        return self._inbox.unit_with(self._group, cursor, to, change, fingerprint=fingerprint, skip=skip)
+        return self._inbox.unit(self._group, cursor, to, fingerprint=fingerprint, skip=skip, change=change)
 
     def step(self, cursor: Cursor) -> Outcome | None:
         """Handle the first events of a sequence that is due; ``None`` if there is none."""
@@ -267,7 +267,10 @@ class PartitionInbox:
             (entry,) = entries
             crash = GivenUp(AttemptError(_moment(now), "the process ended in this attempt"), InboxStatus.RETRYING)
             marked = after_failure(entry, crash, self._rule, now)
-            self._change(cursor, entry, marked)
+            try:
+                self._change(cursor, entry, marked)
+            except InboxChangedError:
+                return Outcome(unseen(cursor))
             return one_less_isolated(cursor, self._recorded(cursor, entries, self._handle(cursor, portion), marked))
 
     def failed(self, cursor: Cursor, failure: Failure) -> Outcome:
@@ -278,21 +281,29 @@ class PartitionInbox:
     def _recorded(
         self, cursor: Cursor, entries: Sequence[InboxEntry], done: Outcome, marked: InboxEntry | None = None
     ) -> Outcome:
-        """Record what an attempt came to; it is no failure of the partition."""
+        """Record what an attempt came to; it is no failure of the partition.
+
+        Nothing is recorded if a person has changed the event since it was read, or taken it out.
+        """
         failure = done.failure
         if failure is None or failure.origin not in (Origin.HANDLER, Origin.EVENT):
             return done if failure is None else replace(done, failure=replace(failure, position=None))
-        entry = next(one for one in entries if one.position == failure.position)
+        entry = next((one for one in entries if one.position == failure.position), None)
+        if entry is None:
+            return replace(done, cursor=unseen(done.cursor), failure=None)
         now = self._clock.now()
         after = after_failure(entry, given_up(failure, now), self._rule, now)
-        self._change(cursor, marked or entry, after)
+        try:
+            self._change(cursor, marked or entry, after)
+        except InboxChangedError:
+            return replace(done, cursor=unseen(done.cursor), failure=None)
         wait = self._rule.wait_after(entry.retries) if after.status is InboxStatus.RETRYING else None
         parked = Parked(failure, entry.sequence_id, after.attempts, wait)
         return replace(done, cursor=unseen(done.cursor), failure=None, parked=(parked,))
 
     def _change(self, cursor: Cursor, before: InboxEntry, after: InboxEntry) -> None:
         change = InboxChange(_moment(self._clock.now()), changed=((before, after),))
-        with self._inbox.unit_with(self._group, cursor, cursor.stored, change, fingerprint=cursor.fingerprint):
+        with self._inbox.unit(self._group, cursor, cursor.stored, fingerprint=cursor.fingerprint, change=change):
             pass
 
 

@@ -8,6 +8,8 @@ from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from typing import Any, Protocol, runtime_checkable
 
+from typing_extensions import override
+
 from opencqrs_py.errors import TransactionEndedError
 from opencqrs_py.model.appending import Appended, Precondition
 from opencqrs_py.model.event import Event
@@ -351,30 +353,31 @@ class Inbox(Protocol):
 class ParkingTracker(ProgressTracker, Inbox, Protocol):
     """A tracker with an inbox, which changes in the transactions that move the progress."""
 
-    def unit_with(
+    @override
+    def unit(
         self,
         group: str,
         cursor: Cursor,
         to: int,
-        change: InboxChange,
         *,
         fingerprint: str = "",
         skip: Skip | None = None,
+        change: InboxChange | None = None,
     ) -> AbstractContextManager[UnitOfWork]:
-        """Open a unit of work as ``unit`` does, that changes the inbox, too, before its block.
+        """Open the unit of work that moves progress, and before its block changes the inbox.
 
         Args:
             group: Processing group.
             cursor: Where the partition stands.
             to: The new position; ``cursor.stored`` for what comes out of the inbox.
-            change: What comes in and goes out.
             fingerprint: What identifies the log up to ``to``.
             skip: The event that is skipped, recorded with the progress.
+            change: What comes into the inbox and leaves it; ``None`` for nothing.
 
         Raises:
             InboxChangedError: On entering, if somebody has changed the events since they were read.
             InboxError: On entering, OCQ-601, if too many sequences, or too many events of one, would wait.
-            FencedError, TransactionEndedError, ValueError: As ``unit``.
+            FencedError, TransactionEndedError, ValueError: As for any tracker.
         """
         ...
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
+from typing import Any
 
 from opencqrs_py.adapters.memory import InMemoryProgressTracker
 from opencqrs_py.model.handler import AroundMark, Interceptor, Invocation, Surrounded
-from opencqrs_py.model.inbox import InboxChange
-from opencqrs_py.model.progress import Cursor, Skip
+from opencqrs_py.model.progress import Cursor
 from opencqrs_py.processing.dispatch import ChunkFailedError
 from opencqrs_py.processing.ports import UnitOfWork
 from opencqrs_py.processing.recovery import Action
@@ -66,24 +66,9 @@ class RecordingTracker(InMemoryProgressTracker):
 
     error: BaseException | None = None
 
-    def unit(
-        self, group: str, cursor: Cursor, to: int, *, fingerprint: str = "", skip: Skip | None = None
-    ) -> AbstractContextManager[UnitOfWork]:
+    def unit(self, group: str, cursor: Cursor, to: int, **rest: Any) -> AbstractContextManager[UnitOfWork]:
         """Open a transaction, and remember why it failed."""
-        return self._recorded(super().unit(group, cursor, to, fingerprint=fingerprint, skip=skip))
-
-    def unit_with(
-        self,
-        group: str,
-        cursor: Cursor,
-        to: int,
-        change: InboxChange,
-        *,
-        fingerprint: str = "",
-        skip: Skip | None = None,
-    ) -> AbstractContextManager[UnitOfWork]:
-        """Open a transaction that changes the inbox, and remember why it failed."""
-        return self._recorded(super().unit_with(group, cursor, to, change, fingerprint=fingerprint, skip=skip))
+        return self._recorded(super().unit(group, cursor, to, **rest))
 
     @contextmanager
     def _recorded(self, unit: AbstractContextManager[UnitOfWork]) -> Iterator[UnitOfWork]:

@@ -83,32 +83,22 @@ class InMemoryProgressTracker:
             return tuple(self._claimed((group, partition), owner) for partition in partitions)
 
     def unit(
-        self, group: str, cursor: Cursor, to: int, *, fingerprint: str = "", skip: Skip | None = None
-    ) -> AbstractContextManager[UnitOfWork]:
-        """Open a transaction; when it is committed, progress is ``to``.
-
-        Raises:
-            FencedError: On entering and before the commit, if the progress or the epoch is not the cursor's any more.
-            ValueError: On entering, if ``to`` is before ``cursor.stored``.
-        """
-        return self._unit((group, cursor.partition), cursor, to, fingerprint, skip)
-
-    def unit_with(
         self,
         group: str,
         cursor: Cursor,
         to: int,
-        change: InboxChange,
         *,
         fingerprint: str = "",
         skip: Skip | None = None,
+        change: InboxChange | None = None,
     ) -> AbstractContextManager[UnitOfWork]:
-        """Open a transaction as ``unit`` does, whose commit changes the inbox, too.
+        """Open a transaction; when it is committed, progress is ``to`` and the inbox changed.
 
         Raises:
+            FencedError: On entering and before the commit, if the progress or the epoch is not the cursor's any more.
             InboxChangedError: On entering, if events are not as they were read.
             InboxError: On entering, OCQ-601, if more would wait than may.
-            FencedError, ValueError: As ``unit``.
+            ValueError: On entering, if ``to`` is before ``cursor.stored``.
         """
         return self._unit((group, cursor.partition), cursor, to, fingerprint, skip, change)
 
@@ -214,7 +204,7 @@ class InMemoryProgressTracker:
         to: int,
         fingerprint: str,
         skip: Skip | None,
-        change: InboxChange | None = None,
+        change: InboxChange | None,
     ) -> Iterator[UnitOfWork]:
         cursor.check_forward(to)
         if change is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -109,19 +109,6 @@ class SqlProgressTracker(SucceedingTracker, ParkingTracker, RowStaging):
             if not self._timed_out(error):
                 raise
             raise self._held_too_long(group, partitions) from error
-
-    @override
-    def unit_with(
-        self,
-        group: str,
-        cursor: Cursor,
-        to: int,
-        change: InboxChange,
-        *,
-        fingerprint: str = "",
-        skip: Skip | None = None,
-    ) -> AbstractContextManager[UnitOfWork]:
-        return self.unit(group, cursor, to, fingerprint=fingerprint, skip=skip, change=change)
 
     @override
     @contextmanager

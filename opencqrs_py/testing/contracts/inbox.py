@@ -66,13 +66,13 @@ class InboxContract:
     def put(self, tracker: ParkingTracker, cursor: Cursor, *entries: InboxEntry) -> Cursor:
         """Bring entries in, and move the progress up to the last of them."""
         to = entries[-1].position
-        with tracker.unit_with("group", cursor, to, brought_in(*entries)):
+        with tracker.unit("group", cursor, to, change=brought_in(*entries)):
             pass
         return replace(cursor, stored=to, position=to)
 
     def take(self, tracker: ParkingTracker, cursor: Cursor, *done: InboxEntry) -> None:
         """Have the first entries of a sequence handled."""
-        with tracker.unit_with("group", cursor, cursor.stored, InboxChange(at(NOON), done=done)):
+        with tracker.unit("group", cursor, cursor.stored, change=InboxChange(at(NOON), done=done)):
             pass
 
     def seen(self, tracker: ParkingTracker) -> list[tuple[int, str, str | None]]:
@@ -95,14 +95,14 @@ class InboxContract:
         assert another.parked("group", [WHOLE])[WHOLE] == ParkedSequences(frozenset({"books/1"}), at(LATER))
 
     def test_nothing_comes_in_if_the_unit_fails(self, tracker: ParkingTracker, cursor: Cursor) -> None:
-        with pytest.raises(KeyError), tracker.unit_with("group", cursor, 3, brought_in(parked(3))):
+        with pytest.raises(KeyError), tracker.unit("group", cursor, 3, change=brought_in(parked(3))):
             raise KeyError
         assert tracker.entries("group") == []
         assert [status.position for status in tracker.statuses()] == [0]
 
     def test_nothing_comes_in_under_a_claim_that_is_over(self, tracker: ParkingTracker, cursor: Cursor) -> None:
         tracker.claim("group", [WHOLE], 0, "heir")
-        with pytest.raises(FencedError), tracker.unit_with("group", cursor, 3, brought_in(parked(3))):
+        with pytest.raises(FencedError), tracker.unit("group", cursor, 3, change=brought_in(parked(3))):
             pytest.fail("the unit was opened")
         assert tracker.entries("group") == []
 
@@ -161,7 +161,7 @@ class InboxContract:
         cursor = self.put(tracker, cursor, before)
         error = AttemptError(at(LATER), "OSError: \ud800 \0 not again", "x" * 9_000)
         after = before.failed(error, InboxStatus.RETRYING, LATER)
-        with tracker.unit_with("group", cursor, cursor.stored, InboxChange(at(NOON), changed=((before, after),))):
+        with tracker.unit("group", cursor, cursor.stored, change=InboxChange(at(NOON), changed=((before, after),))):
             pass
         (found,) = tracker.entries("group")
         assert (found.attempts, found.retries, found.status, found.due_at) == (2, 2, InboxStatus.RETRYING, at(LATER))
@@ -178,7 +178,7 @@ class InboxContract:
         assert not tracker.change("group", pausing)
         stale = [InboxChange(at(NOON), done=(first,)), InboxChange(at(NOON), done=(behind,)), pausing]
         for change in stale:
-            with pytest.raises(InboxChangedError), tracker.unit_with("group", cursor, cursor.stored, change):
+            with pytest.raises(InboxChangedError), tracker.unit("group", cursor, cursor.stored, change=change):
                 pytest.fail("the unit was opened")
         assert self.seen(tracker) == [(1, "paused", None), (2, "pending", None)]
 
@@ -243,14 +243,14 @@ class InboxContract:
         cursor = self.put(tracker, cursor, parked(1), entry(2))
         full = replace(brought_in(entry(3)), most_of_sequence=2)
         with pytest.raises(InboxError, match=r"OCQ-601.*2 events of sequence 'books/1'"):
-            tracker.unit_with("group", cursor, 3, full).__enter__()
+            tracker.unit("group", cursor, 3, change=full).__enter__()
         assert [one.position for one in tracker.entries("group")] == [1, 2]
 
     def test_more_sequences_than_may_wait_are_refused(self, tracker: ParkingTracker, cursor: Cursor) -> None:
         cursor = self.put(tracker, cursor, parked(1), parked(2, "books/2"))
         full = replace(brought_in(entry(3), entry(4, "books/3")), most_sequences=2)
         with pytest.raises(InboxError, match=r"OCQ-601.*2 sequences"):
-            tracker.unit_with("group", cursor, 4, full).__enter__()
+            tracker.unit("group", cursor, 4, change=full).__enter__()
         self.put(tracker, cursor, *full.added[:1])
         assert [status.position for status in tracker.statuses()] == [3]
 

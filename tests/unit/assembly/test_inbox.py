@@ -74,7 +74,7 @@ def filled(tracker: InMemoryProgressTracker, *entries: InboxEntry) -> InMemoryPr
         own = tuple(one for one in entries if one.group == group)
         for cursor in tracker.claim(group, layout(2), 0, "owner"):
             mine = tuple(one for one in own if cursor.partition.owns(one.sequence_id))
-            with tracker.unit_with(group, cursor, 9, InboxChange(NOON, added=mine)):
+            with tracker.unit(group, cursor, 9, change=InboxChange(NOON, added=mine)):
                 pass
     return tracker
 

@@ -20,8 +20,10 @@ from opencqrs_py.engines.runs import GroupRun
 from opencqrs_py.errors import EventFormatError, InboxError
 from opencqrs_py.model import Handler, HandlerMark, Outcome, Partition, ProcessingContext, layout
 from opencqrs_py.model.inbox import InboxChange, InboxStatus
+from opencqrs_py.model.outcome import Origin
 from opencqrs_py.processing.binding import NothingProvided, bind
 from opencqrs_py.processing.dispatch import Dispatcher
+from opencqrs_py.processing.exceptions import failure_of
 from opencqrs_py.processing.groups import GroupProcessing
 from opencqrs_py.processing.parking import ParkingRule
 from opencqrs_py.processing.recovery import Action, ExponentialBackOff, FixedBackOff, NoRetry, OnExhausted
@@ -350,6 +352,34 @@ def test_a_paused_event_is_not_tried_and_a_person_can_have_it_tried() -> None:
     assert world.change(1, lambda entry: entry.due(world.clock.now()))
     world.pass_time(1)
     assert world.positions == [1, 2]
+
+
+def test_a_person_may_change_an_event_during_its_attempt() -> None:
+    world = World(["/a", "/a", "/b"])
+    world.errors = {1: NO}
+    world.drain()
+
+    class Pausing(dict[int, BaseException]):
+        def get(self, position: int, _: Any = None) -> BaseException | None:
+            return NO if position == 2 and world.change(2, lambda entry: entry.paused()) else None
+
+    world.errors = Pausing()
+    world.pass_time(30)
+    assert world.waiting == {2: "paused"}
+    assert [status.state.value for status in world.tracker.statuses()] == ["running"]
+    assert [entry.attempts for entry in world.tracker.entries("group")] == [0]
+    assert world.positions == [3, 1]
+
+
+def test_an_attempt_that_is_given_up_of_an_event_that_has_left_changes_nothing() -> None:
+    world = World(["/a", "/b"])
+    world.errors = {1: NO}
+    world.drain()
+    (driver,) = world.drivers
+    failure = failure_of(NO, Origin.HANDLER)
+    outcome = driver.processor.failed_in_inbox(driver.cursor, replace(failure, position=2))
+    assert outcome.failure is None
+    assert world.waiting == {1: "retrying"}
 
 
 def test_a_run_is_done_when_what_was_due_at_its_start_was_tried() -> None:
