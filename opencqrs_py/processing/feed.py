@@ -13,7 +13,7 @@ from opencqrs_py.model.event import Event
 from opencqrs_py.model.partition import Partition
 from opencqrs_py.model.selection import Selection, Share, Slice
 from opencqrs_py.processing.exceptions import raise_interrupt
-from opencqrs_py.processing.ports import EventSource
+from opencqrs_py.processing.ports import EventSource, SharingSource
 from opencqrs_py.processing.sequencing import Sequencing
 
 _FEW_PAGES = 2
@@ -39,12 +39,20 @@ class _Assigned(NamedTuple):
 class Page:
     """A page of the log, whose events are assigned to partitions on demand. Safe for several threads.
 
-    ``wanted`` returns whether events of a type may lead to a handler; ``None`` for all.
+    ``wanted`` returns whether events of a type may lead to a handler; ``None`` for all. ``only`` is the partition whose
+    events it has, if the store has left out those of the others.
     """
 
-    def __init__(self, part: Slice, sequencing: Sequencing, wanted: Callable[[str], bool] | None = None) -> None:
+    def __init__(
+        self,
+        part: Slice,
+        sequencing: Sequencing,
+        wanted: Callable[[str], bool] | None = None,
+        only: Partition | None = None,
+    ) -> None:
         self.after = part.after
         self.upto = part.upto
+        self._only = only
         events = part.events if isinstance(part.events, Chunk) else Chunk(part.events)
         self._events = events if wanted is None else events.of_types(wanted)
         self._sequencing = sequencing
@@ -59,7 +67,7 @@ class Page:
         A single partition gets every event, and no sequence resolver is asked. Raises ``UnsequencedError`` if the next
         event belongs to no sequence that could be found; those before it come first.
         """
-        if partition.modulus == 1:
+        if partition.modulus == 1 or partition == self._only:
             return self._events if after == self.after else self._events.after(after), self.upto
         with self._lock:
             assigned = self._assigned.get(partition.modulus)
@@ -94,10 +102,13 @@ class Page:
         return frozenset(subject for id_ in sequence_ids for subject in index.get(id_, ()))
 
     def _subjects_by_sequence(self) -> dict[str, list[str]]:
+        if all(assigned.failure is not None for assigned in self._assigned.values()):  # else every id is known
+            for event in self._events.first_of_each_subject():
+                self._certain_ids(event)
         index: dict[str, list[str]] = defaultdict(list)
-        for event in self._events.first_of_each_subject():
-            for sequence_id in self._certain_ids(event):
-                index[sequence_id].append(event.subject)
+        for subject, sequence_ids in self._ids.items():
+            for sequence_id in sequence_ids:
+                index[sequence_id].append(subject)
         return dict(index)
 
     def _certain_ids(self, event: Event) -> tuple[str, ...]:
@@ -152,7 +163,8 @@ class Page:
 class Feed:
     """Hands out pages of the log; partitions at about the same position get the same page, read once.
 
-    Safe for several threads.
+    A partition that lags more than the pages that are kept catches up with pages of its own, without the events of the
+    others if the store can leave these out: else each laggard would read the log once more. Safe for several threads.
 
     Args:
         source: The event store.
@@ -179,21 +191,48 @@ class Feed:
         self._wanted = wanted
         self._recent: deque[Page] = deque(maxlen=memory)
         self._behind: deque[Page] = deque(maxlen=memory)  # read for laggards, which drive no newer page out
+        self._own: dict[Partition, Page] = {}  # the last page of each laggard that has only its events
         self._lock = Lock()
 
-    def read(self, after: int) -> Page | None:
-        """Return a page that continues after ``after``, or ``None`` at the head of the log."""
+    def read(self, after: int, partition: Partition | None = None) -> Page | None:
+        """Return a page that continues after ``after``, or ``None`` at the head of the log.
+
+        Args:
+            after: Position up to which all is done.
+            partition: For which partition it is; for another one the page may lack events.
+        """
         with self._lock:
             for page in (*self._recent, *self._behind):
                 if page.after <= after < page.upto:
                     return page
+            lags = bool(self._recent) and after < self._recent[-1].after
+            if lags and partition is not None and (own := self._read_own(after, partition)) is not None:
+                return own
             part = self.source.read(after, self._limit, self._selection)
             if part.upto <= after:
                 return None
             page = Page(part, self._sequencing, self._wanted)
-            lags = bool(self._recent) and after < self._recent[-1].after
             (self._behind if lags else self._recent).append(page)
             return page
+
+    def _read_own(self, after: int, partition: Partition) -> Page | None:
+        """Return a page with a laggard's events only, up to the pages that all share; ``None`` if there is none.
+
+        Those pages show that the log is final before them.
+        """
+        known = self._own.get(partition)
+        if known is not None and known.after <= after < known.upto:
+            return known
+        share = self._sequencing.share_of([partition])
+        if share is None or not isinstance(self.source, SharingSource) or not self.source.selects(share):
+            return None
+        of_feed = self._selection.share
+        limit = max(1, self._limit // (partition.modulus if of_feed is None else len(of_feed.residues)))
+        upto = min(page.after for page in self._recent if page.after > after)
+        part = self.source.read(after, limit, replace(self._selection, share=share), upto)
+        page = Page(part, self._sequencing, self._wanted, partition)
+        self._own[partition] = page
+        return page if part.upto > after else None
 
     def narrowed(self, share: Share, limit: int) -> Feed:
         """Return a feed for some partitions only, with another limit."""

@@ -216,7 +216,7 @@ class PartitionProcessor:
         """Take the next step with events of the log; those of sequences in the inbox go there, too."""
         behind: tuple[InboxEntry, ...] = ()
         try:
-            page = self._feed.read(cursor.position)
+            page = self._feed.read(cursor.position, self.partition)
             if page is None:
                 return self.flush(cursor)
             events, upto = page.events_of(self.partition, cursor.position)

@@ -128,7 +128,7 @@ class RangeFeed(Feed):
         self._size = size
 
     @override
-    def read(self, after: int) -> Page | None:
+    def read(self, after: int, partition: Partition | None = None) -> Page | None:
         part = self.source.read(after, self._looked_at, self._selection)
         if part.upto <= after:
             return None

@@ -23,7 +23,7 @@ def cut_subject(subject: str, level: int) -> str:
         ``substring_index(subject, '/', level + 1)``.
     """
     parts = subject.split("/", level + 1)
-    return "".join(f"/{part}" for part in parts[1 : level + 1])
+    return "/" + "/".join(parts[1 : level + 1]) if len(parts) > 1 else ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ import pytest
 from opencqrs_py.adapters.memory import InMemoryEventStore, InMemoryProgressTracker
 from opencqrs_py.adapters.sql import Database, SqlEventStore, SqlProgressTracker
 from opencqrs_py.engines.spark.tasks import Task, TaskRunner, read_result, write_task
-from opencqrs_py.model import Event, Handler, HandlerMark, Partition, Selection, layout
+from opencqrs_py.model import Event, Handler, HandlerMark, Outcome, Partition, Selection, layout
 from opencqrs_py.model.partition import residue_of
 from opencqrs_py.model.selection import Share
 from opencqrs_py.processing.binding import NothingProvided, bind
@@ -150,6 +150,23 @@ def test_each_event_is_read_once_by_any_number_of_tasks(
         handled += sum(outcome.handled for outcome in outcomes)
     assert handled == count
     assert count <= rows() <= 1.1 * count
+
+
+def test_partitions_that_lag_read_no_events_of_others(
+    database: Database, rows: Callable[[], int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("opencqrs_py.processing.groups._PAGES_KEPT", 1)
+    store, tracker, count = SqlEventStore(database), SqlProgressTracker(database), 10_000
+    store.append(events_of([f"/loans/{number % 500}" for number in range(count)]))
+    processing = group(store, tracker, 8)
+    handled = 0
+    for cursor in tracker.claim("g", layout(8), 0, "me"):  # each lags a whole log behind the one before
+        processor, outcome = processing.processor(cursor.partition), Outcome(cursor)
+        while not outcome.idle:
+            outcome = processor.step(outcome.cursor)
+            handled += outcome.handled
+    assert handled == count
+    assert rows() <= 2 * count, "once for the first, and once more for all that lag"
 
 
 def test_a_store_that_knows_no_shares_serves_tasks_all_the_same() -> None:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from opencqrs_py.adapters.memory import InMemoryEventStore
 from opencqrs_py.model import Event, Partition, Selection, Slice, layout, residue_of
 from opencqrs_py.model.chunk import Chunk
+from opencqrs_py.model.selection import Share
 from opencqrs_py.processing.feed import Feed, Page, UnsequencedError
 from opencqrs_py.processing.ports import SequenceResolver
 from opencqrs_py.processing.sequence_resolvers import NoSequence, PerDataField, PerSubject, PerSubjectLevel
@@ -34,6 +35,27 @@ class CountingSource(InMemoryEventStore):
         return super().read(after, limit, selection, upto)
 
 
+class SharingSource(CountingSource):
+    """A store that can leave out the events of other partitions; it notes how many events it has read."""
+
+    events_read = 0
+
+    def selects(self, share: Share) -> bool:
+        return True
+
+    def read(self, after: int, limit: int, selection: Selection, upto: int | None = None) -> Slice:
+        share = selection.share
+        if share is None:
+            found = super().read(after, limit, selection, upto)
+        else:
+            self.reads.append(after)
+            whole = InMemoryEventStore.read(self, after, 1_000, selection, upto)
+            own = [one for one in whole.events if residue_of(one.subject, share.modulus) in share.residues]
+            found = Slice(after, own[limit - 1].position if len(own) >= limit else whole.upto, tuple(own[:limit]))
+        self.events_read += len(found.events)
+        return found
+
+
 def feed_of(source: InMemoryEventStore, limit: int = 10, memory: int = 4, **selection: Any) -> Feed:
     return Feed(source, Selection(**selection), SequencingByEvent(PerSubject()), limit, memory)
 
@@ -41,7 +63,7 @@ def feed_of(source: InMemoryEventStore, limit: int = 10, memory: int = 4, **sele
 def follow(feed: Feed, partition: Partition, after: int = 0) -> list[Event]:
     """Read on to the head as a processor does."""
     seen: list[Event] = []
-    while (page := feed.read(after)) is not None:
+    while (page := feed.read(after, partition)) is not None:
         seen += page.events_of(partition, after)[0]
         after = page.upto
     return seen
@@ -114,6 +136,61 @@ def test_a_laggard_catches_up_without_losing_anything() -> None:
     ahead = follow(feed, one)
     behind = follow(feed, other)
     assert sorted(event.position for event in ahead + behind) == list(range(1, 61))
+
+
+def test_a_laggard_reads_no_events_of_others_where_the_store_can_leave_them_out() -> None:
+    source = SharingSource(60)
+    feed = feed_of(source, memory=2)
+    one, other = layout(2)
+    follow(feed, one)
+    assert source.events_read == 60
+    behind = follow(feed, other)
+    assert source.events_read == 60 + sum(event.position <= 40 for event in behind)
+    assert behind == [event for event in follow(feed_of(source), Partition(1, 0)) if event in behind]
+
+
+def test_a_page_of_a_laggard_ends_where_those_of_all_begin_and_is_read_once() -> None:
+    source = SharingSource(60)
+    feed = feed_of(source, limit=20, memory=1)
+    follow(feed, Partition(1, 0))
+    del source.reads[:]
+    one, other = layout(2)
+    page = feed.read(35, one)
+    assert page is not None
+    assert page.upto == 40
+    assert page is feed.read(37, one)
+    assert page is not feed.read(37, other)
+    assert source.reads == [35, 37]
+
+
+@given(
+    turns=st.lists(st.tuples(st.integers(0, 2), st.integers(1, 9)), max_size=60),
+    sharing=st.booleans(),
+    memory=st.integers(1, 3),
+)
+def test_whoever_lags_when_each_partition_gets_all_of_its_events_once(
+    *, turns: list[tuple[int, int]], sharing: bool, memory: int
+) -> None:
+    source = (SharingSource if sharing else CountingSource)(60)
+    feed = feed_of(source, limit=9, memory=memory)
+    after = dict.fromkeys(layout(3), 0)
+    found: list[int] = []
+
+    def step(partition: Partition, most: int) -> bool:
+        page = feed.read(after[partition], partition)
+        if page is None:
+            return False
+        events, upto = page.events_of(partition, after[partition])
+        found.extend(one.position for one in events[:most])
+        after[partition] = events[most - 1].position if len(events) > most else upto
+        return True
+
+    for residue, most in turns:
+        step(Partition(3, residue), most)
+    for partition in after:
+        while step(partition, 5):
+            pass
+    assert sorted(found) == list(range(1, 61))
 
 
 def test_the_head_of_the_log_is_no_page() -> None:
@@ -331,6 +408,33 @@ def test_the_sequences_of_a_subject_are_asked_for_once_a_page() -> None:
         page.events_of(Partition(modulus, 0), 0)
     assert [page.sequence_ids(one) for one in (ADA, BOB)] == [("/books/1",)] * 2
     assert asked == ["/books/1"] * 2, "twice, to check the first answers"
+
+
+@pytest.mark.parametrize(("partitions", "asked"), [(1, 4), (2, 4)])
+def test_the_subjects_of_sequences_are_found_without_asking_again(partitions: int, asked: int) -> None:
+    ids: list[str] = []
+
+    class ByLevel:
+        looks_at = frozenset({"subject"})
+
+        def __call__(self, event: Event, /) -> str:
+            ids.append(event.subject)
+            return event.subject[:3]
+
+    sequencing = SequencingByEvent(ByLevel())
+    sequencing.sequence_ids(ADA)
+    del ids[:]
+    page = Page(Slice(0, 4, tuple(event(n, f"/{n % 2}x/{n}") for n in range(1, 5))), sequencing)
+    for partition in layout(partitions):
+        page.events_of(partition, 0)
+    assert page.subjects_of(frozenset({"/0x"})) == {"/0x/2", "/0x/4"}
+    assert page.subjects_of(frozenset({"/1x", "/2x"})) == {"/1x/1", "/1x/3"}
+    assert len(set(ids)) == asked
+    first = len(ids)
+    for partition in layout(partitions):
+        page.events_of(partition, 0)
+        page.subjects_of(frozenset({"/0x"}))
+    assert len(ids) == first
 
 
 def test_asking_for_the_sequences_of_an_event_without_sequence_names_the_event() -> None:
