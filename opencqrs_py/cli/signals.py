@@ -18,7 +18,7 @@ import sys
 import time
 from collections.abc import Callable, Collection
 from contextlib import suppress
-from threading import Thread
+from threading import Thread, main_thread
 from types import FrameType
 from typing import Any, NoReturn
 
@@ -125,16 +125,25 @@ class Signals:
         sys.__excepthook__(kind, error, trace)
 
     def _guard(self) -> None:
-        """Wait for the first signal, and then for the end; a second signal is one, and so is too long a wait."""
+        """Wait for the first signal, and then for the end; a second signal is one, and so is too long a wait.
+
+        A signal that arrives just before the main thread blocks, or on another thread, does not wake the main thread,
+        which would look at its handlers only after the wait: sent to the main thread, it ends the wait.
+        """
         while not (numbers := set(os.read(self._reading, 64)) & {*_HANDLED}):
             pass
         began, noticed = time.monotonic(), not self.held
         limit = HAND_SECONDS if self.held else CLOSE_SECONDS
+        ours, nudged = 0, False
         while (passed := time.monotonic() - began) < limit:
             if select.select([self._reading], [], [], _LOOK_SECONDS)[0]:
-                again = {*os.read(self._reading, 64)} & {*_HANDLED}
-                if again and passed > SAME_SECONDS:
+                again = sum(number in _HANDLED for number in os.read(self._reading, 64))
+                if again > ours and passed > SAME_SECONDS:
                     break
+                ours = max(ours - again, 0)
+            elif not (self.received or nudged):
+                ours, nudged = 1, True
+                signal.pthread_kill(main_thread().ident or 0, min(numbers))
             if passed > NOTICE_SECONDS and self.held and not noticed:
                 noticed = True
                 self.say(f"waiting for {_listed(self.held)} to finish the events in hand; Ctrl-C again ends at once")

@@ -165,6 +165,14 @@ def test_a_command_that_holds_partitions_says_what_it_waits_for_and_speaks_for_i
     assert ended(HOLDING, *sent) == Ended(130, "", f"{WAITING}\n")
 
 
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_that_another_thread_gets_wakes_the_main_thread(sent):
+    """So it does if it arrives between the last look of Python at its handlers and a call that blocks."""
+    send = f"signal.pthread_kill(threading.get_ident(), {int(sent)})"
+    elsewhere = f"import signal\nthreading.Timer(0.2, lambda: {send}).start()\n{dedent(HOLDING)}"
+    assert ended(elsewhere) == Ended(130, "", f"{WAITING}\n")
+
+
 def test_patience_with_partitions_in_hand_has_an_end():
     assert ended(HANGING, signal.SIGTERM) == Ended(130, "", f"{WAITING}\ninterrupted\n")
 
