@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 _PACKAGE = b"opencqrs_py"
 _CONTAINERS = "dependency_injector"
-_HANDLING = "event_handling"
-_UNMISTAKABLE = {_HANDLING, "upcaster", "around_event", "around_handler"}
+_NAME_GROUPS = {"event_handling", "dataframe_handler"}
+_UNMISTAKABLE = {*_NAME_GROUPS, "upcaster", "around_event", "around_handler"}
 _DECORATORS = {*_UNMISTAKABLE, "event_type", "on_start"}
 
 
@@ -60,7 +60,7 @@ class SourceText:
 
     @property
     def groups(self) -> list[tuple[str, int]]:
-        """The groups that ``@event_handling`` names as literals or by constants of the file, each with its line."""
+        """The groups that decorators of handlers name as literals or by constants of the file, each with its line."""
         return [(named.name.strip(), named.line) for named in self._named if named.name is not None]
 
     @property
@@ -87,7 +87,9 @@ class SourceText:
 
     @cached_property
     def _named(self) -> list[_Named]:
-        return list(_groups(self._tree)) if self._tree and _HANDLING.encode() in self.text else []
+        if self._tree is None or not any(name.encode() in self.text for name in _NAME_GROUPS):
+            return []
+        return list(_groups(self._tree))
 
 
 class _Named(NamedTuple):
@@ -133,7 +135,7 @@ def _groups(tree: ast.Module) -> Iterator[_Named]:
     """Yield each group that is named, in the order of the lines."""
     known = _constants(tree)
     for call, sure in sorted(_calls(tree, sure=True), key=lambda found: found[0].lineno):
-        if _last_name(call.func) == _HANDLING:
+        if _last_name(call.func) in _NAME_GROUPS:
             named = [keyword.value for keyword in call.keywords if keyword.arg == "group"]
             for argument in (*call.args[:1], *named):
                 yield _Named(_text(argument, known), call.lineno, sure)

@@ -84,6 +84,15 @@ def test_group_names_are_read_without_importing(project):
     assert list(scan_project(project).groups) == ["books", "audit"]
 
 
+def test_a_handler_of_data_frames_is_found_and_names_its_group(project):
+    text = "from opencqrs_py import dataframe_handler\n@dataframe_handler('popular', types=['*'])\ndef f(e): ...\n"
+    write(project, "frames.py", text)
+    write(project, "handlers.py", HANDLER.format("books"))
+    scanned = scan_project(project)
+    assert [module.name for module in scanned.modules] == ["frames", "handlers"]
+    assert list(scanned.groups) == ["popular", "books"]
+
+
 def test_a_missing_folder_holds_nothing(tmp_path):
     assert scan_project(tmp_path / "nowhere").modules == ()
 
