@@ -165,6 +165,35 @@ def test_a_handler_error_shows_the_handlers_own_lines_the_event_and_what_happens
     assert run.code == 3
 
 
+@pytest.mark.spark
+def test_an_error_of_spark_is_shown_once_and_without_lines_of_java(project, event_line, java):
+    project.write(
+        "handlers.py",
+        """\
+        from opencqrs_py import dataframe_handler
+        from pyspark.sql import DataFrame
+
+        @dataframe_handler("popular", types=["library.*"])
+        def lent(loans: DataFrame) -> None:
+            for broken in (lambda: loans.select("isbm"), lambda: loans.sparkSession.sql("SELECT isbm")):
+                try:
+                    broken()
+                except Exception:
+                    continue
+            loans.select("isbn")
+        """,
+    )
+    project.write("events.ndjson", event_line(1))
+    project.opencqrs("events", "import", "events.ndjson")
+    settings = ("retry.policy=none", "retry.on-exhausted=stop", "processing.engine=spark")
+    arguments = (word for each in settings for word in ("--set", f"event-handling.groups.popular.{each}"))
+    run = project.opencqrs("run", "--until-caught-up", *arguments, **java)
+    assert run.code == 1
+    assert len([line for line in run.err.splitlines() if "failed on attempt 1 (AnalysisException" in line]) == 1
+    assert "isbm" not in run.err
+    assert "java." not in run.err
+
+
 @pytest.mark.release(engine="spark")
 def test_stop_on_exhaustion_ends_the_run_with_code_1_and_the_status_tells_why(project, engine, event_line):
     project.write(

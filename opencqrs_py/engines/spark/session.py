@@ -384,7 +384,11 @@ def _reason(error: Exception) -> str:
 
 
 def _hush(session: SparkSession) -> None:
-    """Keep PySpark from printing stack traces of its own when the JVM goes away; the engine says what happened."""
+    """Keep PySpark from printing what the engine reports: that the JVM is gone, and errors that a handler is given."""
+    from pyspark.logger import PySparkLogger  # noqa: PLC0415 another kind of logger under these names would fail
+
+    for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
+        PySparkLogger.getLogger(name).disabled = True
     server: Any = session.sparkContext._accumulatorServer  # noqa: SLF001 the only way
     server.handle_error = lambda _request, _client: None
     logging.getLogger().addFilter(lambda record: record.msg != "Exception while sending command.")
