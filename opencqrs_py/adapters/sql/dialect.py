@@ -151,6 +151,7 @@ class Dialect(ABC):
     reads_foreign_tables: ClassVar[bool] = False
     # What to do when the database refuses the connection.
     fix_refused: ClassVar[str] = f"fix user, password or database in {URL_SETTINGS}; the user must have a right to it"
+    connect_seconds: ClassVar[int] = 10  # that a server has to let a user in
     fix_unreachable: ClassVar[str] = f"start it, or fix {URL_SETTINGS}"  # what to do when it cannot be reached
 
     def hash_of(self, column: str, level: int | None) -> str:
@@ -175,9 +176,13 @@ class Dialect(ABC):
 
     def engine(self, url: URL) -> Engine:
         """Return an engine of our own."""
-        engine = create_engine(url, poolclass=KeepingPool)
+        engine = create_engine(url, poolclass=KeepingPool, connect_args=self.connect_args(url))
         replace_cut_connections(engine)
         return engine
+
+    def connect_args(self, _url: URL) -> dict[str, Any]:
+        """Return what an engine of our own hands to the driver besides the URL."""
+        return {}
 
     def adopt(self, engine: Engine) -> None:
         """See that transactions of ours begin as they should on an engine of the user."""

@@ -133,6 +133,10 @@ class MariaDbDialect(Dialect):
         """
         engine = create_engine(url, isolation_level="AUTOCOMMIT", poolclass=KeepingPool)
 
+        @event.listens_for(engine, "do_connect")
+        def _connect(driver: Any, _record: Any, args: Sequence[Any], settings: dict[str, Any]) -> Any:
+            return _connection(driver, args, settings, self.connect_seconds) if driver.driver == "pymysql" else None
+
         @event.listens_for(engine, "connect")
         def _configure(connection: Any, _record: Any) -> None:
             with connection.cursor() as cursor:
@@ -395,6 +399,18 @@ class MariaDbDialect(Dialect):
 
 
 _NAMES = (MariaDbDialect.name, *MariaDbDialect.aliases)
+
+
+def _connection(driver: Any, args: Sequence[Any], settings: Mapping[str, Any], seconds: int) -> Any:
+    """Open a connection of PyMySQL whose server has to let the user in within a time.
+
+    By itself the driver waits for ever for a server that accepts a connection and says nothing. A limit for all reads
+    would end long statements, too, so it holds until the connection is open.
+    """
+    limit = settings.get("read_timeout")
+    connection = driver.connect(*args, **{**settings, "read_timeout": limit or seconds})
+    connection._read_timeout = limit  # noqa: SLF001 the only way
+    return connection
 
 
 def identity_of(source: str, event_id: str) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -13,7 +14,7 @@ from typing import Any
 from zlib import crc32
 
 import orjson
-from sqlalchemy import Connection, Table, Text, types
+from sqlalchemy import URL, Connection, Table, Text, types
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.types import TypeEngine
 from typing_extensions import override
@@ -124,6 +125,12 @@ class PostgresqlDialect(Dialect):
     exact = '{} COLLATE "C"'
     reads_foreign_tables = True
     current_schema = "current_schema()"
+
+    @override
+    def connect_args(self, url: URL) -> dict[str, Any]:
+        """Return how long to wait for what accepts a connection and says nothing, unless that is set already."""
+        said = "connect_timeout" in url.query or "service" in url.query or "PGCONNECT_TIMEOUT" in os.environ
+        return {} if said else {"connect_timeout": self.connect_seconds}
 
     @override
     def hash_of(self, column: str, level: int | None) -> str:  # crc32 is there from version 18 on
