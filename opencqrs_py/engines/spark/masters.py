@@ -27,7 +27,10 @@ SECURE_LOCAL: Mapping[str, str] = {"spark.authenticate": "true"}
 """Defaults with a local master: Spark itself makes a random secret, which appears in no setting."""
 
 SECURE_CLUSTER: Mapping[str, str] = {"spark.network.crypto.enabled": "true", "spark.io.encryption.enabled": "true"}
-"""Defaults with a cluster. Both need ``spark.authenticate`` and have no effect without it."""
+"""Defaults with a cluster."""
+
+NEEDS_AUTHENTICATION = "spark.network.crypto.enabled"
+"""Spark does not start with it and without ``spark.authenticate``."""
 
 _LOCAL = re.compile(r"local(\[[^\]]*\])?")
 _OWN_SECRETS = re.compile(r"yarn|k8s://.*")

@@ -40,6 +40,7 @@ from opencqrs_py.engines.spark.launching import (
     value_before_launch,
 )
 from opencqrs_py.engines.spark.masters import (
+    NEEDS_AUTHENTICATION,
     SECURE_CLUSTER,
     SECURE_LOCAL,
     is_local,
@@ -312,6 +313,8 @@ class Sessions:
             "spark.ui.showConsoleProgress": "false",
         }
         conf |= SECURE_LOCAL if is_local(self._master) else SECURE_CLUSTER
+        if self._settings.allow_unauthenticated and not self._authenticates:
+            conf.pop(NEEDS_AUTHENTICATION, None)
         if self._on_this_machine:
             conf |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
         if not self._settings.verbose:
@@ -319,6 +322,12 @@ class Sessions:
             conf["spark.driver.extraJavaOptions"] = logs
             conf["spark.log.level"] = "OFF"
         return conf
+
+    @property
+    def _authenticates(self) -> bool:
+        """Whether what is set has Spark authenticate the programs that connect to it."""
+        said = value_before_launch("spark.authenticate", self._settings.conf, os.environ, _find_spark_home())
+        return (said or "").strip().lower() == "true"
 
     def _ship_sources(self, session: SparkSession) -> None:
         """Send the user's modules along when the executors run elsewhere."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from threading import Thread
 
 import pytest
@@ -216,6 +217,28 @@ def test_what_will_authenticate_or_need_not_is_accepted_before_the_launch(nothin
 def test_what_will_not_authenticate_is_refused_before_the_launch(nothing_launched, settings):
     with pytest.raises(EngineError, match="OCQ-404"):
         Sessions(settings).require_authentication()
+
+
+ALLOWED = SessionSettings(STANDALONE, allow_unauthenticated=True)
+
+
+@pytest.mark.parametrize(
+    ("settings", "encrypted"),
+    [
+        (SessionSettings(STANDALONE), "true"),
+        (ALLOWED, None),
+        (replace(ALLOWED, conf={"spark.authenticate": "false"}), None),
+        (replace(ALLOWED, conf={"spark.authenticate": "true"}), "true"),
+        (replace(ALLOWED, conf={"spark.network.crypto.enabled": "true"}), "true"),
+    ],
+)
+def test_nothing_is_encrypted_by_default_where_a_cluster_may_go_without_authentication(
+    nothing_launched, settings, encrypted
+):
+    """Spark would not start: NETWORK_AUTH_MUST_BE_ENABLED."""
+    conf = Sessions(settings)._conf()
+    assert conf.get("spark.network.crypto.enabled") == encrypted
+    assert conf["spark.io.encryption.enabled"] == "true"
 
 
 def test_spark_defaults_may_ask_for_authentication(nothing_launched):
