@@ -145,7 +145,7 @@ class Control:
         """
         ((key, *_),) = self._keys([name]).values()
         if ":" not in name:
-            raise _no_partition(name, "name one partition")
+            raise _no_partition(name, f"name one partition: {_listed(self._groups[key.group])}")
         store, view = self._required(), self.view()
         owner = next((view.owner_of(lease) for lease in view.leases if lease.key == key), None)
         if owner is None:
@@ -242,8 +242,12 @@ def _partitions_of(name: str, group: EffectiveGroup) -> tuple[Partition, ...]:
         return known
     found = tuple(each for each in known if str(each) == partition.strip())
     if not found:
-        raise _no_partition(name, f"use one of {', '.join(f'{group.name}:{each}' for each in known[:20])}")
+        raise _no_partition(name, f"use one of {_listed(group)}")
     return found
+
+
+def _listed(group: EffectiveGroup) -> str:
+    return ", ".join(f"{group.name}:{each}" for each in layout(group.life_cycle.partitions)[:20])
 
 
 def _no_partition(name: str, fix: str) -> AssemblyError:

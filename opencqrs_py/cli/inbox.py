@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from opencqrs_py.cli.options import ProjectOptions, format_option, project_options
+from opencqrs_py.cli.options import Integer, ProjectOptions, format_option, project_options
 from opencqrs_py.cli.output import clean, print_json, print_line, print_result, stdout
 from opencqrs_py.cli.records import print_only_warnings
 from opencqrs_py.model.inbox import AttemptError, InboxEntry, InboxStatus
@@ -116,7 +116,7 @@ def list_command(options: ProjectOptions, which: InboxFilter, *, as_json: bool) 
 
 
 @inbox_command.command("show")
-@click.argument("position", type=click.IntRange(min=1), required=False)
+@click.argument("position", type=Integer(min=1), required=False)
 @project_options
 @format_option
 @_filters()
@@ -170,7 +170,7 @@ def skip_command(inbox: InboxControl, which: InboxFilter, reason: str, *, dry_ru
 
 @inbox_command.command("set-attempts")
 @_changing
-@click.argument("attempts", metavar="N", type=click.IntRange(min=0))
+@click.argument("attempts", metavar="N", type=Integer(min=0))
 def set_attempts_command(inbox: InboxControl, which: InboxFilter, attempts: int, *, dry_run: bool) -> list[InboxStep]:
     """Set how many of the attempts of park.retry events have used up; 0 gives all of them again."""
     return inbox.set_attempts(which, attempts, dry_run=dry_run)

@@ -15,9 +15,15 @@ from opencqrs_py.cli.signals import signals
 if TYPE_CHECKING:
     from opencqrs_py.assembly.application import Application
 
-__all__ = ["ProjectOptions", "format_option", "project_options"]
+__all__ = ["Integer", "ProjectOptions", "format_option", "project_options"]
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Integer(click.IntRange):
+    """An integer within bounds, called so in help and messages; click itself calls it an "integer range"."""
+
+    name = "integer"
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ import click
 from opencqrs_py.adapters.files import Compression, FileFormat, Kind, format_of, writer_to, written_whole
 from opencqrs_py.cli.events.display import Progress, counted, rate
 from opencqrs_py.cli.events.selection import after_option, print_reasons, selection_options, slices_between
-from opencqrs_py.cli.options import ProjectOptions, format_option, project_options
+from opencqrs_py.cli.options import Integer, ProjectOptions, format_option, project_options
 from opencqrs_py.cli.output import print_json, stderr, stdout
 from opencqrs_py.errors import EventStoreError
 from opencqrs_py.model.selection import Selection
@@ -30,7 +30,7 @@ _COMPRESSED = {".gz": Compression.GZIP, ".zst": Compression.ZSTD}
 @click.option("--format-of-file", type=click.Choice([kind.value for kind in Kind]), help="If the name does not say it.")
 @click.option("--overwrite", is_flag=True, help="Replace FILE if it is there.")
 @after_option("Position after which the export begins.")
-@click.option("--to", type=click.IntRange(min=0), help="Last position.  [default: the newest event]")
+@click.option("--to", type=Integer(min=0), help="Last position.  [default: the newest event]")
 @selection_options
 def export_command(
     file: str,

@@ -22,7 +22,7 @@ from opencqrs_py.cli.events.selection import (
     selection_options,
     slices_between,
 )
-from opencqrs_py.cli.options import ProjectOptions, format_option, project_options
+from opencqrs_py.cli.options import Integer, ProjectOptions, format_option, project_options
 from opencqrs_py.cli.output import clean, print_json, stderr, stdout
 from opencqrs_py.errors import DatabaseFileGoneError, ExplainedError
 from opencqrs_py.model.event import Event
@@ -40,7 +40,7 @@ _NARROWEST = 7  # columns that are left of a cell in the narrowest terminal
 @project_options
 @format_option
 @after_option("Position after which the list begins.")
-@click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True, help="Most events listed.")
+@click.option("--limit", type=Integer(min=1), default=20, show_default=True, help="Most events listed.")
 @selection_options
 def list_command(options: ProjectOptions, after: int, limit: int, selection: Selection, *, as_json: bool) -> None:
     """List events in the order of their positions."""
@@ -101,7 +101,7 @@ Show = Callable[[Sequence[Event]], None]
 @click.command("tail")
 @project_options
 @format_option
-@click.option("--lines", type=click.IntRange(min=0), default=10, show_default=True, help="Last events shown first.")
+@click.option("--lines", type=Integer(min=0), default=10, show_default=True, help="Last events shown first.")
 @selection_options
 def tail_command(options: ProjectOptions, lines: int, selection: Selection, *, as_json: bool) -> None:
     """Show the last events, and then each new one as it comes, until Ctrl-C. JSON: one event a line."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
+from opencqrs_py.cli.options import Integer
 from opencqrs_py.cli.output import print_line
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.selection import Selection, Slice
@@ -55,7 +56,7 @@ def selection_options(command: F) -> F:
 
 def after_option(text: str) -> Callable[[F], F]:
     """Add ``--after``, a position."""
-    return click.option("--after", type=click.IntRange(min=0), default=0, show_default=True, help=text)
+    return click.option("--after", type=Integer(min=0), default=0, show_default=True, help=text)
 
 
 def slices_between(source: EventSource, after: int, upto: int, selection: Selection) -> Iterator[Slice]:

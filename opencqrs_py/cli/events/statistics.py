@@ -11,7 +11,7 @@ import click
 
 from opencqrs_py.cli.events.display import Progress, on_one_line
 from opencqrs_py.cli.events.selection import print_reasons, selection_options, slices_between
-from opencqrs_py.cli.options import ProjectOptions, format_option, project_options
+from opencqrs_py.cli.options import Integer, ProjectOptions, format_option, project_options
 from opencqrs_py.cli.output import print_json, stdout
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.selection import Selection
@@ -81,9 +81,7 @@ class Tally:
 @click.command("stats")
 @project_options
 @format_option
-@click.option(
-    "--top", type=click.IntRange(min=0), default=10, show_default=True, help="Most types, and subjects, shown."
-)
+@click.option("--top", type=Integer(min=0), default=10, show_default=True, help="Most types, and subjects, shown.")
 @selection_options
 def stats_command(options: ProjectOptions, top: int, selection: Selection, *, as_json: bool) -> None:
     """Count events: by type, and by the first level of their subjects. All of them are read."""
