@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -35,11 +36,13 @@ LINE = '{{"id":"{}","source":"s","type":"t","subject":"/x","data":{{}}}}\n'
 
 @pytest.fixture
 def handlers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+    """A module of a name of its own, as workers of Spark keep those of other tests."""
+    name = "file_handlers_" + re.sub(r"\W", "_", tmp_path.name)
     (tmp_path / "code").mkdir()
-    (tmp_path / "code" / "file_handlers.py").write_text(HANDLERS)
+    (tmp_path / "code" / f"{name}.py").write_text(HANDLERS)
     monkeypatch.syspath_prepend(tmp_path / "code")
-    yield __import__("file_handlers")
-    del sys.modules["file_handlers"]
+    yield __import__(name)
+    del sys.modules[name]
 
 
 @pytest.fixture
@@ -92,12 +95,16 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize("kind", BAD)
-def test_run_and_status_name_file_and_line_of_what_is_no_event(tmp_path, events, application, kind: str) -> None:
+KINDS = [(kind, "thread") for kind in BAD]
+KINDS += [pytest.param(kind, "spark", marks=pytest.mark.spark) for kind in ("line", "row")]
+
+
+@pytest.mark.parametrize(("kind", "engine"), KINDS)
+def test_run_and_status_name_file_and_line_of_what_is_no_event(events, application, kind: str, engine: str) -> None:
     write, place, what = BAD[kind]
     write(events / "a.ndjson")
-    (partition,) = application().run(until_caught_up=True).partitions
-    (shown,) = (p for group in application().status() for p in group.partitions)
+    (partition,) = application(engine=engine).run(until_caught_up=True).partitions
+    (shown,) = (p for group in application(engine=engine).status() for p in group.partitions)
     for status in (partition, shown):
         assert status.state is ProcessorState.FAILED
         assert what in status.error
