@@ -112,7 +112,8 @@ class Service:
             with urllib.request.urlopen(self.url + path, timeout=60) as answer:
                 return answer.status, json.load(answer)
         except urllib.error.HTTPError as error:
-            return error.code, json.load(error)
+            with error:
+                return error.code, json.load(error)
 
     def wait_until(self, condition: Callable[[], bool]) -> None:
         for _ in range(LOOKS):

@@ -56,6 +56,9 @@ Session: TypeAlias = SparkSession
 _QUIET_LOGS = Path(__file__).with_name("log4j2-quiet.properties")
 _PACKAGE_PARENT = Path(__file__).resolve().parents[3]
 _CLOSE_SECONDS = 30.0
+_CLOSE_SECONDS_ON_OTHERS = (
+    120.0  # a session left there keeps other programs from opening one; a busy machine takes long
+)
 _OF_DRIVERS_JVM = (
     "spark.driver.defaultJavaOptions",
     "spark.driver.extraJavaOptions",
@@ -221,7 +224,7 @@ class Sessions:
         """
         self._closed = True
         if jvm_of_others():
-            patience = max(patience, _CLOSE_SECONDS)
+            patience = max(patience, _CLOSE_SECONDS_ON_OTHERS)
         if self._opening is not None and self._opening.is_alive():
             _closing.append(self._opening)
             if self._launches:
