@@ -361,9 +361,9 @@ def _is_elsewhere(tracker: ProgressTracker, group: str) -> bool:
 
 
 def _nothing(which: InboxFilter) -> InboxError:
-    said = f" matches {which}" if str(which) else ""
-    fix = "look at opencqrs inbox list" if said else ""
-    return InboxError("OCQ-605", f"nothing in the inbox{said}", fix=fix)
+    if not str(which):
+        return InboxError("OCQ-605", "nothing waits in the inbox")
+    return InboxError("OCQ-605", f"nothing in the inbox matches {which}", fix="look at opencqrs inbox list")
 
 
 def _unfit(which: InboxFilter, found: Counter[str], unfit: str) -> InboxError:

@@ -155,7 +155,7 @@ class Processors:
         for group in led:
             if group.starts and all(map(self._is_stopped, group.keys)):
                 name = group.run.group
-                logger.warning("group %s is stopped, as somebody wanted: opencqrs groups start %s", name, name)
+                logger.warning("group %s is stopped, as a command asked: opencqrs groups start %s", name, name)
 
     def stop(self, patience: float) -> None:
         """Finish the events in hand, for at most ``patience`` seconds per engine, and release everything."""

@@ -389,7 +389,7 @@ def line_of(notice: Notice) -> str:
         return f"{head} recovered"
     if notice.action is None:
         return f"{head} a call after the commit raised {failure}; nothing is repeated"
-    what = f"{failure.event} failed on attempt {notice.attempt}" if notice.attempt else "could not go on"
+    what = f"{failure.event} failed on attempt {notice.attempt}" if notice.attempt else "could not continue"
     what += f" at {failure.event}" if failure.event and not notice.attempt else ""
     return f"{head} {what} ({failure}); {_next(notice, failure).format(wait=in_words(notice.wait))}"
 

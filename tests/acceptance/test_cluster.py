@@ -324,7 +324,7 @@ def test_a_python_of_the_workers_that_lacks_a_package_is_reported_in_one_line(pr
     chosen = {**AUTHENTICATED, "PYSPARK_PYTHON": str(bare / "bin" / "python")}
     run = project.opencqrs("run", "--until-caught-up", *settings_for(cluster), **chosen)
     assert run.code == 1
-    lines = [line for line in run.err.splitlines() if "[audit 0/1]" in line and "could not go on" in line]
+    lines = [line for line in run.err.splitlines() if "[audit 0/1]" in line and "could not continue" in line]
     assert len(lines) == 1
     assert "No module named 'pydantic'" in lines[0]
     assert "Traceback" not in run.err

@@ -83,7 +83,7 @@ def test_a_wrong_token_is_one_message_without_a_trace(project: Project, server: 
     server.api_token = "another"
     code, said = project.run("run", "--until-caught-up")
     assert code in {1, 2}
-    assert "could not go on ([OCQ-332] EventStoreError: EventSourcingDB does not accept the API token" in said
+    assert "could not continue ([OCQ-332] EventStoreError: EventSourcingDB does not accept the API token" in said
     assert said.count("EventSourcingDB does not accept the API token") == 1
     assert "fix:   set event-store.api-token" in said
     assert "Traceback" not in said

@@ -44,14 +44,14 @@ AWAY = Failure(Origin.OUTAGE, permanent=False, error="DatabaseAwayError", messag
             AWAY,
             0,
             0.5,
-            "could not go on (DatabaseAwayError: gone); no attempt is used; next look in 0.5 s",
+            "could not continue (DatabaseAwayError: gone); no attempt is used; next look in 0.5 s",
         ),
         (
             Action.LEAVE,
             AWAY,
             0,
             0,
-            "could not go on (DatabaseAwayError: gone); this process leaves the partition alone",
+            "could not continue (DatabaseAwayError: gone); this process leaves the partition alone",
         ),
     ],
 )

@@ -246,7 +246,7 @@ def test_a_partition_that_is_held_has_failed_and_waits_for_no_attempt(
     assert status.failure is not None
     assert (status.failure.crashes, status.failure.attempts) == (3, 0)
     assert status.failure.last_error.startswith("[OCQ-236] HandlerCrashError: 3 processes have ended")
-    assert "could not go on at event id 1 at position 1 (lent, /1) ([OCQ-236]" in text_of(notice)
+    assert "could not continue at event id 1 at position 1 (lent, /1) ([OCQ-236]" in text_of(notice)
     assert "in handler handlers.py:7" in text_of(notice)
     assert "is not tried again before it is restarted" in text_of(notice)
     assert "fix:   fix its handler, then: opencqrs groups restart group:0/1" in text_of(notice)

@@ -27,11 +27,11 @@ AWAY = Failure(Origin.OUTAGE, permanent=False, error="AwayError", message="gone"
             Action.STOP,
             UNSEQUENCED,
             0,
-            "could not go on at event 7 (ValueError: no); the partition has failed; next attempt in 4.5 s, or at the "
-            "next start",
+            "could not continue at event 7 (ValueError: no); the partition has failed; next attempt in 4.5 s, or at "
+            "the next start",
         ),
-        (Action.WAIT, AWAY, 0, "could not go on (AwayError: gone); no attempt is used; next look in 4.5 s"),
-        (Action.LEAVE, AWAY, 0, "could not go on (AwayError: gone); this process leaves the partition alone"),
+        (Action.WAIT, AWAY, 0, "could not continue (AwayError: gone); no attempt is used; next look in 4.5 s"),
+        (Action.LEAVE, AWAY, 0, "could not continue (AwayError: gone); this process leaves the partition alone"),
     ],
 )
 def test_a_line_says_group_partition_what_happened_and_what_happens_next(
