@@ -303,6 +303,7 @@ def test_a_database_in_memory_has_no_file_and_stays_open_when_others_are_disconn
     writes(database)
     database.disconnect()
     reads(database)
+    assert database.for_control() is None
     database.close()
 
 

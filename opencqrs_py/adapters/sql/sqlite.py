@@ -109,7 +109,9 @@ class SqliteDialect(Dialect):
         """Return the file beside that of the database: a chunk of events holds the only write lock of that one."""
         with database.reading() as connection:
             name = _main_file(connection)
-        return URL.create(self.driver, database=f"{Path(name).resolve()}{CONTROL_SUFFIX}") if name else None
+        if not name or not Path(name).exists():  # a database in memory may have a name, too
+            return None
+        return URL.create(self.driver, database=f"{Path(name).resolve()}{CONTROL_SUFFIX}")
 
     @override
     def engine(self, url: URL) -> Engine:
