@@ -112,6 +112,11 @@ class Chunk(Sequence[Event]):
         return list(map(itemgetter(self._columns.type), self._rows))
 
     @property
+    def subjects(self) -> set[str]:
+        """The subjects of the events; rows must have them."""
+        return set(map(itemgetter(self._columns.subject), self._rows))
+
+    @property
     def columns(self) -> EventColumns:
         """The attributes of the events; of rows that lack some of them, each event is read whole."""
         if self._rows and len(self._rows[0]) <= self._columns.time:

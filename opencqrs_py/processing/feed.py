@@ -103,10 +103,17 @@ class Page:
 
     def _subjects_by_sequence(self) -> dict[str, list[str]]:
         if all(assigned.failure is not None for assigned in self._assigned.values()):  # else every id is known
+            id_of = self._sequencing.id_of_subject
+            if id_of is not None:
+                return self._indexed((subject, (id_of(subject),)) for subject in self._events.subjects)
             for event in self._events.first_of_each_subject():
                 self._certain_ids(event)
+        return self._indexed(self._ids.items())
+
+    @staticmethod
+    def _indexed(ids_by_subject: Iterable[tuple[str, tuple[str, ...]]]) -> dict[str, list[str]]:
         index: dict[str, list[str]] = defaultdict(list)
-        for subject, sequence_ids in self._ids.items():
+        for subject, sequence_ids in ids_by_subject:
             for sequence_id in sequence_ids:
                 index[sequence_id].append(subject)
         return dict(index)

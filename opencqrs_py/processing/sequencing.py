@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 from opencqrs_py.errors import AssemblyError, ExplainedError, ProjectCodeError
@@ -22,6 +23,7 @@ from opencqrs_py.processing.sequence_resolvers import (
     PerSubjectLevel,
     check_plain,
     checked_ids,
+    cut_subject,
     fields_looked_at,
 )
 from opencqrs_py.processing.signatures import RESOLVER, Kind, Signature, read_signature
@@ -75,6 +77,9 @@ class Sequencing(Protocol):
     attributes: frozenset[str]
     """What it looks at besides an event's type and data."""
 
+    id_of_subject: Callable[[str], str] | None
+    """Returns the id of a subject's only sequence, where one of our own resolvers decides; else ``None``."""
+
     partition_of: PartitionOf
     """The residue of a sequence's partition; the same for a sequence at each call, in each process."""
 
@@ -116,6 +121,7 @@ class SequencingByEvent:
         looked_at = fields_looked_at(resolver, place)
         self.by_subject = looked_at <= {"subject"} and opened is None
         self.attributes = frozenset({"subject"}) if self.by_subject else looked_at - {"position", "type", "payload"}
+        self.id_of_subject = _id_of_subject(resolver) if self.by_subject else None
         if type(resolver).__call__ in OWN_CALLS:  # it does what it says
             self._sequence_id = resolver.__call__
         else:
@@ -136,6 +142,12 @@ class SequencingByEvent:
     def sequence_ids(self, event: Event) -> tuple[str, ...]:
         """Return the id of the event's only sequence; raise OCQ-216 or OCQ-224 if a resolver breaks its contract."""
         return (self._sequence_id(self.opened(event) if self.opened else event),)
+
+
+def _id_of_subject(resolver: SequenceResolver) -> Callable[[str], str] | None:
+    if type(resolver) is PerSubject:
+        return str
+    return partial(cut_subject, level=resolver.level) if type(resolver) is PerSubjectLevel else None
 
 
 def sequencing_for(
@@ -208,6 +220,7 @@ class SequencingByObject:
         self._wanted = signature.event_classes
         self.attributes = ATTRIBUTES if signature.sees_attributes or not reading.plain else frozenset[str]()
         self.by_subject = False
+        self.id_of_subject: Callable[[str], str] | None = None
         self._types = types
         self._reading = reading
         self._place = place

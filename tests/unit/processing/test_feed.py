@@ -437,6 +437,24 @@ def test_the_subjects_of_sequences_are_found_without_asking_again(partitions: in
     assert len(ids) == first
 
 
+@pytest.mark.parametrize(
+    ("resolver", "sequence_id", "expected"),
+    [(PerSubject(), "/books/1", {"/books/1"}), (PerSubjectLevel(1), "/books", {"/books/1", "/books/2"})],
+)
+def test_the_subjects_of_sequences_are_found_without_a_look_at_events(
+    resolver: SequenceResolver, sequence_id: str, expected: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def never(event: Event) -> tuple[str, ...]:
+        raise AssertionError(event)
+
+    sequencing = SequencingByEvent(resolver)
+    monkeypatch.setattr(sequencing, "sequence_ids", never)
+    subjects = ("/books/1", "/books/2", "/readers/1", "/books/1")
+    events = tuple(event(n, subject) for n, subject in enumerate(subjects, 1))
+    page = Page(Slice(0, 4, events), sequencing, only=Partition(8, 1))
+    assert page.subjects_of(frozenset({sequence_id, "/elsewhere"})) == expected
+
+
 def test_asking_for_the_sequences_of_an_event_without_sequence_names_the_event() -> None:
     page = Page(Slice(0, 2, (ADA, BOB)), SequencingByEvent(Resolver(2)))
     assert page.sequence_ids(ADA) == ("/books/1",)
