@@ -65,7 +65,7 @@ from opencqrs_py.processing.ports import (
     SystemClock,
     Transactions,
 )
-from opencqrs_py.processing.recovery import ExponentialBackOff, FixedBackOff, NoRetry
+from opencqrs_py.processing.recovery import ExponentialBackOff, FixedBackOff, NoRetry, OnExhausted
 from opencqrs_py.processing.signatures import Kind, Signature
 
 CONTROLLERS = Part("a controller registration", CONTROLLER, ControllerRegistration, REGISTRATION)
@@ -198,7 +198,7 @@ def _built_in_back_off(rule: RetrySettings) -> BackOff:
             )
 
 
-def parking_of(settings: EffectiveGroup) -> ParkingRule | None:
+def parking_of(settings: EffectiveGroup, retry: Callable[[], BackOff]) -> ParkingRule | None:
     """Return how a group parks events, ``None`` if it parks none."""
     if not parks(settings):
         return None
@@ -209,7 +209,14 @@ def parking_of(settings: EffectiveGroup) -> ParkingRule | None:
         maximum=rule.max_interval,
         max_attempts=rule.max_attempts,
     )
-    return ParkingRule(back_off, settings.park.max_sequences, settings.park.max_sequence_size)
+    return ParkingRule(
+        back_off,
+        settings.park.max_sequences,
+        settings.park.max_sequence_size,
+        retry=retry(),
+        on_exhausted=OnExhausted(settings.retry.on_exhausted.value),
+        on_undecodable=OnExhausted(settings.retry.on_undecodable.value),
+    )
 
 
 def _bound(
@@ -270,7 +277,7 @@ class GroupContainer(containers.DeclarativeContainer):
             settings.provided.processing.handler_warn_after,
             settings.provided.processing.handler_timeout,
         ),
-        parking=providers.Factory(parking_of, settings),
+        parking=providers.Factory(parking_of, settings, back_off.provider),
     )
 
 

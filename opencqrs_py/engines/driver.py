@@ -263,6 +263,9 @@ def when_available(
 def _notices(group: str, partition: Partition, outcome: Outcome) -> Iterator[Notice]:
     """Yield what has happened to sequences in the inbox."""
     for one in outcome.parked:
+        if one.new:
+            yield Notice(group, partition, Action.PARK, one.failure, one.attempt)
+            continue
         action = Action.PARK if one.wait is None else Action.RETRY
         yield Notice(group, partition, action, one.failure, one.attempt, one.wait or 0.0, one.sequence_id)
     for sequence_id in outcome.freed:

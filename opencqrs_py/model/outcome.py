@@ -63,19 +63,21 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Parked:
-    """An event in the inbox of which another attempt has failed.
+    """An event in the inbox of which an attempt has failed.
 
     Attributes:
         failure: How that attempt has ended.
         sequence_id: The event's sequence, which waits with it.
         attempt: Attempts made.
         wait: Seconds until the next one; ``None``: a person comes first.
+        new: Whether the event has come into the inbox by that.
     """
 
     failure: Failure
     sequence_id: str
     attempt: int
     wait: float | None
+    new: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +91,7 @@ class Outcome:
         idle: Nothing was left to read.
         failure: Why the step ended early, or ``None``.
         missed: What calls after the commit raised; nothing is repeated.
-        parked: Events in the inbox of which another attempt has failed.
+        parked: Events in the inbox of which an attempt has failed.
         freed: Sequences that are not in the inbox any more.
     """
 

@@ -13,6 +13,7 @@ from opencqrs_py.model.partition import Partition, residue_of
 from opencqrs_py.model.progress import Cursor
 from opencqrs_py.model.selection import ATTRIBUTES, Selection, Share
 from opencqrs_py.processing.calls import NO_LIMITS, CallLimits
+from opencqrs_py.processing.caution import Caution
 from opencqrs_py.processing.dispatch import Dispatcher
 from opencqrs_py.processing.feed import Feed
 from opencqrs_py.processing.parking import Parking, ParkingRule, events_at
@@ -77,6 +78,7 @@ class GroupProcessing:
         self.batch_size = batch_size or _usual_size(dispatcher, partitions)
         self._dispatcher = dispatcher
         self._pipelining = Pipelining() if dispatcher.pipelines else None
+        self._caution = Caution()
         self._sequencing = sequencing
         self._clock = clock
         of_sequences = sequencing.attributes if partitions > 1 or parking is not None else frozenset[str]()
@@ -148,7 +150,8 @@ class GroupProcessing:
         """Return the processor of one partition; the clock is for what it records."""
         clock = self._clock if clock is None else clock
         shared = (self.feed, self.tracker, self._dispatcher, self.batch_size)
-        return PartitionProcessor(self.group, partition, *shared, clock, self.limits, self._pipelining, self._parking)
+        further = (self.limits, self._pipelining, self._parking, self._caution)
+        return PartitionProcessor(self.group, partition, *shared, clock, *further)
 
     def _parking_by(self, rule: ParkingRule) -> Parking | None:
         """Return how the group parks; ``None`` without an inbox, or if partitions are not found by CRC-32."""

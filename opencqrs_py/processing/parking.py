@@ -29,7 +29,7 @@ from opencqrs_py.processing.feed import Page, UnsequencedError
 from opencqrs_py.processing.isolation import OF_PROCESS
 from opencqrs_py.processing.portions import Portion
 from opencqrs_py.processing.ports import BackOff, Clock, EventSource, ParkingTracker, UnitOfWork
-from opencqrs_py.processing.recovery import ExponentialBackOff
+from opencqrs_py.processing.recovery import Action, ExponentialBackOff, OnExhausted, action_for
 
 LOOK_SECONDS = 1.0  # between two looks at the inbox while something is there, since people may have changed it
 _ALL = Selection("/", recursive=True, attributes=ATTRIBUTES)
@@ -44,11 +44,26 @@ class ParkingRule:
         back_off: Waits before the attempts of a parked event.
         most_sequences: Sequences of the group that may wait in the inbox.
         most_of_sequence: Events of a sequence that may wait there.
+        retry: Waits between the attempts of an event before it is parked; ``None``: whoever supervises the partition
+            decides, and takes a step of its own for that.
+        on_exhausted: What happens to an event whose attempts are used up.
+        on_undecodable: What happens to an event that cannot be decoded.
     """
 
     back_off: BackOff = field(default_factory=lambda: ExponentialBackOff(30.0, 2.0, 3_600.0, max_attempts=5))
     most_sequences: int = 1_024
     most_of_sequence: int = 1_024
+    retry: BackOff | None = None
+    on_exhausted: OnExhausted = OnExhausted.STOP
+    on_undecodable: OnExhausted = OnExhausted.STOP
+
+    def parks_at_once(self, failure: Failure) -> bool:
+        """Return whether an event is parked whose first attempt has failed so."""
+        if self.retry is None or failure.position is None:
+            return False
+        wanted = {"on_exhausted": self.on_exhausted, "on_undecodable": self.on_undecodable}
+        exhausted = next(self.retry.waits(), None) is None
+        return action_for(failure, exhausted=exhausted, **wanted) is Action.PARK
 
     def wait_after(self, retries: int) -> float | None:
         """Return the seconds to wait when so many waits have been taken before; ``None``: the event is exhausted."""
@@ -240,6 +255,20 @@ class PartitionInbox:
         sequence_id = only_sequence(page, event, self._partition, lambda _: True) or ""
         return parked_entry(self._group, sequence_id, event, how, record, self._rule, self._clock.now())
 
+    def entry_at_once(self, cursor: Cursor, portion: Portion, index: int, failure: Failure) -> InboxEntry | None:
+        """Return the entry of an event that has failed in a chunk and is parked at once; ``None`` if it is not.
+
+        Not if it has failed before, since that is recorded; nor if no sequence is found for it: then it holds up the
+        partition.
+        """
+        known = cursor.failing is not None and cursor.failing == failure.position
+        if known or cursor.isolate or portion.page is None or not self._rule.parks_at_once(failure):
+            return None
+        try:
+            return self.entry(portion.page, portion.chunk[index], given_up(failure, self._clock.now()), None)
+        except Exception:  # which the next step reports
+            return None
+
     def unit(
         self, cursor: Cursor, to: int, portion: Portion, fingerprint: str, skip: Skip | None = None
     ) -> AbstractContextManager[UnitOfWork]:
@@ -316,6 +345,15 @@ def with_sequence(cursor: Cursor, sequence_id: str) -> Cursor:
     """Return the cursor with another sequence in the inbox; the next step looks when it is due."""
     known = cursor.parked or NOTHING_PARKED
     return replace(cursor, parked=replace(known, ids=known.ids | {sequence_id}, seen_at=""))
+
+
+def with_entry(cursor: Cursor, entry: InboxEntry) -> Cursor:
+    """Return the cursor with another sequence in the inbox, of which the first event is known; there is no look."""
+    known = cursor.parked
+    if known is None:
+        return cursor
+    due = min(filter(None, (known.due_at, entry.due_at)), default=None)
+    return replace(cursor, parked=replace(known, ids=known.ids | {entry.sequence_id}, due_at=due))
 
 
 def freed(before: Cursor, after: Cursor) -> frozenset[str]:

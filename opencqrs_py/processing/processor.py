@@ -16,11 +16,12 @@ from opencqrs_py.errors import (
 from opencqrs_py.model.chunk import NOTHING, Chunk
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.inbox import GivenUp, InboxEntry
-from opencqrs_py.model.outcome import Failure, Origin, Outcome
+from opencqrs_py.model.outcome import Failure, Origin, Outcome, Parked
 from opencqrs_py.model.partition import Partition
 from opencqrs_py.model.progress import Cursor, FailureRecord, PartitionStatus, ProcessorState, Skip
 from opencqrs_py.processing.binding import Work
 from opencqrs_py.processing.calls import NO_LIMITS, CallInHand, CallLimits
+from opencqrs_py.processing.caution import Caution
 from opencqrs_py.processing.dispatch import ChunkFailedError, Dispatcher
 from opencqrs_py.processing.exceptions import label_text, raise_interrupt, stack_of_thread
 from opencqrs_py.processing.feed import Feed, Page, UnsequencedError
@@ -32,6 +33,7 @@ from opencqrs_py.processing.parking import (
     no_inbox,
     one_less_isolated,
     unseen,
+    with_entry,
     with_sequence,
 )
 from opencqrs_py.processing.pipelining import PipelineFailedError, Pipelining
@@ -72,6 +74,7 @@ class PartitionProcessor:
         limits: How long a call of a handler may take; whoever drives the processor watches that.
         pipelining: Decides whether statements of a chunk wait for their answers; ``None``: they do.
         parking: The inbox, and how events are parked; ``None`` if the tracker has none.
+        caution: Decides how large chunks are while events fail; ``None`` for one of its own.
     """
 
     def __init__(  # noqa: PLR0913, PLR0917 the parts of a group
@@ -86,6 +89,7 @@ class PartitionProcessor:
         limits: CallLimits = NO_LIMITS,
         pipelining: Pipelining | None = None,
         parking: Parking | None = None,
+        caution: Caution | None = None,
     ) -> None:
         self.group = group
         self.partition = partition
@@ -97,6 +101,7 @@ class PartitionProcessor:
         self._clock = SystemClock() if clock is None else clock
         self._diagnosis = Diagnosis(tracker, feed.source, dispatcher.places)
         self._pipelining = pipelining
+        self._caution = Caution() if caution is None else caution
         self._inbox: PartitionInbox | None = None
         if parking is not None:
             source = feed.source
@@ -228,7 +233,7 @@ class PartitionProcessor:
         except BaseException as error:  # whatever a store raises is an outcome
             raise_interrupt(error)
             return Outcome(cursor, failure=self._diagnosis.failure_to_read(error))
-        return self._next(cursor, page, Portion(events, upto, behind))
+        return self._next(cursor, page, Portion(events, upto, behind, page=page))
 
     def _next(self, cursor: Cursor, page: Page, portion: Portion) -> Outcome:
         """Handle the first chunk of events, or only the first event if it has failed before."""
@@ -238,6 +243,8 @@ class PartitionProcessor:
             return self._without_handling(cursor, portion) if portion.behind else moved
         again = cursor.failing is not None and cursor.failing == events.position(0)
         size = 1 if again or cursor.isolate else self._batch_size
+        if self._caution.left > 0:
+            size = self._caution.size(size)
         if cursor.failing is not None and not again:
             size = min(size, self._before_failing(cursor.failing, events))
         if found > size:
@@ -322,6 +329,8 @@ class PartitionProcessor:
         failure = self._diagnosis.failure_of_handler(failed.error, chunk[index or 0])
         if index is None and failure.origin is Origin.OUTAGE:
             failure = replace(failure, event=f"one of {len(chunk)} events, from {failure.event}")
+        if index is not None and (parked := self._park_at_once(cursor, portion, index, failure)) is not None:
+            return parked
         if index == 0 or failure.origin is Origin.OUTAGE:
             return Outcome(cursor, failure=failure)
         if index is None:
@@ -330,11 +339,26 @@ class PartitionProcessor:
         before = self._handle(cursor, portion.first(index))
         return before if before.failure is not None else replace(before, failure=failure)
 
+    def _park_at_once(self, cursor: Cursor, portion: Portion, index: int, failure: Failure) -> Outcome | None:
+        """Park an event to which no attempt is left, in the transaction of what comes before it; ``None``: not so."""
+        if self._inbox is None or (entry := self._inbox.entry_at_once(cursor, portion, index, failure)) is None:
+            return None
+        self._caution.failed()
+        both = portion.before(index, entry)
+        done = self._handle(cursor, both) if both.chunk else self._without_handling(cursor, both)
+        if done.failure is not None and done.cursor is cursor:
+            return None  # such as a full inbox, or what comes before it fails now
+        if done.failure is not None or done.cursor.stored < entry.position:
+            return done
+        parked = Parked(failure, entry.sequence_id, entry.attempts, None, new=True)
+        return replace(done, cursor=with_entry(done.cursor, entry), parked=(*done.parked, parked))
+
     def _by_halves(self, cursor: Cursor, portion: Portion) -> Outcome:
         """Find the event by which a chunk fails: what comes before it is committed, in ever smaller chunks."""
         middle = len(portion.chunk) // 2
-        first = self._handle(cursor, portion.first(middle))
-        if first.failure is not None:
+        half = portion.first(middle)
+        first = self._handle(cursor, half)
+        if first.failure is not None or first.cursor.stored < half.upto:  # an event of it was parked
             return first
         return first.followed_by(self._handle(first.cursor, portion.after(middle)))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -85,6 +85,7 @@ class World:
         rule: ParkingRule = RULE,
         retry: Any = None,
         on_undecodable: OnExhausted = OnExhausted.STOP,
+        at_once: bool = True,
     ) -> None:
         self.database = Rows()
         self.tracker = InMemoryProgressTracker(self.database)
@@ -101,6 +102,9 @@ class World:
                 raise error
             connection.append((raw.subject, raw.position))  # type: ignore[attr-defined]
 
+        back_off = NoRetry() if retry is None else retry
+        if at_once:
+            rule = replace(rule, retry=back_off, on_exhausted=OnExhausted.PARK, on_undecodable=on_undecodable)
         bound = bind(Handler(HandlerMark("group"), handle, "handlers.py:7"), NothingProvided())
         processing = GroupProcessing(
             "group",
@@ -115,7 +119,6 @@ class World:
             clock=self.clock,
             parking=rule,
         )
-        back_off = NoRetry() if retry is None else retry
         self.run = GroupRun(
             processing, layout(partitions), lambda: 0, back_off, OnExhausted.PARK, on_undecodable=on_undecodable
         )
@@ -341,6 +344,98 @@ def test_nothing_parked_costs_one_look_at_the_claim() -> None:
     assert looks == 1
 
 
+@contextmanager
+def counted(world: World, *names: str) -> Iterator[Counter[str]]:
+    """Count the calls of methods of the tracker."""
+    counts: Counter[str] = Counter()
+
+    def counting(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **named: Any) -> Any:
+            counts[name] += 1
+            return method(*arguments, **named)
+
+        return call
+
+    for name in names:
+        setattr(world.tracker, name, counting(name, getattr(world.tracker, name)))
+    yield counts
+
+
+def running(subjects: list[str]) -> World:
+    """Return a world that has handled an event, and then gets more."""
+    world = World(["/first"])
+    world.drain()
+    world.append(subjects)
+    return world
+
+
+def test_an_event_without_further_attempts_is_parked_by_the_transaction_of_what_comes_before_it() -> None:
+    world = running(["/a", "/b", "/c", "/d"])
+    world.errors = {4: NO}
+    with counted(world, "unit", "parked", "report") as counts:
+        world.drain()
+    assert counts == {"unit": 3}, "the chunk that failed, what comes before, what comes after; no look, no report"
+    assert [call.position for call in world.calls] == [1, 2, 3, 4, 2, 3, 5]
+    assert world.positions == [1, 2, 3, 5]
+    assert world.waiting == {4: "retrying"}
+    assert [(notice.action, notice.attempt) for notice in world.seen.notices] == [(Action.PARK, 1)]
+
+
+def test_the_first_event_of_a_chunk_is_parked_by_one_transaction() -> None:
+    world = running(["/a", "/b"])
+    world.errors = {2: NO}
+    with counted(world, "unit", "parked", "report") as counts:
+        world.drain()
+    assert counts == {"unit": 3}
+    assert [call.position for call in world.calls] == [1, 2, 3]
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_what_comes_before_an_event_is_kept_when_the_inbox_is_full(*, at_once: bool) -> None:
+    world = World(["/a", "/b", "/c", "/d"], rule=replace(RULE, most_sequences=1), at_once=at_once)
+    world.errors = {1: NO, 3: NO}
+    world.drain()
+    (status,) = world.tracker.statuses()
+    assert (status.state.value, status.position) == ("failed", 2)
+    assert "OCQ-601" in status.error
+    assert world.positions == [2]
+    assert world.waiting == {1: "retrying"}
+
+
+def test_an_event_that_fails_only_when_its_chunk_is_handled_again_is_parked_before_the_other() -> None:
+    world = World(["/a", "/b", "/c"])
+
+    class Flaky(dict[int, BaseException]):
+        def get(self, position: int, _: Any = None) -> BaseException | None:
+            again = sum(call.position == 3 for call in world.calls) == 1
+            return NO if position == 3 or (position == 2 and again) else None
+
+    world.errors = Flaky()
+    world.drain()
+    assert world.positions == [1]
+    assert world.waiting == {2: "retrying", 3: "retrying"}
+
+
+def test_what_follows_a_parked_event_in_the_half_of_a_chunk_is_not_passed_over() -> None:
+    world = World(["/a", "/b", "/c", "/d", "/e", "/f", "/g", "/h"], batch_size=8)
+    commits = 0
+
+    @contextmanager
+    def begin() -> Iterator[SimpleNamespace]:
+        nonlocal commits
+        with Rows.begin(world.database) as unit:
+            yield unit
+            commits += 1
+            if commits == 1:  # the first one names no event
+                world.errors = {2: NO}
+                raise ValueError("a constraint that is checked at the end")
+
+    world.database.begin = begin  # type: ignore[method-assign,assignment]
+    world.drain()
+    assert world.positions == [1, 3, 4, 5, 6, 7, 8]
+    assert world.waiting == {2: "retrying"}
+
+
 def test_a_paused_event_is_not_tried_and_a_person_can_have_it_tried() -> None:
     world = World(["/a", "/a"])
     world.errors = {1: NO}
@@ -462,11 +557,17 @@ ACTIONS = st.lists(
 )
 
 
-@given(subjects=SUBJECTS, actions=ACTIONS, partitions=st.sampled_from([1, 2, 3]), batch_size=st.sampled_from([1, 2, 5]))
+@given(
+    subjects=SUBJECTS,
+    actions=ACTIONS,
+    partitions=st.sampled_from([1, 2, 3]),
+    batch_size=st.sampled_from([1, 2, 5]),
+    at_once=st.booleans(),
+)
 def test_each_event_is_handled_once_and_in_the_order_of_its_sequence(
-    subjects: list[str], actions: list[tuple[str, Any]], partitions: int, batch_size: int
+    *, subjects: list[str], actions: list[tuple[str, Any]], partitions: int, batch_size: int, at_once: bool
 ) -> None:
-    world = World(subjects, partitions=partitions, batch_size=batch_size)
+    world = World(subjects, partitions=partitions, batch_size=batch_size, at_once=at_once)
     for action, value in actions:
         waiting = world.waiting
         match action:

@@ -1,0 +1,27 @@
+"""Caution: chunks are smaller for a while after an event has failed."""
+
+from __future__ import annotations
+
+import pytest
+
+from opencqrs_py.processing.caution import Caution
+
+
+def sizes_of(caution: Caution, usual: int, chunks: int) -> list[int]:
+    return [caution.size(usual) if caution.left > 0 else usual for _ in range(chunks)]
+
+
+@pytest.mark.parametrize(("usual", "small"), [(5_000, 2_500), (1_000, 500), (150, 100), (100, 100), (1, 1)])
+def test_chunks_are_half_as_large_after_a_failure_but_not_too_small(usual: int, small: int) -> None:
+    caution = Caution()
+    assert sizes_of(caution, usual, 2) == [usual, usual]
+    caution.failed()
+    assert sizes_of(caution, usual, 2) == [small, small]
+
+
+def test_they_are_as_large_as_usual_when_nothing_has_failed_for_a_hundred_chunks() -> None:
+    caution = Caution()
+    caution.failed()
+    sizes_of(caution, 1_000, 50)
+    caution.failed()
+    assert sizes_of(caution, 1_000, 102) == [500] * 100 + [1_000] * 2
