@@ -11,6 +11,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any
 
 from opencqrs_py.config import Controller, EffectiveGroup, Engine, OnExhausted, Tracking
+from opencqrs_py.config.choices import Mode
 from opencqrs_py.errors import AssemblyError, AssemblyErrors, ExplainedError
 from opencqrs_py.model.naming import listed
 from opencqrs_py.processing.ports import BackOff, Clock, EventSource, LockRegistry, ProgressTracker
@@ -165,18 +166,26 @@ def parks(settings: EffectiveGroup) -> bool:
     return OnExhausted.PARK in (settings.retry.on_exhausted, settings.retry.on_undecodable)
 
 
+def waits(settings: EffectiveGroup) -> bool:
+    """Return whether events of the group may wait in the inbox: it parks them, or is scheduled."""
+    return parks(settings) or settings.processing.mode is Mode.SCHEDULED
+
+
 def unfit_for_parking(settings: EffectiveGroup, tracking: Decision) -> Iterator[AssemblyError]:
-    """Yield an error, OCQ-604, if the group parks events and its progress is where workers of Spark do not see it."""
+    """Yield an error, OCQ-604, if events are to wait and the progress is where workers of Spark do not see it."""
     in_memory = tracking.choice == Tracking.IN_MEMORY.value and not tracking.provider
-    if parks(settings) and in_memory and settings.processing.engine is Engine.SPARK:
-        yield no_inbox(settings.name, "the progress is in memory, which workers of Spark do not share")
+    if waits(settings) and in_memory and settings.processing.engine is Engine.SPARK:
+        yield no_inbox(settings, "the progress is in memory, which workers of Spark do not share")
 
 
-def no_inbox(group: str, reason: str) -> AssemblyError:
-    """Return the error, OCQ-604, that a group parks events, and there is no inbox for them."""
-    what = f"events are to be parked in an inbox beside the progress, and {reason}"
-    fix = "set progress.tracking: sql, or retry.on-exhausted and retry.on-undecodable: skip or stop"
-    return AssemblyError("OCQ-604", what, f"group {group}", fix)
+def no_inbox(settings: EffectiveGroup, reason: str) -> AssemblyError:
+    """Return the error, OCQ-604, that events of a group are to wait, and there is no inbox for them."""
+    scheduled = settings.processing.mode is Mode.SCHEDULED
+    what = f"events are to {'wait' if scheduled else 'be parked'} in an inbox beside the progress, and {reason}"
+    otherwise = (
+        "processing.mode: streaming" if scheduled else "retry.on-exhausted and retry.on-undecodable: skip or stop"
+    )
+    return AssemblyError("OCQ-604", what, f"group {settings.name}", f"set progress.tracking: sql, or {otherwise}")
 
 
 def unfit_for_frames(settings: EffectiveGroup, place: str) -> Iterator[AssemblyError]:
@@ -194,6 +203,9 @@ def unfit_for_frames(settings: EffectiveGroup, place: str) -> Iterator[AssemblyE
         what = f"{whose}, and events are parked: a range has no single sequence"
         fix = f"set {path}.retry.on-exhausted and retry.on-undecodable: skip or stop"
         yield AssemblyError("OCQ-541", what, place, fix)
+    if settings.processing.mode is Mode.SCHEDULED:
+        what = f"{whose}, and is scheduled: a range has no batches"
+        yield AssemblyError("OCQ-541", what, place, f"set {path}.processing.mode: streaming")
     if settings.processing.handler_timeout != inf:
         what = f"{whose}, and processing.handler-timeout is set: a call on the driver cannot be given up"
         yield AssemblyError("OCQ-541", what, place, f"set {path}.processing.handler-timeout: infinite")

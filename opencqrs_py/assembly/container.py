@@ -43,7 +43,14 @@ from opencqrs_py.assembly.databases import DatabaseChoice, DatabaseRule, choose_
 from opencqrs_py.assembly.discovery import Discovered
 from opencqrs_py.assembly.injection import ContainerInjector
 from opencqrs_py.assembly.opened_databases import OpenedDatabases
-from opencqrs_py.assembly.reading import EventsRule, event_types_for, interceptors_for, reading_for, sequencing_of
+from opencqrs_py.assembly.reading import (
+    EventsRule,
+    event_types_for,
+    interceptors_for,
+    reading_for,
+    schedule_rule_of,
+    sequencing_of,
+)
 from opencqrs_py.assembly.registration import ControllerRegistration
 from opencqrs_py.assembly.stores import open_event_store
 from opencqrs_py.config import EffectiveGroup, RetryPolicy, RetrySettings, Tracking
@@ -260,6 +267,7 @@ class GroupContainer(containers.DeclarativeContainer):
     dispatcher = providers.ThreadSafeSingleton(
         make_dispatcher, handlers, event_types, reading, interceptors, sequencing
     )
+    schedule = providers.ThreadSafeSingleton(schedule_rule_of, settings, discovered, event_types, reading)
     processing = providers.ThreadSafeSingleton(
         group_processing,
         settings.provided.name,
@@ -278,6 +286,7 @@ class GroupContainer(containers.DeclarativeContainer):
             settings.provided.processing.handler_timeout,
         ),
         parking=providers.Factory(parking_of, settings, back_off.provider),
+        schedule=schedule,
     )
 
 

@@ -20,7 +20,9 @@ from opencqrs_py.config.problems import alike_groups
 from opencqrs_py.errors import AssemblyError, ExplainedError, HandlerSignatureError
 from opencqrs_py.model.handler import (
     AROUND_ATTRIBUTE,
+    BATCH_KEY_ATTRIBUTE,
     HANDLER_ATTRIBUTE,
+    INBOX_FILTER_ATTRIBUTE,
     ON_START_ATTRIBUTE,
     UPCASTER_ATTRIBUTE,
     Handler,
@@ -36,12 +38,14 @@ _FUNCTIONS_ONLY = {
     UPCASTER_ATTRIBUTE: "@upcaster",
     AROUND_ATTRIBUTE: "@around_event or @around_handler",
     ON_START_ATTRIBUTE: "@on_start",
+    BATCH_KEY_ATTRIBUTE: "@batch_key",
+    INBOX_FILTER_ATTRIBUTE: "@inbox_filter",
 }
 
 
 @dataclass(frozen=True, slots=True)
-class StartFunction:
-    """A function marked with ``@on_start``."""
+class GroupFunction:
+    """A function marked with ``@on_start``, ``@batch_key`` or ``@inbox_filter``."""
 
     group: str
     call: Any
@@ -59,17 +63,21 @@ class Discovered:
         injector: Provides what the user's containers hold.
         upcasters: All upcasters.
         interceptors: All interceptors, outermost first.
+        batch_keys: All ``@batch_key`` functions.
+        inbox_filters: All ``@inbox_filter`` functions, in the order of definition.
         warnings: What works, but is probably not meant.
         places: The processing groups as handlers spell them, in the order of their first handler in the source, each
             with the place of that one.
     """
 
     handlers: tuple[Handler, ...]
-    starts: tuple[StartFunction, ...]
+    starts: tuple[GroupFunction, ...]
     event_classes: tuple[type, ...]
     injector: ContainerInjector
     upcasters: tuple[Upcaster, ...] = ()
     interceptors: tuple[Interceptor, ...] = ()
+    batch_keys: tuple[GroupFunction, ...] = ()
+    inbox_filters: tuple[GroupFunction, ...] = ()
     places: Mapping[str, str] = field(default_factory=dict)
     warnings: tuple[ConfigurationWarning, ...] = ()
 
@@ -136,11 +144,13 @@ def discover_members(
         places.setdefault(handler.mark.group, handler.place)
     return Discovered(
         handlers=tuple(sorted(handlers, key=order_of)),
-        starts=tuple(start for value in values for start in _starts(value)),
+        starts=_of_groups(values, ON_START_ATTRIBUTE),
         event_classes=tuple(cls for cls in classes if event_type_of(cls)),
         injector=injector,
         upcasters=tuple(filter(None, map(upcaster_on, values))),
         interceptors=tuple(sorted((one for value in values for one in interceptors_on(value)), key=order_of)),
+        batch_keys=_of_groups(values, BATCH_KEY_ATTRIBUTE),
+        inbox_filters=_of_groups(values, INBOX_FILTER_ATTRIBUTE),
         places=places,
     )
 
@@ -214,9 +224,10 @@ def _check_methods(cls: type) -> None:
                 raise HandlerSignatureError("OCQ-207", what, place_of(marked), fix)
 
 
-def _starts(member: Any) -> Iterator[StartFunction]:
-    for mark in () if isinstance(member, type) else marks_of(member, ON_START_ATTRIBUTE):
-        yield StartFunction(mark.group, member, place_of(member))
+def _of_groups(members: Iterable[Any], attribute: str) -> tuple[GroupFunction, ...]:
+    functions = (member for member in members if not isinstance(member, type))
+    marked = ((function, mark) for function in functions for mark in marks_of(function, attribute))
+    return tuple(GroupFunction(mark.group, function, place_of(function)) for function, mark in marked)
 
 
 def _handlers_of_others(modules: Sequence[ModuleType], members: Sequence[Member]) -> Iterator[ConfigurationWarning]:
@@ -253,16 +264,22 @@ def _with_groups_as_spelled(found: Discovered, *, complete: bool) -> Discovered:
     spelled = {canonical(group): group for group in found.groups}
     if complete:
         raise_together(_without_handlers(found, spelled))
-    starts = (replace(start, group=spelled.get(canonical(start.group), start.group)) for start in found.starts)
+
+    def named(functions: Iterable[GroupFunction]) -> tuple[GroupFunction, ...]:
+        return tuple(replace(one, group=spelled.get(canonical(one.group), one.group)) for one in functions)
+
     around = (
         replace(one, mark=replace(one.mark, group=spelled.get(canonical(one.mark.group), one.mark.group)))
         for one in found.interceptors
     )
-    return replace(found, starts=tuple(starts), interceptors=tuple(around))
+    keys, filters = named(found.batch_keys), named(found.inbox_filters)
+    starts = named(found.starts)
+    return replace(found, starts=starts, interceptors=tuple(around), batch_keys=keys, inbox_filters=filters)
 
 
 def _without_handlers(found: Discovered, spelled: Mapping[str, str]) -> Iterator[ExplainedError]:
-    started = [("@on_start", start.group, start.place) for start in found.starts]
+    kinds = {"@on_start": found.starts, "@batch_key": found.batch_keys, "@inbox_filter": found.inbox_filters}
+    started = [(decorator, one.group, one.place) for decorator, functions in kinds.items() for one in functions]
     around = [(f"@around_{o.mark.surrounded.value}", o.mark.group, o.place) for o in found.interceptors if o.mark.group]
     for decorator, group, place in (*started, *around):
         if canonical(group) not in spelled:

@@ -10,23 +10,23 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from functools import partial
 from itertools import groupby
 
 from opencqrs_py.adapters.memory import InMemoryProgressTracker
 from opencqrs_py.config import EffectiveGroup
+from opencqrs_py.config.choices import BatchMode, Mode
 from opencqrs_py.errors import AssemblyError, InboxError
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.inbox import InboxChange, InboxEntry, InboxStatus
 from opencqrs_py.model.naming import canonical, listed
 from opencqrs_py.model.partition import Partition, layout
 from opencqrs_py.model.progress import Skip
-from opencqrs_py.processing.parking import events_at
+from opencqrs_py.model.times import in_milliseconds
+from opencqrs_py.processing.parking import events_of
 from opencqrs_py.processing.ports import Clock, EventSource, ParkingTracker, ProgressTracker
 
 _log = logging.getLogger("opencqrs.inbox")
 _TRIES = 5  # of a change, while processors change the same events
-_moment = partial(datetime.isoformat, timespec="milliseconds")
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +147,9 @@ class InboxControl:
             AssemblyError: OCQ-509 for a name that is no group.
             InboxError: OCQ-606, if a group that is named has no inbox that can be seen from here.
         """
-        return [entry for _, _, entries in self._sequences(which) for entry in entries if which.matches(entry)]
+        now = self._now()
+        waiting = (_as_of(entry, now) for _, _, entries in self._sequences(which) for entry in entries)
+        return [entry for entry in waiting if which.matches(entry)]
 
     def skips(self, which: InboxFilter) -> list[Skip]:
         """Return the events that have left unhandled, by group and position; their sequences are not recorded.
@@ -174,7 +176,9 @@ class InboxControl:
             AssemblyError: OCQ-509 for a name that is no group.
             InboxError: OCQ-605, if none matches; OCQ-608, if several do; OCQ-606 as ``entries``.
         """
-        found = [(entry, of[0]) for _, _, of in self._sequences(which) for entry in of if which.matches(entry)]
+        now = self._now()
+        waiting = ([_as_of(entry, now) for entry in of] for _, _, of in self._sequences(which))
+        found = [(entry, of[0]) for of in waiting for entry in of if which.matches(entry)]
         if not found:
             raise _nothing(which)
         if len(found) > 1:
@@ -182,13 +186,14 @@ class InboxControl:
             fix = "name one of them: opencqrs inbox show POSITION --group NAME"
             raise InboxError("OCQ-608", f"{len(found)} events match {which}", places, fix)
         entry, first = found[0]
-        events = events_at(self._source(), (entry,))
+        events = events_of(self._source(), (entry,))
         return ShownEntry(entry, first, events[0] if events else None)
 
     def retry(self, which: InboxFilter, *, dry_run: bool = False) -> list[InboxStep]:
         """Have the first event of each sequence with an event that matches tried at once, whatever it waits for.
 
-        It has one attempt, and as many more as are left of those of ``park.retry``.
+        It has one attempt, and as many more as are left of those of ``park.retry``. In a scheduled group the events
+        that match are due at the next tick, each with one attempt and what is left of ``schedule.retry``.
 
         Raises:
             AssemblyError: OCQ-509 for a name that is no group.
@@ -197,10 +202,12 @@ class InboxControl:
         """
 
         def plan(entries: Sequence[InboxEntry]) -> list[InboxStep]:
-            meant = [entry for entry in entries if which.matches(entry)]
+            meant = [entry for entry in entries if self._matches(which, entry)]
             if not meant:
                 return []
             first = entries[0]
+            if self._is_scheduled(first.group):
+                return [InboxStep(one, self._due(one, first=one is first)) for one in meant]
             return [InboxStep(first, first.due(self._now()), None if first in meant else meant[0])]
 
         return self._change(which, _Command("made due at once", plan), dry_run=dry_run)
@@ -213,7 +220,7 @@ class InboxControl:
         """
 
         def plan(entries: Sequence[InboxEntry]) -> list[InboxStep]:
-            return [InboxStep(one, one.paused()) for one in entries if which.matches(one) and one.status.moves]
+            return [InboxStep(one, one.paused()) for one in entries if self._matches(which, one) and one.status.moves]
 
         return self._change(which, _Command("paused", plan, "pending or retrying"), dry_run=dry_run)
 
@@ -225,8 +232,8 @@ class InboxControl:
         """
 
         def plan(entries: Sequence[InboxEntry]) -> list[InboxStep]:
-            paused = [one for one in entries if which.matches(one) and one.status is InboxStatus.PAUSED]
-            return [InboxStep(one, self._resumed(one, first=one is entries[0])) for one in paused]
+            paused = [one for one in entries if self._matches(which, one) and one.status is InboxStatus.PAUSED]
+            return [InboxStep(one, self._due(one, first=one is entries[0])) for one in paused]
 
         return self._change(which, _Command("resumed", plan, "paused"), dry_run=dry_run)
 
@@ -247,7 +254,7 @@ class InboxControl:
             raise ValueError("a reason is required")
 
         def plan(entries: Sequence[InboxEntry]) -> list[InboxStep]:
-            return [InboxStep(one, None) for one in entries if which.matches(one)]
+            return [InboxStep(one, None) for one in entries if self._matches(which, one)]
 
         return self._change(which, _Command(f"skipped ({reason})", plan, reason=reason), dry_run=dry_run)
 
@@ -264,19 +271,48 @@ class InboxControl:
             raise ValueError(f"attempts must be at least 0, got {attempts}")
 
         def plan(entries: Sequence[InboxEntry]) -> list[InboxStep]:
-            return [InboxStep(one, one.with_attempts(attempts)) for one in entries if which.matches(one)]
+            return [InboxStep(one, one.with_attempts(attempts)) for one in entries if self._matches(which, one)]
 
         return self._change(which, _Command(f"set to {attempts} attempts used up", plan), dry_run=dry_run)
 
-    def _resumed(self, entry: InboxEntry, *, first: bool) -> InboxEntry:
+    def purge(self, which: InboxFilter, *, dry_run: bool = False) -> list[InboxStep]:
+        """Remove events of scheduled groups that have expired, without a record of each.
+
+        Nodes that run the groups do so at each tick.
+
+        Raises:
+            AssemblyError, InboxError: As ``retry``; OCQ-605 also if none of those that match has expired.
+        """
+
+        def plan(entries: Sequence[InboxEntry]) -> list[InboxStep]:
+            return [InboxStep(one, None) for one in entries if self._matches(which, one) and self._is_over(one)]
+
+        return self._change(which, _Command("removed, as its time was over", plan, "expired"), dry_run=dry_run)
+
+    def _matches(self, which: InboxFilter, entry: InboxEntry) -> bool:
+        return which.matches(_as_of(entry, self._now()))
+
+    def _is_over(self, entry: InboxEntry) -> bool:
+        return entry.status_at(self._now()) is InboxStatus.EXPIRED
+
+    def _due(self, entry: InboxEntry, *, first: bool) -> InboxEntry:
+        """Return an event as one that may be tried, if nothing comes before it; the first of its sequence at once."""
         due = entry.due(self._now())
-        return due if first else replace(due, due_at=None)
+        return due if first or self._is_each(entry.group) else replace(due, due_at=None)
+
+    def _is_scheduled(self, group: str) -> bool:
+        return self._groups[group].processing.mode is Mode.SCHEDULED
+
+    def _is_each(self, group: str) -> bool:
+        """Return whether each event of a group is tried for itself."""
+        return self._is_scheduled(group) and self._groups[group].batch.mode is BatchMode.ALL
 
     def _change(self, which: InboxFilter, command: _Command, *, dry_run: bool) -> list[InboxStep]:
         steps: list[InboxStep] = []
         found: Counter[str] = Counter()
         for name, tracker, entries in self._sequences(which):
-            found.update(entry.status.value for entry in entries if which.matches(entry))
+            statuses = (_as_of(entry, self._now()) for entry in entries)
+            found.update(entry.status.value for entry in statuses if which.matches(entry))
             done = self._change_sequence(name, tracker, entries, command, dry_run=dry_run)
             if done is None:
                 raise _contested(name, entries[0].sequence_id, len(steps))
@@ -301,8 +337,9 @@ class InboxControl:
         changed = tuple((step.before, step.after) for step in steps if step.after is not None)
         removed = tuple(step.before for step in steps if step.after is None)
         by = _actor()
-        skips = self._skips(tracker, removed, f"{command.reason} (skipped by {by}") if removed else []
-        if not tracker.change(group, InboxChange(_moment(self._now()), changed=changed, removed=removed), skips):
+        skips = self._skips(tracker, removed, f"{command.reason} (skipped by {by}") if command.reason else []
+        now, each = in_milliseconds(self._now()), self._is_each(group)
+        if not tracker.change(group, InboxChange(now, changed=changed, removed=removed, each=each), skips):
             return False
         for entry in (step.before for step in steps):
             place = f"position {entry.position}, sequence {entry.sequence_id!r}, group {group}"
@@ -311,7 +348,7 @@ class InboxControl:
 
     def _skips(self, tracker: ParkingTracker, removed: Sequence[InboxEntry], reason: str) -> list[Skip]:
         """Return the records of events of one sequence that leave; ``reason`` is followed by the last error."""
-        group, sequence_id, now = removed[0].group, removed[0].sequence_id, _moment(self._now())
+        group, sequence_id, now = removed[0].group, removed[0].sequence_id, in_milliseconds(self._now())
         known = [status.partition for status in tracker.statuses() if status.group == group]
         configured = layout(self._groups[group].life_cycle.partitions)
         partition = next(each for each in known or configured if each.owns(sequence_id))
@@ -338,6 +375,11 @@ class InboxControl:
 
     def _now(self) -> datetime:
         return self._clock().now()
+
+
+def _as_of(entry: InboxEntry, now: datetime) -> InboxEntry:
+    """Return an event with what it waits for at a time."""
+    return replace(entry, status=entry.status_at(now))
 
 
 def _skip(entry: InboxEntry, partition: Partition, reason: str, now: str) -> Skip:

@@ -13,7 +13,9 @@ from dependency_injector.containers import DeclarativeContainer
 from opencqrs_py.errors import AssemblyError, HandlerSignatureError
 from opencqrs_py.model.handler import (
     AROUND_ATTRIBUTE,
+    BATCH_KEY_ATTRIBUTE,
     HANDLER_ATTRIBUTE,
+    INBOX_FILTER_ATTRIBUTE,
     ON_START_ATTRIBUTE,
     UPCASTER_ATTRIBUTE,
     HandlerMark,
@@ -25,7 +27,8 @@ from opencqrs_py.processing.definitions import place_of
 EVERYTHING = "*"
 """Stands in a reference for all members of a module."""
 
-_ATTRIBUTES = (HANDLER_ATTRIBUTE, ON_START_ATTRIBUTE, AROUND_ATTRIBUTE)
+_OF_GROUPS = (ON_START_ATTRIBUTE, BATCH_KEY_ATTRIBUTE, INBOX_FILTER_ATTRIBUTE)
+_ATTRIBUTES = (HANDLER_ATTRIBUTE, *_OF_GROUPS, AROUND_ATTRIBUTE)
 _DEEPEST = 100  # wrappers around a function; more are a circle
 _FIX = "put @{decorator} above the decorators that replace the function, or give each function a name of its own"
 

@@ -226,6 +226,8 @@ class Processors:
     def _caught_up(self) -> bool:
         head = self._target = self._source.head() if self._target is None else self._target
         mine = self._mine()
+        for partition in mine:
+            partition.handle_at_once(head)
         if any(not (p.done(head) or p.over or p.state is ProcessorState.FAILED) for p in mine):
             return False
         there = {GroupPartition(p.group, p.partition) for p in mine}

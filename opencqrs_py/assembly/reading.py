@@ -6,14 +6,22 @@ import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
+from zoneinfo import ZoneInfo
 
-from opencqrs_py.assembly.discovery import Discovered
+from opencqrs_py.assembly.discovery import Discovered, GroupFunction
 from opencqrs_py.config import DataFormat, EffectiveGroup, Resolution, Settings
+from opencqrs_py.config.choices import Interval, Mode
+from opencqrs_py.config.groups import ScheduleSettings
 from opencqrs_py.errors import AssemblyError
+from opencqrs_py.model.event import Event
+from opencqrs_py.processing.batches import BatchMode, BatchOrder, OnBatchExhausted, ScheduleRule
 from opencqrs_py.processing.event_types import EventTypes
+from opencqrs_py.processing.filters import EventFilter
 from opencqrs_py.processing.interception import Interceptors
 from opencqrs_py.processing.ports import SequenceResolver
 from opencqrs_py.processing.reading import Reading, Upcasters
+from opencqrs_py.processing.recovery import ExponentialBackOff
+from opencqrs_py.processing.schedules import Cron, FixedDelay, FixedRate, Schedule
 from opencqrs_py.processing.sequence_resolvers import (
     NoSequence,
     PerDataField,
@@ -85,10 +93,15 @@ def sequencing_of(
 ) -> Sequencing:
     """Return what the group handles in order.
 
+    In a scheduled group its ``@batch_key`` function takes the place of what settings say.
+
     Raises:
-        AssemblyError: OCQ-515, if ``sequence.resolution`` lacks the setting that it needs; OCQ-502, if there is no
+        AssemblyError: OCQ-610, if a group that is not scheduled has a batch key or a filter, or a group two batch keys;
+            OCQ-515, if ``sequence.resolution`` lacks the setting that it needs; OCQ-502, if there is no
             provider of the name in ``sequence.resolver-ref``.
     """
+    if (key := batch_key_of(settings, discovered)) is not None:
+        return sequencing_for(key.call, types, reading, key.place)
     if (reference := settings.sequence.resolver_ref) is not None:
         resolver = discovered.injector.named(reference, "sequence.resolver-ref")
         return sequencing_for(resolver, types, reading, f"provider {reference}")
@@ -103,6 +116,70 @@ def sequencing_of(
             return SequencingByEvent(by_key, opened=reading.unwrapped if rule.enveloped else None)
         case resolution:
             return SequencingByEvent(_SIMPLE[resolution])
+
+
+def batch_key_of(settings: EffectiveGroup, discovered: Discovered) -> GroupFunction | None:
+    """Return the ``@batch_key`` function of a scheduled group, ``None`` if it has none.
+
+    Raises:
+        AssemblyError: OCQ-610, if the group has two, or is not scheduled and has one, or a filter.
+    """
+    keys = [one for one in discovered.batch_keys if one.group == settings.name]
+    filters = [one for one in discovered.inbox_filters if one.group == settings.name]
+    whose = f"group '{settings.name}'"
+    if settings.processing.mode is not Mode.SCHEDULED and (keys or filters):
+        decorator = "@batch_key" if keys else "@inbox_filter"
+        what = f"{whose} has a function with {decorator}, and is not scheduled"
+        fix = f"set event-handling.groups[{settings.name}].processing.mode: scheduled, or remove {decorator}"
+        raise AssemblyError("OCQ-610", what, (keys or filters)[0].place, fix)
+    if len(keys) > 1:
+        places = " and ".join(one.place for one in keys)
+        raise AssemblyError("OCQ-610", f"{whose} has {len(keys)} functions with @batch_key", places, "keep one")
+    return keys[0] if keys else None
+
+
+def schedule_rule_of(
+    settings: EffectiveGroup, discovered: Discovered, types: EventTypes, reading: Reading
+) -> ScheduleRule | None:
+    """Return how a scheduled group handles its events, ``None`` for any other group.
+
+    Raises:
+        AssemblyError: OCQ-502, if there is no provider of the name in ``batch.ordering-ref``.
+        HandlerSignatureError: OCQ-201 to OCQ-205, if a filter cannot be called as it is written.
+    """
+    if settings.processing.mode is not Mode.SCHEDULED:
+        return None
+    schedule, batch, retry = settings.schedule, settings.batch, settings.schedule.retry
+    key: Callable[[Event], Any] | None = None
+    if batch.ordering_ref is not None:
+        key = discovered.injector.named(batch.ordering_ref, "batch.ordering-ref")
+    back_off = ExponentialBackOff(
+        initial=retry.initial_interval,
+        multiplier=retry.multiplier,
+        maximum=retry.max_interval,
+        max_attempts=None if retry.max_attempts is None else retry.max_attempts - 1,
+    )
+    filters = (one for one in discovered.inbox_filters if one.group == settings.name)
+    return ScheduleRule(
+        schedule=_schedule(schedule),
+        mode=BatchMode(batch.mode.value),
+        size=batch.size,
+        order=BatchOrder.INSERTED if batch.ordering is None else BatchOrder(batch.ordering.value),
+        key=key,
+        fetch_size=batch.fetch_size,
+        grace_seconds=schedule.error_grace_period,
+        expires_seconds=schedule.expires_after,
+        back_off=back_off,
+        on_exhausted=OnBatchExhausted(schedule.on_exhausted.value),
+        filters=tuple(EventFilter(one.call, types, reading, one.place) for one in filters),
+    )
+
+
+def _schedule(settings: ScheduleSettings) -> Schedule:
+    if settings.cron is not None:
+        return Cron(settings.cron, ZoneInfo(settings.time_zone))
+    kind = FixedRate if settings.kind is Interval.FIXED_RATE else FixedDelay
+    return kind(settings.initial_delay, settings.interval or 0.0)
 
 
 def _needed(settings: EffectiveGroup, leaf: str) -> Any:

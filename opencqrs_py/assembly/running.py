@@ -8,7 +8,7 @@ from importlib.metadata import entry_points
 from typing import TYPE_CHECKING
 
 from opencqrs_py.assembly.blueprint import Blueprint, UserModules
-from opencqrs_py.assembly.conditions import no_inbox, parks
+from opencqrs_py.assembly.conditions import no_inbox, waits
 from opencqrs_py.assembly.container import ApplicationContainer, GroupContainer, GroupRecipe
 from opencqrs_py.assembly.packages import Registry
 from opencqrs_py.config import DriverHandles, EffectiveGroup
@@ -48,11 +48,11 @@ def group_run(
     """Return what an engine needs to run a group.
 
     Raises:
-        AssemblyError: OCQ-604, if the group parks events and its tracker has no inbox.
+        AssemblyError: OCQ-604, if events are to wait and the group's tracker has no inbox.
     """
     source, processing = container.event_store(), group.processing()
-    if parks(settings) and not processing.has_inbox:
-        raise no_inbox(settings.name, "its progress tracker has none")
+    if waits(settings) and not processing.has_inbox:
+        raise no_inbox(settings, "its progress tracker has none")
     return GroupRun(
         processing=processing,
         partitions=layout(settings.life_cycle.partitions),

@@ -22,6 +22,9 @@ __all__ = ["inbox_command"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 _SKIPPED = "skipped"
+_LEFT = {"skip": _SKIPPED, "purge": "removed"}
+"""What has become of events that have left by a command."""
+
 _STATUSES = [status.value for status in InboxStatus]
 _TAKEN_UP = "a node that runs the group takes it up within seconds; without one, the next opencqrs run does"
 
@@ -82,7 +85,7 @@ def _named_as(command: Callable[..., Any], wrapped: F) -> F:
 
 @click.group("inbox")
 def inbox_command() -> None:
-    """Show the events that are parked and those behind them, and try, pause or skip them.
+    """Show the events that wait in the inbox, parked or of scheduled groups, and try, pause or skip them.
 
     A process that runs the group takes up what was changed within seconds.
     """
@@ -172,8 +175,15 @@ def skip_command(inbox: InboxControl, which: InboxFilter, reason: str, *, dry_ru
 @_changing
 @click.argument("attempts", metavar="N", type=Integer(min=0))
 def set_attempts_command(inbox: InboxControl, which: InboxFilter, attempts: int, *, dry_run: bool) -> list[InboxStep]:
-    """Set how many of the attempts of park.retry events have used up; 0 gives all of them again."""
+    """Set how many attempts of park.retry or schedule.retry events have used up; 0 gives all of them again."""
     return inbox.set_attempts(which, attempts, dry_run=dry_run)
+
+
+@inbox_command.command("purge")
+@_changing
+def purge_command(inbox: InboxControl, which: InboxFilter, *, dry_run: bool) -> list[InboxStep]:
+    """Remove events of scheduled groups whose time is over; nodes that run them do so at each tick."""
+    return inbox.purge(which, dry_run=dry_run)
 
 
 _DONE = {
@@ -181,13 +191,14 @@ _DONE = {
     "pause": ("paused", "would be paused"),
     "resume": ("resumed", "would be resumed"),
     "skip": ("skipped", "would be skipped"),
-    "set_attempts": ("attempts of park.retry used up: {0}", "attempts of park.retry used up would be: {0}"),
+    "purge": ("removed", "would be removed"),
+    "set_attempts": ("attempts used up: {0}", "attempts used up would be: {0}"),
 }
 
 
 def _print_steps(steps: Sequence[InboxStep], command: str, *, dry_run: bool, as_json: bool) -> None:
     if as_json:
-        print_json({"dry_run": dry_run, "changed": [_step_as_json(step) for step in steps]})
+        print_json({"dry_run": dry_run, "changed": [_step_as_json(step, command) for step in steps]})
         return
     for step in steps:
         done = _DONE[command][dry_run].format(step.after.retries if step.after is not None else 0)
@@ -226,7 +237,7 @@ def _as_json(entry: InboxEntry) -> dict[str, Any]:
     return {**asdict(entry), "status": entry.status.value, "errors": errors, "last_error": entry.reason or None}
 
 
-def _step_as_json(step: InboxStep) -> dict[str, Any]:
+def _step_as_json(step: InboxStep, command: str) -> dict[str, Any]:
     before, after = step.before, step.after
     return {
         "group": before.group,
@@ -234,7 +245,7 @@ def _step_as_json(step: InboxStep) -> dict[str, Any]:
         "position": before.position,
         "event_id": before.event_id,
         "was": before.status.value,
-        "status": _SKIPPED if after is None else after.status.value,
+        "status": _LEFT.get(command) if after is None else after.status.value,
         "retries": None if after is None else after.retries,
         "due_at": None if after is None else after.due_at,
         "meant_position": None if step.meant is None else step.meant.position,
@@ -256,7 +267,8 @@ def _print_skips(inbox: InboxControl, which: InboxFilter, *, as_json: bool) -> N
 def _print_entry(shown: ShownEntry) -> None:
     entry = shown.entry
     _print(_place(entry))
-    _print(f"{_state(entry)}; parked {entry.parked_at}; attempts of park.retry used up: {entry.retries}")
+    expires = f"; expires {entry.expires_at}" if entry.expires_at is not None else ""
+    _print(f"{_state(entry)}; came in {entry.parked_at}; attempts used up: {entry.retries}{expires}")
     if shown.first != entry:
         _print(
             f"it waits behind event {shown.first.event_id} at position {shown.first.position}, {_state(shown.first)}"

@@ -77,6 +77,42 @@ class OnExhausted(Choice):
     PARK = "park"
 
 
+class Mode(Choice):
+    """When a group handles its events: as they come, or in batches on a schedule."""
+
+    STREAMING = "streaming"
+    SCHEDULED = "scheduled"
+
+
+class Interval(Choice):
+    """From when on the interval of a schedule counts: the end of a tick, or its beginning."""
+
+    FIXED_DELAY = "fixed-delay"
+    FIXED_RATE = "fixed-rate"
+
+
+class BatchMode(Choice):
+    """What an event that fails means for its batch: the others wait for it, or each is tried for itself."""
+
+    FAIL_FIRST = "fail-first"
+    ALL = "all"
+
+
+class BatchOrdering(Choice):
+    """In which order the events of a batch are handled; alike ones always as in the log."""
+
+    INSERTED = "inserted"
+    EVENT_TIME = "event-time"
+    EVENT_ID = "event-id"
+
+
+class OnBatchExhausted(Choice):
+    """What happens to an event of a scheduled group whose last attempt has failed."""
+
+    BLOCK = "block"
+    SKIP = "skip"
+
+
 class Engine(Choice):
     """What runs the processors of a group: an engine of ours, or one that another package registers."""
 

@@ -25,9 +25,22 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self, TypeAlias
 
 from annotated_types import Ge, Le
 
-from opencqrs_py.config.choices import Controller, Engine, OnExhausted, Resolution, RetryPolicy, Tracking
+from opencqrs_py.config.choices import (
+    BatchMode,
+    BatchOrdering,
+    Controller,
+    Engine,
+    Interval,
+    Mode,
+    OnBatchExhausted,
+    OnExhausted,
+    Resolution,
+    RetryPolicy,
+    Tracking,
+)
 from opencqrs_py.config.value_types import (
     Attempts,
+    Cron,
     Duration,
     EndlessDuration,
     Fact,
@@ -35,7 +48,9 @@ from opencqrs_py.config.value_types import (
     Number,
     Position,
     Subject,
+    TotalAttempts,
     Whole,
+    Zone,
 )
 from opencqrs_py.model.masking import masked
 from opencqrs_py.model.naming import canonical
@@ -196,10 +211,67 @@ class ParkSettings(GroupSection):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
+class ScheduleRetrySettings(GroupSection):
+    """When an event of a scheduled group is tried again. Durations are seconds, no attempts mean no limit."""
+
+    initial_interval: Duration = setting(60.0, "Wait after the first attempt that has failed.")
+    max_interval: Duration = setting(10_800.0, "Longest wait.")
+    multiplier: Annotated[Number, Ge(1), Fact(unit="factor, 1 or more")] = setting(
+        2.0, "Each wait by the one before it."
+    )
+    max_attempts: TotalAttempts = setting(100, "Attempts in all, after which the event is exhausted.")
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class ScheduleSettings(GroupSection):
+    """When a scheduled group handles the events that wait. ``interval`` is ``None`` when ``cron`` takes its place."""
+
+    initial_delay: Duration = setting(10.0, "Time until the first tick, after a process has taken a partition.")
+    interval: Annotated[Duration, Ge(0.01)] | None = setting(6.0, "Time between two ticks.")
+    kind: Interval = setting(
+        Interval.FIXED_DELAY, "Whether the interval counts from the end of a tick, or from its beginning."
+    )
+    cron: Cron | None = setting(None, "Cron expression that takes the place of delay and interval.")
+    time_zone: Zone = setting("UTC", "Time zone of the cron expression.")
+    error_grace_period: Duration = setting(
+        0.0, "How long after an event has come in its failures do not count: it is tried at each tick."
+    )
+    expires_after: EndlessDuration = setting(
+        math.inf, "How long after it has come in an event is tried; then it is removed."
+    )
+    on_exhausted: OnBatchExhausted = setting(
+        OnBatchExhausted.BLOCK,
+        "What happens to an event whose attempts are used up: it waits for a person, or is skipped.",
+    )
+    retry: ScheduleRetrySettings = setting(ScheduleRetrySettings(), "When an event is tried again.")
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class BatchSettings(GroupSection):
+    """The waiting events of a sequence of a scheduled group, which are handled together.
+
+    ``ordering`` is ``None`` when ``ordering_ref`` takes its place.
+    """
+
+    mode: BatchMode = setting(
+        BatchMode.FAIL_FIRST, "Whether the others of a batch wait for an event that has failed, or each is tried."
+    )
+    size: AtLeastOne | None = setting(None, "Most events of a sequence in a tick. Unset: all.")
+    ordering: BatchOrdering | None = setting(BatchOrdering.INSERTED, "In which order its events are handled.")
+    ordering_ref: Name | None = setting(
+        None, "Name of the provider of a function from an event to what decides the order, in the ordering's place."
+    )
+    fetch_size: AtLeastOne = setting(1_000, "Most events that are read at once.")
+
+
+@dataclass(frozen=True, slots=True, repr=False)
 class ProcessingSettings(GroupSection):
     """What runs a group, and in which chunks."""
 
     engine: Engine = setting(Engine.SPARK, "What runs the processors of the group.")
+    mode: Mode = setting(
+        Mode.STREAMING, "Whether events are handled as they come, or wait in the inbox for a schedule."
+    )
     batch_size: AtLeastOne | None = setting(None, "Most events in one transaction. Unset: chosen from the handlers.")
     handler_warn_after: Annotated[EndlessDuration, Ge(0.1)] = setting(
         30.0, "How long a call of a handler takes before a warning, the next at twice the time."
@@ -219,6 +291,8 @@ class GroupSettings(GroupSection):
     sequence: SequenceSettings = setting(SequenceSettings(), "What is handled in order.")
     retry: RetrySettings = setting(RetrySettings(), "What happens when an event fails.")
     park: ParkSettings = setting(ParkSettings(), "What waits in the inbox.")
+    schedule: ScheduleSettings = setting(ScheduleSettings(), "When a scheduled group handles what waits.")
+    batch: BatchSettings = setting(BatchSettings(), "What a scheduled group handles together.")
     processing: ProcessingSettings = setting(ProcessingSettings(), "What runs the group.")
 
 
@@ -257,8 +331,10 @@ _REPLACEMENTS: tuple[tuple[LeafName, LeafName], ...] = (
     (("sequence", "resolution"), ("sequence", "resolver_ref")),
     (("retry", "policy"), ("retry", "back_off_ref")),
     (("life_cycle", "controller"), ("life_cycle", "controller_registration")),
+    (("schedule", "interval"), ("schedule", "cron")),
+    (("batch", "ordering"), ("batch", "ordering_ref")),
 )
-"""Choices, each with the reference to a provider that takes its place."""
+"""Settings, each with the one that takes its place, mostly the reference to a provider."""
 
 _CONTROLLER: LeafName = ("life_cycle", "controller")
 _LOCKS: LeafName = ("life_cycle", "lock_registry")

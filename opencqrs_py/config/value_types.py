@@ -228,14 +228,14 @@ def _finite(value: float) -> float:
     raise _refusal("it is no finite number", "write digits, with a point if need be, like 1.5")
 
 
-def _attempts(value: object) -> int | None:
+def _attempts(value: object, *, least: int = 0) -> int | None:
     if value == math.inf or (isinstance(value, str) and is_infinite(value)):
         return None
     number = _whole(value)
     if not isinstance(number, int) or isinstance(number, bool):
         raise _refusal("it is no whole number", "write digits only, like 4, or infinite")
-    if number < 0:
-        raise _refusal("it is below 0", "write 0 or more, or infinite", Code.RANGE)
+    if number < least:
+        raise _refusal(f"it is below {least}", f"write {least} or more, or infinite", Code.RANGE)
     return number
 
 
@@ -284,6 +284,32 @@ def _position(value: object) -> str:
     return text
 
 
+def _cron(value: object) -> str:
+    from opencqrs_py.model.cron import standard_cron  # noqa: PLC0415 few settings have one
+
+    text = _text(value).strip()
+    try:
+        standard_cron(text)
+    except ValueError as error:
+        reason = str(error).rpartition(": ")[2]
+        fix = (
+            "write five fields like 0 3 * * * (each day at three), six with seconds first, or @hourly, @daily, @weekly"
+        )
+        raise _refusal(f"it is no cron expression ({reason})", fix) from None
+    return text
+
+
+def _zone(value: object) -> str:
+    from zoneinfo import ZoneInfo, ZoneInfoNotFoundError  # noqa: PLC0415 few settings have one
+
+    text = _text(value).strip()
+    try:
+        ZoneInfo(text)
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        raise _refusal("there is no such time zone", "write a name like Europe/Berlin, or UTC") from None
+    return text
+
+
 def address_of(bind: str) -> tuple[str, int]:
     """Return host and port of an address to listen on; without a host that of this machine alone.
 
@@ -329,6 +355,12 @@ EndlessDuration = Annotated[
 """Seconds, 0 or more; ``math.inf`` for no limit."""
 Attempts = Annotated[int | None, Reads(_attempts, _ATTEMPTS_SCHEMA), Fact(unit="attempts or infinite", none=INFINITE)]
 """A number of attempts, 0 or more; ``None`` for no limit."""
+TotalAttempts = Annotated[
+    int | None,
+    Reads(partial(_attempts, least=1), {"anyOf": [_INFINITE_SCHEMA, {"type": "integer", "minimum": 1}]}),
+    Fact(unit="1 or more, or infinite", none=INFINITE),
+]
+"""A number of attempts, 1 or more; ``None`` for no limit."""
 Whole = Annotated[int, Reads(_whole)]
 """A whole number, without a leading zero."""
 Number = Annotated[float, Reads(_finite, after=True)]
@@ -341,6 +373,10 @@ Name = Annotated[str, Reads(_name, {"type": "string"})]
 """Name of a provider of the assembly container."""
 Bind = Annotated[str, Reads(_bind, {"type": ["string", "integer"], "pattern": "^[^/]*[0-9]+$"})]
 """An address to listen on, ``host:port``; see :func:`address_of`."""
+Cron = Annotated[str, Reads(_cron, {"type": "string"})]
+"""A cron expression of five fields, of six with seconds first, or ``@daily`` and its like."""
+Zone = Annotated[str, Reads(_zone, {"type": "string"})]
+"""A time zone by its name."""
 Position = Annotated[str, Reads(_position, {"type": ["string", "integer"]})]
 """Where a group without progress starts to read."""
 

@@ -15,6 +15,7 @@ from opencqrs_py.model.progress import Cursor, PartitionStatus, ProcessorState
 from opencqrs_py.processing.calls import CallInHand
 from opencqrs_py.processing.exceptions import failure_of, one_line
 from opencqrs_py.processing.frames import FrameProcessing
+from opencqrs_py.processing.groups import CHECKED
 from opencqrs_py.processing.parking import freed
 from opencqrs_py.processing.ports import Clock, EventSource, ParkingTracker
 from opencqrs_py.processing.recovery import Action
@@ -43,7 +44,8 @@ class PartitionDriver:
     """
 
     def __init__(self, run: GroupRun, cursor: Cursor, clock: Clock, observer: Observer = NO_OBSERVER) -> None:
-        decided = (run.back_off, run.on_exhausted, clock, run.on_undecodable)
+        schedule = None if run.processing.schedule is None else run.processing.schedule.schedule
+        decided = (run.back_off, run.on_exhausted, clock, run.on_undecodable, schedule)
         self.supervised = SupervisedPartition(run.group, cursor, *decided)
         self.processor = run.processing.processor(cursor.partition, clock)
         self.abandoned = False
@@ -69,7 +71,8 @@ class PartitionDriver:
 
     def step(self) -> Outcome:
         """Handle the next chunk of events, and settle what came of it."""
-        return self.settle(self.processor.step(self.supervised.cursor))
+        supervised = self.supervised
+        return self.settle(self.processor.step(supervised.begin() if supervised.scheduled else supervised.cursor))
 
     def flush(self) -> Outcome:
         """Store progress over events that were not the partition's, and settle what came of it."""
@@ -90,6 +93,9 @@ class PartitionDriver:
         if outcome.parked or outcome.freed:
             for about_inbox in _notices(supervised.group, self.partition, outcome):
                 _report(about_inbox, self._observer)
+        if outcome.expired:
+            what = "%s: events whose time was over and that were removed from the inbox: %d"
+            logger.warning(what, f"[{supervised.group} {self.partition}]", outcome.expired)
         if notice is not None:
             _report(notice, self._observer)
         if notice is not None or supervised.state is not before:
@@ -100,7 +106,8 @@ class PartitionDriver:
         """Take in what waits in the inbox, which was seen while no step was under way."""
         for sequence_id in freed(self.cursor, cursor):
             _report(Notice(self.supervised.group, self.partition, None, sequence_id=sequence_id), self._observer)
-        self.supervised.cursor = replace(self.cursor, parked=cursor.parked)
+        if cursor.parked is not None:
+            self.supervised.saw(cursor.parked)
 
     def refuse(self, error: BaseException) -> None:
         """Settle that no step can be done, because the event store cannot be watched."""
@@ -178,9 +185,10 @@ def _check_inbox(run: GroupRun, cursors: Sequence[Cursor]) -> None:
     known = [cursor.parked for cursor in cursors if cursor.parked is not None]
     if not processing.has_inbox:
         known = list(tracker.parked(run.group, [cursor.partition for cursor in cursors]).values())
-    if not any(parked.ids for parked in known):
+    if processing.schedule is None and not any(parked.ids for parked in known):
         return
-    reason = processing.why_overtaken(tracker.entries(run.group))
+    entries = tracker.entries(run.group, most=CHECKED)
+    reason = processing.why_overtaken(entries) if entries else ""
     if reason:
         what = f"events of group '{run.group}' wait in the inbox, and later ones would overtake them: {reason}"
         fix = f"change that back and let them be handled; or opencqrs inbox skip --group {run.group} --reason TEXT"
@@ -266,7 +274,7 @@ def _notices(group: str, partition: Partition, outcome: Outcome) -> Iterator[Not
         if one.new:
             yield Notice(group, partition, Action.PARK, one.failure, one.attempt)
             continue
-        action = Action.PARK if one.wait is None else Action.RETRY
+        action = Action.SKIP if one.skipped else Action.PARK if one.wait is None else Action.RETRY
         yield Notice(group, partition, action, one.failure, one.attempt, one.wait or 0.0, one.sequence_id)
     for sequence_id in outcome.freed:
         yield Notice(group, partition, None, sequence_id=sequence_id)

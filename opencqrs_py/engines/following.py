@@ -44,7 +44,8 @@ def _step_until_stopped(driver: PartitionDriver, watcher: HeadWatcher, stopping:
         outcome = driver.flush() if flushing.due(seen) else driver.step()
         if (outcome.idle or _is_done(driver, watcher.head)) and not driver.supervised.is_due_in_inbox:
             # Beyond what was seen before the step, too: it has found nothing there, and would find nothing again.
-            watcher.wait_beyond(max(driver.cursor.position, seen), _IDLE_SECONDS, stopping)
+            quiet = min(_IDLE_SECONDS, driver.supervised.until_tick())
+            watcher.wait_beyond(max(driver.cursor.position, seen), quiet, stopping)
             if watcher.refusal is not None and not stopping.is_set():
                 driver.refuse(watcher.refusal)
 

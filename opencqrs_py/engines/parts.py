@@ -9,6 +9,7 @@ from typing import Any
 from opencqrs_py.errors import AssemblyError
 from opencqrs_py.model.handler import Handler, Interceptor, Upcaster
 from opencqrs_py.model.partition import residue_of
+from opencqrs_py.processing.batches import ScheduleRule
 from opencqrs_py.processing.binding import BoundHandler, NothingProvided, bind
 from opencqrs_py.processing.definitions import interceptors_in_order, upcasters_of
 from opencqrs_py.processing.dispatch import Dispatcher
@@ -41,6 +42,7 @@ class ProcessorOptions:
         on_exhausted: What happens to an event whose attempts are used up.
         on_undecodable: What happens to an event that cannot be decoded.
         parking: How events are parked.
+        schedule: How a scheduled group handles its events; ``None`` if they are handled as they come.
         batch_size: Most events in one transaction, at least 1; ``None``: chosen from the handlers.
         injector: Provides what handlers ask for besides.
         upcasters: Functions with ``@upcaster``.
@@ -61,6 +63,7 @@ class ProcessorOptions:
     on_exhausted: OnExhausted = OnExhausted.SKIP
     on_undecodable: OnExhausted = OnExhausted.STOP
     parking: ParkingRule | None = None
+    schedule: ScheduleRule | None = None
     batch_size: int | None = None
     injector: Injector = field(default_factory=NothingProvided)
     upcasters: Sequence[Upcaster | Callable[..., Any]] = ()
@@ -133,12 +136,13 @@ def group_processing(
     tracker: ProgressTracker,
     dispatcher: Dispatcher,
     parking: ParkingRule | None = None,
+    schedule: ScheduleRule | None = None,
     **rest: Any,
 ) -> GroupProcessing:
     """Return what makes the processors of a group; ``rest`` are the further parts of ``GroupProcessing``."""
     if isinstance(dispatcher, FrameDispatcher):
         return FrameProcessing(group, source, tracker, dispatcher, **rest)
-    return GroupProcessing(group, source, tracker, dispatcher, parking=parking, **rest)
+    return GroupProcessing(group, source, tracker, dispatcher, parking=parking, schedule=schedule, **rest)
 
 
 def make_processing(
@@ -177,9 +181,10 @@ def make_processing(
         partitions=partition_resolver.partitions,
         batch_size=options.batch_size,
         parking=(options.parking or ParkingRule()) if options.parks else None,
+        schedule=options.schedule,
     )
-    if options.parks and not processing.has_inbox:
-        raise ValueError("events are parked by the CRC-32 of their sequences, and where a tracker has an inbox")
+    if (options.parks or options.schedule) and not processing.has_inbox:
+        raise ValueError("events wait by the CRC-32 of their sequences, and where a tracker has an inbox")
     if isinstance(processing, FrameProcessing):
         if options.frames is None:
             fix = "run the group by an Application, on the engine spark"

@@ -12,6 +12,8 @@ from opencqrs_py.model.event import Event
 
 HANDLER_ATTRIBUTE = "__opencqrs_handlers__"
 ON_START_ATTRIBUTE = "__opencqrs_on_start__"
+BATCH_KEY_ATTRIBUTE = "__opencqrs_batch_key__"
+INBOX_FILTER_ATTRIBUTE = "__opencqrs_inbox_filter__"
 UPCASTER_ATTRIBUTE = "__opencqrs_upcasts__"
 AROUND_ATTRIBUTE = "__opencqrs_around__"
 EVENT_TYPE_ATTRIBUTE = "__opencqrs_event_type__"
@@ -57,8 +59,8 @@ class Handler:
 
 
 @dataclass(frozen=True, slots=True)
-class StartMark:
-    """What ``@on_start`` leaves on a function."""
+class GroupMark:
+    """What ``@on_start``, ``@batch_key`` and ``@inbox_filter`` leave on a function: its group."""
 
     group: str
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
-from functools import partial
 
-_moment = partial(datetime.isoformat, timespec="milliseconds")
+from opencqrs_py.errors import InboxError
+from opencqrs_py.model.times import in_milliseconds
+
 _ERRORS_KEPT = 10  # the first one, and the newest
 
 
@@ -18,6 +19,7 @@ class InboxStatus(StrEnum):
     RETRYING = "retrying"  # its next attempt, at a known time
     PAUSED = "paused"  # a person has paused it
     EXHAUSTED = "exhausted"  # a person: all its attempts have failed
+    EXPIRED = "expired"  # nothing: its time is over, and it is removed
     UNDECODABLE = "undecodable"  # a person: no handler can be given what is stored, or it is not stored any more
 
     @property
@@ -67,6 +69,7 @@ class InboxEntry:
         retries: Waits taken from the back-off of parked events.
         due_at: ISO 8601 time from which on it may be tried; ``None``: an earlier event or a person comes first.
         errors: How attempts have ended: the first one, and the newest.
+        expires_at: ISO 8601 time from which on it is not tried any more; ``None``: never.
     """
 
     group: str
@@ -82,6 +85,12 @@ class InboxEntry:
     retries: int = 0
     due_at: str | None = None
     errors: tuple[AttemptError, ...] = ()
+    expires_at: str | None = None
+
+    def status_at(self, now: datetime) -> InboxStatus:
+        """Return what the event waits for at a time: its status, or that it has expired by then."""
+        expired = self.expires_at is not None and self.expires_at <= in_milliseconds(now)
+        return InboxStatus.EXPIRED if expired else self.status
 
     @property
     def reason(self) -> str:
@@ -111,7 +120,31 @@ class InboxEntry:
 
 
 def _text(moment: datetime | None) -> str | None:
-    return None if moment is None else _moment(moment)
+    return None if moment is None else in_milliseconds(moment)
+
+
+class Fetching(StrEnum):
+    """Which events of a sequence that is due are fetched."""
+
+    FIRST = "first"  # its first ones: as many as are asked for
+    WHOLE = "whole"  # all
+    DUE = "due"  # those that are due themselves, since each is tried for itself
+
+
+@dataclass(frozen=True, slots=True)
+class Remainder:
+    """What remains of a sequence after some of its events were tried.
+
+    Attributes:
+        sequence_id: Its id.
+        due_at: ISO 8601 time from which on its first event may be tried, if that does not wait for a person, and the
+            others behind it; ``None``: a person comes first.
+        until: If given, all events that are due until that time have ``due_at`` instead.
+    """
+
+    sequence_id: str
+    due_at: str | None
+    until: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,25 +152,29 @@ class InboxChange:
     """What a unit of work changes in the inbox.
 
     Attributes:
-        next_due: ISO 8601 time in UTC from which on the event after those that are done may be tried.
+        next_due: ISO 8601 time in UTC from which on an event may be tried that is the first of its sequence by what is
+            changed or removed.
         added: Events that come in, in the order of their positions. One whose sequence has none there may be tried
-            from ``due_at`` on; others wait behind.
-        done: Events of one sequence, its first ones, that are handled now; the next one may be tried at once.
+            from ``due_at`` on; others wait behind, unless each is tried for itself.
+        done: Events that are handled now.
         changed: An event as it was, and as it is to be. One that is the first of its sequence, and is to have no time
             though it does not wait for a person, may be tried from ``next_due`` on.
-        most_sequences: Sequences of the group that may wait.
-        most_of_sequence: Events of a sequence that may wait.
-        removed: Events of one sequence, as they are, that leave unhandled, wherever in it they are. If the first one
-            leaves, the next one may be tried.
+        most_sequences: Sequences of the group that may wait; ``None``: any number.
+        most_of_sequence: Events of a sequence that may wait; ``None``: any number.
+        removed: Events, as they are, that leave unhandled, wherever in their sequences they are.
+        remainders: What remains of sequences by then, and when it is tried.
+        each: Whether each event is tried for itself, and does not wait for those before it.
     """
 
     next_due: str
     added: tuple[InboxEntry, ...] = ()
     done: tuple[InboxEntry, ...] = ()
     changed: tuple[tuple[InboxEntry, InboxEntry], ...] = ()
-    most_sequences: int = 1_024
-    most_of_sequence: int = 1_024
+    most_sequences: int | None = 1_024
+    most_of_sequence: int | None = 1_024
     removed: tuple[InboxEntry, ...] = ()
+    remainders: tuple[Remainder, ...] = ()
+    each: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +182,7 @@ class ParkedSequences:
     """What a partition knows of its sequences in the inbox.
 
     Attributes:
-        ids: Their ids.
+        ids: Their ids; of a scheduled group none, since all of its events wait there.
         due_at: ISO 8601 time, in UTC, from which on the first of them may be tried; ``None``: all wait for a person.
         seen_at: When that was seen, likewise.
     """
@@ -156,3 +193,19 @@ class ParkedSequences:
 
 
 NOTHING_PARKED = ParkedSequences()
+
+
+def too_long(entry: InboxEntry, most: int) -> InboxError:
+    """Return the error that too many events of a sequence would wait."""
+    return _full(entry, f"{most:,} events of sequence {entry.sequence_id!r} wait", "park.max-sequence-size")
+
+
+def too_many(entry: InboxEntry, most: int) -> InboxError:
+    """Return the error that too many sequences of a group would wait."""
+    return _full(entry, f"{most:,} sequences of the group wait", "park.max-sequences")
+
+
+def _full(entry: InboxEntry, what: str, setting: str) -> InboxError:
+    where = f"group '{entry.group}', event {entry.event_id} at position {entry.position}"
+    fix = f"look at opencqrs inbox list --group {entry.group}; retry or skip what is there, or raise {setting}"
+    return InboxError("OCQ-601", f"the inbox is full: {what}", where, fix)

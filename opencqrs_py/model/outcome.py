@@ -71,6 +71,7 @@ class Parked:
         attempt: Attempts made.
         wait: Seconds until the next one; ``None``: a person comes first.
         new: Whether the event has come into the inbox by that.
+        skipped: Whether it was the last one, and the event is skipped.
     """
 
     failure: Failure
@@ -78,6 +79,7 @@ class Parked:
     attempt: int
     wait: float | None
     new: bool = False
+    skipped: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +95,7 @@ class Outcome:
         missed: What calls after the commit raised; nothing is repeated.
         parked: Events in the inbox of which an attempt has failed.
         freed: Sequences that are not in the inbox any more.
+        expired: Events that were removed from the inbox, since their time was over.
     """
 
     cursor: Cursor
@@ -103,6 +106,7 @@ class Outcome:
     missed: tuple[Failure, ...] = ()
     parked: tuple[Parked, ...] = ()
     freed: tuple[str, ...] = ()
+    expired: int = 0
 
     @property
     def skipped(self) -> int:
@@ -118,4 +122,5 @@ class Outcome:
             missed=self.missed + then.missed,
             parked=self.parked + then.parked,
             freed=self.freed + then.freed,
+            expired=self.expired + then.expired,
         )

@@ -114,6 +114,7 @@ class Cursor:
         isolate: How many of the next events are handled alone, each after a mark, so that the one that ends processes
             is found.
         parked: The partition's sequences in the inbox; ``None``: not known, so the next step looks.
+        tick: ISO 8601 time of the tick of a scheduled group whose events are tried now; ``None`` between two ticks.
     """
 
     partition: Partition
@@ -132,6 +133,7 @@ class Cursor:
     unreleased: bool = field(default=False, compare=False)
     isolate: int = field(default=0, compare=False)
     parked: ParkedSequences | None = field(default=None, compare=False)
+    tick: str | None = field(default=None, compare=False)
 
     def check_forward(self, to: int) -> None:
         """Refuse to store a position before the one that is stored.

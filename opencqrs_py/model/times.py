@@ -40,6 +40,11 @@ _RANGES = {
 _NAMES = {"hours": "hours of the offset", "minutes": "minutes of the offset"}
 
 
+def in_milliseconds(moment: datetime) -> str:
+    """Return a moment as ISO 8601 text, to the millisecond; of moments in UTC the texts sort as they do."""
+    return moment.isoformat(timespec="milliseconds")
+
+
 def is_time(text: str) -> bool:
     """Return whether a text is a time as RFC 3339 has it; see ``check_time``."""
     if surely_a_time(text):

@@ -17,13 +17,15 @@ from typing import Any, TypeVar, overload
 from opencqrs_py.errors import HandlerSignatureError
 from opencqrs_py.model.handler import (
     AROUND_ATTRIBUTE,
+    BATCH_KEY_ATTRIBUTE,
     EVENT_TYPE_ATTRIBUTE,
     HANDLER_ATTRIBUTE,
+    INBOX_FILTER_ATTRIBUTE,
     ON_START_ATTRIBUTE,
     UPCASTER_ATTRIBUTE,
     AroundMark,
+    GroupMark,
     HandlerMark,
-    StartMark,
     Surrounded,
 )
 
@@ -233,11 +235,45 @@ def on_start(group: str | Enum) -> Callable[[T], T]:
     Args:
         group: Name of the processing group, or a member of an enum whose value is the name.
     """
+    return _of_group(group, "on_start", ON_START_ATTRIBUTE)
+
+
+def batch_key(group: str | Enum) -> Callable[[T], T]:
+    """Mark the function that returns to which batch of a scheduled group an event belongs.
+
+    It is the group's sequence resolver: the events of a batch have one owner, an order, and wait for each other. By
+    annotation it takes ``Event``, an event class or ``dict``, and ``Metadata``, and returns a text.
+
+    Args:
+        group: Name of the processing group, or a member of an enum whose value is the name.
+
+    Raises:
+        HandlerSignatureError: OCQ-200, if ``group`` is no name.
+    """
+    return _of_group(group, "batch_key", BATCH_KEY_ATTRIBUTE)
+
+
+def inbox_filter(group: str | Enum) -> Callable[[T], T]:
+    """Mark a function that returns whether an event comes into the inbox of a scheduled group.
+
+    Events for which one of them returns something false are left out for good. By annotation it takes ``Event``, an
+    event class or ``dict``, and ``Metadata``; events of other classes than it takes are not left out.
+
+    Args:
+        group: Name of the processing group, or a member of an enum whose value is the name.
+
+    Raises:
+        HandlerSignatureError: OCQ-200, if ``group`` is no name.
+    """
+    return _of_group(group, "inbox_filter", INBOX_FILTER_ATTRIBUTE)
+
+
+def _of_group(group: object, decorator: str, attribute: str) -> Callable[[T], T]:
     name = _text(group)
     if not isinstance(name, str) or not name.strip():
-        fix = 'write @on_start("catalog")'
-        raise HandlerSignatureError("OCQ-200", "@on_start needs the name of a processing group", fix=fix)
-    return lambda function: _noted(function, ON_START_ATTRIBUTE, StartMark(name.strip()))
+        fix = f'write @{decorator}("catalog")'
+        raise HandlerSignatureError("OCQ-200", f"@{decorator} needs the name of a processing group", fix=fix)
+    return lambda function: _noted(function, attribute, GroupMark(name.strip()))
 
 
 def upcaster(*types: str) -> Callable[[T], T]:

@@ -172,6 +172,11 @@ class Dispatcher:
         return all(signature.transactional or signature.many for signature in self._signatures)
 
     @property
+    def takes_several(self) -> bool:
+        """Whether a handler takes a list or a table of events."""
+        return any(signature.many for signature in self._signatures)
+
+    @property
     def takes_tables(self) -> bool:
         """Whether every handler takes a table."""
         return all(signature.in_columns for signature in self._signatures)

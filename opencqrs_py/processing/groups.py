@@ -12,11 +12,12 @@ from opencqrs_py.model.inbox import InboxEntry
 from opencqrs_py.model.partition import Partition, residue_of
 from opencqrs_py.model.progress import Cursor
 from opencqrs_py.model.selection import ATTRIBUTES, Selection, Share
+from opencqrs_py.processing.batches import ScheduleRule
 from opencqrs_py.processing.calls import NO_LIMITS, CallLimits
 from opencqrs_py.processing.caution import Caution
 from opencqrs_py.processing.dispatch import Dispatcher
 from opencqrs_py.processing.feed import Feed
-from opencqrs_py.processing.parking import Parking, ParkingRule, events_at
+from opencqrs_py.processing.parking import Parking, ParkingRule, events_of
 from opencqrs_py.processing.pipelining import Pipelining
 from opencqrs_py.processing.ports import Clock, EventSource, ParkingTracker, ProgressTracker, SharingSource
 from opencqrs_py.processing.processor import PartitionProcessor
@@ -27,7 +28,7 @@ TABLE = 5_000  # events of a table: more of them are aggregated into fewer rows
 _MOST_IN_TABLES = 20_000  # events of the tables of all partitions, since they are read at once
 _PAGES_KEPT = 4  # of the log, for partitions that lag a little
 _FEEDS_KEPT = 4  # for some partitions only
-_CHECKED = 20  # events of the inbox, whether their sequences are still the same
+CHECKED = 20  # events of the inbox, whether their sequences are still the same
 _LEAST_READ = 1_000  # events fetched at once, even when each is committed alone
 
 
@@ -50,6 +51,7 @@ class GroupProcessing:
         limits: How long a call of a handler may take.
         parking: How events are parked, where the tracker has an inbox; ``None``: none is, but what waits there is
             handled.
+        schedule: How a scheduled group handles its events; ``None`` for any other. Its tracker has an inbox.
 
     Attributes:
         selection: Which events the group looks at.
@@ -70,6 +72,7 @@ class GroupProcessing:
         clock: Clock | None = None,
         limits: CallLimits = NO_LIMITS,
         parking: ParkingRule | None = None,
+        schedule: ScheduleRule | None = None,
     ) -> None:
         self.group = group
         self.limits = limits
@@ -81,9 +84,11 @@ class GroupProcessing:
         self._caution = Caution()
         self._sequencing = sequencing
         self._clock = clock
-        of_sequences = sequencing.attributes if partitions > 1 or parking is not None else frozenset[str]()
+        self.schedule = schedule
+        sequenced = partitions > 1 or parking is not None or schedule is not None
+        of_sequences = sequencing.attributes if sequenced else frozenset[str]()
         self._parking = self._parking_by(parking or ParkingRule())
-        whole = self.batch_size == 1  # each commit stores the identity of its event
+        whole = self.batch_size == 1 or schedule is not None  # each commit stores the identity of its event
         attributes = ATTRIBUTES if whole else of_sequences | dispatcher.attributes
         self.selection = selection = Selection(subject, recursive, dispatcher.wanted_types, attributes)
         wanted = dispatcher.wants if selection.types is None else None
@@ -123,13 +128,13 @@ class GroupProcessing:
     def why_overtaken(self, entries: Sequence[InboxEntry]) -> str:
         """Return why events in the inbox would not be waited for; empty if they are.
 
-        Some of them are read again: whether they belong to the sequences as which they wait. One whose sequence cannot
-        be determined counts as one that does; its next attempt says more.
+        They are read again: whether they belong to the sequences as which they wait. One whose sequence cannot be
+        determined counts as one that does; its next attempt says more.
         """
         if self._parking is None:
             return "the group's events cannot be parked as it is set up"
-        for entry in entries[:_CHECKED]:
-            for event in events_at(self.source, (entry,)):
+        for entry in entries:
+            for event in events_of(self.source, (entry,)):
                 found = self._sequences_of(event)
                 if found and entry.sequence_id not in found:
                     is_now = " and ".join(map(repr, found))
@@ -144,14 +149,25 @@ class GroupProcessing:
 
     def look(self, cursors: Sequence[Cursor], clock: Clock) -> list[Cursor]:
         """Return cursors of partitions with what waits in the inbox; as they are if there is none."""
+        if self._parking is not None and self.schedule is not None:
+            return self._parking.look_ahead(self.group, cursors, clock.now())
         return list(cursors) if self._parking is None else self._parking.look(self.group, cursors, clock.now())
 
     def processor(self, partition: Partition, clock: Clock | None = None) -> PartitionProcessor:
         """Return the processor of one partition; the clock is for what it records."""
         clock = self._clock if clock is None else clock
         shared = (self.feed, self.tracker, self._dispatcher, self.batch_size)
-        further = (self.limits, self._pipelining, self._parking, self._caution)
-        return PartitionProcessor(self.group, partition, *shared, clock, *further)
+        return PartitionProcessor(
+            self.group,
+            partition,
+            *shared,
+            clock,
+            self.limits,
+            self._pipelining,
+            self._parking,
+            caution=self._caution,
+            schedule=self.schedule,
+        )
 
     def _parking_by(self, rule: ParkingRule) -> Parking | None:
         """Return how the group parks; ``None`` without an inbox, or if partitions are not found by CRC-32."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from functools import partial
-from itertools import islice
+from itertools import takewhile
 
 from opencqrs_py.errors import InboxChangedError, InboxError
 from opencqrs_py.model.chunk import Chunk
@@ -20,20 +20,21 @@ from opencqrs_py.model.inbox import (
     InboxEntry,
     InboxStatus,
     ParkedSequences,
+    Remainder,
 )
 from opencqrs_py.model.outcome import Failure, Origin, Outcome, Parked
 from opencqrs_py.model.partition import Partition
 from opencqrs_py.model.progress import Cursor, FailureRecord, Skip
-from opencqrs_py.model.selection import ATTRIBUTES, Selection
+from opencqrs_py.model.times import in_milliseconds
 from opencqrs_py.processing.feed import Page, UnsequencedError
 from opencqrs_py.processing.isolation import OF_PROCESS
 from opencqrs_py.processing.portions import Portion
 from opencqrs_py.processing.ports import BackOff, Clock, EventSource, ParkingTracker, UnitOfWork
-from opencqrs_py.processing.recovery import Action, ExponentialBackOff, OnExhausted, action_for
+from opencqrs_py.processing.positions import events_at
+from opencqrs_py.processing.recovery import Action, ExponentialBackOff, OnExhausted, action_for, wait_after
 
+logger = logging.getLogger("opencqrs.processing")
 LOOK_SECONDS = 1.0  # between two looks at the inbox while something is there, since people may have changed it
-_ALL = Selection("/", recursive=True, attributes=ATTRIBUTES)
-_moment = partial(datetime.isoformat, timespec="milliseconds")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +68,7 @@ class ParkingRule:
 
     def wait_after(self, retries: int) -> float | None:
         """Return the seconds to wait when so many waits have been taken before; ``None``: the event is exhausted."""
-        return next(islice(self.back_off.waits(), retries, None), None)
+        return wait_after(self.back_off, retries)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +81,14 @@ class Parking:
     def look(self, group: str, cursors: Sequence[Cursor], now: datetime) -> list[Cursor]:
         """Return cursors of partitions of the group with what waits there."""
         found = self.inbox.parked(group, [cursor.partition for cursor in cursors])
-        return [replace(one, parked=replace(found[one.partition], seen_at=_moment(now))) for one in cursors]
+        return [replace(one, parked=replace(found[one.partition], seen_at=in_milliseconds(now))) for one in cursors]
+
+    def look_ahead(self, group: str, cursors: Sequence[Cursor], now: datetime) -> list[Cursor]:
+        """Return cursors of partitions of a scheduled group with when the first event of each may be tried."""
+        due = self.inbox.next_due(group, [cursor.partition for cursor in cursors])
+        seen_at = in_milliseconds(now)
+        known = {each: ParkedSequences(due_at=due_at, seen_at=seen_at) for each, due_at in due.items()}
+        return [replace(one, parked=known[one.partition]) for one in cursors]
 
 
 def given_up(failure: Failure, now: datetime) -> GivenUp:
@@ -93,7 +101,7 @@ def given_up(failure: Failure, now: datetime) -> GivenUp:
         status = InboxStatus.UNDECODABLE
     elif failure.permanent:
         status = InboxStatus.EXHAUSTED
-    return GivenUp(AttemptError(_moment(now), str(failure), failure.traceback), status)
+    return GivenUp(AttemptError(in_milliseconds(now), str(failure), failure.traceback), status)
 
 
 def parked_entry(
@@ -110,19 +118,21 @@ def parked_entry(
     if record is not None and record.attempts > 1:
         errors = (AttemptError(record.first_failed_at, record.first_error), how.error)
     attempts = record.attempts if record is not None else 1
-    entry = replace(waiting_entry(group, sequence_id, event, now), attempts=attempts - 1, errors=errors[:-1])
-    return after_failure(entry, how, rule, now)
+    entry = replace(
+        waiting_entry(group, sequence_id, event, in_milliseconds(now)), attempts=attempts - 1, errors=errors[:-1]
+    )
+    return after_failure(entry, how, rule.back_off, now)
 
 
-def waiting_entry(group: str, sequence_id: str, event: Event, now: datetime) -> InboxEntry:
-    """Return the entry of an event that waits behind one of its sequence, unhandled."""
+def waiting_entry(group: str, sequence_id: str, event: Event, since: str) -> InboxEntry:
+    """Return the entry of an event that waits unhandled, since an ISO 8601 time."""
     known = (event.position, event.id, event.source, event.subject, event.type)
-    return InboxEntry(group, sequence_id, *known, InboxStatus.PENDING, _moment(now))
+    return InboxEntry(group, sequence_id, *known, InboxStatus.PENDING, since)
 
 
-def after_failure(entry: InboxEntry, how: GivenUp, rule: ParkingRule, now: datetime) -> InboxEntry:
+def after_failure(entry: InboxEntry, how: GivenUp, back_off: BackOff, now: datetime) -> InboxEntry:
     """Return an entry after its attempt has failed: due again after a wait, or waiting for a person."""
-    wait = rule.wait_after(entry.retries) if how.status is InboxStatus.RETRYING else None
+    wait = wait_after(back_off, entry.retries) if how.status is InboxStatus.RETRYING else None
     if wait is not None:
         return entry.failed(how.error, InboxStatus.RETRYING, now + timedelta(seconds=wait))
     status = InboxStatus.EXHAUSTED if how.status is InboxStatus.RETRYING else how.status
@@ -132,19 +142,27 @@ def after_failure(entry: InboxEntry, how: GivenUp, rule: ParkingRule, now: datet
 def lost(entry: InboxEntry, now: datetime) -> InboxEntry:
     """Return the entry of an event that is not in the log any more."""
     what = f"there is no event at position {entry.position} of the log any more"
-    return entry.failed(AttemptError(_moment(now), what), InboxStatus.UNDECODABLE, None)
+    return entry.failed(AttemptError(in_milliseconds(now), what), InboxStatus.UNDECODABLE, None)
+
+
+def report_lost(partition: Partition, entry: InboxEntry) -> None:
+    """Log that an entry waits for a person, since its event is not in the log any more."""
+    what = f"event {entry.event_id} of sequence {entry.sequence_id!r} waits for a person"
+    logger.error("[%s %s] %s: %s", entry.group, partition, what, entry.reason)
 
 
 def is_due(parked: ParkedSequences, now: datetime) -> bool:
     """Return whether a sequence in the inbox may be tried."""
-    return parked.due_at is not None and parked.due_at <= _moment(now)
+    return parked.due_at is not None and parked.due_at <= in_milliseconds(now)
 
 
 def is_stale(parked: ParkedSequences, now: datetime) -> bool:
     """Return whether a person may have changed what waits since it was seen."""
     if not parked.ids:
         return False
-    return parked.seen_at <= _moment(now - timedelta(seconds=LOOK_SECONDS)) or parked.seen_at > _moment(now)
+    return parked.seen_at <= in_milliseconds(now - timedelta(seconds=LOOK_SECONDS)) or parked.seen_at > in_milliseconds(
+        now
+    )
 
 
 def only_sequence(page: Page, event: Event, partition: Partition, among: Callable[[str], bool]) -> str | None:
@@ -155,6 +173,8 @@ def only_sequence(page: Page, event: Event, partition: Partition, among: Callabl
         InboxError: OCQ-602, if it is one of several.
     """
     found = page.sequence_ids(event)
+    if len(found) == 1:  # nearly always
+        return found[0] if among(found[0]) and partition.owns(found[0]) else None
     if not any(map(among, found)):
         return None
     own = [one for one in found if partition.owns(one)]
@@ -167,15 +187,11 @@ def only_sequence(page: Page, event: Event, partition: Partition, among: Callabl
     return own[0]
 
 
-def events_at(source: EventSource, entries: tuple[InboxEntry, ...]) -> Chunk:
+def events_of(source: EventSource, entries: Sequence[InboxEntry]) -> Chunk:
     """Return the events of entries, up to the first that is not in the log any more."""
-    found: list[Event] = []
-    for entry in entries:
-        part = source.read(entry.position - 1, 1, _ALL, entry.position).events
-        if len(part) != 1 or part[0].position != entry.position:
-            break
-        found.append(part[0])
-    return Chunk(found)
+    found = events_at(source, [entry.position for entry in entries])
+    there = takewhile(found.__contains__, [entry.position for entry in entries])
+    return Chunk([found[position] for position in there])
 
 
 class PartitionInbox:
@@ -242,8 +258,8 @@ class PartitionInbox:
             if not index:
                 raise
             return self.parted(page, events[:index], failed.event.position - 1, parked)
-        now = self._clock.now()
-        return others, upto, tuple(waiting_entry(self._group, sequence_of(one) or "", one, now) for one in those)
+        since = in_milliseconds(self._clock.now())
+        return others, upto, tuple(waiting_entry(self._group, sequence_of(one) or "", one, since) for one in those)
 
     def entry(self, page: Page, event: Event, how: GivenUp, record: FailureRecord | None) -> InboxEntry:
         """Return the entry of an event that is parked.
@@ -274,8 +290,8 @@ class PartitionInbox:
     ) -> AbstractContextManager[UnitOfWork]:
         """Open the unit of work in which a portion is handled, that changes the inbox as it says."""
         limits = (self._rule.most_sequences, self._rule.most_of_sequence)
-        next_due = (portion.waiting[0].due_at if portion.waiting else None) or _moment(self._clock.now())
-        change = InboxChange(next_due, portion.behind, portion.waiting, (), *limits)
+        now, remainders = in_milliseconds(self._clock.now()), portion.remainders
+        change = InboxChange(now, portion.behind, portion.waiting, (), *limits, remainders=remainders)
         return self._inbox.unit(self._group, cursor, to, fingerprint=fingerprint, skip=skip, change=change)
 
     def step(self, cursor: Cursor) -> Outcome | None:
@@ -283,28 +299,44 @@ class PartitionInbox:
         now = self._clock.now()
         if cursor.parked is None or not is_due(cursor.parked, now):
             return None
-        entries = self._inbox.due(self._group, self._partition, now, 1 if cursor.isolate else self._batch_size)
-        chunk = events_at(self._source, entries)
+        entries = self._first_due(now, 1 if cursor.isolate else self._batch_size)
+        chunk = events_of(self._source, entries)
         if not chunk:
             if entries:
-                self._change(cursor, entries[0], lost(entries[0], now))
+                self._without_event(cursor, entries[0], now)
             return Outcome(unseen(cursor))
-        portion = Portion(chunk, cursor.stored, (), entries[: len(chunk)])
+        due_at = entries[0].due_at
+        rest = Remainder(entries[0].sequence_id, due_at)
+        portion = Portion(chunk, cursor.stored, (), entries[: len(chunk)], remainders=(rest,), due_at=due_at)
         if not cursor.isolate:
             return self._recorded(cursor, entries, self._handle(cursor, portion))
         with OF_PROCESS.taken():
             (entry,) = entries
-            crash = GivenUp(AttemptError(_moment(now), "the process ended in this attempt"), InboxStatus.RETRYING)
-            marked = after_failure(entry, crash, self._rule, now)
+            crash = GivenUp(
+                AttemptError(in_milliseconds(now), "the process ended in this attempt"), InboxStatus.RETRYING
+            )
+            marked = after_failure(entry, crash, self._rule.back_off, now)
             try:
                 self._change(cursor, entry, marked)
             except InboxChangedError:
                 return Outcome(unseen(cursor))
             return one_less_isolated(cursor, self._recorded(cursor, entries, self._handle(cursor, portion), marked))
 
+    def _first_due(self, now: datetime, most: int) -> tuple[InboxEntry, ...]:
+        """Return the first events of the sequence that has been due for longest, up to one that waits for a person."""
+        found = self._inbox.due(self._group, self._partition, now, most)
+        entries = found[0] if found else ()
+        return tuple(takewhile(lambda entry: entry.status.moves, entries))
+
+    def _without_event(self, cursor: Cursor, entry: InboxEntry, now: datetime) -> None:
+        """Have an entry wait for a person whose event is not in the log any more."""
+        with suppress(InboxChangedError):
+            self._change(cursor, entry, after := lost(entry, now))
+            report_lost(self._partition, after)
+
     def failed(self, cursor: Cursor, failure: Failure) -> Outcome:
         """Record that an attempt has failed whose call was given up."""
-        entries = [entry for entry in self._inbox.entries(self._group) if entry.position == failure.position]
+        entries = self._inbox.entries(self._group, position=failure.position)
         return self._recorded(cursor, entries, Outcome(cursor, failure=failure))
 
     def _recorded(
@@ -321,7 +353,7 @@ class PartitionInbox:
         if entry is None:
             return replace(done, cursor=unseen(done.cursor), failure=None)
         now = self._clock.now()
-        after = after_failure(entry, given_up(failure, now), self._rule, now)
+        after = after_failure(entry, given_up(failure, now), self._rule.back_off, now)
         try:
             self._change(cursor, marked or entry, after)
         except InboxChangedError:
@@ -331,7 +363,7 @@ class PartitionInbox:
         return replace(done, cursor=unseen(done.cursor), failure=None, parked=(parked,))
 
     def _change(self, cursor: Cursor, before: InboxEntry, after: InboxEntry) -> None:
-        change = InboxChange(_moment(self._clock.now()), changed=((before, after),))
+        change = InboxChange(in_milliseconds(self._clock.now()), changed=((before, after),))
         with self._inbox.unit(self._group, cursor, cursor.stored, fingerprint=cursor.fingerprint, change=change):
             pass
 

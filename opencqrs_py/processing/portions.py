@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import groupby
 
 from opencqrs_py.model.chunk import NOTHING, Chunk
-from opencqrs_py.model.inbox import InboxEntry
+from opencqrs_py.model.inbox import InboxEntry, Remainder
 from opencqrs_py.processing.feed import Page
 
 
@@ -19,6 +21,9 @@ class Portion:
         behind: Events that go into the inbox unhandled, as one of their sequence is there; also up to that position.
         waiting: The entries of the chunk's events, if they come out of the inbox: then the progress does not move.
         page: The page that the chunk is of; ``None`` if it comes out of the inbox, or handlers get nothing.
+        remainders: What remains in the inbox of sequences that come out of it.
+        due_at: When what remains of a sequence is tried after the chunk was cut in it; ``None`` if each of its events
+            has a time of its own.
     """
 
     chunk: Chunk
@@ -26,11 +31,21 @@ class Portion:
     behind: tuple[InboxEntry, ...] = ()
     waiting: tuple[InboxEntry, ...] = ()
     page: Page | None = None
+    remainders: tuple[Remainder, ...] = ()
+    due_at: str | None = None
 
     @property
     def attempts(self) -> int:
         """How often the first event has been tried, if it comes out of the inbox."""
         return self.waiting[0].attempts if self.waiting else 0
+
+    def batches(self) -> Iterator[tuple[int, int]]:
+        """Yield where the events of each sequence begin and end, if they come out of the inbox."""
+        start = 0
+        for _, those in groupby(self.waiting, key=lambda entry: entry.sequence_id):
+            end = start + sum(1 for _ in those)
+            yield start, end
+            start = end
 
     def first(self, count: int) -> Portion:
         """Return the portion with the first events only, at least one."""
@@ -38,19 +53,31 @@ class Portion:
             return self
         upto = self.chunk.position(count - 1)
         behind = tuple(entry for entry in self.behind if entry.position <= upto)
-        return Portion(self.chunk[:count], upto, behind, self.waiting[:count], self.page)
+        waiting, remainders = self.waiting[:count], self._remainders(count)
+        return Portion(self.chunk[:count], upto, behind, waiting, self.page, remainders, self.due_at)
 
     def after(self, count: int) -> Portion:
         """Return the portion without the first events, at least one."""
         since = self.chunk.position(count - 1)
         behind = tuple(entry for entry in self.behind if entry.position > since)
-        return Portion(self.chunk[count:], self.upto, behind, self.waiting[count:], self.page)
+        waiting = self.waiting[count:]
+        there = {entry.sequence_id for entry in waiting}
+        remainders = tuple(one for one in self.remainders if one.sequence_id in there)
+        return Portion(self.chunk[count:], self.upto, behind, waiting, self.page, remainders, self.due_at)
 
     def before(self, index: int, entry: InboxEntry) -> Portion:
         """Return the portion up to the event at an index, which is not handled but goes into the inbox."""
         behind = tuple(one for one in self.behind if one.position < entry.position)
         chunk = self.chunk[:index] if index else NOTHING
         return Portion(chunk, entry.position, (*behind, entry), page=self.page)
+
+    def _remainders(self, count: int) -> tuple[Remainder, ...]:
+        """Return what remains of sequences after the first events, which are not all."""
+        if not self.waiting:
+            return ()
+        there, cut = {entry.sequence_id for entry in self.waiting[:count]}, self.waiting[count].sequence_id
+        kept = tuple(one for one in self.remainders if one.sequence_id in there and one.sequence_id != cut)
+        return (*kept, Remainder(cut, self.due_at)) if cut in there and self.due_at is not None else kept
 
 
 def without_handling(upto: int, behind: tuple[InboxEntry, ...] = ()) -> Portion:

@@ -13,7 +13,7 @@ from typing_extensions import override
 from opencqrs_py.errors import TransactionEndedError
 from opencqrs_py.model.appending import Appended, Precondition
 from opencqrs_py.model.event import Event
-from opencqrs_py.model.inbox import InboxChange, InboxEntry, InboxStatus, ParkedSequences
+from opencqrs_py.model.inbox import Fetching, InboxChange, InboxEntry, ParkedSequences
 from opencqrs_py.model.partition import Partition
 from opencqrs_py.model.progress import Cursor, PartitionStatus, Skip
 from opencqrs_py.model.selection import Selection, Share, Slice
@@ -132,6 +132,15 @@ class SharingSource(Protocol):
 
     def selects(self, share: Share) -> bool:
         """Return whether ``read`` leaves out what does not belong to such a share."""
+        ...
+
+
+@runtime_checkable
+class PickingSource(Protocol):
+    """An event source that can read events at many positions at once."""
+
+    def pick(self, positions: Sequence[int]) -> Sequence[Event]:
+        """Return the events at positions that ascend, whole, without those that are not there any more."""
         ...
 
 
@@ -321,19 +330,46 @@ class Inbox(Protocol):
         """Return which sequences of partitions have events in the inbox, by the CRC-32 of their ids."""
         ...
 
-    def due(self, group: str, partition: Partition, now: datetime, most: int) -> tuple[InboxEntry, ...]:
-        """Return the first events of the sequence that has been due for longest, those that may be tried.
+    def next_due(self, group: str, partitions: Sequence[Partition]) -> dict[Partition, str | None]:
+        """Return the ISO 8601 time from which on the first event of each partition may be tried.
+
+        ``None`` if there is none, or if all wait for a person.
+        """
+        ...
+
+    def due(
+        self, group: str, partition: Partition, until: datetime, most: int, fetching: Fetching = Fetching.FIRST
+    ) -> list[tuple[InboxEntry, ...]]:
+        """Return the events of the sequences that have been due for longest, each sequence in the order of positions.
+
+        No sequence is cut but the first one, if it has more events than are asked for. Events that wait for a person
+        are among those of their sequence.
 
         Args:
             group: Processing group.
             partition: Partition of the group.
-            now: What is due later does not count.
+            until: What is due later does not count.
             most: Most events, at least 1.
+            fetching: Which events of a sequence; ``WHOLE`` may return more than ``most`` of one sequence.
         """
         ...
 
-    def entries(self, group: str, status: InboxStatus | None = None) -> list[InboxEntry]:
-        """Return the events of a group in the inbox, by sequence and position; or those with one status."""
+    def is_stuck(self, group: str, sequence_id: str) -> bool:
+        """Return whether an event of a sequence waits for a person."""
+        ...
+
+    def expired(self, group: str, partition: Partition, now: datetime, most: int) -> tuple[InboxEntry, ...]:
+        """Return the first events of a partition that have expired by a time, by position, at most so many."""
+        ...
+
+    def entries(self, group: str, *, position: int | None = None, most: int | None = None) -> list[InboxEntry]:
+        """Return the events of a group in the inbox, by sequence and position.
+
+        Args:
+            group: Processing group.
+            position: Of the event at this position only.
+            most: Most events; ``None`` for all.
+        """
         ...
 
     def change(self, group: str, change: InboxChange, skips: Sequence[Skip] = ()) -> bool:

@@ -19,6 +19,7 @@ from opencqrs_py.model.inbox import GivenUp, InboxEntry
 from opencqrs_py.model.outcome import Failure, Origin, Outcome, Parked
 from opencqrs_py.model.partition import Partition
 from opencqrs_py.model.progress import Cursor, FailureRecord, PartitionStatus, ProcessorState, Skip
+from opencqrs_py.processing.batches import ScheduleRule
 from opencqrs_py.processing.binding import Work
 from opencqrs_py.processing.calls import NO_LIMITS, CallInHand, CallLimits
 from opencqrs_py.processing.caution import Caution
@@ -45,6 +46,7 @@ from opencqrs_py.processing.ports import (
     SystemClock,
 )
 from opencqrs_py.processing.recovery import Diagnosis
+from opencqrs_py.processing.scheduled import PartitionBatches
 from opencqrs_py.processing.supervision import in_words
 
 MOST_CRASHES = 3  # processes that may end while they handle an event
@@ -75,6 +77,7 @@ class PartitionProcessor:
         pipelining: Decides whether statements of a chunk wait for their answers; ``None``: they do.
         parking: The inbox, and how events are parked; ``None`` if the tracker has none.
         caution: Decides how large chunks are while events fail; ``None`` for one of its own.
+        schedule: How a scheduled group handles its events; ``None`` for any other.
     """
 
     def __init__(  # noqa: PLR0913, PLR0917 the parts of a group
@@ -90,6 +93,7 @@ class PartitionProcessor:
         pipelining: Pipelining | None = None,
         parking: Parking | None = None,
         caution: Caution | None = None,
+        schedule: ScheduleRule | None = None,
     ) -> None:
         self.group = group
         self.partition = partition
@@ -103,9 +107,12 @@ class PartitionProcessor:
         self._pipelining = pipelining
         self._caution = Caution() if caution is None else caution
         self._inbox: PartitionInbox | None = None
-        if parking is not None:
-            source = feed.source
-            self._inbox = PartitionInbox(parking, group, partition, source, batch_size, self._clock, self._handle)
+        self._batches: PartitionBatches | None = None
+        rest = (group, partition, feed.source, batch_size, self._clock, self._handle)
+        if parking is not None and schedule is not None:
+            self._batches = PartitionBatches(parking.inbox, schedule, *rest)
+        elif parking is not None:
+            self._inbox = PartitionInbox(parking, *rest)
         self._in_hand: tuple[Chunk, Work, int] | None = None  # and the thread; seen by others
 
     def call_in_hand(self) -> CallInHand | None:
@@ -152,7 +159,9 @@ class PartitionProcessor:
         except BaseException as error:
             raise_interrupt(error)
             return _doubtful(Outcome(cursor, failure=self._diagnosis.failure_to_read(error)))
-        if self._inbox is None or (sure.parked is not None and not sure.parked.ids):
+        if self._batches is not None:
+            outcome = self._from_batches(sure, self._batches)
+        elif self._inbox is None or (sure.parked is not None and not sure.parked.ids):
             outcome = self._from_log(sure)
         else:
             outcome = self._from_inbox(sure, self._inbox)
@@ -182,7 +191,8 @@ class PartitionProcessor:
     def failed_in_inbox(self, cursor: Cursor, failure: Failure) -> Outcome:
         """Record that the attempt of an event of the inbox has failed, whose call was given up."""
         try:
-            return Outcome(cursor) if self._inbox is None else self._inbox.failed(cursor, failure)
+            inbox = self._inbox or self._batches
+            return Outcome(cursor) if inbox is None else inbox.failed(cursor, failure)
         except BaseException as error:
             raise_interrupt(error)
             return Outcome(cursor, failure=self._failure(error, Origin.FRAMEWORK))
@@ -217,6 +227,17 @@ class PartitionProcessor:
             return Outcome(cursor, failure=self._failure(error, Origin.FRAMEWORK))
         return replace(outcome, freed=(*freed(cursor, seen), *outcome.freed))
 
+    def _from_batches(self, cursor: Cursor, batches: PartitionBatches) -> Outcome:
+        """Take the next step with events that are due at the tick; with those of the log if none are."""
+        if cursor.tick is None:
+            return self._from_log(cursor)
+        try:
+            outcome = batches.step(cursor)
+        except BaseException as error:
+            raise_interrupt(error)
+            return Outcome(cursor, failure=self._failure(error, Origin.FRAMEWORK))
+        return self._from_log(replace(cursor, tick=None)) if outcome is None else outcome
+
     def _from_log(self, cursor: Cursor) -> Outcome:
         """Take the next step with events of the log; those of sequences in the inbox go there, too."""
         behind: tuple[InboxEntry, ...] = ()
@@ -225,6 +246,8 @@ class PartitionProcessor:
             if page is None:
                 return self.flush(cursor)
             events, upto = page.events_of(self.partition, cursor.position)
+            if self._batches is not None:
+                return self._moved(cursor, self._batches.stored(page, events, upto))
             if self._inbox is not None and cursor.parked is not None and cursor.parked.ids:
                 events, upto, behind = self._inbox.parted(page, events, upto, cursor.parked.ids)
         except UnsequencedError as failed:
@@ -239,8 +262,7 @@ class PartitionProcessor:
         """Handle the first chunk of events, or only the first event if it has failed before."""
         events = portion.chunk
         if not (found := len(events)):
-            moved = Outcome(cursor.moved_to(portion.upto, stored=False))
-            return self._without_handling(cursor, portion) if portion.behind else moved
+            return self._moved(cursor, portion)
         again = cursor.failing is not None and cursor.failing == events.position(0)
         size = 1 if again or cursor.isolate else self._batch_size
         if self._caution.left > 0:
@@ -292,6 +314,12 @@ class PartitionProcessor:
             record = FailureRecord(event.position, event.id, event.type, 0, 0, "", "", now)
         known = (self.group, self.partition, cursor.stored, ProcessorState.RUNNING, record.attempts, record.last_error)
         self._tracker.report(PartitionStatus(*known, failure=replace(record, in_hand=True)), cursor.epoch)
+
+    def _moved(self, cursor: Cursor, portion: Portion) -> Outcome:
+        """Move the progress over events of which no handler gets one; what goes into the inbox is stored with it."""
+        if portion.behind:
+            return self._without_handling(cursor, portion)
+        return Outcome(cursor.moved_to(portion.upto, stored=False))
 
     def _without_handling(self, cursor: Cursor, portion: Portion, skip: Skip | None = None) -> Outcome:
         """Move the progress over events that no handler gets."""
@@ -390,8 +418,9 @@ class PartitionProcessor:
                 newest, to = chunk.read_whole(-1) if handles else None, portion.upto
                 at_end = newest if newest is not None and newest.position == to else None
                 fingerprint = self._feed.source.fingerprint(to, at_end)
-            if self._inbox is not None and (portion.behind or portion.waiting):
-                opening = self._inbox.unit(cursor, to, portion, fingerprint, skip)
+            inbox = self._inbox or self._batches
+            if inbox is not None and (portion.behind or portion.waiting):
+                opening = inbox.unit(cursor, to, portion, fingerprint, skip)
             else:
                 opening = self._tracker.unit(self.group, cursor, to, fingerprint=fingerprint, skip=skip)
             with opening as unit:
@@ -402,7 +431,7 @@ class PartitionProcessor:
                 if pipelining is not None and len(chunk) > 1:
                     work.pipelining = pipelining
                 if handles:
-                    handled = self._handled(chunk, work)
+                    handled = self._handled(portion, work)
         except BaseException as error:
             if opened:
                 raise
@@ -412,10 +441,13 @@ class PartitionProcessor:
         moved = unseen(cursor) if portion.waiting else cursor.moved_to(to, stored=True, fingerprint=fingerprint)
         return Outcome(moved, handled=handled, skips=() if skip is None else (skip,), missed=missed)
 
-    def _handled(self, chunk: Chunk, work: Work) -> int:
-        self._in_hand = chunk, work, get_ident()
+    def _handled(self, portion: Portion, work: Work) -> int:
         try:
-            handled = self._dispatcher.handle(chunk, work)
+            if portion.waiting and self._dispatcher.takes_several:
+                handled = self._handled_by_batches(portion, work)
+            else:
+                self._in_hand = portion.chunk, work, get_ident()
+                handled = self._dispatcher.handle(portion.chunk, work)
             if work.pipelining is not None:
                 work.settle()
         except ChunkFailedError as failed:
@@ -431,6 +463,20 @@ class PartitionProcessor:
             self._in_hand = None
             if work.calls_wait:
                 work.close()
+
+    def _handled_by_batches(self, portion: Portion, work: Work) -> int:
+        """Call the handlers for one batch after the other: lists and tables hold the events of one sequence."""
+        handled = 0
+        for start, end in portion.batches():
+            try:
+                self._in_hand = portion.chunk[start:end], work, get_ident()
+                handled += self._dispatcher.handle(portion.chunk[start:end], work)
+            except ChunkFailedError as failed:
+                index = None if failed.index is None else start + failed.index
+                if end - start == 1:
+                    index = start
+                raise ChunkFailedError(index, failed.error) from failed.error
+        return handled
 
     def _park(self, cursor: Cursor, page: Page, portion: Portion, how: GivenUp) -> Outcome:
         """Move the progress past an event, which goes into the inbox."""

@@ -269,6 +269,11 @@ class ExponentialBackOff(BackOff):
             wait = int(min(wait * self.multiplier, longest))
 
 
+def wait_after(back_off: BackOff, retries: int) -> float | None:
+    """Return the seconds to wait when so many waits have been taken before; ``None`` if there are no more."""
+    return next(islice(back_off.waits(), retries, None), None)
+
+
 def _check(name: str, value: float, least: float = 0, most: float = _LONGEST) -> None:
     if not least <= value <= most:  # nan is neither
         limit = f"{least:g} or more" if most == inf else f"{least:g} to {most:g}"

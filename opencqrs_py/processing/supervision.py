@@ -9,15 +9,19 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from itertools import islice
+from math import inf
 
 from typing_extensions import override
 
+from opencqrs_py.model.inbox import ParkedSequences
 from opencqrs_py.model.outcome import Failure, Origin, Outcome
 from opencqrs_py.model.partition import Partition
 from opencqrs_py.model.progress import Cursor, FailureRecord, PartitionStatus, ProcessorState
+from opencqrs_py.model.times import in_milliseconds
 from opencqrs_py.processing.parking import given_up, is_due
 from opencqrs_py.processing.ports import BackOff, Clock
 from opencqrs_py.processing.recovery import Action, ExponentialBackOff, OnExhausted, action_for
+from opencqrs_py.processing.schedules import Schedule
 
 # Back-offs of our own, in seconds: while the store or database is unavailable, and after a partition failed (K8).
 OUTAGE_BACK_OFF = ExponentialBackOff(initial=0.5, multiplier=2, maximum=30)
@@ -126,6 +130,46 @@ class Observers(Observer):
             each.stopped(group, partition)
 
 
+class Ticking:
+    """The ticks of a partition of a scheduled group.
+
+    Attributes:
+        wanted: Position from which on a tick begins at once, if none has begun there yet; ``None`` for none.
+    """
+
+    def __init__(self, schedule: Schedule, clock: Clock) -> None:
+        self.wanted: int | None = None
+        self._schedule = schedule
+        self._clock = clock
+        self._next = schedule.first(clock.now())
+        self._tick = self._next
+        self._from = self._done_from = -1  # where the tick under way, and the last one that is over, have begun
+
+    def is_due(self, position: int) -> bool:
+        """Return whether a tick begins now, with everything up to a position in the inbox."""
+        wanted = self.wanted is not None and self._done_from < self.wanted <= position
+        return wanted or self._clock.now() >= self._next
+
+    def begin(self, position: int) -> str:
+        """Begin a tick; return until when its events are due."""
+        self._tick, self._from = self._clock.now(), position
+        return in_milliseconds(self._tick)
+
+    def end(self) -> None:
+        """Take in that all events of the tick were tried."""
+        self._done_from = self._from
+        if self._tick >= self._next:
+            self._next = self._schedule.following(self._next, self._clock.now())
+
+    def done(self, head: int) -> bool:
+        """Return whether every event up to ``head`` was tried that was due by then."""
+        return self._done_from >= head
+
+    def seconds_left(self) -> float:
+        """Return the seconds until the next tick."""
+        return max(0.0, (self._next - self._clock.now()).total_seconds())
+
+
 class SupervisedPartition:
     """The state of one partition between its steps.
 
@@ -136,6 +180,10 @@ class SupervisedPartition:
         on_exhausted: What happens to an event whose attempts are exhausted.
         clock: Time.
         on_undecodable: What happens to an event that cannot be decoded.
+        schedule: When the ticks of a scheduled group are; ``None`` for any other.
+
+    Attributes:
+        scheduled: Whether the partition is one of a scheduled group.
     """
 
     def __init__(
@@ -146,6 +194,7 @@ class SupervisedPartition:
         on_exhausted: OnExhausted,
         clock: Clock,
         on_undecodable: OnExhausted = OnExhausted.STOP,
+        schedule: Schedule | None = None,
     ) -> None:
         self.group = group
         self.partition = cursor.partition
@@ -159,6 +208,8 @@ class SupervisedPartition:
         self._on_undecodable = on_undecodable
         self._clock = clock
         self._since = clock.now()
+        self.scheduled = schedule is not None
+        self._ticking = None if schedule is None else Ticking(schedule, clock)
         self._due = 0.0
         self._attempt = 0
         self._retries = 0  # waits taken of the event's back-off
@@ -183,13 +234,41 @@ class SupervisedPartition:
         """Return whether everything up to ``head`` is handled and stored, and what was due in the inbox at first."""
         if self.failure is not None or self.cursor.position < head or self.cursor.stored != self.cursor.position:
             return False
+        if self._ticking is not None:
+            return self.cursor.tick is None and self._ticking.done(head)
         parked = self.cursor.parked
         return parked is None or parked.due_at is None or not is_due(parked, self._since)
 
     @property
     def is_due_in_inbox(self) -> bool:
-        """Whether a sequence in the inbox may be tried."""
+        """Whether a sequence in the inbox may be tried; of a scheduled group, whether it is time to look."""
+        if self._ticking is not None:
+            return self.cursor.tick is not None or self._ticking.is_due(self.cursor.position)
         return self.cursor.parked is not None and is_due(self.cursor.parked, self._clock.now())
+
+    def begin(self) -> Cursor:
+        """Return the cursor for the next step, which belongs to a tick if it is time for one."""
+        if self._ticking is not None and self.cursor.tick is None and self._ticking.is_due(self.cursor.position):
+            self.cursor = replace(self.cursor, tick=self._ticking.begin(self.cursor.position))
+        return self.cursor
+
+    def saw(self, parked: ParkedSequences) -> None:
+        """Take in what waits in the inbox; a tick at which nothing is due is over."""
+        self.cursor = replace(self.cursor, parked=parked)
+        if self._ticking is None or self.cursor.tick is not None or is_due(parked, self._clock.now()):
+            return
+        if self._ticking.is_due(self.cursor.position):
+            self._ticking.begin(self.cursor.position)
+            self._ticking.end()
+
+    def handle_at_once(self, upto: int) -> None:
+        """Begin a tick of a scheduled group as soon as everything up to a position is read, whenever it would be."""
+        if self._ticking is not None:
+            self._ticking.wanted = upto
+
+    def until_tick(self) -> float:
+        """Return the seconds until the next tick of a scheduled group; infinite for any other."""
+        return inf if self._ticking is None else self._ticking.seconds_left()
 
     def wait(self) -> float:
         """Return the seconds until the partition may continue, 0 if it may now."""
@@ -199,6 +278,8 @@ class SupervisedPartition:
         """Take in the outcome of a step and decide how to continue; return what a person may want to know."""
         moved = outcome.cursor.position > self.cursor.position
         given_up = bool(outcome.skips) or self.cursor.park is not None  # which was reported when it was decided
+        if self._ticking is not None and self.cursor.tick is not None and outcome.cursor.tick is None:
+            self._ticking.end()
         self.cursor = outcome.cursor
         self.handled += outcome.handled
         self.skipped += len(outcome.skips)

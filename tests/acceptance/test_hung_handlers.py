@@ -13,6 +13,8 @@ import pathlib, threading
 
 @event_handling("audit", types=["library.*"], order=-1)
 def hang(raw: Event, connection: Connection) -> None:
+    if raw.position == 8 and pathlib.Path(__file__).with_name("fails").exists():
+        raise ValueError("not yet")
     if raw.position == 8 and pathlib.Path(__file__).with_name("hangs").exists():
         threading.Event().wait(WAIT)
 """
@@ -70,6 +72,34 @@ def test_a_call_that_times_out_is_an_error_of_its_event(project, engine, on_serv
     (skip,) = project.opencqrs("events", "skipped", "--set", engine, "--format", "json").json
     assert (skip["event_id"], skip["attempts"]) == ("7", 2)
     assert "OCQ-229" in skip["reason"]
+
+
+WAITING = {
+    "scheduled": ("--set", f"{STANDARD}.processing.mode=scheduled"),
+    "parked": ("--set", f"{STANDARD}.retry.on-exhausted=park", "--set", f"{STANDARD}.retry.policy=none"),
+}
+
+
+@pytest.mark.parametrize("on_server", SERVERS[:1], indirect=True)
+@pytest.mark.parametrize("waiting", WAITING)
+def test_a_call_for_an_event_of_the_inbox_that_times_out_is_an_attempt(project, engine, on_server, hangs, waiting):
+    hangs()
+    settings = ("--set", engine, *TIMEOUT, *WAITING[waiting])
+    if waiting == "parked":  # before its attempt in the inbox
+        project.write("fails", "")
+        assert project.opencqrs("run", "--until-caught-up", *settings).code == 3
+        (project.folder / "fails").unlink()
+        project.opencqrs("inbox", "retry", "--all")
+    run = project.opencqrs("run", "--until-caught-up", *settings)
+    assert run.code == 3, run.err
+    waits = {one["position"]: one for one in project.opencqrs("inbox", "list", "--format", "json").json}
+    assert sorted([*rows(on_server), *waits]) == list(range(1, 41))
+    assert "OCQ-229" in waits[8]["last_error"]
+    assert waits[8]["attempts"] == (2 if waiting == "parked" else 1)
+    (project.folder / "hangs").unlink()
+    project.opencqrs("inbox", "retry", "--all")
+    run = project.opencqrs("run", "--until-caught-up", *settings)
+    assert (run.code, rows(on_server)) == (0, list(range(1, 41)))
 
 
 @pytest.mark.parametrize("on_server", SERVERS[:1], indirect=True)

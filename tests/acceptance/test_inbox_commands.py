@@ -91,7 +91,7 @@ def test_a_person_sees_what_waits_and_acts_on_it(parked):
     shown = said(parked, "show", "3", "--group", "late-fines")
     assert shown[:3] == [
         "[late-fines /books/isbn-2] event 2b at position 3",
-        "pending, an earlier event of its sequence comes first; parked T; attempts of park.retry used up: 0",
+        "pending, an earlier event of its sequence comes first; came in T; attempts used up: 0",
         "it waits behind event 2 at position 2, retrying after 2 attempts, next attempt T",
     ]
     assert shown[-1] == "to leave it unhandled:    opencqrs inbox skip --group late-fines --event 2b --reason TEXT"
@@ -104,9 +104,7 @@ def test_a_person_sees_what_waits_and_acts_on_it(parked):
     assert said(parked, "pause", "--event", "2b", "--dry-run") == [f"{behind}: would be paused"]
     assert said(parked, "pause", "--event", "2") == [f"{first}, retrying: paused"]
     assert said(parked, "resume", "--status", "paused") == [f"{first}, paused: resumed"]
-    assert said(parked, "set-attempts", "0", "--event", "2") == [
-        f"{first}, retrying: attempts of park.retry used up: 0"
-    ]
+    assert said(parked, "set-attempts", "0", "--event", "2") == [f"{first}, retrying: attempts used up: 0"]
     (changed,) = parked.opencqrs("inbox", "retry", "--event", "2b", "--format", "json").json["changed"]
     assert (changed["position"], changed["meant_position"], changed["status"]) == (2, 3, "retrying")
 

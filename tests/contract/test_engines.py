@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from threading import Event
 from threading import enumerate as enumerate_threads
@@ -30,12 +31,14 @@ from opencqrs_py.model import (
     ProcessorState,
     layout,
 )
+from opencqrs_py.processing.batches import BatchMode, ScheduleRule
 from opencqrs_py.processing.binding import NothingProvided, bind
 from opencqrs_py.processing.dispatch import Dispatcher
 from opencqrs_py.processing.groups import GroupProcessing
 from opencqrs_py.processing.parking import ParkingRule
 from opencqrs_py.processing.ports import BackOff
 from opencqrs_py.processing.recovery import Action, FixedBackOff, NoRetry, OnExhausted
+from opencqrs_py.processing.schedules import FixedDelay
 from opencqrs_py.processing.sequence_resolvers import PerSubject
 from opencqrs_py.processing.sequencing import SequencingByEvent
 
@@ -88,6 +91,7 @@ class World:
         batch_size: int | None = None,
         prepare: Callable[[], None] = lambda: None,
         parking: ParkingRule | None = None,
+        schedule: ScheduleRule | None = None,
     ) -> GroupRun:
         """Return a group that writes each event into the table, after what ``before`` says for it."""
 
@@ -107,6 +111,7 @@ class World:
             partitions=partitions,
             batch_size=batch_size,
             parking=parking,
+            schedule=schedule,
         )
         back_off = back_off or FixedBackOff(0.001)
         return GroupRun(
@@ -290,6 +295,58 @@ def test_a_parked_event_holds_up_its_sequence_only_and_is_handled_in_order_when_
     engine.stop(SECONDS)
     assert world.rows(subject="/s1") == [number for number in range(35) if number % 5 == 1]
     assert [status.parked for status in world.statuses()] == [(), ()]
+
+
+SOON = ScheduleRule(FixedDelay(0.01, 0.02), back_off=FixedBackOff(0.01))
+"""Ticks come at once, and so do further attempts."""
+
+
+@pytest.mark.parametrize("mode", BatchMode)
+def test_a_scheduled_group_handles_what_waits_at_its_ticks(world: World, mode: BatchMode) -> None:
+    fixed = Event()
+
+    def fail(context: ProcessingContext) -> None:
+        if not fixed.is_set():
+            raise ValueError
+
+    subjects = [f"/s{number}" for number in range(5)]
+    world.append(*subjects * 6)
+    world.before["1"] = fail
+    engine, watching = world.started(world.run(schedule=replace(SOON, mode=mode)))
+    first = [number for number in range(30) if number % 5 != 1 or (mode is BatchMode.ALL and number != 1)]
+    watching.wait_for(lambda: sorted(world.rows()) == first)
+    world.append(*subjects)
+    watching.wait_for(lambda: len(world.rows()) == len(first) + 4 + (mode is BatchMode.ALL))
+    waits = {1} if mode is BatchMode.ALL else set(range(1, 35, 5))
+    assert sum(count for status in world.statuses() for _, count in status.parked) == len(waits)
+    fixed.set()
+    watching.wait_for(lambda: len(world.rows()) == 35)
+    watching.wait_for(lambda: not any(status.parked for status in world.statuses()))
+    engine.stop(SECONDS)
+    assert sorted(world.rows()) == list(range(35))
+    if mode is BatchMode.FAIL_FIRST:
+        assert world.rows(subject="/s1") == list(range(1, 35, 5))
+    assert [status.position for status in world.statuses()] == [35, 35]
+
+
+def test_a_scheduled_group_that_is_taken_over_during_a_tick_loses_and_doubles_nothing(world: World) -> None:
+    world.append(*[FIRST, SECOND] * 20)
+    gate = world.before["7"] = Gate(world)
+    run = world.run(schedule=SOON, batch_size=4)
+    first, _ = world.started(run)
+    assert gate.reached.wait(SECONDS)
+    second, watching = world.engine(run, owner="heir")
+    with ThreadPoolExecutor(1) as threads:
+        taking = threads.submit(second.assign, run.group, run.partitions)
+        gate.opened.set()
+        taking.result(SECONDS)
+    second.start()
+    watching.wait_for(lambda: len(world.rows()) == 40)
+    first.stop(SECONDS)
+    second.stop(SECONDS)
+    for subject in (FIRST, SECOND):
+        assert world.rows(subject=subject) == [n for n in range(40) if (n % 2 == 0) is (subject == FIRST)]
+    assert not any(status.parked for status in world.statuses())
 
 
 class KilledError(BaseException):

@@ -63,6 +63,10 @@ class InMemoryEventStore:
         events = tuple(islice(fitting, limit))
         return Slice(after, events[-1].position if len(events) == limit else max(head, after), events)
 
+    def pick(self, positions: Sequence[int]) -> list[Event]:
+        """Return the events at positions."""
+        return [event for position in positions if (event := self._at(position)) is not None]
+
     def position_before(self, moment: datetime) -> int:
         """Return the position before the first event with ``time >= moment``; the head if there is none."""
         wanted = microseconds(moment.isoformat()) or 0

@@ -4,14 +4,27 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import UTC, datetime
+from itertools import groupby
 
-from opencqrs_py.errors import InboxChangedError, InboxError
-from opencqrs_py.model.inbox import InboxChange, InboxEntry, InboxStatus, ParkedSequences
+from opencqrs_py.errors import InboxChangedError
+from opencqrs_py.model.inbox import (
+    Fetching,
+    InboxChange,
+    InboxEntry,
+    InboxStatus,
+    ParkedSequences,
+    Remainder,
+    too_long,
+    too_many,
+)
 from opencqrs_py.model.partition import Partition, hash_of
+from opencqrs_py.model.times import in_milliseconds
 
 _Key = tuple[str, str]
 """Group and sequence id."""
+
+_Sequences = dict[_Key, tuple[InboxEntry, ...]]
 
 
 @dataclass(frozen=True)
@@ -23,34 +36,52 @@ class MemoryInbox:
     def parked(self, group: str, partition: Partition) -> ParkedSequences:
         """Return which sequences of a partition wait."""
         own = self._of(group, partition)
-        due = [entries[0].due_at for entries in own.values() if entries[0].due_at is not None]
+        due = [entry.due_at for entries in own.values() for entry in entries if entry.due_at is not None]
         return ParkedSequences(frozenset(own), min(due, default=None))
 
-    def due(self, group: str, partition: Partition, now: datetime, most: int) -> tuple[InboxEntry, ...]:
-        """Return the first events of the sequence that has been due for longest, as far as they may be tried."""
-        until = now.isoformat(timespec="milliseconds")
-        firsts = [(first[0].due_at, first[0].position, first) for first in self._of(group, partition).values()]
-        ready = sorted(
-            (due, position, entries) for due, position, entries in firsts if due is not None and due <= until
-        )
-        if not ready:
-            return ()
-        entries = ready[0][2]
-        stuck = next((index for index, entry in enumerate(entries) if not entry.status.moves), len(entries))
-        return entries[: min(stuck, most)]
+    def due(
+        self, group: str, partition: Partition, until: datetime, most: int, fetching: Fetching
+    ) -> list[tuple[InboxEntry, ...]]:
+        """Return the events of the sequences that have been due for longest, see ``Inbox``."""
+        limit = in_milliseconds(until)
+        ready: list[tuple[str, int, tuple[InboxEntry, ...]]] = []
+        for entries in self._of(group, partition).values():
+            those = [entry for entry in entries if entry.due_at is not None and entry.due_at <= limit]
+            if those:
+                first = min((entry.due_at or "", entry.position) for entry in those)
+                ready.append((*first, tuple(those) if fetching is Fetching.DUE else entries))
+        found: list[tuple[InboxEntry, ...]] = []
+        for _, _, entries in sorted(ready, key=lambda each: each[:2]):
+            if found and sum(map(len, found)) + len(entries) > most:
+                break
+            found.append(entries if fetching is Fetching.WHOLE else entries[:most])
+        return found
 
-    def entries(self, group: str, status: InboxStatus | None) -> list[InboxEntry]:
-        """Return the events of a group, by sequence and position; or those with one status."""
+    def is_stuck(self, group: str, sequence_id: str) -> bool:
+        """Return whether an event of a sequence waits for a person."""
+        return any(not entry.status.moves for entry in self.sequences.get((group, sequence_id), ()))
+
+    def expired(self, group: str, partition: Partition, now: datetime, most: int) -> tuple[InboxEntry, ...]:
+        """Return the first events that have expired, by position."""
+        own = (entry for entries in self._of(group, partition).values() for entry in entries)
+        over = [entry for entry in own if entry.status_at(now) is InboxStatus.EXPIRED]
+        return tuple(sorted(over, key=lambda entry: entry.position)[:most])
+
+    def entries(self, group: str, position: int | None = None, most: int | None = None) -> list[InboxEntry]:
+        """Return the events of a group, by sequence and position; or that at a position."""
         own = sorted((hash_of(key[1]), key, entries) for key, entries in self.sequences.items() if key[0] == group)
-        return [entry for _, _, entries in own for entry in entries if status in (None, entry.status)]
+        found = [entry for _, _, entries in own for entry in entries if position in (None, entry.position)]
+        return found[:most]
 
     def counts(self, group: str, partition: Partition) -> tuple[tuple[InboxStatus, int], ...]:
         """Return how many events of a partition wait, by what they wait for."""
-        found = Counter(entry.status for entries in self._of(group, partition).values() for entry in entries)
+        now = datetime.now(UTC)
+        own = self._of(group, partition).values()
+        found = Counter(entry.status_at(now) for entries in own for entry in entries)
         return tuple((status, found[status]) for status in InboxStatus if found[status])
 
-    def changed(self, change: InboxChange) -> MemoryInbox:
-        """Return the inbox after a change.
+    def changed(self, group: str, change: InboxChange) -> MemoryInbox:
+        """Return the inbox after a change of a group's events.
 
         Raises:
             InboxChangedError: If events are not as they were read.
@@ -58,11 +89,13 @@ class MemoryInbox:
         """
         sequences = dict(self.sequences)
         if change.done:
-            _take_out(sequences, change.done, change.next_due)
+            _take_out(sequences, change.done)
         for before, after in change.changed:
-            _update(sequences, before, after, change.next_due)
-        if change.removed:
-            _remove(sequences, change.removed, change.next_due)
+            _update(sequences, before, after, change)
+        for entry in change.removed:
+            _remove(sequences, entry, change)
+        for remainder in change.remainders:
+            _put_off(sequences, group, remainder)
         for entry in change.added:
             _put_in(sequences, entry, change)
         return MemoryInbox(sequences)
@@ -73,59 +106,76 @@ class MemoryInbox:
         }
 
 
-def _take_out(sequences: dict[_Key, tuple[InboxEntry, ...]], done: tuple[InboxEntry, ...], now: str) -> None:
-    key = (done[0].group, done[0].sequence_id)
+def _take_out(sequences: _Sequences, done: tuple[InboxEntry, ...]) -> None:
+    for key, those in groupby(done, key=lambda entry: (entry.group, entry.sequence_id)):
+        positions = {entry.position for entry in those}
+        entries = sequences.get(key, ())
+        found = [entry for entry in entries if entry.position in positions]
+        if len(found) != len(positions) or any(entry.status is InboxStatus.PAUSED for entry in found):
+            raise InboxChangedError("events in the inbox were changed while they were handled")
+        _keep(sequences, key, tuple(entry for entry in entries if entry.position not in positions))
+
+
+def _remove(sequences: _Sequences, entry: InboxEntry, change: InboxChange) -> None:
+    key = (entry.group, entry.sequence_id)
     entries = sequences.get(key, ())
-    first, rest = entries[: len(done)], entries[len(done) :]
-    as_read = [one.position for one in first] == [one.position for one in done]
-    if not as_read or any(one.status is InboxStatus.PAUSED for one in first):
-        raise InboxChangedError("events in the inbox were changed while they were handled")
-    _keep(sequences, key, rest, now)
+    found = next((one for one in entries if one.position == entry.position), None)
+    if found is None or _state(found) != _state(entry):
+        raise InboxChangedError("an event in the inbox was changed before it was removed")
+    rest = tuple(one for one in entries if one is not found)
+    _keep(sequences, key, rest if change.each else _freed(rest, change.next_due))
 
 
-def _remove(sequences: dict[_Key, tuple[InboxEntry, ...]], removed: tuple[InboxEntry, ...], now: str) -> None:
-    key = (removed[0].group, removed[0].sequence_id)
-    known = {entry.position: entry for entry in sequences.get(key, ())}
-    for entry in removed:
-        found = known.pop(entry.position, None)
-        if found is None or _state(found) != _state(entry):
-            raise InboxChangedError("an event in the inbox was changed before it was removed")
-    _keep(sequences, key, tuple(known.values()), now)
+def _put_off(sequences: _Sequences, group: str, remainder: Remainder) -> None:
+    key, until = (group, remainder.sequence_id), remainder.until
+    entries = sequences.get(key, ())
+    changed = []
+    for index, one in enumerate(entries):
+        due_at = one.due_at
+        if until is None:
+            due_at = None if index else remainder.due_at
+        elif due_at is not None and due_at <= until:
+            due_at = remainder.due_at
+        changed.append(replace(one, due_at=due_at) if one.status.moves else one)
+    _keep(sequences, key, tuple(changed))
 
 
-def _keep(sequences: dict[_Key, tuple[InboxEntry, ...]], key: _Key, rest: tuple[InboxEntry, ...], now: str) -> None:
-    """Keep the rest of a sequence; its first event may be tried at once, if it is not for a person."""
-    if not rest:
-        del sequences[key]
-        return
-    next_one = rest[0]
-    if next_one.status.moves and next_one.due_at is None:
-        next_one = replace(next_one, due_at=now)
-    sequences[key] = (next_one, *rest[1:])
+def _freed(entries: tuple[InboxEntry, ...], due_at: str) -> tuple[InboxEntry, ...]:
+    """Return the events of a sequence, of which the first may be tried, if it is not for a person."""
+    if not entries or not entries[0].status.moves or entries[0].due_at is not None:
+        return entries
+    return (replace(entries[0], due_at=due_at), *entries[1:])
+
+
+def _keep(sequences: _Sequences, key: _Key, rest: tuple[InboxEntry, ...]) -> None:
+    if rest:
+        sequences[key] = rest
+    else:
+        sequences.pop(key, None)
 
 
 def _state(entry: InboxEntry) -> tuple[InboxStatus, int]:
     return entry.status, entry.attempts
 
 
-def _update(sequences: dict[_Key, tuple[InboxEntry, ...]], before: InboxEntry, after: InboxEntry, now: str) -> None:
+def _update(sequences: _Sequences, before: InboxEntry, after: InboxEntry, change: InboxChange) -> None:
     key = (before.group, before.sequence_id)
     entries = sequences.get(key, ())
     index = next((at for at, entry in enumerate(entries) if entry.position == before.position), None)
     if index is None or _state(entries[index]) != _state(before):
         raise InboxChangedError("an event in the inbox was changed while it was handled")
-    _keep(sequences, key, (*entries[:index], after, *entries[index + 1 :]), now)
+    changed = (*entries[:index], after, *entries[index + 1 :])
+    free = after.due_at is None and not change.each
+    _keep(sequences, key, _freed(changed, change.next_due) if free else changed)
 
 
-def _put_in(sequences: dict[_Key, tuple[InboxEntry, ...]], entry: InboxEntry, change: InboxChange) -> None:
+def _put_in(sequences: _Sequences, entry: InboxEntry, change: InboxChange) -> None:
     key = (entry.group, entry.sequence_id)
     entries = sequences.get(key, ())
-    where = f"group '{entry.group}', event {entry.event_id} at position {entry.position}"
-    if len(entries) >= change.most_of_sequence:
-        what = f"the inbox is full: {change.most_of_sequence:,} events of sequence {entry.sequence_id!r} wait"
-        raise InboxError("OCQ-601", what, where, "retry or skip what is there, or raise park.max-sequence-size")
-    if not entries and sum(name == entry.group for name, _ in sequences) >= change.most_sequences:
-        what = f"the inbox is full: {change.most_sequences:,} sequences of the group wait"
-        raise InboxError("OCQ-601", what, where, "retry or skip what is there, or raise park.max-sequences")
-    due = None if entries or not entry.status.moves else entry.due_at or entry.parked_at
-    sequences[key] = (*entries, replace(entry, due_at=due))
+    if change.most_of_sequence is not None and len(entries) >= change.most_of_sequence:
+        raise too_long(entry, change.most_of_sequence)
+    most = change.most_sequences
+    if not entries and most is not None and sum(name == entry.group for name, _ in sequences) >= most:
+        raise too_many(entry, most)
+    waits = not entry.status.moves or (entries and not change.each)
+    sequences[key] = (*entries, replace(entry, due_at=None if waits else entry.due_at or entry.parked_at))

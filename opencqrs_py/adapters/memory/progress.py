@@ -11,7 +11,7 @@ from typing import NoReturn
 
 from opencqrs_py.adapters.memory.inbox import MemoryInbox
 from opencqrs_py.errors import EventStoreError, FencedError, InboxChangedError, NonTransientError
-from opencqrs_py.model.inbox import InboxChange, InboxEntry, InboxStatus, ParkedSequences
+from opencqrs_py.model.inbox import Fetching, InboxChange, InboxEntry, ParkedSequences
 from opencqrs_py.model.partition import Partition
 from opencqrs_py.model.progress import Cursor, FailureRecord, PartitionStatus, ProcessorState, Skip
 from opencqrs_py.processing.ports import Transactions, UnitOfWork
@@ -107,15 +107,32 @@ class InMemoryProgressTracker:
         with self._lock:
             return {partition: self._inbox.parked(group, partition) for partition in partitions}
 
-    def due(self, group: str, partition: Partition, now: datetime, most: int) -> tuple[InboxEntry, ...]:
-        """Return the first events of the sequence that has been due for longest."""
+    def next_due(self, group: str, partitions: Sequence[Partition]) -> dict[Partition, str | None]:
+        """Return from when on the first event of each partition may be tried."""
         with self._lock:
-            return self._inbox.due(group, partition, now, most)
+            return {partition: self._inbox.parked(group, partition).due_at for partition in partitions}
 
-    def entries(self, group: str, status: InboxStatus | None = None) -> list[InboxEntry]:
+    def due(
+        self, group: str, partition: Partition, until: datetime, most: int, fetching: Fetching = Fetching.FIRST
+    ) -> list[tuple[InboxEntry, ...]]:
+        """Return the events of the sequences that have been due for longest."""
+        with self._lock:
+            return self._inbox.due(group, partition, until, most, fetching)
+
+    def is_stuck(self, group: str, sequence_id: str) -> bool:
+        """Return whether an event of a sequence waits for a person."""
+        with self._lock:
+            return self._inbox.is_stuck(group, sequence_id)
+
+    def expired(self, group: str, partition: Partition, now: datetime, most: int) -> tuple[InboxEntry, ...]:
+        """Return the first events that have expired, by position."""
+        with self._lock:
+            return self._inbox.expired(group, partition, now, most)
+
+    def entries(self, group: str, *, position: int | None = None, most: int | None = None) -> list[InboxEntry]:
         """Return the events of a group that wait in this process."""
         with self._lock:
-            return self._inbox.entries(group, status)
+            return self._inbox.entries(group, position, most)
 
     def change(self, group: str, change: InboxChange, skips: Sequence[Skip] = ()) -> bool:
         """Change what waits; return ``False`` if it is not as it was any more."""
@@ -124,7 +141,7 @@ class InMemoryProgressTracker:
                 in_hand.enter_context(self._gate(key))
             in_hand.enter_context(self._lock)
             try:
-                self._inbox = self._inbox.changed(change)
+                self._inbox = self._inbox.changed(group, change)
             except InboxChangedError:
                 return False
             for skip in skips:
@@ -209,7 +226,7 @@ class InMemoryProgressTracker:
         cursor.check_forward(to)
         if change is not None:
             with self._lock:
-                self._inbox.changed(change)
+                self._inbox.changed(key[0], change)
         self._check(key, cursor)
         with ExitStack() as until_stored:
             with self._transactions.begin() as unit:
@@ -218,7 +235,7 @@ class InMemoryProgressTracker:
                 self._check(key, cursor)
                 if change is not None:
                     with self._lock:
-                        self._inbox = self._inbox.changed(change)
+                        self._inbox = self._inbox.changed(key[0], change)
             with self._lock:
                 if (row := self._progress.get(key)) is not None:
                     row.position, row.fingerprint = to, fingerprint

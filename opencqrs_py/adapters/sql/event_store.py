@@ -12,7 +12,7 @@ from typing_extensions import override
 
 from opencqrs_py.adapters.sql.connections import reason_of
 from opencqrs_py.adapters.sql.dialect import Row, chunks
-from opencqrs_py.adapters.sql.reading import SqlEventSource
+from opencqrs_py.adapters.sql.reading import SqlEventSource, read_at
 from opencqrs_py.adapters.sql.tables import EVENTS, WRITTEN
 from opencqrs_py.errors import EventStoreError
 from opencqrs_py.model.appending import Appended, Precondition, check
@@ -22,6 +22,7 @@ from opencqrs_py.processing.ports import EventStore
 
 _ROWS_PER_STATEMENT = 5_000
 _CHARACTERS_PER_STATEMENT = 8_000_000  # of payloads; what is taken in at once stays small, however large events are
+_PICKED_AT_ONCE = 1_000
 _USUAL_CHUNKS = 1  # of an append; one of more chunks is an import
 _ROWS_AT_ONCE = 100  # few enough to be sent together with the begin and the end of their transaction
 _PAYLOAD = WRITTEN.index("payload")
@@ -66,6 +67,14 @@ class SqlEventStore(SqlEventSource, EventStore):
                 raise
             what = f"the database does not take the events in ({reason_of(error)})"
             raise EventStoreError("OCQ-306", what, database.label, _SMALLER) from None
+
+    def pick(self, positions: Sequence[int]) -> list[Event]:
+        """Return the events at positions, by as many statements as there are thousands of them."""
+        if not self._ready:
+            self._prepare()
+        parts = (positions[first : first + _PICKED_AT_ONCE] for first in range(0, len(positions), _PICKED_AT_ONCE))
+        with self._database.guard.quiet():
+            return [event for part in parts for event in read_at(self._database, part)]
 
     def _append(
         self,

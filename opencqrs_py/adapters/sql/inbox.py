@@ -2,28 +2,42 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
-from datetime import UTC, datetime, timedelta
-from functools import partial
+from datetime import datetime
+from operator import itemgetter
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Select, delete, func, literal, select, update
+from sqlalchemy import BigInteger, ColumnElement, Connection, Select, case, delete, func, literal, null, select, update
 
 from opencqrs_py.adapters.sql.database import Database
+from opencqrs_py.adapters.sql.inbox_rows import (
+    COLUMNS,
+    SequenceKey,
+    entry_of,
+    errors_text,
+    id_of,
+    key_of,
+    milliseconds,
+    ms_of,
+    row_of,
+    time_of,
+)
 from opencqrs_py.adapters.sql.tables import INBOX, prepare
-from opencqrs_py.errors import InboxChangedError, InboxError
-from opencqrs_py.model.inbox import AttemptError, InboxChange, InboxEntry, InboxStatus, ParkedSequences
-from opencqrs_py.model.partition import Partition, hash_of
+from opencqrs_py.errors import InboxChangedError
+from opencqrs_py.model.inbox import (
+    Fetching,
+    InboxChange,
+    InboxEntry,
+    InboxStatus,
+    ParkedSequences,
+    Remainder,
+    too_long,
+    too_many,
+)
+from opencqrs_py.model.partition import Partition
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MILLISECOND = timedelta(milliseconds=1)
-_ERROR_LENGTH, _LINES_LENGTH = 1_000, 8_000  # characters that are kept of an error, and of the lines it comes from
-_moment = partial(datetime.isoformat, timespec="milliseconds")
-
-_Sequence = tuple[int, str]
-"""Hash and id of a sequence, as they are stored."""
+_POSITION, _HASH, _ID = (COLUMNS.index(name) for name in ("position", "sequence_hash", "sequence_id"))
+_MOVING = [status.value for status in InboxStatus if status.moves]
 
 
 class SqlInbox:
@@ -32,6 +46,8 @@ class SqlInbox:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._table = database.table(INBOX)
+        marks = ", ".join([database.dialect.mark] * len(COLUMNS))
+        self._insert = f"INSERT INTO {database.prefix}{INBOX.name} ({', '.join(COLUMNS)}) VALUES ({marks})"  # noqa: S608
 
     def prepare(self) -> None:
         """See that the table is there."""
@@ -47,50 +63,75 @@ class SqlInbox:
         rows = connection.execute(asked).all()
         return {partition: _known([row for row in rows if _owns(partition, row[0])]) for partition in partitions}
 
+    def next_due(
+        self, connection: Connection, group: str, partitions: Sequence[Partition]
+    ) -> dict[Partition, str | None]:
+        """Return from when on the first event of each partition may be tried."""
+        earliest = func.min(self._table.c.due_ms)
+        asked = ((each, select(earliest).where(self._of(group, each))) for each in partitions)
+        return {partition: time_of(connection.execute(query).scalar()) for partition, query in asked}
+
     def due(
+        self, connection: Connection, group: str, partition: Partition, until: datetime, most: int, fetching: Fetching
+    ) -> list[tuple[InboxEntry, ...]]:
+        """Return the events of the sequences that have been due for longest, see ``Inbox``."""
+        columns = self._table.c
+        is_due = columns.due_ms <= milliseconds(until)
+        key = (columns.sequence_hash, columns.sequence_id)
+        ordered = select(*key).where(self._of(group, partition) & is_due).order_by(columns.due_ms, columns.position)
+        firsts = dict.fromkeys(map(tuple, connection.execute(ordered.limit(_sequences_of(most)))))
+        if not firsts:
+            return []
+        wanted = self._among(group, firsts) & is_due if fetching is Fetching.DUE else self._among(group, firsts)
+        if len(firsts) > 1:
+            sizes = {tuple(row[:2]): row[2] for row in connection.execute(_sizes(key, wanted))}
+            firsts = _fitting(firsts, sizes, most)
+            wanted &= self._among(group, firsts)
+        rows = select(self._table).where(wanted)
+        if len(firsts) == 1 and fetching is not Fetching.WHOLE:
+            rows = rows.order_by(columns.position).limit(most)
+        # Else sorted here: a database may walk through all positions to find the rows of a few sequences in order.
+        found: dict[SequenceKey, list[InboxEntry]] = {sequence: [] for sequence in firsts}
+        for row in sorted(connection.execute(rows).all(), key=itemgetter(_POSITION)):
+            if (sequence := (row[_HASH], row[_ID])) in found:
+                found[sequence].append(entry_of(row))
+        return [tuple(entries) for entries in found.values()]
+
+    def is_stuck(self, connection: Connection, group: str, sequence_id: str) -> bool:
+        """Return whether an event of a sequence waits for a person."""
+        columns = self._table.c
+        those = self._in(group, key_of(sequence_id)) & columns.status.not_in(_MOVING)
+        return connection.execute(select(columns.position).where(those).limit(1)).first() is not None
+
+    def expired(
         self, connection: Connection, group: str, partition: Partition, now: datetime, most: int
     ) -> tuple[InboxEntry, ...]:
-        """Return the first events of the sequence that has been due for longest, as far as they may be tried."""
+        """Return the first events that have expired, by position."""
         columns = self._table.c
-        first = (
-            select(columns.sequence_hash, columns.sequence_id)
-            .where(self._of(group, partition) & (columns.due_ms <= _ms(now)))
-            .order_by(columns.due_ms, columns.position)
-            .limit(1)
-        )
-        found = connection.execute(first).first()
-        if found is None:
-            return ()
-        entries = []
-        whole = select(self._table).where(self._in(group, tuple(found))).order_by(columns.position).limit(most)
-        for row in connection.execute(whole).mappings():
-            entry = _entry(row)
-            if not entry.status.moves:
-                break
-            entries.append(entry)
-        return tuple(entries)
+        over = self._of(group, partition) & (columns.expires_ms <= milliseconds(now))
+        rows = connection.execute(select(self._table).where(over).order_by(columns.position).limit(most))
+        return tuple(map(entry_of, rows.all()))
 
-    def entries(self, connection: Connection, group: str, status: InboxStatus | None) -> list[InboxEntry]:
-        """Return the events of a group, by sequence and position; or those with one status."""
+    def entries(self, connection: Connection, group: str, position: int | None, most: int | None) -> list[InboxEntry]:
+        """Return the events of a group, by sequence and position; or that at a position."""
         columns = self._table.c
         wanted = columns.group_name == group
-        if status is not None:
-            wanted &= columns.status == status.value
-        ordered = select(self._table).where(wanted).order_by(columns.sequence_hash, columns.position)
-        return [_entry(row) for row in connection.execute(ordered).mappings()]
+        if position is not None:
+            wanted &= columns.position == position
+        ordered = select(self._table).where(wanted).order_by(columns.sequence_hash, columns.position).limit(most)
+        return [entry_of(row) for row in connection.execute(ordered).all()]
 
     def forget(self, connection: Connection, group: str, after: int) -> None:
         """Drop the events of a group after a position: it has no progress any more, and reads them again."""
         columns = self._table.c
         connection.execute(delete(self._table).where((columns.group_name == group) & (columns.position > after)))
 
-    @property
-    def counts(self) -> Select[Any]:
-        """Asks how many events wait: group, 0, hash of the sequence, what they wait for, count."""
+    def counts(self, now: datetime) -> Select[Any]:
+        """Ask how many events wait: group, 0, hash of the sequence, what they wait for, count."""
         columns = self._table.c
-        key = (columns.group_name, columns.sequence_hash, columns.status)
-        named = (columns.group_name, literal(0), columns.sequence_hash, columns.status)
-        return select(*named, func.count()).group_by(*key)
+        status = case((columns.expires_ms <= milliseconds(now), InboxStatus.EXPIRED.value), else_=columns.status)
+        named = (columns.group_name, literal(0), columns.sequence_hash, status)
+        return select(*named, func.count()).group_by(columns.group_name, columns.sequence_hash, status)
 
     def apply(self, connection: Connection, group: str, change: InboxChange) -> None:
         """Make a change.
@@ -100,52 +141,64 @@ class SqlInbox:
             InboxError: OCQ-601, if more would wait than may.
         """
         if change.done:
-            self._take_out(connection, group, change)
+            self._take_out(connection, group, change.done)
         for before, after in change.changed:
             self._update(connection, group, before, after)
-            if after.due_at is None:
+            if after.due_at is None and not change.each:
                 self._free_first(connection, group, after, change.next_due)
         if change.removed:
             self._remove(connection, group, change)
+        for remainder in change.remainders:
+            self._put_off(connection, group, remainder)
         if change.added:
             self._put_in(connection, group, change)
 
-    def _take_out(self, connection: Connection, group: str, change: InboxChange) -> None:
-        columns, done, sequence = self._table.c, change.done, _sequence(change.done[0])
-        first_ones = self._in(group, sequence) & (columns.position <= done[-1].position)
-        as_read = first_ones & (columns.status != InboxStatus.PAUSED.value)
-        taken_out = connection.execute(delete(self._table).where(as_read)).rowcount
-        first = self._first(connection, group, sequence)
-        if taken_out != len(done) or (first is not None and first < done[-1].position):
+    def _take_out(self, connection: Connection, group: str, done: Sequence[InboxEntry]) -> None:
+        columns = self._table.c
+        those = (columns.group_name == group) & columns.position.in_([entry.position for entry in done])
+        as_read = those & (columns.status != InboxStatus.PAUSED.value)
+        if connection.execute(delete(self._table).where(as_read)).rowcount != len(done):
             raise InboxChangedError("events in the inbox were changed while they were handled")
-        if first is not None:
-            self._free(connection, group, sequence, first, change.next_due)
+
+    def _put_off(self, connection: Connection, group: str, remainder: Remainder) -> None:
+        """Have what remains of a sequence tried from a time on, as far as it does not wait for a person."""
+        columns, sequence = self._table.c, key_of(remainder.sequence_id)
+        those = self._in(group, sequence) & columns.status.in_(_MOVING)
+        due_ms: Any = literal(ms_of(remainder.due_at), BigInteger)
+        if remainder.until is not None:
+            those &= columns.due_ms <= ms_of(remainder.until)
+        elif (first := self._first(connection, group, sequence)) is not None:
+            those &= (columns.position == first) | columns.due_ms.is_not(None)
+            due_ms = case((columns.position == first, due_ms), else_=null())
+        else:
+            return
+        connection.execute(update(self._table).where(those).values(due_ms=due_ms))
 
     def _free_first(self, connection: Connection, group: str, entry: InboxEntry, due: str) -> None:
         """Have the first event of an entry's sequence tried from a time on, if it has none and is not for a person."""
-        sequence = _sequence(entry)
+        sequence = key_of(entry.sequence_id)
         if (first := self._first(connection, group, sequence)) is not None:
             self._free(connection, group, sequence, first, due)
 
-    def _first(self, connection: Connection, group: str, sequence: _Sequence) -> int | None:
+    def _first(self, connection: Connection, group: str, sequence: SequenceKey) -> int | None:
         left = select(func.min(self._table.c.position)).where(self._in(group, sequence))
         first: int | None = connection.execute(left).scalar()
         return first
 
-    def _free(self, connection: Connection, group: str, sequence: _Sequence, position: int, due: str) -> None:
+    def _free(self, connection: Connection, group: str, sequence: SequenceKey, position: int, due: str) -> None:
         """Have the event that is the first of a sequence now tried from a time on, if it is not for a person."""
         columns = self._table.c
-        moves = columns.status.in_([status.value for status in InboxStatus if status.moves])
+        moves = columns.status.in_(_MOVING)
         first = self._in(group, sequence) & (columns.position == position) & moves & columns.due_ms.is_(None)
-        connection.execute(update(self._table).where(first).values(due_ms=_ms_of(due)))
+        connection.execute(update(self._table).where(first).values(due_ms=ms_of(due)))
 
     def _update(self, connection: Connection, group: str, before: InboxEntry, after: InboxEntry) -> None:
         changed = {
             "status": after.status.value,
             "attempts": after.attempts,
             "retries": after.retries,
-            "due_ms": _ms_of(after.due_at),
-            "errors": _written(after.errors),
+            "due_ms": ms_of(after.due_at),
+            "errors": errors_text(after.errors),
         }
         as_read = self._as_read(group, before)
         if connection.execute(update(self._table).where(as_read).values(**changed)).rowcount != 1:
@@ -155,29 +208,31 @@ class SqlInbox:
         for entry in change.removed:
             if connection.execute(delete(self._table).where(self._as_read(group, entry))).rowcount != 1:
                 raise InboxChangedError("an event in the inbox was changed before it was removed")
-        self._free_first(connection, group, change.removed[0], change.next_due)
+        if not change.each:
+            for entry in {entry.sequence_id: entry for entry in change.removed}.values():
+                self._free_first(connection, group, entry, change.next_due)
 
     def _put_in(self, connection: Connection, group: str, change: InboxChange) -> None:
-        sizes = self._sizes(connection, group, {_sequence(entry)[0] for entry in change.added})
+        counted = not change.each or change.most_of_sequence is not None
+        hashes = {key_of(entry.sequence_id)[0] for entry in change.added} if counted else ()
+        sizes = self._sizes(connection, group, hashes) if counted else {}
         rows, new = [], 0
         for entry in change.added:
-            sequence = _sequence(entry)
+            sequence = key_of(entry.sequence_id)
             new += sequence not in sizes
             size = sizes[sequence] = sizes.get(sequence, 0) + 1
-            if size > change.most_of_sequence:
-                raise _full(
-                    entry, f"{change.most_of_sequence:,} events of sequence {entry.sequence_id!r} wait", "-size"
-                )
-            rows.append(_row(entry, first=size == 1))
-        if new and self._sequences(connection, group) + new > change.most_sequences:
-            raise _full(change.added[-1], f"{change.most_sequences:,} sequences of the group wait", "s")
-        connection.execute(self._table.insert(), rows)
+            if change.most_of_sequence is not None and size > change.most_of_sequence:
+                raise too_long(entry, change.most_of_sequence)
+            rows.append(row_of(entry, sequence, first=change.each or size == 1))
+        most = change.most_sequences
+        if new and most is not None and self._sequences(connection, group) + new > most:
+            raise too_many(change.added[-1], most)
+        connection.exec_driver_sql(self._insert, rows)
 
-    def _sizes(self, connection: Connection, group: str, hashes: Iterable[int]) -> dict[_Sequence, int]:
+    def _sizes(self, connection: Connection, group: str, hashes: Iterable[int]) -> dict[SequenceKey, int]:
         columns = self._table.c
-        key = (columns.sequence_hash, columns.sequence_id)
         these = (columns.group_name == group) & columns.sequence_hash.in_(sorted(hashes))
-        counted = select(*key, func.count()).where(these).group_by(*key)
+        counted = _sizes((columns.sequence_hash, columns.sequence_id), these)
         return {(row[0], row[1]): row[2] for row in connection.execute(counted)}
 
     def _sequences(self, connection: Connection, group: str) -> int:
@@ -195,10 +250,15 @@ class SqlInbox:
 
     def _as_read(self, group: str, entry: InboxEntry) -> ColumnElement[bool]:
         columns = self._table.c
-        this = self._in(group, _sequence(entry)) & (columns.position == entry.position)
+        this = self._in(group, key_of(entry.sequence_id)) & (columns.position == entry.position)
         return this & (columns.status == entry.status.value) & (columns.attempts == entry.attempts)
 
-    def _in(self, group: str, sequence: _Sequence) -> ColumnElement[bool]:
+    def _among(self, group: str, sequences: Iterable[SequenceKey]) -> ColumnElement[bool]:
+        """Return what holds for events of sequences, and for those of others with the same hash."""
+        columns = self._table.c
+        return (columns.group_name == group) & columns.sequence_hash.in_(sorted({hash_ for hash_, _ in sequences}))
+
+    def _in(self, group: str, sequence: SequenceKey) -> ColumnElement[bool]:
         columns, (hash_, id_) = self._table.c, sequence
         return (columns.group_name == group) & (columns.sequence_hash == hash_) & (columns.sequence_id == id_)
 
@@ -209,73 +269,25 @@ def _owns(partition: Partition, hash_: int) -> bool:
 
 def _known(rows: Sequence[Any]) -> ParkedSequences:
     due = min((row[2] for row in rows if row[2] is not None), default=None)
-    return ParkedSequences(frozenset(json.loads(row[1]) for row in rows), _time_of(due))
+    return ParkedSequences(frozenset(id_of(row[1]) for row in rows), time_of(due))
 
 
-def _full(entry: InboxEntry, what: str, setting: str) -> InboxError:
-    where = f"group '{entry.group}', event {entry.event_id} at position {entry.position}"
-    fix = f"look at opencqrs inbox list --group {entry.group}; retry or skip what is there, or raise park.max-sequence"
-    return InboxError("OCQ-601", f"the inbox is full: {what}", where, fix + setting)
+def _sequences_of(most: int) -> int:
+    """Return how many sequences to look at for so many events: most have several."""
+    return most // 4 + 1
 
 
-def _sequence(entry: InboxEntry) -> _Sequence:
-    return hash_of(entry.sequence_id), json.dumps(entry.sequence_id)
+def _sizes(key: Iterable[Any], those: ColumnElement[bool]) -> Select[Any]:
+    return select(*key, func.count()).where(those).group_by(*key)
 
 
-def _row(entry: InboxEntry, *, first: bool) -> dict[str, Any]:
-    hash_, id_ = _sequence(entry)
-    due = (_ms_of(entry.due_at) or _ms_of(entry.parked_at)) if entry.status.moves else None
-    return {
-        "group_name": entry.group,
-        "position": entry.position,
-        "sequence_hash": hash_,
-        "sequence_id": id_,
-        "event_id": storable(entry.event_id),
-        "event_source": storable(entry.event_source),
-        "subject": storable(entry.subject),
-        "event_type": storable(entry.event_type),
-        "status": entry.status.value,
-        "parked_at": entry.parked_at,
-        "attempts": entry.attempts,
-        "retries": entry.retries,
-        "due_ms": due if first else None,
-        "errors": _written(entry.errors),
-    }
-
-
-def _entry(row: Any) -> InboxEntry:
-    as_they_are = ("position", "event_id", "event_source", "subject", "event_type", "parked_at", "attempts", "retries")
-    return InboxEntry(
-        group=row["group_name"],
-        sequence_id=json.loads(row["sequence_id"]),
-        status=InboxStatus(row["status"]),
-        due_at=_time_of(row["due_ms"]),
-        errors=tuple(AttemptError(**one) for one in json.loads(row["errors"])),
-        **{name: row[name] for name in as_they_are},
-    )
-
-
-def _written(errors: Iterable[AttemptError]) -> str:
-    """Return errors as JSON in ASCII, which every database takes, whatever they contain."""
-    return json.dumps([asdict(one) for one in map(_short, errors)])
-
-
-def _short(error: AttemptError) -> AttemptError:
-    return AttemptError(error.at, error.error[:_ERROR_LENGTH], error.lines[-_LINES_LENGTH:])
-
-
-def storable(text: str, length: int | None = None) -> str:
-    """Return the text without what a database refuses: U+0000 and halves of surrogate pairs."""
-    return text[:length].encode(errors="replace").decode().replace("\0", "?")
-
-
-def _ms(moment: datetime) -> int:
-    return (moment - _EPOCH) // _MILLISECOND
-
-
-def _ms_of(text: str | None) -> int | None:
-    return None if text is None else _ms(datetime.fromisoformat(text))
-
-
-def _time_of(ms: int | None) -> str | None:
-    return None if ms is None else _moment(_EPOCH + ms * _MILLISECOND)
+def _fitting(firsts: dict[SequenceKey, None], sizes: dict[SequenceKey, int], most: int) -> dict[SequenceKey, None]:
+    """Return the first sequences that have no more events than wanted; in any case one."""
+    chosen: dict[SequenceKey, None] = {}
+    total = 0
+    for sequence in firsts:
+        total += sizes.get(sequence, 0)
+        if chosen and total > most:
+            break
+        chosen[sequence] = None
+    return chosen

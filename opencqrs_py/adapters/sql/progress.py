@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
-from functools import partial
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, and_, delete, func, literal, select, update
@@ -18,12 +17,13 @@ from typing_extensions import override
 from opencqrs_py.adapters.sql.connections import Statement
 from opencqrs_py.adapters.sql.database import Database
 from opencqrs_py.adapters.sql.dialect import DatabaseAwayError, DatabaseBusyError
-from opencqrs_py.adapters.sql.inbox import SqlInbox, storable
+from opencqrs_py.adapters.sql.inbox import SqlInbox
+from opencqrs_py.adapters.sql.inbox_rows import storable
 from opencqrs_py.adapters.sql.staging import drop_stages, stage_rows
 from opencqrs_py.adapters.sql.tables import PROGRESS, SKIPPED, prepare
 from opencqrs_py.adapters.sql.transactions import Unit, watch_ends
 from opencqrs_py.errors import EventStoreError, FencedError, InboxChangedError, TransactionEndedError
-from opencqrs_py.model.inbox import InboxChange, InboxEntry, InboxStatus, ParkedSequences
+from opencqrs_py.model.inbox import Fetching, InboxChange, InboxEntry, InboxStatus, ParkedSequences
 from opencqrs_py.model.partition import Partition, hash_of
 from opencqrs_py.model.progress import Cursor, FailureRecord, PartitionStatus, ProcessorState, Skip
 from opencqrs_py.processing.ports import ParkingTracker, SucceedingTracker, UnitOfWork
@@ -31,7 +31,6 @@ from opencqrs_py.processing.staging import Rows, RowStaging, Stage
 
 _ERROR_LENGTH = 1_000  # characters of an error's text that are kept
 _LATER = ("crashes", "in_hand")  # of a failure; versions that do not know them read what is written without
-_moment = partial(datetime.isoformat, timespec="milliseconds")
 
 # As text, since they are part of each chunk: SQLAlchemy needs half the time to send it.
 _HERE = "WHERE group_name = {} AND modulus = {} AND residue = {} AND epoch = {} AND position = {}"
@@ -140,7 +139,7 @@ class SqlProgressTracker(SucceedingTracker, ParkingTracker, RowStaging):
                 yield unit
             if skip is not None:
                 self._record(connection, skip)
-            if not unit.complete(move, (to, _moment(datetime.now(UTC)), fingerprint, *here)):
+            if not unit.complete(move, (to, datetime.now(UTC).isoformat(timespec="milliseconds"), fingerprint, *here)):
                 msg = f"a handler changed the row of its own partition in {PROGRESS.name}: leave that table alone"
                 raise TransactionEndedError(msg)  # the row was locked, so it was no other process
         if unit.stages:
@@ -153,16 +152,36 @@ class SqlProgressTracker(SucceedingTracker, ParkingTracker, RowStaging):
             return self._inbox.parked(connection, group, partitions)
 
     @override
-    def due(self, group: str, partition: Partition, now: datetime, most: int) -> tuple[InboxEntry, ...]:
+    def next_due(self, group: str, partitions: Sequence[Partition]) -> dict[Partition, str | None]:
         self._prepare()
         with self._database.reading() as connection:
-            return self._inbox.due(connection, group, partition, now, most)
+            return self._inbox.next_due(connection, group, partitions)
 
     @override
-    def entries(self, group: str, status: InboxStatus | None = None) -> list[InboxEntry]:
+    def due(
+        self, group: str, partition: Partition, until: datetime, most: int, fetching: Fetching = Fetching.FIRST
+    ) -> list[tuple[InboxEntry, ...]]:
         self._prepare()
         with self._database.reading() as connection:
-            return self._inbox.entries(connection, group, status)
+            return self._inbox.due(connection, group, partition, until, most, fetching)
+
+    @override
+    def is_stuck(self, group: str, sequence_id: str) -> bool:
+        self._prepare()
+        with self._database.reading() as connection:
+            return self._inbox.is_stuck(connection, group, sequence_id)
+
+    @override
+    def expired(self, group: str, partition: Partition, now: datetime, most: int) -> tuple[InboxEntry, ...]:
+        self._prepare()
+        with self._database.reading() as connection:
+            return self._inbox.expired(connection, group, partition, now, most)
+
+    @override
+    def entries(self, group: str, *, position: int | None = None, most: int | None = None) -> list[InboxEntry]:
+        self._prepare()
+        with self._database.reading() as connection:
+            return self._inbox.entries(connection, group, position, most)
 
     @override
     def change(self, group: str, change: InboxChange, skips: Sequence[Skip] = ()) -> bool:
@@ -218,7 +237,7 @@ class SqlProgressTracker(SucceedingTracker, ParkingTracker, RowStaging):
             "attempt": status.attempt,
             "error": storable(status.error, _ERROR_LENGTH),
             "next_attempt_at": status.next_attempt_at,
-            "updated_at": _moment(datetime.now(UTC)),
+            "updated_at": datetime.now(UTC).isoformat(timespec="milliseconds"),
             "failure": _written(status.failure),
         }
         self._prepare()
@@ -233,7 +252,7 @@ class SqlProgressTracker(SucceedingTracker, ParkingTracker, RowStaging):
         ordered = select(self._progress).order_by(columns.group_name, columns.modulus, columns.residue)
         of_partition = (skips.group_name, skips.modulus, skips.residue)
         skipped = select(*of_partition, literal(""), func.count()).group_by(*of_partition)
-        counted = skipped.union_all(self._inbox.counts)
+        counted = skipped.union_all(self._inbox.counts(datetime.now(UTC)))
         with self._database.reading() as connection:
             counts = _Counts(connection.execute(counted))
             return [_status(row, counts) for row in connection.execute(ordered).mappings()]
@@ -288,7 +307,7 @@ class SqlProgressTracker(SucceedingTracker, ParkingTracker, RowStaging):
                 state = ProcessorState.STARTING if mine else ProcessorState.STOPPED
                 changed = {
                     "owner": owner if mine else "",
-                    "updated_at": _moment(datetime.now(UTC)),
+                    "updated_at": datetime.now(UTC).isoformat(timespec="milliseconds"),
                     "state": state.value,
                 }
                 if partition not in held:

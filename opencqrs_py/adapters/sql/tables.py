@@ -108,6 +108,7 @@ INBOX = Table(
     Column("retries", Integer, nullable=False),
     Column("due_ms", BigInteger),  # since 1970; NULL: an earlier event of the sequence, or a person, comes first
     Column("errors", Text, nullable=False),  # how attempts have ended, as JSON in ASCII
+    Column("expires_ms", BigInteger),  # since 1970; NULL: never
     Index("opencqrs_inbox_due", "group_name", "due_ms", "position"),
     Index("opencqrs_inbox_sequence", "group_name", "sequence_hash", "position"),
 )
@@ -273,6 +274,13 @@ def _record_failures(database: Database, connection: Connection) -> None:
     _send(connection, [f"ALTER TABLE {table} ADD COLUMN {name} {kind}" for name, kind in added if name not in there])
 
 
+def _expire_parked(database: Database, connection: Connection) -> None:
+    """Version 2 of the inbox: events may expire."""
+    there = {column["name"] for column in inspect(connection).get_columns(INBOX.name, database.schema)}
+    if "expires_ms" not in there:
+        _send(connection, [f"ALTER TABLE {database.prefix}{INBOX.name} ADD COLUMN expires_ms BIGINT"])
+
+
 def _send(connection: Connection, statements: Iterable[str]) -> None:
     for statement in statements:
         connection.exec_driver_sql(statement)
@@ -281,4 +289,5 @@ def _send(connection: Connection, statements: Iterable[str]) -> None:
 _STEPS: dict[str, tuple[Step, ...]] = {
     EVENTS.name: (_search_events, _serialise_events, _order_identities),
     PROGRESS.name: (_record_failures,),
+    INBOX.name: (_expire_parked,),
 }

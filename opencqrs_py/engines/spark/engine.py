@@ -380,7 +380,7 @@ class SparkEngine:
 
     def _start(self, task: RunningTask) -> None:
         run, recipe = task.group.run, task.group.recipe
-        cursors = tuple(driver.cursor for driver in task.drivers)
+        cursors = tuple(driver.supervised.begin() for driver in task.drivers)
         try:
             if task.group.in_frames is not None and self._spark is not None:
                 task.permit = on_driver = DriverPermit()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from datetime import datetime
 
 from opencqrs_py.engines.assignment import Assignment
 from opencqrs_py.engines.driver import PartitionDriver
@@ -15,6 +16,7 @@ from opencqrs_py.engines.spark.driver_jobs import DriverPermit
 from opencqrs_py.engines.spark.jobs import Job
 from opencqrs_py.engines.spark.tasks import KeptRecipe, Permit
 from opencqrs_py.engines.watching import HeadWatcher
+from opencqrs_py.model.inbox import ParkedSequences
 from opencqrs_py.model.progress import ProcessorState
 from opencqrs_py.processing.frames import FrameProcessing
 from opencqrs_py.processing.parking import is_stale
@@ -73,7 +75,7 @@ class RunnableGroup:
         if not processing.has_inbox:
             return
         free = [(one, one.cursor.parked) for one in self.drivers if one not in busy and not self._rests(one)]
-        stale = [one for one, parked in free if parked is None or is_stale(parked, now)]
+        stale = [one for one, parked in free if _is_stale(one, parked, now)]
         if not stale:
             return
         try:
@@ -91,9 +93,10 @@ class RunnableGroup:
         return [one for one in new if not self._rests(one) and one.wait() == 0 and not self._has_work(one)]
 
     def next_due(self, busy: Collection[PartitionDriver]) -> float:
-        """Return the seconds until a partition's back-off is over."""
+        """Return the seconds until a partition's back-off is over, or its next tick comes."""
         free = [one for one in self.drivers if one not in busy and not self._rests(one)]
-        return min((wait for one in free if (wait := one.wait()) > 0), default=_IDLE_SECONDS)
+        waits = (wait for one in free for wait in (one.wait(), one.supervised.until_tick()) if wait > 0)
+        return min([*waits, _IDLE_SECONDS])
 
     def _rests(self, driver: PartitionDriver) -> bool:
         return driver.over or driver in self.leaving
@@ -106,6 +109,13 @@ class RunnableGroup:
         unsettled = driver.supervised.failure is not None or cursor.doubtful
         behind = cursor.position < self.watcher.head or cursor.position != cursor.stored
         return behind or unsettled or driver.supervised.is_due_in_inbox
+
+
+def _is_stale(driver: PartitionDriver, parked: ParkedSequences | None, now: datetime) -> bool:
+    """Return whether to look at what waits for a partition; of a scheduled group, when a tick is to begin."""
+    if driver.supervised.scheduled:
+        return driver.cursor.tick is None and driver.supervised.is_due_in_inbox
+    return parked is None or is_stale(parked, now)
 
 
 @dataclass(eq=False, slots=True)

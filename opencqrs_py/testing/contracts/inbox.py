@@ -9,7 +9,15 @@ import pytest
 
 from opencqrs_py.errors import FencedError, InboxChangedError, InboxError
 from opencqrs_py.model import Cursor, Partition, Skip, layout
-from opencqrs_py.model.inbox import AttemptError, InboxChange, InboxEntry, InboxStatus, ParkedSequences
+from opencqrs_py.model.inbox import (
+    AttemptError,
+    Fetching,
+    InboxChange,
+    InboxEntry,
+    InboxStatus,
+    ParkedSequences,
+    Remainder,
+)
 from opencqrs_py.processing.ports import ParkingTracker
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -72,16 +80,24 @@ class InboxContract:
 
     def take(self, tracker: ParkingTracker, cursor: Cursor, *done: InboxEntry) -> None:
         """Have the first entries of a sequence handled."""
-        with tracker.unit("group", cursor, cursor.stored, change=InboxChange(at(NOON), done=done)):
+        rest = Remainder(done[-1].sequence_id, at(NOON))
+        with tracker.unit("group", cursor, cursor.stored, change=InboxChange(at(NOON), done=done, remainders=(rest,))):
             pass
 
+    def due(
+        self, tracker: ParkingTracker, until: datetime, most: int = 10, fetching: Fetching = Fetching.FIRST
+    ) -> list[list[int]]:
+        """Return the positions of the events of each sequence that is due."""
+        return [[one.position for one in found] for found in tracker.due("group", WHOLE, until, most, fetching)]
+
     def seen(self, tracker: ParkingTracker) -> list[tuple[int, str, str | None]]:
-        """Return position, status and due time of what waits."""
-        return [(one.position, one.status.value, one.due_at) for one in tracker.entries("group")]
+        """Return position, status and due time of what waits, by position."""
+        return sorted((one.position, one.status.value, one.due_at) for one in tracker.entries("group"))
 
     def test_nothing_waits_at_first(self, tracker: ParkingTracker, cursor: Cursor) -> None:
         assert tracker.parked("group", [WHOLE]) == {WHOLE: ParkedSequences()}
-        assert tracker.due("group", cursor.partition, LATER, 10) == ()
+        assert tracker.due("group", cursor.partition, LATER, 10) == []
+        assert tracker.next_due("group", [WHOLE]) == {WHOLE: None}
         assert tracker.entries("group") == []
         assert [status.parked for status in tracker.statuses()] == [()]
 
@@ -143,9 +159,97 @@ class InboxContract:
         soon = NOON + timedelta(seconds=30)
         late = parked(1, "books/2", LATER)
         self.put(tracker, cursor, late, parked(2, due=soon), entry(3), parked(4, "books/3", LATER))
-        assert tracker.due("group", WHOLE, NOON, 10) == ()
-        assert [one.position for one in tracker.due("group", WHOLE, soon, 10)] == [2, 3]
-        assert [one.position for one in tracker.due("group", WHOLE, LATER, 1)] == [2]
+        assert self.due(tracker, NOON) == []
+        assert self.due(tracker, soon) == [[2, 3]]
+        assert self.due(tracker, LATER) == [[2, 3], [1], [4]]
+        assert tracker.next_due("group", [WHOLE]) == {WHOLE: at(soon)}
+
+    def test_no_sequence_is_cut_but_one_that_is_longer_than_what_is_asked_for(
+        self, tracker: ParkingTracker, cursor: Cursor
+    ) -> None:
+        soon = NOON + timedelta(seconds=30)
+        self.put(tracker, cursor, parked(1, due=soon), entry(2), entry(3), parked(4, "books/2"), entry(5, "books/2"))
+        expected = {1: [[1]], 2: [[1, 2]], 3: [[1, 2, 3]], 4: [[1, 2, 3]], 5: [[1, 2, 3], [4, 5]]}
+        assert {most: self.due(tracker, LATER, most) for most in expected} == expected
+        assert self.due(tracker, LATER, 1, Fetching.WHOLE) == [[1, 2, 3]]
+
+    def test_events_that_are_tried_each_for_itself_are_due_each_for_itself(
+        self, tracker: ParkingTracker, cursor: Cursor
+    ) -> None:
+        added = (entry(1), replace(entry(2), due_at=at(LATER)), entry(3, "books/2"), entry(4))
+        with tracker.unit("group", cursor, 4, change=replace(brought_in(*added), each=True)):
+            pass
+        assert self.due(tracker, NOON, 10, Fetching.DUE) == [[1, 4], [3]]
+        assert self.due(tracker, LATER, 10, Fetching.DUE) == [[1, 2, 4], [3]]
+        put_off = Remainder("books/1", at(LATER), until=at(NOON))
+        moved = replace(cursor, stored=4, position=4)
+        change = InboxChange(at(NOON), done=(added[3],), remainders=(put_off,), each=True)
+        with tracker.unit("group", moved, 4, change=change):
+            pass
+        assert self.seen(tracker) == [
+            (1, "pending", at(LATER)),
+            (2, "pending", at(LATER)),
+            (3, "pending", at(NOON)),
+        ]
+
+    def test_events_of_several_sequences_can_be_done_and_what_remains_is_put_off(
+        self, tracker: ParkingTracker, cursor: Cursor
+    ) -> None:
+        added = (entry(1), entry(2), entry(3, "books/2"), entry(4, "books/2"), entry(5, "books/3"))
+        cursor = self.put(tracker, cursor, *added)
+        rest = (Remainder("books/1", at(LATER)), Remainder("books/2", None))
+        change = InboxChange(at(NOON), done=(added[1], added[2], added[4]), remainders=rest)
+        with tracker.unit("group", cursor, cursor.stored, change=change):
+            pass
+        assert self.seen(tracker) == [(1, "pending", at(LATER)), (4, "pending", None)]
+        assert tracker.change("group", InboxChange(at(NOON), changed=((added[3], added[3].with_attempts(1)),)))
+        assert self.seen(tracker)[1] == (4, "pending", at(NOON))
+
+    def test_what_remains_is_due_with_its_first_event_alone(self, tracker: ParkingTracker, cursor: Cursor) -> None:
+        added = (entry(1), entry(2), entry(3))
+        cursor = self.put(tracker, cursor, *added)
+        both = tuple((one, replace(one, due_at=at(NOON))) for one in added[1:])
+        assert tracker.change("group", InboxChange(at(NOON), changed=both))
+        put_off = InboxChange(at(NOON), remainders=(Remainder("books/1", at(LATER)),))
+        with tracker.unit("group", cursor, cursor.stored, change=put_off):
+            pass
+        assert self.seen(tracker) == [(1, "pending", at(LATER)), (2, "pending", None), (3, "pending", None)]
+
+    def test_what_remains_is_not_due_while_its_first_event_waits_for_a_person(
+        self, tracker: ParkingTracker, cursor: Cursor
+    ) -> None:
+        added = (entry(1), parked(2, due=None), entry(3))
+        cursor = self.put(tracker, cursor, *added)
+        assert not tracker.is_stuck("group", "books/2")
+        assert tracker.is_stuck("group", "books/1")
+        self.take(tracker, cursor, added[0])
+        assert self.seen(tracker) == [(2, "exhausted", None), (3, "pending", None)]
+
+    def test_events_that_have_expired_are_counted_as_such_and_found(
+        self, tracker: ParkingTracker, cursor: Cursor
+    ) -> None:
+        over, later = replace(entry(2), expires_at=at(NOON)), replace(parked(3, "books/2", None), expires_at=at(LATER))
+        self.put(tracker, cursor, entry(1), over, later)
+        before = NOON - timedelta(milliseconds=1)
+        assert [tracker.expired("group", WHOLE, when, 10) for when in (before, NOON)] == [
+            (),
+            (replace(over, due_at=None),),
+        ]
+        assert [one.position for one in tracker.expired("group", WHOLE, LATER, 10)] == [2, 3]
+        assert [one.position for one in tracker.expired("group", WHOLE, LATER, 1)] == [2]
+        (status,) = tracker.statuses()  # by the clock of the machine, which is later
+        assert dict(status.parked) == {InboxStatus.PENDING: 1, InboxStatus.EXPIRED: 2}
+
+    def test_any_number_of_events_may_wait_without_limits(self, tracker: ParkingTracker, cursor: Cursor) -> None:
+        many = tuple(entry(position, f"books/{position % 1_100}") for position in range(1, 2_300))
+        with tracker.unit(
+            "group", cursor, 2_299, change=replace(brought_in(*many), most_sequences=None, most_of_sequence=None)
+        ):
+            pass
+        assert len(tracker.entries("group")) == len(many)
+        due = tracker.due("group", WHOLE, NOON, 1_000)
+        assert [[one.position for one in found] for found in due[:2]] == [[1, 1_101, 2_201], [2, 1_102, 2_202]]
+        assert sum(map(len, due)) <= 1_000
 
     def test_what_waits_for_a_person_is_not_due_nor_is_what_comes_behind_it(
         self, tracker: ParkingTracker, cursor: Cursor
@@ -154,7 +258,7 @@ class InboxContract:
         assert tracker.parked("group", [WHOLE])[WHOLE].due_at == at(LATER)
         pausing = InboxChange(at(NOON), changed=((entry(4, "books/2"), entry(4, "books/2").paused()),))
         assert tracker.change("group", pausing)
-        assert [one.position for one in tracker.due("group", WHOLE, LATER, 10)] == [3]
+        assert self.due(tracker, LATER) == [[3, 4]]
 
     def test_an_attempt_that_has_failed_is_recorded(self, tracker: ParkingTracker, cursor: Cursor) -> None:
         before = parked(1)
@@ -176,7 +280,7 @@ class InboxContract:
         pausing = InboxChange(at(NOON), changed=((first, first.paused()),))
         assert tracker.change("group", pausing)
         assert not tracker.change("group", pausing)
-        stale = [InboxChange(at(NOON), done=(first,)), InboxChange(at(NOON), done=(behind,)), pausing]
+        stale = [InboxChange(at(NOON), done=(first, behind)), InboxChange(at(NOON), done=(entry(7),)), pausing]
         for change in stale:
             with pytest.raises(InboxChangedError), tracker.unit("group", cursor, cursor.stored, change=change):
                 pytest.fail("the unit was opened")
@@ -187,7 +291,7 @@ class InboxContract:
     ) -> None:
         self.put(tracker, cursor, parked(1, due=None), entry(2))
         skip = Skip("group", WHOLE, 1, "id 1", "urn:library", "books/1", "lent", 1, "not wanted", at(NOON))
-        assert tracker.change("group", InboxChange(at(NOON), done=(parked(1, due=None),)), [skip])
+        assert tracker.change("group", InboxChange(at(NOON), removed=(parked(1, due=None),)), [skip])
         assert self.seen(tracker) == [(2, "pending", at(NOON))]
         assert tracker.skipped() == [skip]
 
@@ -264,18 +368,21 @@ class InboxContract:
             assert sorted(id_ for known in seen.values() for id_ in known.ids) == ids
             assert all(one.owns(id_) for one, known in seen.items() for id_ in known.ids)
             for one in layout(modulus):
-                (first, *_) = tracker.due("group", one, LATER, 10)
-                assert one.owns(first.sequence_id)
+                found = tracker.due("group", one, LATER, 10)
+                assert all(one.owns(each.sequence_id) for entries in found for each in entries)
 
     def test_statuses_count_what_waits(self, tracker: ParkingTracker, cursor: Cursor) -> None:
         self.put(tracker, cursor, parked(1), entry(2), entry(3), parked(4, "books/2", None))
         (status,) = tracker.statuses()
         assert dict(status.parked) == {InboxStatus.RETRYING: 1, InboxStatus.PENDING: 2, InboxStatus.EXHAUSTED: 1}
-        assert [one.position for one in tracker.entries("group", InboxStatus.EXHAUSTED)] == [4]
+        assert [one.position for one in tracker.entries("group", position=4)] == [4]
+        assert tracker.entries("group", position=5) == []
+        assert tracker.entries("group", most=2) == tracker.entries("group")[:2]
 
     def test_groups_do_not_see_each_other(self, tracker: ParkingTracker, cursor: Cursor) -> None:
         self.put(tracker, cursor, parked(1))
         tracker.claim("other", [WHOLE], 0, "owner")
         assert tracker.entries("other") == []
         assert tracker.parked("other", [WHOLE])[WHOLE].ids == frozenset()
-        assert tracker.due("other", WHOLE, LATER, 1) == ()
+        assert tracker.due("other", WHOLE, LATER, 1) == []
+        assert tracker.next_due("other", [WHOLE]) == {WHOLE: None}

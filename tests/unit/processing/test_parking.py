@@ -18,7 +18,7 @@ from opencqrs_py.adapters.memory import InMemoryEventStore, InMemoryProgressTrac
 from opencqrs_py.engines.driver import PartitionDriver, claim
 from opencqrs_py.engines.runs import GroupRun
 from opencqrs_py.errors import EventFormatError, InboxError
-from opencqrs_py.model import Handler, HandlerMark, Outcome, Partition, ProcessingContext, layout
+from opencqrs_py.model import Handler, HandlerMark, ProcessingContext, layout
 from opencqrs_py.model.inbox import InboxChange, InboxStatus
 from opencqrs_py.model.outcome import Origin
 from opencqrs_py.processing.binding import NothingProvided, bind
@@ -29,48 +29,14 @@ from opencqrs_py.processing.parking import ParkingRule
 from opencqrs_py.processing.recovery import Action, ExponentialBackOff, FixedBackOff, NoRetry, OnExhausted
 from opencqrs_py.processing.sequence_resolvers import PerSubject, PerSubjectLevel
 from opencqrs_py.processing.sequencing import SequencingByEvent
-from opencqrs_py.processing.supervision import Notice, Observer
 from opencqrs_py.testing import FakeClock
+from tests.support.partitions import CrashError, Rows, Seen
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
 RULE = ParkingRule(ExponentialBackOff(30.0, 2.0, 3_600.0, max_attempts=5))
 STEPS = 1_000  # more than any test needs
-
-
-class CrashError(KeyboardInterrupt):
-    """The end of the process: nothing is recorded any more."""
-
-
-class Seen(Observer):
-    """Keeps what happened."""
-
-    def __init__(self) -> None:
-        self.notices: list[Notice] = []
-        self.outcomes: list[Outcome] = []
-
-    def noticed(self, notice: Notice) -> None:
-        self.notices.append(notice)
-
-    def advanced(self, group: str, partition: Partition, outcome: Outcome) -> None:
-        self.outcomes.append(outcome)
-
-
-class Rows:
-    """A database of one list; transactions are all or nothing."""
-
-    def __init__(self) -> None:
-        self.rows: list[tuple[str, int]] = []
-
-    @contextmanager
-    def begin(self) -> Iterator[SimpleNamespace]:
-        written: list[tuple[str, int]] = []
-        yield SimpleNamespace(connection=written, session=written, flush=list, ended_early=lambda _: None)
-        self.rows += written
-
-    def is_outage(self, error: BaseException) -> bool:
-        return isinstance(error, ConnectionError)
 
 
 class World:
@@ -265,9 +231,7 @@ def test_an_event_that_is_not_in_the_log_any_more_waits_for_a_person() -> None:
     world = World(["/a", "/a"])
     world.errors = {1: NO}
     world.drain()
-    world.store.read = lambda after, *rest: replace(  # type: ignore[method-assign]
-        InMemoryEventStore.read(world.store, after, *rest), events=()
-    )
+    world.store.pick = lambda _: []  # type: ignore[method-assign]
     world.pass_time(30)
     assert world.waiting == {1: "undecodable", 2: "pending"}
     assert "no event at position 1" in world.tracker.entries("group")[0].reason
@@ -570,23 +534,22 @@ def test_each_event_is_handled_once_and_in_the_order_of_its_sequence(
     world = World(subjects, partitions=partitions, batch_size=batch_size, at_once=at_once)
     for action, value in actions:
         waiting = world.waiting
-        match action:
-            case "pass":
-                world.pass_time(value)
-            case "append":
-                world.append(value)
-            case "break":
-                world.errors = dict.fromkeys(value, NO)
-            case "crash":
-                world.errors[value] = CrashError()
-            case "pause" if value in waiting and InboxStatus(waiting[value]).moves:
-                assert world.change(value, lambda entry: entry.paused())
-            case "retry" if value == min(waiting, default=0):
-                assert world.change(value, lambda entry: entry.due(world.clock.now()))
         try:
+            match action:
+                case "pass":
+                    world.pass_time(value)
+                case "append":
+                    world.append(value)
+                case "break":
+                    world.errors = dict.fromkeys(value, NO)
+                case "crash":
+                    world.errors[value] = CrashError()
+                case "pause" if value in waiting and InboxStatus(waiting[value]).moves:
+                    assert world.change(value, lambda entry: entry.paused())
+                case "retry" if value == min(waiting, default=0):
+                    assert world.change(value, lambda entry: entry.due(world.clock.now()))
             world.drain()
         except CrashError:
-            world.errors.pop(value if action == "crash" else 0, None)
             world.errors = {position: error for position, error in world.errors.items() if error is NO}
             world.claim()
         _check_order(world, complete=False)

@@ -1,0 +1,103 @@
+"""The rows of the table ``opencqrs_inbox``: what an entry of the inbox is stored as, and read from."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
+from typing import Any
+
+from opencqrs_py.adapters.sql.tables import INBOX
+from opencqrs_py.model.inbox import AttemptError, InboxEntry, InboxStatus
+from opencqrs_py.model.partition import hash_of
+from opencqrs_py.model.times import in_milliseconds
+
+COLUMNS = tuple(str(column.name) for column in INBOX.columns)
+"""The columns of a row, in their order."""
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND = timedelta(milliseconds=1)
+_ERROR_LENGTH, _LINES_LENGTH = 1_000, 8_000  # characters that are kept of an error, and of the lines it comes from
+_NO_ERRORS = "[]"
+_STATUSES = {status.value: status for status in InboxStatus}
+
+SequenceKey = tuple[int, str]
+"""Hash and id of a sequence, as they are stored."""
+
+
+@lru_cache(4_096)
+def key_of(sequence_id: str) -> SequenceKey:
+    """Return what a sequence is stored as: its id as JSON in ASCII, which every database keeps as it is."""
+    return hash_of(sequence_id), json.dumps(sequence_id)
+
+
+def row_of(entry: InboxEntry, key: SequenceKey, *, first: bool) -> tuple[Any, ...]:
+    """Return the row of an entry that comes in; only one that may be tried by itself has a time."""
+    due = (ms_of(entry.due_at) or ms_of(entry.parked_at)) if first and entry.status.moves else None
+    return (
+        entry.group,
+        entry.position,
+        *key,
+        storable(entry.event_id),
+        storable(entry.event_source),
+        storable(entry.subject),
+        storable(entry.event_type),
+        entry.status.value,
+        entry.parked_at,
+        entry.attempts,
+        entry.retries,
+        due,
+        errors_text(entry.errors),
+        ms_of(entry.expires_at),
+    )
+
+
+def entry_of(row: Sequence[Any]) -> InboxEntry:
+    """Return the entry of a row with all columns."""
+    group, position, _, id_, event, source, subject, type_, status, parked_at, attempts, retries, due_ms, *rest = row
+    errors, expires_ms = rest
+    failures = () if errors == _NO_ERRORS else tuple(AttemptError(**one) for one in json.loads(errors))
+    event_and_status = (event, source, subject, type_, _STATUSES[status], parked_at, attempts, retries)
+    return InboxEntry(group, id_of(id_), position, *event_and_status, time_of(due_ms), failures, time_of(expires_ms))
+
+
+def errors_text(errors: Iterable[AttemptError]) -> str:
+    """Return errors as JSON in ASCII, which every database takes, whatever they contain."""
+    return json.dumps([asdict(one) for one in map(_short, errors)]) if errors else _NO_ERRORS
+
+
+def storable(text: str, length: int | None = None) -> str:
+    """Return the text without what a database refuses: U+0000 and halves of surrogate pairs."""
+    if length is None and text.isascii() and "\0" not in text:
+        return text
+    return text[:length].encode(errors="replace").decode().replace("\0", "?")
+
+
+def milliseconds(moment: datetime) -> int:
+    """Return the milliseconds from 1970 to a moment."""
+    return (moment - _EPOCH) // _MILLISECOND
+
+
+@lru_cache(256)
+def ms_of(text: str | None) -> int | None:
+    """Return the milliseconds of a time as entries have it."""
+    return None if text is None else milliseconds(datetime.fromisoformat(text))
+
+
+@lru_cache(256)
+def time_of(ms: int | None) -> str | None:
+    """Return the time of milliseconds as entries have it."""
+    return None if ms is None else in_milliseconds(_EPOCH + ms * _MILLISECOND)
+
+
+@lru_cache(4_096)
+def id_of(text: str) -> str:
+    """Return the id of a sequence from what is stored of it."""
+    found: str = json.loads(text)
+    return found
+
+
+def _short(error: AttemptError) -> AttemptError:
+    return AttemptError(error.at, error.error[:_ERROR_LENGTH], error.lines[-_LINES_LENGTH:])

@@ -1,0 +1,32 @@
+"""Cron expressions: what is written, as five fields, or as six with seconds first."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+_MACROS = {
+    "@yearly": "0 0 1 1 *",
+    "@annually": "0 0 1 1 *",
+    "@monthly": "0 0 1 * *",
+    "@weekly": "0 0 * * 0",
+    "@daily": "0 0 * * *",
+    "@midnight": "0 0 * * *",
+    "@hourly": "0 * * * *",
+}
+
+
+def standard_cron(expression: str) -> str:
+    """Return a cron expression without what only some programs know: ``@daily`` and its like, and ``?`` for ``*``.
+
+    Raises:
+        ValueError: If it is no cron expression.
+    """
+    from cronsim import CronSim, CronSimError  # noqa: PLC0415 few settings have one
+
+    said = " ".join(expression.split())
+    standard = _MACROS.get(said.lower(), said).replace("?", "*")
+    try:
+        CronSim(standard, datetime(2000, 1, 1, tzinfo=UTC))
+    except CronSimError as error:
+        raise ValueError(f"'{expression}' is no cron expression: {error}") from None
+    return standard

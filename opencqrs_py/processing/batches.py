@@ -1,0 +1,130 @@
+"""Batches: how a scheduled group handles the events that wait in its inbox, when a tick comes.
+
+A batch is the waiting events of one sequence. Which of them may be tried, and in which order, is decided here.
+
+Source:
+    camunda-bpm-correlate (batches, modes, grace period, expiry), with the faults of its code left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from math import inf
+from typing import Any
+
+from opencqrs_py.model.event import Event
+from opencqrs_py.model.inbox import Fetching, InboxEntry
+from opencqrs_py.model.times import in_milliseconds, microseconds
+from opencqrs_py.processing.ports import BackOff
+from opencqrs_py.processing.recovery import ExponentialBackOff
+from opencqrs_py.processing.schedules import FixedDelay, Schedule
+
+
+class BatchMode(StrEnum):
+    """What an event that fails means for the others of its batch."""
+
+    FAIL_FIRST = "fail-first"  # they wait for it: the order is kept
+    ALL = "all"  # nothing: each is tried for itself
+
+
+class BatchOrder(StrEnum):
+    """In which order the events of a batch are handled; those that are alike, in the order of the log."""
+
+    INSERTED = "inserted"
+    EVENT_TIME = "event-time"
+    EVENT_ID = "event-id"
+
+
+class OnBatchExhausted(StrEnum):
+    """What happens to an event of a scheduled group whose attempts are used up."""
+
+    BLOCK = "block"  # it waits for a person, and with fail-first its sequence with it
+    SKIP = "skip"
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleRule:
+    """How a scheduled group handles its events.
+
+    Attributes:
+        schedule: When its ticks are.
+        mode: What an event that fails means for its batch.
+        size: Most events of a sequence in a tick; ``None``: all.
+        order: In which order the events of a batch are handled.
+        key: Returns of an event what decides the order instead; ``None`` for nothing.
+        fetch_size: Most events that are read at once; no sequence is cut by it but one that is longer.
+        grace_seconds: How long after an event has come in its failures do not count: it is tried at each tick.
+        expires_seconds: How long after it has come in an event is tried; then it is removed.
+        back_off: Waits between the attempts of an event.
+        on_exhausted: What happens to an event whose attempts are used up.
+        filters: Return whether an event comes in at all.
+    """
+
+    schedule: Schedule = field(default_factory=lambda: FixedDelay(10.0, 6.0))
+    mode: BatchMode = BatchMode.FAIL_FIRST
+    size: int | None = None
+    order: BatchOrder = BatchOrder.INSERTED
+    key: Callable[[Event], Any] | None = None
+    fetch_size: int = 1_000
+    grace_seconds: float = 0.0
+    expires_seconds: float = inf
+    back_off: BackOff = field(default_factory=lambda: ExponentialBackOff(60.0, 2.0, 10_800.0, max_attempts=99))
+    on_exhausted: OnBatchExhausted = OnBatchExhausted.BLOCK
+    filters: tuple[Callable[[Event], bool], ...] = ()
+
+    @property
+    def each(self) -> bool:
+        """Whether each event is tried for itself."""
+        return self.mode is BatchMode.ALL
+
+    @property
+    def in_log_order(self) -> bool:
+        """Whether the events of a batch are handled in the order of the log."""
+        return self.key is None and self.order is BatchOrder.INSERTED
+
+    @property
+    def fetching(self) -> Fetching:
+        """Which events of a sequence that is due are fetched."""
+        if self.each:
+            return Fetching.DUE
+        return Fetching.FIRST if self.in_log_order else Fetching.WHOLE
+
+    def ordered(self, batch: Sequence[tuple[InboxEntry, Event]]) -> list[tuple[InboxEntry, Event]]:
+        """Return the events of a batch in the order in which they are handled; alike ones as in the log."""
+        if self.key is not None:
+            key = self.key
+            return sorted(batch, key=lambda each: key(each[1]))
+        match self.order:
+            case BatchOrder.EVENT_TIME:
+                return sorted(batch, key=lambda each: _time_key(each[1]))
+            case BatchOrder.EVENT_ID:
+                return sorted(batch, key=lambda each: each[1].id)
+            case _:
+                return list(batch)
+
+
+def _time_key(event: Event) -> tuple[bool, int]:
+    """Return what events are ordered by in time; those without a time come last."""
+    moment = microseconds(event.time)
+    return moment is None, moment or 0
+
+
+def eligible(entries: Sequence[InboxEntry], tick: datetime, mode: BatchMode) -> tuple[InboxEntry, ...]:
+    """Return which of the waiting events of a sequence are tried at a tick.
+
+    With ``fail-first`` either all or none: each that has failed must be due, and none may wait for a person. With
+    ``all`` those that are due.
+
+    Args:
+        entries: All events of the sequence that wait, in the order of the log.
+        tick: When.
+        mode: The mode of the group.
+    """
+    until = in_milliseconds(tick)
+    free = tuple(one for one in entries if one.status.moves and (one.due_at is None or one.due_at <= until))
+    if mode is BatchMode.ALL:
+        return free
+    return free if len(free) == len(entries) else ()

@@ -1,0 +1,65 @@
+"""Filters: functions that decide of an event whether it comes into the inbox of a scheduled group."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from opencqrs_py.errors import ProjectCodeError
+from opencqrs_py.model.event import Event
+from opencqrs_py.processing.binding import NothingProvided, with_arguments
+from opencqrs_py.processing.decoding import decoder_for
+from opencqrs_py.processing.event_types import EventTypes
+from opencqrs_py.processing.reading import Reading
+from opencqrs_py.processing.sequence_resolvers import check_plain
+from opencqrs_py.processing.signatures import RESOLVER, Kind, read_signature
+
+
+class EventFilter:
+    """A function that is asked about events, as they are stored or as handlers see them.
+
+    If it takes an event class, events of other classes come in without a question. Where upcasters make several events
+    of one, it comes in if one of them would.
+
+    Args:
+        function: Returns ``True`` or ``False``.
+        types: The event classes known.
+        reading: How stored events are read.
+        place: How messages name the function.
+
+    Raises:
+        HandlerSignatureError: OCQ-201 to OCQ-205.
+    """
+
+    def __init__(self, function: Callable[..., Any], types: EventTypes, reading: Reading, place: str) -> None:
+        check_plain(function, place)
+        signature = read_signature(function, place, NothingProvided(), RESOLVER)
+        self._call = with_arguments(function, signature, NothingProvided(), place)
+        self._raw = all(argument.kind is Kind.RAW for argument in signature.arguments)
+        self._wanted = signature.event_classes
+        self._types = types
+        self._reading = reading
+        self._place = place
+
+    def __call__(self, event: Event) -> bool:
+        """Return whether a stored event comes in.
+
+        Raises:
+            ProjectCodeError: OCQ-216, if the answer is neither ``True`` nor ``False``.
+        """
+        if self._raw:
+            return self._answer(None, event)
+        return any(self._takes(one) for one in self._reading.read(event))
+
+    def _takes(self, event: Event) -> bool:
+        found = self._types.class_for(self._wanted, event.type) if self._wanted else None
+        if self._wanted and found is None:
+            return True
+        return self._answer(None if found is None else decoder_for(found)(event), event)
+
+    def _answer(self, decoded: Any, event: Event) -> bool:
+        answer = self._call(decoded, event, event, None)
+        if not isinstance(answer, bool):
+            what = f"the filter returned {answer!r}, which is neither True nor False"
+            raise ProjectCodeError("OCQ-216", what, self._place, "return a bool")
+        return answer

@@ -1,0 +1,351 @@
+"""The inbox of a scheduled group: its events come in as they are read, and are handled in batches at a tick."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import datetime, timedelta
+from itertools import pairwise
+from math import inf
+from typing import Any
+
+from opencqrs_py.errors import InboxChangedError
+from opencqrs_py.model.chunk import Chunk
+from opencqrs_py.model.event import Event
+from opencqrs_py.model.inbox import (
+    AttemptError,
+    Fetching,
+    GivenUp,
+    InboxChange,
+    InboxEntry,
+    InboxStatus,
+    Remainder,
+)
+from opencqrs_py.model.outcome import Failure, Origin, Outcome, Parked
+from opencqrs_py.model.partition import Partition
+from opencqrs_py.model.progress import Cursor, Skip
+from opencqrs_py.model.times import in_milliseconds
+from opencqrs_py.processing.batches import OnBatchExhausted, ScheduleRule, eligible
+from opencqrs_py.processing.exceptions import raise_interrupt
+from opencqrs_py.processing.feed import Page, UnsequencedError
+from opencqrs_py.processing.isolation import OF_PROCESS
+from opencqrs_py.processing.parking import (
+    after_failure,
+    given_up,
+    lost,
+    one_less_isolated,
+    only_sequence,
+    report_lost,
+    waiting_entry,
+)
+from opencqrs_py.processing.portions import Portion, without_handling
+from opencqrs_py.processing.ports import Clock, EventSource, ParkingTracker, UnitOfWork
+from opencqrs_py.processing.positions import events_at
+
+logger = logging.getLogger("opencqrs.processing")
+_MILLISECOND = timedelta(milliseconds=1)
+
+
+class PartitionBatches:
+    """The inbox of a partition of a scheduled group: what comes in from the log, and the batches of a tick.
+
+    It keeps portions that are read and not handled yet. What somebody else has changed of them since is found when they
+    are handled.
+
+    Args:
+        inbox: The inbox.
+        rule: How the group handles its events.
+        group: Processing group.
+        partition: Partition of the group.
+        source: The event store, from which events are read again.
+        batch_size: Most events in one transaction.
+        clock: Time.
+        handle: Handles a portion; returns the failure of its event, if one has failed, after what comes before it.
+    """
+
+    def __init__(
+        self,
+        inbox: ParkingTracker,
+        rule: ScheduleRule,
+        group: str,
+        partition: Partition,
+        source: EventSource,
+        batch_size: int,
+        clock: Clock,
+        handle: Callable[[Cursor, Portion], Outcome],
+    ) -> None:
+        self._inbox = inbox
+        self._rule = rule
+        self._group = group
+        self._partition = partition
+        self._source = source
+        self._batch_size = batch_size
+        self._clock = clock
+        self._handle = handle
+        self._ready: list[Portion] = []
+        self._ready_for: tuple[int, str | None] | None = None  # epoch and tick
+
+    def stored(self, page: Page, events: Chunk, upto: int) -> Portion:
+        """Return the portion by which events of the log come in.
+
+        Raises:
+            UnsequencedError: If the sequence of the first event cannot be determined, or whether it comes in; those
+                before it come first.
+            InboxError: OCQ-602, for an event of several sequences.
+        """
+        now, entries = self._clock.now(), list[InboxEntry]()
+        since, expires = in_milliseconds(now), None
+        if self._rule.expires_seconds != inf:
+            expires = in_milliseconds(now + timedelta(seconds=self._rule.expires_seconds))
+        for index, event in enumerate(events):
+            try:
+                sequence_id = self._sequence_of(page, event)
+            except UnsequencedError:
+                if not index:
+                    raise
+                upto = event.position - 1
+                break
+            if sequence_id is not None:
+                entry = waiting_entry(self._group, sequence_id, event, since)
+                entries.append(entry if expires is None else replace(entry, expires_at=expires))
+        return without_handling(upto, tuple(entries))
+
+    def _sequence_of(self, page: Page, event: Event) -> str | None:
+        try:
+            if not all(takes_in(event) for takes_in in self._rule.filters):
+                return None
+        except BaseException as error:
+            raise_interrupt(error)
+            raise UnsequencedError(event, error) from error
+        return only_sequence(page, event, self._partition, _any)
+
+    @contextmanager
+    def unit(
+        self, cursor: Cursor, to: int, portion: Portion, fingerprint: str, skip: Skip | None = None
+    ) -> Iterator[UnitOfWork]:
+        """Open the unit of work in which a portion is handled, that changes the inbox as it says."""
+        change = self._change(added=portion.behind, done=portion.waiting, remainders=portion.remainders)
+        try:
+            opened = self._inbox.unit(self._group, cursor, to, fingerprint=fingerprint, skip=skip, change=change)
+            with opened as unit:
+                yield unit
+        except InboxChangedError:
+            self._ready.clear()
+            raise
+
+    def step(self, cursor: Cursor) -> Outcome | None:
+        """Handle the next events that are due at the tick; ``None`` if there are none."""
+        now = self._clock.now()
+        if self._ready_for != (cursor.epoch, cursor.tick) or cursor.isolate or self._is_expired(now):
+            self._ready.clear()
+        if not self._ready:
+            if self._rule.expires_seconds != inf and (removed := self._without_expired(cursor, now)) is not None:
+                return removed
+            fetched = self._fetched(cursor)
+            if fetched is not None:
+                return fetched
+            if not self._ready:
+                return None
+        portion = self._ready.pop(0)
+        if cursor.isolate:
+            return self._isolated(cursor, portion.first(1))
+        return self._recorded(cursor, portion, self._handle(cursor, portion))
+
+    def failed(self, cursor: Cursor, failure: Failure) -> Outcome:
+        """Record that an attempt has failed whose call was given up."""
+        self._ready.clear()
+        entries = tuple(self._inbox.entries(self._group, position=failure.position))
+        return self._recorded(cursor, Portion(Chunk([]), cursor.stored, (), entries), Outcome(cursor, failure=failure))
+
+    def _fetched(self, cursor: Cursor) -> Outcome | None:
+        """Read the batches that are due; return the outcome if only something was recorded of them."""
+        tick = datetime.fromisoformat(cursor.tick or "")
+        most = max(1 if cursor.isolate else self._rule.fetch_size, self._rule.size or 1)
+        found = self._inbox.due(self._group, self._partition, tick, most, self._rule.fetching)
+        postponed: list[Remainder] = []
+        batches: list[tuple[InboxEntry, ...]] = []
+        for entries in found:
+            batch = eligible(entries, tick, self._rule.mode)
+            cut = len(entries) >= most and self._rule.fetching is Fetching.FIRST
+            if batch and cut and self._inbox.is_stuck(self._group, entries[0].sequence_id):
+                batch = ()
+            if batch:
+                batches.append(batch)
+            else:
+                waits = [one.due_at for one in entries if one.status.moves and one.due_at is not None]
+                free = all(one.status.moves for one in entries) and not cut
+                postponed.append(Remainder(entries[0].sequence_id, max(waits, default=None) if free else None))
+        events = events_at(self._source, [entry.position for batch in batches for entry in batch])
+        for entry in (entry for batch in batches for entry in batch):
+            if entry.position not in events:
+                return self._without_event(cursor, entry)
+        if postponed and not self._put_off(cursor, postponed):
+            return Outcome(cursor)
+        self._ready_for = (cursor.epoch, cursor.tick)
+        self._ready = self._portions(cursor, batches, events, tick, cut=len(batches) == 1 and len(batches[0]) >= most)
+        return Outcome(cursor) if postponed and not self._ready else None
+
+    def _portions(
+        self,
+        cursor: Cursor,
+        batches: Sequence[tuple[InboxEntry, ...]],
+        events: dict[int, Event],
+        tick: datetime,
+        *,
+        cut: bool,
+    ) -> list[Portion]:
+        """Return the events in the portions in which they are handled.
+
+        One that was tried before is the first of its portion: handlers see the number of its attempt.
+        """
+        at_tick, next_tick = in_milliseconds(tick), in_milliseconds(self._after(tick))
+        due_at = None if self._rule.each else at_tick
+        flat: list[tuple[InboxEntry, Event]] = []
+        remainders: dict[str, Remainder] = {}
+        for batch in batches:
+            ordered = self._rule.ordered([(entry, events[entry.position]) for entry in batch])
+            chosen, sequence_id = ordered[: self._rule.size], batch[0].sequence_id
+            if len(chosen) < len(ordered) or (cut and self._rule.size is not None):
+                until = at_tick if self._rule.each else None
+                remainders[sequence_id] = Remainder(sequence_id, next_tick, until)
+            elif cut and due_at is not None:
+                remainders[sequence_id] = Remainder(sequence_id, due_at)
+            flat += chosen
+        starts = [0, *(at for at in range(1, len(flat)) if flat[at][0].attempts), len(flat)]
+        found: list[Portion] = []
+        for start, end in pairwise(starts):
+            for first in range(start, end, self._batch_size):
+                last = min(end, first + self._batch_size)
+                following = flat[last][0].sequence_id if last < len(flat) else None
+                found.append(self._portion(cursor, flat[first:last], following, remainders, due_at))
+        return found
+
+    def _portion(
+        self,
+        cursor: Cursor,
+        those: Sequence[tuple[InboxEntry, Event]],
+        following: str | None,
+        remainders: dict[str, Remainder],
+        due_at: str | None,
+    ) -> Portion:
+        entries = tuple(entry for entry, _ in those)
+        there = dict.fromkeys(entry.sequence_id for entry in entries)
+        last, cut = entries[-1].sequence_id, following == entries[-1].sequence_id
+        mine = [remainders[one] for one in there if one in remainders and not (cut and one == last)]
+        if cut and due_at is not None:
+            mine.append(Remainder(last, due_at))
+        chunk = Chunk([event for _, event in those])
+        return Portion(chunk, cursor.stored, (), entries, remainders=tuple(mine), due_at=due_at)
+
+    def _isolated(self, cursor: Cursor, portion: Portion) -> Outcome:
+        """Handle one event after a mark, by which the next owner sees that this process has not survived it."""
+        self._ready.clear()
+        with OF_PROCESS.taken():
+            (entry,), now = portion.waiting, self._clock.now()
+            crash = GivenUp(
+                AttemptError(in_milliseconds(now), "the process ended in this attempt"), InboxStatus.RETRYING
+            )
+            marked = after_failure(entry, crash, self._rule.back_off, now)
+            if not self._apply(cursor, changed=((entry, self._kept(marked)),), remainders=self._rest_after(marked)):
+                return Outcome(cursor)
+            done = self._recorded(cursor, portion, self._handle(cursor, portion), marked)
+            return one_less_isolated(cursor, done)
+
+    def _recorded(self, cursor: Cursor, portion: Portion, done: Outcome, marked: InboxEntry | None = None) -> Outcome:
+        """Record what an attempt came to; it is no failure of the partition."""
+        failure = done.failure
+        if failure is None:
+            return done
+        self._ready.clear()
+        if failure.origin not in (Origin.HANDLER, Origin.EVENT):
+            return replace(done, failure=replace(failure, position=None))
+        entry = next((one for one in portion.waiting if one.position == failure.position), None)
+        well = replace(done, failure=None)
+        if entry is None:
+            return well
+        now = self._clock.now()
+        if failure.origin is Origin.HANDLER and not failure.permanent and self._in_grace(entry, now):
+            again = in_milliseconds(self._after(datetime.fromisoformat(cursor.tick or in_milliseconds(now))))
+            logger.debug("[%s %s] %s in its grace period: %s", self._group, self._partition, failure.event, failure)
+            free = replace(entry, due_at=again if self._rule.each else None)
+            rest = () if self._rule.each else (Remainder(entry.sequence_id, again),)
+            self._apply(cursor, changed=((marked or entry, free),), remainders=rest)
+            return well
+        after = after_failure(entry, given_up(failure, now), self._rule.back_off, now)
+        if after.status is InboxStatus.EXHAUSTED and self._rule.on_exhausted is OnBatchExhausted.SKIP:
+            skip = self._skip(after, now)
+            if self._skipped(cursor, marked or entry, skip):
+                parked = Parked(failure, entry.sequence_id, after.attempts, None, skipped=True)
+                well = replace(well, skips=(skip,), parked=(parked,))
+            return well
+        if self._apply(cursor, changed=((marked or entry, self._kept(after)),), remainders=self._rest_after(after)):
+            wait = None
+            if after.due_at is not None:
+                wait = (datetime.fromisoformat(after.due_at) - now).total_seconds()
+            well = replace(well, parked=(Parked(failure, entry.sequence_id, after.attempts, wait),))
+        return well
+
+    def _kept(self, after: InboxEntry) -> InboxEntry:
+        """Return an entry as it is stored: in a sequence that is tried as a whole its first event has the time."""
+        return after if self._rule.each else replace(after, due_at=None)
+
+    def _rest_after(self, after: InboxEntry) -> tuple[Remainder, ...]:
+        return () if self._rule.each else (Remainder(after.sequence_id, after.due_at),)
+
+    def _skip(self, entry: InboxEntry, now: datetime) -> Skip:
+        known = (entry.position, entry.event_id, entry.event_source, entry.subject, entry.event_type)
+        return Skip(self._group, self._partition, *known, entry.attempts, entry.reason, in_milliseconds(now))
+
+    def _skipped(self, cursor: Cursor, entry: InboxEntry, skip: Skip) -> bool:
+        rest = () if self._rule.each else (Remainder(entry.sequence_id, cursor.tick),)
+        return self._apply(cursor, skip, removed=(entry,), remainders=rest)
+
+    def _without_expired(self, cursor: Cursor, now: datetime) -> Outcome | None:
+        """Remove events that have expired, some at a time; ``None`` if there are none."""
+        entries = self._inbox.expired(self._group, self._partition, now, self._rule.fetch_size)
+        if not entries:
+            return None
+        done = self._apply(cursor, removed=entries)
+        return Outcome(cursor, expired=len(entries) if done else 0)
+
+    def _is_expired(self, now: datetime) -> bool:
+        waiting = (entry for portion in self._ready[:1] for entry in portion.waiting)
+        return any(entry.status_at(now) is InboxStatus.EXPIRED for entry in waiting)
+
+    def _in_grace(self, entry: InboxEntry, now: datetime) -> bool:
+        since = datetime.fromisoformat(entry.parked_at)
+        return since + timedelta(seconds=self._rule.grace_seconds) > now
+
+    def _after(self, tick: datetime) -> datetime:
+        """Return a time after the tick, and not before now: what is due then waits for the next tick."""
+        return max(tick, self._clock.now()) + _MILLISECOND
+
+    def _without_event(self, cursor: Cursor, entry: InboxEntry) -> Outcome:
+        """Have an entry wait for a person whose event is not in the log any more."""
+        after = lost(entry, self._clock.now())
+        if self._apply(cursor, changed=((entry, self._kept(after)),), remainders=self._rest_after(after)):
+            report_lost(self._partition, after)
+        return Outcome(cursor)
+
+    def _put_off(self, cursor: Cursor, remainders: Sequence[Remainder]) -> bool:
+        return self._apply(cursor, remainders=tuple(remainders))
+
+    def _change(self, **parts: Any) -> InboxChange:
+        limits: dict[str, Any] = {"most_sequences": None, "most_of_sequence": None, "each": self._rule.each}
+        return InboxChange(in_milliseconds(self._clock.now()), **limits, **parts)
+
+    def _apply(self, cursor: Cursor, skip: Skip | None = None, **parts: Any) -> bool:
+        """Change the inbox and nothing else; return ``False`` if somebody has changed it since it was read."""
+        change, known = self._change(**parts), cursor.fingerprint
+        try:
+            with self._inbox.unit(self._group, cursor, cursor.stored, fingerprint=known, skip=skip, change=change):
+                return True
+        except InboxChangedError:
+            self._ready.clear()
+            return False
+
+
+def _any(_sequence_id: str) -> bool:
+    return True

@@ -1,0 +1,101 @@
+"""Schedules: when the waiting events of a scheduled group are handled."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta, tzinfo
+from typing import Protocol
+
+from cronsim import CronSim
+from typing_extensions import override
+
+from opencqrs_py.model.cron import standard_cron
+
+
+class Schedule(Protocol):
+    """When ticks are: instants at which all events are handled that are due by then."""
+
+    def first(self, start: datetime) -> datetime:
+        """Return the first tick of a process that starts to handle a partition.
+
+        Args:
+            start: In UTC, as all times here.
+        """
+        ...
+
+    def following(self, tick: datetime, end: datetime) -> datetime:
+        """Return the tick after one whose events were all tried at ``end``."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class FixedDelay(Schedule):
+    """A tick some time after the end of the one before.
+
+    Attributes:
+        initial: Seconds until the first tick.
+        interval: Seconds between the end of one and the next.
+    """
+
+    initial: float
+    interval: float
+
+    @override
+    def first(self, start: datetime) -> datetime:
+        return start + timedelta(seconds=self.initial)
+
+    @override
+    def following(self, tick: datetime, end: datetime) -> datetime:
+        return end + timedelta(seconds=self.interval)
+
+
+@dataclass(frozen=True, slots=True)
+class FixedRate(Schedule):
+    """A tick at even intervals. Those that pass while the events of another are tried are left out.
+
+    Attributes:
+        initial: Seconds until the first tick.
+        interval: Seconds between two ticks.
+    """
+
+    initial: float
+    interval: float
+
+    @override
+    def first(self, start: datetime) -> datetime:
+        return start + timedelta(seconds=self.initial)
+
+    @override
+    def following(self, tick: datetime, end: datetime) -> datetime:
+        passed = max(0.0, (end - tick).total_seconds()) // self.interval
+        return tick + timedelta(seconds=self.interval * (passed + 1))
+
+
+@dataclass(frozen=True, slots=True)
+class Cron(Schedule):
+    """Ticks by a cron expression of five fields, or of six with seconds first.
+
+    ``?`` is ``*``, and ``@daily`` and its like are known. In the hour that summer time leaves out, a tick is at its
+    end; in the hour that comes twice, one at a fixed time of day is once.
+
+    Attributes:
+        expression: The expression.
+        zone: The time zone in which it is meant.
+
+    Raises:
+        ValueError: If it is no cron expression.
+    """
+
+    expression: str
+    zone: tzinfo = UTC
+
+    def __post_init__(self) -> None:
+        standard_cron(self.expression)
+
+    @override
+    def first(self, start: datetime) -> datetime:
+        return next(CronSim(standard_cron(self.expression), start.astimezone(self.zone))).astimezone(start.tzinfo)
+
+    @override
+    def following(self, tick: datetime, end: datetime) -> datetime:
+        return self.first(max(tick, end))

@@ -1,0 +1,44 @@
+"""What partitions are tried with in one thread: an observer, a database of one list, and the end of a process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+
+from opencqrs_py.model import Outcome, Partition
+from opencqrs_py.processing.supervision import Notice, Observer
+
+
+class CrashError(KeyboardInterrupt):
+    """The end of the process: nothing is recorded any more."""
+
+
+class Seen(Observer):
+    """Keeps what happened."""
+
+    def __init__(self) -> None:
+        self.notices: list[Notice] = []
+        self.outcomes: list[Outcome] = []
+
+    def noticed(self, notice: Notice) -> None:
+        self.notices.append(notice)
+
+    def advanced(self, group: str, partition: Partition, outcome: Outcome) -> None:
+        self.outcomes.append(outcome)
+
+
+class Rows:
+    """A database of one list; transactions are all or nothing."""
+
+    def __init__(self) -> None:
+        self.rows: list[tuple[str, int]] = []
+
+    @contextmanager
+    def begin(self) -> Iterator[SimpleNamespace]:
+        written: list[tuple[str, int]] = []
+        yield SimpleNamespace(connection=written, session=written, flush=list, ended_early=lambda _: None)
+        self.rows += written
+
+    def is_outage(self, error: BaseException) -> bool:
+        return isinstance(error, ConnectionError)

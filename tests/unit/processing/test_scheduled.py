@@ -1,0 +1,641 @@
+"""Scheduled groups: all events wait in the inbox, and are handled in batches when a tick comes."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from opencqrs_py import Event, NonTransientError
+from opencqrs_py.adapters.memory import InMemoryEventStore, InMemoryProgressTracker
+from opencqrs_py.engines.driver import PartitionDriver, claim
+from opencqrs_py.engines.runs import GroupRun
+from opencqrs_py.errors import EventFormatError, InboxError
+from opencqrs_py.model import Handler, HandlerMark, ProcessingContext, layout
+from opencqrs_py.model.inbox import AttemptError, InboxChange, InboxEntry, InboxStatus
+from opencqrs_py.model.outcome import Origin
+from opencqrs_py.processing.batches import BatchMode, BatchOrder, OnBatchExhausted, ScheduleRule, eligible
+from opencqrs_py.processing.binding import NothingProvided, bind
+from opencqrs_py.processing.dispatch import Dispatcher
+from opencqrs_py.processing.exceptions import failure_of
+from opencqrs_py.processing.groups import GroupProcessing
+from opencqrs_py.processing.recovery import Action, ExponentialBackOff, NoRetry, OnExhausted
+from opencqrs_py.processing.schedules import FixedDelay
+from opencqrs_py.processing.sequence_resolvers import PerSubject, PerSubjectLevel
+from opencqrs_py.processing.sequencing import SequencingByEvent
+from opencqrs_py.testing import FakeClock
+from tests.support.partitions import CrashError, Rows, Seen
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+STEPS = 1_000  # more than any test needs
+RULE = ScheduleRule(FixedDelay(10, 6), back_off=ExponentialBackOff(60, 2, 600, max_attempts=4))
+ALL = replace(RULE, mode=BatchMode.ALL)
+NO = ValueError("no")
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+
+
+class World:
+    """A scheduled group whose handler writes positions, and fails as it is told: by position, the errors."""
+
+    def __init__(
+        self,
+        subjects: Iterable[str] = (),
+        *,
+        rule: ScheduleRule = RULE,
+        partitions: int = 1,
+        batch_size: int = 1_000,
+        events: Iterable[Event] = (),
+    ) -> None:
+        self.database = Rows()
+        self.tracker = InMemoryProgressTracker(self.database)
+        self.clock = FakeClock()
+        self.seen = Seen()
+        self.errors: dict[int, BaseException] = {}
+        self.calls: list[ProcessingContext] = []
+        self.store = InMemoryEventStore(events)
+        self.append(subjects)
+
+        def handle(raw: Event, connection: Connection, context: ProcessingContext) -> None:
+            self.calls.append(context)
+            if (error := self.errors.get(raw.position)) is not None:
+                raise error
+            connection.append((raw.subject, raw.position))  # type: ignore[attr-defined]
+
+        bound = bind(Handler(HandlerMark("group"), handle, "handlers.py:7"), NothingProvided())
+        processing = GroupProcessing(
+            "group",
+            self.store,
+            self.tracker,
+            Dispatcher([bound], []),
+            subject="/",
+            recursive=True,
+            sequencing=SequencingByEvent(PerSubject()),
+            partitions=partitions,
+            batch_size=batch_size,
+            clock=self.clock,
+            schedule=rule,
+        )
+        self.run = GroupRun(processing, layout(partitions), lambda: 0, NoRetry(), OnExhausted.STOP)
+        self.drivers: list[PartitionDriver] = []
+
+    def append(self, subjects: Iterable[str]) -> None:
+        first = self.store.head() + 1
+        self.store.append(event(n, subject) for n, subject in enumerate(subjects, first))
+
+    def claim(self) -> None:
+        """Begin as a process does; what ran before has ended without a word."""
+        self.drivers = claim(self.run, self.run.partitions, "owner", self.clock, self.seen)
+
+    def drain(self) -> None:
+        """Step until nothing can be done now."""
+        if not self.drivers:
+            self.claim()
+        for driver in self.drivers:
+            for _ in range(STEPS):
+                if driver.wait() > 0:
+                    break
+                if driver.step().idle and not driver.supervised.is_due_in_inbox:
+                    break
+            else:
+                pytest.fail("the partition does not come to rest")
+
+    def pass_time(self, seconds: float) -> None:
+        """Let time pass in small steps, as ticks are tried at their time."""
+        until = self.clock.now() + timedelta(seconds=seconds)
+        while (left := (until - self.clock.now()).total_seconds()) > 0:
+            waits = [driver.supervised.until_tick() for driver in self.drivers]
+            self.clock.advance(min([left, *(wait for wait in waits if wait > 0)]))
+            self.drain()
+
+    @property
+    def positions(self) -> list[int]:
+        return [position for _, position in self.database.rows]
+
+    @property
+    def waiting(self) -> dict[int, str]:
+        return {one.position: one.status_at(self.clock.now()).value for one in self.tracker.entries("group")}
+
+    def entry(self, position: int) -> InboxEntry:
+        (found,) = (one for one in self.tracker.entries("group") if one.position == position)
+        return found
+
+    def retry(self, position: int) -> None:
+        """Have an event tried at the next tick, as a person does."""
+        self.change(position, lambda entry: entry.due(self.clock.now()))
+
+    def change(self, position: int, how: Callable[[InboxEntry], InboxEntry]) -> None:
+        """Do what a person does to an entry."""
+        entry = self.entry(position)
+        now = self.clock.now().isoformat(timespec="milliseconds")
+        each = self.run.processing.schedule is not None and self.run.processing.schedule.each
+        assert self.tracker.change("group", InboxChange(now, changed=((entry, how(entry)),), each=each))
+
+
+def event(number: int, subject: str, time: str | None = None, id_: str | None = None) -> Event:
+    return Event(0, id_ or f"id {number}", "s", subject, "lent", time, "application/json", "{}", None)
+
+
+# ------------------------------------------------------------------------------------------------------ eligibility
+
+
+def waiting(position: int, state: str) -> InboxEntry:
+    """Return an event that is fresh, has failed and is due or not, or waits for a person."""
+    known = (f"id {position}", "s", "/a", "lent")
+    fresh = InboxEntry("group", "/a", position, *known, InboxStatus.PENDING, NOON.isoformat())
+    error = AttemptError(NOON.isoformat(), "no")
+    match state:
+        case "fresh":
+            return fresh
+        case "due":
+            return fresh.failed(error, InboxStatus.RETRYING, NOON)
+        case "not due":
+            return fresh.failed(error, InboxStatus.RETRYING, NOON + timedelta(milliseconds=1))
+        case "paused":
+            return fresh.paused()
+        case _:
+            return fresh.failed(error, InboxStatus(state), None)
+
+
+@pytest.mark.parametrize(
+    ("batch", "fail_first", "each"),
+    [
+        (["fresh", "fresh", "fresh"], [1, 2, 3], [1, 2, 3]),
+        (["due", "fresh", "fresh"], [1, 2, 3], [1, 2, 3]),
+        (["fresh", "due"], [1, 2], [1, 2]),
+        (["not due", "fresh", "fresh"], [], [2, 3]),
+        (["fresh", "not due"], [], [1]),
+        (["due", "not due"], [], [1]),
+        (["exhausted", "fresh"], [], [2]),
+        (["undecodable", "fresh"], [], [2]),
+        (["fresh", "paused"], [], [1]),
+        (["paused", "fresh", "due"], [], [2, 3]),
+        (["paused"], [], []),
+        ([], [], []),
+    ],
+)
+def test_which_events_of_a_batch_are_tried(batch: list[str], fail_first: list[int], each: list[int]) -> None:
+    entries = [waiting(position, state) for position, state in enumerate(batch, 1)]
+    for mode, expected in ((BatchMode.FAIL_FIRST, fail_first), (BatchMode.ALL, each)):
+        assert [one.position for one in eligible(entries, NOON, mode)] == expected
+
+
+# -------------------------------------------------------------------------------------------------------------- ticks
+
+
+def test_events_wait_in_the_inbox_until_the_first_tick() -> None:
+    world = World(["/a", "/b", "/a"])
+    world.drain()
+    assert world.waiting == {1: "pending", 2: "pending", 3: "pending"}
+    assert [status.position for status in world.tracker.statuses()] == [3]
+    world.pass_time(9)
+    assert world.calls == []
+    world.pass_time(1)
+    assert world.positions == [1, 3, 2]
+    assert world.waiting == {}
+
+
+def test_events_that_come_later_wait_for_the_next_tick() -> None:
+    world = World(["/a"])
+    world.drain()
+    world.pass_time(10)
+    world.append(["/a", "/b"])
+    world.drain()
+    world.pass_time(5)
+    assert world.positions == [1]
+    world.pass_time(1)
+    assert world.positions == [1, 2, 3]
+
+
+def test_when_asked_for_a_tick_begins_as_soon_as_the_log_is_read() -> None:
+    world = World(["/a", "/b"])
+    world.claim()
+    (driver,) = world.drivers
+    driver.supervised.handle_at_once(2)
+    assert not driver.supervised.done(2)
+    world.drain()
+    assert world.positions == [1, 2]
+    assert driver.supervised.done(2)
+    world.append(["/a"])
+    world.drain()
+    assert world.positions == [1, 2]
+    assert driver.supervised.done(2)
+
+
+def test_an_empty_log_is_done_after_its_first_tick() -> None:
+    world = World()
+    world.claim()
+    (driver,) = world.drivers
+    driver.supervised.handle_at_once(0)
+    world.drain()
+    assert driver.supervised.done(0)
+
+
+def test_a_partition_that_ticks_costs_no_look_between_two_ticks() -> None:
+    world = World(["/a"])
+    world.drain()
+    world.pass_time(10)
+    looks = 0
+    due = world.tracker.due
+
+    def counting(*arguments: Any) -> Any:
+        nonlocal looks
+        looks += 1
+        return due(*arguments)
+
+    world.tracker.due = counting  # type: ignore[method-assign]
+    world.drain()
+    world.drain()
+    assert looks == 0
+    world.pass_time(6)
+    assert looks == 1
+
+
+# ---------------------------------------------------------------------------------------------------------- failures
+
+
+def test_with_fail_first_the_batch_waits_for_the_event_that_failed_and_others_do_not() -> None:
+    world = World(["/a", "/a", "/a", "/b"])
+    world.errors = {2: NO}
+    world.drain()
+    world.pass_time(10)
+    assert world.positions == [1, 4]
+    assert world.waiting == {2: "retrying", 3: "pending"}
+    world.errors = {}
+    world.pass_time(59)
+    assert world.positions == [1, 4]
+    world.pass_time(6)
+    assert world.positions == [1, 4, 2, 3]
+
+
+def test_with_all_the_others_of_the_batch_are_handled_at_once() -> None:
+    world = World(["/a", "/a", "/a"], rule=ALL)
+    world.errors = {1: NO}
+    world.drain()
+    world.pass_time(10)
+    assert world.positions == [2, 3]
+    assert world.waiting == {1: "retrying"}
+    world.errors = {}
+    world.pass_time(66)
+    assert world.positions == [2, 3, 1]
+
+
+@pytest.mark.parametrize("rule", [RULE, ALL])
+def test_the_waits_double_and_then_the_event_waits_for_a_person(rule: ScheduleRule) -> None:
+    world = World(["/a"], rule=replace(rule, schedule=FixedDelay(12, 6)))
+    started = world.clock.now()
+    world.errors = {1: NO}
+    world.drain()
+    tried: list[float] = []
+    for _ in range(1_200):
+        before = len(world.calls)
+        world.pass_time(1)
+        tried += [(world.clock.now() - started).total_seconds()] * (len(world.calls) - before)
+    assert tried == [12, 72, 192, 432, 912]
+    assert world.waiting == {1: "exhausted"}
+    assert [call.attempt for call in world.calls] == [1, 2, 3, 4, 5]
+    actions = [(notice.action, notice.wait) for notice in world.seen.notices]
+    assert actions == [(Action.RETRY, wait) for wait in (60.0, 120.0, 240.0, 480.0)] + [(Action.PARK, 0.0)]
+
+
+@pytest.mark.parametrize(("rule", "done"), [(RULE, [1]), (ALL, [1, 3])])
+def test_an_event_that_no_attempt_helps_blocks_its_sequence_or_waits_alone(rule: ScheduleRule, done: list[int]) -> None:
+    for error, status in ((NonTransientError("never"), "exhausted"), (EventFormatError("OCQ-210", "x"), "undecodable")):
+        world = World(["/a", "/a", "/a"], rule=rule)
+        world.errors = {2: error}
+        world.drain()
+        world.pass_time(10_000)
+        assert world.positions == done
+        assert world.waiting[2] == status
+        world.errors = {}
+        world.retry(2)
+        world.pass_time(12)
+        assert sorted(world.positions) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("rule", [RULE, ALL])
+def test_an_event_whose_attempts_are_used_up_can_be_skipped(rule: ScheduleRule) -> None:
+    world = World(["/a", "/a"], rule=replace(rule, on_exhausted=OnBatchExhausted.SKIP, back_off=NoRetry()))
+    world.errors = {1: NO}
+    world.drain()
+    world.pass_time(17)
+    assert world.positions == [2]
+    assert world.waiting == {}
+    (skip,) = world.tracker.skipped()
+    assert (skip.position, skip.attempts, skip.reason) == (1, 1, "ValueError: no")
+    assert [notice.action for notice in world.seen.notices] == [Action.SKIP]
+
+
+@pytest.mark.parametrize("rule", [RULE, ALL])
+def test_failures_within_the_grace_period_do_not_count(rule: ScheduleRule) -> None:
+    world = World(["/a", "/a"], rule=replace(rule, grace_seconds=22))
+    world.errors = {1: NO}
+    world.drain()
+    world.pass_time(21)  # ticks at 10 and 16
+    assert [call.attempt for call in world.calls if call.position == 1] == [1, 1]
+    assert (world.entry(1).attempts, world.entry(1).errors, world.seen.notices) == (0, (), [])
+    world.pass_time(2)  # the tick at 22, when the period is over
+    assert (world.entry(1).attempts, world.waiting[1]) == (1, "retrying")
+
+
+@pytest.mark.parametrize("rule", [RULE, ALL])
+def test_an_event_that_has_expired_is_not_tried_but_removed(rule: ScheduleRule) -> None:
+    world = World(["/a", "/a", "/b"], rule=replace(rule, expires_seconds=60))
+    world.errors = {1: NO, 3: NonTransientError("never")}
+    world.drain()
+    world.pass_time(40)
+    world.append(["/a"])
+    world.drain()
+    world.pass_time(19)
+    tried = len(world.calls)
+    world.errors = {}
+    assert world.waiting[1] == "retrying"
+    world.pass_time(1)
+    expired = {1: "expired", 3: "expired"} | ({2: "expired"} if rule is RULE else {})
+    assert {position: status for position, status in world.waiting.items() if position < 4} in (expired, {})
+    world.pass_time(20)
+    assert world.waiting == {}
+    assert 1 not in world.positions
+    assert 4 in world.positions
+    assert len(world.calls) == tried + (rule is RULE)
+    assert sum(outcome.expired for outcome in world.seen.outcomes) == len(expired)
+
+
+def test_an_event_that_is_not_in_the_log_any_more_waits_for_a_person(caplog: pytest.LogCaptureFixture) -> None:
+    world = World(["/a", "/b"])
+    world.drain()
+    world.store.pick = lambda positions: [  # type: ignore[method-assign]
+        one for one in InMemoryEventStore.pick(world.store, positions) if one.position != 1
+    ]
+    world.pass_time(10)
+    assert world.waiting == {1: "undecodable"}
+    assert "no event at position 1" in world.entry(1).reason
+    assert "event id 1 of sequence '/a' waits for a person: there is no event at position 1" in caplog.text
+    assert world.positions == [2]
+
+
+# ------------------------------------------------------------------------------------------------- size and ordering
+
+
+@pytest.mark.parametrize("rule", [RULE, ALL])
+def test_so_many_events_of_a_sequence_are_handled_at_a_tick(rule: ScheduleRule) -> None:
+    world = World(["/a"] * 5 + ["/b"], rule=replace(rule, size=2))
+    world.drain()
+    world.pass_time(10)
+    assert world.positions == [1, 2, 6]
+    world.pass_time(6)
+    assert world.positions == [1, 2, 6, 3, 4]
+    world.pass_time(6)
+    assert world.positions == [1, 2, 6, 3, 4, 5]
+
+
+@pytest.mark.parametrize("rule", [RULE, ALL])
+@pytest.mark.parametrize("batch_size", [1, 3, 1_000])
+@pytest.mark.parametrize("fetch_size", [1, 4, 1_000])
+@pytest.mark.parametrize("size", [None, 3])
+def test_sizes_of_chunks_and_fetches_change_nothing(
+    rule: ScheduleRule, batch_size: int, fetch_size: int, size: int | None
+) -> None:
+    subjects = ["/a", "/b", "/a", "/c", "/a", "/a", "/b", "/a"]
+    world = World(subjects, rule=replace(rule, fetch_size=fetch_size, size=size), batch_size=batch_size)
+    world.drain()
+    world.pass_time(10)
+    assert sorted(world.positions) == ([1, 2, 3, 4, 5, 7] if size else [1, 2, 3, 4, 5, 6, 7, 8])
+    of_a = [position for position in world.positions if subjects[position - 1] == "/a"]
+    assert of_a == sorted(of_a)
+    world.pass_time(6)
+    assert len(world.positions) == 8
+
+
+ORDERS = {
+    "log": (RULE, [1, 2, 3, 4]),
+    "time": (replace(RULE, order=BatchOrder.EVENT_TIME), [3, 1, 4, 2]),
+    "id": (replace(RULE, order=BatchOrder.EVENT_ID), [2, 4, 1, 3]),
+    "key": (replace(RULE, key=lambda one: one.position % 2), [2, 4, 1, 3]),
+}
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("fetch_size", [1, 1_000])
+def test_the_events_of_a_batch_are_handled_in_the_order_that_is_wanted(order: str, fetch_size: int) -> None:
+    rule, expected = ORDERS[order]
+    times = ["2026-01-02T00:00:00Z", None, "2026-01-01T23:00:00-02:00", "2026-01-02T03:00:00Z"]
+    times[2] = "2026-01-01T00:00:00Z"
+    ids = ["m", "b", "z", "c"]
+    events = [event(n, "/a", time, id_) for n, (time, id_) in enumerate(zip(times, ids, strict=True), 1)]
+    world = World(events=events, rule=replace(rule, fetch_size=fetch_size))
+    world.drain()
+    world.pass_time(10)
+    assert world.positions == expected
+
+
+def test_in_another_order_a_failure_holds_up_the_rest_and_what_comes_before_it_later() -> None:
+    rule = replace(RULE, key=lambda one: -one.position)
+    world = World(["/a", "/a", "/a"], rule=rule)
+    world.errors = {2: NO}
+    world.drain()
+    world.pass_time(10)
+    assert world.positions == [3]
+    world.append(["/a"])
+    world.pass_time(54)
+    assert world.positions == [3]
+    world.errors = {}
+    world.pass_time(10)
+    assert world.positions == [3, 4, 2, 1]
+
+
+def test_more_events_than_a_sort_needs_stay_in_the_order_of_the_log_if_they_are_alike() -> None:
+    world = World(["/a"] * 100, rule=replace(RULE, order=BatchOrder.EVENT_TIME))
+    world.drain()
+    world.pass_time(10)
+    assert world.positions == list(range(1, 101))
+
+
+# ------------------------------------------------------------------------------------------------------------ people
+
+
+@pytest.mark.parametrize(("rule", "done"), [(RULE, []), (ALL, [1, 3])])
+def test_a_paused_event_is_never_tried_and_holds_up_its_batch_with_fail_first(
+    rule: ScheduleRule, done: list[int]
+) -> None:
+    world = World(["/a", "/a", "/a"], rule=rule)
+    world.drain()
+    world.change(2, lambda entry: entry.paused())
+    world.pass_time(100)
+    assert world.positions == done
+    world.retry(2)
+    world.pass_time(12)
+    assert sorted(world.positions) == [1, 2, 3]
+
+
+def test_an_event_that_is_paused_beyond_what_is_fetched_holds_up_its_batch() -> None:
+    world = World(["/a"] * 4, rule=replace(RULE, fetch_size=2))
+    world.drain()
+    world.change(4, lambda entry: entry.paused())
+    world.pass_time(100)
+    assert world.positions == []
+
+
+# ----------------------------------------------------------------------------------------------------------- filters
+
+
+def test_events_that_a_filter_refuses_do_not_come_in() -> None:
+    world = World(["/a", "/b", "/a"], rule=replace(RULE, filters=(lambda one: one.subject != "/b",)))
+    world.drain()
+    assert world.waiting == {1: "pending", 3: "pending"}
+    assert [status.position for status in world.tracker.statuses()] == [3]
+
+
+def test_a_filter_that_fails_stops_the_partition_before_its_event() -> None:
+    def picky(one: Event) -> bool:
+        if one.position == 2:
+            raise NO
+        return True
+
+    world = World(["/a", "/b", "/c"], rule=replace(RULE, filters=(picky,)))
+    world.drain()
+    (status,) = world.tracker.statuses()
+    assert (status.state.value, status.position, world.waiting) == ("failed", 1, {1: "pending"})
+    assert "ValueError: no" in status.error
+
+
+def test_events_that_wait_as_another_sequence_than_now_are_not_overtaken_in_silence() -> None:
+    world = World(["/a/1", "/b/1"])
+    world.drain()
+    world.run.processing._sequencing = SequencingByEvent(PerSubjectLevel(1))
+    with pytest.raises(InboxError, match=r"OCQ-609.*waits as part of sequence '/./1', and is in '/.' now"):
+        world.claim()
+    world.run.processing._sequencing = SequencingByEvent(PerSubject())
+    world.claim()
+
+
+@pytest.mark.parametrize("rule", [RULE, ALL])
+def test_a_call_that_is_given_up_is_an_attempt_of_its_event(rule: ScheduleRule) -> None:
+    world = World(["/a", "/a"], rule=rule)
+    world.drain()
+    (driver,) = world.drivers
+    given_up = replace(failure_of(NO, Origin.HANDLER), position=1)
+    assert driver.processor.failed_in_inbox(driver.cursor, given_up).failure is None
+    assert (world.waiting, world.entry(1).attempts) == ({1: "retrying", 2: "pending"}, 1)
+    world.pass_time(59)
+    assert world.positions == ([] if rule is RULE else [2])
+    world.pass_time(12)
+    assert sorted(world.positions) == [1, 2]
+    assert driver.processor.failed_in_inbox(driver.cursor, given_up).failure is None
+
+
+# ------------------------------------------------------------------------------------------------------------ crashes
+
+
+@pytest.mark.parametrize("rule", [RULE, ALL])
+def test_a_crash_uses_an_attempt_so_that_it_comes_to_an_end(rule: ScheduleRule) -> None:
+    world = World(["/a", "/b"], rule=rule)
+    world.errors = {1: CrashError()}
+    crashes = 0
+    world.claim()
+    for _ in range(20):
+        try:
+            world.pass_time(1_000)
+        except CrashError:
+            crashes += 1
+            world.claim()
+    assert world.waiting == {1: "exhausted"}
+    assert world.positions == [2]
+    assert crashes == 6  # the first one was not marked
+
+
+# --------------------------------------------------------------------------------------------------------------- laws
+
+SUBJECTS = st.lists(st.sampled_from(["/a", "/b", "/c", "/d"]), min_size=1, max_size=12)
+ACTIONS = st.lists(
+    st.one_of(
+        st.tuples(st.just("pass"), st.sampled_from([0.5, 6, 60, 500])),
+        st.tuples(st.just("append"), SUBJECTS),
+        st.tuples(st.just("break"), st.sets(st.integers(1, 30), max_size=6)),
+        st.tuples(st.just("crash"), st.integers(1, 30)),
+        st.tuples(st.just("pause"), st.integers(1, 30)),
+        st.tuples(st.just("retry"), st.integers(1, 30)),
+    ),
+    max_size=12,
+)
+
+
+@given(
+    subjects=SUBJECTS,
+    actions=ACTIONS,
+    partitions=st.sampled_from([1, 2, 3]),
+    batch_size=st.sampled_from([1, 2, 5]),
+    fetch_size=st.sampled_from([1, 3, 1_000]),
+    size=st.sampled_from([None, 1, 2]),
+    mode=st.sampled_from(BatchMode),
+)
+def test_each_event_is_handled_once_and_with_fail_first_in_the_order_of_its_sequence(
+    subjects: list[str],
+    actions: list[tuple[str, Any]],
+    partitions: int,
+    batch_size: int,
+    fetch_size: int,
+    size: int | None,
+    mode: BatchMode,
+) -> None:
+    rule = replace(RULE, mode=mode, fetch_size=fetch_size, size=size)
+    world = World(subjects, rule=rule, partitions=partitions, batch_size=batch_size)
+    for action, value in actions:
+        known = world.waiting
+        try:
+            match action:
+                case "pass":
+                    world.drain()
+                    world.pass_time(value)
+                case "append":
+                    world.append(value)
+                case "break":
+                    world.errors = dict.fromkeys(value, NO)
+                case "crash":
+                    world.errors[value] = CrashError()
+                case "pause" if value in known and InboxStatus(known[value]).moves:
+                    world.change(value, lambda entry: entry.paused())
+                case "retry" if value in known:
+                    world.retry(value)
+            world.drain()
+        except CrashError:
+            world.errors = {position: error for position, error in world.errors.items() if error is NO}
+            world.claim()
+        _check(world, mode, complete=False)
+    _finish(world)
+    _check(world, mode, complete=True)
+
+
+def _finish(world: World) -> None:
+    """Have everything handled that waits."""
+    world.errors = {}
+    world.claim()
+    world.drain()
+    for _ in range(STEPS):
+        for position in world.waiting:
+            world.retry(position)
+        world.pass_time(20)
+        if not world.waiting:
+            return
+    pytest.fail(f"still waiting: {world.waiting}")
+
+
+def _check(world: World, mode: BatchMode, *, complete: bool) -> None:
+    expected: dict[str, list[int]] = defaultdict(list)
+    for one in world.store.read(0, 1_000, world.run.processing.selection).events:
+        expected[one.subject].append(one.position)
+    found: dict[str, list[int]] = defaultdict(list)
+    for subject, position in world.database.rows:
+        found[subject].append(position)
+    for subject, positions in expected.items():
+        handled = found[subject] if mode is BatchMode.FAIL_FIRST else sorted(found[subject])
+        assert len(set(handled)) == len(handled)
+        if mode is BatchMode.FAIL_FIRST or complete:
+            assert handled == (positions if complete else positions[: len(handled)])

@@ -1,0 +1,76 @@
+"""When ticks are."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from itertools import islice
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from opencqrs_py.processing.schedules import Cron, FixedDelay, FixedRate
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+BERLIN = ZoneInfo("Europe/Berlin")
+
+
+def after(seconds: float) -> datetime:
+    return NOON + timedelta(seconds=seconds)
+
+
+def test_a_fixed_delay_counts_from_the_end_of_the_tick_before() -> None:
+    schedule = FixedDelay(0, 5)
+    assert schedule.first(NOON) == NOON
+    assert schedule.following(NOON, after(7)) == after(12)
+    assert schedule.following(after(12), after(19)) == after(24)
+
+
+@pytest.mark.parametrize(("took", "following"), [(0, 5), (4.9, 5), (5, 10), (7, 10), (23, 25)])
+def test_a_fixed_rate_keeps_its_grid_and_leaves_out_what_has_passed(took: float, following: float) -> None:
+    assert FixedRate(10, 5).first(NOON) == after(10)
+    assert FixedRate(10, 5).following(NOON, after(took)) == after(following)
+
+
+@pytest.mark.parametrize(
+    ("expression", "start", "expected"),
+    [
+        ("30 2 * * *", "2026-03-28T12:00", ["2026-03-29T03:00+02:00", "2026-03-30T02:30+02:00"]),
+        ("30 2 * * *", "2026-10-24T12:00", ["2026-10-25T02:30+02:00", "2026-10-26T02:30+01:00"]),
+        (
+            "*/30 * * * *",
+            "2026-10-25T01:50",
+            [
+                "2026-10-25T02:00+02:00",
+                "2026-10-25T02:30+02:00",
+                "2026-10-25T02:00+01:00",
+                "2026-10-25T02:30+01:00",
+                "2026-10-25T03:00+01:00",
+            ],
+        ),
+        ("0 0 * * 0", "2026-01-01T00:00", ["2026-01-04T00:00+01:00"]),
+        ("0 0 13 * 5", "2026-02-10T00:00", ["2026-02-13T00:00+01:00", "2026-02-20T00:00+01:00"]),
+        ("10 0 0 * * *", "2026-01-01T12:00", ["2026-01-02T00:00:10+01:00"]),
+        ("0 0 ? * MON", "2026-01-01T00:00", ["2026-01-05T00:00+01:00"]),
+        ("@daily", "2026-01-01T12:00", ["2026-01-02T00:00+01:00"]),
+        (" @Hourly ", "2026-01-01T12:10", ["2026-01-01T13:00+01:00"]),
+    ],
+)
+def test_cron_expressions_mean_what_cron_on_debian_makes_of_them(
+    expression: str, start: str, expected: list[str]
+) -> None:
+    schedule = Cron(expression, BERLIN)
+    ticks = [schedule.first(datetime.fromisoformat(start).replace(tzinfo=BERLIN).astimezone(UTC))]
+    while len(ticks) < len(expected):
+        ticks.append(schedule.following(ticks[-1], ticks[-1] + timedelta(seconds=1)))
+    assert ticks == [datetime.fromisoformat(each) for each in expected]
+    assert {tick.tzinfo for tick in islice(ticks, 3)} == {UTC}
+
+
+def test_ticks_that_pass_while_others_are_handled_are_left_out() -> None:
+    assert Cron("0 * * * *").following(NOON, NOON + timedelta(hours=3, minutes=5)) == NOON + timedelta(hours=4)
+
+
+@pytest.mark.parametrize("wrong", ["", "every day", "0 0 31 2 *", "61 * * * *", "* * * * * * *"])
+def test_what_is_no_cron_expression_is_refused(wrong: str) -> None:
+    with pytest.raises(ValueError, match="is no cron expression"):
+        Cron(wrong)
