@@ -6,8 +6,9 @@
 The process killed is ``opencqrs run --until-caught-up``. One kill in ten comes while it starts, at a random moment;
 each other one after it has gone on by a random share of what is left of the log, so that the kills are spread over
 all of it. Without a log one is made up. With --parking events fail, and are parked with their sequences; runs follow
-until none waits any more, so they are handled after others, but in the order of their sequences. The exit code is 1,
-and the differences are shown, when an event is missing, was applied twice, out of order, or with a second attempt.
+until none waits any more, so they are handled after others, but in the order of their sequences. With --scheduled both
+groups are scheduled ones, and the kills come half while the log is read, half while batches are handled. The exit code
+is 1, and the differences are shown, when an event is missing, applied twice, out of order, or with a second attempt.
 """
 
 from __future__ import annotations
@@ -61,6 +62,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=1, help="the same seed gives the same plan (default: %(default)s)")
     parser.add_argument("--log", type=existing_file, metavar="FILE", help="CloudEvents as NDJSON, .gz too")
     parser.add_argument("--parking", type=int, default=0, metavar="N", help="one event of N fails twice and is parked")
+    parser.add_argument("--scheduled", action="store_true", help="both groups are scheduled ones")
     parser.add_argument("--events", type=int, default=100_000, help="events to make up without a log")
     parser.add_argument("--batch-size", type=int, default=100, help="events in one transaction (default: %(default)s)")
     parser.add_argument("--partitions", type=int, default=4, help="of one of the two groups (default: %(default)s)")
@@ -71,13 +73,14 @@ def _soak(kind: str, fresh: Callable[[], str], folder: Path, options: argparse.N
     chance = Random(options.seed)
     log = options.log or made_up(folder / "events.ndjson.gz", options.events, chance)
     settings = {"engine": options.engine, "batch_size": options.batch_size, "partitions": options.partitions}
+    settings["scheduled"] = options.scheduled
     project = Project(folder, fresh(), fresh(), options.parking, **settings)
     head = project.fill(log)
     print(f"\n{kind}, engine {options.engine}: {options.kills} kills over {head:,} events", flush=True)
     began = time.monotonic()
     kills = Killing(project, head, options.kills, chance)
     done = kills.run()
-    code = _run_to_the_end(project, options.parking)
+    code = _run_to_the_end(project, waits=options.scheduled or options.parking > 0)
     wrong = project.differences(log)
     if code:
         wrong.append(f"the last run ended with exit code {code}: {project.said()}")
@@ -89,12 +92,15 @@ def _soak(kind: str, fresh: Callable[[], str], folder: Path, options: argparse.N
     return not wrong
 
 
-def _run_to_the_end(project: Project, parking: int) -> int:
+def _run_to_the_end(project: Project, *, waits: bool) -> int:
     """Run until nothing is left to do, nor waits in the inbox; return the last run's exit code."""
-    until = time.monotonic() + PATIENCE
+    until, fewest = time.monotonic() + PATIENCE, sys.maxsize
     while True:
         code = project.opencqrs("run", "--until-caught-up").wait()
-        if not parking or not project.waiting() or code not in (0, WITH_REST) or time.monotonic() > until:
+        left = project.waiting() if waits else 0
+        if left < fewest:
+            until, fewest = time.monotonic() + PATIENCE, left
+        if not left or code not in (0, WITH_REST) or time.monotonic() > until:
             return code
 
 

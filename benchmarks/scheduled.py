@@ -1,0 +1,170 @@
+"""How fast a scheduled group handles a log, against the same group as a streaming one.
+
+    python benchmarks/scheduled.py --database both --check
+    python benchmarks/scheduled.py --database postgresql --engine both --events 20000
+
+A handler writes with a statement an event through SQLAlchemy's connection. In one run events are handled as they are
+read; in the other one they come into the inbox, and are handled in batches of ten, those of one subject, as soon as the
+log is read. Runs take turns, each in a process of its own and with an empty read model; the best of each counts, from
+the claim to the last commit. Each must end with the read model of the log. With --check the exit code is 1 when the aim
+is missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from multiprocessing import get_context
+from multiprocessing.connection import Connection as Pipe
+from pathlib import Path
+from typing import Any
+
+from servers import KINDS, kinds, machine, served
+from sqlalchemy import Connection, create_engine, text
+from typing_extensions import override
+
+from opencqrs_py import Application, Event, Observer, event_handling, on_start
+from opencqrs_py.adapters.sql import Database, SqlEventStore
+
+ENGINES = ("thread", "spark")
+MODES = ("streaming", "scheduled")
+EVENTS, BATCH = 100_000, 10
+LEAST = 0.5
+"""Of the events per second of the streaming group."""
+
+CREATE = "CREATE TABLE IF NOT EXISTS handled (position BIGINT PRIMARY KEY, subject VARCHAR(40) NOT NULL)"
+WRITE = text("INSERT INTO handled (position, subject) VALUES (:position, :subject)")
+
+
+@on_start("scheduled")
+def create(connection: Connection) -> None:
+    """Create the read model."""
+    connection.execute(text(CREATE))
+
+
+@event_handling("scheduled", types=["*"])
+def write(event: Event, connection: Connection) -> None:
+    """Write a row for an event."""
+    connection.execute(WRITE, {"position": event.position, "subject": event.subject})
+
+
+class Watch(Observer):
+    """Measures the seconds from the first claim to the last step that has handled something."""
+
+    def __init__(self) -> None:
+        self.handled = 0
+        self.began = self.ended = 0.0
+
+    @override
+    def claimed(self, group: str, partition: Any, position: int) -> None:
+        self.began = self.began or time.perf_counter()
+
+    @override
+    def advanced(self, group: str, partition: Any, outcome: Any) -> None:
+        if outcome.handled:
+            self.handled += outcome.handled
+            self.ended = time.perf_counter()
+
+
+def main() -> int:
+    """Measure and return the exit code."""
+    options = _options()
+    missed = []
+    print(machine())
+    for kind in kinds(options.database):
+        with served(kind) as fresh, tempfile.TemporaryDirectory():
+            for engine in ENGINES if options.engine == "both" else (options.engine,):
+                ratio = _compare(kind, engine, fresh(), options)
+                if ratio < LEAST:
+                    missed.append(f"{kind}, {engine}: {ratio:.2f}, at least {LEAST}")
+    print("\nthe aim is reached" if not missed else "\nmissed:\n  " + "\n  ".join(missed))
+    return 1 if options.check and missed else 0
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--database", choices=(*KINDS, "both"), default="both")
+    parser.add_argument("--engine", choices=(*ENGINES, "both"), default="thread")
+    parser.add_argument("--events", type=int, default=EVENTS, help=f"of the log (default: {EVENTS:,})")
+    parser.add_argument("--partitions", type=int, default=1)
+    parser.add_argument("--repeats", type=int, default=3, help="runs of each kind; the best counts (default: 3)")
+    parser.add_argument("--check", action="store_true", help="exit with 1 if the aim is missed")
+    return parser.parse_args()
+
+
+def _compare(kind: str, engine: str, url: str, options: argparse.Namespace) -> float:
+    database = Database(url)
+    SqlEventStore(database).append(_events(options.events))
+    database.close()
+    best = dict.fromkeys(MODES, 0.0)
+    for _ in range(options.repeats):
+        for mode in MODES:
+            best[mode] = max(best[mode], _rate(url, engine, mode, options))
+    ratio = best["scheduled"] / best["streaming"]
+    rates = ", ".join(f"{mode} {rate:,.0f}" for mode, rate in best.items())
+    print(f"{kind}, {engine}, {options.events:,} events: {rates} events a second: {ratio:.2f}", flush=True)
+    return ratio
+
+
+def _events(count: int) -> Iterator[Event]:
+    """Yield events whose subjects follow each other in turn."""
+    subjects = max(1, count // BATCH)
+    for number in range(count):
+        yield Event(0, str(number), "s", f"/s/{number % subjects}", "t", None, "application/json", "{}", None)
+
+
+def _rate(url: str, engine: str, mode: str, options: argparse.Namespace) -> float:
+    here, there = get_context("spawn").Pipe()
+    process = get_context("spawn").Process(target=_run, args=(there, url, engine, mode, options))
+    process.start()
+    there.close()
+    try:
+        rate: float = here.recv()
+    except EOFError:
+        sys.exit(f"the {mode} run on {engine} ended without an answer")
+    process.join()
+    return rate
+
+
+def _run(answer: Pipe, url: str, engine: str, mode: str, options: argparse.Namespace) -> None:
+    _forget(url)
+    watch = Watch()
+    settings = {
+        "event-store.url": url,
+        "event-handling.standard.processing.engine": engine,
+        "event-handling.standard.processing.mode": mode,
+        "event-handling.standard.life-cycle.partitions": options.partitions,
+        "event-handling.standard.sequence.resolution": "per_subject",
+    }
+    with Application(settings, [write, create], Path(__file__).parent) as application:
+        application.run(until_caught_up=True, observer=watch)
+    _check(url, options.events)
+    answer.send(watch.handled / (watch.ended - watch.began))
+
+
+def _forget(url: str) -> None:
+    engine = create_engine(url)
+    with engine.begin() as connection:
+        for table in ("handled", "opencqrs_progress", "opencqrs_inbox", "opencqrs_leases", "opencqrs_nodes"):
+            connection.execute(text(f"DROP TABLE IF EXISTS {table}"))
+        connection.execute(text("DELETE FROM opencqrs_schema WHERE table_name <> 'opencqrs_events'"))
+    engine.dispose()
+
+
+def _check(url: str, events: int) -> None:
+    """End the program if the read model is not that of the log, each event once and in the order of its subject."""
+    engine = create_engine(url)
+    with engine.begin() as connection:
+        count, subjects, left = connection.execute(
+            text("SELECT count(*), count(DISTINCT subject), (SELECT count(*) FROM opencqrs_inbox) FROM handled")
+        ).one()
+    engine.dispose()
+    if (count, subjects, left) != (events, max(1, events // BATCH), 0):
+        sys.exit(f"the read model has {count} events of {subjects} subjects, and {left} wait in the inbox")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
