@@ -22,6 +22,7 @@ from opencqrs_py.config.keys import (
 )
 from opencqrs_py.config.placeholders import has_placeholder
 from opencqrs_py.config.problems import Code, Findings
+from opencqrs_py.config.value_types import duration_text
 from opencqrs_py.model.masking import holds_secret, mask_url
 from opencqrs_py.model.naming import canonical, letters_and_digits, listed, nearest
 
@@ -242,7 +243,8 @@ def _explained(detail: ErrorDetails, setting: Setting, quoted: Bound | None) -> 
         )
     if kind in _LIMITS:
         (limit,) = context.values()
-        text = f"{limit:g}" if isinstance(limit, int | float) else str(limit)
+        number = f"{limit:g}" if isinstance(limit, int | float) else str(limit)
+        text = duration_text(float(limit)) if setting.fact.is_duration else number
         reason, fix = _LIMITS[kind]
         return Code.RANGE, reason.format(text), fix.format(text)
     return Code.VALUE, *_PLAIN.get(kind, (detail["msg"].removeprefix("Value error, "), ""))

@@ -291,7 +291,7 @@ def _cron(value: object) -> str:
     try:
         standard_cron(text)
     except ValueError as error:
-        reason = str(error).rpartition(": ")[2]
+        reason = str(error).rpartition(": ")[2].lower()
         fix = (
             "write five fields like 0 3 * * * (each day at three), six with seconds first, or @hourly, @daily, @weekly"
         )

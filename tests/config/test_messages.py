@@ -2,6 +2,7 @@
 
 import pickle
 from dataclasses import asdict
+from operator import attrgetter
 
 import pytest
 
@@ -56,6 +57,10 @@ def test_the_errors_survive_pickling(project):
     assert str(pickle.loads(pickle.dumps(errors))) == str(errors)
 
 
+CRON = "write five fields like 0 3 * * * (each day at three), six with seconds first, or @hourly, @daily, @weekly"
+ZONE = "write a name like Europe/Berlin, or UTC"
+
+
 @pytest.mark.parametrize(
     ("key", "text", "code", "reason", "fix"),
     [
@@ -104,13 +109,36 @@ def test_the_errors_survive_pickling(project):
             "write the name under which the provider is registered, or null for none",
         ),
         ("fetch.initial-position", "middle", 111, "it is no place in the store", None),
+        ("life-cycle.lease.heartbeat", "50ms", 114, "it is below 100ms", "write 100ms or more"),
+        ("processing.mode", "batch", 112, "there is no such choice", "use one of streaming, scheduled"),
         (
-            "fetch.initial-position",
-            "2024-05-31",
-            111,
-            "a time needs its zone",
-            "write 2024-05-31T00:00:00Z, if that is the zone",
+            "schedule.kind",
+            "fixed-rat",
+            112,
+            "there is no such choice",
+            "use one of fixed-delay, fixed-rate; nearest: fixed-rate",
         ),
+        ("schedule.on-exhausted", "park", 112, "there is no such choice", "use one of block, skip"),
+        ("schedule.interval", "9ms", 114, "it is below 10ms", "write 10ms or more"),
+        ("schedule.interval", "infinite", 113, "it needs an end", "write it like 30s, 500ms or PT30S"),
+        ("schedule.cron", "'* *'", 111, "it is no cron expression (wrong number of fields)", CRON),
+        ("schedule.cron", "'61 * * * *'", 111, "it is no cron expression (bad minute)", CRON),
+        ("schedule.cron", "'0 0 31 2 *'", 111, "it is no cron expression (bad day-of-month)", CRON),
+        ("schedule.cron", "'0 0 0 1 1 ? 2030'", 111, "it is no cron expression (wrong number of fields)", CRON),
+        ("schedule.cron", "'@reboot'", 111, "it is no cron expression (wrong number of fields)", CRON),
+        ("schedule.cron", "''", 111, "it is no cron expression (wrong number of fields)", CRON),
+        ("schedule.time-zone", "Europe/Berlino", 111, "there is no such time zone", ZONE),
+        ("schedule.time-zone", "Europe", 111, "there is no such time zone", ZONE),
+        ("schedule.time-zone", "../UTC", 111, "there is no such time zone", ZONE),
+        ("schedule.time-zone", "''", 111, "there is no such time zone", ZONE),
+        ("schedule.retry.max-attempts", "0", 114, "it is below 1", "write 1 or more, or infinite"),
+        ("schedule.retry.max-attempts", "many", 111, "it is no whole number", "write digits only, like 4"),
+        ("schedule.retry.max-interval", "infinite", 113, "it needs an end", "write it like 30s, 500ms or PT30S"),
+        ("batch.mode", "fail-fast", 112, "there is no such choice", None),
+        ("batch.size", "0", 114, "it is below 1", "write 1 or more"),
+        ("batch.ordering", "position", 112, "there is no such choice", "use one of inserted, event-time, event-id"),
+        ("batch.ordering-ref", "''", 111, "it names nothing", None),
+        ("batch.fetch-size", "0", 114, "it is below 1", "write 1 or more"),
     ],
 )
 def test_a_refused_value_says_why_where_and_what_to_write(project, key, text, code, reason, fix):
@@ -137,16 +165,26 @@ def test_a_refused_value_says_why_where_and_what_to_write(project, key, text, co
         ("progress.tracker-ref", "' mine '", "mine"),
         ("retry.multiplier", "2", 2.0),
         ("retry.jitter", "1e-1", 0.1),
+        ("processing.mode", "Scheduled", "scheduled"),
+        ("schedule.kind", "FIXED_RATE", "fixed-rate"),
+        ("schedule.interval", "10ms", 0.01),
+        ("schedule.cron", "' 0 3 * * MON-FRI '", "0 3 * * MON-FRI"),
+        ("schedule.cron", "'*/15 0 3 ? * ?'", "*/15 0 3 ? * ?"),
+        ("schedule.cron", "'@Daily'", "@Daily"),
+        ("schedule.time-zone", "Europe/Berlin", "Europe/Berlin"),
+        ("schedule.expires-after", "infinite", float("inf")),
+        ("schedule.retry.max-attempts", "1", 1),
+        ("schedule.retry.max-attempts", "infinite", None),
+        ("batch.ordering", "eventTime", "event-time"),
     ],
 )
 def test_values_in_their_various_spellings(project, key, text, value):
     group = project.yaml(f"opencqrs.event-handling.groups.books.{key}: {text}").load().group("books")
-    section, leaf = key.replace("-", "_").split(".")
-    assert getattr(getattr(group, section), leaf) == value
+    assert attrgetter(key.replace("-", "_"))(group) == value
 
 
 EH = "event-handling"
-SECTIONS = "use one of fetch, life-cycle, park, processing, progress, retry, sequence"
+SECTIONS = "use one of batch, fetch, life-cycle, park, processing, progress, retry, schedule, sequence"
 ROOTS = f"use one of {listed(sorted(map(kebab, Settings.model_fields)))}"
 
 

@@ -90,7 +90,8 @@ def test_every_variable_on_the_page_sets_its_setting(project, column):
     }
     for row in rows:
         leaf = row[0].rpartition(".")[2]
-        value = {"logging.format": "json"}.get(row[0]) or values.get(leaf, LEAVES.get(leaf, "x"))
+        section = row[0].rpartition(".")[0].rpartition(".")[2]
+        value = SAME_LEAVES.get(f"{section}.{leaf}") or values.get(leaf, LEAVES.get(leaf, "x"))
         name = row[column].replace("<GROUP>", "BOOKS").replace("<KEY>", "SOME_KEY")
         configuration = project.load(environ={name: value}, groups=["books"])
         key = row[0].replace("<group>", "books") + (".some.key" if "<KEY>" in row[column] else "")
@@ -128,11 +129,30 @@ LEAVES = {
     "max-sequences": "7",
     "max-sequence-size": "8",
     "jitter": "0.5",
+    "initial-delay": "1s",
+    "interval": "1s",
+    "kind": "fixed-rate",
+    "cron": "0 3 * * *",
+    "time-zone": "Europe/Berlin",
+    "error-grace-period": "1s",
+    "expires-after": "1s",
+    "size": "9",
+    "ordering": "event-time",
+    "ordering-ref": "mine",
+    "fetch-size": "10",
     "engine": "thread",
     "batch-size": "5",
     "handler-warn-after": "5s",
     "handler-timeout": "5s",
 }
+
+SAME_LEAVES = {
+    "logging.format": "json",
+    "schedule.on-exhausted": "skip",
+    "processing.mode": "scheduled",
+    "batch.mode": "all",
+}
+"""What leaves of several sections are set to, by section and leaf."""
 
 
 def problems(value, schema, root, where=""):

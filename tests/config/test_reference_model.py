@@ -38,6 +38,10 @@ VALUES = {
     ("retry", "initial_interval"): [("500ms", 0.5), ("PT10S", 10.0)],
     ("retry", "max_attempts"): [("3", 3), ("infinite", None)],
     ("retry", "multiplier"): [("2.5", 2.5), ("1", 1.0)],
+    ("schedule", "interval"): [("PT1M", 60.0), ("1s", 1.0)],
+    ("schedule", "cron"): [("0 3 * * *", "0 3 * * *"), ("@daily", "@daily")],
+    ("batch", "ordering"): [("eventTime", "event-time"), ("event_id", "event-id")],
+    ("batch", "ordering_ref"): [("mine", "mine")],
 }
 NULL = ("null", "null")
 PAIRS = [
@@ -45,6 +49,8 @@ PAIRS = [
     (("sequence", "resolution"), ("sequence", "resolver_ref")),
     (("life_cycle", "controller"), ("life_cycle", "controller_registration")),
     (("retry", "policy"), ("retry", "back_off_ref")),
+    (("schedule", "interval"), ("schedule", "cron")),
+    (("batch", "ordering"), ("batch", "ordering_ref")),
 ]
 
 
