@@ -152,7 +152,7 @@ def schedule_rule_of(
     schedule, batch, retry = settings.schedule, settings.batch, settings.schedule.retry
     key: Callable[[Event], Any] | None = None
     if batch.ordering_ref is not None:
-        key = discovered.injector.named(batch.ordering_ref, "batch.ordering-ref")
+        key = discovered.injector.named(batch.ordering_ref, "batch.ordering-ref", Callable)  # type: ignore[arg-type]
     back_off = ExponentialBackOff(
         initial=retry.initial_interval,
         multiplier=retry.multiplier,

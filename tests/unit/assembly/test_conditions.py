@@ -350,11 +350,17 @@ def test_the_application_context_with_the_only_lock_registry_wants_all_of_its_lo
         ({"retry.on_exhausted": "park"}, "in_memory", True),
         ({"retry.on_undecodable": "park"}, "in_memory", True),
         ({"retry.on_exhausted": "park", "processing.engine": "thread"}, "in_memory", False),
+        ({"processing.mode": "scheduled"}, "sql", False),
+        ({"processing.mode": "scheduled"}, "in_memory", True),
+        ({"processing.mode": "scheduled", "processing.engine": "thread"}, "in_memory", False),
     ],
 )
-def test_workers_of_spark_park_nothing_in_the_memory_of_the_driver(settings, tracking, refused):
+def test_workers_of_spark_keep_no_events_in_the_memory_of_the_driver(settings, tracking, refused):
     errors = list(unfit_for_parking(group(settings), Decision("books", "progress.tracking", tracking, "set")))
     assert [error.code for error in errors] == ["OCQ-604"] * refused
+    scheduled = "processing.mode" in settings
+    fix = "processing.mode: streaming" if scheduled else "retry.on-exhausted and retry.on-undecodable: skip or stop"
+    assert [error.fix for error in errors] == [f"set progress.tracking: sql, or {fix}"] * refused
 
 
 # --------------------------------------------------------------------------------------------------------- chunks
@@ -386,6 +392,7 @@ def test_the_chunk_of_data_frames_is_a_range_of_positions():
     [
         ({}, []),
         ({"processing.engine": EngineName.THREAD}, ["its engine is thread"]),
+        ({"processing.mode": "scheduled"}, ["is scheduled: a range has no batches"]),
         ({"life_cycle.partitions": 3, "processing.handler_timeout": 5.0}, ["3 partitions", "handler-timeout is set"]),
     ],
 )
