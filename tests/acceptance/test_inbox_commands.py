@@ -5,6 +5,8 @@ from __future__ import annotations
 import getpass
 import re
 import socket
+import sqlite3
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -156,3 +158,47 @@ def test_an_inbox_in_memory_is_not_seen_by_another_process(parking):
         "[OCQ-606] the inbox of group 'late-fines' is in the memory of the process that runs it, and not seen here",
         "  fix:   set event-handling.groups[late-fines].progress.tracking: sql",
     ]
+
+
+SCHEDULED = """
+opencqrs:
+  event-store: {url: "sqlite:///events.db"}
+  database: {url: "sqlite:///read.db"}
+  event-handling:
+    standard: {processing: {engine: thread, mode: scheduled}, batch: {mode: all}}
+"""
+
+
+def test_a_person_purges_what_has_expired_in_a_scheduled_group(parking):
+    parking.write("application.yaml", SCHEDULED)
+    run = parking.opencqrs("run", "--until-caught-up", "--format", "json")
+    assert (run.code, run.json["parked"], run.json["skipped"]) == (3, 3, 0)
+    run = parking.opencqrs("inbox", "purge", "--all")
+    assert (run.code, run.out) == (2, "")
+    refused = "[OCQ-605] none of the events that match is expired: 2 retrying, 1 undecodable"
+    assert run.err.splitlines()[0] == refused
+
+    with closing(sqlite3.connect(parking.folder / "read.db")) as database, database:
+        database.execute("UPDATE opencqrs_inbox SET expires_ms = 0 WHERE status = 'retrying'")
+    first, second = said(parking, "list", "--status", "expired")
+    assert first.startswith("[late-fines /books/isbn-2] event 2 at position 2 (library.book-lent.v1) expired")
+    assert second.startswith("[late-fines /books/isbn-2] event 2b at position 3 (library.book-lent.v1) expired")
+    assert said(parking, "show", "--event", "2")[1].endswith("; expires T")
+    gone = "[late-fines /books/isbn-2] event 2 at position 2, retrying"
+    assert said(parking, "purge", "--event", "2", "--dry-run") == [f"{gone}: would be removed"]
+    assert said(parking, "purge", "--event", "2") == [f"{gone}: removed"]
+    (purged,) = parking.opencqrs("inbox", "purge", "--all", "--format", "json").json["changed"]
+    assert (purged["position"], purged["was"], purged["status"]) == (3, "retrying", "removed")
+    assert [row["event_id"] for row in parking.opencqrs("inbox", "list", "--format", "json").json] == ["4"]
+    assert parking.opencqrs("events", "skipped", "--format", "json").json == []
+
+
+def test_a_run_of_a_scheduled_group_exits_with_3_while_events_wait(parking):
+    grace = "schedule: {error-grace-period: 1h}, batch:"
+    parking.write("application.yaml", SCHEDULED.replace("batch:", grace))
+    for _ in range(2):
+        assert parking.opencqrs("run", "--until-caught-up").code == 3
+    parking.opencqrs("inbox", "skip", "--event", "4", "--reason", "no book")
+    parking.write("fixed", "")
+    run = parking.opencqrs("run", "--until-caught-up", "--format", "json")
+    assert (run.code, run.json["parked"]) == (0, 0)

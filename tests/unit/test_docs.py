@@ -43,6 +43,7 @@ _BLOCK = re.compile(
 )
 _LINK = re.compile(r"\[[^\]]*\]\((?P<target>[^)\s]+)\)")
 _CODE = re.compile(r"OCQ-\d{3}")
+_TIME = re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+\+00:00")
 _TYPED = re.compile(r"`(opencqrs [^`]+)`")
 
 pages = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
@@ -211,6 +212,20 @@ def test_the_columns_of_the_how_to_are_handled(tmp_path: Path, opencqrs: Callabl
         (lent, lost) = database.execute("SELECT * FROM volume ORDER BY type").fetchall()
         assert lent[:2] == ("library.book-lent.v1", 3)
         assert lost == ("library.book-lost.v1", 1, len('{"é":1}'))
+
+
+def test_the_scheduled_group_of_the_how_to_does_what_is_shown(tmp_path: Path, zygote: Zygote) -> None:
+    page = DOCS / "how-to" / "scheduled-groups.md"
+    save(page, tmp_path)
+    codes = []
+    for console in blocks(page, "console"):
+        for part in console.text.split("$ ")[1:]:
+            line, *expected = part.splitlines()
+            ran = zygote.opencqrs(tmp_path, line.split()[1:], {})
+            printed = [row for row in trimmed(ran.out + ran.err) if "settings: application.yaml" not in row]
+            assert [_TIME.sub("T", row) for row in printed] == [_TIME.sub("T", row) for row in expected]
+            codes.append(ran.code)
+    assert codes == [0, 0, 3, 0, 0, 0, 0, 0]
 
 
 def test_the_replaced_parts_are_shown_as_the_how_to_says(tmp_path: Path, opencqrs: Callable[..., str]) -> None:
