@@ -26,7 +26,10 @@ _LEFT = {"skip": _SKIPPED, "purge": "removed"}
 """What has become of events that have left by a command."""
 
 _STATUSES = [status.value for status in InboxStatus]
-_TAKEN_UP = "a node that runs the group takes it up within seconds; without one, the next opencqrs run does"
+_TAKEN_UP = (
+    "a node that runs the group takes it up within seconds, if the group is scheduled at its next tick; "
+    "without one, the next opencqrs run does"
+)
 
 
 def _filters(*more_statuses: str) -> Callable[[F], F]:
@@ -187,7 +190,7 @@ def purge_command(inbox: InboxControl, which: InboxFilter, *, dry_run: bool) -> 
 
 
 _DONE = {
-    "retry": ("is tried at once", "would be tried at once"),
+    "retry": ("is due now", "would be due now"),
     "pause": ("paused", "would be paused"),
     "resume": ("resumed", "would be resumed"),
     "skip": ("skipped", "would be skipped"),

@@ -39,7 +39,7 @@ VALUES = {
     ("retry", "max_attempts"): [("3", 3), ("infinite", None)],
     ("retry", "multiplier"): [("2.5", 2.5), ("1", 1.0)],
     ("schedule", "interval"): [("PT1M", 60.0), ("1s", 1.0)],
-    ("schedule", "cron"): [("0 3 * * *", "0 3 * * *"), ("@daily", "@daily")],
+    ("schedule", "cron"): [("0 3 * * *", "0 3 * * *"), ("30 2 * * MON-FRI", "30 2 * * MON-FRI")],
     ("batch", "ordering"): [("eventTime", "event-time"), ("event_id", "event-id")],
     ("batch", "ordering_ref"): [("mine", "mine")],
 }
