@@ -386,14 +386,14 @@ class PartitionProcessor:
         middle = len(portion.chunk) // 2
         half = portion.first(middle)
         first = self._handle(cursor, half)
-        if first.failure is not None or first.cursor.stored < half.upto:  # an event of it was parked
+        if first.failure is not None or first.parked:  # what follows may belong to a sequence that waits now
             return first
         return first.followed_by(self._handle(first.cursor, portion.after(middle)))
 
     def _one_by_one(self, cursor: Cursor, portion: Portion) -> Outcome:
         """Find the event whose handler ended the transaction: each further call of it repeats what it has committed."""
         done, rest = Outcome(cursor), portion
-        while rest.chunk and done.failure is None:
+        while rest.chunk and done.failure is None and not done.parked:
             done = done.followed_by(self._handle(done.cursor, rest.first(1)))
             rest = rest.after(1)
         return done

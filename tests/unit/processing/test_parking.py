@@ -17,7 +17,7 @@ from opencqrs_py import Event, NonTransientError
 from opencqrs_py.adapters.memory import InMemoryEventStore, InMemoryProgressTracker
 from opencqrs_py.engines.driver import PartitionDriver, claim
 from opencqrs_py.engines.runs import GroupRun
-from opencqrs_py.errors import EventFormatError, InboxError
+from opencqrs_py.errors import EventFormatError, InboxError, TransactionEndedError
 from opencqrs_py.model import Handler, HandlerMark, ProcessingContext, layout
 from opencqrs_py.model.inbox import InboxChange, InboxStatus
 from opencqrs_py.model.outcome import Origin
@@ -52,6 +52,7 @@ class World:
         retry: Any = None,
         on_undecodable: OnExhausted = OnExhausted.STOP,
         at_once: bool = True,
+        together: bool = False,
     ) -> None:
         self.database = Rows()
         self.tracker = InMemoryProgressTracker(self.database)
@@ -68,10 +69,17 @@ class World:
                 raise error
             connection.append((raw.subject, raw.position))  # type: ignore[attr-defined]
 
+        def handle_all(raws: list[Event], connection: Connection) -> None:
+            for raw in raws:
+                if (error := self.errors.get(raw.position)) is not None:
+                    raise error
+                connection.append((raw.subject, raw.position))  # type: ignore[attr-defined]
+
         back_off = NoRetry() if retry is None else retry
         if at_once:
             rule = replace(rule, retry=back_off, on_exhausted=OnExhausted.PARK, on_undecodable=on_undecodable)
-        bound = bind(Handler(HandlerMark("group"), handle, "handlers.py:7"), NothingProvided())
+        call: Callable[..., None] = handle_all if together else handle
+        bound = bind(Handler(HandlerMark("group"), call, "handlers.py:7"), NothingProvided())
         processing = GroupProcessing(
             "group",
             self.store,
@@ -400,6 +408,27 @@ def test_what_follows_a_parked_event_in_the_half_of_a_chunk_is_not_passed_over()
     assert world.waiting == {2: "retrying"}
 
 
+@pytest.mark.parametrize("error", [ValueError("a constraint"), TransactionEndedError("it was committed")])
+def test_what_follows_a_parked_event_does_not_overtake_it_however_it_was_found(error: Exception) -> None:
+    world = World(["/a", "/b", "/b", "/d"], batch_size=4)
+    commits = 0
+
+    @contextmanager
+    def begin() -> Iterator[SimpleNamespace]:
+        nonlocal commits
+        with Rows.begin(world.database) as unit:
+            yield unit
+            commits += 1
+            if commits == 1:  # it names no event: they are tried in halves, or one by one
+                world.errors = {2: NO}
+                raise error
+
+    world.database.begin = begin  # type: ignore[method-assign,assignment]
+    world.drain()
+    assert world.positions == [1, 4]
+    assert world.waiting == {2: "retrying", 3: "pending"}
+
+
 def test_a_paused_event_is_not_tried_and_a_person_can_have_it_tried() -> None:
     world = World(["/a", "/a"])
     world.errors = {1: NO}
@@ -527,11 +556,18 @@ ACTIONS = st.lists(
     partitions=st.sampled_from([1, 2, 3]),
     batch_size=st.sampled_from([1, 2, 5]),
     at_once=st.booleans(),
+    together=st.booleans(),
 )
 def test_each_event_is_handled_once_and_in_the_order_of_its_sequence(
-    *, subjects: list[str], actions: list[tuple[str, Any]], partitions: int, batch_size: int, at_once: bool
+    *,
+    subjects: list[str],
+    actions: list[tuple[str, Any]],
+    partitions: int,
+    batch_size: int,
+    at_once: bool,
+    together: bool,
 ) -> None:
-    world = World(subjects, partitions=partitions, batch_size=batch_size, at_once=at_once)
+    world = World(subjects, partitions=partitions, batch_size=batch_size, at_once=at_once, together=together)
     for action, value in actions:
         waiting = world.waiting
         try:
