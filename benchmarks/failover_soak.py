@@ -8,8 +8,9 @@ the leases last, then SIGCONT), ``stop`` (SIGTERM, and a new process), ``join`` 
 PostgreSQL ``cut`` (all connections of one of its databases are ended), ``server`` (it is stopped, fast or as in a
 crash, and started again) and, where libfaketime is installed, ``clock`` (that of the server is set, by up to two hours,
 mostly while a process is frozen). After each, every partition must have an owner that lives within the leases' duration
-and two seconds; but while a frozen process holds the write lock of an SQLite file, nobody can take over. The exit code
-is 1 if not, or if an event is missing, was applied twice, out of order, or with a second attempt.
+and two seconds; but while a frozen process holds the write lock of an SQLite file, nobody can take over. With
+--scheduled both groups are scheduled ones; with --parking events fail, and wait in the inbox with their sequences. The
+exit code is 1 if an event is missing, was applied twice, out of order, or with a second attempt.
 """
 
 from __future__ import annotations
@@ -53,6 +54,9 @@ CHUNK = 2.0
 
 STARTED = 1.0
 """Seconds after which a process that has its leases has started its engines, too."""
+
+PATIENCE = 120.0
+"""Seconds that events in the inbox get at the end."""
 
 LINES = 20
 """How many lines of progress are printed, about."""
@@ -99,6 +103,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--log", type=existing_file, metavar="FILE", help="CloudEvents as NDJSON, .gz too")
     parser.add_argument("--events", type=int, default=50_000, help="events to make up without a log")
     parser.add_argument("--partitions", type=int, default=8, help="of one of the two groups (default: %(default)s)")
+    parser.add_argument("--scheduled", action="store_true", help="both groups are scheduled ones")
+    parser.add_argument("--parking", type=int, default=0, metavar="N", help="one event of N fails twice and waits")
     parser.add_argument("--names", nargs="+", choices=NAMES, default=NAMES, help="which faults (default: all)")
     parser.add_argument("--lease", type=float, default=4.0, help="seconds that leases last (default: %(default)s)")
     return parser.parse_args()
@@ -109,9 +115,9 @@ def _soak(
 ) -> bool:
     chance = Random(options.seed)
     log = options.log or made_up(folder / "events.ndjson.gz", options.events, chance)
-    project = Project(
-        folder, fresh(), url := fresh(), engine=options.engine, batch_size=100, partitions=options.partitions
-    )
+    settings = {"engine": options.engine, "batch_size": 100, "partitions": options.partitions}
+    settings["scheduled"] = options.scheduled
+    project = Project(folder, fresh(), url := fresh(), options.parking, **settings)
     print(f"\n{kind}, engine {options.engine}: {options.faults} faults", flush=True)
     faults = Faults(project, kind, url, options.lease, options.partitions + 1, options.names, chance, server)
     began = time.monotonic()
@@ -123,6 +129,7 @@ def _soak(
             raise
         feed.finish()
     project.opencqrs("run", "--until-caught-up").wait()
+    project.await_none_waiting(PATIENCE)
     faults.end()
     wrong = [*faults.wrong, *project.differences(log)]
     project.close()

@@ -12,6 +12,7 @@ import gzip
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
@@ -97,7 +98,8 @@ opencqrs:
 PARKING = """, retry: {policy: none, on-exhausted: park},
         park: {max-sequences: 1000000, retry: {initial-interval: 100ms, max-interval: 300ms, max-attempts: infinite}}"""
 
-SCHEDULE = """, schedule: {retry: {initial-interval: 100ms, max-interval: 300ms, max-attempts: infinite}}"""
+SCHEDULE = """, schedule: {initial-delay: 100ms, interval: 200ms,
+        retry: {initial-interval: 100ms, max-interval: 300ms, max-attempts: infinite}}"""
 
 POSITION = """
     SELECT avg(position) FROM (SELECT avg(position) AS position FROM opencqrs_progress GROUP BY group_name) AS of_group
@@ -105,6 +107,9 @@ POSITION = """
 
 MESSAGES = "messages.txt"
 """File of the project folder that standard error goes to."""
+
+LOOK = 0.2
+"""Seconds between two looks at the inbox."""
 
 SHOWN = 5
 """How many of the events or cases that are wrong are named, and how many lines of messages are shown."""
@@ -176,6 +181,12 @@ class Project:
     def waiting(self) -> int:
         """Return how many events wait in the inbox."""
         return int(self._one(self._database, "SELECT count(*) FROM opencqrs_inbox"))
+
+    def await_none_waiting(self, seconds: float) -> None:
+        """Wait until no event waits in the inbox, but not for longer than so many seconds."""
+        until = time.monotonic() + seconds
+        while self.waiting() and time.monotonic() < until:
+            time.sleep(LOOK)
 
     def close(self) -> None:
         """Close the connections."""

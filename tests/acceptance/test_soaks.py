@@ -47,6 +47,21 @@ def test_killed_runs_lose_and_double_nothing(engine, database, kills, events, re
 
 
 @pytest.mark.parametrize(
+    ("engine", "database"),
+    [
+        pytest.param("thread", "sqlite", id="thread-sqlite"),
+        pytest.param("thread", "postgresql", id="pg", marks=[pytest.mark.postgresql, pytest.mark.release]),
+        pytest.param("spark", "sqlite", id="spark-sqlite", marks=[pytest.mark.spark, pytest.mark.release]),
+    ],
+)
+def test_killed_runs_of_scheduled_groups_lose_and_double_nothing(engine, database):
+    kind = ("--engine", engine, "--database", database, "--scheduled")
+    out = script("kill_soak.py", *kind, "--kills", 2, "--seed", 4, "--events", 4_000)
+    assert "2 kills" in out
+    assert "each event was applied exactly once, in order" in out
+
+
+@pytest.mark.parametrize(
     ("engine", "database", "faults"),
     [
         pytest.param("thread", "sqlite", 3, id="thread-sqlite"),
@@ -61,6 +76,13 @@ def test_three_processes_share_and_take_over_and_lose_and_double_nothing(engine,
         request.getfixturevalue("mariadb_installed")
     kind = ("--engine", engine, "--database", database, "--names", "kill", "stop", "join")
     out = script("failover_soak.py", *kind, "--faults", faults, "--seed", 6, "--events", 3_000, "--lease", 30)
+    assert "each event was applied exactly once, in order" in out
+
+
+@pytest.mark.postgresql
+def test_three_processes_share_what_waits_of_scheduled_groups():
+    few = ("--names", "kill", "stop", "join", "--faults", 2, "--seed", 6, "--events", 1_000, "--lease", 30)
+    out = script("failover_soak.py", "--database", "postgresql", "--scheduled", "--parking", 50, *few)
     assert "each event was applied exactly once, in order" in out
 
 
