@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,9 +12,11 @@ from sqlalchemy import inspect, select, text, update
 
 from opencqrs_py.adapters.sql import Database, SqlEventStore, SqlProgressTracker
 from opencqrs_py.adapters.sql import tables as module
-from opencqrs_py.adapters.sql.tables import EVENTS, PROGRESS, SCHEMA, _create
+from opencqrs_py.adapters.sql.inbox_rows import COLUMNS, key_of, row_of
+from opencqrs_py.adapters.sql.tables import EVENTS, INBOX, PROGRESS, SCHEMA, _create
 from opencqrs_py.errors import EventStoreError
 from opencqrs_py.model import Event, Selection, layout
+from opencqrs_py.model.inbox import InboxEntry, InboxStatus
 
 SECONDS = 60
 TRANSACTIONAL = pytest.mark.parametrize("kind", ["sqlite", pytest.param("postgresql", marks=pytest.mark.postgresql)])
@@ -53,7 +56,7 @@ def test_the_first_use_creates_a_table_in_its_newest_version(database: Database)
         "opencqrs_events": 4,
         "opencqrs_progress": 2,
         "opencqrs_skipped": 1,
-        "opencqrs_inbox": 1,
+        "opencqrs_inbox": 2,
     }
 
 
@@ -88,6 +91,22 @@ def test_progress_of_an_older_package_is_kept_and_fenced_as_before(
     (cursor,) = SqlProgressTracker(open_database()).claim("group", layout(1), 0, "new")
     assert (cursor.stored, cursor.epoch, cursor.fingerprint, cursor.failure) == (7, 4, "", None)
     assert versions(database)["opencqrs_progress"] == 2
+
+
+def test_the_inbox_of_an_older_package_keeps_what_waits(
+    database: Database, open_database: Callable[[], Database]
+) -> None:
+    entry = InboxEntry("group", "/a", 3, "id", "s", "/a", "lent", InboxStatus.PENDING, "2026-01-01T00:00:00.000+00:00")
+    row = dict(zip(COLUMNS, row_of(entry, key_of("/a"), first=True), strict=True))
+    del row["expires_ms"]
+    with database.writing() as connection:
+        _create(database, connection, INBOX)
+        connection.execute(text("ALTER TABLE opencqrs_inbox DROP COLUMN expires_ms"))
+        names, marks = ", ".join(row), ", ".join(f":{name}" for name in row)
+        connection.execute(text(f"INSERT INTO opencqrs_inbox ({names}) VALUES ({marks})"), row)
+    (found,) = SqlProgressTracker(open_database()).entries("group")
+    assert found == replace(entry, due_at=entry.parked_at)
+    assert versions(database)["opencqrs_inbox"] == 2
 
 
 @MARIADB
