@@ -8,6 +8,9 @@ read; in the other one they come into the inbox, and are handled in batches of t
 log is read. Runs take turns, each in a process of its own and with an empty read model; the best of each counts, from
 the claim to the last commit. Each must end with the read model of the log. With --check the exit code is 1 when the aim
 is missed.
+
+Seen on two cores, with threads: PostgreSQL 0.52 (1,728 of 3,336 events a second); SQLite 0.30 (6,079 of 20,379), which
+misses the aim: each event costs a row that is inserted, read and deleted, and is read once more itself.
 """
 
 from __future__ import annotations

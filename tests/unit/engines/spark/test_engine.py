@@ -215,7 +215,13 @@ def test_a_task_that_a_second_run_has_fenced_is_continued_whichever_of_them_has_
 @pytest.mark.parametrize("speculation", ["true", "false"])
 def test_a_task_that_another_process_has_fenced_is_left_to_it(engine, speculation):
     engine.context.conf["spark.speculation"] = speculation
-    engine.context.before.append(lambda: engine.tracker.claim("g", layout(PARTITIONS), 0, "another"))
+    taken = Signal()
+
+    def take() -> None:
+        engine.tracker.claim("g", layout(PARTITIONS), 0, "another")
+        taken.set()
+
+    engine.context.before += [take, lambda: taken.wait(SECONDS)]  # the partitions may be dealt to two jobs
     engine.start()
     engine.seen.reasons(PARTITIONS)
     assert [state for state, _ in engine.states()] == ["stopped"] * PARTITIONS
