@@ -29,7 +29,17 @@ class Schedule(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class FixedDelay(Schedule):
+class _AtIntervals(Schedule):
+    initial: float
+    interval: float
+
+    @override
+    def first(self, start: datetime) -> datetime:
+        return start + timedelta(seconds=self.initial)
+
+
+@dataclass(frozen=True, slots=True)
+class FixedDelay(_AtIntervals):
     """A tick some time after the end of the one before.
 
     Attributes:
@@ -37,33 +47,19 @@ class FixedDelay(Schedule):
         interval: Seconds between the end of one and the next.
     """
 
-    initial: float
-    interval: float
-
-    @override
-    def first(self, start: datetime) -> datetime:
-        return start + timedelta(seconds=self.initial)
-
     @override
     def following(self, tick: datetime, end: datetime) -> datetime:
         return end + timedelta(seconds=self.interval)
 
 
 @dataclass(frozen=True, slots=True)
-class FixedRate(Schedule):
+class FixedRate(_AtIntervals):
     """A tick at even intervals. Those that pass while the events of another are tried are left out.
 
     Attributes:
         initial: Seconds until the first tick.
         interval: Seconds between two ticks.
     """
-
-    initial: float
-    interval: float
-
-    @override
-    def first(self, start: datetime) -> datetime:
-        return start + timedelta(seconds=self.initial)
 
     @override
     def following(self, tick: datetime, end: datetime) -> datetime:
