@@ -139,6 +139,11 @@ def after_failure(entry: InboxEntry, how: GivenUp, back_off: BackOff, now: datet
     return entry.failed(how.error, status, None)
 
 
+def crash_in_attempt(now: datetime) -> GivenUp:
+    """Return what is recorded before an attempt that may end the process; it stands if the process ends."""
+    return GivenUp(AttemptError(in_milliseconds(now), "the process ended in this attempt"), InboxStatus.RETRYING)
+
+
 def lost(entry: InboxEntry, now: datetime) -> InboxEntry:
     """Return the entry of an event that is not in the log any more."""
     what = f"there is no event at position {entry.position} of the log any more"
@@ -312,10 +317,7 @@ class PartitionInbox:
             return self._recorded(cursor, entries, self._handle(cursor, portion))
         with OF_PROCESS.taken():
             (entry,) = entries
-            crash = GivenUp(
-                AttemptError(in_milliseconds(now), "the process ended in this attempt"), InboxStatus.RETRYING
-            )
-            marked = after_failure(entry, crash, self._rule.back_off, now)
+            marked = after_failure(entry, crash_in_attempt(now), self._rule.back_off, now)
             try:
                 self._change(cursor, entry, marked)
             except InboxChangedError:

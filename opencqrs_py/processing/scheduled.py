@@ -15,9 +15,7 @@ from opencqrs_py.errors import InboxChangedError
 from opencqrs_py.model.chunk import Chunk
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.inbox import (
-    AttemptError,
     Fetching,
-    GivenUp,
     InboxChange,
     InboxEntry,
     InboxStatus,
@@ -33,6 +31,7 @@ from opencqrs_py.processing.feed import Page, UnsequencedError
 from opencqrs_py.processing.isolation import OF_PROCESS
 from opencqrs_py.processing.parking import (
     after_failure,
+    crash_in_attempt,
     given_up,
     lost,
     one_less_isolated,
@@ -244,10 +243,7 @@ class PartitionBatches:
         self._ready.clear()
         with OF_PROCESS.taken():
             (entry,), now = portion.waiting, self._clock.now()
-            crash = GivenUp(
-                AttemptError(in_milliseconds(now), "the process ended in this attempt"), InboxStatus.RETRYING
-            )
-            marked = after_failure(entry, crash, self._rule.back_off, now)
+            marked = after_failure(entry, crash_in_attempt(now), self._rule.back_off, now)
             if not self._apply(cursor, changed=((entry, self._kept(marked)),), remainders=self._rest_after(marked)):
                 return Outcome(cursor)
             done = self._recorded(cursor, portion, self._handle(cursor, portion), marked)
