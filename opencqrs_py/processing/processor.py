@@ -384,8 +384,7 @@ class PartitionProcessor:
     def _by_halves(self, cursor: Cursor, portion: Portion) -> Outcome:
         """Find the event by which a chunk fails: what comes before it is committed, in ever smaller chunks."""
         middle = len(portion.chunk) // 2
-        half = portion.first(middle)
-        first = self._handle(cursor, half)
+        first = self._handle(cursor, portion.first(middle))
         if first.failure is not None or first.parked:  # what follows may belong to a sequence that waits now
             return first
         return first.followed_by(self._handle(first.cursor, portion.after(middle)))

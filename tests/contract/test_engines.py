@@ -272,7 +272,10 @@ def test_an_event_whose_attempts_are_used_up_is_skipped_or_parked_or_stops_its_p
     assert world.statuses()[0].position == (1 if stops else 4)
 
 
-def test_a_parked_event_holds_up_its_sequence_only_and_is_handled_in_order_when_it_can_be(world: World) -> None:
+@pytest.mark.parametrize("at_once", [False, True])
+def test_a_parked_event_holds_up_its_sequence_only_and_is_handled_in_order_when_it_can_be(
+    world: World, *, at_once: bool
+) -> None:
     fixed = Event()
 
     def fail(context: ProcessingContext) -> None:
@@ -282,7 +285,9 @@ def test_a_parked_event_holds_up_its_sequence_only_and_is_handled_in_order_when_
     subjects = [f"/s{number}" for number in range(5)]
     world.append(*subjects * 6)
     world.before["1"] = fail
-    run = world.run(back_off=NoRetry(), on_exhausted=OnExhausted.PARK, parking=ParkingRule(FixedBackOff(0.05)))
+    rule = ParkingRule(FixedBackOff(0.05), on_exhausted=OnExhausted.PARK)
+    rule = replace(rule, retry=NoRetry()) if at_once else rule  # parked within the step, on Spark by the task
+    run = world.run(back_off=NoRetry(), on_exhausted=OnExhausted.PARK, parking=rule)
     engine, watching = world.started(run)
     others = [number for number in range(30) if number % 5 != 1]
     watching.wait_for(lambda: sorted(world.rows()) == others)
