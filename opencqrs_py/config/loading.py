@@ -11,11 +11,12 @@ from pydantic import ValidationError
 from pydantic_settings import InitSettingsSource
 
 from opencqrs_py.config.binding import Binder, Merged
-from opencqrs_py.config.choices import OnUnknown
+from opencqrs_py.config.choices import Mode, OnExhausted, OnUnknown, RetryPolicy
 from opencqrs_py.config.configuration import Configuration
 from opencqrs_py.config.entries import Layer, text_items
 from opencqrs_py.config.files import FileReader
-from opencqrs_py.config.keys import GROUPS, FreeNames, index_of
+from opencqrs_py.config.groups import Inherited, LeafName, Level, inherited
+from opencqrs_py.config.keys import GROUPS, STANDARD, FreeNames, Path, index_of
 from opencqrs_py.config.mistakes import report_refusals
 from opencqrs_py.config.placeholders import resolve
 from opencqrs_py.config.problems import Code, ConfigurationWarning, Findings, GroupWithoutHandlerWarning, alike_groups
@@ -107,13 +108,15 @@ class _Found:
         if groups:
             _warn_of_groups(configured, tuple(groups), merged, findings)
         known = set(map(canonical, configured))
+        names = (*configured, *(name for name in groups if canonical(name) not in known))
+        _warn_of_attempts(settings, names, merged, findings)
         configuration = Configuration(
             settings,
             merged,
             self.profiles,
             tuple(self.given.reader.files),
             tuple(findings.warnings),
-            (*configured, *(name for name in groups if canonical(name) not in known)),
+            names,
             tuple(findings.ignored),
             self.configuration,
         )
@@ -169,6 +172,34 @@ def _warn_of_groups(configured: Sequence[str], groups: Sequence[str], merged: Me
         fix = f"did you mean {close}?" if close else f"groups with handlers: {listed(groups)}"
         what = f"{merged.index.display(path)} is configured, but no handler belongs to that group"
         findings.warnings.append(GroupWithoutHandlerWarning(Code.GROUP_WITHOUT_HANDLER.value, what, where, fix))
+
+
+def _warn_of_attempts(settings: Settings, groups: Sequence[str], merged: Merged, findings: Findings) -> None:
+    """Warn about each ``retry.on-exhausted`` that is set and cannot apply, as nothing limits the attempts."""
+    found: dict[Path, OnExhausted] = {}
+    for name in groups:
+        chosen = inherited(settings, name)
+        decided = chosen["retry", "on_exhausted"]
+        if decided.is_given and _is_endless(chosen):
+            place = STANDARD if decided.level is Level.STANDARD else (*GROUPS, name)
+            found[*place, "retry", "on_exhausted"] = decided.value
+    for path, choice in found.items():
+        key, limit = (merged.index.display(each) for each in (path, (*path[:-1], "max_attempts")))
+        what = f"{key}: {choice} has no effect: an event that fails is retried forever"
+        if choice is OnExhausted.PARK:
+            what = f"{key}: {choice} applies to permanent errors only: any other event that fails is retried forever"
+        bound = merged.winner(path)
+        fix = f"set {limit}, such as 5; or to infinite, if events are to be retried forever"
+        findings.warning(Code.UNLIMITED_ATTEMPTS, what, bound.origin if bound else "", fix)
+
+
+def _is_endless(chosen: Mapping[LeafName, Inherited]) -> bool:
+    """Return whether a group tries an event again without end although no setting demands it."""
+    policy = chosen["retry", "policy"].value
+    if chosen["processing", "mode"].value is Mode.SCHEDULED or chosen["retry", "max_attempts"].is_given:
+        return False
+    timed = policy is RetryPolicy.EXPONENTIAL_BACKOFF and chosen["retry", "max_elapsed_time"].is_given
+    return policy not in (None, RetryPolicy.NONE) and not timed
 
 
 def _check_profiles(active: tuple[str, ...], merged: Merged, findings: Findings) -> None:

@@ -42,6 +42,7 @@ class Code(StrEnum):
     DEPRECATED_KEY = "OCQ-118"
     UNKNOWN_PROFILE = "OCQ-119"
     TOO_MUCH = "OCQ-120"
+    UNLIMITED_ATTEMPTS = "OCQ-121"
 
 
 @dataclass(frozen=True, slots=True)

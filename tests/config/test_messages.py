@@ -317,6 +317,66 @@ def test_a_group_without_a_handler_is_warned_of_with_the_nearest_group(project):
     assert project.load().warnings == ()
 
 
+_RETRY = "event-handling.groups.books.retry"
+_STANDARD_RETRY = "event-handling.standard.retry"
+
+
+@pytest.mark.parametrize(
+    ("choice", "effect"),
+    [
+        ("skip", "has no effect: an event that fails is retried forever"),
+        ("stop", "has no effect: an event that fails is retried forever"),
+        ("park", "applies to permanent errors only: any other event that fails is retried forever"),
+    ],
+)
+def test_on_exhausted_without_a_limit_of_attempts_is_warned_of(project, choice, effect):
+    project.yaml(f"opencqrs.{_RETRY}:\n  initial-interval: 1s\n  on-exhausted: {choice}")
+    assert [str(warning) for warning in project.load(groups=["books"]).warnings] == [
+        f"[OCQ-121] {_RETRY}.on-exhausted: {choice} {effect}\n"
+        "  where: application.yaml:3:17\n"
+        f"  fix:   set {_RETRY}.max-attempts, such as 5; or to infinite, if events are to be retried forever"
+    ]
+
+
+def test_on_exhausted_of_the_standard_is_warned_of_once_for_all_groups_that_inherit_it(project):
+    project.yaml(
+        "opencqrs.event-handling:\n  standard.retry.on-exhausted: park\n  groups.limited.retry.max-attempts: 2"
+    )
+    (warning,) = project.load(groups=["limited", "books", "readers"]).warnings
+    assert (warning.code, warning.where) == ("OCQ-121", "application.yaml:2:32")
+    assert f"{_STANDARD_RETRY}.on-exhausted: park" in warning.what
+    assert f"set {_STANDARD_RETRY}.max-attempts" in warning.fix
+    assert project.load(groups=["limited"]).warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("said", "warned"),
+    [
+        ({"retry.max-attempts": 3}, False),
+        ({"retry.max-attempts": 0}, False),
+        ({"retry.max-attempts": "infinite"}, False),  # somebody wants it so
+        ({"retry.max-elapsed-time": "1h"}, False),
+        ({"retry.max-elapsed-time": "infinite"}, False),
+        ({"retry.max-elapsed-time": "1h", "retry.policy": "fixed"}, True),  # which counts attempts only
+        ({"retry.policy": "fixed"}, True),
+        ({"retry.policy": "none"}, False),
+        ({"retry.back-off-ref": "mine"}, False),
+        ({"processing.mode": "scheduled"}, False),  # where retry.* does not apply
+    ],
+)
+def test_on_exhausted_is_warned_of_only_where_nothing_limits_the_attempts(project, said, warned):
+    defaults = {f"event-handling.groups.books.{key}": value for key, value in said.items()}
+    overrides = [f"{_RETRY}.on-exhausted=stop"]
+    warnings = project.load(groups=["books"], defaults=defaults, overrides=overrides).warnings
+    assert [warning.code for warning in warnings] == (["OCQ-121"] if warned else [])
+    assert project.load(groups=["books"], defaults=defaults).warnings == ()
+
+
+def test_on_exhausted_that_is_reset_is_not_warned_of(project):
+    project.yaml(f"opencqrs:\n  {_STANDARD_RETRY}.on-exhausted: park\n  {_RETRY}.on-exhausted: null")
+    assert project.load(groups=["books"]).warnings == ()
+
+
 def test_groups_that_settings_cannot_tell_apart_are_an_error(project):
     error = project.error(groups=["book-catalog", "bookCatalog", "backup"])
     assert (error.code, error.what) == (
