@@ -203,15 +203,6 @@ def test_a_name_without_a_host_is_an_outage() -> None:
     store.close()
 
 
-def test_something_else_that_answers_may_be_a_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
-    with EventSourcingDbStandIn(names=False) as server:
-        monkeypatch.setattr("opencqrs_py.testing.eventsourcingdb.server._Handler.version_string", lambda _: "nginx")
-        store = EventSourcingDbEventStore(server.url, server.api_token)
-        with pytest.raises(EventSourcingDbUnavailableError, match="Server must be EventSourcingDB"):
-            store.head()
-        store.close()
-
-
 # ------------------------------------------------------------------------------------------------- what does not pass
 
 

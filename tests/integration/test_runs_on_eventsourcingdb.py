@@ -89,6 +89,19 @@ def test_a_wrong_token_is_one_message_without_a_trace(project: Project, server: 
     assert "Traceback" not in said
 
 
+@pytest.mark.parametrize("engine", ENGINES)
+def test_another_server_at_the_url_ends_a_run_until_caught_up(
+    project: Project, monkeypatch: pytest.MonkeyPatch, engine: str
+) -> None:
+    monkeypatch.setattr("opencqrs_py.testing.eventsourcingdb.server._Handler.version_string", lambda _: "nginx")
+    code, said = project.run("run", "--until-caught-up", engine=engine)
+    assert code in {1, 2}
+    assert said.count("[OCQ-334]") == 1
+    assert "the answer does not come from EventSourcingDB (status 200, application/x-ndjson, Server: nginx)" in said
+    assert "fix:   correct event-store.url; a proxy in front of EventSourcingDB must pass on its header Server" in said
+    assert "Traceback" not in said
+
+
 # ---------------------------------------------------------------------------------------------------------- running
 
 

@@ -56,3 +56,13 @@ class Address:
             raise EventStoreError("OCQ-330", "the URL of EventSourcingDB cannot be read", shown, _FIX)
         named = f"[{host}]" if ":" in host else host
         return cls(f"{_SCHEMES[parts.scheme]}://{named}:{port}{parts.path.rstrip('/')}", url)
+
+    @staticmethod
+    def of_origin(origin: str) -> str:
+        """Return how an origin of HTTP is written as an event store's URL; empty if it is none."""
+        parts = urlsplit(origin)
+        name = _MISTAKEN.get(parts.scheme)
+        if name is None or not parts.netloc:
+            return ""
+        port = "" if parts.port else f":{443 if parts.scheme == 'https' else 80}"
+        return f"{name}://{parts.netloc}{port}"

@@ -30,6 +30,7 @@ from eventsourcingdb import (
 )
 
 from opencqrs_py.adapters.eventsourcingdb.address import Address
+from opencqrs_py.adapters.eventsourcingdb.answering import RedirectedError, refuse_others
 from opencqrs_py.errors import EventStoreError, PreconditionFailedError
 from opencqrs_py.model.masking import scrubbed
 
@@ -63,13 +64,14 @@ def explained(error: Exception, label: str) -> Exception:
         case OutcomeUnknownError():
             what = f"it is unknown whether EventSourcingDB has stored the events ({_reason(error.cause)})"
             fix = "read the subjects to see; or append again with a precondition that holds only if it has not"
-            return EventStoreError("OCQ-335", what, label, fix)
+            refused = error.cause if isinstance(error.cause, RedirectedError) else None  # which has stored nothing
+            return refused or EventStoreError("OCQ-335", what, label, fix)
         case aiohttp.ClientSSLError() | aiohttp.ClientConnectorCertificateError():
             fix = "make the server's certificate one that this machine trusts, or correct event-store.url"
             return EventStoreError("OCQ-334", f"no secure connection ({_reason(error)})", label, fix)
         case _ if _is_outage(error):
             return unavailable(_reason(error), label)
-        case CustomError() | ValueError():
+        case CustomError() | ValueError() | aiohttp.TooManyRedirects():
             what = f"the answer of EventSourcingDB cannot be understood ({_reason(error)})"
             fix = "is this an EventSourcingDB? a newer one may need a newer client: pip install -U eventsourcingdb"
             return EventStoreError("OCQ-334", what, label, fix)
@@ -105,7 +107,7 @@ def _refused(error: DbApiError, label: str) -> EventStoreError:
 
 def _is_outage(error: Exception) -> bool:
     if isinstance(error, ConnectionStalledError | aiohttp.ClientError | OSError):
-        return True
+        return not isinstance(error, aiohttp.TooManyRedirects)
     return isinstance(error, ServerError) and any(text in str(error) for text in _PASSING_TEXTS)
 
 
@@ -120,7 +122,8 @@ def _passes(error: DbApiError) -> bool:
 
 
 def _reason(error: BaseException) -> str:
-    text = str(error).removeprefix("Server error occurred: ").removeprefix("Validation error occurred: ")
+    text = error.what if isinstance(error, EventStoreError) else str(error)
+    text = text.removeprefix("Server error occurred: ").removeprefix("Validation error occurred: ")
     return scrubbed(text.rstrip(".")) or type(error).__name__
 
 
@@ -171,7 +174,7 @@ class Connection:
         """Let the client do something, and do not wait for it; the future raises the client's own errors."""
         with self._lock:
             if self._loop is None:
-                self._loop = _Loop(self._new_client())
+                self._loop = _Loop(self._new_client(), self._address.label)
                 weakref.finalize(self, self._loop.close)
             return self._loop.start(partial(self._when_allowed, use))
 
@@ -209,15 +212,24 @@ class Connection:
 class _Loop:
     """A client, its event loop and the loop's thread."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: Client, label: str) -> None:
         self._client = client
+        self._label = label
+        self._is_open = False
         self._loop = asyncio.new_event_loop()
         self._thread = Thread(target=self._run, name="opencqrs-eventsourcingdb", daemon=True)
         self._closing = Lock()
         self._thread.start()
 
     def start(self, use: Use[T]) -> Future[T]:
-        return asyncio.run_coroutine_threadsafe(use(self._client), self._loop)
+        return asyncio.run_coroutine_threadsafe(self._when_open(use), self._loop)
+
+    async def _when_open(self, use: Use[T]) -> T:
+        if not self._is_open:
+            self._is_open = True  # nothing is awaited before the session is there, so no other use comes in between
+            await self._client.__aenter__()
+            refuse_others(self._client, self._label)
+        return await use(self._client)
 
     def close(self) -> None:
         """End the thread; a second call, as at the end of the process, does nothing."""
