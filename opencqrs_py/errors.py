@@ -128,6 +128,10 @@ class ProjectCodeError(ExplainedError):
     """
 
 
+class OrderingError(ExplainedError):
+    """The function of ``batch.ordering-ref`` fails for an event (OCQ-611), whose own failure that is."""
+
+
 class EventFormatError(ExplainedError, NonTransientError):
     """Bytes that should be an event, or its data, are not (OCQ-21x). No retry helps."""
 

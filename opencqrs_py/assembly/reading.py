@@ -13,8 +13,8 @@ from opencqrs_py.config import DataFormat, EffectiveGroup, Resolution, Settings
 from opencqrs_py.config.choices import Interval, Mode
 from opencqrs_py.config.groups import ScheduleSettings
 from opencqrs_py.errors import AssemblyError
-from opencqrs_py.model.event import Event
-from opencqrs_py.processing.batches import BatchMode, BatchOrder, OnBatchExhausted, ScheduleRule
+from opencqrs_py.processing.batches import BatchMode, BatchOrder, OnBatchExhausted, OrderingKey, ScheduleRule
+from opencqrs_py.processing.definitions import place_of
 from opencqrs_py.processing.event_types import EventTypes
 from opencqrs_py.processing.filters import EventFilter
 from opencqrs_py.processing.interception import Interceptors
@@ -150,9 +150,10 @@ def schedule_rule_of(
     if settings.processing.mode is not Mode.SCHEDULED:
         return None
     schedule, batch, retry = settings.schedule, settings.batch, settings.schedule.retry
-    key: Callable[[Event], Any] | None = None
+    key: OrderingKey | None = None
     if batch.ordering_ref is not None:
-        key = discovered.injector.named(batch.ordering_ref, "batch.ordering-ref", Callable)  # type: ignore[arg-type]
+        function = discovered.injector.named(batch.ordering_ref, "batch.ordering-ref", Callable)  # type: ignore[arg-type]
+        key = OrderingKey(function, f"batch.ordering-ref '{batch.ordering_ref}'", place_of(function))
     back_off = ExponentialBackOff(
         initial=retry.initial_interval,
         multiplier=retry.multiplier,

@@ -15,9 +15,11 @@ from enum import StrEnum
 from math import inf
 from typing import Any
 
+from opencqrs_py.errors import OrderingError
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.inbox import Fetching, InboxEntry
 from opencqrs_py.model.times import in_milliseconds, microseconds
+from opencqrs_py.processing.exceptions import one_line, raise_interrupt
 from opencqrs_py.processing.ports import BackOff
 from opencqrs_py.processing.recovery import ExponentialBackOff
 from opencqrs_py.processing.schedules import FixedDelay, Schedule
@@ -45,6 +47,73 @@ class OnBatchExhausted(StrEnum):
     SKIP = "skip"
 
 
+class UnorderedError(Exception):
+    """The place of ``event`` in its batch cannot be determined, because of ``error``."""
+
+    def __init__(self, event: Event, error: OrderingError) -> None:
+        super().__init__(event, error)
+        self.event = event
+        self.error = error
+
+
+@dataclass(frozen=True, slots=True)
+class OrderingKey:
+    """A function of the project that returns of an event what decides the order of its batch.
+
+    Attributes:
+        function: The function.
+        name: How messages name it.
+        place: Where it is.
+    """
+
+    function: Callable[[Event], Any]
+    name: str = "batch.ordering-ref"
+    place: str = ""
+
+    def ordered(self, batch: Sequence[tuple[InboxEntry, Event]]) -> list[tuple[InboxEntry, Event]]:
+        """Return the events of a batch in its order, alike ones as they are given.
+
+        Raises:
+            UnorderedError: If it fails for an event, or returns what cannot be compared; with OCQ-611.
+        """
+        keyed = [(self._of(event), pair) for pair in batch for event in pair[1:]]
+        try:
+            return [pair for _, pair in sorted(keyed, key=lambda each: each[0])]
+        except BaseException as error:
+            raise_interrupt(error)
+            raise self._incomparable([(key, pair[1]) for key, pair in keyed], error) from error
+
+    def _of(self, event: Event) -> Any:
+        try:
+            return self.function(event)
+        except BaseException as error:
+            raise_interrupt(error)
+            fix = "return a value for every event of the group"
+            failed = OrderingError("OCQ-611", f"{self.name} raised {one_line(error)}", self.place, fix)
+            failed.__cause__ = error
+            raise UnorderedError(event, failed) from error
+
+    def _incomparable(self, keyed: Sequence[tuple[Any, Event]], error: BaseException) -> UnorderedError:
+        """Return the error for the first event whose value cannot be compared with that of the first."""
+        (first, _), *others = keyed
+        odd, event = next((each for each in others if not _are_comparable(first, each[0])), keyed[-1])
+        what = f"{self.name} returned values that cannot be compared: {type(odd).__name__} for this event"
+        if type(odd) is not type(first):
+            what += f", {type(first).__name__} for another of its batch"
+        fix = "return values of one kind for all events of the group, and never None"
+        failed = OrderingError("OCQ-611", what, self.place, fix)
+        failed.__cause__ = error
+        return UnorderedError(event, failed)
+
+
+def _are_comparable(one: Any, other: Any) -> bool:
+    try:
+        return bool(one < other) or bool(other < one) or True
+    except BaseException as error:
+        raise_interrupt(error)
+        return False
+
+
 @dataclass(frozen=True, slots=True)
 class ScheduleRule:
     """How a scheduled group handles its events.
@@ -67,7 +136,7 @@ class ScheduleRule:
     mode: BatchMode = BatchMode.FAIL_FIRST
     size: int | None = None
     order: BatchOrder = BatchOrder.INSERTED
-    key: Callable[[Event], Any] | None = None
+    key: OrderingKey | None = None
     fetch_size: int = 1_000
     grace_seconds: float = 0.0
     expires_seconds: float = inf
@@ -93,10 +162,13 @@ class ScheduleRule:
         return Fetching.FIRST if self.in_log_order else Fetching.WHOLE
 
     def ordered(self, batch: Sequence[tuple[InboxEntry, Event]]) -> list[tuple[InboxEntry, Event]]:
-        """Return the events of a batch in the order in which they are handled; alike ones as in the log."""
+        """Return the events of a batch in the order in which they are handled; alike ones as in the log.
+
+        Raises:
+            UnorderedError: If the function that orders them fails.
+        """
         if self.key is not None:
-            key = self.key
-            return sorted(batch, key=lambda each: key(each[1]))
+            return self.key.ordered(batch)
         match self.order:
             case BatchOrder.EVENT_TIME:
                 return sorted(batch, key=lambda each: _time_key(each[1]))

@@ -110,7 +110,7 @@ class PartitionProcessor:
         self._batches: PartitionBatches | None = None
         rest = (group, partition, feed.source, batch_size, self._clock, self._handle)
         if parking is not None and schedule is not None:
-            self._batches = PartitionBatches(parking.inbox, schedule, *rest)
+            self._batches = PartitionBatches(parking.inbox, schedule, *rest, self._diagnosis.failure_of_handler)
         elif parking is not None:
             self._inbox = PartitionInbox(parking, *rest)
         self._in_hand: tuple[Chunk, Work, int] | None = None  # and the thread; seen by others

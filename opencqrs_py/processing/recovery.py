@@ -15,6 +15,7 @@ from opencqrs_py.errors import (
     EventFormatError,
     FencedError,
     NonTransientError,
+    OrderingError,
     ProjectCodeError,
     UnavailableError,
 )
@@ -63,7 +64,8 @@ class Diagnosis:
         return replace(failure, position=None) if origin is Origin.OUTAGE else failure
 
     def _described(self, error: BaseException, origin: Origin, in_hand: Event | None) -> Failure:
-        permanent = any(issubclass(type(one), NonTransientError | SystemExit) for one in leaves(error))
+        raised = error.__cause__ if type(error) is OrderingError and error.__cause__ is not None else error
+        permanent = any(issubclass(type(one), NonTransientError | SystemExit) for one in leaves(raised))
         failure = failure_of(error, origin, permanent=permanent, traceback=self._frames(error, origin, in_hand))
         if in_hand is None:
             return failure
@@ -78,7 +80,7 @@ class Diagnosis:
     def _frames(self, error: BaseException, origin: Origin, event: Event | None) -> str:
         """Return the lines of the user's code that an error comes from; if no handler is among them, name those."""
         frames = own_frames(error) if origin in (Origin.HANDLER, Origin.FRAMEWORK) else ""
-        if event is None or origin not in (Origin.HANDLER, Origin.OUTAGE):
+        if event is None or origin not in (Origin.HANDLER, Origin.OUTAGE) or type(error) is OrderingError:
             return frames
         places = self._places(event)
         if any(place.partition(":")[0] in frames for place in places):
@@ -93,7 +95,7 @@ class Diagnosis:
         kind = type(error)  # not isinstance, which asks the error itself for its class
         if issubclass(kind, FencedError):
             return Origin.FENCED
-        wrapped = issubclass(kind, EventFormatError | ProjectCodeError)
+        wrapped = issubclass(kind, EventFormatError | OrderingError | ProjectCodeError)
         cause = error.__cause__ if wrapped else None  # what an upcaster, a provider or a resolver raised
         if any(self._is_outage(each) for each in (error, cause) if each is not None):
             return Origin.OUTAGE

@@ -25,7 +25,7 @@ from opencqrs_py.model.outcome import Failure, Origin, Outcome, Parked
 from opencqrs_py.model.partition import Partition
 from opencqrs_py.model.progress import Cursor, Skip
 from opencqrs_py.model.times import in_milliseconds
-from opencqrs_py.processing.batches import OnBatchExhausted, ScheduleRule, eligible
+from opencqrs_py.processing.batches import OnBatchExhausted, ScheduleRule, UnorderedError, eligible
 from opencqrs_py.processing.exceptions import raise_interrupt
 from opencqrs_py.processing.feed import Page, UnsequencedError
 from opencqrs_py.processing.isolation import OF_PROCESS
@@ -62,6 +62,7 @@ class PartitionBatches:
         batch_size: Most events in one transaction.
         clock: Time.
         handle: Handles a portion; returns the failure of its event, if one has failed, after what comes before it.
+        failure_of: Returns what an error comes to that was raised for an event.
     """
 
     def __init__(
@@ -74,6 +75,7 @@ class PartitionBatches:
         batch_size: int,
         clock: Clock,
         handle: Callable[[Cursor, Portion], Outcome],
+        failure_of: Callable[[BaseException, Event], Failure],
     ) -> None:
         self._inbox = inbox
         self._rule = rule
@@ -83,6 +85,7 @@ class PartitionBatches:
         self._batch_size = batch_size
         self._clock = clock
         self._handle = handle
+        self._failure_of = failure_of
         self._ready: list[Portion] = []
         self._ready_for: tuple[int, str | None] | None = None  # epoch and tick
 
@@ -183,8 +186,18 @@ class PartitionBatches:
         if postponed and not self._put_off(cursor, postponed):
             return Outcome(cursor)
         self._ready_for = (cursor.epoch, cursor.tick)
-        self._ready = self._portions(cursor, batches, events, tick, cut=len(batches) == 1 and len(batches[0]) >= most)
+        cut = len(batches) == 1 and len(batches[0]) >= most
+        try:
+            self._ready = self._portions(cursor, batches, events, tick, cut=cut)
+        except UnorderedError as failed:
+            return self._unordered(cursor, batches, failed)
         return Outcome(cursor) if postponed and not self._ready else None
+
+    def _unordered(self, cursor: Cursor, batches: Sequence[tuple[InboxEntry, ...]], failed: UnorderedError) -> Outcome:
+        """Record an attempt of an event whose place in its batch cannot be determined; no handler was called."""
+        failure = self._failure_of(failed.error, failed.event)
+        entries = tuple(entry for batch in batches for entry in batch)
+        return self._recorded(cursor, Portion(Chunk([]), cursor.stored, (), entries), Outcome(cursor, failure=failure))
 
     def _portions(
         self,

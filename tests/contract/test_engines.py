@@ -31,7 +31,7 @@ from opencqrs_py.model import (
     ProcessorState,
     layout,
 )
-from opencqrs_py.processing.batches import BatchMode, ScheduleRule
+from opencqrs_py.processing.batches import BatchMode, OrderingKey, ScheduleRule
 from opencqrs_py.processing.binding import NothingProvided, bind
 from opencqrs_py.processing.dispatch import Dispatcher
 from opencqrs_py.processing.groups import GroupProcessing
@@ -332,6 +332,24 @@ def test_a_scheduled_group_handles_what_waits_at_its_ticks(world: World, mode: B
     if mode is BatchMode.FAIL_FIRST:
         assert world.rows(subject="/s1") == list(range(1, 35, 5))
     assert [status.position for status in world.statuses()] == [35, 35]
+
+
+def test_an_event_that_the_function_of_the_order_fails_for_holds_up_its_batch_only(world: World) -> None:
+    fixed = Event()
+
+    def due(raw: StoredEvent) -> int:
+        if raw.id == "1" and not fixed.is_set():
+            raise KeyError("due")
+        return -raw.position
+
+    world.append(*[FIRST, SECOND] * 3)
+    engine, watching = world.started(world.run(schedule=replace(SOON, key=OrderingKey(due))))
+    watching.wait_for(lambda: sorted(world.rows()) == [0, 2, 4])
+    assert sum(count for status in world.statuses() for _, count in status.parked) == 3
+    fixed.set()
+    watching.wait_for(lambda: len(world.rows()) == 6)
+    engine.stop(SECONDS)
+    assert (world.rows(subject=FIRST), world.rows(subject=SECOND)) == ([4, 2, 0], [5, 3, 1])
 
 
 def test_a_scheduled_group_that_is_taken_over_during_a_tick_loses_and_doubles_nothing(world: World) -> None:

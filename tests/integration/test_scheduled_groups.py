@@ -75,8 +75,13 @@ def lend(event: Lent, raw: Event, connection: Connection) -> None:
     connection.execute(text("INSERT INTO lent VALUES (:position, :number)"), row)
 
 
+def soonest(event: Event) -> float:
+    return 1 / event.data["urgency"]
+
+
 class Parts(containers.DeclarativeContainer):
     urgent_first = providers.Object(lambda event: -event.data.get("urgency", 0))
+    fragile = providers.Object(soonest)
     clock = providers.Object(CLOCK)
 """
 
@@ -189,6 +194,18 @@ def test_the_function_of_ordering_ref_orders_a_batch(make_library):
     library.append(("1", "ada", 0), ("2", "bob", 1), ("3", "ada", 2), ("4", "ada", 0))
     assert library.run() == 0
     assert library.handled in ([3, 1, 4, 2], [2, 3, 1, 4])
+
+
+@pytest.mark.parametrize(("settings", "handled"), [({}, [2]), (EACH, [2, 3])], ids=["first", "all"])
+def test_a_function_of_ordering_ref_that_raises_is_a_failure_of_its_event(make_library, settings, handled):
+    library = make_library(**{f"{LENDING}.batch.ordering-ref": "fragile"}, **settings)
+    library.append(("1", "ada", 0), ("2", "bob", 1), ("3", "ada", 2))
+    assert library.run() == 3 - len(handled)
+    assert sorted(library.handled) == handled
+    (entry,) = (one for one in library.inbox.entries(ALL) if one.position == 1)
+    assert "batch.ordering-ref 'fragile' raised ZeroDivisionError: division by zero" in entry.reason
+    assert entry.reason.startswith("[OCQ-611] OrderingError: ")
+    assert "return 1 / event.data" in str(entry.errors[-1])
 
 
 def test_events_that_nobody_needs_any_more_expire(make_library):

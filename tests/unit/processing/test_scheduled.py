@@ -16,11 +16,11 @@ from opencqrs_py import Event, NonTransientError
 from opencqrs_py.adapters.memory import InMemoryEventStore, InMemoryProgressTracker
 from opencqrs_py.engines.driver import PartitionDriver, claim
 from opencqrs_py.engines.runs import GroupRun
-from opencqrs_py.errors import EventFormatError, InboxError
+from opencqrs_py.errors import EventFormatError, InboxError, UnavailableError
 from opencqrs_py.model import Handler, HandlerMark, ProcessingContext, layout
 from opencqrs_py.model.inbox import AttemptError, InboxChange, InboxEntry, InboxStatus
 from opencqrs_py.model.outcome import Origin
-from opencqrs_py.processing.batches import BatchMode, BatchOrder, OnBatchExhausted, ScheduleRule, eligible
+from opencqrs_py.processing.batches import BatchMode, BatchOrder, OnBatchExhausted, OrderingKey, ScheduleRule, eligible
 from opencqrs_py.processing.binding import NothingProvided, bind
 from opencqrs_py.processing.dispatch import Dispatcher
 from opencqrs_py.processing.exceptions import failure_of
@@ -418,7 +418,7 @@ ORDERS = {
     "log": (RULE, [1, 2, 3, 4]),
     "time": (replace(RULE, order=BatchOrder.EVENT_TIME), [3, 1, 4, 2]),
     "id": (replace(RULE, order=BatchOrder.EVENT_ID), [2, 4, 1, 3]),
-    "key": (replace(RULE, key=lambda one: one.position % 2), [2, 4, 1, 3]),
+    "key": (replace(RULE, key=OrderingKey(lambda one: one.position % 2)), [2, 4, 1, 3]),
 }
 
 
@@ -437,7 +437,7 @@ def test_the_events_of_a_batch_are_handled_in_the_order_that_is_wanted(order: st
 
 
 def test_in_another_order_a_failure_holds_up_the_rest_and_what_comes_before_it_later() -> None:
-    rule = replace(RULE, key=lambda one: -one.position)
+    rule = replace(RULE, key=OrderingKey(lambda one: -one.position))
     world = World(["/a", "/a", "/a"], rule=rule)
     world.errors = {2: NO}
     world.drain()
@@ -449,6 +449,80 @@ def test_in_another_order_a_failure_holds_up_the_rest_and_what_comes_before_it_l
     world.errors = {}
     world.pass_time(10)
     assert world.positions == [3, 4, 2, 1]
+
+
+KEYED = {1: 3, 2: 1, 3: 2}
+
+
+def keyed_rule(rule: ScheduleRule, keys: dict[int, Any]) -> ScheduleRule:
+    """Return a rule by which the events are ordered by a value for each position; an exception is raised."""
+
+    def due(raw: Event) -> Any:
+        found = keys[raw.position]
+        if isinstance(found, BaseException):
+            raise found
+        return found
+
+    return replace(rule, key=OrderingKey(due, "batch.ordering-ref 'due'", "parts.py:3 (due)"))
+
+
+@pytest.mark.parametrize(
+    ("odd", "status", "said"),
+    [
+        (KeyError("due"), "retrying", "batch.ordering-ref 'due' raised KeyError: 'due'"),
+        (NonTransientError("never"), "exhausted", "batch.ordering-ref 'due' raised NonTransientError: never"),
+        (
+            None,
+            "retrying",
+            "batch.ordering-ref 'due' returned values that cannot be compared: NoneType for this event, "
+            "int for another of its batch",
+        ),
+    ],
+)
+@pytest.mark.parametrize(("rule", "done"), [(RULE, []), (replace(RULE, fetch_size=1), []), (ALL, [3, 1])])
+def test_an_event_that_the_ordering_function_fails_for_has_failed_itself(
+    rule: ScheduleRule, done: list[int], odd: Any, status: str, said: str
+) -> None:
+    keys = {**KEYED, 2: odd, 4: 0, 5: 0}
+    world = World(["/a", "/a", "/a", "/b", "/c"], rule=keyed_rule(rule, keys))
+    world.drain()
+    world.pass_time(10)
+    assert [one for one in world.positions if one <= 3] == done
+    assert {4, 5} <= set(world.positions), "other batches are handled at the tick"
+    assert (world.waiting[2], world.entry(2).attempts) == (status, 1)
+    assert world.entry(2).reason == f"[OCQ-611] OrderingError: {said}"
+    (notice,) = world.seen.notices
+    assert notice.action is (Action.PARK if status == "exhausted" else Action.RETRY)
+    assert "where: parts.py:3 (due)" in notice.failure.advice
+    keys.update(KEYED)
+    if status == "exhausted":
+        world.retry(2)
+    world.pass_time(72)
+    assert [one for one in world.positions if one <= 3] == ([3, 1, 2] if done else [2, 3, 1])
+
+
+def test_an_event_that_the_ordering_function_fails_for_has_its_attempts_and_grace() -> None:
+    keys = {**KEYED, 2: NO}
+    rule = replace(keyed_rule(RULE, keys), grace_seconds=15, back_off=NoRetry(), on_exhausted=OnBatchExhausted.SKIP)
+    world = World(["/a", "/a", "/a"], rule=rule)
+    world.drain()
+    world.pass_time(10)
+    assert (world.positions, world.entry(2).attempts) == ([], 0)
+    world.pass_time(6)
+    assert world.positions == [3, 1]
+    assert world.waiting == {}
+
+
+def test_an_outage_in_the_ordering_function_uses_no_attempt() -> None:
+    keys = {**KEYED, 2: UnavailableError("OCQ-420", "unavailable")}
+    world = World(["/a", "/a", "/a"], rule=keyed_rule(RULE, keys))
+    world.drain()
+    world.pass_time(10)
+    assert (world.positions, world.entry(2).attempts) == ([], 0)
+    assert world.seen.notices[-1].action is Action.WAIT
+    keys.update(KEYED)
+    world.pass_time(30)
+    assert world.positions == [2, 3, 1]
 
 
 def test_more_events_than_a_sort_needs_stay_in_the_order_of_the_log_if_they_are_alike() -> None:
