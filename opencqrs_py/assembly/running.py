@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING
 
@@ -14,6 +14,7 @@ from opencqrs_py.assembly.packages import Registry
 from opencqrs_py.config import DriverHandles, EffectiveGroup
 from opencqrs_py.config import Engine as EngineName
 from opencqrs_py.config.choices import ENGINES
+from opencqrs_py.config.value_types import AGO, parse_duration
 from opencqrs_py.engines.runs import Engine, GroupRun
 from opencqrs_py.errors import AssemblyError, ExplainedError, OnStartError
 from opencqrs_py.model.naming import canonical
@@ -56,7 +57,7 @@ def group_run(
     return GroupRun(
         processing=processing,
         partitions=layout(settings.life_cycle.partitions),
-        initial=lambda: _initial(settings, source, group.tracker()),
+        initial=lambda: _initial(settings, source, group.tracker(), container.clock()),
         back_off=group.back_off(),
         on_exhausted=OnExhausted(settings.retry.on_exhausted.value),
         on_undecodable=OnExhausted(settings.retry.on_undecodable.value),
@@ -154,13 +155,15 @@ def spark_sessions(
     return sessions
 
 
-def initial_position(setting: str, source: EventSource) -> int:
+def initial_position(setting: str, source: EventSource, clock: Clock) -> int:
     """Return the position at which a group without progress starts.
 
     Args:
         setting: ``tail`` (before the oldest event), ``head`` (after the newest), a position, or an ISO 8601 time:
-            then the first event handled is the first with that time or a later one.
+            then the first event handled is the first with that time or a later one. A duration such as ``-P7D`` is the
+            time so long before now.
         source: The event store.
+        clock: Says what is now.
     """
     match setting:
         case "tail":
@@ -169,11 +172,13 @@ def initial_position(setting: str, source: EventSource) -> int:
             return source.head()
         case digits if digits.isdigit():
             return int(digits)
+        case ago if ago[:2].casefold() == AGO:
+            return source.position_before(clock.now() - timedelta(seconds=parse_duration(ago[1:])))
         case _:
             return source.position_before(datetime.fromisoformat(setting))
 
 
-def _initial(settings: EffectiveGroup, source: EventSource, tracker: ProgressTracker) -> int:
+def _initial(settings: EffectiveGroup, source: EventSource, tracker: ProgressTracker, clock: Clock) -> int:
     """Return where partitions without progress start.
 
     Raises:
@@ -186,7 +191,7 @@ def _initial(settings: EffectiveGroup, source: EventSource, tracker: ProgressTra
         what = f"group '{settings.name}' has no progress, but '{alike[0]}' has: the same name in another spelling"
         fix = f"write '{alike[0]}' in the handlers; or rename its progress rows, or delete them to start again"
         raise AssemblyError("OCQ-528", what, f"group {settings.name}", fix)
-    return initial_position(settings.fetch.initial_position, source)
+    return initial_position(settings.fetch.initial_position, source, clock)
 
 
 def _preparation(blueprint: Blueprint, group: str, container: ApplicationContainer) -> Callable[[], None]:

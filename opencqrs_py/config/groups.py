@@ -101,7 +101,7 @@ class FetchSettings(GroupSection):
     subject: Subject = setting("/", "Subject at or below which events are read.")
     recursive: bool = setting(default=True, description="Whether the subjects below are read too.")
     initial_position: Position = setting(
-        "tail", "Where a group without progress starts: tail (oldest event), head (after newest), time, position."
+        "tail", "Where a new group starts: tail (oldest event), head (after newest), time, time ago (-P7D), position."
     )
 
 

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
     from pydantic_core import CoreSchema, PydanticCustomError
 
+AGO = "-p"
+"""How a duration in ISO 8601 begins that leads back, such as ``-P7D``."""
+
 INFINITE = "infinite"
 """How a duration or a number without limit is written."""
 
@@ -54,7 +57,8 @@ _DURATION_FIX = "write it like 2s, 500ms, 1m30s or PT10S"
 _BIND_FIX = "write a port like 8080, or an address like 127.0.0.1:8080, [::1]:8080 or 0.0.0.0:8080"
 _LAST_PORT, _LOOPBACK = 65_535, "127.0.0.1"
 _POSITION_FIX = (
-    "write tail (the oldest event), head (after the newest), a position, or a time like 2024-05-31T12:00:00Z"
+    "write tail (the oldest event), head (after the newest), a position, a time like 2024-05-31T12:00:00Z, or how long "
+    "ago, like -P7D"
 )
 
 
@@ -274,6 +278,13 @@ def _position(value: object) -> str:
         return text.casefold()
     if re.fullmatch("[0-9]+", text):
         return text
+    if text[:2].casefold() == AGO:
+        try:
+            parse_duration(text[1:])
+        except ValueError as error:
+            reason, _, fix = str(error).partition("; ")
+            raise _refusal(reason, fix or _POSITION_FIX, fix_unseen=_POSITION_FIX) from None
+        return text.upper()
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:

@@ -108,7 +108,23 @@ ZONE = "write a name like Europe/Berlin, or UTC"
             "it names nothing",
             "write the name under which the provider is registered, or null for none",
         ),
-        ("fetch.initial-position", "middle", 111, "it is no place in the store", None),
+        (
+            "fetch.initial-position",
+            "middle",
+            111,
+            "it is no place in the store",
+            "write tail (the oldest event), head (after the newest), a position, a time like 2024-05-31T12:00:00Z, or "
+            "how long ago, like -P7D",
+        ),
+        (
+            "fetch.initial-position",
+            "-P1M",
+            111,
+            "months and years have no fixed length",
+            "write days (P30D), or put a T before minutes (PT1M)",
+        ),
+        ("fetch.initial-position", "-P7", 111, "it is no ISO-8601 duration", None),
+        ("fetch.initial-position", "P7D", 111, "it is no place in the store", None),
         ("life-cycle.lease.heartbeat", "50ms", 114, "it is below 100ms", "write 100ms or more"),
         ("processing.mode", "batch", 112, "there is no such choice", "use one of streaming, scheduled"),
         (
@@ -160,6 +176,8 @@ def test_a_refused_value_says_why_where_and_what_to_write(project, key, text, co
         ("retry.max-elapsed-time", "unlimited", float("inf")),
         ("fetch.initial-position", "HEAD", "head"),
         ("fetch.initial-position", "4711", "4711"),
+        ("fetch.initial-position", "-P7D", "-P7D"),
+        ("fetch.initial-position", "-pt36h", "-PT36H"),
         ("fetch.initial-position", "2024-05-31T12:00:00Z", "2024-05-31T12:00:00Z"),
         ("fetch.initial-position", "2024-05-31 12:00:00+02:00", "2024-05-31 12:00:00+02:00"),
         ("progress.tracker-ref", "' mine '", "mine"),
