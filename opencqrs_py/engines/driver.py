@@ -9,7 +9,7 @@ from threading import Event as Signal
 
 from opencqrs_py.engines.runs import GroupRun
 from opencqrs_py.errors import DatabaseFileError, EngineLostError, EventStoreError, InboxError, OtherLogError
-from opencqrs_py.model.outcome import Failure, Origin, Outcome
+from opencqrs_py.model.outcome import Failure, Origin, Outcome, Uncounted
 from opencqrs_py.model.partition import Partition
 from opencqrs_py.model.progress import Cursor, PartitionStatus, ProcessorState
 from opencqrs_py.processing.calls import CallInHand
@@ -29,6 +29,7 @@ from opencqrs_py.processing.supervision import (
 )
 
 logger = logging.getLogger("opencqrs.processing")
+_MOST_SEEN = 10_000  # events of a partition whose failures in the grace period are logged once
 
 
 class PartitionDriver:
@@ -49,6 +50,7 @@ class PartitionDriver:
         self.supervised = SupervisedPartition(run.group, cursor, *decided)
         self.processor = run.processing.processor(cursor.partition, clock)
         self.abandoned = False
+        self._seen_uncounted: dict[int | None, None] = {}
         self._tracker = run.processing.tracker
         self._observer = observer
         self.partition = cursor.partition
@@ -93,6 +95,8 @@ class PartitionDriver:
         if outcome.parked or outcome.freed:
             for about_inbox in _notices(supervised.group, self.partition, outcome):
                 _report(about_inbox, self._observer)
+        for one in outcome.uncounted:
+            self._log_uncounted(one)
         if outcome.expired:
             what = "%s: events whose time was over and that were removed from the inbox: %d"
             logger.warning(what, f"[{supervised.group} {self.partition}]", outcome.expired)
@@ -101,6 +105,16 @@ class PartitionDriver:
         if notice is not None or supervised.state is not before:
             self._publish()
         return outcome
+
+    def _log_uncounted(self, one: Uncounted) -> None:
+        """Log a failure in an event's grace period: as INFO the first, which nothing else shows, as DEBUG others."""
+        seen, failure = self._seen_uncounted, one.failure
+        level = logging.DEBUG if failure.position in seen else logging.INFO
+        seen[failure.position] = None
+        if len(seen) > _MOST_SEEN:
+            del seen[next(iter(seen))]
+        what = "%s %s failed (%s); failures count from %s on; next attempt at the next tick"
+        logger.log(level, what, f"[{self.supervised.group} {self.partition}]", failure.event, failure, one.until)
 
     def saw(self, cursor: Cursor) -> None:
         """Take in what waits in the inbox, which was seen while no step was under way."""

@@ -83,6 +83,19 @@ class Parked:
 
 
 @dataclass(frozen=True, slots=True)
+class Uncounted:
+    """A failure of an event within its grace period, which is not recorded and uses no attempt.
+
+    Attributes:
+        failure: The failure.
+        until: ISO 8601 time from which on failures count.
+    """
+
+    failure: Failure
+    until: str
+
+
+@dataclass(frozen=True, slots=True)
 class Outcome:
     """What a step did.
 
@@ -96,6 +109,7 @@ class Outcome:
         parked: Events in the inbox of which an attempt has failed.
         freed: Sequences that are not in the inbox any more.
         expired: Events that were removed from the inbox, since their time was over.
+        uncounted: Failures of events within their grace period.
     """
 
     cursor: Cursor
@@ -107,6 +121,7 @@ class Outcome:
     parked: tuple[Parked, ...] = ()
     freed: tuple[str, ...] = ()
     expired: int = 0
+    uncounted: tuple[Uncounted, ...] = ()
 
     @property
     def skipped(self) -> int:
@@ -123,4 +138,5 @@ class Outcome:
             parked=self.parked + then.parked,
             freed=self.freed + then.freed,
             expired=self.expired + then.expired,
+            uncounted=self.uncounted + then.uncounted,
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -21,7 +20,7 @@ from opencqrs_py.model.inbox import (
     InboxStatus,
     Remainder,
 )
-from opencqrs_py.model.outcome import Failure, Origin, Outcome, Parked
+from opencqrs_py.model.outcome import Failure, Origin, Outcome, Parked, Uncounted
 from opencqrs_py.model.partition import Partition
 from opencqrs_py.model.progress import Cursor, Skip
 from opencqrs_py.model.times import in_milliseconds
@@ -43,7 +42,6 @@ from opencqrs_py.processing.portions import Portion, without_handling
 from opencqrs_py.processing.ports import Clock, EventSource, ParkingTracker, UnitOfWork
 from opencqrs_py.processing.positions import events_at
 
-logger = logging.getLogger("opencqrs.processing")
 _MILLISECOND = timedelta(milliseconds=1)
 
 
@@ -277,11 +275,10 @@ class PartitionBatches:
         now = self._clock.now()
         if failure.origin is Origin.HANDLER and not failure.permanent and self._in_grace(entry, now):
             again = in_milliseconds(self._after(datetime.fromisoformat(cursor.tick or in_milliseconds(now))))
-            logger.debug("[%s %s] %s in its grace period: %s", self._group, self._partition, failure.event, failure)
             free = replace(entry, due_at=again if self._rule.each else None)
             rest = () if self._rule.each else (Remainder(entry.sequence_id, again),)
             self._apply(cursor, changed=((marked or entry, free),), remainders=rest)
-            return well
+            return replace(well, uncounted=(Uncounted(failure, in_milliseconds(self._grace_end(entry))),))
         after = after_failure(entry, given_up(failure, now), self._rule.back_off, now)
         if after.status is InboxStatus.EXHAUSTED and self._rule.on_exhausted is OnBatchExhausted.SKIP:
             skip = self._skip(after, now)
@@ -324,8 +321,10 @@ class PartitionBatches:
         return any(entry.status_at(now) is InboxStatus.EXPIRED for entry in waiting)
 
     def _in_grace(self, entry: InboxEntry, now: datetime) -> bool:
-        since = datetime.fromisoformat(entry.parked_at)
-        return since + timedelta(seconds=self._rule.grace_seconds) > now
+        return self._grace_end(entry) > now
+
+    def _grace_end(self, entry: InboxEntry) -> datetime:
+        return datetime.fromisoformat(entry.parked_at) + timedelta(seconds=self._rule.grace_seconds)
 
     def _after(self, tick: datetime) -> datetime:
         """Return a time after the tick, and not before now: what is due then waits for the next tick."""

@@ -334,6 +334,30 @@ def test_a_scheduled_group_handles_what_waits_at_its_ticks(world: World, mode: B
     assert [status.position for status in world.statuses()] == [35, 35]
 
 
+def test_a_failure_in_the_grace_period_of_an_event_is_logged_once(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "opencqrs.processing")
+    tried: list[int] = []
+    fixed = Event()
+
+    def fail(context: ProcessingContext) -> None:
+        tried.append(context.position)
+        if not fixed.is_set():
+            raise ValueError("too early")
+
+    world.append(FIRST, SECOND)
+    world.before["1"] = fail
+    engine, watching = world.started(world.run(schedule=replace(SOON, grace_seconds=SECONDS)))
+    watching.wait_for(lambda: len(tried) > 2)
+    fixed.set()
+    watching.wait_for(lambda: len(world.rows()) == 2)
+    engine.stop(SECONDS)
+    said = [record.getMessage() for record in caplog.records if "failures count from" in record.getMessage()]
+    assert len(said) == 1
+    assert "failed (ValueError: too early)" in said[0]
+
+
 def test_an_event_that_the_function_of_the_order_fails_for_holds_up_its_batch_only(world: World) -> None:
     fixed = Event()
 

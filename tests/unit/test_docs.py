@@ -43,7 +43,7 @@ _BLOCK = re.compile(
 )
 _LINK = re.compile(r"\[[^\]]*\]\((?P<target>[^)\s]+)\)")
 _CODE = re.compile(r"OCQ-\d{3}")
-_TIME = re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+\+00:00")
+_TIME = re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+(\+00:00|Z)")
 _TYPED = re.compile(r"`(opencqrs [^`]+)`")
 
 pages = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

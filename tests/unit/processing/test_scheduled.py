@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -343,6 +344,38 @@ def test_failures_within_the_grace_period_do_not_count(rule: ScheduleRule) -> No
     assert (world.entry(1).attempts, world.entry(1).errors, world.seen.notices) == (0, (), [])
     world.pass_time(2)  # the tick at 22, when the period is over
     assert (world.entry(1).attempts, world.waiting[1]) == (1, "retrying")
+
+
+@pytest.mark.parametrize("rule", [RULE, ALL])
+def test_the_first_failure_of_an_event_in_its_grace_period_is_logged(
+    rule: ScheduleRule, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, "opencqrs.processing")
+    world = World(["/a", "/b", "/c"], rule=replace(rule, grace_seconds=22))
+    world.errors = {1: NO, 3: NO}
+    begun = world.clock.now().isoformat(timespec="milliseconds")
+    world.drain()
+    world.pass_time(21)  # ticks at 10 and 16
+    until = (datetime.fromisoformat(begun) + timedelta(seconds=22)).isoformat(timespec="milliseconds")
+    said = f"failed (ValueError: no); failures count from {until} on; next attempt at the next tick"
+    texts = [
+        f"[group 0/1] event id {position} at position {position} (lent, {subject}) {said}"
+        for position, subject in ((1, "/a"), (3, "/c"))
+    ]
+    logged = [(record.levelname, record.getMessage()) for record in caplog.records if "count from" in record.message]
+    assert logged == [(level, text) for level in ("INFO", "DEBUG") for text in texts]
+
+
+def test_that_failures_in_the_grace_period_were_logged_is_remembered_of_some_events_only(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("opencqrs_py.engines.driver._MOST_SEEN", 2)
+    caplog.set_level(logging.INFO, "opencqrs.processing")
+    world = World(["/a", "/b", "/c"], rule=replace(RULE, grace_seconds=60))
+    world.errors = dict.fromkeys((1, 2, 3), NO)
+    world.drain()
+    world.pass_time(16)
+    assert len([record for record in caplog.records if "count from" in record.message]) == 6
 
 
 @pytest.mark.parametrize("rule", [RULE, ALL])
