@@ -429,6 +429,17 @@ def test_so_many_events_of_a_sequence_are_handled_at_a_tick(rule: ScheduleRule) 
     assert world.positions == [1, 2, 6, 3, 4, 5]
 
 
+@pytest.mark.parametrize("grace_seconds", [0, 1_000])
+def test_with_all_a_failure_begins_the_count_of_the_size_again(grace_seconds: int) -> None:
+    world = World(["/a"] * 6, rule=replace(ALL, size=2, grace_seconds=grace_seconds))
+    world.errors = {1: NO}
+    world.drain()
+    world.pass_time(10)
+    assert world.positions == [2, 3]  # of which one more than the size was tried
+    world.pass_time(6)
+    assert world.positions == [2, 3, 4, 5], "an event that fails at each tick holds up no other"
+
+
 @pytest.mark.parametrize("rule", [RULE, ALL])
 @pytest.mark.parametrize("batch_size", [1, 3, 1_000])
 @pytest.mark.parametrize("fetch_size", [1, 4, 1_000])
