@@ -23,6 +23,7 @@ from opencqrs_py.assembly.discovery import Discovered
 from opencqrs_py.assembly.project import Scan
 from opencqrs_py.config import Configuration, EffectiveGroup
 from opencqrs_py.errors import ExplainedError, SeveralErrors
+from opencqrs_py.model.naming import counted
 from opencqrs_py.processing.frames import FrameDispatcher
 
 if TYPE_CHECKING:
@@ -102,10 +103,10 @@ def looked_at(
 
 
 def _modules(modules: UserModules, scan: Scan | None, project: Path, found: Discovered) -> Iterator[Decision]:
-    counted = Counter(handler.reference.partition(":")[0] for handler in found.handlers)
+    handlers = Counter(handler.reference.partition(":")[0] for handler in found.handlers)
     paths = {module.name: _below(module.path, project) for module in scan.modules} if scan else {}
     for name in modules.names:
-        reason = f"module {name} has {counted[name]} handler{'' if counted[name] == 1 else 's'}"
+        reason = f"module {name} has {counted(handlers[name], 'handler')}"
         yield Decision("", f"discovery {paths.get(name, name)}", "imported", reason)
 
 

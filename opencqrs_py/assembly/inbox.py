@@ -18,7 +18,7 @@ from opencqrs_py.config.choices import BatchMode, Mode
 from opencqrs_py.errors import AssemblyError, InboxError
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.inbox import InboxChange, InboxEntry, InboxStatus
-from opencqrs_py.model.naming import canonical, listed
+from opencqrs_py.model.naming import canonical, counted, listed
 from opencqrs_py.model.partition import Partition, layout
 from opencqrs_py.model.progress import Skip
 from opencqrs_py.model.times import in_milliseconds
@@ -273,7 +273,7 @@ class InboxControl:
         def plan(entries: Sequence[InboxEntry]) -> list[InboxStep]:
             return [InboxStep(one, one.with_attempts(attempts)) for one in entries if self._matches(which, one)]
 
-        return self._change(which, _Command(f"set to {attempts} attempts used up", plan), dry_run=dry_run)
+        return self._change(which, _Command(f"set to {counted(attempts, 'attempt')} used up", plan), dry_run=dry_run)
 
     def purge(self, which: InboxFilter, *, dry_run: bool = False) -> list[InboxStep]:
         """Remove events of scheduled groups that have expired, without a record of each.

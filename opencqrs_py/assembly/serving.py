@@ -25,6 +25,7 @@ from opencqrs_py.control.records import GroupPartition
 from opencqrs_py.errors import AssemblyError
 from opencqrs_py.model.inbox import InboxStatus
 from opencqrs_py.model.masking import scrubbed
+from opencqrs_py.model.naming import counted
 from opencqrs_py.processing.exceptions import one_line, raise_interrupt
 from opencqrs_py.processing.ports import EventSource
 from opencqrs_py.web.counting import Counting
@@ -132,7 +133,7 @@ class Serving:
         if reason or processors is None:
             return text_answer(HTTPStatus.SERVICE_UNAVAILABLE, f"not ready: {reason}")
         count = len(processors.running())
-        said = f"has {count} partition{'s' if count > 1 else ''}" if count else "stands by"
+        said = f"has {counted(count, 'partition')}" if count else "stands by"
         return text_answer(HTTPStatus.OK, f"ready: {said}")
 
     def _why_unreachable(self) -> str:

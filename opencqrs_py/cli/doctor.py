@@ -15,6 +15,7 @@ from opencqrs_py.cli.options import ProjectOptions, format_option, project_optio
 from opencqrs_py.cli.output import print_json, print_result
 from opencqrs_py.errors import ExplainedError, OpenCqrsError
 from opencqrs_py.model.masking import scrubbed
+from opencqrs_py.model.naming import counted
 from opencqrs_py.processing.exceptions import one_line
 
 __all__ = ["doctor_command"]
@@ -92,7 +93,7 @@ def _event_store(options: ProjectOptions) -> str:
     application = options.application()
     store = application.event_store
     count = getattr(store, "count", store.head)()
-    return f"{application.container.event_store_choice().choice}: {count:,} events"
+    return f"{application.container.event_store_choice().choice}: {counted(count, 'event')}"
 
 
 def _database(options: ProjectOptions) -> str:

@@ -14,6 +14,7 @@ from opencqrs_py.cli.output import clean, print_json, print_line, print_result, 
 from opencqrs_py.cli.records import print_only_warnings
 from opencqrs_py.model.inbox import AttemptError, InboxEntry, InboxStatus
 from opencqrs_py.model.masking import scrubbed
+from opencqrs_py.model.naming import counted
 
 if TYPE_CHECKING:
     from opencqrs_py.assembly.inbox import InboxControl, InboxFilter, InboxStep, ShownEntry
@@ -224,7 +225,7 @@ def _line(entry: InboxEntry) -> str:
 
 
 def _state(entry: InboxEntry) -> str:
-    after = f" after {entry.attempts} attempt{'' if entry.attempts == 1 else 's'}" if entry.attempts else ""
+    after = f" after {counted(entry.attempts, 'attempt')}" if entry.attempts else ""
     if not entry.status.moves:
         return f"{entry.status}{after}"
     due = f"next attempt {entry.due_at}" if entry.due_at is not None else "an earlier event of its sequence comes first"

@@ -17,6 +17,7 @@ from opencqrs_py.cli.records import print_only_warnings
 from opencqrs_py.cli.signals import INTERRUPTED, signals
 from opencqrs_py.cli.tables import print_groups
 from opencqrs_py.errors import ExplainedError
+from opencqrs_py.model.naming import counted
 from opencqrs_py.processing.exceptions import one_line
 
 if TYPE_CHECKING:
@@ -72,10 +73,10 @@ def run_command(
 def _tell_unhandled(result: RunResult) -> None:
     """Print how many events were skipped in this run, and how many wait in the inbox."""
     if result.skipped:
-        events = f"{result.skipped} event{'s' if result.skipped > 1 else ''}"
+        events = counted(result.skipped, "event")
         print_line(f"{events} skipped in this run: opencqrs events skipped", "yellow")
     if result.parked:
-        events = f"{result.parked} event{'s wait' if result.parked > 1 else ' waits'}"
+        events = counted(result.parked, "event waits", "events wait")
         print_line(f"{events} in the inbox: opencqrs inbox list", "yellow")
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from opencqrs_py.cli.output import clean, stdout
+from opencqrs_py.model.naming import counted
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -86,12 +87,8 @@ def spark_size(load: TaskLoad) -> str:
     """Return in words how much Spark runs at once."""
     if not load.slots:
         return "starting"
-    executors = "" if load.executors is None else f" on {_counted(load.executors, 'executor')}"
-    return f"{_counted(load.slots, 'slot')}{executors}"
-
-
-def _counted(count: int, what: str) -> str:
-    return f"{count:,} {what}{'' if count == 1 else 's'}"
+    executors = "" if load.executors is None else f" on {counted(load.executors, 'executor')}"
+    return f"{counted(load.slots, 'slot')}{executors}"
 
 
 def _on_spark(statuses: Sequence[GroupStatus]) -> list[NodeLoad]:
@@ -103,7 +100,7 @@ def _spark_line(node: NodeLoad, groups: Sequence[str]) -> str:
     tasks = [f"{group} {count}" for group in groups if (count := node.load.tasks.get(group))]
     said = f"Spark of node {node.node}: {spark_size(node.load)}; tasks: {', '.join(tasks) or 'none'}"
     handled = node.load.handled_by_driver
-    return said + (f"; the driver has handled {_counted(handled, 'event')} itself" if handled else "")
+    return said + (f"; the driver has handled {counted(handled, 'event')} itself" if handled else "")
 
 
 def _error_line(status: PartitionStatus) -> str:

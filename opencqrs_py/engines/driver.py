@@ -9,6 +9,7 @@ from threading import Event as Signal
 
 from opencqrs_py.engines.runs import GroupRun
 from opencqrs_py.errors import DatabaseFileError, EngineLostError, EventStoreError, InboxError, OtherLogError
+from opencqrs_py.model.naming import counted
 from opencqrs_py.model.outcome import Failure, Origin, Outcome, Uncounted
 from opencqrs_py.model.partition import Partition
 from opencqrs_py.model.progress import Cursor, PartitionStatus, ProcessorState
@@ -98,8 +99,8 @@ class PartitionDriver:
         for one in outcome.uncounted:
             self._log_uncounted(one)
         if outcome.expired:
-            what = "%s: events whose time was over and that were removed from the inbox: %d"
-            logger.warning(what, f"[{supervised.group} {self.partition}]", outcome.expired)
+            gone = counted(outcome.expired, "event has expired and was", "events have expired and were")
+            logger.warning("[%s %s] %s removed from the inbox", supervised.group, self.partition, gone)
         if notice is not None:
             _report(notice, self._observer)
         if notice is not None or supervised.state is not before:

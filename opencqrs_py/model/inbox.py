@@ -7,6 +7,7 @@ from datetime import datetime
 from enum import StrEnum
 
 from opencqrs_py.errors import InboxError
+from opencqrs_py.model.naming import counted
 from opencqrs_py.model.times import in_milliseconds
 
 _ERRORS_KEPT = 10  # the first one, and the newest
@@ -197,12 +198,16 @@ NOTHING_PARKED = ParkedSequences()
 
 def too_long(entry: InboxEntry, most: int) -> InboxError:
     """Return the error that too many events of a sequence would wait."""
-    return _full(entry, f"{most:,} events of sequence {entry.sequence_id!r} wait", "park.max-sequence-size")
+    return _full(
+        entry,
+        f"sequence {entry.sequence_id!r} has {counted(most, 'event')} waiting",
+        "park.max-sequence-size",
+    )
 
 
 def too_many(entry: InboxEntry, most: int) -> InboxError:
     """Return the error that too many sequences of a group would wait."""
-    return _full(entry, f"{most:,} sequences of the group wait", "park.max-sequences")
+    return _full(entry, f"the group has {counted(most, 'sequence')} waiting", "park.max-sequences")
 
 
 def _full(entry: InboxEntry, what: str, setting: str) -> InboxError:

@@ -41,6 +41,17 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
     return spellings[matches[0]] if matches else None
 
 
+def counted(number: int, noun: str, plural: str = "") -> str:
+    """Return a number of things in words: ``1 event``, ``2,000 events``.
+
+    Args:
+        number: How many.
+        noun: One of them, also with what follows, such as ``event waits``.
+        plural: Several of them; empty: the noun with an s.
+    """
+    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
+
+
 def listed(names: Iterable[str]) -> str:
     """Return ``names`` as text, the first ten of them and how many more there are."""
     every = list(names)

@@ -127,7 +127,7 @@ def test_another_number_of_partitions_is_refused_with_the_way_out(project):
     assert project.opencqrs("run", "--until-caught-up", *THREAD).code == 0
     run = project.opencqrs("run", *THREAD, "--set", "event-handling.groups.catalog.life-cycle.partitions=2")
     assert run.code == 2
-    assert "group 'catalog' has progress for 4 partition(s), but 2 are configured" in run.err
+    assert "group 'catalog' has progress for 4 partitions, but is configured with 2" in run.err
     assert "set life-cycle.partitions of 'catalog' back to 4" in run.err
 
 

@@ -167,7 +167,7 @@ class TestSqlProgressTracker(Succeeding, ProgressTrackerContract):
         with pytest.raises(Exception, match="OCQ-310") as caught:
             tracker.claim("books", layout(3), 0, "owner")
         assert str(caught.value) == (
-            "[OCQ-310] group 'books' has progress for 2 partition(s), but 3 are configured\n"
+            "[OCQ-310] group 'books' has progress for 2 partitions, but is configured with 3\n"
             "  where: table opencqrs_progress\n"
             "  fix:   set life-cycle.partitions of 'books' back to 2; or, to handle all events again, "
             "delete the group's read model and its rows in opencqrs_progress"

@@ -43,3 +43,29 @@ def test_words_of_another_time_are_not_used(word: str) -> None:
 
 def test_there_is_something_to_look_at() -> None:
     assert len(TEXTS) > 100
+
+
+# What a number in braces must not stand before: of 1 it would be wrong. `counted` of model.naming writes both.
+COUNTED = re.compile(r"""\{[^{}'"]+\} (events|sequences|attempts|handlers|files|tasks|times|partitions)\b""")
+ALWAYS_SEVERAL = (
+    "{len(call.chunk)} events",
+    "{len(chunk)} events",
+    "{len(found)} events match",
+    "{len(own)} sequences",
+    "{len(inherited)} handlers",
+    "{_TRIES} times",
+    "{notice.attempt} times",
+    "{settings.life_cycle.partitions} partitions",
+    "{MOST_ENTRIES:,} files",
+)
+
+
+def test_numbers_that_may_be_1_are_not_followed_by_a_plural() -> None:
+    found = [
+        f"{file.relative_to(ROOT)}:{number}: {line.strip()}"
+        for file in TEXTS
+        if file.suffix == ".py" and file.is_relative_to(ROOT / "opencqrs_py")
+        for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1)
+        if COUNTED.search(line) and not any(several in line for several in ALWAYS_SEVERAL)
+    ]
+    assert found == []

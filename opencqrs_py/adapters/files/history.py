@@ -11,6 +11,7 @@ import orjson
 from opencqrs_py.adapters.files.event_file import EventFile, KnownFile, fingerprint
 from opencqrs_py.adapters.files.log import FileLog
 from opencqrs_py.errors import EventFormatError, EventStoreError, OtherLogError
+from opencqrs_py.model.naming import counted
 
 _FORMAT = "files 1"
 _STEPS = 96  # most digests of the way to a position, which only show where another log begins to differ
@@ -173,13 +174,13 @@ class History:
 
 def _moved(expected: _Trace, found: _Trace) -> str:
     return (
-        f"{expected.events:,} events in {_files(expected.files)} came before {expected.name}, where the progress is; "
-        f"now {found.events:,} in {_files(found.files)} come before {found.name}"
+        f"{_size(expected)} came before {expected.name}, where the progress is; "
+        f"now {_size(found)} {'comes' if found.events == 1 else 'come'} before {found.name}"
     )
 
 
-def _files(count: int) -> str:
-    return "1 file" if count == 1 else f"{count:,} files"
+def _size(trace: _Trace) -> str:
+    return f"{counted(trace.events, 'event')} in {counted(trace.files, 'file')}"
 
 
 def _shown(name: str) -> str:

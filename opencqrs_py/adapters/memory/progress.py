@@ -12,6 +12,7 @@ from typing import NoReturn
 from opencqrs_py.adapters.memory.inbox import MemoryInbox
 from opencqrs_py.errors import EventStoreError, FencedError, InboxChangedError, NonTransientError
 from opencqrs_py.model.inbox import Fetching, InboxChange, InboxEntry, ParkedSequences
+from opencqrs_py.model.naming import counted
 from opencqrs_py.model.partition import Partition
 from opencqrs_py.model.progress import Cursor, FailureRecord, PartitionStatus, ProcessorState, Skip
 from opencqrs_py.processing.ports import Transactions, UnitOfWork
@@ -76,7 +77,8 @@ class InMemoryProgressTracker:
             held = {partition for name, partition in self._progress if name == group}
             whole = set(layout or partitions)
             if held and held != whole:
-                what = f"group '{group}' has progress for {len(held)} partition(s), but {len(whole)} are asked for"
+                has = counted(len(held), "partition")
+                what = f"group '{group}' has progress for {has}, but is started with {len(whole)}"
                 raise EventStoreError("OCQ-310", what, "this process", "start it again to change the partitions")
             for partition in whole - held:
                 self._progress[group, partition] = _Row(initial, fingerprint)

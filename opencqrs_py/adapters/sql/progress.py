@@ -24,6 +24,7 @@ from opencqrs_py.adapters.sql.tables import PROGRESS, SKIPPED, prepare
 from opencqrs_py.adapters.sql.transactions import Unit, watch_ends
 from opencqrs_py.errors import EventStoreError, FencedError, InboxChangedError, TransactionEndedError
 from opencqrs_py.model.inbox import Fetching, InboxChange, InboxEntry, InboxStatus, ParkedSequences
+from opencqrs_py.model.naming import counted
 from opencqrs_py.model.partition import Partition, hash_of
 from opencqrs_py.model.progress import Cursor, FailureRecord, PartitionStatus, ProcessorState, Skip
 from opencqrs_py.processing.ports import ParkingTracker, SucceedingTracker, UnitOfWork
@@ -457,7 +458,9 @@ def _status(row: Any, counts: _Counts) -> PartitionStatus:
 def _check_layout(group: str, held: dict[Partition, Any], partitions: Sequence[Partition]) -> None:
     if not held or set(held) == set(partitions):
         return
-    what = f"group '{group}' has progress for {len(held)} partition(s), but {len(partitions)} are configured"
+    what = (
+        f"group '{group}' has progress for {counted(len(held), 'partition')}, but is configured with {len(partitions)}"
+    )
     fix = (
         f"set life-cycle.partitions of '{group}' back to {len(held)}; or, to handle all events again, delete the "
         f"group's read model and its rows in {PROGRESS.name}"

@@ -13,7 +13,7 @@ import orjson
 
 from opencqrs_py.adapters.files import events_of_lines
 from opencqrs_py.assembly.application import Application
-from opencqrs_py.cli.events.display import counted
+from opencqrs_py.cli.events.display import summed_up
 from opencqrs_py.cli.events.selection import Text
 from opencqrs_py.cli.options import ProjectOptions, format_option, project_options
 from opencqrs_py.cli.output import print_json, stdout
@@ -88,7 +88,7 @@ def append_command(
         ids = [event.id for event in wanted] if appended.ids is None else appended.ids
         print_json({"events": appended.given, "added": appended.added, "ids": ids})
     else:
-        stdout().print(counted(appended.added, appended.given, "appended"), markup=False)
+        stdout().print(summed_up(appended.added, appended.given, "appended"), markup=False)
 
 
 def _preconditions(pristine: Iterable[str], populated: Iterable[str], on: Iterable[str]) -> Sequence[Precondition]:

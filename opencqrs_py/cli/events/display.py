@@ -9,6 +9,7 @@ from typing import Any
 from opencqrs_py.cli.output import clean, stderr
 from opencqrs_py.model.cloudevents import write_event
 from opencqrs_py.model.event import Event
+from opencqrs_py.model.naming import counted
 from opencqrs_py.processing.supervision import in_words
 
 DATA_SHOWN = 60  # characters of an event's data that people see
@@ -37,10 +38,10 @@ class Progress:
             return
         self._reported = now
         speed = done / (now - self._began)
-        known = f"{done:,} events {self._word} ({speed:,.0f}/s) …"
+        known = f"{counted(done, 'event')} {self._word} ({speed:,.0f}/s) …"
         if self._total and speed:
             left = in_words(max(0.0, (self._total - done) / speed))
-            known = f"{done:,} of {self._total:,} events {self._word} ({speed:,.0f}/s), {left} left …"
+            known = f"{done:,} of {counted(self._total, 'event')} {self._word} ({speed:,.0f}/s), {left} left …"
         stderr().print(known, markup=False)
 
 
@@ -62,7 +63,7 @@ def on_one_line(text: str) -> str:
     return clean(text).replace("\n", "\\n")
 
 
-def counted(added: int, given: int, done: str) -> str:
+def summed_up(added: int, given: int, done: str) -> str:
     """Return how many events were added and skipped, in words; ``done`` is the word for it, such as ``imported``."""
     skipped = f", skipped {given - added:,} (already stored)" if given != added else ""
-    return f"{done} {added:,} event{'' if added == 1 else 's'}{skipped}"
+    return f"{done} {counted(added, 'event')}{skipped}"

@@ -12,7 +12,7 @@ from typing import BinaryIO
 import click
 
 from opencqrs_py.adapters.files import Compression, FileFormat, Kind, format_of, writer_to, written_whole
-from opencqrs_py.cli.events.display import Progress, counted, rate
+from opencqrs_py.cli.events.display import Progress, rate, summed_up
 from opencqrs_py.cli.events.selection import after_option, print_reasons, selection_options, slices_between
 from opencqrs_py.cli.options import Integer, ProjectOptions, format_option, project_options
 from opencqrs_py.cli.output import print_json, stderr, stdout
@@ -109,5 +109,5 @@ def _print(result: dict[str, object], *, as_json: bool) -> None:
     if as_json and to_file:
         print_json(result)
     elif not as_json:
-        line = counted(events, events, "exported") + rate(events, seconds)
+        line = summed_up(events, events, "exported") + rate(events, seconds)
         (stdout() if to_file else stderr()).print(line, markup=False)

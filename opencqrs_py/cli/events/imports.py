@@ -13,7 +13,7 @@ import click
 
 from opencqrs_py.adapters.files import events_of_file, events_of_lines, listing
 from opencqrs_py.cli.events.appends import writable_store
-from opencqrs_py.cli.events.display import Progress, counted, rate
+from opencqrs_py.cli.events.display import Progress, rate, summed_up
 from opencqrs_py.cli.options import ProjectOptions, format_option, project_options
 from opencqrs_py.cli.output import clean, print_json, stdout
 from opencqrs_py.errors import DamagedFileError, EventFormatError, EventStoreError
@@ -54,7 +54,7 @@ def import_command(files: tuple[str, ...], options: ProjectOptions, *, new_ids: 
     for name in names:
         done.append(_import(store, name, Progress("read")))
         if len(names) > 1 and not as_json:
-            stdout().print(clean(f"{name}: {counted(done[-1].added, done[-1].events, 'imported')}"), markup=False)
+            stdout().print(clean(f"{name}: {summed_up(done[-1].added, done[-1].events, 'imported')}"), markup=False)
     _print(done, as_json=as_json)
 
 
@@ -110,4 +110,4 @@ def _print(done: Sequence[_Imported], *, as_json: bool) -> None:
         name = done[0].file if len(done) == 1 else None
         print_json({"file": name, "events": events, "added": added, "seconds": round(seconds, 3), "files": files})
     else:
-        stdout().print(counted(added, events, "imported") + rate(events, seconds), markup=False)
+        stdout().print(summed_up(added, events, "imported") + rate(events, seconds), markup=False)

@@ -26,6 +26,7 @@ from opencqrs_py.cli.options import Integer, ProjectOptions, format_option, proj
 from opencqrs_py.cli.output import clean, print_json, stderr, stdout
 from opencqrs_py.errors import DatabaseFileGoneError, ExplainedError
 from opencqrs_py.model.event import Event
+from opencqrs_py.model.naming import counted
 from opencqrs_py.model.progress import Skip
 from opencqrs_py.model.selection import Selection
 from opencqrs_py.processing.ports import EventSource
@@ -243,6 +244,6 @@ def print_skips(skips: Sequence[Skip]) -> None:
     for skip in skips:
         head = f"[{skip.group} {skip.partition}] event {skip.event_id} at position {skip.position}"
         where = f"({skip.event_type}, {skip.subject})"
-        attempts = f"{skip.attempts} attempt{'' if skip.attempts == 1 else 's'}"
+        attempts = counted(skip.attempts, "attempt")
         line = f"{head} {where} skipped after {attempts} at {skip.skipped_at}: {skip.reason}"
         stdout().print(clean(line), markup=False, soft_wrap=True)

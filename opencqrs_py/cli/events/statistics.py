@@ -14,6 +14,7 @@ from opencqrs_py.cli.events.selection import print_reasons, selection_options, s
 from opencqrs_py.cli.options import Integer, ProjectOptions, format_option, project_options
 from opencqrs_py.cli.output import print_json, stdout
 from opencqrs_py.model.event import Event
+from opencqrs_py.model.naming import counted
 from opencqrs_py.model.selection import Selection
 
 _MOST_NAMES = 100_000  # that are counted one by one: memory must not grow with the log
@@ -117,7 +118,7 @@ def _rows(names: _Names, name: str, top: int) -> dict[str, Any]:
 
 def _print(tally: Tally, top: int) -> None:
     console = stdout()
-    console.print(f"{tally.events:,} event{'' if tally.events == 1 else 's'}", style="bold", markup=False)
+    console.print(counted(tally.events, "event"), style="bold", markup=False)
     for word, event in (("first", tally.first), ("last", tally.last)):
         if event is not None:
             console.print(f"  {word:<5}  position {event.position}, {event.time or 'no time'}", markup=False)

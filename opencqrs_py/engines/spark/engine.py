@@ -42,6 +42,7 @@ from opencqrs_py.engines.spark.tasks import Task, TaskResult, TaskRunner
 from opencqrs_py.engines.spark.turns import TimedOut
 from opencqrs_py.engines.watching import HeadWatcher
 from opencqrs_py.errors import EngineLostError
+from opencqrs_py.model.naming import counted
 from opencqrs_py.model.outcome import Failure, Origin, Outcome
 from opencqrs_py.model.partition import Partition
 from opencqrs_py.processing.ports import Clock, SystemClock
@@ -248,7 +249,7 @@ class SparkEngine:
             elif not self._stopping:
                 self._use(session)
                 self._meanwhile.handed_over()
-                logger.info("Spark is ready; the driver has handled %s events meanwhile", f"{self._handled_here:,}")
+                logger.info("Spark is ready; the driver has handled %s meanwhile", counted(self._handled_here, "event"))
         except (Py4JError, OSError) as error:
             self._fail(_jvm_gone(error))
         except Exception as error:
@@ -478,7 +479,8 @@ class SparkEngine:
         elif not self._noticed:
             self._noticed = True
             if reason := self._reason():
-                logger.warning("no task has run on Spark for %.0f s while %d wait: %s", still, len(waiting), reason)
+                tasks = counted(len(waiting), "task waits", "tasks wait")
+                logger.warning("no task has run on Spark for %.0f s while %s: %s", still, tasks, reason)
         if still >= STILL_SECONDS:
             for task in waiting:
                 self._abandon(task, _still(STILL_SECONDS))

@@ -346,7 +346,7 @@ class InboxContract:
     def test_more_events_of_a_sequence_than_may_wait_are_refused(self, tracker: ParkingTracker, cursor: Cursor) -> None:
         cursor = self.put(tracker, cursor, parked(1), entry(2))
         full = replace(brought_in(entry(3)), most_of_sequence=2)
-        with pytest.raises(InboxError, match=r"OCQ-601.*2 events of sequence 'books/1'"):
+        with pytest.raises(InboxError, match=r"OCQ-601.*2 events"):
             tracker.unit("group", cursor, 3, change=full).__enter__()
         assert [one.position for one in tracker.entries("group")] == [1, 2]
 

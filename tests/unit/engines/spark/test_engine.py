@@ -269,8 +269,8 @@ def test_tasks_that_nothing_starts_are_cancelled_reported_and_given_again(engine
     go.set()  # the abandoned tasks come back: their claims are old, so they handle nothing
     engine.engine.stop(patience=SECONDS)
     assert sorted(engine.handled) == list(range(1, EVENTS + 1))
-    assert [r.getMessage() for r in caplog.records if "while 2 wait" in r.getMessage()] == [
-        "no task has run on Spark for 11 s while 2 wait: master spark://nobody:7077 gives it no executor"
+    assert [r.getMessage() for r in caplog.records if "while 2 tasks wait" in r.getMessage()] == [
+        "no task has run on Spark for 11 s while 2 tasks wait: master spark://nobody:7077 gives it no executor"
     ]
 
 

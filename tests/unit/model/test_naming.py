@@ -1,0 +1,32 @@
+"""Names and numbers in messages."""
+
+from __future__ import annotations
+
+import pytest
+
+from opencqrs_py.model.inbox import InboxEntry, InboxStatus, too_long, too_many
+from opencqrs_py.model.naming import counted
+
+
+@pytest.mark.parametrize(
+    ("number", "words", "expected"),
+    [
+        (0, ("event",), "0 events"),
+        (1, ("event",), "1 event"),
+        (2, ("event",), "2 events"),
+        (1_234, ("event",), "1,234 events"),
+        (1, ("event waits", "events wait"), "1 event waits"),
+        (2, ("event waits", "events wait"), "2 events wait"),
+    ],
+)
+def test_one_of_a_thing_has_no_plural(number: int, words: tuple[str, ...], expected: str) -> None:
+    assert counted(number, *words) == expected
+
+
+@pytest.mark.parametrize(
+    ("most", "events", "sequences"), [(1, "1 event", "1 sequence"), (1_024, "1,024 events", "1,024 sequences")]
+)
+def test_a_full_inbox_says_how_much_waits(most: int, events: str, sequences: str) -> None:
+    entry = InboxEntry("loans", "ada", 7, "id", "s", "/a", "t", InboxStatus.PENDING, "2026-01-01T00:00:00+00:00")
+    assert too_long(entry, most).what == f"the inbox is full: sequence 'ada' has {events} waiting"
+    assert too_many(entry, most).what == f"the inbox is full: the group has {sequences} waiting"
