@@ -141,7 +141,7 @@ def show_command(options: ProjectOptions, position: int | None, which: InboxFilt
         event_json = None if shown.event is None else positioned(shown.event)
         print_json({**_as_json(shown.entry), "first_position": shown.first.position, "event": event_json})
     else:
-        _print_entry(shown)
+        _print_entry(shown, options.typed)
 
 
 @inbox_command.command("retry")
@@ -268,7 +268,7 @@ def _print_skips(inbox: InboxControl, which: InboxFilter, *, as_json: bool) -> N
         print_line("no events were skipped", "default")
 
 
-def _print_entry(shown: ShownEntry) -> None:
+def _print_entry(shown: ShownEntry, project: str) -> None:
     entry = shown.entry
     _print(_place(entry))
     expires = f"; expires {entry.expires_at}" if entry.expires_at is not None else ""
@@ -282,7 +282,7 @@ def _print_entry(shown: ShownEntry) -> None:
         _print(f"attempt {number}, {error.at}: {error.error}")
         if error.lines:
             stdout().print(clean(scrubbed(error.lines.rstrip("\n"))), markup=False, soft_wrap=True)
-    for what, command in _next(entry):
+    for what, command in _next(entry, project):
         print_result(f"{what + ':':<26}{command}")
 
 
@@ -302,9 +302,9 @@ def _numbered(entry: InboxEntry) -> Iterator[tuple[int, AttemptError]]:
         yield (1 if index == 0 and count > 1 else entry.attempts - (count - 1 - index)), error
 
 
-def _next(entry: InboxEntry) -> Iterator[tuple[str, str]]:
-    """Yield what can be done with an event, and what to type for it."""
-    which = f"--group {shlex.quote(entry.group)} --event {shlex.quote(entry.event_id)}"
+def _next(entry: InboxEntry, project: str) -> Iterator[tuple[str, str]]:
+    """Yield what can be done with an event, and what to type for it, with the options that say which project it is."""
+    which = f"--group {shlex.quote(entry.group)} --event {shlex.quote(entry.event_id)}{project}"
     if entry.status is InboxStatus.PAUSED:
         yield "to let it continue", f"opencqrs inbox resume {which}"
     yield "to try it at once", f"opencqrs inbox retry {which}"

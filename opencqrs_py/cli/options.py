@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,7 @@ import click
 
 from opencqrs_py.cli.output import print_line
 from opencqrs_py.cli.signals import signals
+from opencqrs_py.model.masking import scrubbed
 
 if TYPE_CHECKING:
     from opencqrs_py.assembly.application import Application
@@ -33,6 +35,14 @@ class ProjectOptions:
     project: Path
     profiles: tuple[str, ...]
     overrides: tuple[str, ...]
+
+    @property
+    def typed(self) -> str:
+        """The options as they are typed after a command that works on the same project; secrets are hidden."""
+        given = [("--project", str(self.project))] if self.project != Path() else []
+        given += [("--profile", profile) for profile in self.profiles]
+        given += [("--set", override) for override in self.overrides]
+        return "".join(f" {name} {shlex.quote(scrubbed(value))}" for name, value in given)
 
     def application(self, *, logs: bool = False) -> Application:
         """Return the project's application.

@@ -64,20 +64,20 @@ def run_command(
         print_json(_as_json(statuses, failed=result.failed, skipped=result.skipped, parked=result.parked))
     else:
         _show(statuses, monitor.handled)
-        _tell_unhandled(result)
+        _tell_unhandled(result, options.typed)
     sys.stdout.flush()
     unhandled = result.skipped or result.parked
     return 1 if result.failed else CAUGHT_UP_WITH_SKIPS if until_caught_up and unhandled else 0
 
 
-def _tell_unhandled(result: RunResult) -> None:
-    """Print how many events were skipped in this run, and how many wait in the inbox."""
+def _tell_unhandled(result: RunResult, project: str) -> None:
+    """Print how many events were skipped in this run, and how many wait in the inbox; and what to type to see them."""
     if result.skipped:
         events = counted(result.skipped, "event")
-        print_line(f"{events} skipped in this run: opencqrs events skipped", "yellow")
+        print_line(f"{events} skipped in this run: opencqrs events skipped{project}", "yellow")
     if result.parked:
         events = counted(result.parked, "event waits", "events wait")
-        print_line(f"{events} in the inbox: opencqrs inbox list", "yellow")
+        print_line(f"{events} in the inbox: opencqrs inbox list{project}", "yellow")
 
 
 def _interrupted(application: Application, groups: tuple[str, ...], *, as_json: bool) -> int:

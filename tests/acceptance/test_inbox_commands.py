@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getpass
 import re
+import shlex
 import socket
 import sqlite3
 from contextlib import closing
@@ -125,6 +126,22 @@ def test_a_person_sees_what_waits_and_acts_on_it(parked):
     nothing = parked.opencqrs("inbox", "list")
     assert (nothing.code, nothing.out, nothing.err) == (0, "", "nothing waits in the inbox\n")
     assert parked_counts(parked) == {}
+
+
+def test_the_commands_that_are_shown_work_as_they_are_on_the_project_of_the_options(parking, tmp_path):
+    parking.write("application-night.yaml", 'opencqrs: {database: {url: "sqlite:///night.db"}}')
+    (tmp_path / "my library").symlink_to(parking.folder)
+    given = ("--project", str(tmp_path / "my library"), "--profile", "night", "--set", "logging.format=text")
+    run = parking.opencqrs("run", "--until-caught-up", *given)
+    typed = f"--project '{tmp_path}/my library' --profile night --set logging.format=text"
+    assert run.err.splitlines()[-1] == f"3 events wait in the inbox: opencqrs inbox list {typed}"
+    shown = parking.opencqrs("inbox", "show", "--event", "4", *given)
+    commands = [line[26:] for line in shown.out.splitlines() if line.startswith("to ")]
+    assert commands[-1] == f"opencqrs inbox skip --group late-fines --event 4 {typed} --reason TEXT"
+    for command in commands:
+        ran = parking.opencqrs(*shlex.split(command)[1:])
+        assert (ran.code, "event 4 at position 4" in ran.out) == (0, True), command
+    assert "event 4" not in parking.opencqrs("inbox", "list", *given).out
 
 
 def test_a_change_of_all_events_has_to_be_meant(parking):

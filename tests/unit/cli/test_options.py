@@ -1,0 +1,30 @@
+"""The options that say on which project a command works."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from opencqrs_py.cli.options import ProjectOptions
+from opencqrs_py.model.masking import remember
+
+
+@pytest.mark.parametrize(
+    ("options", "typed"),
+    [
+        (ProjectOptions(Path(), (), ()), ""),
+        (ProjectOptions(Path("a b"), ("x", "y"), ()), " --project 'a b' --profile x --profile y"),
+        (ProjectOptions(Path(), (), ("a=1", "b=$x")), " --set a=1 --set 'b=$x'"),
+    ],
+)
+def test_options_are_typed_again_as_they_were_given(options: ProjectOptions, typed: str) -> None:
+    assert options.typed == typed
+
+
+def test_secrets_are_not_typed_again() -> None:
+    remember(["hunter2-of-options"])
+    url = "postgresql://ada:PASSWORD@db/books"
+    typed = ProjectOptions(Path(), (), ("event-store.api-token=hunter2-of-options", f"database.url={url}")).typed
+    assert "hunter2" not in typed
+    assert "PASSWORD" not in typed
