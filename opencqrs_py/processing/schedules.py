@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Protocol
 
@@ -84,13 +84,14 @@ class Cron(Schedule):
 
     expression: str
     zone: tzinfo = UTC
+    _standard: str = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        standard_cron(self.expression)
+        object.__setattr__(self, "_standard", standard_cron(self.expression))
 
     @override
     def first(self, start: datetime) -> datetime:
-        return next(CronSim(standard_cron(self.expression), start.astimezone(self.zone))).astimezone(start.tzinfo)
+        return next(CronSim(self._standard, start.astimezone(self.zone))).astimezone(start.tzinfo)
 
     @override
     def following(self, tick: datetime, end: datetime) -> datetime:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import pickle
 from datetime import UTC, datetime, timedelta
 from itertools import islice
+from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
+from cronsim import CronSim
 
 from opencqrs_py.processing.schedules import Cron, FixedDelay, FixedRate
 
@@ -68,6 +71,21 @@ def test_cron_expressions_mean_what_cron_on_debian_makes_of_them(
 
 def test_ticks_that_pass_while_others_are_handled_are_left_out() -> None:
     assert Cron("0 * * * *").following(NOON, NOON + timedelta(hours=3, minutes=5)) == NOON + timedelta(hours=4)
+
+
+def test_a_cron_expression_is_parsed_once_a_tick(monkeypatch: pytest.MonkeyPatch) -> None:
+    schedule = pickle.loads(pickle.dumps(Cron("@hourly", BERLIN)))
+    parsed: list[str] = []
+    parse = CronSim.__init__
+
+    def counting(self: CronSim, expression: str, *others: Any) -> None:
+        parsed.append(expression)
+        parse(self, expression, *others)
+
+    monkeypatch.setattr(CronSim, "__init__", counting)
+    tick = schedule.first(NOON)
+    assert schedule.following(tick, tick) == after(7_200)
+    assert parsed == ["0 * * * *"] * 2
 
 
 @pytest.mark.parametrize("wrong", ["", "every day", "0 0 31 2 *", "61 * * * *", "* * * * * * *"])
