@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from typing import Any
 
 import pytest
 from sqlalchemy import delete
@@ -11,8 +14,11 @@ from opencqrs_py.adapters.memory import InMemoryProgressTracker
 from opencqrs_py.adapters.sql import Database, SqlProgressTracker
 from opencqrs_py.adapters.sql.tables import PROGRESS
 from opencqrs_py.model import Cursor
+from opencqrs_py.model.inbox import InboxChange
 from opencqrs_py.testing.contracts import InboxContract
-from opencqrs_py.testing.contracts.inbox import WHOLE, entry, parked
+from opencqrs_py.testing.contracts.inbox import LATER, WHOLE, at, brought_in, entry, parked
+
+Noted = Callable[[Callable[[str, Any], None]], AbstractContextManager[None]]
 
 
 class TestInMemoryInbox(InboxContract):
@@ -29,6 +35,34 @@ class TestSqlInbox(InboxContract):
     @pytest.fixture
     def another(self, open_database: Callable[[], Database]) -> SqlProgressTracker:
         return SqlProgressTracker(open_database())
+
+    @pytest.mark.parametrize("each", [False, True])
+    @pytest.mark.parametrize("count", [1, 700])
+    def test_events_that_have_expired_are_removed_by_one_statement(
+        self, tracker: SqlProgressTracker, cursor: Cursor, noted_statements: Noted, count: int, *, each: bool
+    ) -> None:
+        over = [entry(n, f"books/{n}") if n % 3 else parked(n, f"books/{n}") for n in range(1, count + 1)]
+        left = [entry(10_000 + n, f"books/{n}") for n in range(1, count + 1)]
+        come_in = replace(brought_in(*over, *left), most_sequences=None, most_of_sequence=None, each=each)
+        with tracker.unit("group", cursor, 20_000, change=come_in):
+            pass
+        sent: list[str] = []
+        with noted_statements(lambda statement, _values: sent.append(" ".join(statement.split()[:2]))):
+            assert tracker.change("group", InboxChange(at(LATER), removed=tuple(over), each=each))
+        assert sent.count("DELETE FROM") == 1
+        assert sent.count("UPDATE opencqrs_inbox") == (0 if each else 1)
+        assert sum(one.startswith("SELECT") for one in sent) <= 3
+        assert [one.position for one in tracker.due("group", WHOLE, LATER, 1_000)[0]] == [10_001]
+        assert len(tracker.entries("group")) == count
+
+    def test_more_events_than_a_statement_may_name_are_removed_by_several(
+        self, tracker: SqlProgressTracker, cursor: Cursor, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("opencqrs_py.adapters.sql.inbox._MOST_NAMED", 3)
+        over = [entry(n, f"books/{n}") for n in range(1, 9)]
+        self.put(tracker, cursor, *over, entry(9, "books/8"))
+        assert tracker.change("group", InboxChange(at(LATER), removed=tuple(over)))
+        assert self.seen(tracker) == [(9, "pending", at(LATER))]
 
     @pytest.mark.parametrize(("initial", "left"), [(0, []), (4, [3])])
     def test_events_that_a_group_reads_again_do_not_wait_any_more(

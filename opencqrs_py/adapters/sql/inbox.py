@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from operator import itemgetter
-from typing import Any
+from typing import Any, TypeVar
 
-from sqlalchemy import BigInteger, ColumnElement, Connection, Select, case, delete, func, literal, null, select, update
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Connection,
+    Select,
+    case,
+    delete,
+    func,
+    literal,
+    null,
+    or_,
+    select,
+    update,
+)
 
 from opencqrs_py.adapters.sql.database import Database
 from opencqrs_py.adapters.sql.inbox_rows import (
@@ -37,7 +50,11 @@ from opencqrs_py.model.inbox import (
 from opencqrs_py.model.partition import Partition
 
 _POSITION, _HASH, _ID = (COLUMNS.index(name) for name in ("position", "sequence_hash", "sequence_id"))
+_MOST_NAMED = 5_000  # events or sequences in a statement: some databases take no more than 32,767 values
 _MOVING = [status.value for status in InboxStatus if status.moves]
+
+
+T = TypeVar("T")
 
 
 class SqlInbox:
@@ -174,6 +191,17 @@ class SqlInbox:
             return
         connection.execute(update(self._table).where(those).values(due_ms=due_ms))
 
+    def _free_firsts(self, connection: Connection, group: str, sequences: Sequence[SequenceKey], due: str) -> None:
+        """Have the first events of sequences tried from a time on, those that have none and are not for a person."""
+        columns, wanted = self._table.c, set(sequences)
+        key = (columns.sequence_hash, columns.sequence_id)
+        left = select(*key, func.min(columns.position)).where(self._among(group, sequences)).group_by(*key)
+        firsts = [row[2] for row in connection.execute(left) if (row[0], row[1]) in wanted]
+        if firsts:
+            those = (columns.group_name == group) & columns.position.in_(firsts)
+            those &= columns.status.in_(_MOVING) & columns.due_ms.is_(None)
+            connection.execute(update(self._table).where(those).values(due_ms=ms_of(due)))
+
     def _free_first(self, connection: Connection, group: str, entry: InboxEntry, due: str) -> None:
         """Have the first event of an entry's sequence tried from a time on, if it has none and is not for a person."""
         sequence = key_of(entry.sequence_id)
@@ -205,12 +233,15 @@ class SqlInbox:
             raise InboxChangedError("an event in the inbox was changed while it was handled")
 
     def _remove(self, connection: Connection, group: str, change: InboxChange) -> None:
-        for entry in change.removed:
-            if connection.execute(delete(self._table).where(self._as_read(group, entry))).rowcount != 1:
+        for entries in _in_parts(change.removed):
+            if connection.execute(delete(self._table).where(self._all_as_read(group, entries))).rowcount != len(
+                entries
+            ):
                 raise InboxChangedError("an event in the inbox was changed before it was removed")
         if not change.each:
-            for entry in {entry.sequence_id: entry for entry in change.removed}.values():
-                self._free_first(connection, group, entry, change.next_due)
+            sequences = list(dict.fromkeys(key_of(entry.sequence_id) for entry in change.removed))
+            for part in _in_parts(sequences):
+                self._free_firsts(connection, group, part, change.next_due)
 
     def _put_in(self, connection: Connection, group: str, change: InboxChange) -> None:
         counted = not change.each or change.most_of_sequence is not None
@@ -253,6 +284,22 @@ class SqlInbox:
         this = self._in(group, key_of(entry.sequence_id)) & (columns.position == entry.position)
         return this & (columns.status == entry.status.value) & (columns.attempts == entry.attempts)
 
+    def _all_as_read(self, group: str, entries: Sequence[InboxEntry]) -> ColumnElement[bool]:
+        """Return what holds for the events of entries whose status and attempts are as they were read."""
+        columns = self._table.c
+        positions: dict[tuple[str, int], list[int]] = {}
+        for entry in entries:
+            positions.setdefault((entry.status.value, entry.attempts), []).append(entry.position)
+        return or_(
+            *(
+                (columns.group_name == group)
+                & columns.position.in_(those)
+                & (columns.status == status)
+                & (columns.attempts == attempts)
+                for (status, attempts), those in positions.items()
+            )
+        )
+
     def _among(self, group: str, sequences: Iterable[SequenceKey]) -> ColumnElement[bool]:
         """Return what holds for events of sequences, and for those of others with the same hash."""
         columns = self._table.c
@@ -261,6 +308,12 @@ class SqlInbox:
     def _in(self, group: str, sequence: SequenceKey) -> ColumnElement[bool]:
         columns, (hash_, id_) = self._table.c, sequence
         return (columns.group_name == group) & (columns.sequence_hash == hash_) & (columns.sequence_id == id_)
+
+
+def _in_parts(those: Sequence[T]) -> Iterator[Sequence[T]]:
+    """Yield parts that one statement may name."""
+    for start in range(0, len(those), _MOST_NAMED):
+        yield those[start : start + _MOST_NAMED]
 
 
 def _owns(partition: Partition, hash_: int) -> bool:

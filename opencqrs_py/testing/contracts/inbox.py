@@ -321,6 +321,20 @@ class InboxContract:
         assert tracker.change("group", InboxChange(at(NOON), removed=(behind[2],)))
         assert self.seen(tracker) == []
 
+    def test_events_of_many_sequences_are_removed_together_and_the_next_of_each_is_due(
+        self, tracker: ParkingTracker, cursor: Cursor
+    ) -> None:
+        over = [entry(1, "books/1"), parked(2, "books/2"), parked(3, "books/3", None), entry(4, "books/4"), entry(5)]
+        left = [entry(6), entry(7), entry(8, "books/2"), parked(9, "books/4", None)]
+        self.put(tracker, cursor, *over, *left)
+        assert tracker.change("group", InboxChange(at(LATER), removed=tuple(over)))
+        assert self.seen(tracker) == [
+            (6, "pending", at(LATER)),
+            (7, "pending", None),
+            (8, "pending", at(LATER)),
+            (9, "exhausted", None),
+        ]
+
     def test_what_was_changed_since_it_was_read_is_not_removed_nor_anything_with_it(
         self, tracker: ParkingTracker, cursor: Cursor
     ) -> None:
