@@ -95,11 +95,11 @@ BAD = {
 }
 
 
-KINDS = [(kind, "thread") for kind in BAD]
-KINDS += [pytest.param(kind, "spark", marks=pytest.mark.spark) for kind in ("line", "row")]
+ENGINES = ["thread", pytest.param("spark", marks=pytest.mark.spark)]
 
 
-@pytest.mark.parametrize(("kind", "engine"), KINDS)
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("kind", BAD)
 def test_run_and_status_name_file_and_line_of_what_is_no_event(events, application, kind: str, engine: str) -> None:
     write, place, what = BAD[kind]
     write(events / "a.ndjson")
