@@ -17,7 +17,7 @@ from opencqrs_py.config import EffectiveGroup
 from opencqrs_py.config.choices import BatchMode, Mode
 from opencqrs_py.errors import AssemblyError, InboxError
 from opencqrs_py.model.event import Event
-from opencqrs_py.model.inbox import InboxChange, InboxEntry, InboxStatus
+from opencqrs_py.model.inbox import EVERYTHING, InboxChange, InboxEntry, InboxSelection, InboxStatus
 from opencqrs_py.model.naming import canonical, counted, listed
 from opencqrs_py.model.partition import Partition, layout
 from opencqrs_py.model.progress import Skip
@@ -26,6 +26,7 @@ from opencqrs_py.processing.parking import events_of
 from opencqrs_py.processing.ports import Clock, EventSource, ParkingTracker, ProgressTracker
 
 _log = logging.getLogger("opencqrs.inbox")
+_FEW = 100  # sequences that are read one by one
 _TRIES = 5  # of a change, while processors change the same events
 
 
@@ -46,6 +47,12 @@ class InboxFilter:
     sequence: str | None = None
     event: str | None = None
     position: int | None = None
+
+    @property
+    def selection(self) -> InboxSelection:
+        """What a tracker can look for; a status that there is not matches nothing, whatever is found."""
+        known = {status.value: status for status in InboxStatus}
+        return InboxSelection(self.sequence, self.event, known.get(self.status or ""))
 
     def matches(self, entry: InboxEntry) -> bool:
         """Return whether all but the group applies to an event."""
@@ -147,9 +154,14 @@ class InboxControl:
             AssemblyError: OCQ-509 for a name that is no group.
             InboxError: OCQ-606, if a group that is named has no inbox that can be seen from here.
         """
+        return [entry for name, tracker in self._trackers(which) for entry in self._matching(name, tracker, which)]
+
+    def _matching(self, group: str, tracker: ParkingTracker, which: InboxFilter) -> list[InboxEntry]:
+        """Return the events of a group that match, by sequence and position, with what they wait for now."""
+        found = tracker.entries(group, position=which.position, selection=which.selection)
         now = self._now()
-        waiting = (_as_of(entry, now) for _, _, entries in self._sequences(which) for entry in entries)
-        return [entry for entry in waiting if which.matches(entry)]
+        matching = (entry for entry in (_as_of(one, now) for one in found) if which.matches(entry))
+        return sorted(matching, key=lambda entry: (entry.sequence_id, entry.position))
 
     def skips(self, which: InboxFilter) -> list[Skip]:
         """Return the events that have left unhandled, by group and position; their sequences are not recorded.
@@ -176,16 +188,20 @@ class InboxControl:
             AssemblyError: OCQ-509 for a name that is no group.
             InboxError: OCQ-605, if none matches; OCQ-608, if several do; OCQ-606 as ``entries``.
         """
-        now = self._now()
-        waiting = ([_as_of(entry, now) for entry in of] for _, _, of in self._sequences(which))
-        found = [(entry, of[0]) for of in waiting for entry in of if which.matches(entry)]
+        found = [
+            (entry, tracker)
+            for name, tracker in self._trackers(which)
+            for entry in self._matching(name, tracker, which)
+        ]
         if not found:
             raise _nothing(which)
         if len(found) > 1:
             places = listed(f"position {entry.position} of group {entry.group}" for entry, _ in found)
             fix = "name one of them: opencqrs inbox show POSITION --group NAME"
             raise InboxError("OCQ-608", f"{len(found)} events match {which}", places, fix)
-        entry, first = found[0]
+        entry, tracker = found[0]
+        those = tracker.entries(entry.group, most=1, selection=InboxSelection(entry.sequence_id))
+        first = _as_of(those[0], self._now()) if those else entry  # which may have left meanwhile
         events = events_of(self._source(), (entry,))
         return ShownEntry(entry, first, events[0] if events else None)
 
@@ -330,7 +346,7 @@ class InboxControl:
             steps = command.plan(entries) if entries else []
             if not steps or dry_run or self._apply(group, tracker, steps, command):
                 return steps
-            entries = [entry for entry in tracker.entries(group) if entry.sequence_id == id_]
+            entries = tracker.entries(group, selection=InboxSelection(id_))
         return None
 
     def _apply(self, group: str, tracker: ParkingTracker, steps: Sequence[InboxStep], command: _Command) -> bool:
@@ -355,15 +371,37 @@ class InboxControl:
         return [_skip(entry, partition, reason, now) for entry in removed]
 
     def _sequences(self, which: InboxFilter) -> Iterator[tuple[str, ParkingTracker, list[InboxEntry]]]:
-        """Yield the sequences of the groups that are meant: group, tracker, and all their events in their order."""
+        """Yield sequences of the groups that are meant: group, tracker, and all their events in their order.
+
+        All those with an event that matches are among them. A few are read one by one, else the whole inbox is.
+        """
+        for name, tracker in self._trackers(which):
+            few = self._few_sequences(name, tracker, which)
+            if few is not None:
+                read = (tracker.entries(name, selection=InboxSelection(id_)) for id_ in few)
+                yield from ((name, tracker, entries) for entries in read if entries)
+                continue
+            ordered = sorted(tracker.entries(name), key=lambda entry: (entry.sequence_id, entry.position))
+            for _, entries in groupby(ordered, key=lambda entry: entry.sequence_id):
+                yield name, tracker, list(entries)
+
+    def _few_sequences(self, group: str, tracker: ParkingTracker, which: InboxFilter) -> list[str] | None:
+        """Return the sequences with an event that matches, in their order; ``None`` if they are many."""
+        if which.sequence is not None:
+            return [which.sequence]
+        if which.position is None and which.selection == EVERYTHING:
+            return None
+        found = dict.fromkeys(entry.sequence_id for entry in self._matching(group, tracker, which))
+        return list(found) if len(found) <= _FEW else None
+
+    def _trackers(self, which: InboxFilter) -> Iterator[tuple[str, ParkingTracker]]:
+        """Yield the groups that are meant and have an inbox, each with its tracker."""
         for name in sorted(self._names(which.groups)):
             tracker = self._tracker_of(name)
             if which.groups and (reason := _why_not_seen(tracker, name)):
                 raise InboxError("OCQ-606", reason, fix=f"set event-handling.groups[{name}].progress.tracking: sql")
             if isinstance(tracker, ParkingTracker):
-                ordered = sorted(tracker.entries(name), key=lambda entry: (entry.sequence_id, entry.position))
-                for _, entries in groupby(ordered, key=lambda entry: entry.sequence_id):
-                    yield name, tracker, list(entries)
+                yield name, tracker
 
     def _names(self, wanted: Sequence[str]) -> list[str]:
         known = {canonical(name): name for name in self._groups}

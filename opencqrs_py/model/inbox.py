@@ -124,6 +124,33 @@ def _text(moment: datetime | None) -> str | None:
     return None if moment is None else in_milliseconds(moment)
 
 
+@dataclass(frozen=True, slots=True)
+class InboxSelection:
+    """Which events of a group are read from the inbox: those to which all applies that is said.
+
+    Attributes:
+        sequence_id: Their sequence.
+        event_id: Their CloudEvents ``id``.
+        status: What they wait for, as it is stored; with ``EXPIRED``, those that expire some time or have done so.
+    """
+
+    sequence_id: str | None = None
+    event_id: str | None = None
+    status: InboxStatus | None = None
+
+    def matches(self, entry: InboxEntry) -> bool:
+        """Return whether an event is one of those."""
+        pairs = ((self.sequence_id, entry.sequence_id), (self.event_id, entry.event_id))
+        if any(wanted not in (None, found) for wanted, found in pairs):
+            return False
+        if self.status is InboxStatus.EXPIRED:
+            return entry.expires_at is not None
+        return self.status in (None, entry.status)
+
+
+EVERYTHING = InboxSelection()
+
+
 class Fetching(StrEnum):
     """Which events of a sequence that is due are fetched."""
 

@@ -13,7 +13,7 @@ from typing_extensions import override
 from opencqrs_py.errors import TransactionEndedError
 from opencqrs_py.model.appending import Appended, Precondition
 from opencqrs_py.model.event import Event
-from opencqrs_py.model.inbox import Fetching, InboxChange, InboxEntry, ParkedSequences
+from opencqrs_py.model.inbox import EVERYTHING, Fetching, InboxChange, InboxEntry, InboxSelection, ParkedSequences
 from opencqrs_py.model.partition import Partition
 from opencqrs_py.model.progress import Cursor, PartitionStatus, Skip
 from opencqrs_py.model.selection import Selection, Share, Slice
@@ -362,13 +362,21 @@ class Inbox(Protocol):
         """Return the first events of a partition that have expired by a time, by position, at most so many."""
         ...
 
-    def entries(self, group: str, *, position: int | None = None, most: int | None = None) -> list[InboxEntry]:
+    def entries(
+        self,
+        group: str,
+        *,
+        position: int | None = None,
+        most: int | None = None,
+        selection: InboxSelection = EVERYTHING,
+    ) -> list[InboxEntry]:
         """Return the events of a group in the inbox, by sequence and position.
 
         Args:
             group: Processing group.
             position: Of the event at this position only.
             most: Most events; ``None`` for all.
+            selection: Which of them. More may be returned: ids that a database takes for equal.
         """
         ...
 

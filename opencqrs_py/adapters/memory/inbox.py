@@ -9,9 +9,11 @@ from itertools import groupby
 
 from opencqrs_py.errors import InboxChangedError
 from opencqrs_py.model.inbox import (
+    EVERYTHING,
     Fetching,
     InboxChange,
     InboxEntry,
+    InboxSelection,
     InboxStatus,
     ParkedSequences,
     Remainder,
@@ -67,11 +69,17 @@ class MemoryInbox:
         over = [entry for entry in own if entry.status_at(now) is InboxStatus.EXPIRED]
         return tuple(sorted(over, key=lambda entry: entry.position)[:most])
 
-    def entries(self, group: str, position: int | None = None, most: int | None = None) -> list[InboxEntry]:
-        """Return the events of a group, by sequence and position; or that at a position."""
+    def entries(
+        self,
+        group: str,
+        position: int | None = None,
+        most: int | None = None,
+        selection: InboxSelection = EVERYTHING,
+    ) -> list[InboxEntry]:
+        """Return the events of a group that are selected, by sequence and position; or that at a position."""
         own = sorted((hash_of(key[1]), key, entries) for key, entries in self.sequences.items() if key[0] == group)
-        found = [entry for _, _, entries in own for entry in entries if position in (None, entry.position)]
-        return found[:most]
+        found = (entry for _, _, entries in own for entry in entries if position in (None, entry.position))
+        return [entry for entry in found if selection.matches(entry)][:most]
 
     def counts(self, group: str, partition: Partition) -> tuple[tuple[InboxStatus, int], ...]:
         """Return how many events of a partition wait, by what they wait for."""

@@ -11,7 +11,7 @@ from typing import NoReturn
 
 from opencqrs_py.adapters.memory.inbox import MemoryInbox
 from opencqrs_py.errors import EventStoreError, FencedError, InboxChangedError, NonTransientError
-from opencqrs_py.model.inbox import Fetching, InboxChange, InboxEntry, ParkedSequences
+from opencqrs_py.model.inbox import EVERYTHING, Fetching, InboxChange, InboxEntry, InboxSelection, ParkedSequences
 from opencqrs_py.model.naming import counted
 from opencqrs_py.model.partition import Partition
 from opencqrs_py.model.progress import Cursor, FailureRecord, PartitionStatus, ProcessorState, Skip
@@ -131,10 +131,17 @@ class InMemoryProgressTracker:
         with self._lock:
             return self._inbox.expired(group, partition, now, most)
 
-    def entries(self, group: str, *, position: int | None = None, most: int | None = None) -> list[InboxEntry]:
+    def entries(
+        self,
+        group: str,
+        *,
+        position: int | None = None,
+        most: int | None = None,
+        selection: InboxSelection = EVERYTHING,
+    ) -> list[InboxEntry]:
         """Return the events of a group that wait in this process."""
         with self._lock:
-            return self._inbox.entries(group, position, most)
+            return self._inbox.entries(group, position, most, selection)
 
     def change(self, group: str, change: InboxChange, skips: Sequence[Skip] = ()) -> bool:
         """Change what waits; return ``False`` if it is not as it was any more."""

@@ -33,6 +33,7 @@ from opencqrs_py.adapters.sql.inbox_rows import (
     milliseconds,
     ms_of,
     row_of,
+    storable,
     time_of,
 )
 from opencqrs_py.adapters.sql.tables import INBOX, prepare
@@ -41,6 +42,7 @@ from opencqrs_py.model.inbox import (
     Fetching,
     InboxChange,
     InboxEntry,
+    InboxSelection,
     InboxStatus,
     ParkedSequences,
     Remainder,
@@ -129,12 +131,22 @@ class SqlInbox:
         rows = connection.execute(select(self._table).where(over).order_by(columns.position).limit(most))
         return tuple(map(entry_of, rows.all()))
 
-    def entries(self, connection: Connection, group: str, position: int | None, most: int | None) -> list[InboxEntry]:
-        """Return the events of a group, by sequence and position; or that at a position."""
+    def entries(
+        self, connection: Connection, group: str, position: int | None, most: int | None, selection: InboxSelection
+    ) -> list[InboxEntry]:
+        """Return the events of a group that are selected, by sequence and position; or that at a position."""
         columns = self._table.c
         wanted = columns.group_name == group
         if position is not None:
             wanted &= columns.position == position
+        if selection.sequence_id is not None:
+            wanted &= self._in(group, key_of(selection.sequence_id))
+        if selection.event_id is not None:
+            wanted &= columns.event_id == storable(selection.event_id)
+        if selection.status is InboxStatus.EXPIRED:
+            wanted &= columns.expires_ms.is_not(None)
+        elif selection.status is not None:
+            wanted &= columns.status == selection.status.value
         ordered = select(self._table).where(wanted).order_by(columns.sequence_hash, columns.position).limit(most)
         return [entry_of(row) for row in connection.execute(ordered).all()]
 

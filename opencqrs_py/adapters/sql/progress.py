@@ -23,7 +23,15 @@ from opencqrs_py.adapters.sql.staging import drop_stages, stage_rows
 from opencqrs_py.adapters.sql.tables import PROGRESS, SKIPPED, prepare
 from opencqrs_py.adapters.sql.transactions import Unit, watch_ends
 from opencqrs_py.errors import EventStoreError, FencedError, InboxChangedError, TransactionEndedError
-from opencqrs_py.model.inbox import Fetching, InboxChange, InboxEntry, InboxStatus, ParkedSequences
+from opencqrs_py.model.inbox import (
+    EVERYTHING,
+    Fetching,
+    InboxChange,
+    InboxEntry,
+    InboxSelection,
+    InboxStatus,
+    ParkedSequences,
+)
 from opencqrs_py.model.naming import counted
 from opencqrs_py.model.partition import Partition, hash_of
 from opencqrs_py.model.progress import Cursor, FailureRecord, PartitionStatus, ProcessorState, Skip
@@ -179,10 +187,17 @@ class SqlProgressTracker(SucceedingTracker, ParkingTracker, RowStaging):
             return self._inbox.expired(connection, group, partition, now, most)
 
     @override
-    def entries(self, group: str, *, position: int | None = None, most: int | None = None) -> list[InboxEntry]:
+    def entries(
+        self,
+        group: str,
+        *,
+        position: int | None = None,
+        most: int | None = None,
+        selection: InboxSelection = EVERYTHING,
+    ) -> list[InboxEntry]:
         self._prepare()
         with self._database.reading() as connection:
-            return self._inbox.entries(connection, group, position, most)
+            return self._inbox.entries(connection, group, position, most, selection)
 
     @override
     def change(self, group: str, change: InboxChange, skips: Sequence[Skip] = ()) -> bool:

@@ -14,6 +14,7 @@ from opencqrs_py.model.inbox import (
     Fetching,
     InboxChange,
     InboxEntry,
+    InboxSelection,
     InboxStatus,
     ParkedSequences,
     Remainder,
@@ -392,6 +393,29 @@ class InboxContract:
         assert [one.position for one in tracker.entries("group", position=4)] == [4]
         assert tracker.entries("group", position=5) == []
         assert tracker.entries("group", most=2) == tracker.entries("group")[:2]
+
+    def test_entries_are_selected_by_sequence_event_and_status(self, tracker: ParkingTracker, cursor: Cursor) -> None:
+        over = replace(entry(6, ODD), expires_at=at(NOON))
+        self.put(tracker, cursor, parked(1), entry(2), parked(3, "books/2", None), entry(4, "books/2"), over)
+        expected = {
+            InboxSelection(): [1, 2, 3, 4, 6],
+            InboxSelection("books/1"): [1, 2],
+            InboxSelection(ODD): [6],
+            InboxSelection("books/9"): [],
+            InboxSelection(event_id="id 4"): [4],
+            InboxSelection(event_id="no \0 such"): [],
+            InboxSelection(status=InboxStatus.PENDING): [2, 4, 6],
+            InboxSelection(status=InboxStatus.EXHAUSTED): [3],
+            InboxSelection(status=InboxStatus.EXPIRED): [6],
+            InboxSelection("books/2", "id 4", InboxStatus.PENDING): [4],
+            InboxSelection("books/2", "id 2"): [],
+        }
+        for selection, positions in expected.items():
+            found = tracker.entries("group", selection=selection)
+            assert sorted(one.position for one in found) == positions, selection
+        assert tracker.entries("group", position=2, selection=InboxSelection("books/2")) == []
+        (first,) = tracker.entries("group", most=1, selection=InboxSelection("books/1"))
+        assert first.position == 1
 
     def test_groups_do_not_see_each_other(self, tracker: ParkingTracker, cursor: Cursor) -> None:
         self.put(tracker, cursor, parked(1))

@@ -114,6 +114,53 @@ def done(steps: list[InboxStep]) -> list[tuple[int, str, int | None]]:
     ]
 
 
+class Counting(InMemoryProgressTracker):
+    """Counts the events that are read of its inbox."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.read = 0
+
+    def entries(self, *arguments: Any, **others: Any) -> list[InboxEntry]:
+        found = super().entries(*arguments, **others)
+        self.read += len(found)
+        return found
+
+
+@pytest.mark.parametrize(
+    ("which", "most"),
+    [
+        (InboxFilter(sequence="b"), 2),
+        (InboxFilter(event="id-1"), 3),
+        (InboxFilter(position=1), 3),
+        (InboxFilter(status="retrying"), 3),
+        (InboxFilter(status="retrying", sequence="b"), 2),
+    ],
+)
+@pytest.mark.parametrize("command", ["entries", "show", "retry", "pause"])
+def test_only_the_sequences_that_are_meant_are_read(inbox_of, which, most, command):
+    others = [replace(STUCK, sequence_id=f"s{n}", position=n, event_id=f"id-{n}") for n in range(100, 200)]
+    tracker = filled(Counting(), FAILING, BEHIND, *others)
+    inbox = inbox_of(tracker)
+    if command == "show":
+        shown = inbox.show(replace(which, position=1))
+        assert (shown.entry.position, shown.first.position) == (1, 1)
+    else:
+        assert getattr(inbox, command)(which)
+    assert tracker.read <= most
+    tracker.read = 0
+    assert len(inbox.entries(InboxFilter(status=STUCK.status.value))) == 100
+    assert tracker.read == 100
+
+
+def test_many_sequences_are_read_at_once(inbox_of, monkeypatch):
+    monkeypatch.setattr("opencqrs_py.assembly.inbox._FEW", 2)
+    others = [replace(FAILING, sequence_id=f"s{n}", position=n, event_id=f"id-{n}") for n in range(100, 103)]
+    tracker = filled(Counting(), *others, STUCK)
+    assert len(inbox_of(tracker).pause(InboxFilter(status="retrying"))) == 3
+    assert tracker.read == 3 + 4
+
+
 @pytest.mark.parametrize(
     ("which", "positions"),
     [
