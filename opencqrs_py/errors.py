@@ -30,6 +30,7 @@ __all__ = [
     "InboxChangedError",
     "InboxError",
     "NonTransientError",
+    "NotReachedError",
     "OnStartError",
     "OpenCqrsError",
     "OtherLogError",
@@ -38,6 +39,7 @@ __all__ = [
     "SeveralErrors",
     "TransactionEndedError",
     "TransientError",
+    "WaitTimedOutError",
 ]
 
 
@@ -198,6 +200,10 @@ class AssemblyError(ExplainedError):
 
 class WaitTimedOutError(ExplainedError):
     """What was asked for is recorded, but was not so in time."""
+
+
+class NotReachedError(ExplainedError):
+    """What is waited for does not happen unless a person does something first (OCQ-542, OCQ-543)."""
 
 
 class OnStartError(AssemblyError):

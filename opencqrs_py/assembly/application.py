@@ -37,6 +37,7 @@ from opencqrs_py.model.progress import PartitionStatus, ProcessorState, Skip
 from opencqrs_py.processing.supervision import NO_OBSERVER, Observer, Observers, SupervisedPartition
 
 if TYPE_CHECKING:
+    from opencqrs_py.assembly.awaiting import Watched
     from opencqrs_py.assembly.container import ApplicationContainer, GroupContainer
     from opencqrs_py.assembly.control import Control
     from opencqrs_py.assembly.health import Health
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from opencqrs_py.engines.spark.session import Session, Sessions
 
 _log = logging.getLogger("opencqrs.settings")
+DEFAULT_TIMEOUT = 60.0  # seconds that a wait for progress lasts at most
 STOP_PATIENCE = 3.0  # seconds that events in hand get to finish
 _INTERRUPTED_PATIENCE = 1.0  # the same after Ctrl-C, so that all is over within two
 _DONE_PATIENCE = 30.0  # when nothing is in hand: for the end of a Spark session, which the program may open again
@@ -434,6 +436,59 @@ class Application:
     def _running(self) -> Mapping[GroupPartition, PartitionStatus]:
         processors = self._processors
         return processors.running() if processors is not None else {}
+
+    def await_position(
+        self,
+        group: str | Sequence[str],
+        position: int | str | None = None,
+        timeout: float = DEFAULT_TIMEOUT,
+        *,
+        source: str = "",
+    ) -> int:
+        """Wait until groups have stored their progress up to a position, whichever process runs them.
+
+        Then their read models hold what its handlers have written for the event there and for all before it. An event
+        that was skipped or waits in the inbox counts as done. May be called from many threads at once; asynchronous
+        code calls it by ``asyncio.to_thread``.
+
+        Args:
+            group: Name of the group, or of several.
+            position: Position of an event, which may still be to come; or an event's id; ``None``: the newest event.
+            timeout: Longest wait in seconds.
+            source: Source of the event whose id is given, if events of several sources have it.
+
+        Returns:
+            The position.
+
+        Raises:
+            NotReachedError: OCQ-542 at once, if a partition that is not there yet has failed or is stopped, or no
+                process runs it; OCQ-543, if no event has the id.
+            WaitTimedOutError: OCQ-536, if the time is over.
+            AssemblyError: OCQ-509 for a name that is no group, OCQ-544 if events of several sources have the id.
+            ValueError: If the position is less than 0, or there is no group.
+        """
+        from opencqrs_py.assembly.awaiting import Awaiting  # noqa: PLC0415 loads SQLAlchemy
+
+        names = [group] if isinstance(group, str) else list(group)
+        if not names:
+            raise ValueError("name a group to wait for")
+        overview = self._overview()
+        awaiting = Awaiting(overview, self.event_store, self._watched, self._running, self.check)
+        groups, target = _named(overview.groups, names), awaiting.target(position, source)
+        awaiting.wait(groups, target, timeout)
+        return target
+
+    @cached_property
+    def _watched(self) -> Watched:
+        from opencqrs_py.assembly.awaiting import Watched  # noqa: PLC0415 loads SQLAlchemy
+
+        return Watched(self._hasten)
+
+    def _hasten(self, group: str) -> None:
+        """Have progress of a group that runs in this process be stored without delay: somebody waits for it."""
+        processors = self._processors
+        if processors is not None:
+            processors.hasten(group)
 
     def skipped(self) -> list[Skip]:
         """Return the events whose attempts were exhausted, by group and position, also those of earlier runs.

@@ -160,6 +160,21 @@ def judged(group: str, standings: Sequence[Standing], rule: HealthRule) -> Group
     return GroupHealth(group, _state(standings, found), lag, len(standings), tuple(found))
 
 
+def obstacle(standing: Standing) -> tuple[str, str] | None:
+    """Return why a partition makes no progress unless a person does something, and what; ``None`` if it may.
+
+    One that a process can still take, that backs off, or that waits for a database may go on by itself.
+    """
+    place, status = f"{standing.group}:{standing.partition}", standing.status
+    if not standing.wanted:
+        return "it is stopped", f"opencqrs groups start {place}"
+    if _is_unowned(standing):
+        return None if standing.able else _unowned(standing)
+    if status is not None and status.state is ProcessorState.FAILED:
+        return f"it has failed{_error(status)}", f"fix its cause, then opencqrs groups restart {place}"
+    return None
+
+
 def _is_the_same(found: Sequence[Finding]) -> bool:
     """Return whether no partition of a group is owned, each for the same reason."""
     reasons = {(each.problem, each.why, each.fix) for each in found}

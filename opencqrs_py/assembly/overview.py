@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from math import inf
 from typing import TYPE_CHECKING
 
 from opencqrs_py.adapters.sql.dialect import is_outage
@@ -222,12 +223,18 @@ class Overview:
         )
 
     def _health(self, settings: EffectiveGroup, look: Look, source: EventSource, rule: HealthRule) -> GroupHealth:
+        return judged(settings.name, self.standings(settings, look, source, rule.stalled_after), rule)
+
+    def standings(
+        self, settings: EffectiveGroup, look: Look, source: EventSource, stalled_after: float = inf
+    ) -> list[Standing]:
+        """Return what is known of each partition of a group; the event store is asked only for how long one waits."""
         statuses, led = look.statuses_of(settings), is_led(self.parts[settings.name])
         owners = {
             lease.key: owner.name for lease in look.view.leases if (owner := look.view.owner_of(lease)) is not None
         }
         keys = [GroupPartition(settings.name, each) for each in layout(settings.life_cycle.partitions)]
-        standings = [
+        return [
             Standing(
                 group=settings.name,
                 partition=key.partition,
@@ -237,11 +244,10 @@ class Overview:
                 head=look.head,
                 owner=owners.get(key, ""),
                 able=look.able(settings.name),
-                waited=_Waiting(statuses.get(key), settings, source, look.now, rule.stalled_after),
+                waited=_Waiting(statuses.get(key), settings, source, look.now, stalled_after),
             )
             for key in keys
         ]
-        return judged(settings.name, standings, rule)
 
 
 @dataclass(frozen=True, slots=True)

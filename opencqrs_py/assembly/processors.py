@@ -25,7 +25,7 @@ from opencqrs_py.control.records import GroupPartition, Wanted
 from opencqrs_py.engines.coordination import Coordinator
 from opencqrs_py.engines.leading import Coordination, logger
 from opencqrs_py.engines.locking import LockCoordinator, LockedGroup
-from opencqrs_py.engines.runs import Engine, GroupRun, load_of
+from opencqrs_py.engines.runs import Engine, GroupRun, hasten, load_of
 from opencqrs_py.model.progress import PartitionStatus, ProcessorState
 from opencqrs_py.processing.ports import EventSource, LockRegistry
 from opencqrs_py.processing.supervision import SupervisedPartition
@@ -167,6 +167,12 @@ class Processors:
             engine.stop(patience)
         for coordination in self._coordinations:
             coordination.leave()
+
+    def hasten(self, group: str) -> None:
+        """Have progress of a group be stored without delay for a while: somebody waits for it."""
+        for each in self._groups:
+            if each.run.group == group:
+                hasten(each.engine, group)
 
     def partitions(self) -> list[SupervisedPartition]:
         """Return the state of every partition that this process has or had."""

@@ -12,11 +12,12 @@ import click
 from opencqrs_py.cli.output import explain, print_line, stderr
 from opencqrs_py.cli.records import records_on_terminal
 from opencqrs_py.cli.signals import INTERRUPTED, signals
-from opencqrs_py.errors import EngineLostError, ExplainedError, OpenCqrsError, WaitTimedOutError
+from opencqrs_py.errors import EngineLostError, ExplainedError, NotReachedError, OpenCqrsError, WaitTimedOutError
 
 __all__ = ["cli", "main"]
 
 _COMMANDS = {
+    "await": "opencqrs_py.cli.awaiting",
     "conditions": "opencqrs_py.cli.config",
     "config": "opencqrs_py.cli.config",
     "doctor": "opencqrs_py.cli.doctor",
@@ -94,4 +95,6 @@ def main(arguments: list[str] | None = None) -> NoReturn:
 def _exit_code(error: OpenCqrsError) -> int:
     if isinstance(error, WaitTimedOutError):
         return WAIT_TIMED_OUT
-    return WRONG_USE if isinstance(error, ExplainedError) and not isinstance(error, EngineLostError) else 1
+    if isinstance(error, EngineLostError | NotReachedError):
+        return 1
+    return WRONG_USE if isinstance(error, ExplainedError) else 1

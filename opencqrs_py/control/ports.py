@@ -16,6 +16,13 @@ class Notices(Protocol):
         """Wait for a change, at most so long; return whether there was one."""
         ...
 
+    def awaited(self) -> frozenset[str]:
+        """Return the groups of which somebody has begun to wait for the progress, since this was asked last.
+
+        A wait for changes ends early when one is heard of.
+        """
+        ...
+
 
 class ControlStore(Protocol):
     """The control tables: nodes, leases, and what is wanted. Every method is one short transaction of its own.

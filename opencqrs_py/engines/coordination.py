@@ -13,7 +13,7 @@ from opencqrs_py.control.ports import ControlStore, Notices
 from opencqrs_py.control.records import ControlView, GroupPartition, Node, NodeRecord, ProcessIdentity, Wanted
 from opencqrs_py.control.sharing import plan_of
 from opencqrs_py.engines.leading import END_PATIENCE, LedPartitions, logger
-from opencqrs_py.engines.runs import Engine, load_of
+from opencqrs_py.engines.runs import Engine, hasten, load_of
 from opencqrs_py.errors import DatabaseFileError
 from opencqrs_py.model.naming import listed
 from opencqrs_py.processing.exceptions import one_line, raise_interrupt
@@ -281,6 +281,8 @@ class Coordinator:
                 with self._changed:
                     self._notified = True
                     self._changed.notify_all()
+            for group in notices.awaited():
+                hasten(self._engines.get(group), group)
 
     def _rest(self) -> bool:
         """Wait for the next heartbeat; return whether there is to be one."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from threading import Event as Signal
 
 from opencqrs_py.engines.driver import PartitionDriver
@@ -12,15 +13,38 @@ from opencqrs_py.processing.exceptions import raise_interrupt
 _QUIET_SECONDS = 0.05  # without a new event, after which progress over events of others is stored
 _UNSTORED_SECONDS = 1.0  # longest time that it is not, however many events come
 _IDLE_SECONDS = 1.0  # longest sleep of an idle partition, should a wake-up be lost
+_HASTE_SECONDS = 2.0  # for which progress is stored at once after somebody has waited for it
 
 
-def follow(driver: PartitionDriver, watcher: HeadWatcher, stopping: Signal) -> None:
+class Haste:
+    """Whether somebody waits for the progress of a group, or has done so a moment ago.
+
+    Args:
+        now: Returns the seconds of a clock that never goes back.
+    """
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
+        self._until = 0.0
+
+    def begin(self) -> bool:
+        """Have progress be stored at once for a moment; return whether it was not before."""
+        begins = not self.is_set()
+        self._until = self._now() + _HASTE_SECONDS
+        return begins
+
+    def is_set(self) -> bool:
+        """Return whether it is to be stored at once."""
+        return self._until > 0.0 and self._now() < self._until
+
+
+def follow(driver: PartitionDriver, watcher: HeadWatcher, stopping: Signal, haste: Haste | None = None) -> None:
     """Move a partition until ``stopping`` is set or another process has claimed it; then release it.
 
     An error that is not a step's, such as an observer's, is recorded in the partition's status and raised.
     """
     try:
-        _step_until_stopped(driver, watcher, stopping)
+        _step_until_stopped(driver, watcher, stopping, Haste() if haste is None else haste)
     except BaseException as error:
         raise_interrupt(error)
         driver.fail(error)
@@ -29,8 +53,8 @@ def follow(driver: PartitionDriver, watcher: HeadWatcher, stopping: Signal) -> N
         driver.release()
 
 
-def _step_until_stopped(driver: PartitionDriver, watcher: HeadWatcher, stopping: Signal) -> None:
-    flushing = _Flushing(driver, watcher, stopping)
+def _step_until_stopped(driver: PartitionDriver, watcher: HeadWatcher, stopping: Signal, haste: Haste) -> None:
+    flushing = _Flushing(driver, watcher, stopping, haste)
     interruptions = watcher.interruptions
     while not (stopping.is_set() or driver.over or driver.abandoned):
         wait = driver.wait()
@@ -58,13 +82,15 @@ def _is_done(driver: PartitionDriver, head: int) -> bool:
 class _Flushing:
     """When to store progress over events that were not the partition's: in a quiet moment, but not too late.
 
-    Otherwise each new event would cost every other partition of its group a transaction.
+    Otherwise each new event would cost every other partition of its group a transaction. While somebody waits for the
+    progress, it does.
     """
 
-    def __init__(self, driver: PartitionDriver, watcher: HeadWatcher, stopping: Signal) -> None:
+    def __init__(self, driver: PartitionDriver, watcher: HeadWatcher, stopping: Signal, haste: Haste) -> None:
         self._driver = driver
         self._watcher = watcher
         self._stopping = stopping
+        self._haste = haste
         self._since: float | None = None  # when the progress that is not stored began
 
     def due(self, seen: int) -> bool:
@@ -76,5 +102,9 @@ class _Flushing:
         self._since = self._since or time.monotonic()
         if cursor.position != seen or cursor.doubtful:
             return False
-        self._watcher.wait_beyond(seen, _QUIET_SECONDS, self._stopping)
-        return self._watcher.head == seen or time.monotonic() - self._since > _UNSTORED_SECONDS
+        self._watcher.wait_beyond(seen, _QUIET_SECONDS, self)
+        return self._haste.is_set() or self._watcher.head == seen or time.monotonic() - self._since > _UNSTORED_SECONDS
+
+    def is_set(self) -> bool:
+        """Return whether to wait for no quiet moment any more."""
+        return self._haste.is_set() or self._stopping.is_set()

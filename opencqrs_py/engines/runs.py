@@ -124,6 +124,21 @@ class RunsTasks(Protocol):
         ...
 
 
+@runtime_checkable
+class StoresSoon(Protocol):
+    """An engine that stores progress over events of others in quiet moments, and sooner while somebody waits for it."""
+
+    def hasten(self, group: str) -> None:
+        """Store the progress of a group without delay for a while. Waits for nothing."""
+        ...
+
+
+def hasten(engine: object, group: str) -> None:
+    """Have an engine store the progress of a group without delay, if it does not do so anyway."""
+    if isinstance(engine, StoresSoon):
+        engine.hasten(group)
+
+
 def load_of(engines: Iterable[Engine]) -> TaskLoad | None:
     """Return what the engine of a node that runs tasks has in hand; ``None`` if none of them does."""
     return next((engine.task_load() for engine in engines if isinstance(engine, RunsTasks)), None)

@@ -4,15 +4,40 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from threading import Condition, Event, Thread
+from typing import Protocol
 
 from opencqrs_py.processing.exceptions import raise_interrupt
-from opencqrs_py.processing.ports import EventSource, Watch
+from opencqrs_py.processing.ports import Watch
 
 _WAIT_SECONDS = 0.2  # longest wait of the store's watch in one piece: so soon a stop is noticed
 _STOP_SECONDS = 0.3  # longest wait for who is watching; a store that hangs does not hold up a stop
 _AFTER_ERROR_SECONDS = 0.5
+
+
+class Watchable(Protocol):
+    """What has a head that moves: an event store, or the stored progress of a group."""
+
+    def head(self) -> int:
+        """Return the head."""
+        ...
+
+    def watched(self) -> AbstractContextManager[Watch]:
+        """Open a watch on it."""
+        ...
+
+    def is_outage(self, error: BaseException) -> bool:
+        """Return whether ``error`` means that it is temporarily unavailable."""
+        ...
+
+
+class Stop(Protocol):
+    """What may end a wait early, such as an event of ``threading``."""
+
+    def is_set(self) -> bool:
+        """Return whether it does."""
+        ...
 
 
 class HeadWatcher:
@@ -24,7 +49,7 @@ class HeadWatcher:
     soon as it can.
     """
 
-    def __init__(self, source: EventSource, changed: Callable[[], None] | None = None) -> None:
+    def __init__(self, source: Watchable, changed: Callable[[], None] | None = None) -> None:
         self._source = source
         self._on_change = changed
         self._head = 0
@@ -74,7 +99,7 @@ class HeadWatcher:
         with self._changed:
             self._wake_all()
 
-    def wait_beyond(self, position: int, seconds: float, stopping: Event | None = None) -> None:
+    def wait_beyond(self, position: int, seconds: float, stopping: Stop | None = None) -> None:
         """Wait until there is an event after ``position``, the time is over, or ``stopping`` or the watcher's stop."""
         until = time.monotonic() + seconds
         while self._must_wait(position, stopping) and (left := until - time.monotonic()) > 0:
@@ -99,7 +124,7 @@ class HeadWatcher:
             watch.wake()
         self._changed.notify_all()
 
-    def _must_wait(self, position: int, stopping: Event | None) -> bool:
+    def _must_wait(self, position: int, stopping: Stop | None) -> bool:
         stopped = self._stopping.is_set() or (stopping is not None and stopping.is_set())
         return self._head <= position and not stopped
 

@@ -107,9 +107,12 @@ class Service:
         imported = self.opencqrs("events", "import", "events.ndjson")
         assert imported.code == 0, imported.err
 
-    def get(self, path: str) -> tuple[int, Any]:
+    def post(self, path: str) -> tuple[int, Any]:
+        return self.get(path, b"")
+
+    def get(self, path: str, data: bytes | None = None) -> tuple[int, Any]:
         try:
-            with urllib.request.urlopen(self.url + path, timeout=60) as answer:
+            with urllib.request.urlopen(self.url + path, data, timeout=60) as answer:
                 return answer.status, json.load(answer)
         except urllib.error.HTTPError as error:
             with error:
@@ -206,6 +209,29 @@ def test_fastapi_does_not_serve_what_cannot_start(service):
     assert done.returncode == 3
     assert "[OCQ-502]" in done.stderr
     assert "Application startup failed" in done.stderr
+
+
+def test_a_request_reads_its_own_writes_which_another_process_handles(service):
+    service.write("read-your-writes.md")
+    with (service.folder / "run.log").open("w") as log:
+        command = [sys.executable, "-m", "opencqrs_py", "run"]
+        service.processes.append(subprocess.Popen(command, cwd=service.folder, stdout=log, stderr=log))
+    service.wait_until(lambda: service.nodes() == [1])
+    service.serve(RUNNING, *UVICORN)
+    answers = [service.post(f"/lendings/{isbn}") for isbn in ("1", "2", "1", "1")]
+    assert answers == [(200, {"times": times}) for times in (1, 1, 2, 3)]
+    service.processes[0].kill()
+    service.wait_until(lambda: service.nodes() == [])
+    code, said = service.post("/lendings/1")
+    assert code == 202
+    assert "the process that had it has ended" in said["detail"]
+
+
+def test_the_test_of_the_page_passes(service):
+    service.write("read-your-writes.md")
+    test = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_lending.py"]
+    ran = subprocess.run(test, cwd=service.folder, capture_output=True, text=True, check=False, timeout=300)
+    assert ran.returncode == 0, ran.stdout
 
 
 # -------------------------------------------------------------------------------------------------------- Django

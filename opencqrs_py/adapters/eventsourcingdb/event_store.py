@@ -37,6 +37,7 @@ from opencqrs_py.model.event import Event
 from opencqrs_py.model.masking import remember
 from opencqrs_py.model.selection import Selection, Slice
 from opencqrs_py.model.times import microseconds
+from opencqrs_py.processing.finding import FindingSource, FoundEvent
 from opencqrs_py.processing.ports import EventStore, Watch
 
 
@@ -113,7 +114,7 @@ STALL_SECONDS = 30.0
 T = TypeVar("T")
 
 
-class EventSourcingDbEventStore(EventStore):
+class EventSourcingDbEventStore(EventStore, FindingSource):
     """Events in an EventSourcingDB. Its ids are numbers from 0 without a gap; a position is the id plus 1.
 
     The server gives each event id and time, so those of appended events are not kept, and an event that is appended
@@ -209,6 +210,18 @@ class EventSourcingDbEventStore(EventStore):
             raise not_the_log(expected, found, label)
         if found is not None:
             self._chain.keep([found])
+
+    def find(self, event_id: str, source: str = "") -> list[FoundEvent]:
+        """Return the event with an id, which is a number: that says where it is."""
+        position = int(event_id) + 1 if event_id.isdecimal() and event_id.isascii() else 0
+        if not 0 < position <= self.head():
+            return []
+        found = self.read(position - 1, 1, Selection(), position).events
+        return [
+            FoundEvent(event.position, event.source)
+            for event in found
+            if event.id == event_id and source in ("", event.source)
+        ]
 
     @override
     def position_before(self, moment: datetime) -> int:

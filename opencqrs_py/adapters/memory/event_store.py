@@ -8,11 +8,13 @@ from datetime import datetime
 from itertools import islice
 from threading import Condition
 
+from opencqrs_py.adapters.memory.watching import Listener
 from opencqrs_py.model.appending import Appended, Precondition, check
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.fingerprint import LogMark, check_mark
 from opencqrs_py.model.selection import Selection, Slice
 from opencqrs_py.model.times import microseconds
+from opencqrs_py.processing.finding import FoundEvent
 from opencqrs_py.processing.ports import Watch
 
 
@@ -67,6 +69,11 @@ class InMemoryEventStore:
         """Return the events at positions."""
         return [event for position in positions if (event := self._at(position)) is not None]
 
+    def find(self, event_id: str, source: str = "") -> list[FoundEvent]:
+        """Return the events with an id, by source; of one source if it is named."""
+        found = [event for event in self._events if event.id == event_id and source in ("", event.source)]
+        return [FoundEvent(event.position, event.source) for event in sorted(found, key=lambda event: event.source)]
+
     def position_before(self, moment: datetime) -> int:
         """Return the position before the first event with ``time >= moment``; the head if there is none."""
         wanted = microseconds(moment.isoformat()) or 0
@@ -78,7 +85,7 @@ class InMemoryEventStore:
 
     def watched(self) -> AbstractContextManager[Watch]:
         """Open a watch; it learns of each append."""
-        return nullcontext(_Listener(self, self._changed))
+        return nullcontext(Listener(self.head, self._changed))
 
     def fingerprint(self, position: int, event: Event | None = None) -> str:
         """Return a text that identifies the log up to ``position``."""
@@ -107,25 +114,3 @@ class InMemoryEventStore:
             self._known.add(key)
             self._newest[event.subject] = event.id
             self._events.append(event._replace(position=len(self._events) + 1))
-
-
-class _Listener:
-    """Waits for the store to notify."""
-
-    def __init__(self, store: InMemoryEventStore, changed: Condition) -> None:
-        self._store = store
-        self._changed = changed
-        self._woken = False
-
-    def wait(self, after: int, seconds: float) -> int:
-        """Return the head as soon as it is beyond ``after``, or, unchanged, when the time is over."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._store.head() > after or self._woken, seconds)
-            self._woken = False
-        return self._store.head()
-
-    def wake(self) -> None:
-        """Have the wait return early."""
-        with self._changed:
-            self._woken = True
-            self._changed.notify_all()

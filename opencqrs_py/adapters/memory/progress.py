@@ -6,16 +6,18 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from threading import Lock
+from functools import partial
+from threading import Condition, Lock
 from typing import NoReturn
 
 from opencqrs_py.adapters.memory.inbox import MemoryInbox
+from opencqrs_py.adapters.memory.watching import Listener
 from opencqrs_py.errors import EventStoreError, FencedError, InboxChangedError, NonTransientError
 from opencqrs_py.model.inbox import EVERYTHING, Fetching, InboxChange, InboxEntry, InboxSelection, ParkedSequences
 from opencqrs_py.model.naming import counted
 from opencqrs_py.model.partition import Partition
 from opencqrs_py.model.progress import Cursor, FailureRecord, PartitionStatus, ProcessorState, Skip
-from opencqrs_py.processing.ports import Transactions, UnitOfWork
+from opencqrs_py.processing.ports import Transactions, UnitOfWork, Watch
 
 _Key = tuple[str, Partition]
 
@@ -53,6 +55,8 @@ class InMemoryProgressTracker:
         self._statuses: dict[_Key, PartitionStatus] = {}
         self._lock = Lock()  # held for moments, around what is above
         self._inbox = MemoryInbox()
+        self._stored = Condition()  # notified when progress was stored, if somebody waits
+        self._watches = 0
         self._gates: dict[_Key, Lock] = {}  # of one partition; held while it commits or is claimed
 
     def claim(
@@ -191,6 +195,22 @@ class InMemoryProgressTracker:
             if row is not None and row.epoch == epoch:
                 row.failure = status.failure
 
+    def reached(self, group: str) -> int:
+        """Return how many positions every partition of a group has stored, 0 if nobody has run it here."""
+        with self._lock:
+            return min((row.position + 1 for (name, _), row in self._progress.items() if name == group), default=0)
+
+    @contextmanager
+    def watched(self, group: str) -> Iterator[Watch]:
+        """Open a watch on ``reached``."""
+        with self._stored:
+            self._watches += 1
+        try:
+            yield Listener(partial(self.reached, group), self._stored)
+        finally:
+            with self._stored:
+                self._watches -= 1
+
     def statuses(self) -> list[PartitionStatus]:
         """Return what is known of every partition claimed in this process."""
         with self._lock:
@@ -250,6 +270,9 @@ class InMemoryProgressTracker:
                     row.position, row.fingerprint = to, fingerprint
                     row.failure = row.failure if cursor.holds_back(to) else None
                     row.skips += [skip] if skip is not None else []
+            if self._watches:
+                with self._stored:
+                    self._stored.notify_all()
 
     def _gate(self, key: _Key) -> Lock:
         return self._gates.setdefault(key, Lock())

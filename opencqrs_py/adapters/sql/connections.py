@@ -96,11 +96,13 @@ def reason_of(error: DBAPIError) -> str:
 class Statement:
     """A short statement of ours that is part of each chunk: its name once it is prepared, and its text.
 
-    In the text ``{}`` stands for each value.
+    In the text ``{}`` stands for each value. ``lock`` is an expression, in columns of the row that it changes, for the
+    advisory lock on PostgreSQL that is taken while somebody waits for the change.
     """
 
     name: str
     text: str
+    lock: str = ""
 
     @lru_cache  # noqa: B019 there are as many as statements in this package
     def text_of(self, mark: str) -> str:

@@ -163,6 +163,25 @@ class Database:
                 connection.detach()
             yield connection
 
+    @contextmanager
+    def waiting(self) -> Iterator[Connection]:
+        """Open a connection as ``reading`` does, to wait on it for what others write.
+
+        It is one beyond those that threads share, so that no handler waits for it. After that it is kept for them, as a
+        new one takes longer to open than most waits last; after an error it is closed.
+        """
+        self.guard.check()
+        with self._connected(self._reading_engine, autocommit=True) as connection, self.explained():
+            if self._of_others and self.dialect.remote:
+                connection.detach()
+            try:
+                yield connection
+            except BaseException:
+                with suppress(Exception):
+                    if self.guard.outlives_connections:
+                        connection.invalidate()
+                raise
+
     def fetch(self, statement: str, values: tuple[Any, ...] = ()) -> Rows:
         """Return the rows of a statement that sees the newest state and has no transaction around it.
 

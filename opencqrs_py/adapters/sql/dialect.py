@@ -20,6 +20,7 @@ from sqlalchemy.types import TypeEngine
 
 from opencqrs_py.adapters.sql.connections import Statement, replace_cut_connections
 from opencqrs_py.adapters.sql.pool import KeepingPool
+from opencqrs_py.adapters.sql.progress_watching import polling_progress
 from opencqrs_py.adapters.sql.tables import PROGRESS
 from opencqrs_py.adapters.sql.watching import Look, polling
 from opencqrs_py.control.ports import Notices
@@ -313,6 +314,27 @@ class Dialect(ABC):
     def watch(self, database: Database, look: Look) -> AbstractContextManager[Watch]:
         """Open a watch on the events by the quickest means there is; ``look`` returns the head."""
         return polling(database, look)
+
+    def watch_progress(self, database: Database, group: str) -> AbstractContextManager[Watch]:
+        """Open a watch on the stored progress of a group by the quickest means there is."""
+        return polling_progress(database, group)
+
+    def find_event(self, table: str, event_id: str, source: str) -> tuple[str, Row]:
+        """Return what finds position and source of the events with an id, of all sources or of one, and its values.
+
+        The index begins with the source. So its sources are walked through, which are few.
+        """
+        found = f"SELECT position, source FROM {table} WHERE id = {self.mark}"  # noqa: S608 our own names
+        if source:
+            return f"{found} AND source = {self.mark}", (event_id, source)
+        following = f"SELECT min(source) FROM {table} WHERE source > known.source"  # noqa: S608
+        sources = (
+            f"WITH RECURSIVE known (source) AS (SELECT min(source) FROM {table} UNION ALL "  # noqa: S608
+            f"SELECT ({following}) FROM known WHERE known.source IS NOT NULL)"
+        )
+        joined = f"known JOIN {table} event ON event.source = known.source"
+        chosen = f"SELECT event.position, event.source FROM {joined}"  # noqa: S608
+        return f"{sources} {chosen} AND event.id = {self.mark} ORDER BY event.source", (event_id,)
 
     # Tables of others
 

@@ -231,6 +231,16 @@ class MariaDbDialect(Dialect):
         )
 
     @override
+    def find_event(self, table: str, event_id: str, source: str) -> tuple[str, Row]:
+        """Return it for the index of identities, each of which begins with an id."""
+        found = f"SELECT position, source FROM {table} WHERE id = %s"  # noqa: S608 our own names
+        if source:
+            return f"{found} AND identity = %s", (event_id, identity_of(source, event_id))
+        first = event_id.encode()[:_BYTES_OF_ID]
+        last = first + b"\xff" * (_BYTES_OF_ID + _BYTES_OF_HASH - len(first))
+        return f"{found} AND identity BETWEEN %s AND %s ORDER BY source", (event_id, first, last)
+
+    @override
     @contextmanager
     def append_lock(self, database: Database) -> Iterator[Connection]:
         with database.writing() as connection:

@@ -24,6 +24,7 @@ from opencqrs_py.adapters.sql.connections import Statement, as_sqlalchemy
 from opencqrs_py.adapters.sql.database import Database
 from opencqrs_py.adapters.sql.dialect import STAGED_BY, DatabaseBusyError, Dialect, Row, Values, driver_error, register
 from opencqrs_py.adapters.sql.foreign import ForeignTable, Writers
+from opencqrs_py.adapters.sql.progress_watching import AWAITED, CHANNEL, listening_for_progress
 from opencqrs_py.adapters.sql.tables import EVENTS, PROGRESS, WRITTEN
 from opencqrs_py.adapters.sql.transactions import ended
 from opencqrs_py.adapters.sql.watching import Look, listening
@@ -94,14 +95,22 @@ _CONTROL = "opencqrs_control"  # the channel on which nodes hear of changes in t
 
 
 class _Notices(Notices):
-    """Hears of changes on a connection that listens."""
+    """Hears of changes, and of groups for which somebody waits, on a connection that listens."""
 
     def __init__(self, driver: Any) -> None:
         self._driver = driver
+        self._awaited: set[str] = set()
 
     @override
     def wait(self, seconds: float) -> bool:
-        return any(True for _ in self._driver.notifies(timeout=seconds, stop_after=1))
+        found = list(self._driver.notifies(timeout=seconds, stop_after=1))
+        self._awaited.update(each.payload for each in found if each.channel == AWAITED)
+        return any(each.channel == _CONTROL for each in found)
+
+    @override
+    def awaited(self) -> frozenset[str]:
+        heard, self._awaited = frozenset(self._awaited), set()
+        return heard
 
 
 class PostgresqlDialect(Dialect):
@@ -215,6 +224,10 @@ class PostgresqlDialect(Dialect):
     def watch(self, database: Database, look: Look) -> AbstractContextManager[Watch]:
         known = statements_in(database.schema)
         return listening(database, look, known.channel, known.table_number)
+
+    @override
+    def watch_progress(self, database: Database, group: str) -> AbstractContextManager[Watch]:
+        return listening_for_progress(database, group)
 
     @override
     def writers(
@@ -344,6 +357,7 @@ class PostgresqlDialect(Dialect):
         with database.reading(apart=True) as connection:
             connection.detach()  # the next user of a pool must not listen
             connection.exec_driver_sql(f"LISTEN {_CONTROL}")
+            connection.exec_driver_sql(f"LISTEN {AWAITED}")
             yield _Notices(connection.connection.dbapi_connection)
 
     @override
@@ -517,12 +531,17 @@ def _begins_as_usual(driver: Any) -> bool:
 
 
 def _preparation(statement: Statement) -> str:
-    """Return what prepares a statement; one that moves the progress raises if it finds no row."""
+    """Return what prepares a statement; one that moves the progress raises if it finds no row.
+
+    It notifies of the new position if the lock of its partition is taken: somebody waits for it.
+    """
     text = statement.text.format(*(f"${n}" for n in range(1, statement.text.count("{}") + 1)))
     if text.startswith("UPDATE"):
         counted = f"CAST('{_NOT_FOUND} ' || count(*) AS integer)"  # no constant, which would be cast at once
-        checked = f"SELECT CASE WHEN count(*) = 1 THEN 1 ELSE {counted} END FROM moved"  # noqa: S608
-        text = f"WITH moved AS ({text} RETURNING 1) {checked}"
+        moved = f"{text} RETURNING position, {statement.lock} AS lock"
+        notified = f"pg_notify('{CHANNEL}', lock || ' ' || position)::text"
+        told = f"count(CASE WHEN pg_try_advisory_xact_lock(lock) THEN NULL ELSE {notified} END)"
+        text = f"WITH moved AS ({moved}) SELECT CASE WHEN count(*) = 1 THEN 1 ELSE {counted} END, {told} FROM moved"  # noqa: S608
     return f"PREPARE {statement.name} AS {text}"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -19,6 +19,7 @@ from opencqrs_py.adapters.sql.database import Database
 from opencqrs_py.adapters.sql.dialect import DatabaseAwayError, DatabaseBusyError
 from opencqrs_py.adapters.sql.inbox import SqlInbox
 from opencqrs_py.adapters.sql.inbox_rows import storable
+from opencqrs_py.adapters.sql.progress_watching import lock_of_partition, reached_in
 from opencqrs_py.adapters.sql.staging import drop_stages, stage_rows
 from opencqrs_py.adapters.sql.tables import PROGRESS, SKIPPED, prepare
 from opencqrs_py.adapters.sql.transactions import Unit, watch_ends
@@ -35,7 +36,8 @@ from opencqrs_py.model.inbox import (
 from opencqrs_py.model.naming import counted
 from opencqrs_py.model.partition import Partition, hash_of
 from opencqrs_py.model.progress import Cursor, FailureRecord, PartitionStatus, ProcessorState, Skip
-from opencqrs_py.processing.ports import ParkingTracker, SucceedingTracker, UnitOfWork
+from opencqrs_py.processing.ports import ParkingTracker, SucceedingTracker, UnitOfWork, Watch
+from opencqrs_py.processing.reaching import WatchableTracker
 from opencqrs_py.processing.staging import Rows, RowStaging, Stage
 
 _ERROR_LENGTH = 1_000  # characters of an error's text that are kept
@@ -58,12 +60,13 @@ class _Statements:
         name = PROGRESS.name if database.schema is None else f"{PROGRESS.name}_{hash_of(database.schema):08x}"
         move = f"UPDATE {table} SET {_MOVED}"  # noqa: S608 our own names
         lock = database.dialect.row_lock.format(table, _HERE)
+        awaited = lock_of_partition(database.schema)
         self.lock = Statement(f"{name}_lock", lock)
-        self.advance = Statement(f"{name}_advance", f"{move}, failure = NULL {_HERE}")
-        self.advance_towards = Statement(f"{name}_advance_towards", f"{move} {_HERE}")
+        self.advance = Statement(f"{name}_advance", f"{move}, failure = NULL {_HERE}", awaited)
+        self.advance_towards = Statement(f"{name}_advance_towards", f"{move} {_HERE}", awaited)
 
 
-class SqlProgressTracker(SucceedingTracker, ParkingTracker, RowStaging):
+class SqlProgressTracker(SucceedingTracker, ParkingTracker, WatchableTracker, RowStaging):
     """Progress in the table ``opencqrs_progress``, moved by compare-and-set under a fencing epoch, and its inbox.
 
     Args:
@@ -260,6 +263,16 @@ class SqlProgressTracker(SucceedingTracker, ParkingTracker, RowStaging):
         with self._database.writing() as connection:
             one = self._one(status.group, status.partition, epoch)
             connection.execute(update(self._progress).where(one).values(**values))
+
+    @override
+    def reached(self, group: str) -> int:
+        self._prepare()
+        return reached_in(self._database, group)
+
+    @override
+    def watched(self, group: str) -> AbstractContextManager[Watch]:
+        self._prepare()
+        return self._database.dialect.watch_progress(self._database, group)
 
     @override
     def statuses(self) -> list[PartitionStatus]:

@@ -23,6 +23,7 @@ from opencqrs_py.model.fingerprint import LogMark, check_mark
 from opencqrs_py.model.partition import hash_of
 from opencqrs_py.model.selection import Selection, Share, Slice
 from opencqrs_py.model.times import microseconds
+from opencqrs_py.processing.finding import FindingSource, FoundEvent
 from opencqrs_py.processing.ports import EventSource, SharingSource, Watch
 from opencqrs_py.processing.sequence_resolvers import cut_subject
 
@@ -41,7 +42,7 @@ _COLUMNS = {
 }
 
 
-class SqlEventSource(EventSource, SharingSource):
+class SqlEventSource(EventSource, SharingSource, FindingSource):
     """The table ``opencqrs_events`` as it is read.
 
     Args:
@@ -125,6 +126,13 @@ class SqlEventSource(EventSource, SharingSource):
         """Return for each position the last event at or before it, and the ``nth`` one after it, by the index."""
         self._prepare()
         return neighbours(self._database, f"{self._database.prefix}{EVENTS.name}", "position", positions, nth)
+
+    def find(self, event_id: str, source: str = "") -> list[FoundEvent]:
+        """Return the events with an id, by source; of one source if it is named. An index finds them."""
+        self._prepare()
+        table = self._database.prefix + EVENTS.name
+        rows = self._database.fetch(*self._database.dialect.find_event(table, event_id, source))
+        return [FoundEvent(position, of) for position, of in rows]
 
     @override
     def position_before(self, moment: datetime) -> int:

@@ -25,6 +25,7 @@ from opencqrs_py.adapters.sql.bulk_write import BulkWrite, Column, TableShape
 from opencqrs_py.adapters.sql.connections import WRITING
 from opencqrs_py.adapters.sql.database import Database
 from opencqrs_py.adapters.sql.dialect import URL_SETTINGS, Dialect, FileGuard, Row, register
+from opencqrs_py.adapters.sql.progress_watching import polling_progress
 from opencqrs_py.adapters.sql.tables import EVENTS, WRITTEN
 from opencqrs_py.adapters.sql.watching import Look, polling
 from opencqrs_py.errors import DatabaseFileError, DatabaseFileGoneError, NonTransientError
@@ -219,6 +220,10 @@ class SqliteDialect(Dialect):
     @override
     def watch(self, database: Database, look: Look) -> AbstractContextManager[Watch]:
         return polling(database, look, _change_counter)
+
+    @override
+    def watch_progress(self, database: Database, group: str) -> AbstractContextManager[Watch]:
+        return polling_progress(database, group, _change_counter)
 
     @override
     def in_transaction(self, driver: Any) -> bool | None:

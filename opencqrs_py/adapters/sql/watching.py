@@ -36,7 +36,7 @@ def polling(database: Database, look: Look, counter: Counter = lambda _: None) -
     such thing.
     """
     with database.reading(apart=True) as connection:
-        yield _Poll(database, connection, look, counter(connection))
+        yield Poll(database, connection, look, counter(connection))
 
 
 @contextmanager
@@ -52,17 +52,20 @@ def listening(database: Database, look: Look, channel: str, table_number: str) -
         except DBAPIError as error:
             if database.is_outage(error):
                 raise
-            yield _Poll(database, connection, look, None)  # a replica refuses LISTEN
+            yield Poll(database, connection, look, None)  # a replica refuses LISTEN
         else:
             table = str(connection.exec_driver_sql(f"SELECT {table_number}").scalar_one())
-            with closing(_Listener(connection, look, table)) as listener:
+            with closing(Listener(connection, look, table)) as listener:
                 yield listener
 
 
-class _Listener:
+class Listener:
     """Hears of appends: of ours with the newest position, of those by other programs through the table's trigger.
 
     The head is looked at after it began to listen, so nothing is missed in between.
+
+    Attributes:
+        look_seconds: The head is looked at so often, whatever is heard.
     """
 
     def __init__(self, connection: Connection, look: Look, table: str) -> None:
@@ -79,19 +82,20 @@ class _Listener:
         self._head = 0
         self._must_look = True
         self._looked = 0.0
-        self._driver.add_notify_handler(lambda notice: self._hear(notice.payload))  # what comes in with other answers
+        self.look_seconds = _LOOK_SECONDS
+        self._driver.add_notify_handler(self._take)  # what comes in with other answers
 
     def wait(self, after: int, seconds: float) -> int:
         """Return the head as soon as it is beyond ``after``, or, unchanged, when the time is over."""
         until = time.monotonic() + seconds
         while True:
             now = time.monotonic()
-            if self._head <= after and (self._must_look or now - self._looked >= _LOOK_SECONDS):
+            if self._head <= after and (self._must_look or now - self._looked >= self.look_seconds):
                 self._must_look, self._looked = False, now
                 self._head = self._head_of(self._connection)
             if self._head > after or now >= until:
                 return self._head
-            if not self._must_look and self._listen(min(until, self._looked + _LOOK_SECONDS) - now):
+            if not self._must_look and self._listen(min(until, self._looked + self.look_seconds) - now):
                 return self._head
 
     def wake(self) -> None:
@@ -101,6 +105,7 @@ class _Listener:
 
     def close(self) -> None:
         """Give back what wakes it; the connection is the caller's."""
+        self._driver.remove_notify_handler(self._take)
         self._woken.close()
         self._waking.close()
 
@@ -121,6 +126,9 @@ class _Listener:
         except self._connection.dialect.loaded_dbapi.Error:
             self._must_look = True  # which meets the error as well, and explains it
 
+    def _take(self, notice: Any) -> None:
+        self._hear(notice.payload)
+
     def _hear(self, payload: str) -> None:
         position, _, table = payload.partition(" ")
         if table == self._table:
@@ -129,7 +137,7 @@ class _Listener:
             self._must_look = True
 
 
-class _Poll:
+class Poll:
     """Looks again and again: at the counter of changes if there is one, else at the head.
 
     The longer nothing has happened, the longer the pauses are: a change is noticed after at most a fiftieth of the time
@@ -137,12 +145,18 @@ class _Poll:
     """
 
     def __init__(
-        self, database: Database, connection: Connection, look: Look, counter: Callable[[], int] | None
+        self,
+        database: Database,
+        connection: Connection,
+        look: Look,
+        counter: Callable[[], int] | None,
+        longest_pause: float = _LONGEST_PAUSE,
     ) -> None:
         self._database = database
         self._connection = connection
         self._head_of = look
         self._counter = counter
+        self._longest_pause = longest_pause
         self._changed = time.monotonic()
         self._looked = 0.0
         self._seen: int | None = None
@@ -158,7 +172,7 @@ class _Poll:
             if self._head > after or now >= until:
                 return self._head
             quiet = (now - self._changed) * _PAUSE_SHARE
-            if self._woken.wait(min(max(quiet, _SHORTEST_PAUSE), _LONGEST_PAUSE, until - now)):
+            if self._woken.wait(min(max(quiet, _SHORTEST_PAUSE), self._longest_pause, until - now)):
                 self._woken.clear()
                 return self._head
 

@@ -12,7 +12,7 @@ from opencqrs_py.control.records import GroupPartition
 from opencqrs_py.engines.assignment import Assignment
 from opencqrs_py.engines.call_watching import CallWatcher
 from opencqrs_py.engines.driver import PartitionDriver
-from opencqrs_py.engines.following import follow
+from opencqrs_py.engines.following import Haste, follow
 from opencqrs_py.engines.runs import GroupRun
 from opencqrs_py.engines.watching import HeadWatcher
 from opencqrs_py.errors import EngineLostError
@@ -53,6 +53,7 @@ class ThreadEngine:
         self._assignment = Assignment(runs, owner, clock, observer)
         self._watchers = {id(run.processing.source): HeadWatcher(run.processing.source) for run in runs}
         self._failure: BaseException | None = None
+        self._haste = {run.group: Haste() for run in runs}
         self._followers: dict[PartitionDriver, _Follower] = {}
         self._started = False
         self._lock = Lock()
@@ -63,7 +64,7 @@ class ThreadEngine:
     def assign(self, group: str, partitions: Sequence[Partition]) -> None:
         """Claim partitions, and start their threads if the engine was started."""
         for driver in self._assignment.claim(group, partitions):
-            follower = _Follower(driver, self._watcher_of(driver), self._ended)
+            follower = _Follower(driver, self._watcher_of(driver), self._haste[group], self._ended)
             with self._lock:
                 self._followers[driver] = follower
                 started = self._started
@@ -98,6 +99,13 @@ class ThreadEngine:
     def assigned(self) -> Collection[GroupPartition]:
         """Return the partitions that the engine has."""
         return self._assignment.assigned()
+
+    def hasten(self, group: str) -> None:
+        """Store progress of a group over events of others at once for a moment, and not only in a quiet one."""
+        haste = self._haste.get(group)
+        if haste is not None and haste.begin():  # nobody waits for a quiet moment any more
+            for watcher in self._watchers.values():
+                watcher.wake()
 
     def warm_up(self) -> None:
         """Do nothing: a thread starts at once."""
@@ -159,7 +167,9 @@ class ThreadEngine:
             old = self._followers.pop(hung)
             self._hanging = [thread for thread in self._hanging if thread.is_alive()] + [old.thread]
             retake = partial(self._retaken, hung, call, failure)
-            new = self._followers[hung] = _Follower(hung, self._watcher_of(hung), self._ended, retake)
+            new = self._followers[hung] = _Follower(
+                hung, self._watcher_of(hung), self._haste[hung.supervised.group], self._ended, retake
+            )
         if len(self._hanging) > MOST_HANGING:
             self._failure = self._failure or _too_many(self._hanging, failure)
         new.thread.start()
@@ -181,13 +191,19 @@ class _Follower:
     """A thread that follows the log with one partition; with ``retake`` it takes it over from one that hangs."""
 
     def __init__(
-        self, driver: PartitionDriver, watcher: HeadWatcher, ended: _Ended, retake: _Retake | None = None
+        self,
+        driver: PartitionDriver,
+        watcher: HeadWatcher,
+        haste: Haste,
+        ended: _Ended,
+        retake: _Retake | None = None,
     ) -> None:
         self.driver = driver
         self.stopping = Signal()
         name = f"opencqrs-{driver.supervised.group}-{driver.partition}"
         self.thread = Thread(target=self.run, name=name, daemon=True)
         self._watcher = watcher
+        self._haste = haste
         self._ended = ended
         self._retake = retake
 
@@ -196,7 +212,7 @@ class _Follower:
         try:
             if self._retake is not None and (driver := self._retake()) is not None:
                 self.driver = driver
-            follow(self.driver, self._watcher, self.stopping)
+            follow(self.driver, self._watcher, self.stopping, self._haste)
         except BaseException as error:  # seen by check(); a thread's own end is seen by nobody
             failure = error
         self._ended(self, failure)

@@ -12,6 +12,7 @@ import orjson
 import pytest
 
 from opencqrs_py.model import Event, Selection, Slice
+from opencqrs_py.processing.finding import FoundEvent, find_event
 from opencqrs_py.processing.ports import EventSource
 from opencqrs_py.testing.contracts.log_identity import Append, LogIdentityContract
 
@@ -220,6 +221,16 @@ class EventSourceContract(LogIdentityContract):
         assert all(part.after < event.position <= part.upto for part in parts for event in part.events)
         assert [event.data["n"] for part in parts for event in part.events] == list(range(7))
         assert parts[-1].upto == source.head()
+
+    def test_an_event_is_found_by_its_id(self, source: EventSource, append: Append) -> None:
+        assert find_event(source, "1") == []
+        append(event(n) for n in range(4))
+        for found in source.read(0, 10, ALL).events:
+            there = FoundEvent(found.position, found.source)
+            assert find_event(source, found.id) == [there]
+            assert find_event(source, found.id, found.source) == [there]
+            assert find_event(source, found.id, "urn:of-another") == []
+        assert find_event(source, "none") == find_event(source, "4711") == find_event(source, "") == []
 
     @pytest.mark.parametrize("limit", [1, 2, 5])
     def test_the_limit_counts_selected_events_only(self, source: EventSource, append: Append, limit: int) -> None:

@@ -489,12 +489,17 @@ class Told:
 
     def __init__(self) -> None:
         self.news: SimpleQueue[bool] = SimpleQueue()
+        self.waited_for: set[str] = set()
 
     def wait(self, seconds: float) -> bool:
         try:
             return self.news.get(timeout=seconds)
         except Empty:
             return False
+
+    def awaited(self) -> frozenset[str]:
+        heard, self.waited_for = frozenset(self.waited_for), set()
+        return heard
 
 
 def test_a_change_that_is_heard_of_is_looked_at_before_the_next_heartbeat(world, monkeypatch):
@@ -512,6 +517,33 @@ def test_a_change_that_is_heard_of_is_looked_at_before_the_next_heartbeat(world,
     a.start()  # the clock stands still, so no heartbeat is due
     told.news.put(item=True)
     assert beats.acquire(timeout=60)
+    a.end()
+    a.leave()
+
+
+class Hastened(Engine):
+    """Notes for which groups it is to store progress soon."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.groups: SimpleQueue[str] = SimpleQueue()
+
+    def hasten(self, group: str) -> None:
+        self.groups.put(group)
+
+
+def test_an_engine_hears_that_somebody_waits_for_a_group_which_is_no_reason_for_a_heartbeat(world, monkeypatch):
+    engine, told = Hastened(), Told()
+    a = world.node("a", engine=engine, books=Runnable(4), lent=Runnable(1))
+    monkeypatch.setattr(world.store, "notices", lambda: nullcontext(told))
+    a.join()
+    heartbeat(a)
+    a.start()
+    told.waited_for = {"lent", "of another project"}
+    told.news.put(item=False)
+    assert engine.groups.get(timeout=60) == "lent"
+    assert engine.groups.empty()
+    assert not a._notified
     a.end()
     a.leave()
 

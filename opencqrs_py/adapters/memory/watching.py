@@ -1,0 +1,35 @@
+"""Watching what stands in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from threading import Condition
+
+from opencqrs_py.processing.ports import Watch
+
+
+class Listener(Watch):
+    """Waits to be notified.
+
+    Args:
+        head: Returns the head.
+        changed: Notified when it has moved.
+    """
+
+    def __init__(self, head: Callable[[], int], changed: Condition) -> None:
+        self._head = head
+        self._changed = changed
+        self._woken = False
+
+    def wait(self, after: int, seconds: float) -> int:
+        """Return the head as soon as it is beyond ``after``, or, unchanged, when the time is over."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._head() > after or self._woken, seconds)
+            self._woken = False
+        return self._head()
+
+    def wake(self) -> None:
+        """Have the wait return early."""
+        with self._changed:
+            self._woken = True
+            self._changed.notify_all()

@@ -1,0 +1,211 @@
+"""Waiting until groups have stored their progress up to a position, whichever process runs them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from threading import Lock
+from typing import Protocol
+
+from opencqrs_py.adapters.memory import InMemoryProgressTracker
+from opencqrs_py.assembly.health import Standing, obstacle
+from opencqrs_py.assembly.overview import Overview, Running
+from opencqrs_py.config import EffectiveGroup
+from opencqrs_py.engines.watching import HeadWatcher
+from opencqrs_py.errors import AssemblyError, NotReachedError, WaitTimedOutError
+from opencqrs_py.processing.finding import find_event
+from opencqrs_py.processing.ports import EventSource, ProgressTracker
+from opencqrs_py.processing.reaching import WatchedGroup, reached
+
+_FIRST_LOOK_SECONDS = 0.05  # until a first look at why it may take for ever: most waits are over by then
+_LOOK_SECONDS = 0.5  # between two such looks
+
+
+class Progress(Protocol):
+    """How many positions a group has stored, as a thread that waits sees it: a ``HeadWatcher`` in production."""
+
+    @property
+    def head(self) -> int:
+        """How many positions, as far as is known."""
+        ...
+
+    @property
+    def refusal(self) -> BaseException | None:
+        """Why that cannot be seen, other than an outage."""
+        ...
+
+    def wait_beyond(self, position: int, seconds: float) -> None:
+        """Wait until there are more, or the time is over."""
+        ...
+
+
+@dataclass(slots=True)
+class _Shared:
+    watcher: HeadWatcher
+    users: int = 0
+
+
+class Watched:
+    """The groups whose progress threads of this process wait for: one watch for each group, however many threads.
+
+    Args:
+        hasten: Has processes store progress without delay, as far as they are in this one.
+    """
+
+    def __init__(self, hasten: Callable[[str], None]) -> None:
+        self._hasten = hasten
+        self._watchers: dict[tuple[int, str], _Shared] = {}
+        self._lock = Lock()
+
+    @contextmanager
+    def progress(self, tracker: ProgressTracker, group: str) -> Iterator[Progress]:
+        """Open a watch on the progress of a group, or share the one that is open."""
+        key = (id(tracker), group)
+        with self._lock:
+            shared = self._watchers.setdefault(key, _Shared(HeadWatcher(WatchedGroup(tracker, group))))
+            shared.users += 1
+        try:
+            self._hasten(group)
+            yield shared.watcher
+        finally:
+            with self._lock:
+                shared.users -= 1
+                is_last = not shared.users
+                if is_last:
+                    del self._watchers[key]
+            if is_last:
+                shared.watcher.stop()
+
+
+@dataclass(frozen=True, slots=True)
+class Awaiting:
+    """Waits for groups.
+
+    Attributes:
+        overview: The groups.
+        source: The event store.
+        watched: What threads of this process share.
+        running: Returns the partitions that this process has.
+        check: Raises what has ended an engine of this process.
+        now: Returns the seconds of a clock that never goes back.
+    """
+
+    overview: Overview
+    source: EventSource
+    watched: Watched
+    running: Callable[[], Running]
+    check: Callable[[], None]
+    now: Callable[[], float] = field(default=time.monotonic)
+
+    def target(self, position: int | str | None, source: str = "") -> int:
+        """Return the position that is meant: a number, that of an event by its id, or that of the newest event.
+
+        Raises:
+            NotReachedError: OCQ-543, if no event has the id.
+            AssemblyError: OCQ-544, if events of several sources have it.
+            ValueError: If the position is less than 0.
+        """
+        if position is None:
+            return self.source.head()
+        if not isinstance(position, str):
+            if position < 0:
+                raise ValueError(f"a position is at least 0, not {position}")
+            return position
+        found = find_event(self.source, position, source)
+        if not found:
+            of = f" of source '{source}'" if source else ""
+            what = f"the event store has no event with the id '{position}'{of}"
+            fix = "wait after the append has returned; look at opencqrs events list"
+            raise NotReachedError("OCQ-543", what, self._store, fix)
+        if len(found) > 1:
+            sources = ", ".join(f"'{each.source}' (position {each.position})" for each in found[:10])
+            what = f"{len(found)} sources have an event with the id '{position}': {sources}"
+            raise AssemblyError("OCQ-544", what, self._store, "name one of them: source=, or --source")
+        return found[0].position
+
+    def wait(self, groups: Sequence[EffectiveGroup], position: int, timeout: float) -> None:
+        """Wait until every partition of the groups has stored its progress up to a position.
+
+        Raises:
+            NotReachedError: OCQ-542, if a partition has failed, is stopped, or no process runs it.
+            WaitTimedOutError: OCQ-536, with the partitions that are not there yet.
+        """
+        end = self.now() + timeout
+        for settings in groups:
+            waiting = self._wait(settings, position, end)
+            if waiting:
+                raise _timed_out(settings.name, position, timeout, waiting)
+
+    def _wait(self, settings: EffectiveGroup, position: int, end: float) -> list[str]:
+        """Wait until then; return why partitions of the group are not there, empty if they all are."""
+        tracker = self.overview.parts[settings.name].tracker()
+        if reached(tracker, settings.name) > position:
+            return []
+        with self.watched.progress(tracker, settings.name) as progress:
+            look_at = self.now() + _FIRST_LOOK_SECONDS
+            while progress.head <= position:
+                now = self.now()
+                if now >= min(end, look_at):
+                    waiting = self._look(settings, tracker, position)
+                    if not waiting or now >= end:
+                        return waiting
+                    look_at = self.now() + _LOOK_SECONDS
+                progress.wait_beyond(position, max(0.0, min(end, look_at) - self.now()))
+                if progress.refusal is not None:
+                    raise progress.refusal
+        return []
+
+    def _look(self, settings: EffectiveGroup, tracker: ProgressTracker, position: int) -> list[str]:
+        """Return why partitions are not there yet, empty if they all are; raise if one cannot get there."""
+        self.check()
+        try:
+            look = self.overview.look([settings], self.source, self.running())
+            standings = self.overview.standings(settings, look, self.source)
+            if reached(tracker, settings.name) > position:
+                return []
+        except Exception as error:
+            if not (tracker.is_outage(error) or self.source.is_outage(error)):
+                raise
+            return [f"the database is unavailable: {error}"]
+        behind = [each for each in standings if each.status is None or each.status.position < position]
+        for each in behind:
+            why = obstacle(each) or _unseen(each, tracker)
+            if why is not None:
+                where = f"group {settings.name}"
+                what = f"group '{settings.name}' does not reach position {position}: {_place(each)}{why[0]}"
+                raise NotReachedError("OCQ-542", what, where, why[1])
+        return [_state(each) for each in behind] or [f"it has other partitions than {len(standings)}"]
+
+    @property
+    def _store(self) -> str:
+        return str(self.overview.container.event_store_choice().choice)
+
+
+def _unseen(standing: Standing, tracker: ProgressTracker) -> tuple[str, str] | None:
+    """Return that the progress of a group cannot be seen from here."""
+    if standing.status is not None or not isinstance(tracker, InMemoryProgressTracker):
+        return None
+    return "its progress is in the memory of the process that runs it", "wait there, or set progress.tracking: sql"
+
+
+def _place(standing: Standing) -> str:
+    if standing.status is None and not standing.able:  # the same for all of them
+        return ""
+    return f"partition {standing.partition}: "
+
+
+def _state(standing: Standing) -> str:
+    """Return in a few words how far a partition is."""
+    status = standing.status
+    if status is None:
+        return f"{standing.partition} has not begun"
+    error = f", {status.error}" if status.error else ""
+    return f"{standing.partition} is at {status.position} ({status.state.value}{error})"
+
+
+def _timed_out(group: str, position: int, timeout: float, waiting: list[str]) -> WaitTimedOutError:
+    shown = "; ".join(waiting[:5]) + ("; …" if len(waiting) > 5 else "")
+    what = f"group '{group}' has not stored position {position} after {timeout:g} s: partition {shown}"
+    return WaitTimedOutError("OCQ-536", what, f"group {group}", "look at opencqrs status, or wait for longer")

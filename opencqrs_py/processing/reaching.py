@@ -1,0 +1,91 @@
+"""How far the stored progress of a whole group has come, for callers that wait for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from threading import Event as Signal
+from typing import Protocol, runtime_checkable
+
+from opencqrs_py.processing.ports import ProgressTracker, Watch
+
+_SHORTEST_PAUSE, _LONGEST_PAUSE = 0.005, 0.1  # seconds between two looks at a tracker that notifies of nothing
+
+
+@runtime_checkable
+class WatchableTracker(ProgressTracker, Protocol):
+    """A tracker that shows quickly that the progress of a group has moved."""
+
+    def reached(self, group: str) -> int:
+        """Return how many positions, counted from 0, every partition of a group has stored.
+
+        That is the position of its slowest partition, plus 1; 0 if no process has ever run the group.
+        """
+        ...
+
+    def watched(self, group: str) -> AbstractContextManager[Watch]:
+        """Open a watch whose head is what ``reached`` returns."""
+        ...
+
+
+def reached(tracker: ProgressTracker, group: str) -> int:
+    """Return what ``WatchableTracker.reached`` does, of any tracker."""
+    if isinstance(tracker, WatchableTracker):
+        return tracker.reached(group)
+    return min((status.position + 1 for status in tracker.statuses() if status.group == group), default=0)
+
+
+class WatchedGroup:
+    """The stored progress of a group, to be watched as an event source is.
+
+    Args:
+        tracker: Where it is.
+        group: Processing group.
+    """
+
+    def __init__(self, tracker: ProgressTracker, group: str) -> None:
+        self._tracker = tracker
+        self._group = group
+
+    def head(self) -> int:
+        """Return how many positions are stored."""
+        return reached(self._tracker, self._group)
+
+    def watched(self) -> AbstractContextManager[Watch]:
+        """Open a watch, by the quickest means that the tracker has."""
+        if isinstance(self._tracker, WatchableTracker):
+            return self._tracker.watched(self._group)
+        return _looking(self)
+
+    def is_outage(self, error: BaseException) -> bool:
+        """Return whether ``error`` means that the tracker's database is temporarily unavailable."""
+        return self._tracker.is_outage(error)
+
+
+@contextmanager
+def _looking(group: WatchedGroup) -> Iterator[Watch]:
+    yield _Looks(group)
+
+
+class _Looks(Watch):
+    """Looks at a tracker again and again, with pauses that grow."""
+
+    def __init__(self, group: WatchedGroup) -> None:
+        self._group = group
+        self._pause = _SHORTEST_PAUSE
+        self._woken = Signal()
+
+    def wait(self, after: int, seconds: float) -> int:
+        """Return the head as soon as it is beyond ``after``, or, unchanged, when the time is over."""
+        while (head := self._group.head()) <= after and seconds > 0:
+            pause = min(self._pause, seconds)
+            seconds -= pause
+            self._pause = min(2 * self._pause, _LONGEST_PAUSE)
+            if self._woken.wait(pause):
+                self._woken.clear()
+                break
+        return head
+
+    def wake(self) -> None:
+        """Have the wait return early."""
+        self._woken.set()

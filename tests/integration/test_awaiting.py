@@ -1,0 +1,99 @@
+"""Waiting for the groups of an application that runs in this process, on both engines."""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+import pytest
+from support.engines import ENGINES
+from support.sqlite import rows_of
+
+from opencqrs_py import Application
+from opencqrs_py.errors import NotReachedError
+from opencqrs_py.model.cloudevents import parse_event
+from opencqrs_py.testing import caught_up
+
+HANDLERS = """
+from opencqrs_py import Event, NonTransientError, event_handling, on_start
+from sqlalchemy import Connection, text
+
+@on_start("seen")
+def table(connection: Connection) -> None:
+    connection.execute(text("CREATE TABLE IF NOT EXISTS seen (id TEXT PRIMARY KEY)"))
+
+@event_handling("seen", types=["t"])
+def see(event: Event, connection: Connection) -> None:
+    connection.execute(text("INSERT INTO seen VALUES (:id)"), {"id": event.id})
+
+@event_handling("fragile", types=["*"])
+def break_(event: Event) -> None:
+    if event.type == "bad":
+        raise NonTransientError("no paper")
+"""
+
+
+@pytest.fixture
+def handlers(make_module) -> ModuleType:
+    return make_module(HANDLERS)
+
+
+def settings(engine: str) -> dict[str, object]:
+    standard = "event-handling.standard"
+    return {f"{standard}.processing.engine": engine, f"{standard}.life-cycle.partitions": 3}
+
+
+def add(application: Application, *ids: str, kind: str = "t") -> None:
+    lines = (
+        f'{{"id": "{each}", "source": "s", "type": "{kind}", "subject": "/x/{each}", "data": {{}}}}' for each in ids
+    )
+    application.event_store.append(map(parse_event, lines))
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_the_read_model_has_what_was_waited_for(tmp_path, handlers, engine):
+    with Application(settings(engine), [handlers], tmp_path) as application:
+        application.start()
+        assert caught_up(application) == 0
+        for number in range(1, 4):
+            add(application, f"e-{number}")
+            assert application.await_position("seen", f"e-{number}", source="s") == number
+            assert rows_of(tmp_path / "opencqrs.db", "SELECT count(*) FROM seen") == [(number,)]
+        assert caught_up(application, "seen", "fragile") == 3
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_group_that_fails_ends_the_wait_with_its_reason(tmp_path, handlers, engine):
+    with Application(settings(engine), [handlers], tmp_path) as application:
+        application.start()
+        add(application, "1", kind="bad")
+        with pytest.raises(NotReachedError, match=r"group 'fragile' .* it has failed at event 1 .*no paper"):
+            caught_up(application)
+        assert application.await_position("seen") == 1
+
+
+def test_a_group_that_was_not_started_ends_the_wait(tmp_path, handlers):
+    with Application(settings("thread"), [handlers], tmp_path) as application:
+        with pytest.raises(NotReachedError, match="no process runs it"):
+            caught_up(application)
+        application.start(["seen"])
+        assert caught_up(application, "seen") == 0
+        with pytest.raises(NotReachedError, match="group 'fragile'"):
+            caught_up(application)
+
+
+def test_progress_in_memory_is_waited_for_in_the_process_that_runs_the_group(tmp_path, handlers):
+    in_memory = settings("thread") | {"event-handling.standard.progress.tracking": "in_memory"}
+    with Application(in_memory, [handlers], tmp_path) as application:
+        add(application, "1")
+        with pytest.raises(NotReachedError, match="its progress is in the memory of the process that runs it"):
+            application.await_position("seen")
+        application.start()
+        assert caught_up(application) == 1
+
+
+def test_the_names_of_groups_are_needed(tmp_path, handlers):
+    with (
+        Application(settings("thread"), [handlers], tmp_path) as application,
+        pytest.raises(ValueError, match="name a group to wait for"),
+    ):
+        application.await_position([])

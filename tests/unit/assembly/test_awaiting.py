@@ -1,0 +1,286 @@
+"""Waiting for the progress of groups, on a clock that is moved by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from threading import Barrier
+from threading import Event as Signal
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from opencqrs_py.adapters.memory import InMemoryEventStore, InMemoryProgressTracker
+from opencqrs_py.assembly.awaiting import Awaiting, Watched
+from opencqrs_py.assembly.health import Standing
+from opencqrs_py.config import EffectiveGroup
+from opencqrs_py.errors import AssemblyError, NotReachedError, WaitTimedOutError
+from opencqrs_py.model import Event, layout
+from opencqrs_py.model.progress import FailureRecord, PartitionStatus, ProcessorState
+from opencqrs_py.testing import FakeClock
+
+SECONDS = 30  # longest wait for another thread
+BOOKS = EffectiveGroup("books")
+(WHOLE,) = layout(1)
+
+
+class AwayError(Exception):
+    """The database does not answer."""
+
+
+class Tracker(InMemoryProgressTracker):
+    """Progress that is set by hand."""
+
+    position = -1
+
+    def reached(self, group: str) -> int:
+        return self.position + 1
+
+    def is_outage(self, error: BaseException) -> bool:
+        return isinstance(error, AwayError)
+
+
+@dataclass
+class World:
+    """A group whose state changes while it is waited for: each wait takes the next change."""
+
+    clock: FakeClock = field(default_factory=FakeClock)
+    tracker: Tracker = field(default_factory=Tracker)
+    standing: Standing = field(
+        default_factory=lambda: Standing("books", WHOLE, wanted=True, led=True, status=None, head=9, owner="a")
+    )
+    changes: list[Callable[[], object]] = field(default_factory=list)
+    waits: list[float] = field(default_factory=list)
+    looks: int = 0
+    error: Exception | None = None
+    refusal: BaseException | None = None
+    hastened: list[str] = field(default_factory=list)
+
+    @property
+    def head(self) -> int:
+        return self.tracker.position + 1
+
+    def wait_beyond(self, _position: int, seconds: float) -> None:
+        self.waits.append(round(seconds, 3))
+        self.clock.advance(seconds)
+        if self.changes:
+            self.changes.pop(0)()
+
+    @contextmanager
+    def progress(self, _tracker: object, _group: str) -> Iterator[World]:
+        yield self
+
+    def look(self, *_: object) -> None:
+        self.looks += 1
+        if self.error is not None:
+            raise self.error
+
+    def standings(self, *_: object) -> list[Standing]:
+        return [self.standing]
+
+    @property
+    def awaiting(self) -> Awaiting:
+        parts = {"books": SimpleNamespace(tracker=lambda: self.tracker)}
+        container = SimpleNamespace(event_store_choice=lambda: SimpleNamespace(choice="sqlite:///events.db"))
+        overview: Any = SimpleNamespace(parts=parts, look=self.look, standings=self.standings, container=container)
+        watched: Any = self
+        return Awaiting(overview, InMemoryEventStore(), watched, dict, self.check, self.clock.monotonic)
+
+    def check(self) -> None:
+        """Nothing has ended."""
+
+    def stand(self, **changes: Any) -> None:
+        self.standing = replace(self.standing, **changes)
+
+    def at(self, position: int, state: ProcessorState = ProcessorState.RUNNING, **changes: Any) -> None:
+        self.tracker.position = position
+        self.stand(status=PartitionStatus("books", WHOLE, position, state, **changes))
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def test_what_is_reached_already_costs_no_look_and_no_wait(world: World) -> None:
+    world.at(9)
+    world.awaiting.wait([BOOKS], 9, 60)
+    assert (world.looks, world.waits) == (0, [])
+
+
+def test_a_wait_that_is_over_soon_looks_at_nothing_else(world: World) -> None:
+    world.changes = [lambda: world.at(9)]
+    world.awaiting.wait([BOOKS], 9, 60)
+    assert (world.looks, world.waits) == (0, [0.05])
+
+
+def test_a_longer_wait_looks_now_and_then_whether_it_can_end(world: World) -> None:
+    world.changes = [lambda: world.at(1), lambda: world.at(5), lambda: world.at(9)]
+    world.awaiting.wait([BOOKS], 9, 60)
+    assert (world.looks, world.waits) == (2, [0.05, 0.5, 0.5])
+
+
+FAILED = FailureRecord(7, "4711", "lent", 3, 2, "ValueError: no", "ValueError: no isbn", "2026-01-01T00:00:00Z")
+
+
+@pytest.mark.parametrize(
+    ("changes", "status", "said"),
+    [
+        (
+            {},
+            {"state": ProcessorState.FAILED, "failure": FAILED},
+            "partition 0/1: it has failed at event 4711 (lent) at position 7 on attempt 3: ValueError: no isbn",
+        ),
+        ({"wanted": False}, {"state": ProcessorState.STOPPED}, "partition 0/1: it is stopped"),
+        ({"owner": ""}, {"state": ProcessorState.STOPPED}, "partition 0/1: no process runs it"),
+        ({"owner": ""}, {"state": ProcessorState.UNOWNED}, "partition 0/1: the process that had it has ended"),
+        ({"owner": ""}, None, "position 9: no process runs it"),
+        ({"led": False, "owner": ""}, None, "its progress is in the memory of the process that runs it"),
+        ({"led": False, "owner": ""}, {"state": ProcessorState.STOPPED}, "no process runs it"),
+    ],
+    ids=["failed", "stopped", "unowned", "ended", "never-run", "elsewhere", "not-led"],
+)
+def test_a_partition_that_does_not_get_there_ends_the_wait_at_once(
+    world: World, changes: dict[str, Any], status: dict[str, Any] | None, said: str
+) -> None:
+    if status is not None:
+        world.at(3, **status)
+    world.stand(**changes)
+    with pytest.raises(NotReachedError) as raised:
+        world.awaiting.wait([BOOKS], 9, 60)
+    assert raised.value.code == "OCQ-542"
+    assert raised.value.what.startswith("group 'books' does not reach position 9: ")
+    assert said in raised.value.what
+    assert world.waits == [0.05]
+
+
+@pytest.mark.parametrize(
+    ("changes", "state"),
+    [
+        ({}, ProcessorState.STARTING),
+        ({}, ProcessorState.RUNNING),
+        ({}, ProcessorState.BACKING_OFF),
+        ({}, ProcessorState.WAITING),
+        ({"owner": "", "able": ["b"]}, ProcessorState.STANDBY),
+        ({"owner": "", "able": ["b"]}, ProcessorState.UNOWNED),
+    ],
+)
+def test_a_partition_that_may_get_there_is_waited_for_until_the_time_is_over(
+    world: World, changes: dict[str, Any], state: ProcessorState
+) -> None:
+    world.at(3, state, error="ValueError: no")
+    world.stand(**changes)
+    with pytest.raises(WaitTimedOutError) as raised:
+        world.awaiting.wait([BOOKS], 9, 1)
+    assert raised.value.code == "OCQ-536"
+    said = f"group 'books' has not stored position 9 after 1 s: partition 0/1 is at 3 ({state.value}, ValueError: no)"
+    assert raised.value.what == said
+    assert sum(world.waits) == pytest.approx(1)
+
+
+def test_a_partition_that_is_there_already_may_fail_on_what_follows(world: World) -> None:
+    world.at(9, ProcessorState.FAILED)
+    world.tracker.position = 3  # of another one
+    world.changes = [lambda: None, lambda: world.at(9)]
+    world.awaiting.wait([BOOKS], 9, 60)
+
+
+def test_a_wait_without_time_says_why_it_would_not_end(world: World) -> None:
+    world.stand(owner="")
+    with pytest.raises(NotReachedError):
+        world.awaiting.wait([BOOKS], 9, 0)
+
+
+def test_progress_that_comes_while_the_reason_is_looked_for_counts(world: World) -> None:
+    world.stand(owner="")
+    world.look = lambda *_: world.at(9)  # type: ignore[method-assign]
+    world.awaiting.wait([BOOKS], 9, 0)
+
+
+def test_an_outage_is_waited_for(world: World) -> None:
+    def back() -> None:
+        world.error = None
+        world.at(9)
+
+    world.error = AwayError("no answer")
+    world.changes = [lambda: None, back]
+    world.awaiting.wait([BOOKS], 9, 60)
+    world.error = AwayError("no answer")
+    world.at(3)
+    with pytest.raises(WaitTimedOutError, match="the database is unavailable: no answer"):
+        world.awaiting.wait([BOOKS], 9, 1)
+
+
+def test_any_other_error_ends_the_wait(world: World) -> None:
+    world.error = PermissionError("no")
+    with pytest.raises(PermissionError):
+        world.awaiting.wait([BOOKS], 9, 60)
+
+
+def test_progress_that_cannot_be_watched_ends_the_wait(world: World) -> None:
+    world.refusal = PermissionError("no")
+    with pytest.raises(PermissionError):
+        world.awaiting.wait([BOOKS], 9, 60)
+
+
+# What is waited for
+
+
+def event(name: str, source: str = "s") -> Event:
+    return Event(0, name, source, "/books/1", "lent", None, "application/json", None, None)
+
+
+def test_the_position_is_a_number_that_of_an_event_or_the_head(world: World) -> None:
+    awaiting = world.awaiting
+    store: Any = awaiting.source
+    assert awaiting.target(None) == 0
+    store.append([event("1"), event("2"), event("2", "t")])
+    assert (awaiting.target(None), awaiting.target(7), awaiting.target("1")) == (3, 7, 1)
+    assert (awaiting.target("2", "s"), awaiting.target("2", "t")) == (2, 3)
+    with pytest.raises(AssemblyError, match=r"OCQ-544\] 2 sources .* 's' \(position 2\), 't' \(position 3\)"):
+        awaiting.target("2")
+    with pytest.raises(NotReachedError, match=r"OCQ-543\] the event store has no event with the id '3'\n.*sqlite"):
+        awaiting.target("3")
+    with pytest.raises(NotReachedError, match="with the id '1' of source 't'"):
+        awaiting.target("1", "t")
+    with pytest.raises(ValueError, match="at least 0, not -1"):
+        awaiting.target(-1)
+
+
+# Threads that wait for the same group
+
+
+def test_threads_that_wait_for_a_group_share_one_watch() -> None:
+    tracker, opened, inside, hastened = InMemoryProgressTracker(), [], Signal(), []
+    all_there = Barrier(3)
+    watched_by = tracker.watched
+
+    @contextmanager
+    def counted(group: str) -> Iterator[Any]:
+        opened.append(group)
+        with watched_by(group) as watch:
+            inside.set()
+            yield watch
+
+    tracker.watched = counted  # type: ignore[method-assign]
+    (cursor,) = tracker.claim("books", layout(1), 0, "owner")
+    watched = Watched(hastened.append)
+
+    def wait() -> int:
+        with watched.progress(tracker, "books") as progress:
+            all_there.wait(SECONDS)
+            progress.wait_beyond(5, SECONDS)
+            return progress.head
+
+    with ThreadPoolExecutor(3) as threads:
+        waiting = [threads.submit(wait) for _ in range(3)]
+        assert inside.wait(SECONDS)
+        with tracker.unit("books", cursor, 5):
+            pass
+        assert [each.result(SECONDS) for each in waiting] == [6, 6, 6]
+    assert opened == ["books"]
+    assert hastened == ["books"] * 3
+    assert tracker._watches == 0
