@@ -160,7 +160,7 @@ def test_a_handler_error_shows_the_handlers_own_lines_the_event_and_what_happens
         f'  File "{project.folder}/handlers.py", line 4, in deeper',
         '    raise ValueError(f"no {number}")',
         "ValueError: no isbn-1",
-        "1 event skipped in this run: opencqrs events skipped",
+        f"1 event skipped in this run: opencqrs events skipped {' '.join(retry)}",
     ]
     assert run.code == 3
 
