@@ -158,6 +158,26 @@ class OtherLogError(EventStoreError):
     """The event store is not the one that the progress belongs to (OCQ-316)."""
 
 
+class ProgressLostError(EventStoreError):
+    """Progress of a group that has begun is gone (OCQ-317)."""
+
+
+class HandlersChangedError(ExplainedError):
+    """A group's code has changed, and it is not to continue with what the one before has built (OCQ-318, OCQ-319)."""
+
+
+class BeginningNeededError(OpenCqrsError):
+    """A claim has to know where partitions without progress start, and is made again with that.
+
+    Attributes:
+        position: Where the group began, if that counts; ``None`` if it has to be determined.
+    """
+
+    def __init__(self, position: int | None = None) -> None:
+        super().__init__("it is not known where partitions without progress start")
+        self.position = position
+
+
 class PreconditionFailedError(EventStoreError, TransientError):
     """A precondition of an append does not hold (OCQ-320): somebody else was there before. Nothing was added."""
 

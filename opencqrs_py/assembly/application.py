@@ -199,7 +199,16 @@ class Application:
         except ExplainedError as error:
             return [*ignored, *looked_at(self.blueprint.modules, self._scan, self.project, error)]
         found = looked_at(self.blueprint.modules, self._scan, self.project, self.blueprint.discover())
-        return [*self._decisions(groups), *ignored, *found]
+        return [*self._decisions(groups), *self._recorded(groups), *ignored, *found]
+
+    def _recorded(self, groups: Sequence[EffectiveGroup]) -> list[Decision]:
+        """Return what the records of groups say; nothing before there are databases."""
+        from opencqrs_py.assembly.recorded import record_decisions  # noqa: PLC0415 loads SQLAlchemy
+
+        if self.missing_files():
+            return []
+        parts = self._group_containers
+        return [each for one in groups for each in record_decisions(one, parts[one.name], self.container)]
 
     def _decisions(self, groups: Sequence[EffectiveGroup]) -> list[Decision]:
         return decisions(self.configuration, self.container, groups, self._group_containers)
@@ -405,7 +414,8 @@ class Application:
         source = self.event_store
         processors = self._processors
         own = processors.load() if processors is not None else None
-        return overview.statuses(chosen, overview.look(chosen, source, self._running(), own=own, whole=False), source)
+        look = overview.look(chosen, source, self._running(), own=own, whole=False)
+        return overview.recorded(overview.statuses(chosen, look, source))
 
     def health(self, groups: Sequence[str] = ()) -> Health:
         """Return whether all is well with groups, also from another process than the one that runs them.

@@ -19,6 +19,7 @@ from opencqrs_py.adapters.sql import (
     SqlProgressTracker,
 )
 from opencqrs_py.assembly.blueprint import Blueprint
+from opencqrs_py.assembly.code_fingerprint import CodeReader
 from opencqrs_py.assembly.conditions import (
     BACK_OFF,
     CLOCK,
@@ -41,6 +42,7 @@ from opencqrs_py.assembly.conditions import (
 )
 from opencqrs_py.assembly.databases import DatabaseChoice, DatabaseRule, choose_database, choose_event_store
 from opencqrs_py.assembly.discovery import Discovered
+from opencqrs_py.assembly.group_code import code_reader_for, group_code
 from opencqrs_py.assembly.injection import ContainerInjector
 from opencqrs_py.assembly.opened_databases import OpenedDatabases
 from opencqrs_py.assembly.reading import (
@@ -249,6 +251,7 @@ class GroupContainer(containers.DeclarativeContainer):
     database: providers.Dependency[Database | None] = providers.Dependency()
     events: providers.Dependency[EventsRule] = providers.Dependency()
     clock: providers.Dependency[Clock] = providers.Dependency()
+    code_reader: providers.Dependency[CodeReader] = providers.Dependency()
 
     tracking = providers.ThreadSafeSingleton(
         decide_tracking, settings, database_choice.provided.decision, discovered.provided.injector
@@ -266,6 +269,9 @@ class GroupContainer(containers.DeclarativeContainer):
     handlers = providers.ThreadSafeSingleton(_bound, discovered, settings, database_choice, tracking)
     dispatcher = providers.ThreadSafeSingleton(
         make_dispatcher, handlers, event_types, reading, interceptors, sequencing
+    )
+    code = providers.ThreadSafeSingleton(
+        group_code, settings, discovered, handlers, dispatcher, event_types, sequencing, code_reader
     )
     schedule = providers.ThreadSafeSingleton(schedule_rule_of, settings, discovered, event_types, reading)
     processing = providers.ThreadSafeSingleton(
@@ -313,6 +319,7 @@ class ApplicationContainer(containers.DeclarativeContainer):
     clock_choice = providers.ThreadSafeSingleton(decide_clock, said.clock_ref, injector)
     clock = providers.ThreadSafeSingleton(clock_for, clock_choice, injector)
     observers = providers.ThreadSafeSingleton(observers_of, injector)
+    code_reader = providers.ThreadSafeSingleton(code_reader_for, said.modules)
     database_choice = providers.ThreadSafeSingleton(choose_database, database_rule, discovered.provided.injector)
     database = providers.ThreadSafeSingleton(
         open_database, database_choice, discovered.provided.injector, database_rule, event_database.provider, opened
@@ -349,6 +356,7 @@ def group_container(container: ApplicationContainer, settings: EffectiveGroup) -
         database=container.database,
         events=container.said.events,
         clock=container.clock,
+        code_reader=container.code_reader,
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from math import inf
@@ -18,12 +18,13 @@ from opencqrs_py.assembly.status import GroupStatus, NodeLoad
 from opencqrs_py.config import EffectiveGroup
 from opencqrs_py.control.records import ControlView, GroupPartition, Lease, Wanted
 from opencqrs_py.errors import EventStoreError, ExplainedError
+from opencqrs_py.model.group_record import GroupRecord
 from opencqrs_py.model.masking import scrubbed
 from opencqrs_py.model.partition import layout
 from opencqrs_py.model.progress import PartitionStatus, ProcessorState, Skip
 from opencqrs_py.model.selection import Selection
 from opencqrs_py.processing.exceptions import one_line
-from opencqrs_py.processing.ports import EventSource
+from opencqrs_py.processing.ports import EventSource, GroupRecords, ProgressTracker
 
 if TYPE_CHECKING:
     from opencqrs_py.assembly.container import ApplicationContainer, GroupContainer
@@ -167,6 +168,20 @@ class Overview:
         """
         return [self._status(settings, look, source) for settings in chosen]
 
+    def recorded(self, statuses: Sequence[GroupStatus]) -> list[GroupStatus]:
+        """Return the statuses with the records of their groups; without them while a database is unavailable."""
+        names = {status.group for status in statuses}
+        found: dict[str, GroupRecord] = {}
+        for tracker in self._trackers(names):
+            try:
+                records = tracker.records() if isinstance(tracker, GroupRecords) else []
+            except Exception as error:
+                if not (tracker.is_outage(error) or isinstance(error, ExplainedError)):
+                    raise
+                continue
+            found |= {record.group: record for record in records}
+        return [replace(status, record=found.get(status.group)) for status in statuses]
+
     def health(self, chosen: Sequence[EffectiveGroup], look: Look, source: EventSource, rule: HealthRule) -> Health:
         """Return whether all is well with groups."""
         if look.outage:
@@ -202,12 +217,16 @@ class Overview:
         )
 
     def _known(self, chosen: Sequence[EffectiveGroup]) -> Iterator[PartitionStatus]:
-        """Return what trackers have of groups; of those of the application's database one has all."""
+        """Return what trackers have of groups."""
         names = {each.name for each in chosen}
-        in_database = [name for name in names if has_progress_in_sql(self.parts[name])]
-        trackers = {id(each): each for each in (self.parts[name].tracker() for name in names - {*in_database[1:]})}
-        for tracker in trackers.values():
+        for tracker in self._trackers(names):
             yield from (_without_mark(each) for each in tracker.statuses() if each.group in names)
+
+    def _trackers(self, names: Collection[str]) -> Iterable[ProgressTracker]:
+        """Return the trackers of groups; of those of the application's database one has all."""
+        in_database = [name for name in sorted(names) if has_progress_in_sql(self.parts[name])]
+        asked = {*names} - {*in_database[1:]}
+        return {id(each): each for each in (self.parts[name].tracker() for name in asked)}.values()
 
     def _status(self, settings: EffectiveGroup, look: Look, source: EventSource | None) -> GroupStatus:
         statuses = look.statuses_of(settings)
@@ -219,7 +238,11 @@ class Overview:
             key.partition: ages.get(each.position) if each.position in behind else 0.0 for key, each in statuses.items()
         }
         return GroupStatus(
-            settings.name, look.head, tuple(statuses.values()), lag_seconds, nodes_on_spark=look.on_spark(settings.name)
+            settings.name,
+            look.head,
+            tuple(statuses.values()),
+            lag_seconds,
+            nodes_on_spark=look.on_spark(settings.name),
         )
 
     def _health(self, settings: EffectiveGroup, look: Look, source: EventSource, rule: HealthRule) -> GroupHealth:

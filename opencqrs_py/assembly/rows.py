@@ -9,6 +9,7 @@ from typing import Any
 
 from opencqrs_py.assembly.status import GroupStatus, NodeLoad
 from opencqrs_py.control.records import TaskLoad
+from opencqrs_py.model.group_record import GroupRecord
 from opencqrs_py.model.progress import PartitionStatus
 
 
@@ -19,11 +20,25 @@ def group_rows(statuses: Sequence[GroupStatus]) -> list[dict[str, Any]]:
             "group": status.group,
             "head": status.head,
             "lag": status.lag,
+            "began": _began(status.record),
+            "handlers_changed": _changed(status.record),
             "spark": [_of_node(status.group, each) for each in status.nodes_on_spark],
             "partitions": [_row(status, each) for each in status.partitions],
         }
         for status in statuses
     ]
+
+
+def _began(record: GroupRecord | None) -> dict[str, Any] | None:
+    """Return where a group began; a position of ``None`` is not known."""
+    if record is None:
+        return None
+    return {"setting": record.setting or None, "position": record.position, "at": record.began_at}
+
+
+def _changed(record: GroupRecord | None) -> dict[str, Any] | None:
+    changed = record.changed if record is not None else None
+    return None if changed is None else {"position": changed.position, "at": changed.at}
 
 
 def load_row(load: TaskLoad) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from opencqrs_py.model.naming import canonical
 from opencqrs_py.model.partition import Partition, layout
 from opencqrs_py.processing.binding import Work, run_on_start
 from opencqrs_py.processing.exceptions import message_of, raise_interrupt, type_name
+from opencqrs_py.processing.group_records import OnChanged, OnLost, RecordRule
 from opencqrs_py.processing.ports import Clock, EventSource, ProgressTracker
 from opencqrs_py.processing.recovery import OnExhausted
 from opencqrs_py.processing.supervision import Observer
@@ -63,6 +64,19 @@ def group_run(
         on_undecodable=OnExhausted(settings.retry.on_undecodable.value),
         prepare=_preparation(blueprint, settings.name, container),
         recipe=GroupRecipe(blueprint, settings, blueprint.discover().fingerprint(settings.name)),
+        record=record_rule(settings, group, container),
+    )
+
+
+def record_rule(settings: EffectiveGroup, group: GroupContainer, container: ApplicationContainer) -> RecordRule:
+    """Return how the record of a group is kept. Its code is read when it is first asked for."""
+    return RecordRule(
+        settings.name,
+        settings.fetch.initial_position,
+        group.code,
+        lambda: container.clock().now(),
+        OnLost(settings.progress.on_lost.value),
+        OnChanged(settings.processing.on_changed_handlers.value),
     )
 
 
@@ -189,7 +203,8 @@ def _initial(settings: EffectiveGroup, source: EventSource, tracker: ProgressTra
     alike = [name for name in known if canonical(name) == canonical(settings.name)]
     if alike and settings.name not in alike:
         what = f"group '{settings.name}' has no progress, but '{alike[0]}' has: the same name in another spelling"
-        fix = f"write '{alike[0]}' in the handlers; or rename its progress rows, or delete them to start again"
+        rows = "its rows in opencqrs_progress and opencqrs_groups"
+        fix = f"write '{alike[0]}' in the handlers; or rename {rows}, or delete them to start again"
         raise AssemblyError("OCQ-528", what, f"group {settings.name}", fix)
     return initial_position(settings.fetch.initial_position, source, clock)
 

@@ -188,7 +188,8 @@ class Serving:
 
     def _measured(self) -> list[GroupStatus]:
         overview, look = self._served.overview(), self._served.look()
-        return self._rates.measured(overview.statuses(overview.groups, look, self._served.source()), time.monotonic())
+        statuses = overview.recorded(overview.statuses(overview.groups, look, self._served.source()))
+        return self._rates.measured(statuses, time.monotonic())
 
 
 def _exposition(configuration: Configuration) -> Callable[..., tuple[bytes, str]]:

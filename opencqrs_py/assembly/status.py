@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from opencqrs_py.control.records import TaskLoad
+from opencqrs_py.model.group_record import GroupRecord
 from opencqrs_py.model.partition import Partition
 from opencqrs_py.model.progress import PartitionStatus, ProcessorState
 
@@ -38,6 +39,7 @@ class GroupStatus:
         events_per_second: By partition: how many events of the log it passed in a second, between two looks; ``None``
             where only one was taken.
         nodes_on_spark: The nodes that live and can run the group on Spark, with what they have in hand.
+        record: Where the group began, and how its handlers have changed; ``None`` if that is not known.
     """
 
     group: str
@@ -46,6 +48,7 @@ class GroupStatus:
     lag_seconds: Mapping[Partition, float | None] = field(default_factory=dict)
     events_per_second: Mapping[Partition, float | None] = field(default_factory=dict)
     nodes_on_spark: tuple[NodeLoad, ...] = ()
+    record: GroupRecord | None = None
 
     @property
     def lag(self) -> int:

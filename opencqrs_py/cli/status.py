@@ -30,32 +30,35 @@ __all__ = ["status_command"]
     metavar="[SECONDS]",
     help="Show it again and again until Ctrl-C, by default every 2 seconds.",
 )
+@click.option("--details", is_flag=True, help="Show also where groups began, and since when handlers have changed.")
 @click.option("--check", is_flag=True, help="Exit with 1 unless all is well, as opencqrs health does.")
-def status_command(options: ProjectOptions, every: float | None, *, check: bool, as_json: bool) -> int:
+def status_command(options: ProjectOptions, every: float | None, *, details: bool, check: bool, as_json: bool) -> int:
     """Show how far every partition is, from any process."""
     if every is not None and check:
         raise click.UsageError("--watch and --check exclude each other: one never ends, the other is its exit code")
     application = options.application()
+    if every is not None and details:
+        raise click.UsageError("--watch shows no details: run opencqrs status --details once")
     if every is not None:
         watch(application, every, as_json=as_json)
     if check:
-        return _checked(application, as_json=as_json)
+        return _checked(application, details=details, as_json=as_json)
     statuses = application.status()
     if as_json:
         print_json(group_rows(statuses))
     else:
-        print_groups(statuses, {})
+        print_groups(statuses, {}, details=details)
     return 0
 
 
-def _checked(application: Application, *, as_json: bool) -> int:
+def _checked(application: Application, *, details: bool, as_json: bool) -> int:
     """Show how far the partitions are and what is unhealthy, where it does not disturb a program that reads JSON."""
     health = application.health()
     statuses = [] if health.unavailable else application.status()
     if as_json:
         print_json(group_rows(statuses))
     elif statuses:
-        print_groups(statuses, {})
+        print_groups(statuses, {}, details=details)
     for line in health.lines():
         print_line(line, "red")
     return 0 if health.healthy else 1

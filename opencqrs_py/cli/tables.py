@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -39,10 +39,15 @@ class _Columns:
     parked: bool
 
 
-def print_groups(statuses: Sequence[GroupStatus], handled: Handled) -> None:
-    """Print a table of all partitions, and below it the errors that hold some of them up."""
+def print_groups(statuses: Sequence[GroupStatus], handled: Handled, *, details: bool = False) -> None:
+    """Print a table of all partitions, and below it the errors that hold some of them up.
+
+    With details, also where each group began, and since when its handlers are those of now.
+    """
     console = stdout()
     console.print(_table(statuses, handled))
+    for line in (line for status in statuses for line in _record_lines(status) if details):
+        console.print(clean(line), markup=False, soft_wrap=True)
     for node in _on_spark(statuses):
         console.print(clean(_spark_line(node, [status.group for status in statuses])), markup=False, soft_wrap=True)
     for each in (each for status in statuses for each in status.partitions if each.error):
@@ -89,6 +94,18 @@ def spark_size(load: TaskLoad) -> str:
         return "starting"
     executors = "" if load.executors is None else f" on {counted(load.executors, 'executor')}"
     return f"{counted(load.slots, 'slot')}{executors}"
+
+
+def _record_lines(status: GroupStatus) -> Iterator[str]:
+    record = status.record
+    if record is None:
+        return
+    if record.position is None:
+        yield f"[{status.group}] began under an earlier version: where is not known"
+    else:
+        yield f"[{status.group}] began at {record.setting} (position {record.position}) at {record.began_at}"
+    if (changed := record.changed) is not None:
+        yield f"[{status.group}] handlers changed since position {changed.position}, first seen at {changed.at}"
 
 
 def _on_spark(statuses: Sequence[GroupStatus]) -> list[NodeLoad]:

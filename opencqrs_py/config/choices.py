@@ -77,6 +77,21 @@ class OnExhausted(Choice):
     PARK = "park"
 
 
+class OnLost(Choice):
+    """What happens if progress of a group that has begun is gone."""
+
+    REFUSE = "refuse"
+    INITIAL = "initial"
+
+
+class OnChangedHandlers(Choice):
+    """What happens if the handlers of a group are others than at its last start."""
+
+    WARN = "warn"
+    REFUSE = "refuse"
+    IGNORE = "ignore"
+
+
 class Mode(Choice):
     """When a group handles its events: as they come, or in batches on a schedule."""
 

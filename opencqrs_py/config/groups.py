@@ -33,7 +33,9 @@ from opencqrs_py.config.choices import (
     Interval,
     Mode,
     OnBatchExhausted,
+    OnChangedHandlers,
     OnExhausted,
+    OnLost,
     Resolution,
     RetryPolicy,
     Tracking,
@@ -142,6 +144,9 @@ class ProgressSettings(GroupSection):
         None, "Kind of tracker. Unset: sql when there is exactly one database, else in_memory."
     )
     tracker_ref: Name | None = setting(None, "Name of the provider that takes the tracker's place.")
+    on_lost: OnLost = setting(
+        OnLost.REFUSE, "Whether a group whose progress is gone is refused, or begins again at its initial position."
+    )
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -278,6 +283,9 @@ class ProcessingSettings(GroupSection):
     )
     handler_timeout: Annotated[EndlessDuration, Ge(0.1)] = setting(
         math.inf, "How long a call of a handler may take; after that its event has failed."
+    )
+    on_changed_handlers: OnChangedHandlers = setting(
+        OnChangedHandlers.WARN, "What happens at a start if others have built the read model up to here."
     )
 
 

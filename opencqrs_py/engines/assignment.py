@@ -9,6 +9,7 @@ from threading import Lock
 
 from opencqrs_py.control.records import GroupPartition
 from opencqrs_py.engines.driver import PartitionDriver, claim, claim_after_timeout, isolating, when_available
+from opencqrs_py.engines.recorded_claims import claimed
 from opencqrs_py.engines.runs import GroupRun
 from opencqrs_py.model.outcome import Failure
 from opencqrs_py.model.partition import Partition
@@ -81,7 +82,7 @@ class Assignment:
         tracker = run.processing.tracker
         try:
             partitions = [driver.partition for driver in drivers]
-            cursors = tracker.claim(group, partitions, 0, self._owner, layout=run.partitions)
+            cursors = claimed(run, partitions, self._owner)
         except Exception as error:
             if not tracker.is_outage(error):
                 raise

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from threading import Event as Signal
 
+from opencqrs_py.engines.recorded_claims import claimed
 from opencqrs_py.engines.runs import GroupRun
 from opencqrs_py.errors import DatabaseFileError, EngineLostError, EventStoreError, InboxError, OtherLogError
 from opencqrs_py.model.naming import counted
@@ -171,13 +172,12 @@ def claim(
 
     Raises:
         EventStoreError: OCQ-310 for another layout of partitions; OCQ-316, if the log is not the one that the progress
-            belongs to.
+            belongs to; OCQ-317, if progress is gone.
+        HandlersChangedError: OCQ-318 or OCQ-319, if code has changed that must not.
         InboxError: OCQ-609, if events in the inbox would be overtaken.
     """
-    tracker, source, initial = run.processing.tracker, run.processing.source, run.initial()
-    fingerprint = source.fingerprint(initial)
-    claimed = tracker.claim(run.group, partitions, initial, owner, layout=run.partitions, fingerprint=fingerprint)
-    cursors = [isolating(run, cursor) for cursor in claimed]
+    tracker, source = run.processing.tracker, run.processing.source
+    cursors = [isolating(run, cursor) for cursor in claimed(run, partitions, owner)]
     try:
         for cursor in cursors:
             _verify_log(run.group, source, cursor)
@@ -241,7 +241,7 @@ def claim_after_timeout(
         fix = "make sure that the handler ends by itself, or keep progress on a server; then start again"
         where = ", ".join(hung.processor.places(call))
         raise EngineLostError("OCQ-414", f"{what}, and its transaction cannot be ended", where, fix)
-    (found,) = run.processing.tracker.claim(run.group, [hung.partition], 0, owner, layout=run.partitions)
+    (found,) = claimed(run, [hung.partition], owner)
     known = hung.supervised.record
     isolate = max(hung.cursor.isolate, len(call.chunk) if call.index is None and len(call.chunk) > 1 else 0)
     cursor = replace(found, attempt=1, failing=None, failure=None, isolate=isolate)

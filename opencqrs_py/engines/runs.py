@@ -8,6 +8,7 @@ from typing import Protocol, runtime_checkable
 
 from opencqrs_py.control.records import GroupPartition, TaskLoad
 from opencqrs_py.model.partition import Partition
+from opencqrs_py.processing.group_records import RecordRule
 from opencqrs_py.processing.groups import GroupProcessing
 from opencqrs_py.processing.ports import BackOff
 from opencqrs_py.processing.recovery import OnExhausted
@@ -39,6 +40,7 @@ class GroupRun:
         prepare: Runs the group's ``@on_start`` functions in one transaction.
         recipe: Builds the same parts in another process, for engines that work in several.
         on_undecodable: What happens to an event that cannot be decoded.
+        record: How the group's record is kept; ``None``: not at all.
     """
 
     processing: GroupProcessing
@@ -49,6 +51,7 @@ class GroupRun:
     prepare: Callable[[], None] = _nothing
     recipe: Recipe | None = None
     on_undecodable: OnExhausted = OnExhausted.STOP
+    record: RecordRule | None = None
 
     @property
     def group(self) -> str:

@@ -13,8 +13,8 @@ from opencqrs_py.model.event import Event
 _LONGEST = 1_000  # characters; the progress table of every database holds as many
 _WAYS_OUT = (
     "put back the event store that the progress belongs to; or rebuild the group: delete its read model and its rows "
-    "in opencqrs_progress; or, to continue from here all the same, set log_fingerprint to NULL in those rows, and "
-    "position to the newest event's if it is beyond it"
+    "in opencqrs_progress and opencqrs_groups; or, to continue from here all the same, set log_fingerprint to NULL in "
+    "its rows of opencqrs_progress, and position to the newest event's if it is beyond it"
 )
 
 

@@ -13,6 +13,7 @@ from typing_extensions import override
 from opencqrs_py.errors import TransactionEndedError
 from opencqrs_py.model.appending import Appended, Precondition
 from opencqrs_py.model.event import Event
+from opencqrs_py.model.group_record import FoundGroup, GroupRecord
 from opencqrs_py.model.inbox import EVERYTHING, Fetching, InboxChange, InboxEntry, InboxSelection, ParkedSequences
 from opencqrs_py.model.partition import Partition
 from opencqrs_py.model.progress import Cursor, PartitionStatus, Skip
@@ -319,6 +320,33 @@ class SucceedingTracker(ProgressTracker, Protocol):
         Returns:
             Where the partition resumes, or ``None`` if the epoch or the owner is another one.
         """
+        ...
+
+
+@runtime_checkable
+class GroupRecords(Protocol):
+    """A tracker that keeps a record of each group, too, and writes it by the claims that make progress."""
+
+    def claim(
+        self,
+        group: str,
+        partitions: Sequence[Partition],
+        initial: int,
+        owner: str,
+        layout: Sequence[Partition] | None = None,
+        *,
+        fingerprint: str = "",
+        keep: Callable[[FoundGroup], GroupRecord] | None = None,
+    ) -> tuple[Cursor, ...]:
+        """Take partitions over as any tracker does, and keep the group's record in the same transaction.
+
+        ``keep`` returns from what the claim finds the record to write; what it raises undoes the claim. With it,
+        progress of a group that has a record may be missing in part. Without it the record stays as it is.
+        """
+        ...
+
+    def records(self) -> list[GroupRecord]:
+        """Return the records of all groups, by name. Nothing is created for it."""
         ...
 
 

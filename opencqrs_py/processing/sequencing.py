@@ -215,6 +215,7 @@ class SequencingByObject:
         place: str,
         partition_of: PartitionOf = residue_of,
     ) -> None:
+        self.resolver = resolver
         self._call = with_arguments(resolver, signature, NothingProvided(), place)
         self._sequence_id = checked_ids(self._asked, place)
         self._wanted = signature.event_classes

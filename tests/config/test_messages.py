@@ -71,6 +71,8 @@ ZONE = "write a name like Europe/Berlin, or UTC"
             "there is no such choice",
             "use one of none, fixed, exponential_backoff; nearest: exponential_backoff",
         ),
+        ("progress.on-lost", "head", 112, "there is no such choice", "use one of refuse, initial"),
+        ("processing.on-changed-handlers", "stop", 112, "there is no such choice", "use one of warn, refuse, ignore"),
         ("progress.tracking", "mongo", 112, "there is no such choice", "use one of in_memory, sql"),
         ("processing.engine", "''", 112, "there is no such choice", "use one of spark, thread"),
         ("fetch.recursive", "maybe", 111, "it is neither true nor false", "write true or false"),

@@ -144,6 +144,8 @@ LEAVES = {
     "batch-size": "5",
     "handler-warn-after": "5s",
     "handler-timeout": "5s",
+    "on-changed-handlers": "refuse",
+    "on-lost": "initial",
 }
 
 SAME_LEAVES = {

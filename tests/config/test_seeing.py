@@ -40,6 +40,7 @@ def test_the_settings_of_a_group_with_their_origins(project):
         "life-cycle.lease.heartbeat": ("3s", "built-in default"),
         "progress.tracking": ("in_memory", "application.yaml:9:26"),
         "progress.tracker-ref": ("null", "replaced by progress.tracking (application.yaml:9:26)"),
+        "progress.on-lost": ("refuse", "built-in default"),
         "sequence.resolution": ("per_second_level_subject", "built-in default"),
         "sequence.resolver-ref": ("null", "built-in default"),
         "sequence.level": ("null", "built-in default"),
@@ -83,6 +84,7 @@ def test_the_settings_of_a_group_with_their_origins(project):
         "processing.batch-size": ("null", "built-in default"),
         "processing.handler-warn-after": ("30s", "built-in default"),
         "processing.handler-timeout": ("infinite", "built-in default"),
+        "processing.on-changed-handlers": ("warn", "built-in default"),
     }
 
 

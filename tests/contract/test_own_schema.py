@@ -15,6 +15,7 @@ from opencqrs_py.errors import EventStoreError
 from opencqrs_py.model import layout
 from opencqrs_py.model.appending import SubjectIsOnEventId
 from opencqrs_py.model.event import Event
+from opencqrs_py.model.group_record import GroupRecord
 from opencqrs_py.model.selection import Selection
 from opencqrs_py.testing.contracts import EventStoreContract, ProgressTrackerContract, ReadModel
 
@@ -98,7 +99,8 @@ def used(database: Database) -> SqlEventStore:
     (cursor,) = tracker.claim("group", layout(1), 0, "owner")
     with tracker.unit("group", cursor, 3, fingerprint=store.fingerprint(3)):
         pass
-    tracker.claim("group", layout(1), 0, "heir")
+    tracker.claim("group", layout(1), 0, "heir", keep=lambda found: found.record or GroupRecord("group"))
+    assert [record.group for record in tracker.records()] == ["group"]
     store.verify(3, store.fingerprint(3))
     assert [one.id for one in store.read(0, 500, Selection("/b")).events] == ["200"]
     assert (store.head(), store.count(), tracker.skipped()) == (202, 202, [])

@@ -170,7 +170,7 @@ class TestSqlProgressTracker(Succeeding, ProgressTrackerContract):
             "[OCQ-310] group 'books' has progress for 2 partitions, but is configured with 3\n"
             "  where: table opencqrs_progress\n"
             "  fix:   set life-cycle.partitions of 'books' back to 2; or, to handle all events again, "
-            "delete the group's read model and its rows in opencqrs_progress"
+            "delete the group's read model and its rows in opencqrs_progress and opencqrs_groups"
         )
 
     def test_each_claim_and_report_is_dated(self, tracker: SqlProgressTracker) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -13,6 +13,7 @@ from typing import NoReturn
 from opencqrs_py.adapters.memory.inbox import MemoryInbox
 from opencqrs_py.adapters.memory.watching import Listener
 from opencqrs_py.errors import EventStoreError, FencedError, InboxChangedError, NonTransientError
+from opencqrs_py.model.group_record import FoundGroup, GroupRecord
 from opencqrs_py.model.inbox import EVERYTHING, Fetching, InboxChange, InboxEntry, InboxSelection, ParkedSequences
 from opencqrs_py.model.naming import counted
 from opencqrs_py.model.partition import Partition
@@ -57,6 +58,7 @@ class InMemoryProgressTracker:
         self._inbox = MemoryInbox()
         self._stored = Condition()  # notified when progress was stored, if somebody waits
         self._watches = 0
+        self._records: dict[str, GroupRecord] = {}
         self._gates: dict[_Key, Lock] = {}  # of one partition; held while it commits or is claimed
 
     def claim(
@@ -68,8 +70,9 @@ class InMemoryProgressTracker:
         layout: Sequence[Partition] | None = None,
         *,
         fingerprint: str = "",
+        keep: Callable[[FoundGroup], GroupRecord] | None = None,
     ) -> tuple[Cursor, ...]:
-        """Take the partitions over; those without progress start at ``initial``.
+        """Take the partitions over, and keep the group's record; those without progress start at ``initial``.
 
         Raises:
             EventStoreError: OCQ-310, if the group's progress belongs to another layout of partitions.
@@ -84,9 +87,16 @@ class InMemoryProgressTracker:
                 has = counted(len(held), "partition")
                 what = f"group '{group}' has progress for {has}, but is started with {len(whole)}"
                 raise EventStoreError("OCQ-310", what, "this process", "start it again to change the partitions")
+            if keep is not None:
+                self._records[group] = keep(self._found(group, tuple(sorted(whole))))
             for partition in whole - held:
                 self._progress[group, partition] = _Row(initial, fingerprint)
             return tuple(self._claimed((group, partition), owner) for partition in partitions)
+
+    def records(self) -> list[GroupRecord]:
+        """Return the records of all groups of this process, by name."""
+        with self._lock:
+            return [self._records[group] for group in sorted(self._records)]
 
     def unit(
         self,
@@ -226,6 +236,11 @@ class InMemoryProgressTracker:
     def is_outage(self, error: BaseException) -> bool:
         """Return whether the handlers' database is temporarily unavailable."""
         return self._transactions.is_outage(error)
+
+    def _found(self, group: str, partitions: Sequence[Partition]) -> FoundGroup:
+        positions = {partition: row.position for (name, partition), row in self._progress.items() if name == group}
+        has_waiting = any(self._inbox.entries(group, None, 1))
+        return FoundGroup(self._records.get(group), positions, partitions, lambda: has_waiting)
 
     def _seen(self, key: _Key, row: _Row) -> PartitionStatus:
         status = self._statuses.get(key) or PartitionStatus(*key, 0, ProcessorState.STARTING)

@@ -150,6 +150,11 @@ class SqlInbox:
         ordered = select(self._table).where(wanted).order_by(columns.sequence_hash, columns.position).limit(most)
         return [entry_of(row) for row in connection.execute(ordered).all()]
 
+    def has_events(self, connection: Connection, group: str) -> bool:
+        """Return whether events of a group wait."""
+        found = select(self._table.c.position).where(self._table.c.group_name == group).limit(1)
+        return connection.execute(found).first() is not None
+
     def forget(self, connection: Connection, group: str, after: int) -> None:
         """Drop the events of a group after a position: it has no progress any more, and reads them again."""
         columns = self._table.c

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
@@ -17,13 +17,15 @@ from typing_extensions import override
 from opencqrs_py.adapters.sql.connections import Statement
 from opencqrs_py.adapters.sql.database import Database
 from opencqrs_py.adapters.sql.dialect import DatabaseAwayError, DatabaseBusyError
+from opencqrs_py.adapters.sql.group_records import SqlGroupRecords
 from opencqrs_py.adapters.sql.inbox import SqlInbox
 from opencqrs_py.adapters.sql.inbox_rows import storable
 from opencqrs_py.adapters.sql.progress_watching import lock_of_partition, reached_in
 from opencqrs_py.adapters.sql.staging import drop_stages, stage_rows
-from opencqrs_py.adapters.sql.tables import PROGRESS, SKIPPED, prepare
+from opencqrs_py.adapters.sql.tables import GROUPS, PROGRESS, SKIPPED, prepare
 from opencqrs_py.adapters.sql.transactions import Unit, watch_ends
 from opencqrs_py.errors import EventStoreError, FencedError, InboxChangedError, TransactionEndedError
+from opencqrs_py.model.group_record import FoundGroup, GroupRecord
 from opencqrs_py.model.inbox import (
     EVERYTHING,
     Fetching,
@@ -82,6 +84,7 @@ class SqlProgressTracker(SucceedingTracker, ParkingTracker, WatchableTracker, Ro
         self._statements = _Statements(database)
         self._progress, self._skipped = database.table(PROGRESS), database.table(SKIPPED)
         self._inbox = SqlInbox(database)
+        self._records = SqlGroupRecords(database)
         self._ready = False
 
     @override
@@ -94,6 +97,7 @@ class SqlProgressTracker(SucceedingTracker, ParkingTracker, WatchableTracker, Ro
         layout: Sequence[Partition] | None = None,
         *,
         fingerprint: str = "",
+        keep: Callable[[FoundGroup], GroupRecord] | None = None,
     ) -> tuple[Cursor, ...]:
         """Take the partitions over; those without progress start at ``initial``.
 
@@ -108,18 +112,24 @@ class SqlProgressTracker(SucceedingTracker, ParkingTracker, WatchableTracker, Ro
             DatabaseAwayError: OCQ-305, if the owner's transaction cannot be ended, as on SQLite.
         """
         self._prepare()
-        whole = layout or partitions
+        if keep is not None:
+            self._records.prepare()
+        claim = (group, partitions, layout or partitions, initial, owner, fingerprint, keep)
         try:
             try:
-                return self._claimed(group, partitions, whole, initial, owner, fingerprint)
+                return self._claimed(*claim)
             except Exception as error:
                 if not self._timed_out(error) or not self._end_holders(group, partitions):
                     raise
-            return self._claimed(group, partitions, whole, initial, owner, fingerprint)
+            return self._claimed(*claim)
         except Exception as error:
             if not self._timed_out(error):
                 raise
             raise self._held_too_long(group, partitions) from error
+
+    def records(self) -> list[GroupRecord]:
+        """Return the records of all groups, by name."""
+        return self._records.all()
 
     @override
     @contextmanager
@@ -321,13 +331,15 @@ class SqlProgressTracker(SucceedingTracker, ParkingTracker, WatchableTracker, Ro
         initial: int,
         owner: str,
         fingerprint: str,
+        keep: Callable[[FoundGroup], GroupRecord] | None,
     ) -> tuple[Cursor, ...]:
         """Claim in one transaction; progress of the whole layout is written, so that another one is noticed at once."""
         dialect = self._database.dialect
         with self._database.writing(patience=dialect.take_over_seconds) as connection:
             dialect.lock_claim(self._database, connection, group, partitions)
             held = self._held(connection, group)
-            _check_layout(group, held, whole)
+            if keep is None or not self._kept(connection, group, held, whole, keep):
+                _check_layout(group, held, whole)
             if not held:
                 self._inbox.forget(connection, group, initial)
             for partition in whole:
@@ -352,6 +364,24 @@ class SqlProgressTracker(SucceedingTracker, ParkingTracker, WatchableTracker, Ro
             file = self._database.guard.identity
         crashed = {partition for partition, cursor in held.items() if cursor.unreleased}
         return tuple(replace(now_held[one], file=file, unreleased=one in crashed) for one in partitions)
+
+    def _kept(
+        self,
+        connection: Connection,
+        group: str,
+        held: dict[Partition, Cursor],
+        whole: Sequence[Partition],
+        keep: Callable[[FoundGroup], GroupRecord],
+    ) -> bool:
+        """Keep the record of a group whose progress fits its layout; return ``False`` if it does not fit."""
+        known = self._records.find(connection, group)
+        missing = set(whole) - set(held)
+        if set(held) - set(whole) or (held and missing and known is None):
+            return False
+        positions = {partition: cursor.stored for partition, cursor in held.items()}
+        found = FoundGroup(known, positions, whole, lambda: self._inbox.has_events(connection, group))
+        self._records.write(connection, keep(found), known)
+        return True
 
     def _timed_out(self, error: BaseException) -> bool:
         """Return whether a lock was waited for in vain."""
@@ -491,6 +521,6 @@ def _check_layout(group: str, held: dict[Partition, Any], partitions: Sequence[P
     )
     fix = (
         f"set life-cycle.partitions of '{group}' back to {len(held)}; or, to handle all events again, delete the "
-        f"group's read model and its rows in {PROGRESS.name}"
+        f"group's read model and its rows in {PROGRESS.name} and {GROUPS.name}"
     )
     raise EventStoreError("OCQ-310", what, f"table {PROGRESS.name}", fix)

@@ -91,6 +91,18 @@ SKIPPED = Table(
     Column("skipped_at", Text, nullable=False),
 )
 
+GROUPS = Table(
+    "opencqrs_groups",
+    _metadata,
+    Column("group_name", Text, primary_key=True),
+    Column("initial_setting", Text, nullable=False),  # as it was when the group began; empty: not known
+    Column("initial_position", BigInteger),  # NULL: not known
+    Column("began_at", Text, nullable=False),
+    Column("handlers", Text, nullable=False),  # fingerprint of the code; empty: not known, and not compared
+    Column("sequencing", Text, nullable=False),  # the same
+    Column("changes", Text, nullable=False),  # of the handlers, as JSON in ASCII
+)
+
 INBOX = Table(
     "opencqrs_inbox",
     _metadata,

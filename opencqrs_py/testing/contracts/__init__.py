@@ -14,6 +14,7 @@ _MODULES = (
     "control_store",
     "event_source",
     "event_store",
+    "group_records",
     "inbox",
     "lock_registry",
     "log_identity",
@@ -25,6 +26,7 @@ pytest.register_assert_rewrite(*(f"{__name__}.{name}" for name in _MODULES))
 from opencqrs_py.testing.contracts.control_store import ControlStoreContract  # noqa: E402 as above
 from opencqrs_py.testing.contracts.event_source import EventSourceContract  # noqa: E402 as above
 from opencqrs_py.testing.contracts.event_store import EventStoreContract  # noqa: E402 as above
+from opencqrs_py.testing.contracts.group_records import GroupRecordsContract  # noqa: E402 as above
 from opencqrs_py.testing.contracts.inbox import InboxContract  # noqa: E402 as above
 from opencqrs_py.testing.contracts.lock_registry import LockRegistryContract  # noqa: E402 as above
 from opencqrs_py.testing.contracts.progress_tracker import ProgressTrackerContract, ReadModel  # noqa: E402 as above
@@ -33,6 +35,7 @@ __all__ = [
     "ControlStoreContract",
     "EventSourceContract",
     "EventStoreContract",
+    "GroupRecordsContract",
     "InboxContract",
     "LockRegistryContract",
     "ProgressTrackerContract",

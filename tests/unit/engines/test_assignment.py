@@ -36,7 +36,7 @@ class Processing:
 class Run:
     """A group whose preparations are counted."""
 
-    group, partitions, back_off, on_exhausted, on_undecodable = "books", TWO, None, None, None
+    group, partitions, back_off, on_exhausted, on_undecodable, record = "books", TWO, None, None, None, None
 
     def __init__(self) -> None:
         self.processing = Processing()

@@ -1,0 +1,78 @@
+"""The records of groups on a SQL database: the table ``opencqrs_groups``, beside the progress."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import astuple
+from typing import Any
+
+from sqlalchemy import Connection, select, update
+
+from opencqrs_py.adapters.sql.database import Database
+from opencqrs_py.adapters.sql.tables import GROUPS, TableMissingError, prepare
+from opencqrs_py.model.group_record import GroupRecord, HandlersChange
+
+
+class SqlGroupRecords:
+    """Reads and writes the records of groups, in the transactions of their claims.
+
+    Args:
+        database: The database of the progress.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._table = database.table(GROUPS)
+        self._ready = False
+
+    def prepare(self) -> None:
+        """Make sure that the table is there."""
+        if not self._ready:
+            prepare(self._database, GROUPS)
+            self._ready = True
+
+    def all(self) -> list[GroupRecord]:
+        """Return all records, by group; none if there is no table yet."""
+        ordered = select(self._table).order_by(self._table.c.group_name)
+        try:
+            with self._database.reading() as connection:
+                return [_record(row) for row in connection.execute(ordered).mappings()]
+        except TableMissingError:
+            return []
+
+    def find(self, connection: Connection, group: str) -> GroupRecord | None:
+        """Return the record of a group, or ``None``."""
+        row = connection.execute(select(self._table).where(self._table.c.group_name == group)).mappings().first()
+        return None if row is None else _record(row)
+
+    def write(self, connection: Connection, record: GroupRecord, known: GroupRecord | None) -> None:
+        """Write a record in place of the one that is known, unless it is the same."""
+        if known is None:
+            connection.execute(self._table.insert().values(**_row(record)))
+        elif record != known:
+            this = self._table.c.group_name == record.group
+            connection.execute(update(self._table).where(this).values(**_row(record)))
+
+
+def _row(record: GroupRecord) -> dict[str, Any]:
+    return {
+        "group_name": record.group,
+        "initial_setting": record.setting,
+        "initial_position": record.position,
+        "began_at": record.began_at,
+        "handlers": record.handlers,
+        "sequencing": record.sequencing,
+        "changes": json.dumps([astuple(each) for each in record.changes]),
+    }
+
+
+def _record(row: Any) -> GroupRecord:
+    return GroupRecord(
+        group=row["group_name"],
+        setting=row["initial_setting"],
+        position=row["initial_position"],
+        began_at=row["began_at"],
+        handlers=row["handlers"],
+        sequencing=row["sequencing"],
+        changes=tuple(HandlersChange(*each) for each in json.loads(row["changes"])),
+    )

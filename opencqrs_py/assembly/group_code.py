@@ -1,0 +1,93 @@
+"""The code of a group, as its record keeps it: fingerprints of its handlers, and of what sequences its events."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any
+
+from opencqrs_py.assembly.blueprint import UserModules
+from opencqrs_py.assembly.code_fingerprint import CodeReader, OwnModules
+from opencqrs_py.assembly.discovery import Discovered
+from opencqrs_py.config import EffectiveGroup
+from opencqrs_py.model.handler import Upcaster
+from opencqrs_py.processing.binding import BoundHandler
+from opencqrs_py.processing.dispatch import Dispatcher
+from opencqrs_py.processing.event_types import EventTypes
+from opencqrs_py.processing.exceptions import one_line
+from opencqrs_py.processing.group_records import GroupCode
+from opencqrs_py.processing.sequencing import Sequencing
+
+_log = logging.getLogger("opencqrs.processing")
+_HASH = "crc32"  # of a sequence, by which its partition is found
+
+
+def code_reader_for(modules: UserModules) -> CodeReader:
+    """Return what reads the code of a project."""
+    return CodeReader(OwnModules(modules.names, modules.roots))
+
+
+def group_code(
+    settings: EffectiveGroup,
+    discovered: Discovered,
+    handlers: Sequence[BoundHandler],
+    dispatcher: Dispatcher,
+    event_types: EventTypes,
+    sequencing: Sequencing,
+    reader: CodeReader,
+) -> GroupCode:
+    """Return the fingerprints of a group's code; code that cannot be read is not known, which the log says."""
+    try:
+        members = list(_members(settings, discovered, handlers))
+        said = [f"handles {' '.join(one.handler.mark.types)} {one.handler.mark.order}" for one in handlers]
+        upcasters = _upcasters_of(discovered.upcasters, dispatcher, event_types, reader)
+        return GroupCode(
+            reader.fingerprint([*members, *(one.call for one in upcasters)], said),
+            _sequencing(sequencing, reader),
+        )
+    except Exception as error:  # of whatever the project's modules hold: to compare code is no reason to fail
+        what = "the code of group '%s' cannot be read (%s): its changes are not noticed"
+        _log.warning(what, settings.name, one_line(error))
+        return GroupCode()
+
+
+def _members(settings: EffectiveGroup, discovered: Discovered, handlers: Sequence[BoundHandler]) -> Iterator[Any]:
+    """Yield the handlers, the event classes that they take, and what surrounds and filters them."""
+    taken: set[type] = set()
+    for bound in handlers:
+        yield bound.handler.call
+        named = (*bound.signature.event_classes, bound.handler.mark.events)
+        taken.update(each for each in named if isinstance(each, type))
+    yield from taken
+    yield from (each for each in discovered.event_classes if taken & {*each.__mro__})
+    yield from (one.call for one in discovered.interceptors if one.mark.group in ("", settings.name))
+    yield from (one.call for one in discovered.inbox_filters if one.group == settings.name)
+
+
+def _upcasters_of(
+    upcasters: Sequence[Upcaster], dispatcher: Dispatcher, event_types: EventTypes, reader: CodeReader
+) -> list[Upcaster]:
+    """Return the upcasters that may make what a group handles, or take it away.
+
+    What one makes is seen by the event types that its code names; one that names none makes anything.
+    """
+    known = {*event_types.names, *(name for one in upcasters for name in one.types)}
+    wanted = {name for name in known if dispatcher.handles(name)}
+    makes = {one: _named_in(reader.texts([one.call]), known) - {*one.types} for one in upcasters}
+    chosen: list[Upcaster] = []
+    while found := [
+        one for one in upcasters if one not in chosen and (wanted & {*one.types, *makes[one]} or not makes[one])
+    ]:
+        chosen += found
+        wanted.update(name for one in found for name in one.types)
+    return chosen
+
+
+def _named_in(texts: Collection[str], names: Collection[str]) -> set[str]:
+    return {name for name in names if any(f"<str {name!r}>" in text for text in texts)}
+
+
+def _sequencing(sequencing: Sequencing, reader: CodeReader) -> str:
+    resolver = getattr(sequencing, "resolver", None)
+    said = [_HASH, "enveloped"] if getattr(sequencing, "opened", None) is not None else [_HASH]
+    return reader.fingerprint([resolver], said, values=True)

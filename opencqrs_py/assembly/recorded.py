@@ -1,0 +1,82 @@
+"""What the records of groups say, for ``conditions``: where they began, what is lost, whether code has changed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from opencqrs_py.assembly.conditions import Decision
+from opencqrs_py.assembly.running import record_rule
+from opencqrs_py.config import EffectiveGroup
+from opencqrs_py.errors import BeginningNeededError, ExplainedError, ProgressLostError
+from opencqrs_py.model.group_record import FoundGroup, GroupRecord
+from opencqrs_py.model.partition import layout
+from opencqrs_py.processing.exceptions import one_line
+from opencqrs_py.processing.group_records import RecordRule, Warned, changed_since
+from opencqrs_py.processing.ports import GroupRecords, ProgressTracker
+
+if TYPE_CHECKING:
+    from opencqrs_py.assembly.container import ApplicationContainer, GroupContainer
+
+BEGINNING, PROGRESS, HANDLERS = "fetch.initial-position", "progress", "handlers changed"
+
+
+def record_decisions(
+    settings: EffectiveGroup, group: GroupContainer, container: ApplicationContainer
+) -> list[Decision]:
+    """Return what the record of a group says, and what a start would make of it. Nothing is written.
+
+    What cannot be read, as a database is unavailable or a part is wrong, is left to other decisions.
+    """
+    try:
+        tracker = group.tracker()
+        if not isinstance(tracker, GroupRecords):
+            reason = "its tracker keeps no records of groups: lost progress and changed handlers are not noticed"
+            return [Decision(settings.name, "group record", "none", reason)]
+        record = next((each for each in tracker.records() if each.group == settings.name), None)
+        if record is None:
+            return []
+        return list(_decided(settings, record_rule(settings, group, container), record, tracker))
+    except ExplainedError:
+        return []
+    except Exception as error:
+        if not group.tracker().is_outage(error):
+            raise
+        return [Decision(settings.name, "group record", "not known", one_line(error))]
+
+
+def _decided(
+    settings: EffectiveGroup, rule: RecordRule, record: GroupRecord, tracker: ProgressTracker
+) -> Iterator[Decision]:
+    name = settings.name
+    statuses = [each for each in tracker.statuses() if each.group == name]
+    positions, waiting = {each.partition: each.position for each in statuses}, any(each.parked for each in statuses)
+    partitions = layout(settings.life_cycle.partitions)
+    if {*positions} - {*partitions}:  # of another layout, which a start refuses
+        yield _beginning(name, record, "")
+        return
+    error: ExplainedError | None = None
+    warnings: Mapping[Warned, str] = {}
+    kept = record
+    try:
+        judged = rule.kept(FoundGroup(record, positions, partitions, lambda: waiting))
+        warnings, kept = judged.warnings, judged.record
+    except BeginningNeededError:
+        yield Decision(name, PROGRESS, "gone", "progress.on-lost is initial: it begins again at the next start")
+    except ExplainedError as refused:
+        error = refused
+    yield _beginning(name, record, warnings.get(Warned.SETTING, ""))
+    if error is not None:
+        subject = PROGRESS if isinstance(error, ProgressLostError) else HANDLERS
+        yield Decision(name, subject, "", error.what, error=error)
+    elif (changed := kept.changed) is not None:
+        reason = changed_since(name, changed.position)
+        seen = "at the next start" if kept is not record and record.changed != changed else f"since {changed.at}"
+        yield Decision(name, HANDLERS, f"position {changed.position}", f"{reason} ({seen})")
+
+
+def _beginning(group: str, record: GroupRecord, ignored: str) -> Decision:
+    if record.position is None:
+        return Decision(group, BEGINNING, "not known", "an earlier version began the group")
+    reason = f"the group began there, at position {record.position}, at {record.began_at}"
+    return Decision(group, BEGINNING, record.setting, ignored or reason)

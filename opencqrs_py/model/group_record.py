@@ -1,0 +1,97 @@
+"""What is kept of a whole group, beside the progress of its partitions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from opencqrs_py.model.partition import Partition
+
+_KEPT = 10  # changes of the handlers that are kept
+
+
+@dataclass(frozen=True, slots=True)
+class HandlersChange:
+    """A claim by other handlers than those before.
+
+    Attributes:
+        position: Position up to which the others had handled events.
+        at: ISO 8601 time of the claim.
+        before: Fingerprint of the others.
+    """
+
+    position: int
+    at: str
+    before: str
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRecord:
+    """Where a group began, and which code has built its read model.
+
+    Attributes:
+        group: Processing group.
+        setting: ``fetch.initial-position`` as it was then; empty if an older version of this package began the group.
+        position: Position after which it began, or ``None`` if that is not known.
+        began_at: ISO 8601 time of its beginning; of its first claim by this version if that is not known.
+        handlers: Fingerprint of its handlers; empty if it is not known.
+        sequencing: Fingerprint of what decides about its sequences and partitions; empty if it is not known.
+        changes: How its handlers have changed since it began, the last ones.
+    """
+
+    group: str
+    setting: str = ""
+    position: int | None = None
+    began_at: str = ""
+    handlers: str = ""
+    sequencing: str = ""
+    changes: tuple[HandlersChange, ...] = ()
+
+    @property
+    def changed(self) -> HandlersChange | None:
+        """The last change of the handlers; ``None`` if all was handled by the same."""
+        return self.changes[-1] if self.changes else None
+
+    def up_to(self, position: int) -> GroupRecord:
+        """Return the record without changes after a position: the group was reset to it, and handles that again."""
+        kept = tuple(each for each in self.changes if each.position <= position)
+        return self if kept == self.changes else replace(self, changes=kept)
+
+    def with_handlers(self, handlers: str, position: int, at: str) -> GroupRecord:
+        """Return the record after handlers have taken over from others at a position.
+
+        Those that have handled nothing leave no trace.
+        """
+        kept = self.changes
+        before = self.handlers
+        if kept and kept[-1].position == position:
+            before, kept = kept[-1].before, kept[:-1]
+        if before != handlers:
+            kept = (*kept, HandlersChange(position, at, before))[-_KEPT:]
+        return replace(self, handlers=handlers, changes=kept)
+
+
+def _nothing() -> bool:
+    return False
+
+
+@dataclass(frozen=True, slots=True)
+class FoundGroup:
+    """What a claim finds of a group.
+
+    Attributes:
+        record: The record, or ``None``.
+        positions: The stored positions of the partitions that have progress.
+        partitions: All partitions of the group.
+        has_waiting: Returns whether events wait in its inbox; to be asked during the claim.
+    """
+
+    record: GroupRecord | None
+    positions: Mapping[Partition, int]
+    partitions: Sequence[Partition]
+    has_waiting: Callable[[], bool] = field(default=_nothing)
+
+    @property
+    def missing(self) -> list[Partition]:
+        """The partitions without progress."""
+        return [each for each in self.partitions if each not in self.positions]

@@ -1,0 +1,197 @@
+"""How the record of a group is kept: where it began, whether progress was lost, and whether its code has changed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from enum import Enum, StrEnum
+
+from opencqrs_py.errors import BeginningNeededError, HandlersChangedError, ProgressLostError
+from opencqrs_py.model.group_record import FoundGroup, GroupRecord
+from opencqrs_py.model.naming import counted
+
+
+class OnLost(StrEnum):
+    """What a claim does if progress of a group that has begun is gone."""
+
+    REFUSE = "refuse"
+    INITIAL = "initial"
+
+
+class OnChanged(StrEnum):
+    """What a claim does if the handlers of a group are others than before."""
+
+    WARN = "warn"
+    REFUSE = "refuse"
+    IGNORE = "ignore"
+
+
+class Warned(Enum):
+    """What a claim warns of. Of the last two a process warns once."""
+
+    LOST = "lost"
+    SETTING = "setting"
+    HANDLERS = "handlers"
+
+
+@dataclass(frozen=True, slots=True)
+class GroupCode:
+    """Fingerprints of a group's code; empty where it is not known.
+
+    Attributes:
+        handlers: Of its handlers, the event classes that they take, upcasters and interceptors.
+        sequencing: Of what decides about sequences and partitions.
+    """
+
+    handlers: str = ""
+    sequencing: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What a claim writes into the record of a group.
+
+    Attributes:
+        record: The record; the one that was found if nothing is written.
+        warnings: What a person should know.
+    """
+
+    record: GroupRecord
+    warnings: Mapping[Warned, str] = field(default_factory=dict)
+
+
+def same_code(one: str, other: str) -> bool:
+    """Return whether two fingerprints are of the same code, or cannot be compared."""
+    return not one or not other or one == other or one.partition(":")[0] != other.partition(":")[0]
+
+
+@dataclass(frozen=True, slots=True)
+class RecordRule:
+    """How the record of a group is kept.
+
+    Attributes:
+        group: Processing group.
+        setting: ``fetch.initial-position`` as it is written.
+        code: Returns the fingerprints of its code; called once for a claim, at most.
+        now: Returns the time.
+        on_lost: What happens when progress is gone.
+        on_changed: What happens when the handlers are others than before.
+        said: What this process has warned of.
+    """
+
+    group: str
+    setting: str
+    code: Callable[[], GroupCode]
+    now: Callable[[], datetime]
+    on_lost: OnLost = OnLost.REFUSE
+    on_changed: OnChanged = OnChanged.WARN
+    said: set[Warned] = field(default_factory=set, compare=False)
+
+    def kept(self, found: FoundGroup, initial: int | None = None) -> Kept:
+        """Return what a claim keeps of a group; called in its transaction.
+
+        Args:
+            found: What the claim has found.
+            initial: Position after which partitions without progress start; ``None`` if it has not been determined.
+
+        Raises:
+            BeginningNeededError: If ``initial`` is needed, and is ``None``; the claim is made again with it.
+            ProgressLostError: OCQ-317, if progress is gone.
+            HandlersChangedError: OCQ-318 or OCQ-319, if code has changed that must not.
+        """
+        record, missing = found.record, found.missing
+        if missing and record is not None and self.on_lost is OnLost.REFUSE:
+            raise self._lost(found)
+        if missing and initial is None:
+            is_part = record is not None and bool(found.positions)
+            raise BeginningNeededError(record.position if is_part and record is not None else None)
+        if record is None or not found.positions:
+            return self._begun(found, initial)
+        warnings = {Warned.LOST: self._lost_in_part(found, initial)} if missing else {}
+        if self.setting != record.setting and record.setting:
+            warnings[Warned.SETTING] = self._set_later(record)
+        return self._compared(found, record, warnings)
+
+    def _begun(self, found: FoundGroup, initial: int | None) -> Kept:
+        """Return the record of a group that begins now, again, or that an older version of this package has begun."""
+        code = self.code()
+        record = GroupRecord(self.group, "", None, self._at(), code.handlers, code.sequencing)
+        if found.positions:
+            return Kept(record)
+        lost = found.record is not None
+        warning = f"progress of group '{self.group}' is gone: it begins again after position {initial}"
+        return Kept(replace(record, setting=self.setting, position=initial), {Warned.LOST: warning} if lost else {})
+
+    def _compared(self, found: FoundGroup, record: GroupRecord, warnings: dict[Warned, str]) -> Kept:
+        """Return the record of a known group after a look at its code."""
+        code, position = self.code(), max(found.positions.values())
+        kept = record.up_to(position)
+        has_handled = position > (record.position or 0)  # or it was reset since
+        if not same_code(record.sequencing, code.sequencing):
+            waiting = found.has_waiting()
+            if waiting or (has_handled and len(found.partitions) > 1):
+                raise self._other_sequences(len(found.partitions), waiting=waiting)
+        if has_handled and not same_code(record.handlers, code.handlers):
+            if self.on_changed is OnChanged.REFUSE:
+                raise self._other_handlers(position)
+            kept = kept.with_handlers(code.handlers, position, self._at())
+            if self.on_changed is OnChanged.WARN:
+                warnings[Warned.HANDLERS] = changed_since(self.group, position)
+        handlers, sequencing = code.handlers or kept.handlers, code.sequencing or kept.sequencing
+        return Kept(replace(kept, handlers=handlers, sequencing=sequencing), warnings)
+
+    def _at(self) -> str:
+        return self.now().isoformat(timespec="milliseconds")
+
+    def _set_later(self, record: GroupRecord) -> str:
+        return (
+            f"fetch.initial-position of group '{self.group}' is {self.setting}, but the group began at "
+            f"{record.setting} (position {record.position}): the setting has no effect"
+        )
+
+    def _lost(self, found: FoundGroup) -> ProgressLostError:
+        missing = found.missing
+        which = "all progress" if not found.positions else f"the progress of partition {', '.join(map(str, missing))}"
+        what = f"group '{self.group}' has begun, but {which} is gone"
+        fix = (
+            f"restore the rows from a backup; or {_reset(self.group)} to handle all events again (--to head or "
+            "--to-position N to continue elsewhere); or set progress.on-lost: initial to begin again at "
+            "fetch.initial-position"
+        )
+        return ProgressLostError("OCQ-317", what, "table opencqrs_progress", fix)
+
+    def _lost_in_part(self, found: FoundGroup, initial: int | None) -> str:
+        which = ", ".join(map(str, found.missing))
+        return f"progress of group '{self.group}' partition {which} is gone: it begins again after position {initial}"
+
+    def _other_handlers(self, position: int) -> HandlersChangedError:
+        others = "up to which others built its read model"
+        what = f"handlers of group '{self.group}' changed since position {position}, {others}"
+        setting = f"event-handling.groups[{self.group}].processing.on-changed-handlers=warn"
+        fix = (
+            f"to continue with the new ones, start once with --set '{setting}'; or delete the read model and "
+            f"{_reset(self.group)} to handle all events again; or put the handlers back"
+        )
+        return HandlersChangedError("OCQ-318", what, f"group {self.group}", fix)
+
+    def _other_sequences(self, partitions: int, *, waiting: bool) -> HandlersChangedError:
+        why = "events wait in its inbox" if waiting else f"it has {counted(partitions, 'partition')}"
+        what = f"group '{self.group}' sequences its events in another way than before, and {why}: order would be lost"
+        fix = (
+            "put settings sequence.* and the sequence resolver back; or delete the read model and "
+            f"{_reset(self.group)} to handle all events again"
+        )
+        return HandlersChangedError("OCQ-319", what, f"group {self.group}", fix)
+
+
+def changed_since(group: str, position: int) -> str:
+    """Return what it means that the handlers of a group have changed at a position."""
+    return (
+        f"handlers of group '{group}' changed since position {position}: the read model up to there was built by the "
+        f"others; {_reset(group)} handles all events again"
+    )
+
+
+def _reset(group: str) -> str:
+    return f"opencqrs groups reset {group} --to tail"

@@ -1,0 +1,138 @@
+"""The records of groups: their contract, kept by each tracker, and what SQL databases keep beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from sqlalchemy import delete, insert, select, text
+
+from opencqrs_py.adapters.memory import InMemoryProgressTracker
+from opencqrs_py.adapters.sql import Database, SqlProgressTracker
+from opencqrs_py.adapters.sql.tables import GROUPS, PROGRESS, SCHEMA
+from opencqrs_py.errors import EventStoreError
+from opencqrs_py.model.group_record import FoundGroup
+from opencqrs_py.testing.contracts import GroupRecordsContract
+from opencqrs_py.testing.contracts.group_records import RECORD, TWO, RefusedError, keeping, refuse
+from opencqrs_py.testing.contracts.inbox import WHOLE, entry, parked
+from opencqrs_py.testing.contracts.inbox import InboxContract as Inbox
+
+
+class TestInMemoryGroupRecords(GroupRecordsContract):
+    @pytest.fixture
+    def tracker(self) -> InMemoryProgressTracker:
+        return InMemoryProgressTracker()
+
+
+class TestSqlGroupRecords(GroupRecordsContract):
+    @pytest.fixture
+    def tracker(self, database: Database) -> SqlProgressTracker:
+        return SqlProgressTracker(database)
+
+    @pytest.fixture
+    def another(self, open_database: Callable[[], Database]) -> SqlProgressTracker:
+        return SqlProgressTracker(open_database())
+
+    @pytest.mark.parametrize("lost", [1, 2])
+    def test_a_claim_finds_that_progress_is_gone(
+        self, tracker: SqlProgressTracker, database: Database, lost: int
+    ) -> None:
+        tracker.claim("group", TWO, 3, "owner", keep=keeping(RECORD))
+        lose(database, *TWO[:lost])
+        seen: list[FoundGroup] = []
+        cursors = tracker.claim("group", TWO, 9, "owner", keep=keeping(replace(RECORD, position=9), seen))
+        assert seen[0].record == RECORD
+        assert seen[0].missing == [*TWO[:lost]]
+        assert [cursor.stored for cursor in cursors] == [9, 9][:lost] + [3] * (2 - lost)
+        assert tracker.records() == [replace(RECORD, position=9)]
+
+    def test_progress_that_is_gone_in_part_is_another_layout_without_a_record(
+        self, tracker: SqlProgressTracker, database: Database
+    ) -> None:
+        tracker.claim("group", TWO, 3, "owner")
+        lose(database, TWO[0])
+        with pytest.raises(EventStoreError, match="OCQ-310"):
+            tracker.claim("group", TWO, 3, "owner", keep=refuse)
+
+    def test_events_that_wait_are_seen(self, tracker: SqlProgressTracker) -> None:
+        (cursor,) = tracker.claim("group", [WHOLE], 0, "owner", keep=keeping(RECORD))
+        Inbox().put(tracker, cursor, parked(3), entry(7))
+        waiting: list[bool] = []
+
+        def keep(found: FoundGroup) -> Any:
+            waiting.append(found.has_waiting())
+            return RECORD
+
+        for name in ("group", "other"):
+            tracker.claim(name, [WHOLE], 0, "owner", keep=keep if name == "group" else None)
+        assert waiting == [True]
+
+    def test_a_crash_before_the_commit_leaves_neither_progress_nor_record(
+        self, tracker: SqlProgressTracker, another: SqlProgressTracker, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def fail(*_arguments: object) -> None:
+            raise RefusedError
+
+        with monkeypatch.context() as patch:
+            patch.setattr(tracker, "_held", Held(tracker._held, fail))
+            with pytest.raises(RefusedError):
+                tracker.claim("group", TWO, 3, "owner", keep=keeping(RECORD))
+        assert (another.records(), another.statuses()) == ([], [])
+
+    def test_a_look_creates_nothing(self, database: Database) -> None:
+        assert SqlProgressTracker(database).records() == []
+        tracker = SqlProgressTracker(database)
+        tracker.claim("group", TWO, 0, "owner")
+        assert tracker.records() == []
+        with database.reading() as connection:
+            assert "opencqrs_groups" not in connection.execute(select(SCHEMA.c.table_name)).scalars().all()
+
+    def test_what_a_newer_package_has_written_is_refused(
+        self, tracker: SqlProgressTracker, another: SqlProgressTracker, database: Database
+    ) -> None:
+        tracker.claim("group", TWO, 0, "owner", keep=keeping(RECORD))
+        with database.writing() as connection:
+            connection.execute(text("UPDATE opencqrs_schema SET version = 99 WHERE table_name = 'opencqrs_groups'"))
+        with pytest.raises(EventStoreError, match=r"OCQ-311.*opencqrs_groups has version 99"):
+            another.claim("group", TWO, 0, "owner", keep=refuse)
+
+    def test_a_claim_costs_one_statement_more(
+        self, tracker: SqlProgressTracker, noted_statements: Callable[..., AbstractContextManager[None]]
+    ) -> None:
+        tracker.claim("group", TWO, 0, "owner", keep=keeping(RECORD))
+
+        def sent(**options: Any) -> list[str]:
+            found: list[str] = []
+            with noted_statements(lambda statement, _values: found.append(statement)):
+                tracker.claim("group", TWO, 0, "owner", **options)
+            return found
+
+        assert len(sent(keep=keeping(RECORD))) == len(sent()) + 1
+        assert len(sent(keep=keeping(replace(RECORD, handlers="1:c")))) == len(sent()) + 2
+
+    def test_a_row_of_a_person_is_read(self, tracker: SqlProgressTracker, database: Database) -> None:
+        tracker.claim("group", TWO, 0, "owner", keep=keeping(RECORD))
+        row = {"group_name": "other", "initial_setting": "tail", "initial_position": 0, "began_at": "2026"}
+        with database.writing() as connection:
+            connection.execute(insert(database.table(GROUPS)).values(**row, handlers="", sequencing="", changes="[]"))
+        assert [record.group for record in tracker.records()] == ["group", "other"]
+
+
+class Held:
+    """A look at the rows of a group that fails when it is made for the second time in a claim."""
+
+    def __init__(self, look: Callable[..., Any], fail: Callable[..., None]) -> None:
+        self._looks = [look, fail]
+
+    def __call__(self, *arguments: Any) -> Any:
+        return self._looks.pop(0)(*arguments)
+
+
+def lose(database: Database, *partitions: Any) -> None:
+    table = database.table(PROGRESS)
+    with database.writing() as connection:
+        for one in partitions:
+            connection.execute(delete(table).where(table.c.modulus == one.modulus, table.c.residue == one.residue))

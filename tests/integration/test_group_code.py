@@ -1,0 +1,257 @@
+"""The code of a group as its record keeps it: what of a project counts for which group."""
+
+from __future__ import annotations
+
+import pytest
+
+from opencqrs_py import Application
+
+SOURCE = '''
+from dataclasses import dataclass
+from typing import Any
+from dependency_injector import containers, providers
+from collections.abc import Iterator
+from opencqrs_py import Event, Invocation, Upcast, around_handler, event_handling, event_type, on_start, upcaster
+
+NOW = "library.book-lent.v3"
+
+@dataclass(frozen=True)
+class Known:
+    """What all events have."""
+    isbn: str = ""
+
+@event_type("library.book-lent.v3")
+@dataclass(frozen=True)
+class Lent(Known):
+    isbn: str
+
+@event_type("library.book-returned.v1")
+@dataclass(frozen=True)
+class Returned:
+    isbn: str
+
+@upcaster("library.book-lent.v1")
+def first(event: Event) -> Upcast:
+    return Upcast("library.book-lent.v2", event.data | {"first": 1})
+
+@upcaster("library.book-lent.v2")
+def second(event: Event) -> Upcast:
+    return Upcast(NOW, event.data | {"second": 2})
+
+@upcaster("library.book-returned.v0")
+def third(event: Event) -> Upcast:
+    return Upcast("library.book-returned.v1", event.data | {"third": 3})
+
+@event_handling("loans", order=1)
+def lend(event: Lent) -> None:
+    print("lent")
+
+@event_handling("returns")
+def take_back(event: Returned) -> None:
+    print("returned")
+
+@event_handling("all", types=["library.*"])
+def see(event: Event) -> None:
+    print("seen")
+
+@event_handling("parents")
+def see_parents(event: Known) -> None:
+    print("known")
+
+@around_handler("returns")
+def around(invocation: Invocation) -> Iterator[None]:
+    print("around")
+    yield
+
+@on_start("loans")
+def tables() -> None:
+    print("tables")
+
+def by_isbn(event: Event) -> str:
+    return cut(event.subject)
+
+def cut(text: str) -> str:
+    return text[:4]
+
+@dataclass(frozen=True)
+class ByLength:
+    length: int
+    def __call__(self, event: Event) -> str:
+        return event.subject[: self.length]
+
+def of_lent(event: Lent) -> str:
+    return event.isbn
+
+class Parts(containers.DeclarativeContainer):
+    function = providers.Object(by_isbn)
+    nameless = providers.Object(lambda event: event.subject[:5])
+    length = providers.Factory(ByLength, 3)
+    other = providers.Object(1)
+'''
+GROUPS = ("loans", "returns", "all", "parents")
+
+
+@pytest.fixture
+def code_of(make_module, tmp_path):
+    def code(source, **settings):
+        said = {"database.url": "sqlite://", "event-handling.standard.processing.engine": "thread", **settings}
+        application = Application(said, [make_module(source)], tmp_path)
+        return {name: application._group_containers[name].code() for name in GROUPS if f'"{name}"' in source}
+
+    return code
+
+
+def replaced(old, new):
+    assert SOURCE.count(old) == 1
+    return SOURCE.replace(old, new)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "changed"),
+    [
+        ('print("lent")', 'print("borrowed")', {"loans"}),
+        ('print("lent")', '# lent\n    print("lent")', set()),
+        ("order=1", "order=2", {"loans"}),
+        ('types=["library.*"]', 'types=["library.b*"]', {"all"}),
+        (
+            "class Lent(Known):\n    isbn: str",
+            "class Lent(Known):\n    isbn: str\n    title: str = ''",
+            {"loans", "parents"},
+        ),
+        ('    isbn: str = ""\n', '    isbn: str = "?"\n', {"loans", "parents"}),
+        ('"""What all events have."""', '"""A book."""', set()),
+        ('"first": 1', '"first": 2', {"loans", "all", "parents"}),
+        ('"second": 2', '"second": 3', {"loans", "all", "parents"}),
+        ('"third": 3', '"third": 4', {"returns", "all"}),
+        ('print("around")', 'print("about")', {"returns"}),
+        ('print("tables")', 'print("no tables")', set()),
+        ("return text[:4]", "return text[:5]", set()),
+        ("providers.Object(1)", "providers.Object(2)", set()),
+    ],
+)
+def test_a_change_counts_for_the_groups_that_it_is_for(code_of, old, new, changed):
+    before, after = code_of(SOURCE), code_of(replaced(old, new))
+    assert {name for name in GROUPS if before[name].handlers != after[name].handlers} == changed
+    assert {code.sequencing for code in (*before.values(), *after.values())} == {before["all"].sequencing}
+
+
+def test_an_upcaster_that_names_no_type_may_make_anything(code_of):
+    one = replaced('Upcast("library.book-lent.v2"', 'Upcast(event.data["type"]')
+    before, after = code_of(one), code_of(one.replace('"first": 1', '"first": 2'))
+    assert {name for name in GROUPS if before[name].handlers != after[name].handlers} == {*GROUPS}
+
+
+SEQUENCE = "event-handling.standard.sequence"
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ({}, {"resolution": "per_second_level_subject"}, True),
+        ({}, {"resolution": "per_level_subject", "level": 2}, True),
+        ({}, {"resolution": "per_level_subject", "level": 3}, False),
+        ({}, {"resolution": "per_subject"}, False),
+        ({}, {"resolution": "no_sequence"}, False),
+        (
+            {"resolution": "per_data_field", "data-field": "a"},
+            {"resolution": "per_data_field", "data-field": "b"},
+            False,
+        ),
+        ({}, {"resolver-ref": "function"}, False),
+        ({"resolver-ref": "function"}, {"resolver-ref": "nameless"}, False),
+    ],
+)
+def test_settings_of_sequences_count(code_of, one, other, same):
+    found = [
+        code_of(SOURCE, **{f"{SEQUENCE}.{name}": value for name, value in said.items()})["loans"]
+        for said in (one, other)
+    ]
+    assert (found[0].sequencing == found[1].sequencing) is same
+    assert found[0].handlers == found[1].handlers
+
+
+@pytest.mark.parametrize(
+    ("reference", "old", "new", "same"),
+    [
+        ("function", "return text[:4]", "return text[:5]", False),
+        ("function", "return cut(event.subject)", "return event.subject", False),
+        ("function", "return cut(event.subject)", "# cut\n    return cut(event.subject)", True),
+        ("function", "event.subject[:5]", "event.subject[:6]", True),
+        ("nameless", "event.subject[:5]", "event.subject[:6]", False),
+        ("nameless", "providers.Object(1)", "providers.Object(2)", True),
+        ("length", "ByLength, 3", "ByLength, 4", False),
+        ("length", "event.subject[: self.length]", "event.subject[1 : self.length]", False),
+        ("length", "return text[:4]", "return text[:5]", True),
+    ],
+)
+def test_the_code_of_a_resolver_counts(code_of, reference, old, new, same):
+    setting = {f"{SEQUENCE}.resolver-ref": reference}
+    before, after = code_of(SOURCE, **setting)["loans"], code_of(replaced(old, new), **setting)["loans"]
+    assert (before.sequencing == after.sequencing) is same
+
+
+OF_LENT = f"""{SOURCE.split("@event_handling", maxsplit=1)[0]}
+@event_handling("loans")
+def lend(event: Lent) -> None:
+    print("lent")
+
+def of_lent(event: Lent) -> str:
+    return event.isbn
+
+class Parts(containers.DeclarativeContainer):
+    decoded = providers.Object(of_lent)
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "same"),
+    [
+        ("return event.isbn", "return event.isbn[:3]", False),
+        ("    isbn: str\n\n@event_type", "    isbn: str\n    b: int = 1\n\n@event_type", True),
+    ],
+)
+def test_a_resolver_of_event_classes_counts_without_them(code_of, old, new, same):
+    assert OF_LENT.count(old) == 1
+    setting = {f"{SEQUENCE}.resolver-ref": "decoded"}
+    before, after = code_of(OF_LENT, **setting)["loans"], code_of(OF_LENT.replace(old, new), **setting)["loans"]
+    assert (before.sequencing == after.sequencing) is same
+
+
+SCHEDULED = """
+from opencqrs_py import Event, batch_key, event_handling, inbox_filter
+
+@event_handling("loans", types=["library.*"])
+def lend(event: Event) -> None:
+    print("lent")
+
+@batch_key("loans")
+def key(event: Event) -> str:
+    return event.subject
+
+@inbox_filter("loans")
+def wanted(event: Event) -> bool:
+    return True
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "changed"),
+    [("return event.subject", "return event.id", "sequencing"), ("return True", "return bool(event.id)", "handlers")],
+)
+def test_batch_keys_and_filters_count(code_of, old, new, changed):
+    setting = {"event-handling.standard.processing.mode": "scheduled"}
+    before, after = (code_of(each, **setting)["loans"] for each in (SCHEDULED, SCHEDULED.replace(old, new)))
+    assert [name for name in ("handlers", "sequencing") if getattr(before, name) != getattr(after, name)] == [changed]
+
+
+def test_code_that_cannot_be_read_is_not_compared_and_said(code_of, monkeypatch, caplog):
+    def fail(*_arguments, **_options):
+        raise RecursionError("too deep")
+
+    monkeypatch.setattr("opencqrs_py.assembly.code_fingerprint.CodeReader.fingerprint", fail)
+    code = code_of(SCHEDULED, **{"event-handling.standard.processing.mode": "scheduled"})["loans"]
+    assert (code.handlers, code.sequencing) == ("", "")
+    assert (
+        "the code of group 'loans' cannot be read (RecursionError: too deep): its changes are not noticed"
+        in caplog.text
+    )

@@ -1,0 +1,226 @@
+"""The record of a group: what a claim keeps of it, warns of and refuses."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from opencqrs_py.errors import BeginningNeededError, ExplainedError, HandlersChangedError, ProgressLostError
+from opencqrs_py.model import layout
+from opencqrs_py.model.group_record import FoundGroup, GroupRecord, HandlersChange
+from opencqrs_py.processing.group_records import GroupCode, OnChanged, OnLost, RecordRule, Warned, same_code
+from opencqrs_py.testing import FakeClock
+
+NOW = "2026-01-01T00:00:00.000+00:00"
+CODE = GroupCode("1:handlers", "1:sequences")
+RECORD = GroupRecord("books", "tail", 0, "2025-01-01T00:00:00.000+00:00", "1:handlers", "1:sequences")
+
+
+def rule(code: GroupCode = CODE, setting: str = "tail", **options: object) -> RecordRule:
+    return RecordRule("books", setting, lambda: code, FakeClock().now, **options)  # type: ignore[arg-type]
+
+
+def found(record: GroupRecord | None, *positions: int | None, waiting: bool = False) -> FoundGroup:
+    partitions = layout(len(positions))
+    known = {one: at for one, at in zip(partitions, positions, strict=True) if at is not None}
+    return FoundGroup(record, known, partitions, lambda: waiting)
+
+
+def error_of(error: ExplainedError) -> tuple[str, str, str]:
+    return error.code, error.what, error.fix
+
+
+def test_a_new_group_needs_its_beginning_and_keeps_it() -> None:
+    with pytest.raises(BeginningNeededError) as needed:
+        rule(setting="-P7D").kept(found(None, None, None))
+    assert needed.value.position is None
+    kept = rule(setting="-P7D").kept(found(None, None, None), 12)
+    assert kept.record == GroupRecord("books", "-P7D", 12, NOW, "1:handlers", "1:sequences")
+    assert kept.warnings == {}
+
+
+def test_a_group_of_an_older_version_gets_a_record_silently() -> None:
+    kept = rule().kept(found(None, 7, 9))
+    assert kept.record == GroupRecord("books", "", None, NOW, "1:handlers", "1:sequences")
+    assert kept.warnings == {}
+
+
+def test_a_known_group_with_the_same_code_is_left_as_it_is() -> None:
+    kept = rule().kept(found(RECORD, 7, 9))
+    assert kept.record is not None
+    assert (kept.record, kept.warnings) == (RECORD, {})
+
+
+@pytest.mark.parametrize("setting", ["tail", "-P7D"])
+def test_a_setting_of_later_has_no_effect_and_is_warned_of(setting: str) -> None:
+    kept = rule(setting="head").kept(found(replace(RECORD, setting=setting, position=4), 7))
+    assert kept.record == replace(RECORD, setting=setting, position=4)
+    assert kept.warnings == {
+        Warned.SETTING: "fetch.initial-position of group 'books' is head, but the group began at "
+        f"{setting} (position 4): the setting has no effect"
+    }
+
+
+def test_a_beginning_that_is_not_known_is_not_compared() -> None:
+    assert rule(setting="head").kept(found(replace(RECORD, setting="", position=None), 7)).warnings == {}
+
+
+LOST = "OCQ-317"
+WAYS_OUT = (
+    "restore the rows from a backup; or opencqrs groups reset books --to tail to handle all events again (--to head or "
+    "--to-position N to continue elsewhere); or set progress.on-lost: initial to begin again at fetch.initial-position"
+)
+
+
+@pytest.mark.parametrize(
+    ("positions", "which"),
+    [
+        ((None,), "all progress"),
+        ((None, None), "all progress"),
+        ((None, 4), "the progress of partition 0/2"),
+        ((4, None, None), "the progress of partition 1/3, 2/3"),
+    ],
+)
+def test_lost_progress_is_refused_with_the_ways_out(positions: tuple[int | None, ...], which: str) -> None:
+    with pytest.raises(ProgressLostError) as refused:
+        rule().kept(found(RECORD, *positions))
+    assert error_of(refused.value) == (LOST, f"group 'books' has begun, but {which} is gone", WAYS_OUT)
+    assert refused.value.where == "table opencqrs_progress"
+
+
+def test_a_group_that_is_lost_begins_again_where_its_setting_says() -> None:
+    lenient = rule(GroupCode("1:new", "1:new"), "head", on_lost=OnLost.INITIAL)
+    lost = found(RECORD, None, None, waiting=True)
+    with pytest.raises(BeginningNeededError) as needed:
+        lenient.kept(lost)
+    assert needed.value.position is None
+    kept = lenient.kept(lost, 30)
+    assert kept.record == GroupRecord("books", "head", 30, NOW, "1:new", "1:new")
+    assert kept.warnings == {Warned.LOST: "progress of group 'books' is gone: it begins again after position 30"}
+
+
+@pytest.mark.parametrize("began", [3, None])
+def test_partitions_that_are_lost_begin_again_where_their_group_began(began: int | None) -> None:
+    lenient, record = rule(setting="-P7D", on_lost=OnLost.INITIAL), replace(RECORD, setting="-P7D", position=began)
+    with pytest.raises(BeginningNeededError) as needed:
+        lenient.kept(found(record, 9, None))
+    assert needed.value.position == began
+    kept = lenient.kept(found(record, 9, None), 3)
+    assert kept.record == record
+    assert kept.warnings == {
+        Warned.LOST: "progress of group 'books' partition 1/2 is gone: it begins again after position 3"
+    }
+
+
+NEW = GroupCode("1:others", "1:sequences")
+CHANGED = (
+    "handlers of group 'books' changed since position 9: the read model up to there was built by the others; "
+    "opencqrs groups reset books --to tail handles all events again"
+)
+
+
+@pytest.mark.parametrize(("on_changed", "said"), [(OnChanged.WARN, {Warned.HANDLERS: CHANGED}), (OnChanged.IGNORE, {})])
+def test_other_handlers_are_kept_with_the_position_from_which_they_count(
+    on_changed: OnChanged, said: dict[Warned, str]
+) -> None:
+    kept = rule(NEW, on_changed=on_changed).kept(found(RECORD, 7, 9))
+    assert kept.warnings == said
+    assert kept.record == replace(RECORD, handlers="1:others", changes=(HandlersChange(9, NOW, "1:handlers"),))
+    again = rule(NEW).kept(found(kept.record, 8, 11))
+    assert (again.record, again.warnings) == (kept.record, {})
+
+
+def test_other_handlers_may_be_refused_with_the_ways_out() -> None:
+    with pytest.raises(HandlersChangedError) as refused:
+        rule(NEW, on_changed=OnChanged.REFUSE).kept(found(RECORD, 9))
+    assert error_of(refused.value) == (
+        "OCQ-318",
+        "handlers of group 'books' changed since position 9, up to which others built its read model",
+        "to continue with the new ones, start once with "
+        "--set 'event-handling.groups[books].processing.on-changed-handlers=warn'; or delete the read model and "
+        "opencqrs groups reset books --to tail to handle all events again; or put the handlers back",
+    )
+
+
+@pytest.mark.parametrize("on_changed", list(OnChanged))
+def test_handlers_change_silently_before_anything_is_handled(on_changed: OnChanged) -> None:
+    kept = rule(NEW, on_changed=on_changed).kept(found(replace(RECORD, position=5), 5, 5))
+    assert (kept.record, kept.warnings) == (replace(RECORD, position=5, handlers="1:others"), {})
+
+
+@pytest.mark.parametrize("began", [0, 5, None])
+def test_after_a_reset_nothing_was_handled_by_others(began: int | None) -> None:
+    record = replace(RECORD, position=began, changes=(HandlersChange(4, NOW, "1:first"),))
+    kept = rule(GroupCode("1:others", "1:others"), on_changed=OnChanged.REFUSE).kept(found(record, 0, 0))
+    assert kept.record == replace(record, handlers="1:others", sequencing="1:others", changes=())
+    assert kept.warnings == {}
+
+
+def test_changes_after_the_position_of_a_reset_do_not_count_any_more() -> None:
+    changes = HandlersChange(4, NOW, "1:first"), HandlersChange(9, NOW, "1:second")
+    kept = rule(NEW).kept(found(replace(RECORD, changes=changes), 6, 6))
+    assert kept.record.changes == (changes[0], HandlersChange(6, NOW, "1:handlers"))
+
+
+@pytest.mark.parametrize("before", ["", "0:handlers"])
+def test_what_cannot_be_compared_is_kept_silently(before: str) -> None:
+    record = replace(RECORD, handlers=before, sequencing=before)
+    assert rule(on_changed=OnChanged.REFUSE).kept(found(record, 7, 9)) == rule().kept(found(RECORD, 7, 9))
+
+
+def test_code_that_cannot_be_read_leaves_what_is_known() -> None:
+    kept = rule(GroupCode(), on_changed=OnChanged.REFUSE).kept(found(RECORD, 7, 9, waiting=True))
+    assert (kept.record, kept.warnings) == (RECORD, {})
+
+
+def test_handlers_that_take_turns_without_handling_anything_leave_one_change() -> None:
+    record = RECORD
+    for number in range(30):
+        code = GroupCode(f"1:{number % 2}", "1:sequences")
+        record = rule(code).kept(found(record, 9)).record
+    assert record.changes == (HandlersChange(9, NOW, "1:handlers"),)
+    assert rule().kept(found(record, 9)).record == RECORD
+
+
+def test_the_last_changes_are_kept() -> None:
+    record = RECORD
+    for number in range(30):
+        record = rule(GroupCode(f"1:{number}", "1:sequences")).kept(found(record, 9 + number)).record
+    assert [change.position for change in record.changes] == list(range(29, 39))
+    assert record.changed == HandlersChange(38, NOW, "1:28")
+
+
+OTHER = GroupCode("1:handlers", "1:others")
+
+
+@pytest.mark.parametrize(
+    ("group", "why"),
+    [
+        (found(RECORD, 7, 9), "it has 2 partitions"),
+        (found(RECORD, 9, 9), "it has 2 partitions"),
+        (found(RECORD, 9, waiting=True), "events wait in its inbox"),
+    ],
+)
+def test_other_sequences_are_refused_with_the_way_out(group: FoundGroup, why: str) -> None:
+    with pytest.raises(HandlersChangedError) as refused:
+        rule(OTHER, on_changed=OnChanged.IGNORE).kept(group)
+    assert error_of(refused.value) == (
+        "OCQ-319",
+        f"group 'books' sequences its events in another way than before, and {why}: order would be lost",
+        "put settings sequence.* and the sequence resolver back; or delete the read model and "
+        "opencqrs groups reset books --to tail to handle all events again",
+    )
+
+
+def test_other_sequences_of_one_partition_are_harmless_while_nothing_waits() -> None:
+    kept = rule(OTHER).kept(found(RECORD, 9))
+    assert (kept.record, kept.warnings) == (replace(RECORD, sequencing="1:others"), {})
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [("1:a", "1:a", True), ("", "1:a", True), ("1:a", "", True), ("1:a", "0:b", True), ("1:a", "1:b", False)],
+)
+def test_fingerprints_of_one_version_are_compared(one: str, other: str, *, same: bool) -> None:
+    assert same_code(one, other) is same
