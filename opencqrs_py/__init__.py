@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from opencqrs_py.model.event import Event, Metadata
     from opencqrs_py.model.frames import EventFrames
     from opencqrs_py.model.handler import Invocation
+    from opencqrs_py.model.replay import Reset
     from opencqrs_py.model.upcast import Upcast
     from opencqrs_py.processing.after_commit import AfterCommit
     from opencqrs_py.processing.decorators import (
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
         event_handling,
         event_type,
         inbox_filter,
+        on_replay_finished,
+        on_reset,
         on_start,
         upcaster,
     )
@@ -77,6 +80,7 @@ __all__ = [
     "ProcessorController",
     "ProcessorHandle",
     "ProcessorOptions",
+    "Reset",
     "SqlEventStore",
     "SqlProgressTracker",
     "TransientError",
@@ -88,6 +92,8 @@ __all__ = [
     "event_handling",
     "event_type",
     "inbox_filter",
+    "on_replay_finished",
+    "on_reset",
     "on_start",
     "register_data_source",
     "upcaster",
@@ -123,6 +129,7 @@ _HOMES = {
     "ProcessorController": "assembly.registration",
     "ProcessorHandle": "assembly.registration",
     "ProcessorOptions": "engines.parts",
+    "Reset": "model.replay",
     "SqlEventStore": "adapters.sql",
     "SqlProgressTracker": "adapters.sql",
     "TransientError": "errors",
@@ -134,6 +141,8 @@ _HOMES = {
     "event_handling": "processing.decorators",
     "event_type": "processing.decorators",
     "inbox_filter": "processing.decorators",
+    "on_replay_finished": "processing.decorators",
+    "on_reset": "processing.decorators",
     "on_start": "processing.decorators",
     "register_data_source": "assembly.spark_source",
     "upcaster": "processing.decorators",

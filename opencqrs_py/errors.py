@@ -198,6 +198,10 @@ class InboxError(ExplainedError):
     """An event cannot wait in the inbox, or what a person wants of it cannot be done. Nothing is lost."""
 
 
+class ResetError(ExplainedError):
+    """A group cannot be reset (OCQ-612 to OCQ-614). Nothing was changed."""
+
+
 class InboxChangedError(OpenCqrsError):
     """Events in the inbox are not as they were read any more: a person has changed them. They are read again."""
 

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from opencqrs_py.assembly.inbox import InboxControl
     from opencqrs_py.assembly.overview import Overview
     from opencqrs_py.assembly.processors import Processors
+    from opencqrs_py.assembly.resets import Resets
     from opencqrs_py.assembly.serving import Serving
     from opencqrs_py.config import LifeCycleSettings
     from opencqrs_py.control.records import GroupPartition
@@ -517,6 +518,22 @@ class Application:
     def inbox(self) -> InboxControl:
         """What shows and changes the events that wait in inboxes, whichever process runs their groups."""
         return self._overview().inbox(lambda: self.event_store)
+
+    @property
+    def resets(self) -> Resets:
+        """What moves the progress of groups to another position, whichever process runs them."""
+        from opencqrs_py.assembly.resets import Resets  # noqa: PLC0415 loads SQLAlchemy
+
+        self._resources.renew()
+        parts, groups = self._group_containers, {group.name: group for group in self.groups}
+        return Resets(
+            groups,
+            self.blueprint.discover(),
+            lambda name: parts[name].tracker(),
+            lambda: self.event_store,
+            self.container.clock,
+            self.control,
+        )
 
     def _check(self, groups: Sequence[EffectiveGroup]) -> None:
         """Raise together all that keeps the groups from running."""

@@ -54,10 +54,11 @@ from opencqrs_py.assembly.reading import (
     sequencing_of,
 )
 from opencqrs_py.assembly.registration import ControllerRegistration
+from opencqrs_py.assembly.resets import replay_ends_of
 from opencqrs_py.assembly.stores import open_event_store
 from opencqrs_py.config import EffectiveGroup, RetryPolicy, RetrySettings, Tracking
 from opencqrs_py.control.ports import ControlStore
-from opencqrs_py.engines.parts import group_processing, make_dispatcher
+from opencqrs_py.engines.parts import group_processing, make_dispatcher, make_replay_rule
 from opencqrs_py.errors import AssemblyError
 from opencqrs_py.model.masking import remember
 from opencqrs_py.model.naming import listed
@@ -273,6 +274,10 @@ class GroupContainer(containers.DeclarativeContainer):
     code = providers.ThreadSafeSingleton(
         group_code, settings, discovered, handlers, dispatcher, event_types, sequencing, code_reader
     )
+    finished = providers.ThreadSafeSingleton(replay_ends_of, settings, discovered)
+    replays = providers.ThreadSafeSingleton(
+        make_replay_rule, handlers, event_types, reading, interceptors, sequencing, dispatcher, finished
+    )
     schedule = providers.ThreadSafeSingleton(schedule_rule_of, settings, discovered, event_types, reading)
     processing = providers.ThreadSafeSingleton(
         group_processing,
@@ -293,6 +298,7 @@ class GroupContainer(containers.DeclarativeContainer):
         ),
         parking=providers.Factory(parking_of, settings, back_off.provider),
         schedule=schedule,
+        replays=replays,
     )
 
 

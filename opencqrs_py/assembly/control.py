@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -160,6 +161,33 @@ class Control:
             return (now := view.owner_of(lease)) is not None and now.id != before
 
         return self._wait([key], timeout, f"to leave node {owner.name} for another one", has_moved)
+
+    @contextmanager
+    def paused(self, group: str, timeout: float) -> Iterator[bool]:
+        """Stop a group until the end of the block, and then want of it what was wanted before.
+
+        Nothing is stopped if leases do not lead it, or no node has a part of it. Gives whether a node that lives can
+        run it and is wanted to.
+
+        Raises:
+            WaitTimedOutError: OCQ-536, if a node has not stopped in time.
+        """
+        view = self.view()
+        keys = [lease.key for lease in view.leases if lease.key.group == group]
+        runnable = any(node.can_run(key) for node in view.alive.values() for key in keys)
+        wanted = {key: view.wanted_of(key) for key in keys}
+        runs = runnable and Wanted.STARTED in wanted.values()
+        if not any(lease.key in wanted and view.owner_of(lease) is not None for lease in view.leases):
+            yield runs
+            return
+        try:
+            self.stop(group, timeout=timeout)
+            yield runs
+        finally:
+            self._required().want(group, Wanted.STARTED)
+            stopped = [key for key, one in wanted.items() if one is Wanted.STOPPED]
+            if stopped:
+                self._required().want(group, Wanted.STOPPED, stopped)
 
     def _forget_crashes(self, keys: Collection[GroupPartition]) -> None:
         """Record that events have ended no process, by a claim of their partitions, which no node has now."""

@@ -23,6 +23,8 @@ from opencqrs_py.model.handler import (
     BATCH_KEY_ATTRIBUTE,
     HANDLER_ATTRIBUTE,
     INBOX_FILTER_ATTRIBUTE,
+    ON_REPLAY_FINISHED_ATTRIBUTE,
+    ON_RESET_ATTRIBUTE,
     ON_START_ATTRIBUTE,
     UPCASTER_ATTRIBUTE,
     Handler,
@@ -38,14 +40,24 @@ _FUNCTIONS_ONLY = {
     UPCASTER_ATTRIBUTE: "@upcaster",
     AROUND_ATTRIBUTE: "@around_event or @around_handler",
     ON_START_ATTRIBUTE: "@on_start",
+    ON_RESET_ATTRIBUTE: "@on_reset",
+    ON_REPLAY_FINISHED_ATTRIBUTE: "@on_replay_finished",
     BATCH_KEY_ATTRIBUTE: "@batch_key",
     INBOX_FILTER_ATTRIBUTE: "@inbox_filter",
+}
+
+_OF_GROUPS = {
+    "starts": "@on_start",
+    "resets": "@on_reset",
+    "replay_ends": "@on_replay_finished",
+    "batch_keys": "@batch_key",
+    "inbox_filters": "@inbox_filter",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class GroupFunction:
-    """A function marked with ``@on_start``, ``@batch_key`` or ``@inbox_filter``."""
+    """A function that is marked for a whole group, such as with ``@on_start`` or ``@batch_key``."""
 
     group: str
     call: Any
@@ -65,6 +77,8 @@ class Discovered:
         interceptors: All interceptors, outermost first.
         batch_keys: All ``@batch_key`` functions.
         inbox_filters: All ``@inbox_filter`` functions, in the order of definition.
+        resets: All ``@on_reset`` functions, likewise.
+        replay_ends: All ``@on_replay_finished`` functions, likewise.
         warnings: What works, but is probably not meant.
         places: The processing groups as handlers spell them, in the order of their first handler in the source, each
             with the place of that one.
@@ -78,6 +92,8 @@ class Discovered:
     interceptors: tuple[Interceptor, ...] = ()
     batch_keys: tuple[GroupFunction, ...] = ()
     inbox_filters: tuple[GroupFunction, ...] = ()
+    resets: tuple[GroupFunction, ...] = ()
+    replay_ends: tuple[GroupFunction, ...] = ()
     places: Mapping[str, str] = field(default_factory=dict)
     warnings: tuple[ConfigurationWarning, ...] = ()
 
@@ -151,6 +167,8 @@ def discover_members(
         interceptors=tuple(sorted((one for value in values for one in interceptors_on(value)), key=order_of)),
         batch_keys=_of_groups(values, BATCH_KEY_ATTRIBUTE),
         inbox_filters=_of_groups(values, INBOX_FILTER_ATTRIBUTE),
+        resets=_of_groups(values, ON_RESET_ATTRIBUTE),
+        replay_ends=_of_groups(values, ON_REPLAY_FINISHED_ATTRIBUTE),
         places=places,
     )
 
@@ -200,7 +218,15 @@ def _methods(member: Member, injector: ContainerInjector, counted: set[int]) -> 
                     fix = 'write @event_handling("catalog") above the class or the method'
                     raise HandlerSignatureError("OCQ-207", _NO_GROUP, method.place, fix)
                 reference = f"{member.reference}.{method.name}#{number}"
-                yield Handler(replace(mark, group=group), method.of(instance), method.place, reference)
+                known = replace(mark, group=group, replay=_replay_of(mark, group, own_marks))
+                yield Handler(known, method.of(instance), method.place, reference)
+
+
+def _replay_of(mark: HandlerMark, group: str, of_class: Sequence[HandlerMark]) -> bool | None:
+    """Return whether a method is for replays, as it says itself, or else its class for that group."""
+    if mark.replay is not None or mark.group:
+        return mark.replay
+    return next((one.replay for one in of_class if one.group == group), None)
 
 
 def _check_twice(marks: Sequence[HandlerMark], place: str) -> None:
@@ -272,13 +298,12 @@ def _with_groups_as_spelled(found: Discovered, *, complete: bool) -> Discovered:
         replace(one, mark=replace(one.mark, group=spelled.get(canonical(one.mark.group), one.mark.group)))
         for one in found.interceptors
     )
-    keys, filters = named(found.batch_keys), named(found.inbox_filters)
-    starts = named(found.starts)
-    return replace(found, starts=starts, interceptors=tuple(around), batch_keys=keys, inbox_filters=filters)
+    of_groups: dict[str, Any] = {name: named(getattr(found, name)) for name in _OF_GROUPS}
+    return replace(found, interceptors=tuple(around), **of_groups)
 
 
 def _without_handlers(found: Discovered, spelled: Mapping[str, str]) -> Iterator[ExplainedError]:
-    kinds = {"@on_start": found.starts, "@batch_key": found.batch_keys, "@inbox_filter": found.inbox_filters}
+    kinds = {decorator: getattr(found, name) for name, decorator in _OF_GROUPS.items()}
     started = [(decorator, one.group, one.place) for decorator, functions in kinds.items() for one in functions]
     around = [(f"@around_{o.mark.surrounded.value}", o.mark.group, o.place) for o in found.interceptors if o.mark.group]
     for decorator, group, place in (*started, *around):

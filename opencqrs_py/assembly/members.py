@@ -16,6 +16,8 @@ from opencqrs_py.model.handler import (
     BATCH_KEY_ATTRIBUTE,
     HANDLER_ATTRIBUTE,
     INBOX_FILTER_ATTRIBUTE,
+    ON_REPLAY_FINISHED_ATTRIBUTE,
+    ON_RESET_ATTRIBUTE,
     ON_START_ATTRIBUTE,
     UPCASTER_ATTRIBUTE,
     HandlerMark,
@@ -27,7 +29,13 @@ from opencqrs_py.processing.definitions import place_of
 EVERYTHING = "*"
 """Stands in a reference for all members of a module."""
 
-_OF_GROUPS = (ON_START_ATTRIBUTE, BATCH_KEY_ATTRIBUTE, INBOX_FILTER_ATTRIBUTE)
+_OF_GROUPS = (
+    ON_START_ATTRIBUTE,
+    ON_RESET_ATTRIBUTE,
+    ON_REPLAY_FINISHED_ATTRIBUTE,
+    BATCH_KEY_ATTRIBUTE,
+    INBOX_FILTER_ATTRIBUTE,
+)
 _ATTRIBUTES = (HANDLER_ATTRIBUTE, *_OF_GROUPS, AROUND_ATTRIBUTE)
 _DEEPEST = 100  # wrappers around a function; more are a circle
 _FIX = "put @{decorator} above the decorators that replace the function, or give each function a name of its own"

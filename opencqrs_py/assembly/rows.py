@@ -7,7 +7,7 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
-from opencqrs_py.assembly.status import GroupStatus, NodeLoad
+from opencqrs_py.assembly.status import GroupStatus, NodeLoad, ReplayProgress
 from opencqrs_py.control.records import TaskLoad
 from opencqrs_py.model.group_record import GroupRecord
 from opencqrs_py.model.progress import PartitionStatus
@@ -73,7 +73,17 @@ def _row(status: GroupStatus, partition: PartitionStatus) -> dict[str, Any]:
         "skipped": partition.skipped,
         "parked": {status.value: count for status, count in partition.parked},
         "failure": None if partition.failure is None else asdict(partition.failure),
+        "replay": _replay(status, partition),
     }
+
+
+def _replay(status: GroupStatus, partition: PartitionStatus) -> dict[str, Any] | None:
+    rate = status.events_per_second.get(partition.partition)
+    progress = ReplayProgress.of(partition, rate, datetime.now(UTC))
+    if progress is None or partition.replay is None:
+        return None
+    reset = partition.replay.reset
+    return {**asdict(progress), "reset_at": reset.reset_at, "reason": reset.reason}
 
 
 def _age(moment: str | None) -> float | None:

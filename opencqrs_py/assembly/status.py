@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 
 from opencqrs_py.control.records import TaskLoad
 from opencqrs_py.model.group_record import GroupRecord
@@ -54,6 +55,39 @@ class GroupStatus:
     def lag(self) -> int:
         """Positions between the head and the slowest partition, at least 0."""
         return max(0, self.head - min((p.position for p in self.partitions), default=0))
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayProgress:
+    """How far the replay of a partition is.
+
+    Attributes:
+        start: Position after which it began.
+        until: Position at which it ends.
+        percent: How much is done, 0 to 100, by positions.
+        events_per_second: How many events of the log it passes in a second: between two looks, or since the reset;
+            ``None`` if that is not known.
+        seconds_left: Until it ends at that rate; ``None`` if that is not known.
+    """
+
+    start: int
+    until: int
+    percent: float
+    events_per_second: float | None
+    seconds_left: float | None
+
+    @classmethod
+    def of(cls, status: PartitionStatus, rate: float | None, now: datetime) -> ReplayProgress | None:
+        """Return how far a partition is, with its rate as measured between two looks; ``None`` without a replay."""
+        if status.replay is None:
+            return None
+        start, until = status.replay.reset.position, status.replay.until
+        done, since = status.position - start, now - datetime.fromisoformat(status.replay.reset.reset_at)
+        if rate is None and since.total_seconds() > 0:
+            rate = round(done / since.total_seconds(), 3)
+        left = max(0, until - status.position)
+        seconds = round(left / rate, 1) if rate else None
+        return cls(start, until, round(min(100.0, 100 * done / (until - start)), 1), rate, seconds)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Callable, Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from opencqrs_py.cli.options import ProjectOptions, format_option, project_options
+from opencqrs_py.cli.options import Integer, ProjectOptions, format_option, project_options
 from opencqrs_py.cli.output import clean, print_json, print_line, stdout
 
 if TYPE_CHECKING:
+    from opencqrs_py.assembly.resets import ResetResult
     from opencqrs_py.assembly.status import GroupStatus
 
 __all__ = ["groups_command"]
@@ -119,6 +122,94 @@ def release_command(
         print_line(f"{name}: {'to be taken' if no_wait else 'taken'} over by another node", "default")
     else:
         print_line(f"{name} is with no node: there is nothing to release", "default")
+
+
+@groups_command.command("reset")
+@click.argument("name", metavar="NAME")
+@click.option("--to", type=click.Choice(["tail", "head"]), help="Before the oldest event, or after the newest.")
+@click.option("--to-position", "position", type=Integer(min=0), help="After this position.")
+@click.option("--to-time", "time", metavar="TIME", help="With the first event of this ISO 8601 time or a later one.")
+@click.option("--to-event", "event", metavar="ID", help="With the event of this id.")
+@click.option("--source", default="", help="The source of that event, if several have one of the id.")
+@click.option("--reason", default="", help="Why, for the log and for @on_reset functions.")
+@click.option("--context", metavar="JSON", help="What @on_reset functions get besides.")
+@click.option("--timeout", type=Seconds(), default="1m", show_default=True, help="Longest wait for nodes to let go.")
+@click.option("--dry-run", is_flag=True, help="Say what would happen, and change nothing.")
+@project_options
+@format_option
+def reset_command(  # noqa: PLR0913 an argument an option
+    options: ProjectOptions,
+    name: str,
+    *,
+    to: str | None,
+    position: int | None,
+    time: str | None,
+    event: str | None,
+    source: str,
+    reason: str,
+    context: str | None,
+    timeout: float,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    """Move a group to another position, so that it handles events again or leaves some out.
+
+    Its @on_reset functions run in the same transaction: the place to empty the read model. Nodes that run the group let
+    go of it first, and continue from the new position.
+    """
+    from opencqrs_py.assembly.resets import ResetTarget  # noqa: PLC0415 only for this command
+
+    target = ResetTarget(to, position, None if time is None else _time(time), event, source)
+    given = None if context is None else _parsed(context)
+    resets = options.application().resets
+    result = resets.reset(name, target, reason=reason, context=given, timeout=timeout, dry_run=dry_run)
+    if as_json:
+        print_json(_reset_as_json(result))
+    else:
+        _print_reset(result)
+
+
+def _time(text: str) -> datetime:
+    from opencqrs_py.model.times import check_time, moment_of  # noqa: PLC0415 only for this command
+
+    try:
+        check_time(text)
+        return moment_of(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="'--to-time'") from None
+
+
+def _parsed(text: str) -> object:
+    try:
+        found: object = json.loads(text)
+    except ValueError as error:
+        what = f"it is no JSON ({error}); a text needs its quotes, too: --context '\"2024\"'"
+        raise click.BadParameter(what, param_hint="'--context'") from None
+    return found
+
+
+def _reset_as_json(result: ResetResult) -> dict[str, Any]:
+    reset = result.reset
+    return {
+        "group": reset.group,
+        "position": reset.position,
+        "head": result.head,
+        "until": {str(partition): replay and replay.until for partition, replay in sorted(result.replays.items())},
+        "reason": reset.reason,
+        "context": reset.context,
+        "running": result.running,
+        "done": not result.dry_run,
+    }
+
+
+def _print_reset(result: ResetResult) -> None:
+    reset, until = result.reset, result.until
+    done = "would be reset" if result.dry_run else "was reset"
+    again = f"events up to position {until:,} are handled again" if until else "no event is handled again"
+    ahead = "" if until else f"; it continues with the events after {reset.position:,}"
+    print_line(f"{reset.group} {done} to position {reset.position:,} of {result.head:,}: {again}{ahead}", "default")
+    if not (result.running or result.dry_run):
+        print_line(f"{reset.group}: no process runs it; the next opencqrs run continues there", "default")
 
 
 def _tell(names: Sequence[str], done: str, *, running: bool, no_wait: bool, as_json: bool) -> None:

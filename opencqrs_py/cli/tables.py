@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from opencqrs_py.cli.output import clean, stdout
@@ -27,6 +28,21 @@ _STYLES = {
     "standby": "yellow",
 }
 
+_TITLES = (
+    "group",
+    "partition",
+    "position",
+    "lag",
+    "events/s",
+    "state",
+    "node",
+    "handled",
+    "skipped",
+    "parked",
+    "replay",
+)
+_NUMBERS = {"position", "lag", "events/s", "handled", "skipped", "parked"}
+
 
 @dataclass(frozen=True, slots=True)
 class _Columns:
@@ -37,6 +53,19 @@ class _Columns:
     handled: bool
     skips: bool
     parked: bool
+    replays: bool
+
+    def titles(self) -> list[str]:
+        """Return the titles of the columns that are there."""
+        shown = {
+            "events/s": self.rates,
+            "node": self.owners,
+            "handled": self.handled,
+            "skipped": self.skips,
+            "parked": self.parked,
+            "replay": self.replays,
+        }
+        return [title for title in _TITLES if shown.get(title, True)]
 
 
 def print_groups(statuses: Sequence[GroupStatus], handled: Handled, *, details: bool = False) -> None:
@@ -64,21 +93,11 @@ def _table(statuses: Sequence[GroupStatus], handled: Handled) -> Table:
         handled=bool(handled),
         skips=any(each.skipped for each in partitions),
         parked=any(each.parked for each in partitions),
+        replays=any(each.replay is not None for each in partitions),
     )
     table = Table(box=None, pad_edge=False)
-    for title, side in (("group", "left"), ("partition", "left"), ("position", "right"), ("lag", "right")):
-        table.add_column(title, justify="right" if side == "right" else "left")
-    if columns.rates:
-        table.add_column("events/s", justify="right")
-    table.add_column("state")
-    if columns.owners:
-        table.add_column("node")
-    if columns.handled:
-        table.add_column("handled", justify="right")
-    if columns.skips:
-        table.add_column("skipped", justify="right")
-    if columns.parked:
-        table.add_column("parked", justify="right")
+    for title in columns.titles():
+        table.add_column(title, justify="right" if title in _NUMBERS else "left")
     for status in statuses:
         if not status.partitions:
             rate = ["-"] if columns.rates else []
@@ -140,4 +159,20 @@ def _cells(status: GroupStatus, p: PartitionStatus, handled: Handled, columns: _
         *([f"{handled.get((status.group, str(p.partition)), 0):,}"] if columns.handled else []),
         *([f"{p.skipped:,}"] if columns.skips else []),
         *([f"{sum(count for _, count in p.parked):,}"] if columns.parked else []),
+        *([_replay(status, p)] if columns.replays else []),
     ]
+
+
+def _replay(status: GroupStatus, p: PartitionStatus) -> str:
+    from opencqrs_py.assembly.status import ReplayProgress  # noqa: PLC0415 only while events are handled again
+
+    progress = ReplayProgress.of(p, status.events_per_second.get(p.partition), datetime.now(UTC))
+    if progress is None:
+        return "-"
+    left = "" if progress.seconds_left is None else f", {_duration(progress.seconds_left)} left"
+    rate = "" if progress.events_per_second is None else f", {progress.events_per_second:,.0f}/s"
+    return f"{progress.percent:g} % of {progress.start:,} to {progress.until:,}{rate}{left}"
+
+
+def _duration(seconds: float) -> str:
+    return str(timedelta(seconds=round(seconds)))

@@ -57,6 +57,8 @@ class PartitionDriver:
         self._observer = observer
         self.partition = cursor.partition
         self._publish()
+        if cursor.replay is not None and not cursor.replayed:
+            _log_replay(run.group, cursor.partition, f"handles again what was handled up to {cursor.replay.until}")
         observer.claimed(run.group, cursor.partition, cursor.stored)
 
     @property
@@ -90,7 +92,10 @@ class PartitionDriver:
         if self.abandoned:
             return outcome
         supervised, before = self.supervised, self.supervised.state
+        replay = supervised.cursor.replay
         notice = supervised.take(outcome)
+        if replay is not None and supervised.cursor.replay is None:
+            _log_replay(supervised.group, self.partition, f"has handled again all up to {replay.until}")
         self._observer.advanced(supervised.group, self.partition, outcome)
         for failure in outcome.missed:
             _report(Notice(supervised.group, self.partition, None, failure), self._observer)
@@ -293,6 +298,11 @@ def _notices(group: str, partition: Partition, outcome: Outcome) -> Iterator[Not
         yield Notice(group, partition, action, one.failure, one.attempt, one.wait or 0.0, one.sequence_id)
     for sequence_id in outcome.freed:
         yield Notice(group, partition, None, sequence_id=sequence_id)
+
+
+def _log_replay(group: str, partition: Partition, what: str) -> None:
+    extra = {"action": "replay", "group": group, "partition": str(partition)}
+    logger.info("[%s %s] %s", group, partition, what, extra=extra)
 
 
 def _report(notice: Notice, observer: Observer) -> None:

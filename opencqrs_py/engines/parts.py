@@ -10,8 +10,8 @@ from opencqrs_py.errors import AssemblyError
 from opencqrs_py.model.handler import Handler, Interceptor, Upcaster
 from opencqrs_py.model.partition import residue_of
 from opencqrs_py.processing.batches import ScheduleRule
-from opencqrs_py.processing.binding import BoundHandler, NothingProvided, bind
-from opencqrs_py.processing.definitions import interceptors_in_order, upcasters_of
+from opencqrs_py.processing.binding import BoundHandler, NothingProvided, bind, of_reset
+from opencqrs_py.processing.definitions import interceptors_in_order, place_of, upcasters_of
 from opencqrs_py.processing.dispatch import Dispatcher
 from opencqrs_py.processing.event_types import EventTypes, TypeResolver
 from opencqrs_py.processing.frames import FrameDispatcher, FrameMaker, FrameProcessing
@@ -21,6 +21,7 @@ from opencqrs_py.processing.parking import ParkingRule
 from opencqrs_py.processing.ports import Clock, EventSource, Injector, ProgressTracker, SystemClock
 from opencqrs_py.processing.reading import Reading, Upcasters
 from opencqrs_py.processing.recovery import OnExhausted
+from opencqrs_py.processing.replays import ReplayRule, ResetFunction
 from opencqrs_py.processing.sequence_resolvers import PerDataField, PerMetadataKey
 from opencqrs_py.processing.sequencing import (
     PartitionKeyResolver,
@@ -31,6 +32,7 @@ from opencqrs_py.processing.sequencing import (
     SequencingByObject,
     sequencing_for,
 )
+from opencqrs_py.processing.signatures import ON_REPLAY_FINISHED
 from opencqrs_py.processing.supervision import NO_OBSERVER, Observer
 
 
@@ -55,6 +57,7 @@ class ProcessorOptions:
         observer: Sees what happens.
         clock: Time.
         frames: Makes what makes the data frames of a ``@dataframe_handler``; ``None`` if there is no Spark.
+        replay_finished: Called like ``@on_replay_finished`` functions.
 
     Raises:
         ValueError: If a number is too small.
@@ -76,6 +79,7 @@ class ProcessorOptions:
     observer: Observer = NO_OBSERVER
     clock: Clock = field(default_factory=SystemClock)
     frames: Callable[[FrameProcessing], FrameMaker] | None = None
+    replay_finished: Sequence[Callable[..., Any]] = ()
 
     def __post_init__(self) -> None:
         if self.batch_size is not None and self.batch_size < 1:
@@ -114,6 +118,35 @@ def make_dispatcher(
     dispatcher = Dispatcher(handlers, types, reading, interceptors, sequencing.belongs)
     sequencing.serve((dispatcher.wanted_types or frozenset()) - reading.upcast_types, dispatcher.handles)
     return dispatcher
+
+
+def make_replay_rule(
+    handlers: Sequence[BoundHandler],
+    types: EventTypes,
+    reading: Reading,
+    interceptors: Interceptors,
+    sequencing: Sequencing,
+    dispatcher: Dispatcher,
+    finished: Sequence[ResetFunction] = (),
+) -> ReplayRule:
+    """Return how a group handles events again: without the handlers that say ``replay=False``.
+
+    Args:
+        handlers: All handlers of the group.
+        types: The event classes known.
+        reading: How stored events are read.
+        interceptors: What surrounds events and handlers.
+        sequencing: Maps events to sequences.
+        dispatcher: Calls all of these handlers.
+        finished: The group's ``@on_replay_finished`` functions.
+    """
+    kept = [bound for bound in handlers if bound.handler.mark.replay is not False]
+    if not kept:
+        return ReplayRule(None, finished)
+    if len(kept) < len(handlers):
+        belongs = sequencing.belongs if isinstance(sequencing, SequencingByObject) else None
+        return ReplayRule(Dispatcher(kept, types, reading, interceptors, belongs), finished)
+    return ReplayRule(dispatcher, finished)
 
 
 def require_alone(handlers: Sequence[BoundHandler], interceptors: Interceptors) -> None:
@@ -169,7 +202,10 @@ def make_processing(
     types = EventTypes(options.event_classes, options.event_types, options.type_resolver)
     sequencing = _sequencing(sequence_resolver, _checked(partition_resolver), types, reading, options)
     interceptors = Interceptors(interceptors_in_order(options.interceptors, group), injector)
-    dispatcher = make_dispatcher([bind(each, injector) for each in handlers], types, reading, interceptors, sequencing)
+    bound = [bind(each, injector) for each in handlers]
+    parts = (bound, types, reading, interceptors, sequencing)
+    dispatcher = make_dispatcher(*parts)
+    ends = [of_reset(each, place_of(each), injector, ON_REPLAY_FINISHED) for each in options.replay_finished]
     processing = group_processing(
         group,
         reader,
@@ -182,6 +218,7 @@ def make_processing(
         batch_size=options.batch_size,
         parking=(options.parking or ParkingRule()) if options.parks else None,
         schedule=options.schedule,
+        replays=make_replay_rule(*parts, dispatcher, ends),
     )
     if (options.parks or options.schedule) and not processing.has_inbox:
         raise ValueError("events wait by the CRC-32 of their sequences, and where a tracker has an inbox")

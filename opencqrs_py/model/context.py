@@ -15,7 +15,7 @@ class ProcessingContext(NamedTuple):
         partition: Partition that handles the event.
         position: The event's position.
         attempt: Number of this attempt, from 1.
-        replaying: Whether the event was handled before a reset. Always ``False`` until resets exist.
+        replaying: Whether the event was handled before a reset of the group.
         parked: Whether the event was parked, or waited behind one of its sequence that was.
     """
 

@@ -14,6 +14,8 @@ HANDLER_ATTRIBUTE = "__opencqrs_handlers__"
 ON_START_ATTRIBUTE = "__opencqrs_on_start__"
 BATCH_KEY_ATTRIBUTE = "__opencqrs_batch_key__"
 INBOX_FILTER_ATTRIBUTE = "__opencqrs_inbox_filter__"
+ON_RESET_ATTRIBUTE = "__opencqrs_on_reset__"
+ON_REPLAY_FINISHED_ATTRIBUTE = "__opencqrs_on_replay_finished__"
 UPCASTER_ATTRIBUTE = "__opencqrs_upcasts__"
 AROUND_ATTRIBUTE = "__opencqrs_around__"
 EVENT_TYPE_ATTRIBUTE = "__opencqrs_event_type__"
@@ -30,6 +32,8 @@ class HandlerMark:
         events: The class whose fields are the columns that a handler takes; ``None`` when it takes no columns, or those
             that every event has.
         in_frames: Whether ``@dataframe_handler`` has left it: the handler gets data frames of Spark.
+        replay: Whether the handler is called for events that were handled before a reset; ``None``: as its class says,
+            else it is.
         home: Module whose import made the decoration; empty when none was under way.
     """
 
@@ -38,6 +42,7 @@ class HandlerMark:
     order: int | None = None
     events: type | None = None
     in_frames: bool = False
+    replay: bool | None = None
     home: str = field(default="", compare=False, repr=False)
 
 
@@ -60,7 +65,7 @@ class Handler:
 
 @dataclass(frozen=True, slots=True)
 class GroupMark:
-    """What ``@on_start``, ``@batch_key`` and ``@inbox_filter`` leave on a function: its group."""
+    """What ``@on_start``, ``@on_reset`` and others for a whole group leave on a function: its group."""
 
     group: str
 

@@ -71,6 +71,7 @@ class InboxEntry:
         due_at: ISO 8601 time from which on it may be tried; ``None``: an earlier event or a person comes first.
         errors: How attempts have ended: the first one, and the newest.
         expires_at: ISO 8601 time from which on it is not tried any more; ``None``: never.
+        replaying: Whether it was handled before a reset, and is handled again.
     """
 
     group: str
@@ -87,6 +88,7 @@ class InboxEntry:
     due_at: str | None = None
     errors: tuple[AttemptError, ...] = ()
     expires_at: str | None = None
+    replaying: bool = False
 
     def status_at(self, now: datetime) -> InboxStatus:
         """Return what the event waits for at a time: its status, or that it has expired by then."""

@@ -8,6 +8,7 @@ from typing import Any
 
 from opencqrs_py.model.inbox import GivenUp, InboxStatus, ParkedSequences
 from opencqrs_py.model.partition import Partition
+from opencqrs_py.model.replay import Replay
 
 
 class ProcessorState(StrEnum):
@@ -115,6 +116,7 @@ class Cursor:
             is found.
         parked: The partition's sequences in the inbox; ``None``: not known, so the next step looks.
         tick: ISO 8601 time of the tick of a scheduled group whose events are tried now; ``None`` between two ticks.
+        replay: What is handled again since the group was reset; ``None`` if nothing is.
     """
 
     partition: Partition
@@ -134,6 +136,12 @@ class Cursor:
     isolate: int = field(default=0, compare=False)
     parked: ParkedSequences | None = field(default=None, compare=False)
     tick: str | None = field(default=None, compare=False)
+    replay: Replay | None = field(default=None, compare=False)
+
+    @property
+    def replayed(self) -> bool:
+        """Whether everything is done that is handled again since a reset, so that the replay can end."""
+        return self.replay is not None and self.position >= self.replay.until
 
     def check_forward(self, to: int) -> None:
         """Refuse to store a position before the one that is stored.
@@ -195,6 +203,7 @@ class PartitionStatus:
         owner: Name of the node that has it; empty if none has, or leases do not lead its group.
         owned_since: ISO 8601 time at which that node has taken it, or ``None``.
         lease_until: ISO 8601 time at which its lease ends if that node is not heard of again, or ``None``.
+        replay: What is handled again since the group was reset; ``None`` if nothing is.
     """
 
     group: str
@@ -212,3 +221,4 @@ class PartitionStatus:
     owner: str = ""
     owned_since: str | None = None
     lease_until: str | None = None
+    replay: Replay | None = None

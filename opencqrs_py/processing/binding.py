@@ -13,13 +13,14 @@ from opencqrs_py.model.event import Event
 from opencqrs_py.model.frames import EventFrames
 from opencqrs_py.model.handler import Handler
 from opencqrs_py.model.partition import Partition
+from opencqrs_py.model.replay import Reset
 from opencqrs_py.processing.after_commit import AfterCommit
 from opencqrs_py.processing.awaiting import finish
 from opencqrs_py.processing.decoding import has_fields
 from opencqrs_py.processing.exceptions import one_line, raise_interrupt
 from opencqrs_py.processing.pipelining import Pipeline, PipelineFailedError, Pipelining
 from opencqrs_py.processing.ports import Injector, UnitOfWork
-from opencqrs_py.processing.signatures import ON_START, Argument, Kind, Signature, read_signature
+from opencqrs_py.processing.signatures import ON_START, Argument, Kind, Role, Signature, read_signature
 
 
 class NothingProvided:
@@ -46,6 +47,7 @@ class Work:
         failing: Position of an event that failed before, or ``None``.
         attempt: Number of this attempt of that event, from 1.
         parked: Whether the events come out of the inbox.
+        replaying: Whether the events were handled before a reset.
         calls_wait: Whether a handler has asked for ``after_commit``.
         index: Which event of the chunk is in hand; ``None`` if it is a list of them.
         ahead: The events that come after it, instead, where those of the chunk are given to one handler in turn.
@@ -59,6 +61,7 @@ class Work:
     failing: int | None = None
     attempt: int = 1
     parked: bool = False
+    replaying: bool = False
     calls_wait: bool = field(default=False, init=False)
     index: int | None = field(default=0, init=False)
     ahead: Iterator[Any] | None = field(default=None, init=False)
@@ -130,7 +133,8 @@ class Work:
     def context(self, event: Event) -> ProcessingContext:
         """Return the circumstances of a call for ``event``."""
         attempt = self.attempt if event.position == self.failing else 1
-        return ProcessingContext(self.group, self._shown_partition, event.position, attempt, parked=self.parked)
+        circumstances = (attempt, self.replaying, self.parked)
+        return ProcessingContext(self.group, self._shown_partition, event.position, *circumstances)
 
 
 Call = Callable[..., Any]
@@ -157,6 +161,7 @@ _EXPRESSIONS = {
     Kind.METADATA: "event.metadata",
     Kind.CONTEXT: "work.context(raw)",
     Kind.INVOCATION: "decoded",
+    Kind.RESET: "decoded",
     **_OF_TRANSACTION,
 }
 _WHICH_EVENTS = """take the event, as in def lend(event: BookLent); or name types: types=["library.*"], ["*"] for all"""
@@ -238,6 +243,16 @@ def run_on_start(call: Callable[..., Any], place: str, injector: Injector, work:
     """Call an ``@on_start`` function inside a transaction."""
     signature = read_signature(call, place, injector, ON_START)
     finish(with_arguments(call, signature, injector, place)(None, None, None, work))
+
+
+def of_reset(call: Callable[..., Any], place: str, injector: Injector, role: Role) -> Callable[[Reset, Work], None]:
+    """Return the call of an ``@on_reset`` or ``@on_replay_finished`` function, for a reset and its transaction.
+
+    Raises:
+        HandlerSignatureError: OCQ-201 to OCQ-205, if it asks for what it cannot have.
+    """
+    bound = with_arguments(call, read_signature(call, place, injector, role), injector, place)
+    return lambda reset, work: finish(bound(reset, None, None, work))
 
 
 def with_arguments(call: Callable[..., Any], signature: Signature, injector: Injector, place: str) -> Call:

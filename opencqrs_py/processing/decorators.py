@@ -21,6 +21,8 @@ from opencqrs_py.model.handler import (
     EVENT_TYPE_ATTRIBUTE,
     HANDLER_ATTRIBUTE,
     INBOX_FILTER_ATTRIBUTE,
+    ON_REPLAY_FINISHED_ATTRIBUTE,
+    ON_RESET_ATTRIBUTE,
     ON_START_ATTRIBUTE,
     UPCASTER_ATTRIBUTE,
     AroundMark,
@@ -156,7 +158,12 @@ def event_type(name: str) -> Callable[[C], C]:
 def event_handling(group: T) -> T: ...
 @overload
 def event_handling(
-    group: str | Enum = "", *, types: Sequence[str] = (), order: int | None = None, events: type | None = None
+    group: str | Enum = "",
+    *,
+    types: Sequence[str] = (),
+    order: int | None = None,
+    events: type | None = None,
+    replay: bool | None = None,
 ) -> Callable[[T], T]: ...
 def event_handling(
     group: str | Enum | Callable[..., Any] = "",
@@ -164,6 +171,7 @@ def event_handling(
     types: Sequence[str] = (),
     order: int | None = None,
     events: type | None = None,
+    replay: bool | None = None,
 ) -> Any:
     """Mark a function, method or class as handler of a processing group.
 
@@ -176,20 +184,25 @@ def event_handling(
         order: Handlers of a group run in ascending order, those without one last, in the order of definition.
         events: The event class whose fields are the columns of the ``pyarrow.Table`` that the handler takes, since the
             annotation cannot name it.
+        replay: ``False``: the handler is not called again for events that were handled before the group was reset, as
+            for mail. ``None``: as its class says, else it is called.
 
     Raises:
-        HandlerSignatureError: OCQ-200, if ``group``, ``types``, ``order`` or ``events`` are not what they should be.
+        HandlerSignatureError: OCQ-200, if ``group``, ``types``, ``order``, ``events`` or ``replay`` are not what they
+            should be.
 
     Source:
         OpenCQRS ``@EventHandling`` and Spring's order annotation.
     """
     if callable(group):
         return _marked(group, HandlerMark(""))
-    mark = _checked(group, types, order, events)
+    mark = _checked(group, types, order, events, replay=replay)
     return lambda handler: _marked(handler, mark)
 
 
-def _checked(group: object, types: Sequence[str], order: int | None, events: type | None) -> HandlerMark:
+def _checked(
+    group: object, types: Sequence[str], order: int | None, events: type | None, *, replay: bool | None
+) -> HandlerMark:
     group = _text(group)
     fix = """write @event_handling("catalog"), with types=["library.*"] if need be"""
     if not isinstance(group, str):
@@ -198,15 +211,19 @@ def _checked(group: object, types: Sequence[str], order: int | None, events: typ
         raise HandlerSignatureError("OCQ-200", f"types is a list of patterns, got {types!r}", fix=fix)
     if order is not None and (isinstance(order, bool) or not isinstance(order, int)):
         raise HandlerSignatureError("OCQ-200", f"order is a whole number, got {order!r}", fix="write order=10")
+    if replay is not None and not isinstance(replay, bool):
+        raise HandlerSignatureError("OCQ-200", f"replay is True or False, got {replay!r}", fix="write replay=False")
     given: object = events
     if given is not None and not isinstance(given, type):
         what = f"events is an event class, got {events!r}"
         fix = """write @event_handling("loans", events=BookLent), or types=["library.*"] for events of any class"""
         raise HandlerSignatureError("OCQ-200", what, fix=fix)
-    return HandlerMark(group.strip(), tuple(types), order, events)
+    return HandlerMark(group.strip(), tuple(types), order, events, replay=replay)
 
 
-def dataframe_handler(group: str | Enum, *, types: Sequence[str] = (), events: type | None = None) -> Callable[[T], T]:
+def dataframe_handler(
+    group: str | Enum, *, types: Sequence[str] = (), events: type | None = None, replay: bool | None = None
+) -> Callable[[T], T]:
     """Mark a function or method as the handler of a group that gets its events as data frames of Spark.
 
     It runs in the driver, and Spark does the work. It takes a ``pyspark.sql.DataFrame`` of the events of one class, or
@@ -216,14 +233,15 @@ def dataframe_handler(group: str | Enum, *, types: Sequence[str] = (), events: t
         group: Name of the processing group, or a member of an enum whose value is the name.
         types: Patterns of event types; with ``EventFrames`` and without patterns all events are the group's.
         events: The event class whose fields are the columns of the ``DataFrame`` that the handler takes.
+        replay: As of ``@event_handling``.
 
     Raises:
-        HandlerSignatureError: OCQ-200, if ``group``, ``types`` or ``events`` are not what they should be.
+        HandlerSignatureError: OCQ-200, if ``group``, ``types``, ``events`` or ``replay`` are not what they should be.
     """
     if not isinstance(_text(group), str) or not _text(group).strip():
         fix = """write @dataframe_handler("loans", events=BookLent)"""
         raise HandlerSignatureError("OCQ-200", "@dataframe_handler needs the name of a processing group", fix=fix)
-    mark = _checked(group, types, None, events)
+    mark = _checked(group, types, None, events, replay=replay)
     return lambda handler: _marked(handler, replace(mark, in_frames=True))
 
 
@@ -236,6 +254,36 @@ def on_start(group: str | Enum) -> Callable[[T], T]:
         group: Name of the processing group, or a member of an enum whose value is the name.
     """
     return _of_group(group, "on_start", ON_START_ATTRIBUTE)
+
+
+def on_reset(group: str | Enum) -> Callable[[T], T]:
+    """Mark a function that runs when a group is reset, in the transaction that moves its progress.
+
+    The place to empty the read model. By annotation it takes ``Reset``, ``Connection``, ``Session``, and what the
+    container provides. If it raises, nothing is reset.
+
+    Args:
+        group: Name of the processing group, or a member of an enum whose value is the name.
+
+    Raises:
+        HandlerSignatureError: OCQ-200, if ``group`` is no name.
+    """
+    return _of_group(group, "on_reset", ON_RESET_ATTRIBUTE)
+
+
+def on_replay_finished(group: str | Enum) -> Callable[[T], T]:
+    """Mark a function that runs once when all partitions of a group have handled again what was handled before a reset.
+
+    It runs in a transaction of its own, before the first new event of the partition that was the last. Its arguments
+    are those of an ``@on_reset`` function. If it raises, that partition fails, and tries it again.
+
+    Args:
+        group: Name of the processing group, or a member of an enum whose value is the name.
+
+    Raises:
+        HandlerSignatureError: OCQ-200, if ``group`` is no name.
+    """
+    return _of_group(group, "on_replay_finished", ON_REPLAY_FINISHED_ATTRIBUTE)
 
 
 def batch_key(group: str | Enum) -> Callable[[T], T]:

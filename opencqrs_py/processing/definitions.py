@@ -32,6 +32,7 @@ class EventHandlerDefinition:
         types: Patterns of event types, when no event class decides.
         order: Handlers of a group run in ascending order, those without one last.
         events: Event class whose fields are columns, for a handler that takes a ``pyarrow.Table``.
+        replay: Whether the handler is called again for events that were handled before the group was reset.
 
     Source:
         OpenCQRS ``EventHandlerDefinition``.
@@ -42,11 +43,14 @@ class EventHandlerDefinition:
     types: Sequence[str] = ()
     order: int | None = None
     events: type | None = None
+    replay: bool = True
 
     @property
     def handlers(self) -> tuple[Handler, ...]:
         """What the definition comes to."""
-        mark = HandlerMark(self.group, tuple(self.types), self.order, self.events)
+        mark = HandlerMark(
+            self.group, tuple(self.types), self.order, self.events, replay=None if self.replay else False
+        )
         return (Handler(mark, self.handler, place_of(self.handler)),)
 
 

@@ -29,6 +29,7 @@ from opencqrs_py.processing.parking import ParkingRule
 from opencqrs_py.processing.ports import Clock, EventSource, ProgressTracker
 from opencqrs_py.processing.ranges import PositionRange, RangeFeed
 from opencqrs_py.processing.reading import Reading
+from opencqrs_py.processing.replays import ReplayRule
 from opencqrs_py.processing.sequencing import Sequencing
 from opencqrs_py.processing.signatures import Argument, Kind, Signature
 from opencqrs_py.processing.staging import FrameRows, TakesFrameRows
@@ -247,6 +248,7 @@ class FrameProcessing(GroupProcessing):
         batch_size: int | None,
         clock: Clock | None = None,
         limits: CallLimits = NO_LIMITS,
+        replays: ReplayRule | None = None,
     ) -> None:
         super().__init__(
             group,
@@ -260,6 +262,7 @@ class FrameProcessing(GroupProcessing):
             batch_size=batch_size or RANGE,
             clock=clock,
             limits=limits,
+            replays=replays,
         )
         self.frames = dispatcher
         wanted = dispatcher.wants if self.selection.types is None else None

@@ -21,6 +21,7 @@ from opencqrs_py.processing.parking import Parking, ParkingRule, events_of
 from opencqrs_py.processing.pipelining import Pipelining
 from opencqrs_py.processing.ports import Clock, EventSource, ParkingTracker, ProgressTracker, SharingSource
 from opencqrs_py.processing.processor import PartitionProcessor
+from opencqrs_py.processing.replays import ReplayRule
 from opencqrs_py.processing.sequencing import Sequencing
 
 CHUNK = 1_000
@@ -52,6 +53,7 @@ class GroupProcessing:
         parking: How events are parked, where the tracker has an inbox; ``None``: none is, but what waits there is
             handled.
         schedule: How a scheduled group handles its events; ``None`` for any other. Its tracker has an inbox.
+        replays: How events are handled again after a reset; ``None``: as others.
 
     Attributes:
         selection: Which events the group looks at.
@@ -73,6 +75,7 @@ class GroupProcessing:
         limits: CallLimits = NO_LIMITS,
         parking: ParkingRule | None = None,
         schedule: ScheduleRule | None = None,
+        replays: ReplayRule | None = None,
     ) -> None:
         self.group = group
         self.limits = limits
@@ -85,6 +88,7 @@ class GroupProcessing:
         self._sequencing = sequencing
         self._clock = clock
         self.schedule = schedule
+        self.replays = replays
         sequenced = partitions > 1 or parking is not None or schedule is not None
         of_sequences = sequencing.attributes if sequenced else frozenset[str]()
         self._parking = self._parking_by(parking or ParkingRule())
@@ -167,6 +171,7 @@ class GroupProcessing:
             self._parking,
             caution=self._caution,
             schedule=self.schedule,
+            replays=self.replays,
         )
 
     def _parking_by(self, rule: ParkingRule) -> Parking | None:

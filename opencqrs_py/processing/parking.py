@@ -25,6 +25,7 @@ from opencqrs_py.model.inbox import (
 from opencqrs_py.model.outcome import Failure, Origin, Outcome, Parked
 from opencqrs_py.model.partition import Partition
 from opencqrs_py.model.progress import Cursor, FailureRecord, Skip
+from opencqrs_py.model.replay import Replay
 from opencqrs_py.model.times import in_milliseconds
 from opencqrs_py.processing.feed import Page, UnsequencedError
 from opencqrs_py.processing.isolation import OF_PROCESS
@@ -112,6 +113,7 @@ def parked_entry(
     record: FailureRecord | None,
     rule: ParkingRule,
     now: datetime,
+    replay: Replay | None = None,
 ) -> InboxEntry:
     """Return the entry of an event that is parked since its attempts, which are recorded, have failed."""
     errors: tuple[AttemptError, ...] = (how.error,)
@@ -119,15 +121,18 @@ def parked_entry(
         errors = (AttemptError(record.first_failed_at, record.first_error), how.error)
     attempts = record.attempts if record is not None else 1
     entry = replace(
-        waiting_entry(group, sequence_id, event, in_milliseconds(now)), attempts=attempts - 1, errors=errors[:-1]
+        waiting_entry(group, sequence_id, event, in_milliseconds(now), replay),
+        attempts=attempts - 1,
+        errors=errors[:-1],
     )
     return after_failure(entry, how, rule.back_off, now)
 
 
-def waiting_entry(group: str, sequence_id: str, event: Event, since: str) -> InboxEntry:
-    """Return the entry of an event that waits unhandled, since an ISO 8601 time."""
+def waiting_entry(group: str, sequence_id: str, event: Event, since: str, replay: Replay | None = None) -> InboxEntry:
+    """Return the entry of an event that waits unhandled, since an ISO 8601 time; perhaps since a replay has come by."""
     known = (event.position, event.id, event.source, event.subject, event.type)
-    return InboxEntry(group, sequence_id, *known, InboxStatus.PENDING, since)
+    replaying = replay is not None and replay.covers(event.position)
+    return InboxEntry(group, sequence_id, *known, InboxStatus.PENDING, since, replaying=replaying)
 
 
 def after_failure(entry: InboxEntry, how: GivenUp, back_off: BackOff, now: datetime) -> InboxEntry:
@@ -240,7 +245,7 @@ class PartitionInbox:
         return self._parking.look(self._group, [cursor], now)[0]
 
     def parted(
-        self, page: Page, events: Chunk, upto: int, parked: frozenset[str]
+        self, page: Page, events: Chunk, upto: int, parked: frozenset[str], replay: Replay | None = None
     ) -> tuple[Chunk, int, tuple[InboxEntry, ...]]:
         """Return the events without those of parked sequences, up to where, and these as entries of the inbox.
 
@@ -262,11 +267,14 @@ class PartitionInbox:
             index = events.index_of(failed.event.position)
             if not index:
                 raise
-            return self.parted(page, events[:index], failed.event.position - 1, parked)
+            return self.parted(page, events[:index], failed.event.position - 1, parked, replay)
         since = in_milliseconds(self._clock.now())
-        return others, upto, tuple(waiting_entry(self._group, sequence_of(one) or "", one, since) for one in those)
+        waiting = [waiting_entry(self._group, sequence_of(one) or "", one, since, replay) for one in those]
+        return others, upto, tuple(waiting)
 
-    def entry(self, page: Page, event: Event, how: GivenUp, record: FailureRecord | None) -> InboxEntry:
+    def entry(
+        self, page: Page, event: Event, how: GivenUp, record: FailureRecord | None, replay: Replay | None = None
+    ) -> InboxEntry:
         """Return the entry of an event that is parked.
 
         Raises:
@@ -274,7 +282,7 @@ class PartitionInbox:
             InboxError: OCQ-602, if it belongs to several.
         """
         sequence_id = only_sequence(page, event, self._partition, lambda _: True) or ""
-        return parked_entry(self._group, sequence_id, event, how, record, self._rule, self._clock.now())
+        return parked_entry(self._group, sequence_id, event, how, record, self._rule, self._clock.now(), replay)
 
     def entry_at_once(self, cursor: Cursor, portion: Portion, index: int, failure: Failure) -> InboxEntry | None:
         """Return the entry of an event that has failed in a chunk and is parked at once; ``None`` if it is not.
@@ -286,7 +294,8 @@ class PartitionInbox:
         if known or cursor.isolate or portion.page is None or not self._rule.parks_at_once(failure):
             return None
         try:
-            return self.entry(portion.page, portion.chunk[index], given_up(failure, self._clock.now()), None)
+            how = given_up(failure, self._clock.now())
+            return self.entry(portion.page, portion.chunk[index], how, None, cursor.replay)
         except Exception:  # which the next step reports
             return None
 
@@ -328,7 +337,8 @@ class PartitionInbox:
         """Return the first events of the sequence that has been due for longest, up to one that waits for a person."""
         found = self._inbox.due(self._group, self._partition, now, most)
         entries = found[0] if found else ()
-        return tuple(takewhile(lambda entry: entry.status.moves, entries))
+        first = entries[0].replaying if entries else False
+        return tuple(takewhile(lambda entry: entry.status.moves and entry.replaying is first, entries))
 
     def _without_event(self, cursor: Cursor, entry: InboxEntry, now: datetime) -> None:
         """Have an entry wait for a person whose event is not in the log any more."""

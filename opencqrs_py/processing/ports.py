@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Protocol, runtime_checkable
 
@@ -17,6 +18,7 @@ from opencqrs_py.model.group_record import FoundGroup, GroupRecord
 from opencqrs_py.model.inbox import EVERYTHING, Fetching, InboxChange, InboxEntry, InboxSelection, ParkedSequences
 from opencqrs_py.model.partition import Partition
 from opencqrs_py.model.progress import Cursor, PartitionStatus, Skip
+from opencqrs_py.model.replay import Replay, Reset
 from opencqrs_py.model.selection import Selection, Share, Slice
 from opencqrs_py.processing.pipelining import Pipeline
 
@@ -450,6 +452,78 @@ class ParkingTracker(ProgressTracker, Inbox, Protocol):
             InboxChangedError: On entering, if somebody has changed the events since they were read.
             InboxError: On entering, OCQ-601, if too many sequences, or too many events of one, would wait.
             FencedError, TransactionEndedError, ValueError: As for any tracker.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ResetUnit:
+    """The unit of work in which a group is reset.
+
+    Attributes:
+        unit: The transaction.
+        replays: What each partition handles again; ``None`` for one that handles nothing again.
+    """
+
+    unit: UnitOfWork
+    replays: Mapping[Partition, Replay | None]
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayEnd:
+    """The unit of work in which the replay of a partition ends.
+
+    Attributes:
+        unit: The transaction.
+        finished: The reset that the group's replay has followed, if no other partition is replaying; else ``None``.
+    """
+
+    unit: UnitOfWork
+    finished: Reset | None
+
+
+@runtime_checkable
+class ResettableTracker(ProgressTracker, Protocol):
+    """A tracker by which a group can be reset."""
+
+    def resetting(
+        self, reset: Reset, layout: Sequence[Partition], *, fingerprint: str = ""
+    ) -> AbstractContextManager[ResetUnit]:
+        """Open the unit of work that moves the progress of a whole group if the block succeeds.
+
+        Other owners of its partitions are fenced off; their transactions are waited for. Progress that was lost in part
+        is there again afterwards. What waits in the inbox after
+        the position of the reset is removed, since it is read again, and so are the records of events skipped there.
+
+        Args:
+            reset: Which group, and to where.
+            layout: All partitions of the group.
+            fingerprint: What identifies the log up to the position of the reset.
+
+        Raises:
+            EventStoreError: OCQ-310, if the group's progress belongs to another layout of partitions; OCQ-305, if the
+                open transaction of an owner cannot be ended.
+            ResetError: OCQ-612, if too many events wait in the inbox.
+            TransactionEndedError: On leaving, if the block ended the transaction.
+        """
+        ...
+
+    def ending_replay(
+        self, group: str, cursor: Cursor, *, after_inbox: bool = False
+    ) -> AbstractContextManager[ReplayEnd | None]:
+        """Open the unit of work that ends the replay of a partition if the block succeeds.
+
+        Partitions of a group take turns, so that exactly one is the last.
+
+        Args:
+            group: Processing group.
+            cursor: Where the partition stands.
+            after_inbox: Whether the replay does not end, and ``None`` is given, while events that are handled again
+                wait in the inbox for anything but a person.
+
+        Raises:
+            FencedError: On entering, if the progress or the epoch is not the cursor's any more.
+            TransactionEndedError: On leaving, if the block ended the transaction.
         """
         ...
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import replace
 from operator import length_hint
 from threading import get_ident
@@ -19,6 +20,7 @@ from opencqrs_py.model.inbox import GivenUp, InboxEntry
 from opencqrs_py.model.outcome import Failure, Origin, Outcome, Parked
 from opencqrs_py.model.partition import Partition
 from opencqrs_py.model.progress import Cursor, FailureRecord, PartitionStatus, ProcessorState, Skip
+from opencqrs_py.model.replay import Replay
 from opencqrs_py.processing.batches import ScheduleRule
 from opencqrs_py.processing.binding import Work
 from opencqrs_py.processing.calls import NO_LIMITS, CallInHand, CallLimits
@@ -42,10 +44,12 @@ from opencqrs_py.processing.portions import Portion, without_handling
 from opencqrs_py.processing.ports import (
     Clock,
     ProgressTracker,
+    ResettableTracker,
     SucceedingTracker,
     SystemClock,
 )
 from opencqrs_py.processing.recovery import Diagnosis
+from opencqrs_py.processing.replays import ReplayRule
 from opencqrs_py.processing.scheduled import PartitionBatches
 from opencqrs_py.processing.supervision import in_words
 
@@ -78,6 +82,7 @@ class PartitionProcessor:
         parking: The inbox, and how events are parked; ``None`` if the tracker has none.
         caution: Decides how large chunks are while events fail; ``None`` for one of its own.
         schedule: How a scheduled group handles its events; ``None`` for any other.
+        replays: How events are handled again after a reset; ``None``: as others.
     """
 
     def __init__(  # noqa: PLR0913, PLR0917 the parts of a group
@@ -94,6 +99,7 @@ class PartitionProcessor:
         parking: Parking | None = None,
         caution: Caution | None = None,
         schedule: ScheduleRule | None = None,
+        replays: ReplayRule | None = None,
     ) -> None:
         self.group = group
         self.partition = partition
@@ -101,6 +107,7 @@ class PartitionProcessor:
         self._feed = feed
         self._tracker = tracker
         self._dispatcher = dispatcher
+        self._replays = ReplayRule(dispatcher) if replays is None else replays
         self._batch_size = batch_size
         self._clock = SystemClock() if clock is None else clock
         self._diagnosis = Diagnosis(tracker, feed.source, dispatcher.places)
@@ -159,12 +166,16 @@ class PartitionProcessor:
         except BaseException as error:
             raise_interrupt(error)
             return _doubtful(Outcome(cursor, failure=self._diagnosis.failure_to_read(error)))
-        if self._batches is not None:
+        if sure.replay is not None and sure.replayed and self._batches is None:
+            outcome = self._replay_ended(Outcome(sure))
+        elif self._batches is not None:
             outcome = self._from_batches(sure, self._batches)
         elif self._inbox is None or (sure.parked is not None and not sure.parked.ids):
             outcome = self._from_log(sure)
         else:
             outcome = self._from_inbox(sure, self._inbox)
+        if outcome.failure is None and outcome.cursor.replay is not None and self._batches is None:
+            outcome = self._replay_ended(outcome)
         if outcome.failure is None:
             return outcome
         fenced = outcome.failure.origin is Origin.FENCED
@@ -236,7 +247,34 @@ class PartitionProcessor:
         except BaseException as error:
             raise_interrupt(error)
             return Outcome(cursor, failure=self._failure(error, Origin.FRAMEWORK))
-        return self._from_log(replace(cursor, tick=None)) if outcome is None else outcome
+        if outcome is not None:
+            return outcome
+        done = Outcome(replace(cursor, tick=None))
+        if cursor.replay is not None:
+            done = self._replay_ended(done, after_inbox=True)
+        return self._from_log(done.cursor) if done.failure is None else done
+
+    def _replay_ended(self, done: Outcome, *, after_inbox: bool = False) -> Outcome:
+        """End the replay of the partition, if everything is handled again; the group's last one calls functions then.
+
+        Source:
+            Axon: the replay is over after the event at the position of the reset, not with the next event.
+        """
+        cursor = done.cursor
+        if not cursor.replayed or not isinstance(self._tracker, ResettableTracker):
+            return done
+        try:
+            with self._tracker.ending_replay(self.group, cursor, after_inbox=after_inbox) as ending:
+                if ending is None:
+                    return done
+                if ending.finished is not None:
+                    work = Work(self.group, self.partition, ending.unit)
+                    for function in self._replays.finished:
+                        function(ending.finished, work)
+        except BaseException as error:
+            raise_interrupt(error)
+            return replace(done, failure=self._failure(error, Origin.FRAMEWORK))
+        return replace(done, cursor=replace(cursor, replay=None))
 
     def _from_log(self, cursor: Cursor) -> Outcome:
         """Take the next step with events of the log; those of sequences in the inbox go there, too."""
@@ -247,9 +285,9 @@ class PartitionProcessor:
                 return self.flush(cursor)
             events, upto = page.events_of(self.partition, cursor.position)
             if self._batches is not None:
-                return self._moved(cursor, self._batches.stored(page, events, upto))
+                return self._moved(cursor, self._batches.stored(page, events, upto, cursor.replay))
             if self._inbox is not None and cursor.parked is not None and cursor.parked.ids:
-                events, upto, behind = self._inbox.parted(page, events, upto, cursor.parked.ids)
+                events, upto, behind = self._inbox.parted(page, events, upto, cursor.parked.ids, cursor.replay)
         except UnsequencedError as failed:
             failure, event = self._failure(failed.error, Origin.FRAMEWORK), failed.event
             return Outcome(cursor, failure=replace(failure, event=label_text(lambda: event.label)))
@@ -269,6 +307,8 @@ class PartitionProcessor:
             size = self._caution.size(size)
         if cursor.failing is not None and not again:
             size = min(size, self._before_failing(cursor.failing, events))
+        if cursor.replay is not None:
+            size = min(size, _alike(cursor.replay, events))
         if found > size:
             portion = portion.first(size)
         if again and (given_up := self._given_up(cursor, page, portion)) is not None:
@@ -427,6 +467,9 @@ class PartitionProcessor:
                 work = Work(self.group, self.partition, unit, cursor.failing, cursor.attempt)
                 if portion.waiting:
                     work.failing, work.attempt, work.parked = chunk.position(0), portion.attempts + 1, True
+                    work.replaying = portion.waiting[0].replaying
+                elif handles and cursor.replay is not None:
+                    work.replaying = cursor.replay.covers(chunk.position(0))
                 if pipelining is not None and len(chunk) > 1:
                     work.pipelining = pipelining
                 if handles:
@@ -441,12 +484,15 @@ class PartitionProcessor:
         return Outcome(moved, handled=handled, skips=() if skip is None else (skip,), missed=missed)
 
     def _handled(self, portion: Portion, work: Work) -> int:
+        dispatcher = self._replays.dispatcher if work.replaying else self._dispatcher
+        if dispatcher is None:
+            return 0
         try:
-            if portion.waiting and self._dispatcher.takes_several:
-                handled = self._handled_by_batches(portion, work)
+            if portion.waiting and dispatcher.takes_several:
+                handled = self._handled_by_batches(dispatcher, portion, work)
             else:
                 self._in_hand = portion.chunk, work, get_ident()
-                handled = self._dispatcher.handle(portion.chunk, work)
+                handled = dispatcher.handle(portion.chunk, work)
             if work.pipelining is not None:
                 work.settle()
         except ChunkFailedError as failed:
@@ -463,13 +509,13 @@ class PartitionProcessor:
             if work.calls_wait:
                 work.close()
 
-    def _handled_by_batches(self, portion: Portion, work: Work) -> int:
+    def _handled_by_batches(self, dispatcher: Dispatcher, portion: Portion, work: Work) -> int:
         """Call the handlers for one batch after the other: lists and tables hold the events of one sequence."""
         handled = 0
         for start, end in portion.batches():
             try:
                 self._in_hand = portion.chunk[start:end], work, get_ident()
-                handled += self._dispatcher.handle(portion.chunk[start:end], work)
+                handled += dispatcher.handle(portion.chunk[start:end], work)
             except ChunkFailedError as failed:
                 index = None if failed.index is None else start + failed.index
                 if end - start == 1:
@@ -482,7 +528,7 @@ class PartitionProcessor:
         if self._inbox is None:
             return Outcome(cursor, failure=self._failure(no_inbox(self.group, portion.chunk[0]), Origin.FRAMEWORK))
         try:
-            entry = self._inbox.entry(page, portion.chunk[0], how, cursor.failure)
+            entry = self._inbox.entry(page, portion.chunk[0], how, cursor.failure, cursor.replay)
             moved = self._commit(cursor, without_handling(portion.upto, (*portion.behind, entry)))
         except BaseException as error:
             raise_interrupt(error)
@@ -528,6 +574,12 @@ class PartitionProcessor:
         if type(error) is _NotOpenedError:  # the tracker's error, not the event's: it uses no attempt (K1)
             return self._diagnosis.failure(error.error, Origin.FRAMEWORK)
         return self._diagnosis.failure(error, otherwise, in_hand)
+
+
+def _alike(replay: Replay, events: Chunk) -> int:
+    """Return how many events come first of which all were handled before a reset, or none."""
+    boundary = replay.boundary(events.position(0))
+    return len(events) if boundary is None else bisect_left(range(len(events)), boundary, key=events.position)
 
 
 def _doubtful(outcome: Outcome) -> Outcome:

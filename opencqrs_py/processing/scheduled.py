@@ -23,6 +23,7 @@ from opencqrs_py.model.inbox import (
 from opencqrs_py.model.outcome import Failure, Origin, Outcome, Parked, Uncounted
 from opencqrs_py.model.partition import Partition
 from opencqrs_py.model.progress import Cursor, Skip
+from opencqrs_py.model.replay import Replay
 from opencqrs_py.model.times import in_milliseconds
 from opencqrs_py.processing.batches import OnBatchExhausted, ScheduleRule, UnorderedError, eligible
 from opencqrs_py.processing.exceptions import raise_interrupt
@@ -87,7 +88,7 @@ class PartitionBatches:
         self._ready: list[Portion] = []
         self._ready_for: tuple[int, str | None] | None = None  # epoch and tick
 
-    def stored(self, page: Page, events: Chunk, upto: int) -> Portion:
+    def stored(self, page: Page, events: Chunk, upto: int, replay: Replay | None = None) -> Portion:
         """Return the portion by which events of the log come in.
 
         Raises:
@@ -108,7 +109,7 @@ class PartitionBatches:
                 upto = event.position - 1
                 break
             if sequence_id is not None:
-                entry = waiting_entry(self._group, sequence_id, event, since)
+                entry = waiting_entry(self._group, sequence_id, event, since, replay)
                 entries.append(entry if expires is None else replace(entry, expires_at=expires))
         return without_handling(upto, tuple(entries))
 
@@ -208,7 +209,8 @@ class PartitionBatches:
     ) -> list[Portion]:
         """Return the events in the portions in which they are handled.
 
-        One that was tried before is the first of its portion: handlers see the number of its attempt.
+        One that was tried before is the first of its portion: handlers see the number of its attempt. All of a portion
+        are handled again since a reset, or none is.
         """
         at_tick, next_tick = in_milliseconds(tick), in_milliseconds(self._after(tick))
         due_at = None if self._rule.each else at_tick
@@ -223,7 +225,7 @@ class PartitionBatches:
             elif cut and due_at is not None:
                 remainders[sequence_id] = Remainder(sequence_id, due_at)
             flat += chosen
-        starts = [0, *(at for at in range(1, len(flat)) if flat[at][0].attempts), len(flat)]
+        starts = [0, *(at for at in range(1, len(flat)) if _begins(flat[at][0], flat[at - 1][0])), len(flat)]
         found: list[Portion] = []
         for start, end in pairwise(starts):
             for first in range(start, end, self._batch_size):
@@ -353,6 +355,11 @@ class PartitionBatches:
         except InboxChangedError:
             self._ready.clear()
             return False
+
+
+def _begins(entry: InboxEntry, before: InboxEntry) -> bool:
+    """Return whether an event is the first of a portion."""
+    return entry.attempts > 0 or entry.replaying is not before.replaying
 
 
 def _any(_sequence_id: str) -> bool:

@@ -15,6 +15,7 @@ from opencqrs_py.model.context import ProcessingContext
 from opencqrs_py.model.event import Event, Metadata
 from opencqrs_py.model.frames import EventFrames
 from opencqrs_py.model.handler import Invocation
+from opencqrs_py.model.replay import Reset
 from opencqrs_py.processing.after_commit import AfterCommit
 from opencqrs_py.processing.decoding import decodable
 from opencqrs_py.processing.ports import Injector
@@ -34,6 +35,7 @@ class Kind(Enum):
     DRIVER = auto()
     AFTER_COMMIT = auto()
     INVOCATION = auto()
+    RESET = auto()
     INJECTED = auto()
 
 
@@ -72,7 +74,7 @@ class Role:
 HANDLER = Role(
     name="a handler",
     because="is called for events",
-    kinds=frozenset(Kind) - {Kind.INVOCATION},
+    kinds=frozenset(Kind) - {Kind.INVOCATION, Kind.RESET},
     example="def lend(event: BookLent, connection: Connection) -> None",
     lists=True,
 )
@@ -81,6 +83,18 @@ ON_START = Role(
     because="runs before any event",
     kinds=frozenset({*IN_TRANSACTION, Kind.INJECTED}),
     example="def prepare(connection: Connection) -> None",
+)
+ON_RESET = Role(
+    name="an @on_reset function",
+    because="runs before any event",
+    kinds=frozenset({*IN_TRANSACTION, Kind.INJECTED, Kind.RESET}),
+    example="def clear(reset: Reset, connection: Connection) -> None",
+)
+ON_REPLAY_FINISHED = Role(
+    name="an @on_replay_finished function",
+    because="runs between two events",
+    kinds=frozenset({*IN_TRANSACTION, Kind.INJECTED, Kind.RESET}),
+    example="def announce(reset: Reset, connection: Connection) -> None",
 )
 UPCASTER = Role(
     name="an upcaster",
@@ -98,7 +112,7 @@ RESOLVER = Role(
 AROUND_EVENT = Role(
     name="an @around_event function",
     because="surrounds the handlers of one event, whatever its class",
-    kinds=frozenset(Kind) - {Kind.EVENT, Kind.TABLE, Kind.FRAME, Kind.INVOCATION},
+    kinds=frozenset(Kind) - {Kind.EVENT, Kind.TABLE, Kind.FRAME, Kind.INVOCATION, Kind.RESET},
     example="def traced(raw: Event, metadata: Metadata) -> Iterator[None]: ...; yield; ...",
     yields=True,
 )
@@ -136,6 +150,7 @@ _BY_CLASS = {
     AfterCommit: Kind.AFTER_COMMIT,
     Invocation: Kind.INVOCATION,
     EventFrames: Kind.FRAME,
+    Reset: Kind.RESET,
 }
 
 

@@ -236,6 +236,8 @@ class SupervisedPartition:
             return False
         if self._ticking is not None:
             return self.cursor.tick is None and self._ticking.done(head)
+        if self.cursor.replay is not None and self.cursor.replayed:
+            return False
         parked = self.cursor.parked
         return parked is None or parked.due_at is None or not is_due(parked, self._since)
 
@@ -325,6 +327,7 @@ class SupervisedPartition:
             position=self.cursor.stored,
             state=self.state,
             attempt=self._attempt,
+            replay=self.cursor.replay,
             error=self.failure.summary if self.failure else self._record.last_error if self._record else "",
             next_attempt_at=due.isoformat(timespec="milliseconds") if due else None,
             failure=self._record,

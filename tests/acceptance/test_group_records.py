@@ -247,3 +247,38 @@ def test_other_sequences_of_a_group_with_partitions_are_refused(library: Any) ->
         run(library, THREAD, other, "event-handling.groups[catalog].sequence.resolution=per_second_level_subject") == ""
     )
     assert run(library, THREAD) == ""
+
+
+@pytest.mark.parametrize("condition", ["", " AND residue IN (1, 3)"])
+def test_a_reset_is_the_way_out_of_lost_progress(library: Any, url: str, condition: str) -> None:
+    run(library, THREAD)
+    execute(
+        library, f"DELETE FROM opencqrs_progress WHERE group_name = 'catalog'{condition}", "DELETE FROM lent", url=url
+    )
+    reset = library.opencqrs("groups", "reset", "catalog", "--to", "tail")
+    assert (reset.code, "catalog was reset to position 0 of 20" in reset.err) == (0, True)
+    assert ("handles again" in run(library, THREAD)) is bool(condition)
+    assert execute(library, "SELECT sum(n) FROM lent", url=url) == [(sum(1 for number in range(20) if number % 3),)]
+
+
+def test_a_reset_is_the_way_out_of_other_sequences(library: Any, url: str) -> None:
+    run(library, THREAD)
+    other = "event-handling.standard.sequence.resolution=no_sequence"
+    assert "OCQ-319" in run(library, THREAD, other, code=2)
+    reset = library.opencqrs("groups", "reset", "catalog", "--to-position", "20", "--set", other)
+    assert reset.code == 0
+    add_events(library, 30)
+    assert run(library, THREAD, other) == ""
+    assert execute(library, "SELECT sum(n) FROM lent", url=url) == [(sum(1 for number in range(30) if number % 3),)]
+
+
+def test_after_a_reset_to_the_start_changed_handlers_are_not_said(library: Any) -> None:
+    run(library, THREAD)
+    edit(library, "VALUES (:id, :position)", "VALUES (:id, :position + 0)")
+    execute(library, "DELETE FROM audit")
+    assert library.opencqrs("groups", "reset", "audit", "--to", "tail").code == 0
+    assert run(library, THREAD).splitlines() == [
+        "[audit 0/1] handles again what was handled up to 20",
+        "[audit 0/1] has handled again all up to 20",
+    ]
+    assert statuses(library)["audit"]["handlers_changed"] is None

@@ -16,7 +16,7 @@ from support.observers import Watching
 from support.spark import Context, Sessions
 
 from opencqrs_py import Event as StoredEvent
-from opencqrs_py import NonTransientError, ProcessingContext
+from opencqrs_py import NonTransientError, ProcessingContext, Reset
 from opencqrs_py.adapters.sql import Database, DatabaseTransactions, SqlEventStore, SqlProgressTracker
 from opencqrs_py.engines.runs import Engine, GroupRun
 from opencqrs_py.engines.spark.engine import SparkEngine
@@ -32,12 +32,13 @@ from opencqrs_py.model import (
     layout,
 )
 from opencqrs_py.processing.batches import BatchMode, OrderingKey, ScheduleRule
-from opencqrs_py.processing.binding import NothingProvided, bind
+from opencqrs_py.processing.binding import NothingProvided, Work, bind
 from opencqrs_py.processing.dispatch import Dispatcher
 from opencqrs_py.processing.groups import GroupProcessing
 from opencqrs_py.processing.parking import ParkingRule
 from opencqrs_py.processing.ports import BackOff
 from opencqrs_py.processing.recovery import Action, FixedBackOff, NoRetry, OnExhausted
+from opencqrs_py.processing.replays import ReplayRule
 from opencqrs_py.processing.schedules import FixedDelay
 from opencqrs_py.processing.sequence_resolvers import PerSubject
 from opencqrs_py.processing.sequencing import SequencingByEvent
@@ -92,6 +93,7 @@ class World:
         prepare: Callable[[], None] = lambda: None,
         parking: ParkingRule | None = None,
         schedule: ScheduleRule | None = None,
+        replays: ReplayRule | None = None,
     ) -> GroupRun:
         """Return a group that writes each event into the table, after what ``before`` says for it."""
 
@@ -112,11 +114,16 @@ class World:
             batch_size=batch_size,
             parking=parking,
             schedule=schedule,
+            replays=replays,
         )
         back_off = back_off or FixedBackOff(0.001)
         return GroupRun(
             processing, layout(partitions), lambda: 0, back_off, on_exhausted, prepare, recipe=lambda: processing
         )
+
+    def dispatcher(self, group: str) -> Dispatcher:
+        """Return what calls the handler of a group in replays."""
+        return self.run(group).processing.processor(layout(1)[0])._dispatcher
 
     def engine(self, *runs: GroupRun, owner: str = "me") -> tuple[Engine, Watching]:
         watching, sessions = Watching(), Sessions(self.context)
@@ -639,3 +646,60 @@ def test_a_partition_that_another_process_took_over_can_be_assigned_again(world:
     world.append(FIRST)
     world.when_done(old, old_watching)
     assert world.rows() == [0, 1, 2]
+
+
+def test_after_a_reset_events_are_handled_again_and_the_end_is_reported_once(world: World) -> None:
+    given, told, finished = subjects(40), dict[int, bool](), list[Reset]()
+
+    def note(context: ProcessingContext) -> None:
+        told[context.position] = context.replaying
+
+    def end(reset: Reset, work: Work) -> None:
+        finished.append(reset)
+        row = {"group_name": "orders", "event_id": "-1", "subject": "finished"}
+        work.connection.execute(insert(handled).values(row))
+
+    world.append(*given)
+    world.before = {str(number): note for number in range(60)}
+    run = world.run(partitions=3, batch_size=7, replays=ReplayRule(world.dispatcher("orders"), [end]))
+    engine, watching = world.started(run)
+    world.when_done(engine, watching)
+    engine.stop(SECONDS)
+    world.append(*given[:20])
+    reset = Reset("orders", 10, {"why": "a new column"}, "a test", "2026-01-01T00:00:00+00:00")
+    with run.processing.tracker.resetting(reset, run.partitions) as opened:
+        opened.unit.connection.execute(handled.delete().where(handled.c.event_id.not_in(map(str, range(10)))))
+    again, watching = world.started(run, owner="next")
+    world.when_done(again, watching)
+    again.stop(SECONDS)
+    rows = world.rows()
+    assert sorted(rows) == [-1, *range(60)]
+    assert finished == [reset]
+    assert {position: told[position] for position in range(11, 61)} == {
+        position: position <= 40 for position in range(11, 61)
+    }
+    assert [status.replay for status in world.statuses()] == [None] * 3
+
+
+def test_a_replay_whose_end_fails_is_reported_and_ends_later(world: World) -> None:
+    fails = [ValueError("no printer")]
+
+    def end(reset: Reset, work: Work) -> None:
+        if fails:
+            raise fails[0]
+
+    world.append(*subjects(5))
+    run = world.run(partitions=1, replays=ReplayRule(world.dispatcher("orders"), [end]))
+    engine, watching = world.started(run)
+    world.when_done(engine, watching)
+    engine.stop(SECONDS)
+    with run.processing.tracker.resetting(Reset("orders", 0), run.partitions):
+        pass
+    again, watching = world.started(run, owner="next")
+    watching.wait_for(lambda: world.states() == [ProcessorState.FAILED])
+    assert "no printer" in world.statuses()[0].error
+    again.stop(SECONDS)
+    fails.clear()
+    last, watching = world.started(run, owner="last")
+    world.when_done(last, watching)
+    assert world.statuses()[0].replay is None

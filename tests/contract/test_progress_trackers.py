@@ -15,7 +15,7 @@ from opencqrs_py.adapters.memory import InMemoryProgressTracker
 from opencqrs_py.adapters.sql import Database, SqlProgressTracker
 from opencqrs_py.errors import FencedError
 from opencqrs_py.model import Cursor, layout
-from opencqrs_py.testing.contracts import ProgressTrackerContract, ReadModel
+from opencqrs_py.testing.contracts import ProgressTrackerContract, ReadModel, ResettableTrackerContract
 
 SECONDS = 60  # to wait at most
 
@@ -80,7 +80,7 @@ class Succeeding:
         assert tracker.succeed("group", first, "owner") is not None
 
 
-class TestInMemoryProgressTracker(Succeeding, ProgressTrackerContract):
+class TestInMemoryProgressTracker(Succeeding, ResettableTrackerContract, ProgressTrackerContract):
     @pytest.fixture
     def read_model(self) -> InMemoryReadModel:
         return InMemoryReadModel()
@@ -133,7 +133,7 @@ class TestInMemoryProgressTracker(Succeeding, ProgressTrackerContract):
         assert tracker.statuses() == []
 
 
-class TestSqlProgressTracker(Succeeding, ProgressTrackerContract):
+class TestSqlProgressTracker(Succeeding, ResettableTrackerContract, ProgressTrackerContract):
     @pytest.fixture
     def tracker(self, database: Database) -> SqlProgressTracker:
         return SqlProgressTracker(database)

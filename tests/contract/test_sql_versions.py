@@ -54,9 +54,9 @@ def test_the_first_use_creates_a_table_in_its_newest_version(database: Database)
     SqlProgressTracker(database).statuses()
     assert versions(database) == {
         "opencqrs_events": 4,
-        "opencqrs_progress": 2,
+        "opencqrs_progress": 3,
         "opencqrs_skipped": 1,
-        "opencqrs_inbox": 2,
+        "opencqrs_inbox": 3,
     }
 
 
@@ -73,7 +73,7 @@ def test_tables_of_an_older_package_are_brought_forward_and_keep_what_they_hold(
     assert [one.position for one in store.read(0, 10, Selection()).events] == [1, 2, 3]
 
 
-ADDED_LATER = ("log_fingerprint", "failure", "connection_id")
+ADDED_LATER = ("log_fingerprint", "failure", "connection_id", "replay")
 
 
 def test_progress_of_an_older_package_is_kept_and_fenced_as_before(
@@ -90,7 +90,7 @@ def test_progress_of_an_older_package_is_kept_and_fenced_as_before(
         connection.execute(text(insert), row)
     (cursor,) = SqlProgressTracker(open_database()).claim("group", layout(1), 0, "new")
     assert (cursor.stored, cursor.epoch, cursor.fingerprint, cursor.failure) == (7, 4, "", None)
-    assert versions(database)["opencqrs_progress"] == 2
+    assert versions(database)["opencqrs_progress"] == 3
 
 
 def test_the_inbox_of_an_older_package_keeps_what_waits(
@@ -98,15 +98,16 @@ def test_the_inbox_of_an_older_package_keeps_what_waits(
 ) -> None:
     entry = InboxEntry("group", "/a", 3, "id", "s", "/a", "lent", InboxStatus.PENDING, "2026-01-01T00:00:00.000+00:00")
     row = dict(zip(COLUMNS, row_of(entry, key_of("/a"), first=True), strict=True))
-    del row["expires_ms"]
     with database.writing() as connection:
         _create(database, connection, INBOX)
-        connection.execute(text("ALTER TABLE opencqrs_inbox DROP COLUMN expires_ms"))
+        for name in ("expires_ms", "replaying"):
+            del row[name]
+            connection.execute(text(f"ALTER TABLE opencqrs_inbox DROP COLUMN {name}"))
         names, marks = ", ".join(row), ", ".join(f":{name}" for name in row)
         connection.execute(text(f"INSERT INTO opencqrs_inbox ({names}) VALUES ({marks})"), row)
     (found,) = SqlProgressTracker(open_database()).entries("group")
     assert found == replace(entry, due_at=entry.parked_at)
-    assert versions(database)["opencqrs_inbox"] == 2
+    assert versions(database)["opencqrs_inbox"] == 3
 
 
 @MARIADB
@@ -203,7 +204,7 @@ def test_a_table_of_a_newer_package_is_refused(
     with database.writing() as connection:
         connection.execute(update(SCHEMA).where(SCHEMA.c.table_name == table).values(version=99))
     other = open_database()
-    known = {"opencqrs_events": 4, "opencqrs_progress": 2}[table]
+    known = {"opencqrs_events": 4, "opencqrs_progress": 3}[table]
     with pytest.raises(EventStoreError, match="OCQ-311") as caught:
         SqlEventStore(other).head() if "events" in table else SqlProgressTracker(other).statuses()
     assert str(caught.value) == (

@@ -108,6 +108,14 @@ class MemoryInbox:
             _put_in(sequences, entry, change)
         return MemoryInbox(sequences)
 
+    def without(self, group: str, after: int) -> MemoryInbox:
+        """Return the inbox without the events of a group after a position."""
+        kept: _Sequences = {}
+        for key, entries in self.sequences.items():
+            rest = tuple(entry for entry in entries if key[0] != group or entry.position <= after)
+            _keep(kept, key, rest)
+        return MemoryInbox(kept)
+
     def _of(self, group: str, partition: Partition) -> dict[str, tuple[InboxEntry, ...]]:
         return {
             id_: entries for (name, id_), entries in self.sequences.items() if name == group and partition.owns(id_)

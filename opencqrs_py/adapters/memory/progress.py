@@ -18,7 +18,8 @@ from opencqrs_py.model.inbox import EVERYTHING, Fetching, InboxChange, InboxEntr
 from opencqrs_py.model.naming import counted
 from opencqrs_py.model.partition import Partition
 from opencqrs_py.model.progress import Cursor, FailureRecord, PartitionStatus, ProcessorState, Skip
-from opencqrs_py.processing.ports import Transactions, UnitOfWork, Watch
+from opencqrs_py.model.replay import Replay, Reset, replay_after
+from opencqrs_py.processing.ports import ReplayEnd, ResetUnit, Transactions, UnitOfWork, Watch
 
 _Key = tuple[str, Partition]
 
@@ -34,6 +35,7 @@ class _Row:
     epoch: int = 0
     owner: str = ""
     failure: FailureRecord | None = None
+    replay: Replay | None = None
     skips: list[Skip] = field(default_factory=list)
 
 
@@ -81,12 +83,8 @@ class InMemoryProgressTracker:
             for partition in sorted(set(partitions)):
                 commits_awaited.enter_context(self._gate((group, partition)))
             commits_awaited.enter_context(self._lock)
-            held = {partition for name, partition in self._progress if name == group}
             whole = set(layout or partitions)
-            if held and held != whole:
-                has = counted(len(held), "partition")
-                what = f"group '{group}' has progress for {has}, but is started with {len(whole)}"
-                raise EventStoreError("OCQ-310", what, "this process", "start it again to change the partitions")
+            held = self._check_layout(group, whole)
             if keep is not None:
                 self._records[group] = keep(self._found(group, tuple(sorted(whole))))
             for partition in whole - held:
@@ -117,6 +115,73 @@ class InMemoryProgressTracker:
             ValueError: On entering, if ``to`` is before ``cursor.stored``.
         """
         return self._unit((group, cursor.partition), cursor, to, fingerprint, skip, change)
+
+    @contextmanager
+    def resetting(self, reset: Reset, layout: Sequence[Partition], *, fingerprint: str = "") -> Iterator[ResetUnit]:
+        """Open a transaction; when it is committed, the group continues after the position of the reset.
+
+        Raises:
+            EventStoreError: OCQ-310, if the group's progress belongs to another layout of partitions.
+        """
+        group = reset.group
+        known = {partition for name, partition in self._progress if name == group}
+        if known - set(layout):
+            self._check_layout(group, set(layout))
+        with ExitStack() as in_hand:
+            for partition in sorted(layout):
+                in_hand.enter_context(self._gate((group, partition)))
+            with self._lock:
+                rows = {one: self._progress.get((group, one)) for one in layout}
+                waiting = [
+                    entry
+                    for entry in self._inbox.entries(group)
+                    if entry.position > reset.position and not entry.replaying
+                ]
+            farthest = max((row.position for row in rows.values() if row is not None), default=0)
+            replays = {one: replay_after(reset, farthest, None) for one in layout}
+            for partition, row in rows.items():
+                if row is not None:
+                    own = [entry.position for entry in waiting if partition.owns(entry.sequence_id)]
+                    replays[partition] = replay_after(reset, row.position, row.replay, own)
+            with self._transactions.begin() as unit:
+                yield ResetUnit(unit, replays)
+            with self._lock:
+                self._inbox = self._inbox.without(group, reset.position)
+                if (record := self._records.get(group)) is not None:
+                    self._records[group] = replace(record, sequencing="")
+                for partition, replay in replays.items():
+                    self._reset((group, partition), reset.position, fingerprint, replay)
+
+    def _reset(self, key: _Key, position: int, fingerprint: str, replay: Replay | None) -> None:
+        row = self._progress.setdefault(key, _Row(position))
+        row.position, row.fingerprint, row.replay, row.failure = position, fingerprint, replay, None
+        row.epoch, row.owner = row.epoch + 1, ""
+        row.skips = [skip for skip in row.skips if skip.position <= position]
+        self._statuses[key] = PartitionStatus(*key, position, ProcessorState.STOPPED)
+
+    @contextmanager
+    def ending_replay(self, group: str, cursor: Cursor, *, after_inbox: bool = False) -> Iterator[ReplayEnd | None]:
+        """Open a transaction; when it is committed, the replay of the partition has ended."""
+        key = (group, cursor.partition)
+        with ExitStack() as in_turn:
+            for each in sorted(one for one in self._progress if one[0] == group):
+                in_turn.enter_context(self._gate(each))
+            self._check(key, cursor)
+            with self._lock:
+                row = self._progress.get(key)
+                replays = [one.replay for name, one in self._progress.items() if name[0] == group and name != key]
+                own = row.replay if row is not None else None
+                waits = any(
+                    entry.replaying and entry.status.moves and cursor.partition.owns(entry.sequence_id)
+                    for entry in self._inbox.entries(group)
+                )
+            if after_inbox and waits:
+                yield None
+                return
+            with self._transactions.begin() as unit:
+                yield ReplayEnd(unit, own.reset if own is not None and not any(replays) else None)
+            if row is not None:
+                row.replay = None
 
     def parked(self, group: str, partitions: Sequence[Partition]) -> dict[Partition, ParkedSequences]:
         """Return which sequences of partitions wait in this process."""
@@ -242,10 +307,23 @@ class InMemoryProgressTracker:
         has_waiting = any(self._inbox.entries(group, None, 1))
         return FoundGroup(self._records.get(group), positions, partitions, lambda: has_waiting)
 
+    def _check_layout(self, group: str, whole: set[Partition]) -> set[Partition]:
+        held = {partition for name, partition in self._progress if name == group}
+        if held and held != whole:
+            has = counted(len(held), "partition")
+            what = f"group '{group}' has progress for {has}, but is started with {len(whole)}"
+            raise EventStoreError("OCQ-310", what, "this process", "start it again to change the partitions")
+        return held
+
     def _seen(self, key: _Key, row: _Row) -> PartitionStatus:
         status = self._statuses.get(key) or PartitionStatus(*key, 0, ProcessorState.STARTING)
         return replace(
-            status, position=row.position, failure=row.failure, skipped=len(row.skips), parked=self._inbox.counts(*key)
+            status,
+            position=row.position,
+            failure=row.failure,
+            skipped=len(row.skips),
+            parked=self._inbox.counts(*key),
+            replay=row.replay,
         )
 
     def _claimed(self, key: _Key, owner: str) -> Cursor:
@@ -301,7 +379,8 @@ class InMemoryProgressTracker:
 
 
 def _cursor(row: _Row, partition: Partition) -> Cursor:
-    return Cursor(partition, row.epoch, row.position, row.position, fingerprint=row.fingerprint)
+    cursor = Cursor(partition, row.epoch, row.position, row.position, fingerprint=row.fingerprint)
+    return cursor if row.replay is None else replace(cursor, replay=row.replay)
 
 
 class NoTransactions:

@@ -53,6 +53,11 @@ class SqlGroupRecords:
             this = self._table.c.group_name == record.group
             connection.execute(update(self._table).where(this).values(**_row(record)))
 
+    def forget_sequencing(self, connection: Connection, group: str) -> None:
+        """Take any way of sequencing for the group's from its next claim on, since no event of it is in hand."""
+        this = self._table.c.group_name == group
+        connection.execute(update(self._table).where(this).values(sequencing=""))
+
 
 def _row(record: GroupRecord) -> dict[str, Any]:
     return {

@@ -160,6 +160,19 @@ class SqlInbox:
         columns = self._table.c
         connection.execute(delete(self._table).where((columns.group_name == group) & (columns.position > after)))
 
+    def never_handled(self, connection: Connection, group: str, after: int) -> list[tuple[int, int]]:
+        """Return the hashes of the sequences, and the positions, of waiting events that were never handled before."""
+        columns = self._table.c
+        those = (columns.group_name == group) & (columns.position > after) & columns.replaying.is_(None)
+        rows = connection.execute(select(columns.sequence_hash, columns.position).where(those))
+        return [(row[0], row[1]) for row in rows]
+
+    def replays_wait(self, connection: Connection, group: str, partition: Partition) -> bool:
+        """Return whether events of a partition that are handled again wait for anything but a person."""
+        columns = self._table.c
+        those = self._of(group, partition) & columns.replaying.is_not(None) & columns.status.in_(_MOVING)
+        return connection.execute(select(columns.position).where(those).limit(1)).first() is not None
+
     def counts(self, now: datetime) -> Select[Any]:
         """Ask how many events wait: group, 0, hash of the sequence, what they wait for, count."""
         columns = self._table.c

@@ -51,16 +51,18 @@ def row_of(entry: InboxEntry, key: SequenceKey, *, first: bool) -> tuple[Any, ..
         due,
         errors_text(entry.errors),
         ms_of(entry.expires_at),
+        int(entry.replaying) or None,
     )
 
 
 def entry_of(row: Sequence[Any]) -> InboxEntry:
     """Return the entry of a row with all columns."""
     group, position, _, id_, event, source, subject, type_, status, parked_at, attempts, retries, due_ms, *rest = row
-    errors, expires_ms = rest
+    errors, expires_ms, replaying = rest
     failures = () if errors == _NO_ERRORS else tuple(AttemptError(**one) for one in json.loads(errors))
     event_and_status = (event, source, subject, type_, _STATUSES[status], parked_at, attempts, retries)
-    return InboxEntry(group, id_of(id_), position, *event_and_status, time_of(due_ms), failures, time_of(expires_ms))
+    times = (time_of(due_ms), failures, time_of(expires_ms))
+    return InboxEntry(group, id_of(id_), position, *event_and_status, *times, bool(replaying))
 
 
 def errors_text(errors: Iterable[AttemptError]) -> str:

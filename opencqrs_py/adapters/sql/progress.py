@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
-from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import asdict, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -20,30 +18,43 @@ from opencqrs_py.adapters.sql.dialect import DatabaseAwayError, DatabaseBusyErro
 from opencqrs_py.adapters.sql.group_records import SqlGroupRecords
 from opencqrs_py.adapters.sql.inbox import SqlInbox
 from opencqrs_py.adapters.sql.inbox_rows import storable
-from opencqrs_py.adapters.sql.progress_watching import lock_of_partition, reached_in
-from opencqrs_py.adapters.sql.staging import drop_stages, stage_rows
-from opencqrs_py.adapters.sql.tables import GROUPS, PROGRESS, SKIPPED, prepare
-from opencqrs_py.adapters.sql.transactions import Unit, watch_ends
-from opencqrs_py.errors import EventStoreError, FencedError, InboxChangedError, TransactionEndedError
-from opencqrs_py.model.group_record import FoundGroup, GroupRecord
-from opencqrs_py.model.inbox import (
-    EVERYTHING,
-    Fetching,
-    InboxChange,
-    InboxEntry,
-    InboxSelection,
-    InboxStatus,
-    ParkedSequences,
+from opencqrs_py.adapters.sql.progress_rows import (
+    ERROR_LENGTH,
+    Counts,
+    check_layout,
+    failure_text,
+    fenced,
+    held,
+    replay_of,
+    row_of,
+    skip_of,
+    skip_row,
+    status_of,
 )
-from opencqrs_py.model.naming import counted
+from opencqrs_py.adapters.sql.progress_watching import lock_of_partition, reached_in
+from opencqrs_py.adapters.sql.resets import SqlResets
+from opencqrs_py.adapters.sql.staging import drop_stages, stage_rows
+from opencqrs_py.adapters.sql.tables import PROGRESS, SKIPPED, prepare
+from opencqrs_py.adapters.sql.transactions import Unit, watch_ends
+from opencqrs_py.errors import InboxChangedError, TransactionEndedError
+from opencqrs_py.model.group_record import FoundGroup, GroupRecord
+from opencqrs_py.model.inbox import EVERYTHING, Fetching, InboxChange, InboxEntry, InboxSelection, ParkedSequences
 from opencqrs_py.model.partition import Partition, hash_of
-from opencqrs_py.model.progress import Cursor, FailureRecord, PartitionStatus, ProcessorState, Skip
-from opencqrs_py.processing.ports import ParkingTracker, SucceedingTracker, UnitOfWork, Watch
+from opencqrs_py.model.progress import Cursor, PartitionStatus, ProcessorState, Skip
+from opencqrs_py.model.replay import Reset
+from opencqrs_py.processing.ports import (
+    ParkingTracker,
+    ReplayEnd,
+    ResettableTracker,
+    ResetUnit,
+    SucceedingTracker,
+    UnitOfWork,
+    Watch,
+)
 from opencqrs_py.processing.reaching import WatchableTracker
 from opencqrs_py.processing.staging import Rows, RowStaging, Stage
 
-_ERROR_LENGTH = 1_000  # characters of an error's text that are kept
-_LATER = ("crashes", "in_hand")  # of a failure; versions that do not know them read what is written without
+_RESETTING = "opencqrs groups reset"  # the owner of partitions meanwhile
 
 # As text, since they are part of each chunk: SQLAlchemy needs half the time to send it.
 _HERE = "WHERE group_name = {} AND modulus = {} AND residue = {} AND epoch = {} AND position = {}"
@@ -68,7 +79,7 @@ class _Statements:
         self.advance_towards = Statement(f"{name}_advance_towards", f"{move} {_HERE}", awaited)
 
 
-class SqlProgressTracker(SucceedingTracker, ParkingTracker, WatchableTracker, RowStaging):
+class SqlProgressTracker(SucceedingTracker, ParkingTracker, ResettableTracker, WatchableTracker, RowStaging):
     """Progress in the table ``opencqrs_progress``, moved by compare-and-set under a fencing epoch, and its inbox.
 
     Args:
@@ -85,6 +96,7 @@ class SqlProgressTracker(SucceedingTracker, ParkingTracker, WatchableTracker, Ro
         self._progress, self._skipped = database.table(PROGRESS), database.table(SKIPPED)
         self._inbox = SqlInbox(database)
         self._records = SqlGroupRecords(database)
+        self._resets = SqlResets(database, self._inbox, self._records)
         self._ready = False
 
     @override
@@ -133,6 +145,28 @@ class SqlProgressTracker(SucceedingTracker, ParkingTracker, WatchableTracker, Ro
 
     @override
     @contextmanager
+    def resetting(self, reset: Reset, layout: Sequence[Partition], *, fingerprint: str = "") -> Iterator[ResetUnit]:
+        """Open the unit of work that resets a group, see ``ResettableTracker``.
+
+        A claim comes first, in a transaction of its own: it waits for what owners have in hand, and fences them off.
+        """
+        known = [status.partition for status in self.statuses() if status.group == reset.group]
+        if known:
+            self.claim(reset.group, known, reset.position, _RESETTING)
+        self._records.prepare()
+        with self._resets.unit(reset, layout, fingerprint) as opened:
+            yield opened
+
+    @override
+    def ending_replay(
+        self, group: str, cursor: Cursor, *, after_inbox: bool = False
+    ) -> AbstractContextManager[ReplayEnd | None]:
+        self._prepare()
+        self._database.guard.require(cursor.file)
+        return self._resets.end(group, cursor, after_inbox=after_inbox)
+
+    @override
+    @contextmanager
     def unit(
         self,
         group: str,
@@ -154,7 +188,7 @@ class SqlProgressTracker(SucceedingTracker, ParkingTracker, WatchableTracker, Ro
         with self._database.writing(of_handlers=True) as connection:
             unit = Unit(connection, self._database, self._database.dialect, guarded=True)
             if not unit.begin(known.lock, (known.advance, known.advance_towards), here):
-                raise _fenced(group, cursor.partition)
+                raise fenced(group, cursor.partition)
             if change is not None:
                 self._inbox.apply(connection, group, change)
             with unit.kept_open():
@@ -242,11 +276,13 @@ class SqlProgressTracker(SucceedingTracker, ParkingTracker, WatchableTracker, Ro
         columns = self._progress.c
         one = self._one(group, cursor.partition, cursor.epoch)
         self._database.guard.require(cursor.file)
+        asked = select(columns.position, columns.log_fingerprint, columns.replay).where(one)
         with self._database.reading() as connection:
-            row = connection.execute(select(columns.position, columns.log_fingerprint).where(one)).first()
+            row = connection.execute(asked).first()
         if row is None:
             return None
-        return Cursor(cursor.partition, cursor.epoch, row[0], row[0], fingerprint=row[1] or "", file=cursor.file)
+        known: dict[str, Any] = {"fingerprint": row[1] or "", "replay": replay_of(group, row[2]), "file": cursor.file}
+        return Cursor(cursor.partition, cursor.epoch, row[0], row[0], **known)
 
     @override
     def succeed(self, group: str, cursor: Cursor, owner: str | None = None) -> Cursor | None:
@@ -264,10 +300,10 @@ class SqlProgressTracker(SucceedingTracker, ParkingTracker, WatchableTracker, Ro
         values = {
             "state": status.state.value,
             "attempt": status.attempt,
-            "error": storable(status.error, _ERROR_LENGTH),
+            "error": storable(status.error, ERROR_LENGTH),
             "next_attempt_at": status.next_attempt_at,
             "updated_at": datetime.now(UTC).isoformat(timespec="milliseconds"),
-            "failure": _written(status.failure),
+            "failure": failure_text(status.failure),
         }
         self._prepare()
         with self._database.writing() as connection:
@@ -293,8 +329,8 @@ class SqlProgressTracker(SucceedingTracker, ParkingTracker, WatchableTracker, Ro
         skipped = select(*of_partition, literal(""), func.count()).group_by(*of_partition)
         counted = skipped.union_all(self._inbox.counts(datetime.now(UTC)))
         with self._database.reading() as connection:
-            counts = _Counts(connection.execute(counted))
-            return [_status(row, counts) for row in connection.execute(ordered).mappings()]
+            counts = Counts(connection.execute(counted))
+            return [status_of(row, counts) for row in connection.execute(ordered).mappings()]
 
     @override
     def skipped(self) -> list[Skip]:
@@ -302,7 +338,7 @@ class SqlProgressTracker(SucceedingTracker, ParkingTracker, WatchableTracker, Ro
         skips = self._skipped.c
         ordered = select(self._skipped).order_by(skips.group_name, skips.position, skips.modulus, skips.residue)
         with self._database.reading() as connection:
-            return [_skip(row) for row in connection.execute(ordered).mappings()]
+            return [skip_of(row) for row in connection.execute(ordered).mappings()]
 
     @override
     def is_outage(self, error: BaseException) -> bool:
@@ -310,7 +346,7 @@ class SqlProgressTracker(SucceedingTracker, ParkingTracker, WatchableTracker, Ro
 
     def _record(self, connection: Connection, skip: Skip) -> None:
         """Record a skip in place of one of an earlier time: the group's progress may have been reset since."""
-        row = _row_of(skip)
+        row = skip_row(skip)
         key = [column == row[column.name] for column in self._skipped.primary_key.columns]
         connection.execute(delete(self._skipped).where(*key))
         connection.execute(self._skipped.insert().values(**row))
@@ -337,10 +373,10 @@ class SqlProgressTracker(SucceedingTracker, ParkingTracker, WatchableTracker, Ro
         dialect = self._database.dialect
         with self._database.writing(patience=dialect.take_over_seconds) as connection:
             dialect.lock_claim(self._database, connection, group, partitions)
-            held = self._held(connection, group)
-            if keep is None or not self._kept(connection, group, held, whole, keep):
-                _check_layout(group, held, whole)
-            if not held:
+            known = held(connection, self._progress, group)
+            if keep is None or not self._kept(connection, group, known, whole, keep):
+                check_layout(group, known, whole)
+            if not known:
                 self._inbox.forget(connection, group, initial)
             for partition in whole:
                 mine = partition in partitions
@@ -351,7 +387,7 @@ class SqlProgressTracker(SucceedingTracker, ParkingTracker, WatchableTracker, Ro
                     "updated_at": datetime.now(UTC).isoformat(timespec="milliseconds"),
                     "state": state.value,
                 }
-                if partition not in held:
+                if partition not in known:
                     fresh = {"position": initial, "epoch": int(mine), "attempt": 0, "error": ""}
                     values = {**row, **changed, **fresh, "log_fingerprint": fingerprint or None}
                     connection.execute(self._progress.insert().values(**values))
@@ -360,9 +396,9 @@ class SqlProgressTracker(SucceedingTracker, ParkingTracker, WatchableTracker, Ro
                     this = and_(*(columns[name] == value for name, value in row.items()))
                     claimed = update(self._progress).where(this).values(epoch=columns.epoch + 1, **changed)
                     connection.execute(claimed)
-            now_held = self._held(connection, group)
+            now_held = held(connection, self._progress, group)
             file = self._database.guard.identity
-        crashed = {partition for partition, cursor in held.items() if cursor.unreleased}
+        crashed = {partition for partition, cursor in known.items() if cursor.unreleased}
         return tuple(replace(now_held[one], file=file, unreleased=one in crashed) for one in partitions)
 
     def _kept(
@@ -415,112 +451,4 @@ class SqlProgressTracker(SucceedingTracker, ParkingTracker, WatchableTracker, Ro
         return DatabaseBusyError("OCQ-305", what, database.label, "let it finish, or end that process")
 
     def _one(self, group: str, partition: Partition, epoch: int) -> ColumnElement[bool]:
-        columns = self._progress.c
-        place = (columns.modulus == partition.modulus) & (columns.residue == partition.residue)
-        return (columns.group_name == group) & place & (columns.epoch == epoch)
-
-    def _held(self, connection: Connection, group: str) -> dict[Partition, Cursor]:
-        ours = self._progress.c.group_name == group
-        rows = connection.execute(select(self._progress).where(ours)).mappings()
-        return {(cursor := _cursor(row)).partition: cursor for row in rows}
-
-
-def _cursor(row: Any) -> Cursor:
-    partition, position = Partition(row["modulus"], row["residue"]), row["position"]
-    known: dict[str, Any] = {
-        "fingerprint": row["log_fingerprint"] or "",
-        "unreleased": row["state"] != ProcessorState.STOPPED.value,
-    }
-    cursor = Cursor(partition, row["epoch"], position, position, **known)
-    failure = _read(row["failure"])
-    return cursor if failure is None else cursor.resuming(failure)
-
-
-def _fenced(group: str, partition: Partition) -> FencedError:
-    return FencedError(f"progress of group '{group}' partition {partition} was taken over by another processor")
-
-
-def _written(failure: FailureRecord | None) -> str | None:
-    """Return a failure as JSON in ASCII, which every database takes, whatever an error or an id contains."""
-    if failure is None:
-        return None
-    known = {k: v for k, v in asdict(failure).items() if v or k not in _LATER}
-    return json.dumps({k: v[:_ERROR_LENGTH] if isinstance(v, str) else v for k, v in known.items()})
-
-
-def _read(text: str | None) -> FailureRecord | None:
-    return None if text is None else FailureRecord(**json.loads(text))
-
-
-def _row_of(skip: Skip) -> dict[str, Any]:
-    texts = {name: storable(getattr(skip, name)) for name in ("event_id", "event_source", "subject", "event_type")}
-    return {
-        "group_name": skip.group,
-        "position": skip.position,
-        "modulus": skip.partition.modulus,
-        "residue": skip.partition.residue,
-        **texts,
-        "attempts": skip.attempts,
-        "reason": storable(skip.reason, _ERROR_LENGTH),
-        "skipped_at": skip.skipped_at,
-    }
-
-
-def _skip(row: Any) -> Skip:
-    names = ("position", "event_id", "event_source", "subject", "event_type", "attempts", "reason", "skipped_at")
-    return Skip(row["group_name"], Partition(row["modulus"], row["residue"]), *(row[name] for name in names))
-
-
-class _Counts:
-    """How many events were skipped, and how many wait in the inbox: rows of group, modulus, residue, status, count.
-
-    Those of the inbox have the modulus 0 and the hash of a sequence, since partitions may change.
-    """
-
-    def __init__(self, rows: Iterable[Any]) -> None:
-        self._skipped: Counter[tuple[str, int, int]] = Counter()
-        self._parked: dict[str, list[tuple[int, InboxStatus, int]]] = defaultdict(list)
-        for group, modulus, residue, status, count in rows:
-            if modulus:
-                self._skipped[group, modulus, residue] = count
-            else:
-                self._parked[group].append((residue, InboxStatus(status), count))
-
-    def skipped(self, group: str, modulus: int, residue: int) -> int:
-        return self._skipped[group, modulus, residue]
-
-    def parked(self, group: str, modulus: int, residue: int) -> tuple[tuple[InboxStatus, int], ...]:
-        counts: Counter[InboxStatus] = Counter()
-        for hash_, status, count in self._parked.get(group, ()):
-            counts[status] += count if hash_ % modulus == residue else 0
-        return tuple((status, counts[status]) for status in InboxStatus if counts[status])
-
-
-def _status(row: Any, counts: _Counts) -> PartitionStatus:
-    key = (row["group_name"], row["modulus"], row["residue"])
-    return PartitionStatus(
-        group=row["group_name"],
-        partition=Partition(row["modulus"], row["residue"]),
-        position=row["position"],
-        state=ProcessorState(row["state"]),
-        attempt=row["attempt"],
-        error=row["error"],
-        next_attempt_at=row["next_attempt_at"],
-        updated_at=row["updated_at"],
-        failure=_read(row["failure"]),
-        skipped=counts.skipped(*key),
-        parked=counts.parked(*key),
-    )
-
-
-def _check_layout(group: str, held: dict[Partition, Any], partitions: Sequence[Partition]) -> None:
-    if not held or set(held) == set(partitions):
-        return
-    what = (
-        f"group '{group}' has progress for {counted(len(held), 'partition')}, but is configured with {len(partitions)}"
-    )
-    fix = (
-        f"set life-cycle.partitions of '{group}' back to {len(held)}; or, to handle all events again, delete the "
-        f"group's read model and its rows in {PROGRESS.name} and {GROUPS.name}"
-    )
-    raise EventStoreError("OCQ-310", what, f"table {PROGRESS.name}", fix)
+        return row_of(self._progress, group, partition) & (self._progress.c.epoch == epoch)

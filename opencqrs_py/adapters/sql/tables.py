@@ -73,6 +73,7 @@ PROGRESS = Table(
     Column("log_fingerprint", Text),  # the newest event at or below the position; NULL: not known, and not checked
     Column("failure", Text),  # of the event that holds the partition up, as JSON
     Column("connection_id", BigInteger),  # MariaDB: of the transaction that is open, for a claim by another process
+    Column("replay", Text),  # what is handled again since a reset, as JSON in ASCII
 )
 
 SKIPPED = Table(
@@ -121,6 +122,7 @@ INBOX = Table(
     Column("due_ms", BigInteger),  # since 1970; NULL: an earlier event of the sequence, or a person, comes first
     Column("errors", Text, nullable=False),  # how attempts have ended, as JSON in ASCII
     Column("expires_ms", BigInteger),  # since 1970; NULL: never
+    Column("replaying", Integer),  # 1: it was handled before a reset, and is handled again
     Index("opencqrs_inbox_due", "group_name", "due_ms", "position"),
     Index("opencqrs_inbox_sequence", "group_name", "sequence_hash", "position"),
 )
@@ -286,11 +288,25 @@ def _record_failures(database: Database, connection: Connection) -> None:
     _send(connection, [f"ALTER TABLE {table} ADD COLUMN {name} {kind}" for name, kind in added if name not in there])
 
 
+def _record_replays(database: Database, connection: Connection) -> None:
+    """Version 3 of the progress: a group may be reset, and then handles events again."""
+    _add_column(database, connection, PROGRESS, "replay", "TEXT")
+
+
 def _expire_parked(database: Database, connection: Connection) -> None:
     """Version 2 of the inbox: events may expire."""
-    there = {column["name"] for column in inspect(connection).get_columns(INBOX.name, database.schema)}
-    if "expires_ms" not in there:
-        _send(connection, [f"ALTER TABLE {database.prefix}{INBOX.name} ADD COLUMN expires_ms BIGINT"])
+    _add_column(database, connection, INBOX, "expires_ms", "BIGINT")
+
+
+def _replay_parked(database: Database, connection: Connection) -> None:
+    """Version 3 of the inbox: events that wait may be handled again since a reset."""
+    _add_column(database, connection, INBOX, "replaying", "INTEGER")
+
+
+def _add_column(database: Database, connection: Connection, table: Table, name: str, kind: str) -> None:
+    there = {column["name"] for column in inspect(connection).get_columns(table.name, database.schema)}
+    if name not in there:
+        _send(connection, [f"ALTER TABLE {database.prefix}{table.name} ADD COLUMN {name} {kind}"])
 
 
 def _send(connection: Connection, statements: Iterable[str]) -> None:
@@ -300,6 +316,6 @@ def _send(connection: Connection, statements: Iterable[str]) -> None:
 
 _STEPS: dict[str, tuple[Step, ...]] = {
     EVENTS.name: (_search_events, _serialise_events, _order_identities),
-    PROGRESS.name: (_record_failures,),
-    INBOX.name: (_expire_parked,),
+    PROGRESS.name: (_record_failures, _record_replays),
+    INBOX.name: (_expire_parked, _replay_parked),
 }

@@ -107,6 +107,7 @@ class RunnableGroup:
         cursor = driver.cursor
         # A partition whose task was lost after it had handled everything recovers by a step that finds nothing.
         unsettled = driver.supervised.failure is not None or cursor.doubtful
+        unsettled = unsettled or (cursor.replayed and not driver.supervised.scheduled)
         behind = cursor.position < self.watcher.head or cursor.position != cursor.stored
         return behind or unsettled or driver.supervised.is_due_in_inbox
 

@@ -20,6 +20,7 @@ _MODULES = (
     "log_identity",
     "progress_records",
     "progress_tracker",
+    "resettable_tracker",
 )
 pytest.register_assert_rewrite(*(f"{__name__}.{name}" for name in _MODULES))
 
@@ -30,6 +31,7 @@ from opencqrs_py.testing.contracts.group_records import GroupRecordsContract  # 
 from opencqrs_py.testing.contracts.inbox import InboxContract  # noqa: E402 as above
 from opencqrs_py.testing.contracts.lock_registry import LockRegistryContract  # noqa: E402 as above
 from opencqrs_py.testing.contracts.progress_tracker import ProgressTrackerContract, ReadModel  # noqa: E402 as above
+from opencqrs_py.testing.contracts.resettable_tracker import ResettableTrackerContract  # noqa: E402 as above
 
 __all__ = [
     "ControlStoreContract",
@@ -40,4 +42,5 @@ __all__ = [
     "LockRegistryContract",
     "ProgressTrackerContract",
     "ReadModel",
+    "ResettableTrackerContract",
 ]

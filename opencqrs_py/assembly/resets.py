@@ -1,0 +1,249 @@
+"""Resets of groups: their progress moves to another position, whichever process runs them."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Protocol
+
+from opencqrs_py.adapters.memory import InMemoryProgressTracker
+from opencqrs_py.assembly.discovery import Discovered, GroupFunction
+from opencqrs_py.config import EffectiveGroup
+from opencqrs_py.errors import AssemblyError, ExplainedError, ResetError
+from opencqrs_py.model.naming import canonical, listed
+from opencqrs_py.model.partition import Partition, layout
+from opencqrs_py.model.replay import Replay, Reset, replay_after
+from opencqrs_py.model.times import in_milliseconds
+from opencqrs_py.processing.binding import Work, of_reset
+from opencqrs_py.processing.exceptions import message_of, raise_interrupt, type_name
+from opencqrs_py.processing.finding import find_event
+from opencqrs_py.processing.ports import Clock, EventSource, ProgressTracker, ResettableTracker
+from opencqrs_py.processing.replays import ResetFunction
+from opencqrs_py.processing.signatures import ON_REPLAY_FINISHED, ON_RESET
+
+_log = logging.getLogger("opencqrs.control")
+
+
+@dataclass(frozen=True, slots=True)
+class ResetTarget:
+    """Where a group continues after a reset. One of them is given.
+
+    Attributes:
+        to: ``tail`` (before the oldest event) or ``head`` (after the newest).
+        position: After this position, at least 0.
+        time: With the first event of this time or a later one; of a time without an offset UTC is meant.
+        event: With the event of this CloudEvents ``id``.
+        source: Its CloudEvents ``source``, needed if several sources have events of the id.
+    """
+
+    to: str | None = None
+    position: int | None = None
+    time: datetime | None = None
+    event: str | None = None
+    source: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ResetResult:
+    """What a reset has come to, or would.
+
+    Attributes:
+        reset: The reset.
+        head: Position of the newest event.
+        replays: What each partition handles again; ``None`` for one that handles nothing again.
+        running: Whether a node that lives runs the group; without one, the next that starts will.
+        dry_run: Whether nothing was changed.
+    """
+
+    reset: Reset
+    head: int
+    replays: Mapping[Partition, Replay | None]
+    running: bool
+    dry_run: bool = False
+
+    @property
+    def until(self) -> int:
+        """The last position that is handled again; 0 if nothing is."""
+        return max((replay.until for replay in self.replays.values() if replay is not None), default=0)
+
+
+class Pausing(Protocol):
+    """Has the nodes that run a group let go of it for a while."""
+
+    def paused(self, group: str, timeout: float) -> AbstractContextManager[bool]:
+        """Stop a group until the end of the block; gives whether a node that lives can run it then."""
+        ...
+
+
+class Resets:
+    """Resets groups, from any process. Each reset is logged by the logger ``opencqrs.control``.
+
+    Args:
+        groups: The groups, by name.
+        discovered: Has the ``@on_reset`` functions.
+        tracker_of: Returns where the progress of a group is.
+        source: Returns the event store.
+        clock: Returns the time.
+        pausing: Has nodes let go of a group.
+    """
+
+    def __init__(
+        self,
+        groups: Mapping[str, EffectiveGroup],
+        discovered: Discovered,
+        tracker_of: Callable[[str], ProgressTracker],
+        source: Callable[[], EventSource],
+        clock: Callable[[], Clock],
+        pausing: Pausing,
+    ) -> None:
+        self._groups = groups
+        self._discovered = discovered
+        self._tracker_of = tracker_of
+        self._source = source
+        self._clock = clock
+        self._pausing = pausing
+
+    def reset(
+        self,
+        name: str,
+        target: ResetTarget,
+        *,
+        reason: str = "",
+        context: Any = None,
+        timeout: float = 60.0,
+        dry_run: bool = False,
+    ) -> ResetResult:
+        """Move the progress of a group, after its ``@on_reset`` functions have run in the same transaction.
+
+        Nodes that run the group let go of it first, and take it again then.
+
+        Args:
+            name: The group, in any spelling.
+            target: Where it continues.
+            reason: Why, for the log and for ``@on_reset`` functions.
+            context: What ``@on_reset`` functions get besides, as JSON values.
+            timeout: Longest wait in seconds for the nodes to let go.
+            dry_run: Whether only to return what would happen; no function is called.
+
+        Raises:
+            AssemblyError: OCQ-509 for a name that is no group.
+            ResetError: OCQ-612, if too many events wait in the inbox; OCQ-613, if the group cannot be reset, or there
+                is no such position; OCQ-614, if an ``@on_reset`` function has raised its cause.
+            WaitTimedOutError: OCQ-536, if a node has not let go in time.
+            EventStoreError: OCQ-310, if the progress belongs to another number of partitions.
+        """
+        group = self._group(name)
+        tracker = self._tracker_of(group.name)
+        if not isinstance(tracker, ResettableTracker) or isinstance(tracker, InMemoryProgressTracker):
+            what = f"the progress of group '{group.name}' cannot be reset: {_why_not(tracker)}"
+            raise ResetError("OCQ-613", what, f"group {group.name}", "keep progress in a database")
+        functions = [self._bound(each) for each in self._discovered.resets if each.group == group.name]
+        source = self._source()
+        head = source.head()
+        position = self._position(target, source, head)
+        at = in_milliseconds(self._clock().now())
+        reset = Reset(group.name, position, _as_json(context, group.name), " ".join(reason.split()), at)
+        fingerprint = source.fingerprint(position)
+        if dry_run:
+            return ResetResult(reset, head, _foreseen(tracker, reset), running=False, dry_run=True)
+        partitions = layout(group.life_cycle.partitions)
+        with self._pausing.paused(group.name, timeout) as running:
+            with tracker.resetting(reset, partitions, fingerprint=fingerprint) as opened:
+                for function, place in functions:
+                    _call(function, place, reset, Work(group.name, Partition(1, 0), opened.unit), tracker)
+            result = ResetResult(reset, head, opened.replays, running)
+            why = f": {reset.reason}" if reset.reason else ""
+            _log.warning("group %s was reset to position %d%s", group.name, position, why)
+        return result
+
+    def _group(self, name: str) -> EffectiveGroup:
+        group = next((group for known, group in self._groups.items() if canonical(known) == canonical(name)), None)
+        if group is None:
+            fix = f"use one of {listed(self._groups)}" if self._groups else "write a handler for it"
+            raise AssemblyError("OCQ-509", f"no handler belongs to a group '{name}'", fix=fix)
+        return group
+
+    def _bound(self, function: GroupFunction) -> tuple[ResetFunction, str]:
+        call = of_reset(function.call, function.place, self._discovered.injector, ON_RESET)
+        return call, function.place
+
+    def _position(self, target: ResetTarget, source: EventSource, head: int) -> int:
+        given = [each for each in (target.to, target.position, target.time, target.event) if each is not None]
+        if len(given) != 1:
+            what = "name one place to reset to: tail, head, a position, a time or an event"
+            raise ResetError("OCQ-613", what, fix="opencqrs groups reset NAME --to tail")
+        if target.to is not None:
+            if target.to not in ("tail", "head"):
+                raise ResetError("OCQ-613", f"'{target.to}' is neither tail nor head", fix="use --to tail")
+            return 0 if target.to == "tail" else head
+        if target.position is not None:
+            if not 0 <= target.position <= head:
+                what = f"position {target.position:,} is not in the log, whose newest event is at {head:,}"
+                raise ResetError("OCQ-613", what, fix=f"use 0 to {head}")
+            return target.position
+        if target.time is not None:
+            return source.position_before(target.time)
+        return self._before(target.event or "", target.source, source)
+
+    def _before(self, event_id: str, of_source: str, source: EventSource) -> int:
+        found = find_event(source, event_id, of_source)
+        if not found:
+            what = f"there is no event {event_id!r}" + (f" of source {of_source!r}" if of_source else "")
+            raise ResetError("OCQ-613", what, fix="look at opencqrs events list")
+        if len(found) > 1:
+            sources = listed(repr(one.source) for one in found)
+            raise ResetError("OCQ-613", f"several sources have an event {event_id!r}", sources, "add --source")
+        return found[0].position - 1
+
+
+def replay_ends_of(settings: EffectiveGroup, discovered: Discovered) -> list[ResetFunction]:
+    """Return the calls of a group's ``@on_replay_finished`` functions.
+
+    Raises:
+        HandlerSignatureError: OCQ-201 to OCQ-205, if one asks for what it cannot have; the same for ``@on_reset``
+            functions, so that this is found before they are needed.
+    """
+    injector = discovered.injector
+    for each in discovered.resets:
+        if each.group == settings.name:
+            of_reset(each.call, each.place, injector, ON_RESET)
+    ends = (each for each in discovered.replay_ends if each.group == settings.name)
+    return [of_reset(each.call, each.place, injector, ON_REPLAY_FINISHED) for each in ends]
+
+
+def _foreseen(tracker: ProgressTracker, reset: Reset) -> Mapping[Partition, Replay | None]:
+    """Return what would be handled again by how far the group is now, waiting events left out."""
+    own = (status for status in tracker.statuses() if status.group == reset.group)
+    return {status.partition: replay_after(reset, status.position, status.replay) for status in own}
+
+
+def _call(function: ResetFunction, place: str, reset: Reset, work: Work, tracker: ProgressTracker) -> None:
+    try:
+        function(reset, work)
+    except ExplainedError:
+        raise
+    except BaseException as error:
+        raise_interrupt(error)
+        if tracker.is_outage(error):
+            raise
+        what = f"@on_reset of group '{reset.group}' raised {type_name(error)}: {message_of(error)}"
+        raise ResetError("OCQ-614", what, place, "nothing was changed; fix the function and reset again") from error
+
+
+def _as_json(context: Any, group: str) -> Any:
+    """Return a context as it comes back from where it is stored."""
+    try:
+        return json.loads(json.dumps(context, allow_nan=False))
+    except (TypeError, ValueError) as error:
+        what = f"the context of a reset is kept as JSON, and this one cannot be: {message_of(error)}"
+        raise ResetError("OCQ-613", what, f"group {group}", "give values of JSON") from None
+
+
+def _why_not(tracker: ProgressTracker) -> str:
+    if isinstance(tracker, InMemoryProgressTracker):
+        return "it is in the memory of the process that runs it, whose next start handles everything again"
+    return "its tracker has no way to"

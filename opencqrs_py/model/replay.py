@@ -1,0 +1,129 @@
+"""Resets of a group's progress, and the replays that follow: events that were handled before are handled again."""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect_left
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from typing import Any
+
+from opencqrs_py.errors import ResetError
+from opencqrs_py.model.naming import counted
+
+_LONGEST = 60_000  # characters of a replay that every database keeps in one text
+
+
+@dataclass(frozen=True, slots=True)
+class Reset:
+    """A reset of a group's progress, as ``@on_reset`` and ``@on_replay_finished`` functions get it.
+
+    Attributes:
+        group: Processing group.
+        position: Position after which the group continues, 0 for the start of the log.
+        context: What was given with the reset, as JSON values; ``None`` if nothing was.
+        reason: Why the group was reset, one line; empty if no reason was given.
+        reset_at: ISO 8601 time.
+    """
+
+    group: str
+    position: int
+    context: Any = None
+    reason: str = ""
+    reset_at: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """What a partition handles again after a reset.
+
+    Attributes:
+        reset: The reset that it follows.
+        until: The last position that was handled before; events after it are new.
+        unhandled: Positions up to ``until`` whose events waited in the inbox, so that they are new, too; ascending.
+
+    Source:
+        Axon's replay token: the event at the position of the reset is a replay, the next one is not.
+    """
+
+    reset: Reset
+    until: int
+    unhandled: tuple[int, ...] = field(default=(), repr=False)
+
+    def covers(self, position: int) -> bool:
+        """Return whether the event at a position was handled before."""
+        return position <= self.until and not self._waited(position)
+
+    def _waited(self, position: int) -> bool:
+        index = bisect_left(self.unhandled, position)
+        return index < len(self.unhandled) and self.unhandled[index] == position
+
+    def boundary(self, position: int) -> int | None:
+        """Return the first position after one at which it may be otherwise whether an event was handled before.
+
+        ``None`` if there is none: all that follows is new.
+        """
+        if position > self.until:
+            return None
+        if self._waited(position):
+            return position + 1
+        index = bisect_left(self.unhandled, position)
+        return self.unhandled[index] if index < len(self.unhandled) else self.until + 1
+
+    @property
+    def text(self) -> str:
+        """The replay as JSON in ASCII."""
+        reset = self.reset
+        known = {
+            "position": reset.position,
+            "context": reset.context,
+            "reason": reset.reason,
+            "at": reset.reset_at,
+            "until": self.until,
+            "unhandled": self.unhandled,
+        }
+        return json.dumps(known)
+
+    def check(self) -> None:
+        """Refuse a replay that cannot be kept.
+
+        Raises:
+            ResetError: OCQ-612, if too many events wait in the inbox to be told apart from those handled.
+        """
+        if len(self.text) > _LONGEST:
+            waiting = counted(len(self.unhandled), "event that waits", "events that wait")
+            what = f"the context and {waiting} in the inbox are too much to keep"
+            fix = "let the waiting events be handled, or opencqrs inbox purge; and give a shorter --context"
+            raise ResetError("OCQ-612", what, f"group {self.reset.group}", fix)
+
+    @classmethod
+    def of(cls, group: str, text: str) -> Replay:
+        """Return the replay that a group's text says."""
+        known = json.loads(text)
+        reset = Reset(group, known["position"], known["context"], known["reason"], known["at"])
+        return cls(reset, known["until"], tuple(known["unhandled"]))
+
+
+def replay_after(reset: Reset, position: int, before: Replay | None, waiting: Collection[int] = ()) -> Replay | None:
+    """Return what a partition replays after a reset; ``None`` if it only moves ahead, or had handled nothing.
+
+    Args:
+        reset: The reset.
+        position: How far the partition was.
+        before: The replay in which it was, ``None`` for none: events beyond its position count as handled then, too.
+        waiting: Positions after the reset whose events wait in the inbox and were never handled.
+
+    Raises:
+        ResetError: OCQ-612, if too many events wait.
+
+    Source:
+        Axon's table of resets: a reset in a replay keeps the farther end, one to a position ahead ends the replay.
+    """
+    until = position if before is None else max(position, before.until)
+    if reset.position >= until:
+        return None
+    still = () if before is None else (one for one in before.unhandled if one > position)
+    unhandled = sorted({one for one in (*waiting, *still) if reset.position < one <= until})
+    replay = Replay(reset, until, tuple(unhandled))
+    replay.check()
+    return replay

@@ -1,0 +1,71 @@
+"""What a reset makes of progress, and which events are replays."""
+
+from __future__ import annotations
+
+import pytest
+
+from opencqrs_py import Reset
+from opencqrs_py.errors import ResetError
+from opencqrs_py.model.replay import Replay, replay_after
+
+
+def reset(position: int) -> Reset:
+    return Reset("books", position)
+
+
+BEFORE = Replay(reset(0), 20)  # a replay that has not ended
+
+
+@pytest.mark.parametrize(
+    ("to", "position", "before", "until"),
+    [
+        pytest.param(0, 10, None, 10, id="to-the-start"),
+        pytest.param(9, 10, None, 10, id="by-one-event"),
+        pytest.param(10, 10, None, None, id="to-where-it-is"),
+        pytest.param(12, 10, None, None, id="ahead"),
+        pytest.param(0, 0, None, None, id="nothing-was-handled"),
+        pytest.param(0, 5, BEFORE, 20, id="in-a-replay-the-farther-end-counts"),
+        pytest.param(8, 5, BEFORE, 20, id="ahead-within-a-replay"),
+        pytest.param(20, 5, BEFORE, None, id="ahead-to-the-end-of-a-replay"),
+        pytest.param(25, 5, BEFORE, None, id="ahead-of-a-replay"),
+        pytest.param(0, 30, BEFORE, 30, id="after-the-end-of-one-that-is-still-recorded"),
+    ],
+)
+def test_what_is_handled_again(to: int, position: int, before: Replay | None, until: int | None) -> None:
+    found = replay_after(reset(to), position, before)
+    assert (found and found.until) == until
+    assert found is None or found.reset.position == to
+
+
+def test_events_that_wait_in_the_inbox_are_new_and_so_are_those_that_a_replay_has_not_come_to() -> None:
+    first = replay_after(reset(0), 10, None, [9, 4])
+    assert first is not None
+    assert first.unhandled == (4, 9)
+    second = replay_after(reset(2), 5, first, [7, 11, 2])
+    assert second is not None
+    assert (second.until, second.unhandled) == (10, (7, 9))  # 4 was handled, 11 is after the end, 2 before the start
+
+
+@pytest.mark.parametrize(
+    ("position", "replaying", "boundary"),
+    [(1, True, 4), (3, True, 4), (4, False, 5), (5, True, 9), (9, False, 10), (10, True, 11), (11, False, None)],
+)
+def test_the_event_at_the_old_position_is_a_replay_and_the_next_is_not(
+    position: int, boundary: int | None, *, replaying: bool
+) -> None:
+    replay = Replay(reset(0), 10, (4, 9))
+    assert replay.covers(position) is replaying
+    assert replay.boundary(position) == boundary
+
+
+def test_a_replay_is_the_same_after_it_was_stored() -> None:
+    replay = Replay(
+        Reset("books", 3, {"since": "2024", "ä": [1]}, "new column", "2024-01-01T00:00:00+00:00"), 9, (4, 7)
+    )
+    assert replay.text.isascii()
+    assert Replay.of("books", replay.text) == replay
+
+
+def test_more_than_can_be_kept_is_refused() -> None:
+    with pytest.raises(ResetError, match=r"OCQ-612.*19,999 events"):
+        replay_after(reset(0), 100_000, None, range(1, 20_000))
