@@ -114,6 +114,7 @@ def test_what_was_appended_is_read_after_the_wait(library, start):
 def test_a_process_that_is_killed_ends_the_wait_with_the_reason(library, start):
     run = start("run")
     wait_for_nodes(library, 1)
+    assert library.opencqrs("await", "audit", *THREAD).code == 0  # so it has its partition
     waiting = start("await", "audit", "--position", "1000")
     run.kill()
     _, said = waiting.communicate(timeout=SECONDS)

@@ -215,9 +215,9 @@ class Ran(NamedTuple):
 def ran(url: str, module: ModuleType, folder: Path, more: Mapping[str, object] = MappingProxyType({})) -> Ran:
     with closing(Database(url)) as database:
         with database.writing() as connection:
-            for table in ("log", "keys", "late", "opencqrs_events", "opencqrs_progress", "opencqrs_skipped"):
+            own = database.fetch("SELECT tablename FROM pg_tables WHERE left(tablename, 9) = 'opencqrs_'")
+            for table in ("log", "keys", "late", *(name for (name,) in own)):
                 connection.execute(text(f"DROP TABLE IF EXISTS {table}"))
-            connection.execute(text("DROP TABLE IF EXISTS opencqrs_schema"))
         SqlEventStore(database).append([parse_event(LINE.format(n, n % 25)) for n in range(EVENTS)])
         tables = {
             "log": "SELECT number, note FROM log ORDER BY number, note",
