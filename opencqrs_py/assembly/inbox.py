@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import getpass
 import logging
-import os
-import socket
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,6 +10,7 @@ from datetime import datetime
 from itertools import groupby
 
 from opencqrs_py.adapters.memory import InMemoryProgressTracker
+from opencqrs_py.assembly.actor import actor
 from opencqrs_py.config import EffectiveGroup
 from opencqrs_py.config.choices import BatchMode, Mode
 from opencqrs_py.errors import AssemblyError, InboxError
@@ -352,7 +350,7 @@ class InboxControl:
     def _apply(self, group: str, tracker: ParkingTracker, steps: Sequence[InboxStep], command: _Command) -> bool:
         changed = tuple((step.before, step.after) for step in steps if step.after is not None)
         removed = tuple(step.before for step in steps if step.after is None)
-        by = _actor()
+        by = actor()
         skips = self._skips(tracker, removed, f"{command.reason} (skipped by {by}") if command.reason else []
         now, each = in_milliseconds(self._now()), self._is_each(group)
         if not tracker.change(group, InboxChange(now, changed=changed, removed=removed, each=each), skips):
@@ -457,12 +455,3 @@ def _contested(group: str, sequence_id: str, done: int) -> InboxError:
     what = f"processors have changed the events of sequence {sequence_id!r} {_TRIES} times meanwhile"
     where = f"group {group}; events changed before: {done}"
     return InboxError("OCQ-607", f"{what}, so they were left alone", where, "type the command again")
-
-
-def _actor() -> str:
-    """Return who is at work: ``user@host``; the number of the user if no name is known."""
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError, ImportError):
-        user = str(os.getuid())
-    return f"{user}@{socket.gethostname()}"

@@ -11,6 +11,7 @@ from datetime import datetime
 from typing import Any, Protocol
 
 from opencqrs_py.adapters.memory import InMemoryProgressTracker
+from opencqrs_py.assembly.actor import actor
 from opencqrs_py.assembly.discovery import Discovered, GroupFunction
 from opencqrs_py.config import EffectiveGroup
 from opencqrs_py.errors import AssemblyError, ExplainedError, ResetError
@@ -157,7 +158,7 @@ class Resets:
                     _call(function, place, reset, Work(group.name, Partition(1, 0), opened.unit), tracker)
             result = ResetResult(reset, head, opened.replays, running)
             why = f": {reset.reason}" if reset.reason else ""
-            _log.warning("group %s was reset to position %d%s", group.name, position, why)
+            _log.warning("group %s was reset to position %d by %s%s", group.name, position, actor(), why)
         return result
 
     def _group(self, name: str) -> EffectiveGroup:

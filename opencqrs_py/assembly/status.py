@@ -83,7 +83,7 @@ class ReplayProgress:
             return None
         start, until = status.replay.reset.position, status.replay.until
         done, since = status.position - start, now - datetime.fromisoformat(status.replay.reset.reset_at)
-        if rate is None and since.total_seconds() > 0:
+        if rate is None and done > 0 and since.total_seconds() > 0:
             rate = round(done / since.total_seconds(), 3)
         left = max(0, until - status.position)
         seconds = round(left / rate, 1) if rate else None

@@ -48,7 +48,7 @@ def _waiting(command: F) -> F:
 
 @click.group("groups")
 def groups_command() -> None:
-    """Start, stop and move groups, whichever process runs them.
+    """Start, stop, move and reset groups, whichever process runs them.
 
     What is wanted is recorded in the database of the progress, and outlives all processes.
     """

@@ -7,7 +7,7 @@ import os
 import sqlite3
 import uuid
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from datetime import datetime
 from pathlib import Path
@@ -16,19 +16,22 @@ from typing import Any, Self
 
 from opencqrs_py.adapters.memory import InMemoryEventStore
 from opencqrs_py.adapters.sql import Database, DatabaseTransactions, Engine
-from opencqrs_py.assembly.discovery import discover_members
+from opencqrs_py.assembly.discovery import GroupFunction, discover_members
 from opencqrs_py.engines.parts import ProcessorOptions
 from opencqrs_py.engines.processor import EventHandlingProcessor
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.naming import canonical
-from opencqrs_py.model.partition import Partition
+from opencqrs_py.model.partition import Partition, layout
 from opencqrs_py.model.progress import ProcessorState
-from opencqrs_py.processing.binding import Work, run_on_start
+from opencqrs_py.model.replay import Reset
+from opencqrs_py.model.times import in_milliseconds
+from opencqrs_py.processing.binding import Work, of_reset, run_on_start
 from opencqrs_py.processing.frames import FrameMaker, FrameProcessing
 from opencqrs_py.processing.ports import BackOff
 from opencqrs_py.processing.recovery import FixedBackOff, OnExhausted
 from opencqrs_py.processing.sequence_resolvers import PerSubject
 from opencqrs_py.processing.sequencing import PartitionKeyResolver
+from opencqrs_py.processing.signatures import ON_RESET
 from opencqrs_py.processing.supervision import Notice, line_of
 from opencqrs_py.testing.clock import FakeClock
 from opencqrs_py.testing.given import GivenEvents, choose
@@ -92,7 +95,8 @@ class HandlerTest:
         self.clock = FakeClock()
         self.database = _database(database)
         self._closing = weakref.finalize(self, self.database.close if isinstance(database, str) else lambda: None)
-        self._starts = [start for start in found.starts if canonical(start.group) == canonical(self.group)]
+        self._starts = self._own(found.starts)
+        self._resets = self._own(found.resets)
         self._injector = found.injector
         self._transactions = DatabaseTransactions(self.database)
         self._store = InMemoryEventStore()
@@ -114,6 +118,7 @@ class HandlerTest:
             observer=self._seen,
             clock=self.clock,
             frames=self._local_frames if in_frames else None,
+            replay_finished=[each.call for each in self._own(found.replay_ends)],
         )
         self._processor = EventHandlingProcessor(
             0,
@@ -179,6 +184,25 @@ class HandlerTest:
         """Let the processor stop; at the next ``handle`` it starts again, and ``@on_start`` functions run again."""
         self._processor.stop()
         self._prepared = False
+        return self
+
+    def reset(self, to: int = 0, *, reason: str = "", context: Any = None) -> Self:
+        """Reset the group to a position, as ``opencqrs groups reset`` does; the next ``handle`` handles events again.
+
+        Args:
+            to: The position after which it continues.
+            reason: What ``@on_reset`` functions get as the reason.
+            context: What they get besides.
+
+        Raises:
+            Exception: What an ``@on_reset`` function raised; then nothing was reset.
+        """
+        self.restart()
+        reset = Reset(self.group, to, context, reason, in_milliseconds(self.clock.now()))
+        calls = [of_reset(each.call, each.place, self._injector, ON_RESET) for each in self._resets]
+        with self._tracker.resetting(reset, layout(1)) as opened:
+            for call in calls:
+                call(reset, Work(self.group, Partition(1, 0), opened.unit))
         return self
 
     def connection(self) -> AbstractContextManager[Any]:
@@ -294,6 +318,9 @@ class HandlerTest:
         """Stop, and close the database unless it was given open; both happen by themselves when the test is dropped."""
         self._processor.stop()
         self._closing()
+
+    def _own(self, functions: Iterable[GroupFunction]) -> list[GroupFunction]:
+        return [each for each in functions if canonical(each.group) == canonical(self.group)]
 
     def _prepare(self) -> None:
         if self._prepared:

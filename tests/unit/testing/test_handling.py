@@ -32,12 +32,15 @@ from opencqrs_py import (
     NonTransientError,
     NoRetry,
     ProcessingContext,
+    Reset,
     TransientError,
     Upcast,
     around_handler,
     bulk,
     event_handling,
     event_type,
+    on_replay_finished,
+    on_reset,
     on_start,
     upcaster,
 )
@@ -691,6 +694,50 @@ def test_equal_events_are_told_apart_by_identity_or_position() -> None:
         test.attempts(Lent("1"))
     with pytest.raises(LookupError, match="no such event was given"):
         test.attempts(3)
+
+
+# -------------------------------------------------------------------------------------------------------------- resets
+
+
+@event_handling("catalog", replay=False)
+class Letters:
+    def __init__(self, mailer: Mailer) -> None:
+        self.mailer = mailer
+
+    @event_handling
+    def write(self, event: Lent) -> None:
+        self.mailer.send(event.isbn)
+
+
+@on_reset("catalog")
+def empty(reset: Reset, connection: Connection) -> None:
+    connection.execute(text("DELETE FROM lent"))
+    if reset.context == "fail":
+        raise ValueError("no")
+
+
+@on_replay_finished("catalog")
+def close_book(reset: Reset, connection: Connection) -> None:
+    row = {"isbn": "end", "reader": f"{reset.reason} {reset.context}"}
+    connection.execute(text("INSERT INTO lent VALUES (:isbn, :reader)"), row)
+
+
+@catalog
+def test_after_a_reset_events_are_handled_again_but_no_letter_is_written_again(batch_size: int | None) -> None:
+    mailer = Mailer()
+    given = (tables, lend, Letters, empty, close_book)
+    test = HandlerTest(*given, provide={Mailer: mailer}, batch_size=batch_size)
+    test.given(Lent("1"), Lent("2")).handle().reset(reason="a column", context=7).given(Lent("3")).handle()
+    rows = [("1", "ada"), ("2", "ada"), ("end", "a column 7"), ("3", "ada")]
+    test.expect_rows(LENT, rows)
+    assert mailer.sent == ["1", "2", "3"]
+
+
+def test_a_reset_that_raises_changes_nothing() -> None:
+    test = HandlerTest(tables, lend, empty).given(Lent("1")).handle()
+    with pytest.raises(ValueError, match="no"):
+        test.reset(context="fail")
+    test.handle().expect_rows(LENT, [("1", "ada")]).expect_progress(1)
 
 
 # --------------------------------------------------------------------------------------------------------- afterwards

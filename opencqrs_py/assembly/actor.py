@@ -1,0 +1,16 @@
+"""Who changes something, for the log."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import socket
+
+
+def actor() -> str:
+    """Return who is at work: ``user@host``; the number of the user if no name is known."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError, ImportError):
+        user = str(os.getuid())
+    return f"{user}@{socket.gethostname()}"
