@@ -9,6 +9,8 @@ All of them survive pickling, since they cross from Spark's workers to the drive
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+
 __all__ = [
     "AssemblyError",
     "AssemblyErrors",
@@ -29,6 +31,8 @@ __all__ = [
     "HandlerTimeoutError",
     "InboxChangedError",
     "InboxError",
+    "LayoutChangedError",
+    "LayoutError",
     "NonTransientError",
     "NotReachedError",
     "OnStartError",
@@ -200,6 +204,30 @@ class InboxError(ExplainedError):
 
 class ResetError(ExplainedError):
     """A group cannot be reset (OCQ-612 to OCQ-614). Nothing was changed."""
+
+
+class LayoutError(ExplainedError):
+    """A group cannot have other partitions (OCQ-615). Nothing was changed."""
+
+
+class LayoutChangedError(ExplainedError):
+    """A group has other partitions than those that were to be claimed (OCQ-616).
+
+    Attributes:
+        group: Processing group.
+        partitions: Its partitions, as ``(modulus, residue)``.
+    """
+
+    group: str = ""
+    partitions: Sequence[tuple[int, int]] = ()
+
+    @classmethod
+    def of(cls, group: str, partitions: Iterable[tuple[int, int]], claimed: str) -> LayoutChangedError:
+        """Return the error that ``claimed`` is no partition of a group, which has others."""
+        what = f"the partitions of group '{group}' were changed: {claimed} is none of them any more"
+        error = cls("OCQ-616", what, f"group {group}", "start this process again")
+        error.group, error.partitions = group, tuple(partitions)
+        return error
 
 
 class InboxChangedError(OpenCqrsError):

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from opencqrs_py.assembly.control import Control
     from opencqrs_py.assembly.health import Health
     from opencqrs_py.assembly.inbox import InboxControl
+    from opencqrs_py.assembly.layouts import Layouts
     from opencqrs_py.assembly.overview import Overview
     from opencqrs_py.assembly.processors import Processors
     from opencqrs_py.assembly.resets import Resets
@@ -288,7 +289,11 @@ class Application:
         on_spark = all(each.processing.engine == Engine.SPARK for each in by_name.values())
         spark, in_frames = self.configuration.settings.spark, self._groups_in_frames(by_name)
         self._databases.coordinate(threads_of_driver(spark) + in_frames if on_spark else None)
-        runs = [(each, group_run(self.blueprint, each, parts[name], container)) for name, each in by_name.items()]
+        laid_out = self.layouts.started(by_name)
+        runs = [
+            (each, group_run(self.blueprint, each, parts[name], container, laid_out[name]))
+            for name, each in by_name.items()
+        ]
         if registered := container.observers():
             observer = Observers([observer, *registered])
         owner = f"{node_name()}:{uuid.uuid4().hex[:8]}"
@@ -530,10 +535,32 @@ class Application:
             groups,
             self.blueprint.discover(),
             lambda name: parts[name].tracker(),
+            lambda name: parts[name].processing(),
             lambda: self.event_store,
             self.container.clock,
             self.control,
         )
+
+    @property
+    def layouts(self) -> Layouts:
+        """What changes the partitions of groups, whichever process runs them."""
+        from opencqrs_py.assembly.layouts import GroupParts, Layouts  # noqa: PLC0415 loads SQLAlchemy, as the next
+        from opencqrs_py.assembly.nodes import has_progress_in_sql, is_led  # noqa: PLC0415
+
+        self._resources.renew()
+        parts = self._group_containers
+        groups = {
+            each.name: GroupParts(
+                each,
+                parts[each.name].tracker,
+                parts[each.name].processing,
+                is_led(parts[each.name]),
+                has_progress_in_sql(parts[each.name]),
+            )
+            for each in self.groups
+        }
+        store = self.container.control_store() if any(each.led for each in groups.values()) else None
+        return Layouts(groups, store, self.control)
 
     def _check(self, groups: Sequence[EffectiveGroup]) -> None:
         """Raise together all that keeps the groups from running."""

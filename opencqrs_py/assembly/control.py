@@ -11,13 +11,14 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from opencqrs_py.adapters.processes import has_ended
+from opencqrs_py.assembly.layouts import LetGo, partitions_of
 from opencqrs_py.assembly.nodes import is_led
 from opencqrs_py.config import EffectiveGroup
 from opencqrs_py.control.ports import ControlStore
 from opencqrs_py.control.records import ControlView, GroupPartition, Lease, Node, Wanted
 from opencqrs_py.errors import AssemblyError, WaitTimedOutError
 from opencqrs_py.model.naming import canonical
-from opencqrs_py.model.partition import Partition, layout
+from opencqrs_py.model.partition import Partition
 from opencqrs_py.model.progress import ProcessorState
 from opencqrs_py.processing.ports import ProgressTracker
 
@@ -39,12 +40,14 @@ class NodeStatus:
         alive: Whether it holds its leases and its process has not provably ended.
         seconds_left: Until its leases end if it is not heard of again; 0 or less: they have ended.
         partitions: How many partitions it has of each group that it can run; empty if it is not alive.
+        whole: How many partitions these groups have in all.
     """
 
     node: Node
     alive: bool
     seconds_left: float
     partitions: Mapping[str, int]
+    whole: Mapping[str, int]
 
 
 class Control:
@@ -79,12 +82,14 @@ class Control:
         """Return the nodes that are known, also those that ended without a word, for a day."""
         view = self.view()
         held = Counter((lease.node, lease.key.group) for lease in view.leases)
+        whole = Counter(lease.key.group for lease in view.leases)
         return [
             NodeStatus(
                 record.node,
                 record.alive,
                 record.seconds_left,
                 {group: held[record.node.id, group] for group in record.node.groups if record.alive},
+                {group: whole[group] for group in record.node.groups},
             )
             for record in view.nodes
         ]
@@ -146,7 +151,8 @@ class Control:
         """
         ((key, *_),) = self._keys([name]).values()
         if ":" not in name:
-            raise _no_partition(name, f"name one partition: {_listed(self._groups[key.group])}")
+            known = partitions_of(self._tracker_of(key.group), self._groups[key.group])
+            raise _no_partition(name, f"name one partition: {_listed(self._groups[key.group], known)}")
         store, view = self._required(), self.view()
         owner = next((view.owner_of(lease) for lease in view.leases if lease.key == key), None)
         if owner is None:
@@ -189,10 +195,40 @@ class Control:
             if stopped:
                 self._required().want(group, Wanted.STOPPED, stopped)
 
+    @contextmanager
+    def let_go(self, group: str, partitions: Collection[Partition], timeout: float) -> Iterator[LetGo]:
+        """Have nodes finish what they have in hand of partitions, and let go of them. If the block fails, they go on.
+
+        Nothing is stopped if leases do not lead the group.
+
+        Raises:
+            WaitTimedOutError: OCQ-536, if a node has not let go in time.
+        """
+        view, keys = self.view(), [GroupPartition(group, each) for each in partitions]
+        wanted = [key for key in keys if view.wanted_of(key) is Wanted.STARTED]
+        runs = any(node.can_run(key) for node in view.alive.values() for key in wanted)
+        stopped = [key for key in keys if view.wanted_partitions.get(key) is Wanted.STOPPED]
+        owned = [lease.key for lease in view.leases if lease.key in keys and view.owner_of(lease) is not None]
+        found = LetGo(runs, frozenset(key.partition for key in stopped))
+        if not owned:
+            yield found
+            return
+        store = self._required()
+        store.want(group, Wanted.STOPPED, owned)
+        try:
+            self._wait(owned, timeout, "to be let go", lambda view, lease: view.owner_of(lease) is None)
+            yield found
+        except BaseException:
+            again = [key for key in owned if key not in stopped]
+            if again:
+                store.want(group, Wanted.STARTED, again)
+            raise
+
     def _forget_crashes(self, keys: Collection[GroupPartition]) -> None:
         """Record that events have ended no process, by a claim of their partitions, which no node has now."""
         for group in sorted({key.group for key in keys}):
-            tracker, whole = self._tracker_of(group), layout(self._groups[group].life_cycle.partitions)
+            tracker = self._tracker_of(group)
+            whole = partitions_of(tracker, self._groups[group])
             for status in tracker.statuses():
                 key, failure = GroupPartition(status.group, status.partition), status.failure
                 if key not in keys or failure is None or not (failure.crashes or failure.in_hand):
@@ -210,10 +246,10 @@ class Control:
         return [key for keys in found.values() for key in keys]
 
     def _keys(self, names: Sequence[str]) -> dict[str, list[GroupPartition]]:
-        known = {canonical(name): group for name, group in self._groups.items()}
+        groups = {canonical(name): group for name, group in self._groups.items()}
         found = {}
         for name in names:
-            group = known.get(canonical(name.partition(":")[0]))
+            group = groups.get(canonical(name.partition(":")[0]))
             if group is None:
                 fix = f"use one of {', '.join(self._groups)}"
                 raise AssemblyError("OCQ-509", f"no handler belongs to a group '{name.partition(':')[0]}'", fix=fix)
@@ -221,7 +257,8 @@ class Control:
                 what = f"group '{group.name}' is not led by leases"
                 fix = "start and stop the processes that run it"
                 raise AssemblyError("OCQ-535", what, f"group {group.name}", fix)
-            found[name] = [GroupPartition(group.name, each) for each in _partitions_of(name, group)]
+            known = partitions_of(self._tracker_of(group.name), group)
+            found[name] = [GroupPartition(group.name, each) for each in _named(name, group, known)]
         return found
 
     def _required(self) -> ControlStore:
@@ -263,19 +300,18 @@ def control_of(
     return Control({group.name: group for group in groups}, led, store, lambda name: containers[name].tracker())
 
 
-def _partitions_of(name: str, group: EffectiveGroup) -> tuple[Partition, ...]:
-    known = layout(group.life_cycle.partitions)
+def _named(name: str, group: EffectiveGroup, known: tuple[Partition, ...]) -> tuple[Partition, ...]:
     _, colon, partition = name.partition(":")
     if not colon:
         return known
     found = tuple(each for each in known if str(each) == partition.strip())
     if not found:
-        raise _no_partition(name, f"use one of {_listed(group)}")
+        raise _no_partition(name, f"use one of {_listed(group, known)}")
     return found
 
 
-def _listed(group: EffectiveGroup) -> str:
-    return ", ".join(f"{group.name}:{each}" for each in layout(group.life_cycle.partitions)[:20])
+def _listed(group: EffectiveGroup, known: Sequence[Partition]) -> str:
+    return ", ".join(f"{group.name}:{each}" for each in known[:20])
 
 
 def _no_partition(name: str, fix: str) -> AssemblyError:

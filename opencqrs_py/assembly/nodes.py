@@ -64,7 +64,7 @@ def runnable_of(run: GroupRun, life_cycle: LifeCycleSettings, *, starts: bool) -
     """Return how the node shows a group that it can run."""
     handlers = run.recipe.handlers if isinstance(run.recipe, GroupRecipe) else ()
     return Runnable(
-        modulus=len(run.partitions),
+        modulus=life_cycle.partitions,
         fingerprint=sha256("\n".join(handlers).encode()).hexdigest()[:_FINGERPRINT],
         starts=starts,
         exclusive=life_cycle.controller is Controller.APPLICATION_CONTEXT,

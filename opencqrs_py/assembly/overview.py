@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -20,7 +21,7 @@ from opencqrs_py.control.records import ControlView, GroupPartition, Lease, Want
 from opencqrs_py.errors import EventStoreError, ExplainedError
 from opencqrs_py.model.group_record import GroupRecord
 from opencqrs_py.model.masking import scrubbed
-from opencqrs_py.model.partition import layout
+from opencqrs_py.model.partition import Partition, are_all, layout
 from opencqrs_py.model.progress import PartitionStatus, ProcessorState, Skip
 from opencqrs_py.model.selection import Selection
 from opencqrs_py.processing.exceptions import one_line
@@ -256,7 +257,7 @@ class Overview:
         owners = {
             lease.key: owner.name for lease in look.view.leases if (owner := look.view.owner_of(lease)) is not None
         }
-        keys = [GroupPartition(settings.name, each) for each in layout(settings.life_cycle.partitions)]
+        configured = (GroupPartition(settings.name, each) for each in layout(settings.life_cycle.partitions))
         return [
             Standing(
                 group=settings.name,
@@ -269,7 +270,7 @@ class Overview:
                 able=look.able(settings.name),
                 waited=_Waiting(statuses.get(key), settings, source, look.now, stalled_after),
             )
-            for key in keys
+            for key in sorted(statuses) or configured
         ]
 
 
@@ -299,11 +300,10 @@ class _Waiting:
 
 
 def _covers(running: Running, chosen: Sequence[EffectiveGroup]) -> bool:
-    return all(
-        GroupPartition(each.name, partition) in running
-        for each in chosen
-        for partition in layout(each.life_cycle.partitions)
-    )
+    own: dict[str, list[Partition]] = defaultdict(list)
+    for key in running:
+        own[key.group].append(key.partition)
+    return all(are_all(own[each.name]) for each in chosen)
 
 
 def line_of_outage(error: BaseException) -> str | None:

@@ -65,7 +65,7 @@ class StartedGroup:
 
     @property
     def keys(self) -> tuple[GroupPartition, ...]:
-        """All its partitions."""
+        """All its partitions at the start."""
         return tuple(GroupPartition(self.run.group, partition) for partition in self.run.partitions)
 
 
@@ -153,7 +153,7 @@ class Processors:
 
     def _log_stopped(self, led: Sequence[StartedGroup]) -> None:
         for group in led:
-            if group.starts and all(map(self._is_stopped, group.keys)):
+            if group.starts and all(map(self._is_stopped, self._keys(group))):
                 name = group.run.group
                 logger.warning("group %s is stopped, as a command asked: opencqrs groups start %s", name, name)
 
@@ -241,7 +241,7 @@ class Processors:
             key
             for group in self._groups
             if group.shared and group.starts
-            for key in group.keys
+            for key in self._keys(group)
             if not self._is_stopped(key)
         }
         done = {
@@ -261,6 +261,12 @@ class Processors:
         trackers = (group.run.processing.tracker for group in self._groups)
         return self._source.is_outage(error) or any(tracker.is_outage(error) for tracker in trackers)
 
+    def _keys(self, group: StartedGroup) -> Sequence[GroupPartition]:
+        """Return all partitions of a group: of one that leases lead, as they are now."""
+        view = self.coordinator.view if self.coordinator is not None and group.led else None
+        leased = [lease.key for lease in view.leases if lease.key.group == group.run.group] if view is not None else []
+        return leased or group.keys
+
     def _is_stopped(self, key: GroupPartition) -> bool:
         view = self.coordinator.view if self.coordinator is not None else None
         return view is not None and view.wanted_of(key) is Wanted.STOPPED
@@ -270,7 +276,7 @@ class Processors:
         groups = {each.run.group: each for each in self._groups if each.starts and (each.shared or not shared)}
         trackers = {id(group.run.processing.tracker): group.run.processing.tracker for group in groups.values()}
         statuses = [status for tracker in trackers.values() for status in tracker.statuses()]
-        return [s for s in statuses if s.group in groups and s.partition in groups[s.group].run.partitions]
+        return [status for status in statuses if status.group in groups]
 
 
 def _locked(group: StartedGroup, registry: LockRegistry) -> LockedGroup:

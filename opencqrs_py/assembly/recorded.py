@@ -51,7 +51,7 @@ def _decided(
     name = settings.name
     statuses = [each for each in tracker.statuses() if each.group == name]
     positions, waiting = {each.partition: each.position for each in statuses}, any(each.parked for each in statuses)
-    partitions = layout(settings.life_cycle.partitions)
+    partitions = layout(settings.life_cycle.partitions) if record.layout is None else record.layout.partitions
     if {*positions} - {*partitions}:  # of another layout, which a start refuses
         yield _beginning(name, record, "")
         return

@@ -4,24 +4,29 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import Any, Protocol
 
 from opencqrs_py.adapters.memory import InMemoryProgressTracker
 from opencqrs_py.assembly.actor import actor
 from opencqrs_py.assembly.discovery import Discovered, GroupFunction
+from opencqrs_py.assembly.layouts import partitions_of
 from opencqrs_py.config import EffectiveGroup
 from opencqrs_py.errors import AssemblyError, ExplainedError, ResetError
 from opencqrs_py.model.naming import canonical, listed
-from opencqrs_py.model.partition import Partition, layout
+from opencqrs_py.model.partition import Partition
+from opencqrs_py.model.progress import Cursor
 from opencqrs_py.model.replay import Replay, Reset, replay_after
 from opencqrs_py.model.times import in_milliseconds
 from opencqrs_py.processing.binding import Work, of_reset
 from opencqrs_py.processing.exceptions import message_of, raise_interrupt, type_name
+from opencqrs_py.processing.feed import UnsequencedError
 from opencqrs_py.processing.finding import find_event
+from opencqrs_py.processing.groups import GroupProcessing
 from opencqrs_py.processing.ports import Clock, EventSource, ProgressTracker, ResettableTracker
 from opencqrs_py.processing.replays import ResetFunction
 from opencqrs_py.processing.signatures import ON_REPLAY_FINISHED, ON_RESET
@@ -87,6 +92,7 @@ class Resets:
         groups: The groups, by name.
         discovered: Has the ``@on_reset`` functions.
         tracker_of: Returns where the progress of a group is.
+        processing_of: Returns what sequences the events of a group.
         source: Returns the event store.
         clock: Returns the time.
         pausing: Has nodes let go of a group.
@@ -97,6 +103,7 @@ class Resets:
         groups: Mapping[str, EffectiveGroup],
         discovered: Discovered,
         tracker_of: Callable[[str], ProgressTracker],
+        processing_of: Callable[[str], GroupProcessing],
         source: Callable[[], EventSource],
         clock: Callable[[], Clock],
         pausing: Pausing,
@@ -104,6 +111,7 @@ class Resets:
         self._groups = groups
         self._discovered = discovered
         self._tracker_of = tracker_of
+        self._processing_of = processing_of
         self._source = source
         self._clock = clock
         self._pausing = pausing
@@ -151,9 +159,11 @@ class Resets:
         fingerprint = source.fingerprint(position)
         if dry_run:
             return ResetResult(reset, head, _foreseen(tracker, reset), running=False, dry_run=True)
-        partitions = layout(group.life_cycle.partitions)
+        partitions = partitions_of(tracker, group)
         with self._pausing.paused(group.name, timeout) as running:
-            with tracker.resetting(reset, partitions, fingerprint=fingerprint) as opened:
+            never_handled = partial(_never_handled, group.name, self._processing_of)
+            opening = tracker.resetting(reset, partitions, fingerprint=fingerprint, never_handled=never_handled)
+            with opening as opened:
                 for function, place in functions:
                     _call(function, place, reset, Work(group.name, Partition(1, 0), opened.unit), tracker)
             result = ResetResult(reset, head, opened.replays, running)
@@ -219,7 +229,18 @@ def replay_ends_of(settings: EffectiveGroup, discovered: Discovered) -> list[Res
 def _foreseen(tracker: ProgressTracker, reset: Reset) -> Mapping[Partition, Replay | None]:
     """Return what would be handled again by how far the group is now, waiting events left out."""
     own = (status for status in tracker.statuses() if status.group == reset.group)
-    return {status.partition: replay_after(reset, status.position, status.replay) for status in own}
+    reached = ((status, status.position if status.ahead is None else status.ahead.until) for status in own)
+    return {status.partition: replay_after(reset, position, status.replay) for status, position in reached}
+
+
+def _never_handled(group: str, processing_of: Callable[[str], GroupProcessing], cursor: Cursor) -> Collection[int]:
+    if cursor.ahead is None:
+        return ()
+    try:
+        return processing_of(group).never_handled(cursor)
+    except UnsequencedError as failed:
+        what = f"the sequence of {failed.event.label} cannot be determined: {failed.error}"
+        raise ResetError("OCQ-613", what, f"group {group}", "fix its resolver") from failed
 
 
 def _call(function: ResetFunction, place: str, reset: Reset, work: Work, tracker: ProgressTracker) -> None:

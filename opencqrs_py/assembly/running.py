@@ -18,7 +18,7 @@ from opencqrs_py.config.value_types import AGO, parse_duration
 from opencqrs_py.engines.runs import Engine, GroupRun
 from opencqrs_py.errors import AssemblyError, ExplainedError, OnStartError
 from opencqrs_py.model.naming import canonical
-from opencqrs_py.model.partition import Partition, layout
+from opencqrs_py.model.partition import Partition
 from opencqrs_py.processing.binding import Work, run_on_start
 from opencqrs_py.processing.exceptions import message_of, raise_interrupt, type_name
 from opencqrs_py.processing.group_records import OnChanged, OnLost, RecordRule
@@ -45,9 +45,13 @@ _REGISTRY = Registry(
 
 
 def group_run(
-    blueprint: Blueprint, settings: EffectiveGroup, group: GroupContainer, container: ApplicationContainer
+    blueprint: Blueprint,
+    settings: EffectiveGroup,
+    group: GroupContainer,
+    container: ApplicationContainer,
+    partitions: tuple[Partition, ...],
 ) -> GroupRun:
-    """Return what an engine needs to run a group.
+    """Return what an engine needs to run a group, which has these partitions.
 
     Raises:
         AssemblyError: OCQ-604, if events are to wait and the group's tracker has no inbox.
@@ -57,7 +61,7 @@ def group_run(
         raise no_inbox(settings, "its progress tracker has none")
     return GroupRun(
         processing=processing,
-        partitions=layout(settings.life_cycle.partitions),
+        partitions=partitions,
         initial=lambda: _initial(settings, source, group.tracker(), container.clock()),
         back_off=group.back_off(),
         on_exhausted=OnExhausted(settings.retry.on_exhausted.value),
@@ -77,6 +81,7 @@ def record_rule(settings: EffectiveGroup, group: GroupContainer, container: Appl
         lambda: container.clock().now(),
         OnLost(settings.progress.on_lost.value),
         OnChanged(settings.processing.on_changed_handlers.value),
+        settings.life_cycle.partitions,
     )
 
 

@@ -14,6 +14,7 @@ from opencqrs_py.cli.options import Integer, ProjectOptions, format_option, proj
 from opencqrs_py.cli.output import clean, print_json, print_line, stdout
 
 if TYPE_CHECKING:
+    from opencqrs_py.assembly.layouts import LayoutResult
     from opencqrs_py.assembly.resets import ResetResult
     from opencqrs_py.assembly.status import GroupStatus
 
@@ -48,7 +49,7 @@ def _waiting(command: F) -> F:
 
 @click.group("groups")
 def groups_command() -> None:
-    """Start, stop, move and reset groups, whichever process runs them.
+    """Start, stop, move and reset groups, and change their partitions, whichever process runs them.
 
     What is wanted is recorded in the database of the progress, and outlives all processes.
     """
@@ -167,6 +168,90 @@ def reset_command(  # noqa: PLR0913 an argument an option
         print_json(_reset_as_json(result))
     else:
         _print_reset(result)
+
+
+def _changing(command: F) -> F:
+    """Add ``--timeout`` and ``--dry-run`` to a command that changes partitions."""
+    dry_run = click.option("--dry-run", is_flag=True, help="Say what would happen, and change nothing.")
+    what = "Longest wait for nodes to let go."
+    return dry_run(click.option("--timeout", type=Seconds(), default="1m", show_default=True, help=what)(command))
+
+
+@groups_command.command("split")
+@click.argument("name", metavar="NAME:RESIDUE/MODULUS")
+@_changing
+@project_options
+@format_option
+def split_command(options: ProjectOptions, name: str, *, timeout: float, dry_run: bool, as_json: bool) -> None:
+    """Make two partitions of one, so that two processors share its sequences."""
+    _tell_layout(options.application().layouts.split(name, timeout=timeout, dry_run=dry_run), as_json=as_json)
+
+
+@groups_command.command("merge")
+@click.argument("name", metavar="NAME:RESIDUE/MODULUS")
+@_changing
+@project_options
+@format_option
+def merge_command(options: ProjectOptions, name: str, *, timeout: float, dry_run: bool, as_json: bool) -> None:
+    """Merge a partition with the other half of what it was split from."""
+    _tell_layout(options.application().layouts.merge(name, timeout=timeout, dry_run=dry_run), as_json=as_json)
+
+
+@groups_command.command("partitions")
+@click.argument("name", metavar="NAME")
+@click.argument("count", metavar="N", type=Integer(min=1))
+@_changing
+@project_options
+@format_option
+def partitions_command(
+    options: ProjectOptions, name: str, *, count: int, timeout: float, dry_run: bool, as_json: bool
+) -> None:
+    """Give a group N partitions of the same size, whatever it had before.
+
+    Each continues where its sequences were: no event is handled twice, and none is left out. That counts until
+    life-cycle.partitions is changed.
+    """
+    layouts = options.application().layouts
+    _tell_layout(layouts.repartition(name, count, timeout=timeout, dry_run=dry_run), as_json=as_json)
+
+
+def _tell_layout(result: LayoutResult, *, as_json: bool) -> None:
+    if as_json:
+        print_json(_layout_as_json(result))
+    else:
+        _print_layout(result)
+
+
+def _layout_as_json(result: LayoutResult) -> dict[str, Any]:
+    return {
+        "group": result.group,
+        "before": [str(partition) for partition in result.before],
+        "partitions": [str(partition) for partition in result.after],
+        "new": {
+            str(partition): {"position": position, "ahead_until": result.ahead.get(partition)}
+            for partition, position in result.positions.items()
+        },
+        "running": result.running,
+        "done": not result.dry_run,
+    }
+
+
+def _print_layout(result: LayoutResult) -> None:
+    from opencqrs_py.model.naming import counted  # noqa: PLC0415 only for these commands
+
+    name = result.group
+    if not result.positions:
+        print_line(f"{name} has {counted(len(result.after), 'partition')} already: nothing is changed", "default")
+        return
+    would = "would have" if result.dry_run else "has"
+    now = f"{name} {would} {counted(len(result.after), 'partition')}"
+    print_line(f"{now} ({len(result.before)} before), {len(result.positions)} of them new:", "default")
+    for partition, position in result.positions.items():
+        until = result.ahead.get(partition)
+        more = f"; up to {until:,} without what its sequences have handled before" if until is not None else ""
+        print_line(f"  {name}:{partition} continues after {position:,}{more}", "default")
+    if not (result.running or result.dry_run):
+        print_line(f"{name}: no process runs it; the next opencqrs run continues there", "default")
 
 
 def _time(text: str) -> datetime:

@@ -46,7 +46,7 @@ def _as_json(status: NodeStatus) -> dict[str, Any]:
         "groups": {
             group: {
                 "partitions": status.partitions.get(group, 0),
-                "of": runnable.modulus,
+                "of": status.whole[group],
                 "fingerprint": runnable.fingerprint,
             }
             for group, runnable in node.groups.items()
@@ -63,8 +63,8 @@ def _print_table(nodes: list[NodeStatus]) -> None:
         table.add_column(title)
     for status in nodes:
         shares = (
-            f"{group} {status.partitions[group]} of {runnable.modulus}"
-            for group, runnable in status.node.groups.items()
+            f"{group} {status.partitions[group]} of {status.whole[group]}"
+            for group in status.node.groups
             if group in status.partitions
         )
         state = "[green]alive[/]" if status.alive else "[red]dead[/]"

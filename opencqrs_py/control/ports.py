@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager
 from typing import Protocol
 
 from opencqrs_py.control.records import ControlView, GroupPartition, Node, Wanted
+from opencqrs_py.model.partition import Partition
 
 
 class Notices(Protocol):
@@ -31,7 +32,7 @@ class ControlStore(Protocol):
     """
 
     def join(self, node: Node, seconds: float) -> None:
-        """Record a node that begins, with leases that last ``seconds``; and the partitions that it can run."""
+        """Record a node that begins, with leases that last ``seconds``; and the partitions of groups that have none."""
         ...
 
     def beat(self, node: str, seconds: float) -> ControlView | None:
@@ -73,6 +74,13 @@ class ControlStore(Protocol):
 
     def want(self, group: str, wanted: Wanted, partitions: Sequence[GroupPartition] = ()) -> None:
         """Record what is wanted of some partitions; without any, of the whole group, and no longer of single ones."""
+        ...
+
+    def lay_out(self, group: str, partitions: Collection[Partition], stopped: Collection[Partition] = ()) -> None:
+        """Let a group have these partitions and no others, of which ``stopped`` are wanted stopped.
+
+        The leases of others end, and so does what was wanted of them.
+        """
         ...
 
     def avoid(self, key: GroupPartition, node: str, seconds: float) -> None:

@@ -49,7 +49,7 @@ class Runnable:
     """A group that a node can run.
 
     Attributes:
-        modulus: How many partitions the group has.
+        modulus: How many partitions the group is to have, by the settings of the node.
         fingerprint: What identifies the group's handlers.
         starts: Whether the node starts it when nobody has said whether it is wanted.
         exclusive: Whether the node runs either all of its partitions or none.
@@ -105,9 +105,8 @@ class Node:
     load: TaskLoad | None = None
 
     def can_run(self, key: GroupPartition) -> bool:
-        """Return whether it can run a partition, as one of as many."""
-        runnable = self.groups.get(key.group)
-        return runnable is not None and runnable.modulus == key.partition.modulus
+        """Return whether it can run a partition."""
+        return key.group in self.groups
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +149,7 @@ class ControlView:
 
     Attributes:
         nodes: Every node that is known, also those that ended without a word, by start.
-        leases: The lease of each partition that a node has ever been able to run.
+        leases: The lease of each partition of the groups that a node has ever been able to run.
         wanted: What is wanted of whole groups, by name; nobody has said anything of groups that are missing.
         wanted_partitions: What is wanted of single partitions, which counts more.
     """

@@ -47,10 +47,10 @@ class Assignment:
         tried again until ``stop``.
 
         Raises:
-            ValueError: For a group or partition that there is not.
+            ValueError: For a group that there is not.
             EventStoreError: As ``driver.claim``.
         """
-        run = self._run(group, partitions)
+        run = self._run(group)
         with self._claiming:
             held = {driver.partition for driver in self.of(group) if not driver.over}
             missing = [one for one in partitions if one not in held]
@@ -134,9 +134,9 @@ class Assignment:
         """Return the drivers of a group, or of some of its partitions.
 
         Raises:
-            ValueError: For a group or partition that there is not.
+            ValueError: For a group that there is not.
         """
-        self._run(group, partitions or ())
+        self._run(group)
         with self._lock:
             of_group = [driver for (name, _), driver in self._drivers.items() if name == group]
         return [driver for driver in of_group if partitions is None or driver.partition in partitions]
@@ -170,12 +170,10 @@ class Assignment:
         """Claim nothing any more, and end the wait for an outage to be over."""
         self._stopping.set()
 
-    def _run(self, group: str, partitions: Sequence[Partition]) -> GroupRun:
+    def _run(self, group: str) -> GroupRun:
         run = self.runs.get(group)
-        unknown = [str(one) for one in partitions if run is not None and one not in run.partitions]
-        if run is None or unknown:
-            what = f"partition {unknown[0]} of group '{group}'" if unknown else f"group '{group}'"
-            raise ValueError(f"this engine does not run {what}")
+        if run is None:
+            raise ValueError(f"this engine does not run group '{group}'")
         return run
 
     def _claimed(self, run: GroupRun, partitions: Sequence[Partition]) -> list[PartitionDriver]:

@@ -14,8 +14,9 @@ from opencqrs_py.control.records import ControlView, GroupPartition, Node, NodeR
 from opencqrs_py.control.sharing import plan_of
 from opencqrs_py.engines.leading import END_PATIENCE, LedPartitions, logger
 from opencqrs_py.engines.runs import Engine, hasten, load_of
-from opencqrs_py.errors import DatabaseFileError
+from opencqrs_py.errors import DatabaseFileError, LayoutChangedError
 from opencqrs_py.model.naming import listed
+from opencqrs_py.model.partition import Partition
 from opencqrs_py.processing.exceptions import one_line, raise_interrupt
 
 _BRIEF_SECONDS = (
@@ -172,7 +173,11 @@ class Coordinator:
             self._moved()
             mine.update(taken)
             terms.update((key, terms[key] + 1) for key in taken)
-        self._led.assign(mine - self._led.assigned(), terms)
+        try:
+            self._led.assign(mine - self._led.assigned(), terms)
+        except LayoutChangedError as changed:  # by a command whose process has ended before it changed the leases, too
+            self._store.lay_out(changed.group, [Partition(*each) for each in changed.partitions])
+            self._moved()
         self._unsettled = bool(plan.release or plan.share - mine)
         self._announce(mine, view)
 
@@ -207,7 +212,8 @@ class Coordinator:
             if (owner := view.owner_of(lease)) is not None and owner.id != self.node.id
         }
         counts = Counter(key.group for key in mine)
-        shares = [f"{group} {counts[group]} of {runnable.modulus}" for group, runnable in self.node.groups.items()]
+        whole = Counter(lease.key.group for lease in view.leases)
+        shares = [f"{group} {counts[group]} of {whole[group]}" for group in self.node.groups]
         names = listed(sorted({owner.name for owner in of_others.values()}))
         said = f"node {self.node.name} has partitions: {', '.join(shares)}; others are with {names}"
         if not counts:

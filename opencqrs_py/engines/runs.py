@@ -33,7 +33,7 @@ class GroupRun:
 
     Attributes:
         processing: Its parts in this process.
-        partitions: All its partitions.
+        partitions: All its partitions at the start; a command may change them.
         initial: Returns the position at which partitions without progress start.
         back_off: Waits between an event's attempts.
         on_exhausted: What happens to an event whose attempts are used up.

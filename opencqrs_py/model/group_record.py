@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from opencqrs_py.model.partition import Partition
 
-_KEPT = 10  # changes of the handlers that are kept
+_KEPT = 10  # changes of the handlers, or of the partitions, that are kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +26,28 @@ class HandlersChange:
 
 
 @dataclass(frozen=True, slots=True)
+class RecordedLayout:
+    """The partitions that a group has, and why.
+
+    Attributes:
+        partitions: The partitions.
+        setting: What ``life-cycle.partitions`` was then; a command may have changed the partitions since.
+        overridden: What it was before, for processes that still have an older value.
+    """
+
+    partitions: tuple[Partition, ...]
+    setting: int
+    overridden: tuple[int, ...] = ()
+
+    def changed(self, partitions: Sequence[Partition], setting: int | None = None) -> RecordedLayout:
+        """Return the layout after a change; ``setting`` is the new value of the setting, if that was the reason."""
+        if setting is None or setting == self.setting:
+            return replace(self, partitions=tuple(partitions))
+        overridden = tuple(dict.fromkeys((*self.overridden, self.setting)))
+        return RecordedLayout(tuple(partitions), setting, tuple(one for one in overridden if one != setting)[-_KEPT:])
+
+
+@dataclass(frozen=True, slots=True)
 class GroupRecord:
     """Where a group began, and which code has built its read model.
 
@@ -37,6 +59,7 @@ class GroupRecord:
         handlers: Fingerprint of its handlers; empty if it is not known.
         sequencing: Fingerprint of what decides about its sequences and partitions; empty if it is not known.
         changes: How its handlers have changed since it began, the last ones.
+        layout: Its partitions; ``None`` if they are not recorded yet.
     """
 
     group: str
@@ -46,6 +69,7 @@ class GroupRecord:
     handlers: str = ""
     sequencing: str = ""
     changes: tuple[HandlersChange, ...] = ()
+    layout: RecordedLayout | None = None
 
     @property
     def changed(self) -> HandlersChange | None:
@@ -84,12 +108,14 @@ class FoundGroup:
         positions: The stored positions of the partitions that have progress.
         partitions: All partitions of the group.
         has_waiting: Returns whether events wait in its inbox; to be asked during the claim.
+        is_ahead: Whether some of its sequences are ahead of their partition.
     """
 
     record: GroupRecord | None
     positions: Mapping[Partition, int]
     partitions: Sequence[Partition]
     has_waiting: Callable[[], bool] = field(default=_nothing)
+    is_ahead: bool = False
 
     @property
     def missing(self) -> list[Partition]:

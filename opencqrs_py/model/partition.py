@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+from fractions import Fraction
+from itertools import combinations
+from math import gcd
 from zlib import crc32
 
 
@@ -40,6 +44,21 @@ class Partition:
         """Return whether events of this sequence are handled here."""
         return residue_of(sequence_id, self.modulus) == self.residue
 
+    def overlaps(self, other: Partition) -> bool:
+        """Return whether some sequence may belong to both, which are of two layouts then."""
+        return (self.residue - other.residue) % gcd(self.modulus, other.modulus) == 0
+
+    def contains(self, other: Partition) -> bool:
+        """Return whether every sequence of the other one belongs to this one, too."""
+        return other.modulus % self.modulus == 0 and other.residue % self.modulus == self.residue
+
+    def sibling(self) -> Partition | None:
+        """Return the other half of the partition of which this one is a half; ``None`` if it is none."""
+        if self.modulus % 2:
+            return None
+        half = self.modulus // 2
+        return Partition(self.modulus, (self.residue + half) % self.modulus)
+
     def split(self) -> tuple[Partition, Partition]:
         """Return the two halves of this partition."""
         double = 2 * self.modulus
@@ -61,3 +80,13 @@ class Partition:
 def layout(count: int) -> tuple[Partition, ...]:
     """Return the partitions of a group that starts with ``partitions: count``."""
     return tuple(Partition(count, residue) for residue in range(count))
+
+
+def is_layout(partitions: Collection[Partition]) -> bool:
+    """Return whether each sequence belongs to exactly one of the partitions."""
+    return are_all(partitions) and not any(one.overlaps(other) for one, other in combinations(partitions, 2))
+
+
+def are_all(partitions: Iterable[Partition]) -> bool:
+    """Return whether partitions of one layout are all that it has."""
+    return sum(Fraction(1, each.modulus) for each in partitions) == 1

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
+from opencqrs_py.model.ahead import Ahead
 from opencqrs_py.model.inbox import GivenUp, InboxStatus, ParkedSequences
 from opencqrs_py.model.partition import Partition
 from opencqrs_py.model.replay import Replay
@@ -117,6 +118,8 @@ class Cursor:
         parked: The partition's sequences in the inbox; ``None``: not known, so the next step looks.
         tick: ISO 8601 time of the tick of a scheduled group whose events are tried now; ``None`` between two ticks.
         replay: What is handled again since the group was reset; ``None`` if nothing is.
+        ahead: What is handled beyond the position since the partitions of the group have changed; ``None`` if nothing
+            is.
     """
 
     partition: Partition
@@ -137,6 +140,7 @@ class Cursor:
     parked: ParkedSequences | None = field(default=None, compare=False)
     tick: str | None = field(default=None, compare=False)
     replay: Replay | None = field(default=None, compare=False)
+    ahead: Ahead | None = field(default=None, compare=False)
 
     @property
     def replayed(self) -> bool:
@@ -204,6 +208,8 @@ class PartitionStatus:
         owned_since: ISO 8601 time at which that node has taken it, or ``None``.
         lease_until: ISO 8601 time at which its lease ends if that node is not heard of again, or ``None``.
         replay: What is handled again since the group was reset; ``None`` if nothing is.
+        ahead: What is handled beyond the position since the partitions of the group have changed; ``None`` if nothing
+            is.
     """
 
     group: str
@@ -222,3 +228,4 @@ class PartitionStatus:
     owned_since: str | None = None
     lease_until: str | None = None
     replay: Replay | None = None
+    ahead: Ahead | None = None

@@ -88,12 +88,12 @@ class Replay:
         """Refuse a replay that cannot be kept.
 
         Raises:
-            ResetError: OCQ-612, if too many events wait in the inbox to be told apart from those handled.
+            ResetError: OCQ-612, if there are too many events to be told apart from those handled.
         """
         if len(self.text) > _LONGEST:
-            waiting = counted(len(self.unhandled), "event that waits", "events that wait")
-            what = f"the context and {waiting} in the inbox are too much to keep"
-            fix = "let the waiting events be handled, or opencqrs inbox purge; and give a shorter --context"
+            new = counted(len(self.unhandled), "event", "events")
+            what = f"the context and {new} never handled among others are too much to keep"
+            fix = "let the group handle them first, or opencqrs inbox purge those that wait; and shorten --context"
             raise ResetError("OCQ-612", what, f"group {self.reset.group}", fix)
 
     @classmethod

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeAlias
 
 from opencqrs_py.errors import AssemblyError, HandlerSignatureError, ProjectCodeError
 from opencqrs_py.model.context import ProcessingContext
@@ -36,6 +36,10 @@ class NothingProvided:
         raise LookupError(wanted)
 
 
+IsMeant: TypeAlias = Callable[[str, int], bool]
+"""Returns of a sequence id and a position whether that is handled now."""
+
+
 @dataclass(eq=False)
 class Work:
     """One transaction and the circumstances in which handlers are called in it.
@@ -48,6 +52,8 @@ class Work:
         attempt: Number of this attempt of that event, from 1.
         parked: Whether the events come out of the inbox.
         replaying: Whether the events were handled before a reset.
+        is_meant: Returns of a sequence id and a position whether that is handled now, where an event becomes several of
+            different sequences; ``None``: all that are the partition's.
         calls_wait: Whether a handler has asked for ``after_commit``.
         index: Which event of the chunk is in hand; ``None`` if it is a list of them.
         ahead: The events that come after it, instead, where those of the chunk are given to one handler in turn.
@@ -62,6 +68,7 @@ class Work:
     attempt: int = 1
     parked: bool = False
     replaying: bool = False
+    is_meant: IsMeant | None = None
     calls_wait: bool = field(default=False, init=False)
     index: int | None = field(default=0, init=False)
     ahead: Iterator[Any] | None = field(default=None, init=False)

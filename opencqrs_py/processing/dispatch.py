@@ -24,7 +24,7 @@ from opencqrs_py.model.event import Event
 from opencqrs_py.model.partition import Partition
 from opencqrs_py.model.selection import ATTRIBUTES
 from opencqrs_py.processing.awaiting import finish
-from opencqrs_py.processing.binding import BoundHandler, Call, CallOfWork, Work
+from opencqrs_py.processing.binding import BoundHandler, Call, CallOfWork, IsMeant, Work
 from opencqrs_py.processing.decoding import NO_OBJECTS, Decoder, QuickDecoder, decoder_for, quick_decoder_for
 from opencqrs_py.processing.event_types import ANYTHING, EventTypes, immutable, is_a, may_yield, plain
 from opencqrs_py.processing.exceptions import raise_interrupt
@@ -116,7 +116,7 @@ class Dispatcher:
         types: EventTypes | Iterable[type] = (),
         reading: Reading | None = None,
         interceptors: Interceptors | None = None,
-        belongs: Callable[[Event, Partition], bool] | None = None,
+        belongs: Callable[[Event, Partition, IsMeant | None], bool] | None = None,
     ) -> None:
         self._signatures = [bound.signature for bound in handlers]
         self._types = types if isinstance(types, EventTypes) else EventTypes(types)
@@ -363,7 +363,7 @@ class Dispatcher:
 
     def _read_and_run(self, event: Event, raw: Event, work: Work, gathered: Sequence[_Gathered]) -> bool:
         """Read a stored event and do what the types of its results ask for."""
-        read = [(one, self._plan(one.type)) for one in self._read(event, work.partition)]
+        read = [(one, self._plan(one.type)) for one in self._read(event, work)]
         called = [(one, plan.calls) for one, plan in read if plan.calls is not None]
         unmatched = 0  # by the classes of what was decoded
 
@@ -381,11 +381,13 @@ class Dispatcher:
             unmatched += not gathers(one, raw, work, gathered)
         return len(called) + len(kept) > unmatched
 
-    def _read(self, event: Event, partition: Partition) -> Sequence[Event]:
-        found = self._reading.read(event)
-        if self._belongs is None or partition.modulus == 1 or len(found) == 1:  # it was assigned to its only partition
+    def _read(self, event: Event, work: Work) -> Sequence[Event]:
+        found, partition, is_meant = self._reading.read(event), work.partition, work.is_meant
+        if self._belongs is None or len(found) == 1:  # it was assigned to its only partition
             return found
-        return [one for one in found if self.handles(one.type) and self._belongs(one, partition)]
+        if partition.modulus == 1 and is_meant is None:
+            return found
+        return [one for one in found if self.handles(one.type) and self._belongs(one, partition, is_meant)]
 
     def _plan(self, event_type: str) -> _Plan:
         """Return what is done with events of a type, as they are read; made once."""

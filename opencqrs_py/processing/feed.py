@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from functools import cached_property
 from threading import Lock
 from typing import NamedTuple
 
+from opencqrs_py.model.ahead import Ahead
 from opencqrs_py.model.chunk import NOTHING, Chunk
 from opencqrs_py.model.event import Event
-from opencqrs_py.model.partition import Partition
+from opencqrs_py.model.partition import Partition, hash_of
 from opencqrs_py.model.selection import Selection, Share, Slice
 from opencqrs_py.processing.exceptions import raise_interrupt
 from opencqrs_py.processing.ports import EventSource, SharingSource
@@ -86,6 +88,28 @@ class Page:
         """
         with self._lock:
             return self._certain_ids(event)
+
+    def unhandled(self, partition: Partition, events: Chunk, upto: int, ahead: Ahead) -> tuple[Chunk, int]:
+        """Return a partition's events without those that were handled ahead of it, and up to where they are all.
+
+        Raises:
+            UnsequencedError: If the sequence of the first event cannot be determined; those before it come first.
+        """
+
+        def is_handled(event: Event) -> bool:
+            position = event.position
+            if position > ahead.until:
+                return False
+            hashes = (hash_of(one) for one in self.sequence_ids(event))
+            return all(ahead.covers(one, position) for one in hashes if one % partition.modulus == partition.residue)
+
+        try:
+            return events.parted(is_handled)[0], upto
+        except UnsequencedError as failed:
+            index = events.index_of(failed.event.position)
+            if not index:
+                raise
+            return self.unhandled(partition, events[:index], failed.event.position - 1, ahead)
 
     def subjects_of(self, sequence_ids: frozenset[str]) -> frozenset[str] | None:
         """Return the subjects whose events belong to some sequences, where the subject decides.
@@ -193,6 +217,7 @@ class Feed:
     ) -> None:
         self.source = source
         self._limit = limit
+        self._memory = memory
         self._selection = selection
         self._sequencing = sequencing
         self._wanted = wanted
@@ -200,6 +225,15 @@ class Feed:
         self._behind: deque[Page] = deque(maxlen=memory)  # read for laggards, which drive no newer page out
         self._own: dict[Partition, Page] = {}  # the last page of each laggard that has only its events
         self._lock = Lock()
+
+    @cached_property
+    def sequenced(self) -> Feed:
+        """The same feed, or one whose events have all that their sequences are determined by."""
+        looked_at = self._selection.attributes | self._sequencing.attributes
+        if looked_at == self._selection.attributes:
+            return self
+        selection = replace(self._selection, attributes=looked_at)
+        return Feed(self.source, selection, self._sequencing, self._limit, self._memory, self._wanted)
 
     def read(self, after: int, partition: Partition | None = None) -> Page | None:
         """Return a page that continues after ``after``, or ``None`` at the head of the log.

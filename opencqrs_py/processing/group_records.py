@@ -8,7 +8,7 @@ from datetime import datetime
 from enum import Enum, StrEnum
 
 from opencqrs_py.errors import BeginningNeededError, HandlersChangedError, ProgressLostError
-from opencqrs_py.model.group_record import FoundGroup, GroupRecord
+from opencqrs_py.model.group_record import FoundGroup, GroupRecord, RecordedLayout
 from opencqrs_py.model.naming import counted
 
 
@@ -77,6 +77,7 @@ class RecordRule:
         now: Returns the time.
         on_lost: What happens when progress is gone.
         on_changed: What happens when the handlers are others than before.
+        partitions: ``life-cycle.partitions``.
         said: What this process has warned of.
     """
 
@@ -86,6 +87,7 @@ class RecordRule:
     now: Callable[[], datetime]
     on_lost: OnLost = OnLost.REFUSE
     on_changed: OnChanged = OnChanged.WARN
+    partitions: int = 1
     said: set[Warned] = field(default_factory=set, compare=False)
 
     def kept(self, found: FoundGroup, initial: int | None = None) -> Kept:
@@ -115,8 +117,8 @@ class RecordRule:
 
     def _begun(self, found: FoundGroup, initial: int | None) -> Kept:
         """Return the record of a group that begins now, again, or that an older version of this package has begun."""
-        code = self.code()
-        record = GroupRecord(self.group, "", None, self._at(), code.handlers, code.sequencing)
+        code, layout = self.code(), RecordedLayout(tuple(sorted(found.partitions)), self.partitions)
+        record = GroupRecord(self.group, "", None, self._at(), code.handlers, code.sequencing, layout=layout)
         if found.positions:
             return Kept(record)
         lost = found.record is not None
@@ -127,11 +129,13 @@ class RecordRule:
         """Return the record of a known group after a look at its code."""
         code, position = self.code(), max(found.positions.values())
         kept = record.up_to(position)
+        if kept.layout is None:
+            kept = replace(kept, layout=RecordedLayout(tuple(sorted(found.partitions)), self.partitions))
         has_handled = position > (record.position or 0)  # or it was reset since
         if not same_code(record.sequencing, code.sequencing):
             waiting = found.has_waiting()
-            if waiting or (has_handled and len(found.partitions) > 1):
-                raise self._other_sequences(len(found.partitions), waiting=waiting)
+            if waiting or found.is_ahead or (has_handled and len(found.partitions) > 1):
+                raise self._other_sequences(found, waiting=waiting)
         if has_handled and not same_code(record.handlers, code.handlers):
             if self.on_changed is OnChanged.REFUSE:
                 raise self._other_handlers(position)
@@ -175,8 +179,10 @@ class RecordRule:
         )
         return HandlersChangedError("OCQ-318", what, f"group {self.group}", fix)
 
-    def _other_sequences(self, partitions: int, *, waiting: bool) -> HandlersChangedError:
-        why = "events wait in its inbox" if waiting else f"it has {counted(partitions, 'partition')}"
+    def _other_sequences(self, found: FoundGroup, *, waiting: bool) -> HandlersChangedError:
+        why = f"it has {counted(len(found.partitions), 'partition')}"
+        if waiting or found.is_ahead:
+            why = "events wait in its inbox" if waiting else "some sequences are ahead of others since a merge"
         what = f"group '{self.group}' sequences its events in another way than before, and {why}: order would be lost"
         fix = (
             "put settings sequence.* and the sequence resolver back; or delete the read model and "

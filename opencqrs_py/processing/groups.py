@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from copy import copy
 from math import isqrt
 from threading import Lock
 
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.inbox import InboxEntry
-from opencqrs_py.model.partition import Partition, residue_of
+from opencqrs_py.model.partition import Partition, hash_of, residue_of
 from opencqrs_py.model.progress import Cursor
 from opencqrs_py.model.selection import ATTRIBUTES, Selection, Share
 from opencqrs_py.processing.batches import ScheduleRule
@@ -20,6 +20,7 @@ from opencqrs_py.processing.feed import Feed
 from opencqrs_py.processing.parking import Parking, ParkingRule, events_of
 from opencqrs_py.processing.pipelining import Pipelining
 from opencqrs_py.processing.ports import Clock, EventSource, ParkingTracker, ProgressTracker, SharingSource
+from opencqrs_py.processing.positions import events_at
 from opencqrs_py.processing.processor import PartitionProcessor
 from opencqrs_py.processing.replays import ReplayRule
 from opencqrs_py.processing.sequencing import Sequencing
@@ -118,7 +119,7 @@ class GroupProcessing:
             found = self._narrowed.pop(key, None)
             if found is None:
                 found = copy(self)
-                found.feed = self.feed.narrowed(*key)
+                found.feed = self.feed.sequenced.narrowed(*key)
             self._narrowed[key] = found  # the last one used is the last one forgotten
             for old in list(self._narrowed)[:-_FEEDS_KEPT]:
                 del self._narrowed[old]
@@ -151,6 +152,46 @@ class GroupProcessing:
         except Exception:  # of a resolver, or of what decodes the event for it
             return ()
 
+    @property
+    def repartitions(self) -> bool:
+        """Whether sequences are assigned by CRC-32, so that the partitions can be others."""
+        return self._sequencing.partition_of is residue_of
+
+    def hashes_at(self, position: int) -> list[int] | None:
+        """Return the numbers of the sequences of the event at a position; ``None`` if they cannot be determined."""
+        event = events_at(self.source, [position]).get(position)
+        return None if event is None else [hash_of(one) for one in self._sequences_of(event)] or None
+
+    def positions_of(self, partition: Partition, after: int, until: int) -> Iterator[int]:
+        """Yield the positions of a partition's events after a position, up to another one.
+
+        Raises:
+            UnsequencedError: If the sequence of an event cannot be determined.
+        """
+        feed = self._unshared_feed()
+        while after < until and (page := feed.read(after)) is not None:
+            events, after = page.events_of(partition, after)
+            yield from (event.position for event in events if event.position <= until)
+
+    def never_handled(self, cursor: Cursor) -> list[int]:
+        """Return the positions of a partition's events that nobody has handled, up to where some are handled ahead.
+
+        Raises:
+            UnsequencedError: If the sequence of an event cannot be determined.
+        """
+        if (ahead := cursor.ahead) is None:
+            return []
+        feed, partition, after = self._unshared_feed(), cursor.partition, cursor.stored
+        found = list[int]()
+        while after < ahead.until and (page := feed.read(after)) is not None:
+            events, upto = page.unhandled(partition, *page.events_of(partition, after), ahead)
+            found += [event.position for event in events if event.position <= ahead.until]
+            after = upto
+        return found if cursor.replay is None else [one for one in found if not cursor.replay.covers(one)]
+
+    def _unshared_feed(self) -> Feed:
+        return Feed(self.source, self.selection, self._sequencing, _LEAST_READ).sequenced
+
     def look(self, cursors: Sequence[Cursor], clock: Clock) -> list[Cursor]:
         """Return cursors of partitions with what waits in the inbox; as they are if there is none."""
         if self._parking is not None and self.schedule is not None:
@@ -160,7 +201,8 @@ class GroupProcessing:
     def processor(self, partition: Partition, clock: Clock | None = None) -> PartitionProcessor:
         """Return the processor of one partition; the clock is for what it records."""
         clock = self._clock if clock is None else clock
-        shared = (self.feed, self.tracker, self._dispatcher, self.batch_size)
+        feed = self.feed if partition.modulus == 1 else self.feed.sequenced
+        shared = (feed, self.tracker, self._dispatcher, self.batch_size)
         return PartitionProcessor(
             self.group,
             partition,

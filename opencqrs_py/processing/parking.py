@@ -23,7 +23,7 @@ from opencqrs_py.model.inbox import (
     Remainder,
 )
 from opencqrs_py.model.outcome import Failure, Origin, Outcome, Parked
-from opencqrs_py.model.partition import Partition
+from opencqrs_py.model.partition import Partition, hash_of
 from opencqrs_py.model.progress import Cursor, FailureRecord, Skip
 from opencqrs_py.model.replay import Replay
 from opencqrs_py.model.times import in_milliseconds
@@ -175,19 +175,23 @@ def is_stale(parked: ParkedSequences, now: datetime) -> bool:
     )
 
 
-def only_sequence(page: Page, event: Event, partition: Partition, among: Callable[[str], bool]) -> str | None:
-    """Return which of an event's sequences are meant, if it is one of the partition; ``None`` if none is.
+def only_sequence(page: Page, event: Event, cursor: Cursor, among: Callable[[str], bool]) -> str | None:
+    """Return which of an event's sequences is meant, if it is one of the partition; ``None`` if none is.
+
+    Those that were handled ahead of the partition are not meant.
 
     Raises:
         UnsequencedError: If the sequences cannot be determined.
         InboxError: OCQ-602, if it is one of several.
     """
-    found = page.sequence_ids(event)
+    found, partition = page.sequence_ids(event), cursor.partition
     if len(found) == 1:  # nearly always
         return found[0] if among(found[0]) and partition.owns(found[0]) else None
     if not any(map(among, found)):
         return None
     own = [one for one in found if partition.owns(one)]
+    if (ahead := cursor.ahead) is not None:
+        own = [one for one in own if not ahead.covers(hash_of(one), event.position)]
     if not any(map(among, own)):
         return None
     if len(own) > 1:
@@ -244,18 +248,17 @@ class PartitionInbox:
             return cursor
         return self._parking.look(self._group, [cursor], now)[0]
 
-    def parted(
-        self, page: Page, events: Chunk, upto: int, parked: frozenset[str], replay: Replay | None = None
-    ) -> tuple[Chunk, int, tuple[InboxEntry, ...]]:
+    def parted(self, page: Page, events: Chunk, upto: int, cursor: Cursor) -> tuple[Chunk, int, tuple[InboxEntry, ...]]:
         """Return the events without those of parked sequences, up to where, and these as entries of the inbox.
 
         Raises:
             UnsequencedError: If the sequence of the first event cannot be determined; those before it come first.
             InboxError: OCQ-602, for an event of several sequences.
         """
+        parked = frozenset[str]() if cursor.parked is None else cursor.parked.ids
 
         def sequence_of(event: Event) -> str | None:
-            return only_sequence(page, event, self._partition, parked.__contains__)
+            return only_sequence(page, event, cursor, parked.__contains__)
 
         try:
             subjects = page.subjects_of(parked)
@@ -267,22 +270,20 @@ class PartitionInbox:
             index = events.index_of(failed.event.position)
             if not index:
                 raise
-            return self.parted(page, events[:index], failed.event.position - 1, parked, replay)
+            return self.parted(page, events[:index], failed.event.position - 1, cursor)
         since = in_milliseconds(self._clock.now())
-        waiting = [waiting_entry(self._group, sequence_of(one) or "", one, since, replay) for one in those]
+        waiting = [waiting_entry(self._group, sequence_of(one) or "", one, since, cursor.replay) for one in those]
         return others, upto, tuple(waiting)
 
-    def entry(
-        self, page: Page, event: Event, how: GivenUp, record: FailureRecord | None, replay: Replay | None = None
-    ) -> InboxEntry:
-        """Return the entry of an event that is parked.
+    def entry(self, page: Page, event: Event, how: GivenUp, cursor: Cursor, record: FailureRecord | None) -> InboxEntry:
+        """Return the entry of an event that is parked, after the failures of a record.
 
         Raises:
             UnsequencedError: If its sequence cannot be determined.
             InboxError: OCQ-602, if it belongs to several.
         """
-        sequence_id = only_sequence(page, event, self._partition, lambda _: True) or ""
-        return parked_entry(self._group, sequence_id, event, how, record, self._rule, self._clock.now(), replay)
+        sequence_id = only_sequence(page, event, cursor, lambda _: True) or ""
+        return parked_entry(self._group, sequence_id, event, how, record, self._rule, self._clock.now(), cursor.replay)
 
     def entry_at_once(self, cursor: Cursor, portion: Portion, index: int, failure: Failure) -> InboxEntry | None:
         """Return the entry of an event that has failed in a chunk and is parked at once; ``None`` if it is not.
@@ -295,7 +296,7 @@ class PartitionInbox:
             return None
         try:
             how = given_up(failure, self._clock.now())
-            return self.entry(portion.page, portion.chunk[index], how, None, cursor.replay)
+            return self.entry(portion.page, portion.chunk[index], how, cursor, None)
         except Exception:  # which the next step reports
             return None
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from typing_extensions import override
 
@@ -482,12 +482,26 @@ class ReplayEnd:
     finished: Reset | None
 
 
+NeverHandled: TypeAlias = Callable[[Cursor], Collection[int]]
+"""Returns the positions of a partition's events that nobody has handled, up to where some are handled ahead of it."""
+
+
+def nothing_ahead(_cursor: Cursor) -> Collection[int]:
+    """Return nothing, for groups whose partitions never change."""
+    return ()
+
+
 @runtime_checkable
 class ResettableTracker(ProgressTracker, Protocol):
     """A tracker by which a group can be reset."""
 
     def resetting(
-        self, reset: Reset, layout: Sequence[Partition], *, fingerprint: str = ""
+        self,
+        reset: Reset,
+        layout: Sequence[Partition],
+        *,
+        fingerprint: str = "",
+        never_handled: NeverHandled = nothing_ahead,
     ) -> AbstractContextManager[ResetUnit]:
         """Open the unit of work that moves the progress of a whole group if the block succeeds.
 
@@ -499,6 +513,7 @@ class ResettableTracker(ProgressTracker, Protocol):
             reset: Which group, and to where.
             layout: All partitions of the group.
             fingerprint: What identifies the log up to the position of the reset.
+            never_handled: Asked of partitions of which something is handled ahead.
 
         Raises:
             EventStoreError: OCQ-310, if the group's progress belongs to another layout of partitions; OCQ-305, if the
@@ -524,6 +539,37 @@ class ResettableTracker(ProgressTracker, Protocol):
         Raises:
             FencedError: On entering, if the progress or the epoch is not the cursor's any more.
             TransactionEndedError: On leaving, if the block ended the transaction.
+        """
+        ...
+
+
+Carry: TypeAlias = Callable[[Mapping[Partition, Cursor]], Mapping[Partition, Cursor]]
+"""Returns from where the partitions of a group stand where the new ones of another layout continue."""
+
+
+@runtime_checkable
+class RepartitioningTracker(GroupRecords, ProgressTracker, Protocol):
+    """A tracker by which a group can get other partitions."""
+
+    def repartition(
+        self, group: str, partitions: Sequence[Partition], carry: Carry, *, setting: int | None = None
+    ) -> Mapping[Partition, Cursor]:
+        """Put the partitions of a new layout into the place of those that are not in it; all of it or nothing.
+
+        Owners of those are fenced off; their transactions are waited for. The others are left alone.
+
+        Args:
+            group: Processing group.
+            partitions: The new layout.
+            carry: Returns where the new ones continue; called in the transaction.
+            setting: The new ``life-cycle.partitions``, if that is the reason.
+
+        Returns:
+            What ``carry`` has returned.
+
+        Raises:
+            EventStoreError: OCQ-305, if the open transaction of an owner cannot be ended.
+            LayoutError: OCQ-615, if the group has no progress, or another process has changed its partitions meanwhile.
         """
         ...
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Sequence
 from dataclasses import replace
 from operator import length_hint
 from threading import get_ident
@@ -14,15 +15,16 @@ from opencqrs_py.errors import (
     InboxChangedError,
     TransactionEndedError,
 )
+from opencqrs_py.model.ahead import Ahead
 from opencqrs_py.model.chunk import NOTHING, Chunk
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.inbox import GivenUp, InboxEntry
 from opencqrs_py.model.outcome import Failure, Origin, Outcome, Parked
-from opencqrs_py.model.partition import Partition
+from opencqrs_py.model.partition import Partition, hash_of
 from opencqrs_py.model.progress import Cursor, FailureRecord, PartitionStatus, ProcessorState, Skip
 from opencqrs_py.model.replay import Replay
 from opencqrs_py.processing.batches import ScheduleRule
-from opencqrs_py.processing.binding import Work
+from opencqrs_py.processing.binding import IsMeant, Work
 from opencqrs_py.processing.calls import NO_LIMITS, CallInHand, CallLimits
 from opencqrs_py.processing.caution import Caution
 from opencqrs_py.processing.dispatch import ChunkFailedError, Dispatcher
@@ -280,14 +282,18 @@ class PartitionProcessor:
         """Take the next step with events of the log; those of sequences in the inbox go there, too."""
         behind: tuple[InboxEntry, ...] = ()
         try:
-            page = self._feed.read(cursor.position, self.partition)
+            ahead = cursor.ahead if cursor.ahead is not None and cursor.position < cursor.ahead.until else None
+            feed = self._feed if ahead is None else self._feed.sequenced
+            page = feed.read(cursor.position, self.partition)
             if page is None:
                 return self.flush(cursor)
             events, upto = page.events_of(self.partition, cursor.position)
+            if ahead is not None:
+                events, upto = page.unhandled(self.partition, events, upto, ahead)
             if self._batches is not None:
-                return self._moved(cursor, self._batches.stored(page, events, upto, cursor.replay))
+                return self._moved(cursor, self._batches.stored(page, events, upto, cursor))
             if self._inbox is not None and cursor.parked is not None and cursor.parked.ids:
-                events, upto, behind = self._inbox.parted(page, events, upto, cursor.parked.ids, cursor.replay)
+                events, upto, behind = self._inbox.parted(page, events, upto, cursor)
         except UnsequencedError as failed:
             failure, event = self._failure(failed.error, Origin.FRAMEWORK), failed.event
             return Outcome(cursor, failure=replace(failure, event=label_text(lambda: event.label)))
@@ -465,11 +471,8 @@ class PartitionProcessor:
             with opening as unit:
                 opened = True
                 work = Work(self.group, self.partition, unit, cursor.failing, cursor.attempt)
-                if portion.waiting:
-                    work.failing, work.attempt, work.parked = chunk.position(0), portion.attempts + 1, True
-                    work.replaying = portion.waiting[0].replaying
-                elif handles and cursor.replay is not None:
-                    work.replaying = cursor.replay.covers(chunk.position(0))
+                if portion.waiting or cursor.replay is not None or cursor.ahead is not None:
+                    _tell(work, cursor, portion)
                 if pipelining is not None and len(chunk) > 1:
                     work.pipelining = pipelining
                 if handles:
@@ -528,7 +531,7 @@ class PartitionProcessor:
         if self._inbox is None:
             return Outcome(cursor, failure=self._failure(no_inbox(self.group, portion.chunk[0]), Origin.FRAMEWORK))
         try:
-            entry = self._inbox.entry(page, portion.chunk[0], how, cursor.failure, cursor.replay)
+            entry = self._inbox.entry(page, portion.chunk[0], how, cursor, cursor.failure)
             moved = self._commit(cursor, without_handling(portion.upto, (*portion.behind, entry)))
         except BaseException as error:
             raise_interrupt(error)
@@ -574,6 +577,25 @@ class PartitionProcessor:
         if type(error) is _NotOpenedError:  # the tracker's error, not the event's: it uses no attempt (K1)
             return self._diagnosis.failure(error.error, Origin.FRAMEWORK)
         return self._diagnosis.failure(error, otherwise, in_hand)
+
+
+def _tell(work: Work, cursor: Cursor, portion: Portion) -> None:
+    """Say of events what is out of the ordinary: that they wait, that they are handled again, or are partly handled."""
+    if portion.waiting:
+        work.failing, work.attempt, work.parked = portion.chunk.position(0), portion.attempts + 1, True
+        work.replaying = portion.waiting[0].replaying
+        work.is_meant = _of_those(portion.waiting)
+    elif portion.chunk is not NOTHING:
+        work.replaying = cursor.replay is not None and cursor.replay.covers(portion.chunk.position(0))
+        work.is_meant = None if cursor.ahead is None else _not_ahead(cursor.ahead)
+
+
+def _not_ahead(ahead: Ahead) -> IsMeant:
+    return lambda sequence_id, position: not ahead.covers(hash_of(sequence_id), position)
+
+
+def _of_those(entries: Sequence[InboxEntry]) -> IsMeant:
+    return lambda sequence_id, position: any((e.sequence_id, e.position) == (sequence_id, position) for e in entries)
 
 
 def _alike(replay: Replay, events: Chunk) -> int:

@@ -23,7 +23,6 @@ from opencqrs_py.model.inbox import (
 from opencqrs_py.model.outcome import Failure, Origin, Outcome, Parked, Uncounted
 from opencqrs_py.model.partition import Partition
 from opencqrs_py.model.progress import Cursor, Skip
-from opencqrs_py.model.replay import Replay
 from opencqrs_py.model.times import in_milliseconds
 from opencqrs_py.processing.batches import OnBatchExhausted, ScheduleRule, UnorderedError, eligible
 from opencqrs_py.processing.exceptions import raise_interrupt
@@ -88,7 +87,7 @@ class PartitionBatches:
         self._ready: list[Portion] = []
         self._ready_for: tuple[int, str | None] | None = None  # epoch and tick
 
-    def stored(self, page: Page, events: Chunk, upto: int, replay: Replay | None = None) -> Portion:
+    def stored(self, page: Page, events: Chunk, upto: int, cursor: Cursor) -> Portion:
         """Return the portion by which events of the log come in.
 
         Raises:
@@ -102,25 +101,25 @@ class PartitionBatches:
             expires = in_milliseconds(now + timedelta(seconds=self._rule.expires_seconds))
         for index, event in enumerate(events):
             try:
-                sequence_id = self._sequence_of(page, event)
+                sequence_id = self._sequence_of(page, event, cursor)
             except UnsequencedError:
                 if not index:
                     raise
                 upto = event.position - 1
                 break
             if sequence_id is not None:
-                entry = waiting_entry(self._group, sequence_id, event, since, replay)
+                entry = waiting_entry(self._group, sequence_id, event, since, cursor.replay)
                 entries.append(entry if expires is None else replace(entry, expires_at=expires))
         return without_handling(upto, tuple(entries))
 
-    def _sequence_of(self, page: Page, event: Event) -> str | None:
+    def _sequence_of(self, page: Page, event: Event, cursor: Cursor) -> str | None:
         try:
             if not all(takes_in(event) for takes_in in self._rule.filters):
                 return None
         except BaseException as error:
             raise_interrupt(error)
             raise UnsequencedError(event, error) from error
-        return only_sequence(page, event, self._partition, _any)
+        return only_sequence(page, event, cursor, _any)
 
     @contextmanager
     def unit(

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from functools import partial
+from math import lcm
 from typing import Any, Protocol
 
 from opencqrs_py.errors import AssemblyError, ExplainedError, ProjectCodeError
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.partition import Partition, residue_of
 from opencqrs_py.model.selection import ATTRIBUTES, Share
-from opencqrs_py.processing.binding import NothingProvided, with_arguments
+from opencqrs_py.processing.binding import IsMeant, NothingProvided, with_arguments
 from opencqrs_py.processing.decoding import decoder_for
 from opencqrs_py.processing.event_types import EventTypes
 from opencqrs_py.processing.exceptions import message_of, raise_interrupt, type_name
@@ -27,6 +28,8 @@ from opencqrs_py.processing.sequence_resolvers import (
     fields_looked_at,
 )
 from opencqrs_py.processing.signatures import RESOLVER, Kind, Signature, read_signature
+
+_MOST_RESIDUES = 1_024  # of a share, when partitions are not of one size
 
 PartitionOf = Callable[[str, int], int]
 """``(sequence id, modulus)`` to the residue of the partition."""
@@ -129,10 +132,12 @@ class SequencingByEvent:
 
     def share_of(self, partitions: Collection[Partition]) -> Share | None:
         """Return the share that some partitions have, where the subject alone decides in a way that stores know."""
-        moduli = {partition.modulus for partition in partitions}
-        if self.partition_of is not residue_of or self.opened is not None or len(moduli) != 1:
+        if self.partition_of is not residue_of or self.opened is not None:
             return None
-        (modulus,), residues = moduli, frozenset(partition.residue for partition in partitions)
+        modulus = lcm(*{partition.modulus for partition in partitions})
+        if modulus > _MOST_RESIDUES:
+            return None
+        residues = frozenset(r for each in partitions for r in range(each.residue, modulus, each.modulus))
         if len(residues) == modulus:
             return None
         if type(self.resolver) is PerSubject:
@@ -248,13 +253,15 @@ class SequencingByObject:
         for name in types:
             self._class_for(name)
 
-    def belongs(self, event: Event, partition: Partition) -> bool:
+    def belongs(self, event: Event, partition: Partition, is_meant: IsMeant | None = None) -> bool:
         """Return whether an event, as read, is for a partition.
 
         Raises OCQ-216 if the resolver does: it is asked while handlers run, and is none of them.
         """
         try:
-            return self.partition_of(self._sequence_id(event), partition.modulus) == partition.residue
+            sequence_id = self._sequence_id(event)
+            mine = self.partition_of(sequence_id, partition.modulus) == partition.residue
+            return mine and (is_meant is None or is_meant(sequence_id, event.position))
         except ExplainedError:
             raise
         except BaseException as error:

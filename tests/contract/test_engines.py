@@ -18,6 +18,7 @@ from support.spark import Context, Sessions
 from opencqrs_py import Event as StoredEvent
 from opencqrs_py import NonTransientError, ProcessingContext, Reset
 from opencqrs_py.adapters.sql import Database, DatabaseTransactions, SqlEventStore, SqlProgressTracker
+from opencqrs_py.control.layouts import Log, carried_over
 from opencqrs_py.engines.runs import Engine, GroupRun
 from opencqrs_py.engines.spark.engine import SparkEngine
 from opencqrs_py.engines.thread import ThreadEngine
@@ -34,14 +35,16 @@ from opencqrs_py.model import (
 from opencqrs_py.processing.batches import BatchMode, OrderingKey, ScheduleRule
 from opencqrs_py.processing.binding import NothingProvided, Work, bind
 from opencqrs_py.processing.dispatch import Dispatcher
+from opencqrs_py.processing.group_records import GroupCode, RecordRule
 from opencqrs_py.processing.groups import GroupProcessing
 from opencqrs_py.processing.parking import ParkingRule
-from opencqrs_py.processing.ports import BackOff
+from opencqrs_py.processing.ports import BackOff, RepartitioningTracker
 from opencqrs_py.processing.recovery import Action, FixedBackOff, NoRetry, OnExhausted
 from opencqrs_py.processing.replays import ReplayRule
 from opencqrs_py.processing.schedules import FixedDelay
 from opencqrs_py.processing.sequence_resolvers import PerSubject
 from opencqrs_py.processing.sequencing import SequencingByEvent
+from opencqrs_py.testing import FakeClock
 
 SECONDS = 60  # longest wait for another thread
 HOUR = 3_600.0
@@ -606,10 +609,44 @@ def test_an_engine_refuses_what_it_does_not_run(world: World) -> None:
     engine, _ = world.engine(world.run())
     with pytest.raises(ValueError, match="this engine does not run group 'boks'"):
         engine.assign("boks", layout(2))
-    with pytest.raises(ValueError, match="this engine does not run partition 2/4 of group 'orders'"):
-        engine.assign("orders", [Partition(4, 2)])
     with pytest.raises(ValueError, match="this engine does not run group 'boks'"):
         engine.release("boks", layout(2), 0)
+
+
+@pytest.mark.parametrize("together", [1, None], ids=["one by one", "in chunks"])
+def test_after_other_partitions_were_given_every_event_is_handled_once_and_in_order(
+    world: World, together: int | None
+) -> None:
+    """One partition is ahead of the other; merged, split, and in three, each while events come in."""
+    world.append(*[FIRST, SECOND] * 10)
+    record = RecordRule("orders", "tail", GroupCode, FakeClock().now, partitions=2)
+    run = replace(world.run(batch_size=together), record=record)
+    tracker, log = run.processing.tracker, Log(run.processing.hashes_at, run.processing.positions_of)
+    assert isinstance(tracker, RepartitioningTracker)
+    engine, watching = world.engine(run)
+    engine.assign("orders", run.partitions[:1])  # so the other one stays behind
+    engine.start()
+    watching.wait_for(lambda: status_at(tracker, run.partitions[0]) == 20)
+    engine.release("orders", run.partitions[:1], SECONDS)
+    for partitions in (layout(1), (*Partition(2, 0).split(), Partition(2, 1)), layout(3)):
+        carried = tracker.repartition(
+            "orders", partitions, lambda known, to=tuple(partitions): carried_over(known, to, log)
+        )
+        assert any(cursor.ahead for cursor in carried.values()) is (partitions == layout(1))
+        world.append(*[FIRST, SECOND, "/order/2"] * 5)
+        engine.assign("orders", partitions)
+        world.append(*[SECOND, FIRST] * 5)
+        head = world.store.head()
+        watching.wait_for(lambda to=partitions, until=head: all(status_at(tracker, each) >= until for each in to))
+        engine.release("orders", partitions, SECONDS)
+    assert sorted(world.rows()) == list(range(world.store.count()))
+    for subject in (FIRST, SECOND, "/order/2"):
+        own = world.rows(subject=subject)
+        assert own == sorted(own)
+
+
+def status_at(tracker: RepartitioningTracker, partition: Partition) -> int:
+    return next(status.position for status in tracker.statuses() if status.partition == partition)
 
 
 def test_what_is_assigned_while_the_engine_stops_is_released(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import delete, insert, select, text
 
 from opencqrs_py.adapters.memory import InMemoryProgressTracker
-from opencqrs_py.adapters.sql import Database, SqlProgressTracker
+from opencqrs_py.adapters.sql import Database, SqlProgressTracker, progress
 from opencqrs_py.adapters.sql.tables import GROUPS, PROGRESS, SCHEMA
 from opencqrs_py.errors import EventStoreError
 from opencqrs_py.model.group_record import FoundGroup
@@ -77,7 +77,7 @@ class TestSqlGroupRecords(GroupRecordsContract):
             raise RefusedError
 
         with monkeypatch.context() as patch:
-            patch.setattr(tracker, "_held", Held(tracker._held, fail))
+            patch.setattr(progress, "held", Held(progress.held, fail))
             with pytest.raises(RefusedError):
                 tracker.claim("group", TWO, 3, "owner", keep=keeping(RECORD))
         assert (another.records(), another.statuses()) == ([], [])

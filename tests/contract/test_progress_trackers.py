@@ -15,7 +15,12 @@ from opencqrs_py.adapters.memory import InMemoryProgressTracker
 from opencqrs_py.adapters.sql import Database, SqlProgressTracker
 from opencqrs_py.errors import FencedError
 from opencqrs_py.model import Cursor, layout
-from opencqrs_py.testing.contracts import ProgressTrackerContract, ReadModel, ResettableTrackerContract
+from opencqrs_py.testing.contracts import (
+    ProgressTrackerContract,
+    ReadModel,
+    RepartitioningTrackerContract,
+    ResettableTrackerContract,
+)
 
 SECONDS = 60  # to wait at most
 
@@ -80,7 +85,9 @@ class Succeeding:
         assert tracker.succeed("group", first, "owner") is not None
 
 
-class TestInMemoryProgressTracker(Succeeding, ResettableTrackerContract, ProgressTrackerContract):
+class TestInMemoryProgressTracker(
+    Succeeding, ResettableTrackerContract, RepartitioningTrackerContract, ProgressTrackerContract
+):
     @pytest.fixture
     def read_model(self) -> InMemoryReadModel:
         return InMemoryReadModel()
@@ -133,7 +140,9 @@ class TestInMemoryProgressTracker(Succeeding, ResettableTrackerContract, Progres
         assert tracker.statuses() == []
 
 
-class TestSqlProgressTracker(Succeeding, ResettableTrackerContract, ProgressTrackerContract):
+class TestSqlProgressTracker(
+    Succeeding, ResettableTrackerContract, RepartitioningTrackerContract, ProgressTrackerContract
+):
     @pytest.fixture
     def tracker(self, database: Database) -> SqlProgressTracker:
         return SqlProgressTracker(database)
@@ -169,8 +178,7 @@ class TestSqlProgressTracker(Succeeding, ResettableTrackerContract, ProgressTrac
         assert str(caught.value) == (
             "[OCQ-310] group 'books' has progress for 2 partitions, but is configured with 3\n"
             "  where: table opencqrs_progress\n"
-            "  fix:   set life-cycle.partitions of 'books' back to 2; or, to handle all events again, "
-            "delete the group's read model and its rows in opencqrs_progress and opencqrs_groups"
+            "  fix:   use as many as there are; or opencqrs groups partitions books 3"
         )
 
     def test_each_claim_and_report_is_dated(self, tracker: SqlProgressTracker) -> None:

@@ -10,7 +10,7 @@ from typing_extensions import override
 
 from opencqrs_py.control.ports import ControlStore
 from opencqrs_py.control.records import ControlView, GroupPartition, Lease, Node, NodeRecord, Wanted
-from opencqrs_py.model.partition import layout
+from opencqrs_py.model.partition import Partition, layout
 from opencqrs_py.processing.ports import Clock, SystemClock
 
 
@@ -41,10 +41,11 @@ class InMemoryControlStore(ControlStore):
     def join(self, node: Node, seconds: float) -> None:
         with self._lock:
             self._nodes[node.id] = _Row(node, self._clock.monotonic() + seconds)
+            known = {key.group for key in self._leases}
             for group, runnable in node.groups.items():
-                for partition in layout(runnable.modulus):
+                for partition in layout(runnable.modulus) if group not in known else ():
                     key = GroupPartition(group, partition)
-                    self._leases.setdefault(key, Lease(key))
+                    self._leases[key] = Lease(key)
 
     @override
     def beat(self, node: str, seconds: float) -> ControlView | None:
@@ -98,6 +99,17 @@ class InMemoryControlStore(ControlStore):
             if not partitions:
                 self._wanted[group] = wanted
                 self._wanted_partitions = {k: v for k, v in self._wanted_partitions.items() if k.group != group}
+
+    @override
+    def lay_out(self, group: str, partitions: Collection[Partition], stopped: Collection[Partition] = ()) -> None:
+        keys = {GroupPartition(group, each) for each in partitions}
+        with self._lock:
+            for key in [each for each in self._leases if each.group == group and each not in keys]:
+                del self._leases[key]
+                self._wanted_partitions.pop(key, None)
+            for key in keys:
+                self._leases.setdefault(key, Lease(key))
+            self._wanted_partitions |= {GroupPartition(group, each): Wanted.STOPPED for each in stopped}
 
     @override
     def avoid(self, key: GroupPartition, node: str, seconds: float) -> None:

@@ -2,24 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
 from threading import Condition, Lock
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from opencqrs_py.adapters.memory.inbox import MemoryInbox
 from opencqrs_py.adapters.memory.watching import Listener
-from opencqrs_py.errors import EventStoreError, FencedError, InboxChangedError, NonTransientError
+from opencqrs_py.errors import (
+    EventStoreError,
+    FencedError,
+    InboxChangedError,
+    LayoutChangedError,
+    LayoutError,
+    NonTransientError,
+)
+from opencqrs_py.model.ahead import Ahead
 from opencqrs_py.model.group_record import FoundGroup, GroupRecord
 from opencqrs_py.model.inbox import EVERYTHING, Fetching, InboxChange, InboxEntry, InboxSelection, ParkedSequences
 from opencqrs_py.model.naming import counted
 from opencqrs_py.model.partition import Partition
 from opencqrs_py.model.progress import Cursor, FailureRecord, PartitionStatus, ProcessorState, Skip
 from opencqrs_py.model.replay import Replay, Reset, replay_after
-from opencqrs_py.processing.ports import ReplayEnd, ResetUnit, Transactions, UnitOfWork, Watch
+from opencqrs_py.processing.ports import (
+    Carry,
+    NeverHandled,
+    ReplayEnd,
+    ResetUnit,
+    Transactions,
+    UnitOfWork,
+    Watch,
+    nothing_ahead,
+)
 
 _Key = tuple[str, Partition]
 
@@ -36,6 +53,7 @@ class _Row:
     owner: str = ""
     failure: FailureRecord | None = None
     replay: Replay | None = None
+    ahead: Ahead | None = None
     skips: list[Skip] = field(default_factory=list)
 
 
@@ -78,12 +96,15 @@ class InMemoryProgressTracker:
 
         Raises:
             EventStoreError: OCQ-310, if the group's progress belongs to another layout of partitions.
+            LayoutChangedError: OCQ-616, if the group has other partitions by its record.
         """
         with ExitStack() as commits_awaited:
             for partition in sorted(set(partitions)):
                 commits_awaited.enter_context(self._gate((group, partition)))
             commits_awaited.enter_context(self._lock)
-            whole = set(layout or partitions)
+            whole = set(self._recorded_layout(group) or layout or partitions)
+            if gone := next((one for one in partitions if one not in whole), None):
+                raise LayoutChangedError.of(group, [(one.modulus, one.residue) for one in sorted(whole)], str(gone))
             held = self._check_layout(group, whole)
             if keep is not None:
                 self._records[group] = keep(self._found(group, tuple(sorted(whole))))
@@ -117,7 +138,14 @@ class InMemoryProgressTracker:
         return self._unit((group, cursor.partition), cursor, to, fingerprint, skip, change)
 
     @contextmanager
-    def resetting(self, reset: Reset, layout: Sequence[Partition], *, fingerprint: str = "") -> Iterator[ResetUnit]:
+    def resetting(
+        self,
+        reset: Reset,
+        layout: Sequence[Partition],
+        *,
+        fingerprint: str = "",
+        never_handled: NeverHandled = nothing_ahead,
+    ) -> Iterator[ResetUnit]:
         """Open a transaction; when it is committed, the group continues after the position of the reset.
 
         Raises:
@@ -142,7 +170,9 @@ class InMemoryProgressTracker:
             for partition, row in rows.items():
                 if row is not None:
                     own = [entry.position for entry in waiting if partition.owns(entry.sequence_id)]
-                    replays[partition] = replay_after(reset, row.position, row.replay, own)
+                    cursor = _cursor(row, partition)
+                    handled_to = cursor.stored if cursor.ahead is None else cursor.ahead.until
+                    replays[partition] = replay_after(reset, handled_to, row.replay, (*own, *never_handled(cursor)))
             with self._transactions.begin() as unit:
                 yield ResetUnit(unit, replays)
             with self._lock:
@@ -154,10 +184,47 @@ class InMemoryProgressTracker:
 
     def _reset(self, key: _Key, position: int, fingerprint: str, replay: Replay | None) -> None:
         row = self._progress.setdefault(key, _Row(position))
-        row.position, row.fingerprint, row.replay, row.failure = position, fingerprint, replay, None
+        row.position, row.fingerprint, row.replay, row.failure, row.ahead = position, fingerprint, replay, None, None
         row.epoch, row.owner = row.epoch + 1, ""
         row.skips = [skip for skip in row.skips if skip.position <= position]
         self._statuses[key] = PartitionStatus(*key, position, ProcessorState.STOPPED)
+
+    def repartition(
+        self, group: str, partitions: Sequence[Partition], carry: Carry, *, setting: int | None = None
+    ) -> Mapping[Partition, Cursor]:
+        """Put the partitions of a new layout into the place of those that are not in it.
+
+        Raises:
+            LayoutError: OCQ-615, if there are none.
+        """
+        known = [partition for name, partition in self._progress if name == group]
+        leaving = sorted(set(known) - set(partitions))
+        if not leaving:
+            what = f"group '{group}' has no progress yet" if not known else f"group '{group}' has these partitions"
+            raise LayoutError("OCQ-615", what, f"group {group}", "start it first")
+        with ExitStack() as in_hand:
+            for partition in leaving:
+                in_hand.enter_context(self._gate((group, partition)))
+            in_hand.enter_context(self._lock)
+            carried = dict(carry({one: self._standing((group, one)) for one in known}))
+            skips = {one: self._progress.pop((group, one)).skips for one in leaving}
+            for partition, cursor in carried.items():
+                self._progress[group, partition] = _Row(
+                    cursor.stored, cursor.fingerprint, cursor.epoch, "", cursor.failure, cursor.replay, cursor.ahead
+                )
+                state = ProcessorState.STARTING if cursor.unreleased else ProcessorState.STOPPED
+                self._statuses[group, partition] = PartitionStatus(group, partition, cursor.stored, state)
+            for before, own in skips.items():
+                target = next(one for one in sorted(carried) if one.overlaps(before))
+                self._progress[group, target].skips += [replace(skip, partition=target) for skip in own]
+            if (record := self._records.get(group)) is not None and record.layout is not None:
+                self._records[group] = replace(record, layout=record.layout.changed(partitions, setting))
+            return carried
+
+    def _standing(self, key: _Key) -> Cursor:
+        row = self._progress[key]
+        cursor = replace(_cursor(row, key[1]), unreleased=not self._is_released(key))
+        return cursor if row.failure is None else cursor.resuming(row.failure)
 
     @contextmanager
     def ending_replay(self, group: str, cursor: Cursor, *, after_inbox: bool = False) -> Iterator[ReplayEnd | None]:
@@ -305,7 +372,15 @@ class InMemoryProgressTracker:
     def _found(self, group: str, partitions: Sequence[Partition]) -> FoundGroup:
         positions = {partition: row.position for (name, partition), row in self._progress.items() if name == group}
         has_waiting = any(self._inbox.entries(group, None, 1))
-        return FoundGroup(self._records.get(group), positions, partitions, lambda: has_waiting)
+        rows = (row for (name, _), row in self._progress.items() if name == group)
+        is_ahead = any(row.ahead is not None and row.ahead.until > row.position for row in rows)
+        return FoundGroup(self._records.get(group), positions, partitions, lambda: has_waiting, is_ahead)
+
+    def _recorded_layout(self, group: str) -> tuple[Partition, ...]:
+        """Return the partitions of a group that has begun, as they are recorded; none if they are not."""
+        record = self._records.get(group)
+        has_begun = any(name == group for name, _ in self._progress)
+        return record.layout.partitions if has_begun and record is not None and record.layout is not None else ()
 
     def _check_layout(self, group: str, whole: set[Partition]) -> set[Partition]:
         held = {partition for name, partition in self._progress if name == group}
@@ -324,16 +399,20 @@ class InMemoryProgressTracker:
             skipped=len(row.skips),
             parked=self._inbox.counts(*key),
             replay=row.replay,
+            ahead=None if row.ahead is None else row.ahead.after(row.position),
         )
 
     def _claimed(self, key: _Key, owner: str) -> Cursor:
-        row, status = self._progress[key], self._statuses.get(key)
-        released = row.epoch == 0 or (status is not None and status.state is ProcessorState.STOPPED)
+        row, released = self._progress[key], self._is_released(key)
         self._statuses[key] = PartitionStatus(*key, row.position, ProcessorState.STARTING)
         row.epoch += 1
         row.owner = owner
         cursor = replace(_cursor(row, key[1]), unreleased=not released)
         return cursor if row.failure is None else cursor.resuming(row.failure)
+
+    def _is_released(self, key: _Key) -> bool:
+        status = self._statuses.get(key)
+        return self._progress[key].epoch == 0 or (status is not None and status.state is ProcessorState.STOPPED)
 
     @contextmanager
     def _unit(
@@ -373,14 +452,16 @@ class InMemoryProgressTracker:
     def _check(self, key: _Key, cursor: Cursor) -> None:
         with self._lock:
             row = self._progress.get(key)
-            if row is not None and (row.position, row.epoch) != (cursor.stored, cursor.epoch):
+            is_gone = row is None and any(group == key[0] for group, _ in self._progress)
+            if is_gone or (row is not None and (row.position, row.epoch) != (cursor.stored, cursor.epoch)):
                 msg = f"progress of group '{key[0]}' partition {key[1]} was taken over by another processor"
                 raise FencedError(msg)
 
 
 def _cursor(row: _Row, partition: Partition) -> Cursor:
-    cursor = Cursor(partition, row.epoch, row.position, row.position, fingerprint=row.fingerprint)
-    return cursor if row.replay is None else replace(cursor, replay=row.replay)
+    ahead = None if row.ahead is None else row.ahead.after(row.position)
+    known: dict[str, Any] = {"fingerprint": row.fingerprint, "replay": row.replay, "ahead": ahead}
+    return Cursor(partition, row.epoch, row.position, row.position, **known)
 
 
 class NoTransactions:

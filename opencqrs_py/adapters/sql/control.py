@@ -76,7 +76,7 @@ class SqlControlStore(ControlStore):
         forget = "DELETE FROM {nodes} WHERE era <> {era} OR (buried = 1 AND until_ms < {now} - {mark})"
         with self._database.explained(), self._database.dialect.change_lock(self._database) as connection:
             self._send(connection, forget, _KEPT_MS)
-            self._insert_leases(connection, _keys_of(node))
+            self._insert_leases(connection, self._keys_of_new_groups(connection, node))
             self._send(connection, insert, node.id, _ms(seconds), _written(node))
             self._notify(connection)
 
@@ -144,6 +144,21 @@ class SqlControlStore(ControlStore):
             self._notify(connection)
 
     @override
+    def lay_out(self, group: str, partitions: Collection[Partition], stopped: Collection[Partition] = ()) -> None:
+        self._prepare()
+        with self._database.explained(), self._database.dialect.change_lock(self._database) as connection:
+            there = self._known_places(connection)
+            places = {_place(GroupPartition(group, each)) for each in partitions}
+            for place in sorted(each for each in there - places if each[0] == group and each[1]):
+                self._send(connection, "DELETE FROM {leases} WHERE {this}", *place)
+            self._insert_leases(connection, sorted(places))
+            for each in sorted(set(stopped)):
+                place = _place(GroupPartition(group, each))
+                stop = "UPDATE {leases} SET wanted = {mark} WHERE {this}"
+                self._send(connection, stop, Wanted.STOPPED.value, *place)
+            self._notify(connection)
+
+    @override
     def avoid(self, key: GroupPartition, node: str, seconds: float) -> None:
         self._prepare()
         avoid = "UPDATE {leases} SET avoided_node = {mark}, avoided_until_ms = {now} + {mark} WHERE {this}"
@@ -189,9 +204,17 @@ class SqlControlStore(ControlStore):
         if self._database.dialect.notify_nodes:
             connection.exec_driver_sql(self._database.dialect.notify_nodes)
 
-    def _insert_leases(self, connection: Connection, places: Iterable[tuple[str, int, int]]) -> None:
+    def _known_places(self, connection: Connection) -> set[tuple[str, int, int]]:
         there = connection.exec_driver_sql(self._text("SELECT group_name, modulus, residue FROM {leases}"))
-        known = {tuple(row) for row in there}
+        return {(row[0], row[1], row[2]) for row in there}
+
+    def _keys_of_new_groups(self, connection: Connection, node: Node) -> list[tuple[str, int, int]]:
+        """Return the partitions of those groups of a node that have none: others may have other ones by now."""
+        known = {group for group, modulus, _ in self._known_places(connection) if modulus}
+        return [place for place in _keys_of(node) if place[0] not in known]
+
+    def _insert_leases(self, connection: Connection, places: Iterable[tuple[str, int, int]]) -> None:
+        known = self._known_places(connection)
         columns = "group_name, modulus, residue, node_id, term, since, wanted, avoided_node, avoided_until_ms"
         insert = f"INSERT INTO {{leases}} ({columns}) VALUES ({{mark}}, {{mark}}, {{mark}}, '', 0, '', '', '', 0)"  # noqa: S608
         for place in places:

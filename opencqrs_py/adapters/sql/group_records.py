@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import astuple
 from typing import Any
 
@@ -10,7 +11,8 @@ from sqlalchemy import Connection, select, update
 
 from opencqrs_py.adapters.sql.database import Database
 from opencqrs_py.adapters.sql.tables import GROUPS, TableMissingError, prepare
-from opencqrs_py.model.group_record import GroupRecord, HandlersChange
+from opencqrs_py.model.group_record import GroupRecord, HandlersChange, RecordedLayout
+from opencqrs_py.model.partition import Partition
 
 
 class SqlGroupRecords:
@@ -53,6 +55,14 @@ class SqlGroupRecords:
             this = self._table.c.group_name == record.group
             connection.execute(update(self._table).where(this).values(**_row(record)))
 
+    def lay_out(self, connection: Connection, group: str, partitions: Sequence[Partition], setting: int | None) -> None:
+        """Record other partitions of a group; ``setting`` is the new setting, if that was the reason."""
+        record = self.find(connection, group)
+        if record is not None and record.layout is not None:
+            changed = record.layout.changed(partitions, setting)
+            this = self._table.c.group_name == group
+            connection.execute(update(self._table).where(this).values(layout=_layout_text(changed)))
+
     def forget_sequencing(self, connection: Connection, group: str) -> None:
         """Take any way of sequencing for the group's from its next claim on, since no event of it is in hand."""
         this = self._table.c.group_name == group
@@ -68,6 +78,7 @@ def _row(record: GroupRecord) -> dict[str, Any]:
         "handlers": record.handlers,
         "sequencing": record.sequencing,
         "changes": json.dumps([astuple(each) for each in record.changes]),
+        "layout": None if record.layout is None else _layout_text(record.layout),
     }
 
 
@@ -80,4 +91,16 @@ def _record(row: Any) -> GroupRecord:
         handlers=row["handlers"],
         sequencing=row["sequencing"],
         changes=tuple(HandlersChange(*each) for each in json.loads(row["changes"])),
+        layout=None if row["layout"] is None else _layout(row["layout"]),
     )
+
+
+def _layout_text(layout: RecordedLayout) -> str:
+    partitions = [[one.modulus, one.residue] for one in layout.partitions]
+    return json.dumps({"partitions": partitions, "setting": layout.setting, "overridden": layout.overridden})
+
+
+def _layout(text: str) -> RecordedLayout:
+    known = json.loads(text)
+    partitions = tuple(Partition(modulus, residue) for modulus, residue in known["partitions"])
+    return RecordedLayout(partitions, known["setting"], tuple(known["overridden"]))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -18,9 +18,11 @@ from opencqrs_py.adapters.sql.dialect import DatabaseAwayError, DatabaseBusyErro
 from opencqrs_py.adapters.sql.group_records import SqlGroupRecords
 from opencqrs_py.adapters.sql.inbox import SqlInbox
 from opencqrs_py.adapters.sql.inbox_rows import storable
+from opencqrs_py.adapters.sql.layouts import SqlLayouts
 from opencqrs_py.adapters.sql.progress_rows import (
     ERROR_LENGTH,
     Counts,
+    ahead_in,
     check_layout,
     failure_text,
     fenced,
@@ -36,25 +38,29 @@ from opencqrs_py.adapters.sql.resets import SqlResets
 from opencqrs_py.adapters.sql.staging import drop_stages, stage_rows
 from opencqrs_py.adapters.sql.tables import PROGRESS, SKIPPED, prepare
 from opencqrs_py.adapters.sql.transactions import Unit, watch_ends
-from opencqrs_py.errors import InboxChangedError, TransactionEndedError
+from opencqrs_py.errors import InboxChangedError, LayoutChangedError, LayoutError, TransactionEndedError
 from opencqrs_py.model.group_record import FoundGroup, GroupRecord
 from opencqrs_py.model.inbox import EVERYTHING, Fetching, InboxChange, InboxEntry, InboxSelection, ParkedSequences
 from opencqrs_py.model.partition import Partition, hash_of
 from opencqrs_py.model.progress import Cursor, PartitionStatus, ProcessorState, Skip
 from opencqrs_py.model.replay import Reset
 from opencqrs_py.processing.ports import (
+    Carry,
+    NeverHandled,
     ParkingTracker,
+    RepartitioningTracker,
     ReplayEnd,
     ResettableTracker,
     ResetUnit,
     SucceedingTracker,
     UnitOfWork,
     Watch,
+    nothing_ahead,
 )
 from opencqrs_py.processing.reaching import WatchableTracker
 from opencqrs_py.processing.staging import Rows, RowStaging, Stage
 
-_RESETTING = "opencqrs groups reset"  # the owner of partitions meanwhile
+_RESETTING, _REPARTITIONING = "opencqrs groups reset", "opencqrs groups partitions"  # the owners meanwhile
 
 # As text, since they are part of each chunk: SQLAlchemy needs half the time to send it.
 _HERE = "WHERE group_name = {} AND modulus = {} AND residue = {} AND epoch = {} AND position = {}"
@@ -79,7 +85,9 @@ class _Statements:
         self.advance_towards = Statement(f"{name}_advance_towards", f"{move} {_HERE}", awaited)
 
 
-class SqlProgressTracker(SucceedingTracker, ParkingTracker, ResettableTracker, WatchableTracker, RowStaging):
+class SqlProgressTracker(
+    SucceedingTracker, ParkingTracker, ResettableTracker, RepartitioningTracker, WatchableTracker, RowStaging
+):
     """Progress in the table ``opencqrs_progress``, moved by compare-and-set under a fencing epoch, and its inbox.
 
     Args:
@@ -97,6 +105,7 @@ class SqlProgressTracker(SucceedingTracker, ParkingTracker, ResettableTracker, W
         self._inbox = SqlInbox(database)
         self._records = SqlGroupRecords(database)
         self._resets = SqlResets(database, self._inbox, self._records)
+        self._layouts = SqlLayouts(database, self._records)
         self._ready = False
 
     @override
@@ -121,6 +130,7 @@ class SqlProgressTracker(SucceedingTracker, ParkingTracker, ResettableTracker, W
 
         Raises:
             EventStoreError: OCQ-310, if the group's progress belongs to another layout of partitions.
+            LayoutChangedError: OCQ-616, if the group has other partitions by its record.
             DatabaseAwayError: OCQ-305, if the owner's transaction cannot be ended, as on SQLite.
         """
         self._prepare()
@@ -145,7 +155,14 @@ class SqlProgressTracker(SucceedingTracker, ParkingTracker, ResettableTracker, W
 
     @override
     @contextmanager
-    def resetting(self, reset: Reset, layout: Sequence[Partition], *, fingerprint: str = "") -> Iterator[ResetUnit]:
+    def resetting(
+        self,
+        reset: Reset,
+        layout: Sequence[Partition],
+        *,
+        fingerprint: str = "",
+        never_handled: NeverHandled = nothing_ahead,
+    ) -> Iterator[ResetUnit]:
         """Open the unit of work that resets a group, see ``ResettableTracker``.
 
         A claim comes first, in a transaction of its own: it waits for what owners have in hand, and fences them off.
@@ -154,8 +171,26 @@ class SqlProgressTracker(SucceedingTracker, ParkingTracker, ResettableTracker, W
         if known:
             self.claim(reset.group, known, reset.position, _RESETTING)
         self._records.prepare()
-        with self._resets.unit(reset, layout, fingerprint) as opened:
+        with self._resets.unit(reset, layout, fingerprint, never_handled) as opened:
             yield opened
+
+    @override
+    def repartition(
+        self, group: str, partitions: Sequence[Partition], carry: Carry, *, setting: int | None = None
+    ) -> Mapping[Partition, Cursor]:
+        """Put partitions into the place of others, see ``RepartitioningTracker``.
+
+        A claim comes first, in a transaction of its own: it waits for what owners have in hand, and fences them off.
+        """
+        known = [status.partition for status in self.statuses() if status.group == group]
+        leaving = sorted(set(known) - set(partitions))
+        if not leaving:
+            what = f"group '{group}' has no progress yet" if not known else f"group '{group}' has these partitions"
+            raise LayoutError("OCQ-615", what, f"group {group}", "start it first")
+        self._records.prepare()
+        cursors = self.claim(group, leaving, 0, _REPARTITIONING, known)
+        claimed = {cursor.partition: cursor for cursor in cursors}
+        return self._layouts.replace(group, claimed, known, partitions, carry, setting)
 
     @override
     def ending_replay(
@@ -276,12 +311,13 @@ class SqlProgressTracker(SucceedingTracker, ParkingTracker, ResettableTracker, W
         columns = self._progress.c
         one = self._one(group, cursor.partition, cursor.epoch)
         self._database.guard.require(cursor.file)
-        asked = select(columns.position, columns.log_fingerprint, columns.replay).where(one)
+        asked = select(columns.position, columns.log_fingerprint, columns.replay, columns.ahead).where(one)
         with self._database.reading() as connection:
             row = connection.execute(asked).first()
         if row is None:
             return None
         known: dict[str, Any] = {"fingerprint": row[1] or "", "replay": replay_of(group, row[2]), "file": cursor.file}
+        known["ahead"] = ahead_in(row[3], row[0])
         return Cursor(cursor.partition, cursor.epoch, row[0], row[0], **known)
 
     @override
@@ -374,7 +410,12 @@ class SqlProgressTracker(SucceedingTracker, ParkingTracker, ResettableTracker, W
         with self._database.writing(patience=dialect.take_over_seconds) as connection:
             dialect.lock_claim(self._database, connection, group, partitions)
             known = held(connection, self._progress, group)
-            if keep is None or not self._kept(connection, group, known, whole, keep):
+            record = None if keep is None else self._records.find(connection, group)
+            if known and record is not None and record.layout is not None:
+                whole = record.layout.partitions  # which a command may have changed since this process has begun
+            if gone := next((one for one in partitions if one not in whole), None):
+                raise LayoutChangedError.of(group, [(one.modulus, one.residue) for one in whole], str(gone))
+            if keep is None or not self._kept(connection, group, record, known, whole, keep):
                 check_layout(group, known, whole)
             if not known:
                 self._inbox.forget(connection, group, initial)
@@ -405,17 +446,18 @@ class SqlProgressTracker(SucceedingTracker, ParkingTracker, ResettableTracker, W
         self,
         connection: Connection,
         group: str,
+        known: GroupRecord | None,
         held: dict[Partition, Cursor],
         whole: Sequence[Partition],
         keep: Callable[[FoundGroup], GroupRecord],
     ) -> bool:
         """Keep the record of a group whose progress fits its layout; return ``False`` if it does not fit."""
-        known = self._records.find(connection, group)
         missing = set(whole) - set(held)
         if set(held) - set(whole) or (held and missing and known is None):
             return False
         positions = {partition: cursor.stored for partition, cursor in held.items()}
-        found = FoundGroup(known, positions, whole, lambda: self._inbox.has_events(connection, group))
+        is_ahead = any(cursor.ahead is not None for cursor in held.values())
+        found = FoundGroup(known, positions, whole, lambda: self._inbox.has_events(connection, group), is_ahead)
         self._records.write(connection, keep(found), known)
         return True
 

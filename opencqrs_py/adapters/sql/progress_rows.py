@@ -11,8 +11,9 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, Table, select
 
 from opencqrs_py.adapters.sql.inbox_rows import storable
-from opencqrs_py.adapters.sql.tables import GROUPS, PROGRESS
+from opencqrs_py.adapters.sql.tables import PROGRESS
 from opencqrs_py.errors import EventStoreError, FencedError
+from opencqrs_py.model.ahead import Ahead
 from opencqrs_py.model.inbox import InboxStatus
 from opencqrs_py.model.naming import counted
 from opencqrs_py.model.partition import Partition
@@ -45,6 +46,7 @@ def cursor_of(row: Any) -> Cursor:
         "fingerprint": row["log_fingerprint"] or "",
         "unreleased": row["state"] != ProcessorState.STOPPED.value,
         "replay": replay_of(row["group_name"], row["replay"]),
+        "ahead": ahead_in(row["ahead"], position),
     }
     cursor = Cursor(partition, row["epoch"], position, position, **known)
     failure = _failure_of(row["failure"])
@@ -54,6 +56,11 @@ def cursor_of(row: Any) -> Cursor:
 def replay_of(group: str, text: str | None) -> Replay | None:
     """Return what a partition handles again."""
     return None if text is None else Replay.of(group, text)
+
+
+def ahead_in(text: str | None, position: int) -> Ahead | None:
+    """Return what is handled ahead of a position; ``None`` if nothing is any more."""
+    return None if text is None else Ahead.of(text).after(position)
 
 
 def fenced(group: str, partition: Partition) -> FencedError:
@@ -137,6 +144,7 @@ def status_of(row: Any, counts: Counts) -> PartitionStatus:
         skipped=counts.skipped(*key),
         parked=counts.parked(*key),
         replay=replay_of(row["group_name"], row["replay"]),
+        ahead=ahead_in(row["ahead"], row["position"]),
     )
 
 
@@ -146,8 +154,5 @@ def check_layout(group: str, known: dict[Partition, Any], partitions: Sequence[P
         return
     has = counted(len(known), "partition")
     what = f"group '{group}' has progress for {has}, but is configured with {len(partitions)}"
-    fix = (
-        f"set life-cycle.partitions of '{group}' back to {len(known)}; or, to handle all events again, delete the "
-        f"group's read model and its rows in {PROGRESS.name} and {GROUPS.name}"
-    )
+    fix = f"use as many as there are; or opencqrs groups partitions {group} {len(partitions)}"
     raise EventStoreError("OCQ-310", what, f"table {PROGRESS.name}", fix)

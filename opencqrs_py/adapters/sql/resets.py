@@ -18,7 +18,7 @@ from opencqrs_py.adapters.sql.transactions import Unit
 from opencqrs_py.model.partition import Partition
 from opencqrs_py.model.progress import Cursor, ProcessorState
 from opencqrs_py.model.replay import Replay, Reset, replay_after
-from opencqrs_py.processing.ports import ReplayEnd, ResetUnit
+from opencqrs_py.processing.ports import NeverHandled, ReplayEnd, ResetUnit
 
 
 class SqlResets:
@@ -37,14 +37,16 @@ class SqlResets:
         self._progress, self._skipped = database.table(PROGRESS), database.table(SKIPPED)
 
     @contextmanager
-    def unit(self, reset: Reset, layout: Sequence[Partition], fingerprint: str) -> Iterator[ResetUnit]:
+    def unit(
+        self, reset: Reset, layout: Sequence[Partition], fingerprint: str, never_handled: NeverHandled
+    ) -> Iterator[ResetUnit]:
         """Open the unit of work that resets a group, see ``ResettableTracker``."""
         group, dialect = reset.group, self._database.dialect
         with self._database.writing(of_handlers=True, patience=dialect.take_over_seconds) as connection:
             dialect.lock_claim(self._database, connection, group, layout)
             known = held(connection, self._progress, group)
             check_layout(group, known, layout if set(known) - set(layout) else tuple(known))  # some may be lost
-            replays = self._replays(connection, reset, known, layout)
+            replays = self._replays(connection, reset, known, layout, never_handled)
             with self._guarded(connection) as unit:
                 yield ResetUnit(unit, replays)
             self._inbox.forget(connection, group, reset.position)
@@ -86,14 +88,20 @@ class SqlResets:
         unit.release_savepoint().close()
 
     def _replays(
-        self, connection: Connection, reset: Reset, known: Mapping[Partition, Cursor], layout: Sequence[Partition]
+        self,
+        connection: Connection,
+        reset: Reset,
+        known: Mapping[Partition, Cursor],
+        layout: Sequence[Partition],
+        never_handled: NeverHandled,
     ) -> dict[Partition, Replay | None]:
         waiting = self._inbox.never_handled(connection, reset.group, reset.position)
         farthest = max((cursor.stored for cursor in known.values()), default=0)  # of a partition whose row is lost
         replays = {partition: replay_after(reset, farthest, None) for partition in layout}
         for partition, cursor in known.items():
             own = [position for hash_, position in waiting if hash_ % partition.modulus == partition.residue]
-            replays[partition] = replay_after(reset, cursor.stored, cursor.replay, own)
+            handled_to = cursor.stored if cursor.ahead is None else cursor.ahead.until
+            replays[partition] = replay_after(reset, handled_to, cursor.replay, (*own, *never_handled(cursor)))
         return replays
 
     def _move(
@@ -119,5 +127,6 @@ def _stopped_at(position: int, fingerprint: str) -> dict[str, Any]:
         "error": "",
         "next_attempt_at": None,
         "failure": None,
+        "ahead": None,
         "updated_at": datetime.now(UTC).isoformat(timespec="milliseconds"),
     }

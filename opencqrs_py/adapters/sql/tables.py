@@ -74,6 +74,7 @@ PROGRESS = Table(
     Column("failure", Text),  # of the event that holds the partition up, as JSON
     Column("connection_id", BigInteger),  # MariaDB: of the transaction that is open, for a claim by another process
     Column("replay", Text),  # what is handled again since a reset, as JSON in ASCII
+    Column("ahead", Text),  # what was handled beyond the position before the partitions changed, as JSON
 )
 
 SKIPPED = Table(
@@ -102,6 +103,7 @@ GROUPS = Table(
     Column("handlers", Text, nullable=False),  # fingerprint of the code; empty: not known, and not compared
     Column("sequencing", Text, nullable=False),  # the same
     Column("changes", Text, nullable=False),  # of the handlers, as JSON in ASCII
+    Column("layout", Text),  # which partitions it has, and why, as JSON; NULL: not recorded yet
 )
 
 INBOX = Table(
@@ -293,6 +295,16 @@ def _record_replays(database: Database, connection: Connection) -> None:
     _add_column(database, connection, PROGRESS, "replay", "TEXT")
 
 
+def _record_what_is_ahead(database: Database, connection: Connection) -> None:
+    """Version 4 of the progress: partitions may change, and then some sequences are farther than others."""
+    _add_column(database, connection, PROGRESS, "ahead", "TEXT")
+
+
+def _record_layouts(database: Database, connection: Connection) -> None:
+    """Version 2 of the groups: partitions may change."""
+    _add_column(database, connection, GROUPS, "layout", "TEXT")
+
+
 def _expire_parked(database: Database, connection: Connection) -> None:
     """Version 2 of the inbox: events may expire."""
     _add_column(database, connection, INBOX, "expires_ms", "BIGINT")
@@ -316,6 +328,7 @@ def _send(connection: Connection, statements: Iterable[str]) -> None:
 
 _STEPS: dict[str, tuple[Step, ...]] = {
     EVENTS.name: (_search_events, _serialise_events, _order_identities),
-    PROGRESS.name: (_record_failures, _record_replays),
+    PROGRESS.name: (_record_failures, _record_replays, _record_what_is_ahead),
+    GROUPS.name: (_record_layouts,),
     INBOX.name: (_expire_parked, _replay_parked),
 }

@@ -18,7 +18,7 @@ from opencqrs_py.control.records import (
     TaskLoad,
     Wanted,
 )
-from opencqrs_py.model.partition import layout
+from opencqrs_py.model.partition import Partition, layout
 
 SECONDS = 1000.0
 PROCESS = ProcessIdentity("boot", "pid:[1]", 17, "4711")
@@ -76,8 +76,9 @@ class ControlStoreContract:
             lambda store: store.want(BOOKS[0].group, Wanted.STOPPED),
             lambda store: store.want(BOOKS[0].group, Wanted.STOPPED, BOOKS[:1]),
             lambda store: store.avoid(BOOKS[0], A.id, 10),
+            lambda store: store.lay_out(BOOKS[0].group, layout(2)),
         ],
-        ids=["join", "leave", "give_back", "want", "want_one", "avoid"],
+        ids=["join", "leave", "give_back", "want", "want_one", "avoid", "lay_out"],
     )
     def test_a_change_is_heard_of_at_once_where_the_store_can_tell(
         self, store: ControlStore, another: ControlStore, change: Callable[[ControlStore], None]
@@ -307,6 +308,45 @@ class ControlStoreContract:
         store.want(group, Wanted.STARTED)
         assert store.view().wanted_partitions == {}
         assert store.view().wanted == {group: Wanted.STARTED, "other": Wanted.STARTED}
+
+    def test_a_group_gets_other_partitions_whose_leases_are_free(
+        self, store: ControlStore, another: ControlStore
+    ) -> None:
+        joined(store, A)
+        store.take(A.id, BOOKS)
+        other = GroupPartition("films", Partition(1, 0))
+        store.want(BOOKS[3].group, Wanted.STOPPED, [BOOKS[1], BOOKS[3]])
+        store.want(other.group, Wanted.STOPPED, [other])
+        kept, halves = BOOKS[:2], Partition(2, 1).split()
+        more = Partition(8, 2), Partition(8, 6)
+        new = [each.partition for each in BOOKS[:2]] + [Partition(4, 3), *more]
+        store.lay_out(BOOKS[0].group, new, stopped=more[:1])
+        seen = another.view()
+        found = {lease.key.partition: lease.node for lease in seen.leases if lease.key.group == BOOKS[0].group}
+        assert found == {one: A.id if one.modulus == 4 else "" for one in new}
+        assert halves == (Partition(4, 1), Partition(4, 3))
+        wanted = {key.partition: state for key, state in seen.wanted_partitions.items() if key.group == BOOKS[0].group}
+        assert wanted == dict.fromkeys([kept[1].partition, Partition(4, 3), more[0]], Wanted.STOPPED)
+        assert seen.wanted_partitions[other] is Wanted.STOPPED
+
+    def test_leases_of_partitions_that_are_no_more_cannot_be_taken(self, store: ControlStore) -> None:
+        joined(store, A, B)
+        store.take(A.id, BOOKS)
+        store.lay_out(BOOKS[0].group, [Partition(1, 0)])
+        assert store.take(B.id, BOOKS) == ()
+        whole = GroupPartition(BOOKS[0].group, Partition(1, 0))
+        assert store.take(B.id, [whole]) == (whole,)
+
+    def test_a_node_that_joins_leaves_the_partitions_of_a_group_as_they_are(self, store: ControlStore) -> None:
+        joined(store, A)
+        store.lay_out(BOOKS[0].group, layout(2))
+        joined(store, B)
+        assert [lease.key.partition for lease in store.view().leases] == list(layout(2))
+
+    def test_a_group_that_no_node_has_listed_can_be_laid_out(self, store: ControlStore) -> None:
+        store.lay_out(BOOKS[0].group, layout(3))
+        joined(store, A)
+        assert [lease.key.partition for lease in store.view().leases] == list(layout(3))
 
     def test_a_partition_is_kept_from_a_node_for_a_while(
         self, store: ControlStore, let_pass: Callable[[float], None]

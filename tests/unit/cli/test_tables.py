@@ -48,7 +48,9 @@ def test_without_spark_there_is_no_line_of_it(capsys):
 
 def node(name: str, load: TaskLoad | None, *, alive: bool = True) -> NodeStatus:
     process = ProcessIdentity("boot", "pids", 1, "1")
-    return NodeStatus(Node(name, name, process, {"loans": Runnable(2)}, load=load), alive, 5.0, {"loans": 1})
+    return NodeStatus(
+        Node(name, name, process, {"loans": Runnable(2)}, load=load), alive, 5.0, {"loans": 1}, {"loans": 2}
+    )
 
 
 def test_nodes_show_the_size_of_their_spark_if_one_that_lives_has_any(capsys):

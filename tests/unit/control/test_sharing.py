@@ -83,10 +83,12 @@ def test_a_node_gets_only_groups_that_it_can_run():
     assert counts(view(nodes, held)) == {"a": 3, "b": 1}
 
 
-def test_a_node_with_another_number_of_partitions_gets_those_of_its_own_only():
+def test_nodes_with_other_settings_share_the_partitions_that_there_are():
     nodes = [node("a", books=books(2)), node("b", books=books(4))]
-    found = shares(view(nodes, [*leases("books", "", ""), *leases("books", "", "", "", "")]))
-    assert {(key.partition.modulus, owner) for key, owner in found.items()} == {(2, "a"), (4, "b")}
+    uneven = [Lease(GroupPartition("books", each)) for each in (Partition(2, 0), *Partition(2, 1).split())]
+    found = shares(view(nodes, uneven))
+    assert sorted(Counter(found.values()).values()) == [1, 2]
+    assert set(found) == {lease.key for lease in uneven}
 
 
 @pytest.mark.parametrize(

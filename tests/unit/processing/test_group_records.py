@@ -8,13 +8,14 @@ import pytest
 
 from opencqrs_py.errors import BeginningNeededError, ExplainedError, HandlersChangedError, ProgressLostError
 from opencqrs_py.model import layout
-from opencqrs_py.model.group_record import FoundGroup, GroupRecord, HandlersChange
+from opencqrs_py.model.group_record import FoundGroup, GroupRecord, HandlersChange, RecordedLayout
 from opencqrs_py.processing.group_records import GroupCode, OnChanged, OnLost, RecordRule, Warned, same_code
 from opencqrs_py.testing import FakeClock
 
 NOW = "2026-01-01T00:00:00.000+00:00"
 CODE = GroupCode("1:handlers", "1:sequences")
-RECORD = GroupRecord("books", "tail", 0, "2025-01-01T00:00:00.000+00:00", "1:handlers", "1:sequences")
+RECORDED = RecordedLayout(layout(2), 1)
+RECORD = GroupRecord("books", "tail", 0, "2025-01-01T00:00:00.000+00:00", "1:handlers", "1:sequences", layout=RECORDED)
 
 
 def rule(code: GroupCode = CODE, setting: str = "tail", **options: object) -> RecordRule:
@@ -36,13 +37,13 @@ def test_a_new_group_needs_its_beginning_and_keeps_it() -> None:
         rule(setting="-P7D").kept(found(None, None, None))
     assert needed.value.position is None
     kept = rule(setting="-P7D").kept(found(None, None, None), 12)
-    assert kept.record == GroupRecord("books", "-P7D", 12, NOW, "1:handlers", "1:sequences")
+    assert kept.record == GroupRecord("books", "-P7D", 12, NOW, "1:handlers", "1:sequences", layout=RECORDED)
     assert kept.warnings == {}
 
 
 def test_a_group_of_an_older_version_gets_a_record_silently() -> None:
     kept = rule().kept(found(None, 7, 9))
-    assert kept.record == GroupRecord("books", "", None, NOW, "1:handlers", "1:sequences")
+    assert kept.record == GroupRecord("books", "", None, NOW, "1:handlers", "1:sequences", layout=RECORDED)
     assert kept.warnings == {}
 
 
@@ -50,6 +51,12 @@ def test_a_known_group_with_the_same_code_is_left_as_it_is() -> None:
     kept = rule().kept(found(RECORD, 7, 9))
     assert kept.record is not None
     assert (kept.record, kept.warnings) == (RECORD, {})
+
+
+def test_a_group_of_a_version_without_layouts_gets_one_silently() -> None:
+    kept = rule(partitions=2).kept(found(replace(RECORD, layout=None), 7, 9))
+    assert kept.record == replace(RECORD, layout=RecordedLayout(layout(2), 2))
+    assert kept.warnings == {}
 
 
 @pytest.mark.parametrize("setting", ["tail", "-P7D"])
@@ -96,7 +103,7 @@ def test_a_group_that_is_lost_begins_again_where_its_setting_says() -> None:
         lenient.kept(lost)
     assert needed.value.position is None
     kept = lenient.kept(lost, 30)
-    assert kept.record == GroupRecord("books", "head", 30, NOW, "1:new", "1:new")
+    assert kept.record == GroupRecord("books", "head", 30, NOW, "1:new", "1:new", layout=RECORDED)
     assert kept.warnings == {Warned.LOST: "progress of group 'books' is gone: it begins again after position 30"}
 
 
@@ -211,6 +218,12 @@ def test_other_sequences_are_refused_with_the_way_out(group: FoundGroup, why: st
         "put settings sequence.* and the sequence resolver back; or delete the read model and "
         "opencqrs groups reset books --to tail to handle all events again",
     )
+
+
+def test_other_sequences_are_refused_while_some_are_ahead() -> None:
+    ahead = replace(found(replace(RECORD, sequencing="1:others"), 7), is_ahead=True)
+    with pytest.raises(HandlersChangedError, match="and some sequences are ahead of others since a merge: order would"):
+        rule().kept(ahead)
 
 
 def test_other_sequences_of_one_partition_are_harmless_while_nothing_waits() -> None:

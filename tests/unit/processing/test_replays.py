@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,10 +13,11 @@ from hypothesis import strategies as st
 
 from opencqrs_py import Event, Reset
 from opencqrs_py.adapters.memory import InMemoryEventStore, InMemoryProgressTracker
+from opencqrs_py.control.layouts import Log, carried_over, merge_of, split_of
 from opencqrs_py.engines.driver import PartitionDriver, claim
 from opencqrs_py.engines.parts import make_replay_rule
 from opencqrs_py.engines.runs import GroupRun
-from opencqrs_py.model import Handler, HandlerMark, ProcessingContext, layout
+from opencqrs_py.model import Handler, HandlerMark, Partition, ProcessingContext, hash_of, layout
 from opencqrs_py.model.progress import ProcessorState
 from opencqrs_py.model.selection import Selection
 from opencqrs_py.processing.batches import ScheduleRule
@@ -155,20 +157,42 @@ class World:
         self.release()
         self.note_skips()
         self._note_left_out(to)
-        with self.tracker.resetting(Reset("group", to), self.run.partitions) as opened:
+        known = self.run.processing.never_handled
+        with self.tracker.resetting(Reset("group", to), self.run.partitions, never_handled=known) as opened:
             opened.unit.connection.append(("reset", to))
         self.calls.clear()
+
+    def lay_out(self, partitions: Sequence[Partition], *, crash: bool) -> None:
+        """Change the partitions as a command does, whose nodes let go of those that leave, or end without a word."""
+        leaving = set(self.run.partitions) - set(partitions)
+        if not leaving or not self.tracker.statuses():
+            return
+        for driver in self.drivers if not crash else ():
+            if driver.partition in leaving:
+                driver.release()
+        log = Log(self.run.processing.hashes_at, self.run.processing.positions_of)
+        self.tracker.repartition("group", partitions, lambda known: carried_over(known, partitions, log))
+        old, self.drivers = self.drivers, [each for each in self.drivers if each.partition not in leaving]
+        for driver in old if crash else ():
+            if driver.partition in leaving:
+                driver.step()  # of a process that does not know it yet
+        coming = [each for each in partitions if each not in self.run.partitions]
+        self.run = replace(self.run, partitions=tuple(partitions))
+        if old:
+            self.drivers += claim(self.run, coming, "owner", self.clock, self.seen)
 
     def note_skips(self) -> None:
         """Keep which events were skipped, and which a reset ahead leaves out: they are no first deliveries later."""
         self.ever_skipped |= {skip.position for skip in self.tracker.skipped()}
 
     def _note_left_out(self, to: int) -> None:
-        stored = {status.partition: status.position for status in self.tracker.statuses()}
+        stored = {status.partition: (status.position, status.ahead) for status in self.tracker.statuses()}
         self.left_out = {position for position in self.left_out if position <= to}
         for event in self.store.read(0, STEPS, Selection("/", recursive=True)).events:
-            after = next((at for partition, at in stored.items() if partition.owns(event.subject)), 0)
-            if after < event.position <= to:
+            known = (each for partition, each in stored.items() if partition.owns(event.subject))
+            after, ahead = next(known, (0, None))
+            is_ahead = ahead is not None and ahead.covers(hash_of(event.subject), event.position)
+            if after < event.position <= to and not is_ahead:
                 self.left_out.add(event.position)
         self.ever_left_out |= self.left_out
 
@@ -412,10 +436,13 @@ ACTIONS = st.one_of(
     st.tuples(st.just("fail"), st.integers(1, 12)),
     st.tuples(st.just("time"), st.sampled_from([30, 3_600])),
 )
+CHANGES = st.tuples(
+    st.just("partitions"), st.tuples(st.sampled_from(["even", "split", "merge"]), st.integers(1, 6), st.booleans())
+)
 
 
 @given(
-    actions=st.lists(ACTIONS, max_size=25),
+    actions=st.lists(ACTIONS | CHANGES, max_size=25),
     partitions=st.integers(1, 3),
     batch_size=st.integers(1, 5),
     parks=st.booleans(),
@@ -446,10 +473,22 @@ def _act(world: World, name: str, value: Any) -> None:
             world.claim()
         case "reset":
             world.reset(int(value * world.store.head()))
+        case "partitions":
+            kind, pick, crash = value
+            world.lay_out(_other_layout(world.run.partitions, kind, pick), crash=crash)
         case "fail":
             world.errors = {value: NO}
         case "time":
             world.clock.advance(value)
+
+
+def _other_layout(known: Sequence[Partition], kind: str, pick: int) -> Sequence[Partition]:
+    one = known[pick % len(known)]
+    if kind == "even":
+        return layout(pick)
+    if kind == "split":
+        return split_of(known, one) if one.modulus < 12 else known
+    return merge_of(known, one) if one.sibling() in known and one.modulus > 1 else known
 
 
 def _check(world: World) -> None:

@@ -1,0 +1,105 @@
+"""Other partitions for groups on a SQL database: rows of progress that take the place of others."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import Connection, delete, select, update
+
+from opencqrs_py.adapters.sql.database import Database
+from opencqrs_py.adapters.sql.group_records import SqlGroupRecords
+from opencqrs_py.adapters.sql.inbox_rows import storable
+from opencqrs_py.adapters.sql.progress_rows import ERROR_LENGTH, failure_text, held, row_of
+from opencqrs_py.adapters.sql.tables import PROGRESS, SKIPPED
+from opencqrs_py.errors import LayoutError
+from opencqrs_py.model.partition import Partition
+from opencqrs_py.model.progress import Cursor, ProcessorState
+from opencqrs_py.processing.ports import Carry
+
+
+class SqlLayouts:
+    """Gives groups other partitions, in tables that are there.
+
+    Args:
+        database: The read models' database.
+        records: Its records of groups.
+    """
+
+    def __init__(self, database: Database, records: SqlGroupRecords) -> None:
+        self._database = database
+        self._records = records
+        self._progress, self._skipped = database.table(PROGRESS), database.table(SKIPPED)
+
+    def replace(
+        self,
+        group: str,
+        claimed: Mapping[Partition, Cursor],
+        known: Collection[Partition],
+        partitions: Sequence[Partition],
+        carry: Carry,
+        setting: int | None,
+    ) -> dict[Partition, Cursor]:
+        """Put partitions into the place of those that were claimed for it, see ``RepartitioningTracker``."""
+        dialect = self._database.dialect
+        with self._database.writing(patience=dialect.take_over_seconds) as connection:
+            dialect.lock_claim(self._database, connection, group, sorted(claimed))
+            found = held(connection, self._progress, group)
+            taken = [one for one, cursor in claimed.items() if one not in found or found[one].epoch != cursor.epoch]
+            if set(found) != set(known) or taken:
+                what = f"another process has changed or claimed partitions of group '{group}' meanwhile"
+                raise LayoutError("OCQ-615", what, f"group {group}", "type the command again")
+            seen = {one: claimed.get(one, cursor) for one, cursor in found.items()}
+            carried = dict(carry({one: _as_found(found[one], cursor) for one, cursor in seen.items()}))
+            for partition in sorted(claimed):
+                connection.execute(delete(self._progress).where(row_of(self._progress, group, partition)))
+            for partition, cursor in sorted(carried.items()):
+                connection.execute(self._progress.insert().values(group_name=group, **_row(partition, cursor)))
+            self._move_skips(connection, group, sorted(claimed), sorted(carried))
+            self._records.lay_out(connection, group, partitions, setting)
+        return carried
+
+    def _move_skips(
+        self, connection: Connection, group: str, before: Sequence[Partition], after: Sequence[Partition]
+    ) -> None:
+        """Let skipped events be those of a partition that may have had them, for counts and lists."""
+        columns = self._skipped.c
+        for partition in before:
+            target = next(one for one in after if one.overlaps(partition))
+            here = (columns.modulus == partition.modulus) & (columns.residue == partition.residue)
+            there = (columns.modulus == target.modulus) & (columns.residue == target.residue)
+            own = columns.group_name == group
+            known = connection.execute(select(columns.position).where(own & there)).scalars().all()
+            if known:
+                connection.execute(delete(self._skipped).where(own & here & columns.position.in_(known)))
+            moved = update(self._skipped).where(own & here)
+            connection.execute(moved.values(modulus=target.modulus, residue=target.residue))
+
+
+def _as_found(found: Cursor, claimed: Cursor) -> Cursor:
+    """Return where a partition stands now, and whether its owner before had ended without a word."""
+    return replace(found, unreleased=claimed.unreleased)
+
+
+def _row(partition: Partition, cursor: Cursor) -> dict[str, Any]:
+    """Return the row of a partition that nobody has."""
+    failure = cursor.failure
+    state = ProcessorState.STARTING if cursor.unreleased else ProcessorState.STOPPED
+    return {
+        "modulus": partition.modulus,
+        "residue": partition.residue,
+        "position": cursor.stored,
+        "epoch": cursor.epoch,
+        "owner": "",
+        "state": state.value,
+        "attempt": 0 if failure is None else failure.attempts,
+        "error": "" if failure is None else storable(failure.last_error, ERROR_LENGTH),
+        "next_attempt_at": None if failure is None else failure.next_attempt_at,
+        "updated_at": datetime.now(UTC).isoformat(timespec="milliseconds"),
+        "log_fingerprint": cursor.fingerprint or None,
+        "failure": failure_text(failure),
+        "replay": None if cursor.replay is None else cursor.replay.text,
+        "ahead": None if cursor.ahead is None else cursor.ahead.text,
+    }

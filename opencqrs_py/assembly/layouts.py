@@ -1,0 +1,331 @@
+"""Changes of the partitions of groups, by commands and by the setting, whichever processes run them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Protocol
+
+from opencqrs_py.adapters.memory import InMemoryProgressTracker
+from opencqrs_py.assembly.actor import actor
+from opencqrs_py.config import EffectiveGroup
+from opencqrs_py.control.layouts import Known, Log, Progress, at_start, carried_over, even, merge_of, split_of
+from opencqrs_py.control.ports import ControlStore
+from opencqrs_py.control.records import ControlView
+from opencqrs_py.errors import AssemblyError, LayoutError
+from opencqrs_py.model.group_record import GroupRecord, RecordedLayout
+from opencqrs_py.model.naming import canonical, counted, listed
+from opencqrs_py.model.partition import Partition, layout
+from opencqrs_py.model.progress import Cursor, PartitionStatus
+from opencqrs_py.processing.feed import UnsequencedError
+from opencqrs_py.processing.frames import FrameProcessing
+from opencqrs_py.processing.groups import GroupProcessing
+from opencqrs_py.processing.ports import GroupRecords, ProgressTracker, RepartitioningTracker
+
+_log = logging.getLogger("opencqrs.control")
+_MOST_SHOWN = 20
+
+
+@dataclass(frozen=True, slots=True)
+class LayoutResult:
+    """What a change of partitions has come to, or would.
+
+    Attributes:
+        group: Processing group.
+        before: Its partitions before.
+        after: Its partitions now.
+        positions: The position after which each new partition continues; empty if none is new.
+        ahead: Of new partitions whose sequences come from several: the position up to which some are handled already.
+        running: Whether a node that lives runs the group.
+        dry_run: Whether nothing was changed.
+    """
+
+    group: str
+    before: tuple[Partition, ...]
+    after: tuple[Partition, ...]
+    positions: Mapping[Partition, int] = field(default_factory=dict)
+    ahead: Mapping[Partition, int] = field(default_factory=dict)
+    running: bool = False
+    dry_run: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LetGo:
+    """Partitions that no node has any more.
+
+    Attributes:
+        running: Whether a node that lives can run the group.
+        stopped: Those of which somebody has said before that they are to be stopped.
+    """
+
+    running: bool
+    stopped: frozenset[Partition]
+
+
+class LettingGo(Protocol):
+    """Has the nodes let go of partitions."""
+
+    def let_go(self, group: str, partitions: Collection[Partition], timeout: float) -> AbstractContextManager[LetGo]:
+        """Have partitions be stopped for the block; if it fails, they are started again."""
+        ...
+
+    def view(self) -> ControlView:
+        """Return how everything stands."""
+        ...
+
+
+@dataclass(frozen=True)
+class GroupParts:
+    """The parts of a group that a change of its partitions needs; each is made when it is asked for.
+
+    Attributes:
+        settings: Its effective settings.
+        make_tracker: Returns where its progress is.
+        make_processing: Returns what sequences its events.
+        led: Whether leases lead it.
+        in_database: Whether its progress is in the application's database, where one tracker sees all.
+    """
+
+    settings: EffectiveGroup
+    make_tracker: Callable[[], ProgressTracker]
+    make_processing: Callable[[], GroupProcessing]
+    led: bool
+    in_database: bool
+
+    @cached_property
+    def tracker(self) -> ProgressTracker:
+        """Where its progress is."""
+        return self.make_tracker()
+
+    @cached_property
+    def processing(self) -> GroupProcessing:
+        """What sequences its events."""
+        return self.make_processing()
+
+
+class Layouts:
+    """Changes the partitions of groups, from any process. Each change is logged by the logger ``opencqrs.control``.
+
+    Every partition continues where its sequences were: no event is handled twice, and none is left out.
+
+    Args:
+        groups: The groups, by name.
+        store: The control tables; ``None`` if no group is led by leases.
+        nodes: Has nodes let go of partitions.
+    """
+
+    def __init__(self, groups: Mapping[str, GroupParts], store: ControlStore | None, nodes: LettingGo) -> None:
+        self._groups = groups
+        self._store = store
+        self._nodes = nodes
+
+    def split(self, name: str, *, timeout: float = 60.0, dry_run: bool = False) -> LayoutResult:
+        """Make two partitions of one.
+
+        Args:
+            name: ``books:0/2``, in any spelling.
+            timeout: Longest wait in seconds for a node to let go of it.
+            dry_run: Whether only to return what would happen.
+
+        Raises:
+            AssemblyError: OCQ-509 for a name that is no group, OCQ-535 for one without a partition.
+            LayoutError: OCQ-615, if that cannot be, or another process has changed the partitions meanwhile.
+            ResetError: OCQ-612, if too much would have to be remembered of a replay.
+            WaitTimedOutError: OCQ-536, if a node has not let go in time.
+        """
+        group, partition = self._partition(name)
+        return self._change(group, split_of(self._known(group), partition), timeout, dry_run=dry_run)
+
+    def merge(self, name: str, *, timeout: float = 60.0, dry_run: bool = False) -> LayoutResult:
+        """Merge a partition with the other half of what it was split from.
+
+        Args, returns and errors are those of ``split``.
+        """
+        group, partition = self._partition(name)
+        return self._change(group, merge_of(self._known(group), partition), timeout, dry_run=dry_run)
+
+    def repartition(self, name: str, count: int, *, timeout: float = 60.0, dry_run: bool = False) -> LayoutResult:
+        """Give a group so many partitions of the same size.
+
+        Args:
+            name: The group, in any spelling.
+            count: How many partitions, 1 to 1,024.
+            timeout: Longest wait in seconds for nodes to let go.
+            dry_run: Whether only to return what would happen.
+
+        Returns and errors are those of ``split``.
+        """
+        return self._change(self._group(name), even(count), timeout, dry_run=dry_run)
+
+    def started(self, names: Collection[str]) -> dict[str, tuple[Partition, ...]]:
+        """Return the partitions of groups that this process is about to start, changed if their setting has changed.
+
+        Raises:
+            LayoutError: OCQ-615, if a group cannot have so many partitions.
+            WaitTimedOutError: OCQ-536, if a node has not let go in time.
+        """
+        view = self._nodes.view()
+        return {name: self._started(self._groups[name], look, view) for name, look in self._looks(names)}
+
+    def _started(self, group: GroupParts, look: _Look, view: ControlView) -> tuple[Partition, ...]:
+        settings, name = group.settings, group.settings.name
+        setting = settings.life_cycle.partitions
+        if look.records is None:
+            return layout(setting)
+        living = [each.groups[name].modulus for each in view.alive.values() if name in each.groups]
+        known = [status.partition for status in look.statuses if status.group == name]
+        recorded = next((record.layout for record in look.records if record.group == name), None)
+        found = at_start(setting, Known(known, recorded, living))
+        if found.outdated and recorded is not None:
+            text = "life-cycle.partitions of group %s is %d here; another process has set %d since, which counts"
+            _log.warning(text, name, setting, recorded.setting)
+        if found.changes:
+            was = recorded.setting if recorded is not None else len(known)
+            _log.warning("life-cycle.partitions of group %s was %d and is %d now: it is changed", name, was, setting)
+            return self._change(group, found.partitions, 60.0, setting=setting).after
+        leased = {lease.key.partition for lease in view.leases if lease.key.group == name}
+        if self._store is not None and group.led and known and leased != set(found.partitions):
+            self._store.lay_out(name, found.partitions)  # a change was broken off, or the file of the leases is new
+        return found.partitions
+
+    def _change(
+        self,
+        group: GroupParts,
+        target: Sequence[Partition],
+        timeout: float,
+        *,
+        setting: int | None = None,
+        dry_run: bool = False,
+    ) -> LayoutResult:
+        name, tracker = group.settings.name, self._tracker(group)
+        known = self._known(group)
+        leaving, coming = sorted(set(known) - set(target)), sorted(set(target) - set(known))
+        carry = self._carrying(group, target)
+        if dry_run:
+            statuses = [status for status in tracker.statuses() if status.group == name]
+            carried = carry({status.partition: _standing(status) for status in statuses})
+            return _result(name, known, target, carried, dry_run=True)
+        if not leaving:
+            if self._store is not None and group.led:
+                self._store.lay_out(name, target)  # a change was broken off, or there is nothing to do
+            return _result(name, known, target, {})
+        with self._nodes.let_go(name, leaving, timeout) as let_go:
+            carried = tracker.repartition(name, target, carry, setting=setting)
+            if self._store is not None and group.led:
+                stopped = [one for one in coming if any(one.overlaps(other) for other in let_go.stopped)]
+                self._store.lay_out(name, target, stopped)
+        count = counted(len(target), "partition")
+        _log.info("group %s has %s now, and had %d; changed by %s", name, count, len(known), actor())
+        return _result(name, known, target, carried, running=let_go.running)
+
+    def _carrying(self, group: GroupParts, target: Sequence[Partition]) -> Callable[[Progress], Progress]:
+        processing = group.processing
+        if not processing.repartitions:
+            what = f"group '{group.settings.name}' cannot have other partitions: its own resolver assigns sequences"
+            raise LayoutError("OCQ-615", what, fix="leave partition_resolver out")
+        in_frames = isinstance(processing, FrameProcessing)
+        if in_frames and len(target) > 1:
+            what = f"group '{group.settings.name}' has a @dataframe_handler: its only partition is split by Spark"
+            raise LayoutError("OCQ-615", what, fix="leave it at one partition")
+
+        def carry(known: Progress) -> Progress:
+            carried = carried_over(known, target, Log(processing.hashes_at, processing.positions_of))
+            if in_frames and any(cursor.ahead is not None for cursor in carried.values()):
+                what = f"partitions of group '{group.settings.name}' are at different positions"
+                fix = "let all of them reach the same event with the old handlers, then start the @dataframe_handler"
+                raise LayoutError("OCQ-615", what, fix=fix)
+            return carried
+
+        def carry_named(known: Progress) -> Progress:
+            try:
+                return carry(known)
+            except UnsequencedError as failed:
+                what = f"the sequence of {failed.event.label} cannot be determined: {failed.error}"
+                raise LayoutError("OCQ-615", what, f"group {group.settings.name}", "fix its resolver") from failed
+
+        return carry_named
+
+    def _tracker(self, group: GroupParts) -> RepartitioningTracker:
+        tracker, name = group.tracker, group.settings.name
+        if isinstance(tracker, RepartitioningTracker) and not isinstance(tracker, InMemoryProgressTracker):
+            return tracker
+        why = "its progress tracker has no way to"
+        if isinstance(tracker, InMemoryProgressTracker):
+            why = (
+                "its progress is in the memory of the process that runs it; set life-cycle.partitions, and start again"
+            )
+        what = f"the partitions of group '{name}' cannot be changed: {why}"
+        raise LayoutError("OCQ-615", what, f"group {name}", "keep progress in a database")
+
+    def _known(self, group: GroupParts) -> tuple[Partition, ...]:
+        return partitions_of(self._tracker(group), group.settings)
+
+    def _group(self, name: str) -> GroupParts:
+        known = {canonical(each): group for each, group in self._groups.items()}
+        group = known.get(canonical(name))
+        if group is None:
+            fix = f"use one of {listed(self._groups)}" if self._groups else "write a handler for it"
+            raise AssemblyError("OCQ-509", f"no handler belongs to a group '{name}'", fix=fix)
+        return group
+
+    def _partition(self, name: str) -> tuple[GroupParts, Partition]:
+        group = self._group(name.partition(":")[0])
+        known, wanted = self._known(group), name.partition(":")[2].strip()
+        found = next((each for each in known if str(each) == wanted), None)
+        if found is None:
+            shown = ", ".join(f"{group.settings.name}:{each}" for each in known[:_MOST_SHOWN])
+            raise AssemblyError("OCQ-535", f"'{name}' is no partition", fix=f"use one of {shown}")
+        return group, found
+
+    def _looks(self, names: Collection[str]) -> Iterator[tuple[str, _Look]]:
+        """Yield for each group what its tracker has recorded; those of one database are asked once."""
+        looks: dict[object, _Look] = {}
+        for name in sorted(names):
+            tracker = self._groups[name].tracker
+            if not isinstance(tracker, RepartitioningTracker) or isinstance(tracker, InMemoryProgressTracker):
+                yield name, _Look([], None)
+                continue
+            key = "database" if self._groups[name].in_database else id(tracker)
+            if key not in looks:
+                looks[key] = _Look(tracker.statuses(), tracker.records())
+            yield name, looks[key]
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """What trackers have recorded of groups; no records: they keep none, and partitions cannot be changed."""
+
+    statuses: Sequence[PartitionStatus]
+    records: Sequence[GroupRecord] | None
+
+
+def partitions_of(tracker: ProgressTracker, settings: EffectiveGroup) -> tuple[Partition, ...]:
+    """Return the partitions that a group has; before its first start, those that it will have."""
+    known = tuple(sorted(each.partition for each in tracker.statuses() if each.group == settings.name))
+    records = tracker.records() if known and isinstance(tracker, GroupRecords) else []
+    recorded: RecordedLayout | None = next((one.layout for one in records if one.group == settings.name), None)
+    if recorded is not None:
+        return recorded.partitions
+    return known or layout(settings.life_cycle.partitions)
+
+
+def _standing(status: PartitionStatus) -> Cursor:
+    known = {"failure": status.failure, "replay": status.replay, "ahead": status.ahead}
+    return Cursor(status.partition, 0, status.position, status.position, **known)  # type: ignore[arg-type]
+
+
+def _result(
+    group: str,
+    before: Sequence[Partition],
+    after: Sequence[Partition],
+    carried: Progress,
+    *,
+    running: bool = False,
+    dry_run: bool = False,
+) -> LayoutResult:
+    positions = {one: cursor.stored for one, cursor in sorted(carried.items())}
+    ahead = {one: cursor.ahead.until for one, cursor in sorted(carried.items()) if cursor.ahead is not None}
+    return LayoutResult(group, tuple(before), tuple(sorted(after)), positions, ahead, running, dry_run)

@@ -1,0 +1,228 @@
+"""The partitions of a group change while processes run it, events come in and processes die."""
+
+from __future__ import annotations
+
+import subprocess
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from opencqrs_py.adapters.sql import Database
+
+HANDLERS = """
+from dataclasses import dataclass
+from opencqrs_py import NonTransientError, ProcessingContext, event_handling, event_type, on_start
+from sqlalchemy import Connection, text
+
+@event_type("library.book-lent.v1")
+@dataclass(frozen=True)
+class BookLent:
+    isbn: str
+
+@on_start("catalog")
+def tables(connection: Connection) -> None:
+    connection.execute(text("CREATE TABLE IF NOT EXISTS lent (isbn VARCHAR(20), position INTEGER)"))
+
+@event_handling("catalog")
+def lend(event: BookLent, context: ProcessingContext, connection: Connection) -> None:
+    row = {"isbn": event.isbn, "position": context.position}
+    newest = connection.execute(text("SELECT MAX(position) FROM lent WHERE isbn = :isbn"), row).scalar()
+    if newest is not None and newest >= context.position:
+        raise NonTransientError(f"{event.isbn} was at {newest} already")
+    connection.execute(text("INSERT INTO lent VALUES (:isbn, :position)"), row)
+"""
+SETTINGS = """
+opencqrs:
+  event-store: {{url: "sqlite:///events.db"}}
+  database: {{url: "{url}"}}
+  event-handling:
+    standard: {{processing: {{engine: thread, batch-size: 7}}, life-cycle: {{lease: {{duration: 3s, heartbeat: 1s}}}}}}
+    groups: {{catalog: {{life-cycle: {{partitions: {partitions}}}}}}}
+"""
+LOOKS = 600  # more than any machine needs; each is a command
+EVENTS = 60
+
+
+class World:
+    """A project whose read model can be looked at, and runs of it in the background."""
+
+    def __init__(self, project: Any, url: str) -> None:
+        self.project = project
+        self.url = url
+        self.database = Database(url.replace("sqlite:///", f"sqlite:///{project.folder}/"))
+        self.running: list[subprocess.Popen[str]] = []
+        self.written = 0
+        project.write("handlers.py", HANDLERS)
+        self.configure(4)
+        self.append()
+
+    def configure(self, partitions: int) -> None:
+        self.project.write("application.yaml", SETTINGS.format(url=self.url, partitions=partitions))
+
+    def append(self) -> None:
+        lines = (
+            f'{{"id": "{number}", "source": "s", "type": "library.book-lent.v1", "subject": "/books/{number % 17}", '
+            f'"data": {{"isbn": "{number % 17}"}}}}'
+            for number in range(self.written, self.written + EVENTS)
+        )
+        self.project.write("more.ndjson", "\n".join(lines))
+        assert self.project.opencqrs("events", "import", "more.ndjson").code == 0
+        self.written += EVENTS
+
+    def start(self, *options: str) -> subprocess.Popen[str]:
+        with (self.project.folder / f"run-{len(self.running)}.log").open("w") as log:
+            command = self.project.command("run", *options)
+            run = subprocess.Popen(command, cwd=self.project.folder, stdout=log, stderr=log, text=True)
+        self.running.append(run)
+        return run
+
+    def log(self, number: int) -> str:
+        found: str = (self.project.folder / f"run-{number}.log").read_text()
+        return found
+
+    def statuses(self) -> list[dict[str, Any]]:
+        (status,) = self.project.opencqrs("status", "--format", "json").json
+        partitions: list[dict[str, Any]] = status["partitions"]
+        return partitions
+
+    def layout(self) -> set[str]:
+        return {one["partition"] for one in self.statuses()}
+
+    def wait_until(self, condition: Callable[[], bool]) -> None:
+        for _ in range(LOOKS):
+            if condition():
+                return
+        pytest.fail("\n".join(map(self.log, range(len(self.running)))))
+
+    def wait_for_nodes(self, count: int) -> None:
+        nodes = ("nodes", "--format", "json")
+        self.wait_until(lambda: sum(one["state"] == "alive" for one in self.project.opencqrs(*nodes).json) == count)
+
+    def wait_for_all(self) -> None:
+        """Wait until every event is handled, and see that each was handled once."""
+        self.wait_until(
+            lambda: {(one["position"], one["state"]) for one in self.statuses()} == {(self.written, "running")}
+        )
+        handled = Counter(position for (position,) in self.database.fetch("SELECT position FROM lent"))
+        assert handled == Counter(range(1, self.written + 1))
+
+
+@pytest.fixture(
+    params=[
+        "sqlite",
+        pytest.param("postgresql", marks=pytest.mark.postgresql),
+        pytest.param("mariadb", marks=[pytest.mark.mariadb, pytest.mark.release]),
+    ]
+)
+def world(request: pytest.FixtureRequest, project: Any) -> Iterator[World]:
+    url = "sqlite:///read.db"
+    if request.param != "sqlite":
+        url = request.getfixturevalue("fresh_url")(request.param)
+    world = World(project, url)
+    yield world
+    for process in world.running:
+        process.kill()
+        process.wait()
+    world.database.close()
+
+
+CHANGES = [
+    (("partitions", "catalog", "6"), {f"{one}/6" for one in range(6)}),
+    (("split", "catalog:5/6"), {*(f"{one}/6" for one in range(5)), "5/12", "11/12"}),
+    (("partitions", "Catalog", "3"), {f"{one}/3" for one in range(3)}),
+    (("partitions", "catalog", "2"), {"0/2", "1/2"}),
+    (("merge", "catalog:1/2"), {"0/1"}),
+    (("partitions", "catalog", "4"), {f"{one}/4" for one in range(4)}),
+]
+
+
+def test_no_event_is_handled_twice_or_left_out_while_the_partitions_change(world: World) -> None:
+    world.start()
+    world.start()
+    world.wait_for_nodes(2)
+    for change, expected in CHANGES:
+        world.append()
+        changed = world.project.opencqrs("groups", *change)
+        assert changed.code == 0, changed.err
+        assert "of them new:\n  catalog:" in changed.err
+        assert world.layout() == expected
+        if len(expected) == 1:
+            world.running[0].kill()
+    world.append()
+    world.wait_for_all()
+
+
+def test_without_a_process_the_next_one_continues_with_the_new_partitions(world: World) -> None:
+    assert world.project.opencqrs("run", "--until-caught-up").code == 0
+    world.append()
+    dry = world.project.opencqrs("groups", "partitions", "catalog", "3", "--dry-run")
+    assert dry.err == (
+        "catalog would have 3 partitions (4 before), 3 of them new:\n"
+        "  catalog:0/3 continues after 60\n  catalog:1/3 continues after 60\n  catalog:2/3 continues after 60\n"
+    )
+    assert len(world.layout()) == 4
+    changed = world.project.opencqrs("groups", "partitions", "catalog", "3", "--format", "json").json
+    assert changed == {
+        "group": "catalog",
+        "before": ["0/4", "1/4", "2/4", "3/4"],
+        "partitions": ["0/3", "1/3", "2/3"],
+        "new": {f"{one}/3": {"position": 60, "ahead_until": None} for one in range(3)},
+        "running": False,
+        "done": True,
+    }
+    again = world.project.opencqrs("groups", "partitions", "catalog", "3")
+    assert again.err == "catalog has 3 partitions already: nothing is changed\n"
+    world.start()
+    world.wait_for_all()
+
+
+def test_a_changed_setting_is_followed_and_an_older_process_does_not_change_it_back(world: World) -> None:
+    world.start()
+    world.wait_for_nodes(1)
+    world.configure(6)
+    world.start()
+    world.wait_for_nodes(2)
+    world.wait_until(lambda: len(world.layout()) == 6)
+    assert "life-cycle.partitions of group catalog was 4 and is 6 now: it is changed" in world.log(1)
+    world.configure(4)  # a restart of the older one
+    world.start()
+    world.wait_for_nodes(3)
+    world.append()
+    world.wait_for_all()
+    assert len(world.layout()) == 6
+    assert (
+        "life-cycle.partitions of group catalog is 4 here; another process has set 6 since, which counts"
+        in world.log(2)
+    )
+    world.running[1].kill()
+    world.running[1].wait()
+    world.wait_for_nodes(2)
+    world.append()
+    world.start()  # a rollback: no process that lives has 6
+    world.wait_until(lambda: len(world.layout()) == 4)
+    world.wait_for_all()
+
+
+def test_what_a_command_has_set_outlives_restarts_until_the_setting_changes(world: World) -> None:
+    assert world.project.opencqrs("run", "--until-caught-up").code == 0
+    assert world.project.opencqrs("groups", "split", "catalog:0/4").code == 0
+    world.append()
+    assert world.project.opencqrs("run", "--until-caught-up").code == 0
+    assert world.layout() == {"1/4", "2/4", "3/4", "0/8", "4/8"}
+    world.configure(2)
+    world.start()
+    world.wait_until(lambda: world.layout() == {"0/2", "1/2"})
+    world.wait_for_all()
+
+
+def test_a_stopped_partition_stays_stopped_when_it_is_split(world: World) -> None:
+    world.start()
+    world.wait_for_all()
+    assert world.project.opencqrs("groups", "stop", "catalog:1/4").code == 0
+    assert world.project.opencqrs("groups", "split", "catalog:1/4").code == 0
+    assert {one["partition"] for one in world.statuses() if one["wanted"] == "stopped"} == {"1/8", "5/8"}
+    assert world.project.opencqrs("groups", "start", "catalog").code == 0
+    world.append()
+    world.wait_for_all()
