@@ -4,13 +4,15 @@
     python benchmarks/failover_soak.py --engine spark --faults 10
 
 Events are added while it runs. The faults: ``kill`` (SIGKILL, and a new process), ``freeze`` (SIGSTOP for longer than
-the leases last, then SIGCONT), ``stop`` (SIGTERM, and a new process), ``join`` (a fourth process for a while), and on
-PostgreSQL ``cut`` (all connections of one of its databases are ended), ``server`` (it is stopped, fast or as in a
-crash, and started again) and, where libfaketime is installed, ``clock`` (that of the server is set, by up to two hours,
-mostly while a process is frozen). After each, every partition must have an owner that lives within the leases' duration
-and two seconds; but while a frozen process holds the write lock of an SQLite file, nobody can take over. With
---scheduled both groups are scheduled ones; with --parking events fail, and wait in the inbox with their sequences. The
-exit code is 1 if an event is missing, was applied twice, out of order, or with a second attempt.
+the leases last, then SIGCONT), ``stop`` (SIGTERM, and a new process), ``join`` (a fourth process for a while),
+``partitions`` (of one group: split, merged, or as many as the die says, by a command that is killed at a random moment
+now and then, and typed again), and on PostgreSQL ``cut`` (all connections of one of its databases are ended),
+``server`` (it is stopped, fast or as in a crash, and started again) and, where libfaketime is installed, ``clock``
+(that of the server is set, by up to two hours, mostly while a process is frozen). After each, every partition must have
+an owner that lives within the leases' duration and two seconds; but while a frozen process holds the write lock of an
+SQLite file, nobody can take over. With --scheduled both groups are scheduled ones; with --parking events fail, and
+wait in the inbox with their sequences. The exit code is 1 if an event is missing, was applied twice, out of order, or
+with a second attempt.
 """
 
 from __future__ import annotations
@@ -40,6 +42,8 @@ from sqlalchemy import text
 from opencqrs_py.adapters.files import events_of_file
 from opencqrs_py.adapters.processes import has_ended
 from opencqrs_py.adapters.sql import Database, SqlControlStore, SqlEventStore
+from opencqrs_py.control.records import ControlView
+from opencqrs_py.model.partition import is_layout
 
 LOOK = 0.05
 """Seconds between two looks at the leases."""
@@ -64,7 +68,12 @@ LINES = 20
 LEASE = ("--set", "event-handling.standard.life-cycle.lease.duration={}s")
 HEARTBEAT = ("--set", "event-handling.standard.life-cycle.lease.heartbeat={}s")
 
-NAMES = ("kill", "freeze", "stop", "join", "cut", "server", "clock")
+NAMES = ("kill", "freeze", "stop", "join", "partitions", "cut", "server", "clock")
+
+MOST_PARTITIONS = 12
+
+BROKEN_OFF = 0.3
+"""Which share of the commands that change partitions is killed."""
 
 HOURS = 2.0
 """How far the clock of a server is set ahead or back at most."""
@@ -119,7 +128,7 @@ def _soak(
     settings["scheduled"] = options.scheduled
     project = Project(folder, fresh(), url := fresh(), options.parking, **settings)
     print(f"\n{kind}, engine {options.engine}: {options.faults} faults", flush=True)
-    faults = Faults(project, kind, url, options.lease, options.partitions + 1, options.names, chance, server)
+    faults = Faults(project, kind, url, options.lease, options.names, chance, server)
     began = time.monotonic()
     with Feed(project.store_url, log) as feed:
         try:
@@ -188,7 +197,6 @@ class Faults:
         kind: Its database.
         url: The database of progress and leases.
         lease: Seconds that leases last.
-        partitions: How many there are in all.
         names: The faults that may be done.
         chance: Source of the random choices.
         server: The server that serves the database, if it can be stopped.
@@ -200,7 +208,6 @@ class Faults:
         kind: str,
         url: str,
         lease: float,
-        partitions: int,
         names: Sequence[str],
         chance: Random,
         server: Server | None,
@@ -216,8 +223,7 @@ class Faults:
         self._kind = kind
         self._url = url
         self._lease = lease
-        self._partitions = partitions
-        possible = {*NAMES[:4]}
+        possible = {*NAMES[:5]}
         if server is not None:
             possible |= {"cut", "server", *(["clock"] if FAKETIME.exists() else [])}
         self._names = [name for name in names if name in possible]
@@ -306,6 +312,26 @@ class Faults:
         extra.kill()
         extra.wait()
 
+    def _partitions(self) -> None:
+        self._wait_for_nodes()
+        leases = [lease.key.partition for lease in self._store.view().leases if lease.key.group == "cases"]
+        one = self._chance.choice(sorted(leases))
+        count = self._chance.randint(1, MOST_PARTITIONS)
+        change = ["partitions", "cases", str(count)]
+        if self._chance.random() < 0.5 and one.modulus <= MOST_PARTITIONS:
+            change = ["split", f"cases:{one}"]
+        elif one.modulus > 1 and one.sibling() in leases:
+            change = ["merge", f"cases:{one}"]
+        if self._chance.random() < BROKEN_OFF:
+            command = self._project.opencqrs("groups", *change)
+            with suppress(subprocess.TimeoutExpired):
+                command.wait(self._chance.uniform(0.5, 3.0))
+            command.kill()
+            command.wait()
+            change = ["partitions", "cases", str(count)]
+        if self._project.opencqrs("groups", *change).wait():
+            self.wrong.append(f"groups {' '.join(change)} failed:\n{self._project.said()}")
+
     def _cut(self) -> None:
         with self._database.reading() as connection:
             connection.execute(text(CUT[self._kind]))
@@ -349,7 +375,8 @@ class Faults:
             with suppress(Exception):
                 view = self._store.view().without(has_ended)
                 owners = [owner for lease in view.leases if (owner := view.owner_of(lease)) is not None]
-                if len(owners) == self._partitions and but not in {owner.process.pid for owner in owners}:
+                are_held = len(owners) == len(view.leases) and _are_whole(view)
+                if are_held and but not in {owner.process.pid for owner in owners}:
                     return time.monotonic() - began
             time.sleep(LOOK)
         with suppress(Exception):
@@ -361,6 +388,12 @@ class Faults:
         states = ", ".join(f"{each.pid} {state_of(each.pid)}" for each in self._processes)
         print(f"  after {self._fault}; processes: {states}")
         sys.exit(f"not every partition has an owner after {patience:g} s:\n{self._project.said()}")
+
+
+def _are_whole(view: ControlView) -> bool:
+    """Return whether the leases of each group are those of a whole layout."""
+    groups = {lease.key.group for lease in view.leases}
+    return all(is_layout([lease.key.partition for lease in view.leases if lease.key.group == one]) for one in groups)
 
 
 def state_of(pid: int) -> str:

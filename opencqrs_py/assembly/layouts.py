@@ -254,9 +254,7 @@ class Layouts:
             return tracker
         why = "its progress tracker has no way to"
         if isinstance(tracker, InMemoryProgressTracker):
-            why = (
-                "its progress is in the memory of the process that runs it; set life-cycle.partitions, and start again"
-            )
+            why = "its progress is in memory; set life-cycle.partitions, and start again"
         what = f"the partitions of group '{name}' cannot be changed: {why}"
         raise LayoutError("OCQ-615", what, f"group {name}", "keep progress in a database")
 

@@ -74,7 +74,7 @@ def test_three_processes_share_and_take_over_and_lose_and_double_nothing(engine,
     """However busy the machine is: leases of 30 seconds are not lost by being slow, and a kill is noticed sooner."""
     if database == "mariadb":
         request.getfixturevalue("mariadb_installed")
-    kind = ("--engine", engine, "--database", database, "--names", "kill", "stop", "join")
+    kind = ("--engine", engine, "--database", database, "--names", "kill", "stop", "join", "partitions")
     out = script("failover_soak.py", *kind, "--faults", faults, "--seed", 6, "--events", 3_000, "--lease", 30)
     assert "each event was applied exactly once, in order" in out
 

@@ -5,7 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
+from typing import Any
+from uuid import uuid4
 
+from sqlalchemy import Connection, text
+
+from opencqrs_py.adapters.sql import Database
 from opencqrs_py.model import Outcome, Partition
 from opencqrs_py.processing.supervision import Notice, Observer
 
@@ -42,3 +47,25 @@ class Rows:
 
     def is_outage(self, error: BaseException) -> bool:
         return isinstance(error, ConnectionError)
+
+
+class SqlRows:
+    """The same in a table of an SQLite database in memory."""
+
+    def __init__(self) -> None:
+        self.database = Database(f"sqlite:///file:/rows-{uuid4().hex}?vfs=memdb&uri=true")
+        with self.database.writing() as connection:
+            connection.execute(text("CREATE TABLE written (number INTEGER PRIMARY KEY, name TEXT, position INTEGER)"))
+
+    @property
+    def rows(self) -> list[tuple[str, int]]:
+        return [(name, at) for name, at in self.database.fetch("SELECT name, position FROM written ORDER BY number")]
+
+
+def write(connection: Any, name: str, position: int) -> None:
+    """Write a row into either of both."""
+    if isinstance(connection, Connection):
+        row = {"name": name, "position": position}
+        connection.execute(text("INSERT INTO written (name, position) VALUES (:name, :position)"), row)
+    else:
+        connection.append((name, position))

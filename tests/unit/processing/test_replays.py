@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from opencqrs_py import Event, Reset
 from opencqrs_py.adapters.memory import InMemoryEventStore, InMemoryProgressTracker
+from opencqrs_py.adapters.sql import SqlProgressTracker
 from opencqrs_py.control.layouts import Log, carried_over, merge_of, split_of
 from opencqrs_py.engines.driver import PartitionDriver, claim
 from opencqrs_py.engines.parts import make_replay_rule
@@ -33,7 +34,7 @@ from opencqrs_py.processing.schedules import FixedDelay
 from opencqrs_py.processing.sequence_resolvers import PerSubject
 from opencqrs_py.processing.sequencing import SequencingByEvent
 from opencqrs_py.testing import FakeClock
-from tests.support.partitions import CrashError, Rows, Seen
+from tests.support.partitions import CrashError, Rows, Seen, SqlRows, write
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -57,9 +58,16 @@ class World:
         schedule: ScheduleRule | None = None,
         together: bool = False,
         only_mail: bool = False,
+        on_sqlite: bool = False,
     ) -> None:
-        self.database = Rows()
-        self.tracker = InMemoryProgressTracker(self.database)
+        self.database: Rows | SqlRows
+        self.tracker: InMemoryProgressTracker | SqlProgressTracker
+        if on_sqlite:
+            self.database = SqlRows()
+            self.tracker = SqlProgressTracker(self.database.database)
+        else:
+            self.database = Rows()
+            self.tracker = InMemoryProgressTracker(self.database)
         self.clock = FakeClock()
         self.seen = Seen()
         self.errors: dict[int, BaseException] = {}
@@ -76,19 +84,19 @@ class World:
             self.calls.append(context)
             if (error := self.errors.get(raw.position)) is not None:
                 raise error
-            connection.append((raw.subject, raw.position))  # type: ignore[attr-defined]
+            write(connection, raw.subject, raw.position)
 
         def handle_all(raws: list[Event], connection: Connection, context: ProcessingContext) -> None:
             for raw in raws:
                 handle(raw, connection, context._replace(position=raw.position))
 
         def mail(raw: Event, connection: Connection) -> None:
-            connection.append(("mail", raw.position))  # type: ignore[attr-defined]
+            write(connection, "mail", raw.position)
 
         def end(reset: Reset, work: Work) -> None:
             if self.end_fails is not None:
                 raise self.end_fails
-            work.connection.append(("finished", reset.position))
+            write(work.connection, "finished", reset.position)
             self.finished.append(reset)
 
         model: Callable[..., None] = handle_all if together else handle
@@ -159,7 +167,7 @@ class World:
         self._note_left_out(to)
         known = self.run.processing.never_handled
         with self.tracker.resetting(Reset("group", to), self.run.partitions, never_handled=known) as opened:
-            opened.unit.connection.append(("reset", to))
+            write(opened.unit.connection, "reset", to)
         self.calls.clear()
 
     def lay_out(self, partitions: Sequence[Partition], *, crash: bool) -> None:
@@ -441,6 +449,7 @@ CHANGES = st.tuples(
 )
 
 
+@pytest.mark.parametrize("on_sqlite", [False, True], ids=["memory", "sqlite"])
 @given(
     actions=st.lists(ACTIONS | CHANGES, max_size=25),
     partitions=st.integers(1, 3),
@@ -449,9 +458,15 @@ CHANGES = st.tuples(
     together=st.booleans(),
 )
 def test_each_event_is_handled_once_per_reset_in_order_and_sent_by_mail_once(
-    actions: Sequence[tuple[str, Any]], partitions: int, batch_size: int, *, parks: bool, together: bool
+    actions: Sequence[tuple[str, Any]],
+    partitions: int,
+    batch_size: int,
+    *,
+    parks: bool,
+    together: bool,
+    on_sqlite: bool,
 ) -> None:
-    world = World(partitions=partitions, batch_size=batch_size, parks=parks, together=together)
+    world = World(partitions=partitions, batch_size=batch_size, parks=parks, together=together, on_sqlite=on_sqlite)
     for name, value in actions:
         _act(world, name, value)
     world.errors = {}
@@ -459,6 +474,8 @@ def test_each_event_is_handled_once_per_reset_in_order_and_sent_by_mail_once(
         world.clock.advance(7_200)
         world.drain()
     _check(world)
+    if isinstance(world.database, SqlRows):
+        world.database.database.close()
 
 
 def _act(world: World, name: str, value: Any) -> None:

@@ -1,0 +1,176 @@
+"""Partitions that change under a running application, by commands that end in the middle, or are refused."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from opencqrs_py import Application
+from opencqrs_py.adapters.sql import Database
+from opencqrs_py.control.layouts import Log, carried_over
+from opencqrs_py.errors import AssemblyError, LayoutError, WaitTimedOutError
+from opencqrs_py.model import layout
+from opencqrs_py.model.cloudevents import parse_event
+
+HANDLERS = """
+from opencqrs_py import Event, ProcessingContext, event_handling, on_start
+from sqlalchemy import Connection, text
+
+@on_start("loans")
+def tables(connection: Connection) -> None:
+    connection.execute(text("CREATE TABLE IF NOT EXISTS lent (position INTEGER)"))
+
+@event_handling("loans", types=["*"])
+def lend(event: Event, context: ProcessingContext, connection: Connection) -> None:
+    connection.execute(text("INSERT INTO lent VALUES (:position)"), {"position": context.position})
+"""
+LOOKS = 100_000  # more than any machine needs
+QUICK = {"lease.duration": "3s", "lease.heartbeat": "250ms"}
+
+
+class World:
+    """A project in one process whose read model can be looked at."""
+
+    def __init__(self, url: str, module: Any, folder: Path) -> None:
+        self.url, self.module, self.folder = url, module, folder
+        self.database = Database(url)
+        self.made: list[Application] = []
+        self.events = 0
+
+    def application(self, **settings: object) -> Application:
+        standard = "event-handling.standard"
+        given = {"event-store.url": f"sqlite:///{self.folder}/events.db", "database.url": self.url}
+        given |= {f"{standard}.processing.engine": "thread", f"{standard}.life-cycle.partitions": 2}
+        given |= {f"{standard}.life-cycle.{name}": value for name, value in QUICK.items()}
+        made = Application({**given, **settings}, [self.module], self.folder)
+        self.made.append(made)
+        return made
+
+    def append(self, application: Application, count: int = 30) -> None:
+        numbers = range(self.events, self.events + count)
+        lines = (
+            f'{{"id": "{n}", "source": "s", "type": "t", "subject": "/x/{n % 13}", "data": {{}}}}' for n in numbers
+        )
+        application.event_store.append(map(parse_event, lines))
+        self.events += count
+
+    def handled(self) -> Counter[int]:
+        return Counter(position for (position,) in self.database.fetch("SELECT position FROM lent"))
+
+    def is_done(self) -> bool:
+        return sum(self.handled().values()) >= self.events
+
+    def close(self) -> None:
+        for made in self.made:
+            made.stop()
+        self.database.close()
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.postgresql)])
+def world(request: pytest.FixtureRequest, make_module: Callable[[str], Any], tmp_path: Path) -> Iterator[World]:
+    url = f"sqlite:///{tmp_path}/read.db"
+    if request.param == "postgresql":
+        url = request.getfixturevalue("fresh_url")("postgresql")
+    world = World(url, make_module(HANDLERS), tmp_path)
+    yield world
+    world.close()
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    for _ in range(LOOKS):
+        if condition():
+            return
+    pytest.fail("it was never so")
+
+
+def leases(application: Application) -> list[str]:
+    return [str(lease.key.partition) for lease in application.control.view().leases]
+
+
+def test_nodes_follow_a_change_whose_command_has_ended_before_it_changed_the_leases(world: World) -> None:
+    application = world.application()
+    world.append(application)
+    application.start()
+    wait_until(world.is_done)
+    group = application.layouts._groups["loans"]
+    log = Log(group.processing.hashes_at, group.processing.positions_of)
+    group.tracker.repartition("loans", layout(3), lambda known: carried_over(known, layout(3), log))
+    world.append(application)
+    wait_until(world.is_done)
+    assert world.handled() == Counter(range(1, world.events + 1))
+    assert leases(application) == ["0/3", "1/3", "2/3"]
+
+
+def test_partitions_that_a_command_has_left_stopped_continue_when_it_is_typed_again(world: World) -> None:
+    application = world.application()
+    world.append(application)
+    application.start()
+    wait_until(world.is_done)
+    application.control.stop("loans:1/2")  # it was killed then
+    result = application.layouts.repartition("loans", 4)
+    assert [str(one) for one in result.positions] == ["0/4", "1/4", "2/4", "3/4"]
+    application.control.start("loans")
+    world.append(application)
+    wait_until(world.is_done)
+    assert world.handled() == Counter(range(1, world.events + 1))
+
+
+def test_leases_that_are_lost_come_back_with_the_partitions_that_there_are(world: World) -> None:
+    application = world.application()
+    world.append(application)
+    application.run(until_caught_up=True)
+    application.layouts.split("loans:0/2")
+    store = application.container.control_store()
+    store.lay_out("loans", layout(2))
+    world.append(application)
+    application.run(until_caught_up=True)
+    assert world.handled() == Counter(range(1, world.events + 1))
+    assert leases(application) == ["1/2", "0/4", "2/4"]
+
+
+def test_a_change_that_nodes_do_not_let_go_for_changes_nothing_and_they_go_on(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    application = world.application()
+    world.append(application)
+    application.start()
+    wait_until(world.is_done)
+    with monkeypatch.context() as patch:
+        patch.setattr(application._processors.coordinator, "reconcile", lambda: None)
+        with pytest.raises(WaitTimedOutError, match="still waiting for loans 0/2, loans 1/2 to be let go"):
+            application.layouts.repartition("loans", 3, timeout=0.0)
+    world.append(application)
+    wait_until(world.is_done)
+    assert {str(status.partition) for (group,) in [application.status()] for status in group.partitions} == {
+        "0/2",
+        "1/2",
+    }
+
+
+@pytest.mark.parametrize(
+    ("change", "code", "what"),
+    [
+        (lambda layouts: layouts.split("loans"), "OCQ-535", "'loans' is no partition"),
+        (lambda layouts: layouts.split("loans:7/2"), "OCQ-535", "'loans:7/2' is no partition"),
+        (lambda layouts: layouts.repartition("lones", 2), "OCQ-509", "no handler belongs to a group 'lones'"),
+        (lambda layouts: layouts.repartition("loans", 0), "OCQ-615", "0 is no number of partitions for a group"),
+        (lambda layouts: layouts.repartition("loans", 3), "OCQ-615", "group 'loans' has no progress yet"),
+    ],
+)
+def test_what_cannot_be_changed_is_said(world: World, change: Any, code: str, what: str) -> None:
+    with pytest.raises((AssemblyError, LayoutError)) as raised:
+        change(world.application().layouts)
+    assert raised.value.code == code
+    assert what in raised.value.what
+
+
+def test_progress_in_memory_has_no_partitions_to_change(world: World) -> None:
+    application = world.application(**{"event-handling.standard.progress.tracking": "in-memory"})
+    with pytest.raises(
+        LayoutError, match="the partitions of group 'loans' cannot be changed: its progress is in memory"
+    ):
+        application.layouts.repartition("loans", 3)
