@@ -9,7 +9,7 @@ from opencqrs_py.assembly.conditions import Decision
 from opencqrs_py.assembly.running import record_rule
 from opencqrs_py.config import EffectiveGroup
 from opencqrs_py.errors import BeginningNeededError, ExplainedError, ProgressLostError
-from opencqrs_py.model.group_record import FoundGroup, GroupRecord
+from opencqrs_py.model.group_record import FoundGroup, GroupRecord, RecordedLayout
 from opencqrs_py.model.partition import layout
 from opencqrs_py.processing.exceptions import one_line
 from opencqrs_py.processing.group_records import RecordRule, Warned, changed_since
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from opencqrs_py.assembly.container import ApplicationContainer, GroupContainer
 
 BEGINNING, PROGRESS, HANDLERS = "fetch.initial-position", "progress", "handlers changed"
+PARTITIONS = "life-cycle.partitions"
+_SHOWN = 8
 
 
 def record_decisions(
@@ -66,6 +68,8 @@ def _decided(
     except ExplainedError as refused:
         error = refused
     yield _beginning(name, record, warnings.get(Warned.SETTING, ""))
+    if record.layout is not None and {*partitions} != {*layout(settings.life_cycle.partitions)}:
+        yield _partitions(name, record.layout, settings.life_cycle.partitions)
     if error is not None:
         subject = PROGRESS if isinstance(error, ProgressLostError) else HANDLERS
         yield Decision(name, subject, "", error.what, error=error)
@@ -73,6 +77,16 @@ def _decided(
         reason = changed_since(name, changed.position)
         seen = "at the next start" if kept is not record and record.changed != changed else f"since {changed.at}"
         yield Decision(name, HANDLERS, f"position {changed.position}", f"{reason} ({seen})")
+
+
+def _partitions(group: str, recorded: RecordedLayout, setting: int) -> Decision:
+    found = ", ".join(map(str, recorded.partitions[:_SHOWN])) + (", …" if len(recorded.partitions) > _SHOWN else "")
+    reason = f"a command has set these since, which counts until the setting is another one than {setting}"
+    if recorded.setting != setting:
+        reason = f"it was {recorded.setting} when the group got these; the next start follows the setting, {setting}"
+        if setting in recorded.overridden:
+            reason += ", unless a process with the newer value lives"
+    return Decision(group, PARTITIONS, found, reason)
 
 
 def _beginning(group: str, record: GroupRecord, ignored: str) -> Decision:

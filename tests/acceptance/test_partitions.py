@@ -211,7 +211,12 @@ def test_what_a_command_has_set_outlives_restarts_until_the_setting_changes(worl
     world.append()
     assert world.project.opencqrs("run", "--until-caught-up").code == 0
     assert world.layout() == {"1/4", "2/4", "3/4", "0/8", "4/8"}
+    found = {one["subject"]: one for one in world.project.opencqrs("conditions", "--format", "json").json}
+    assert found["life-cycle.partitions"]["choice"] == "1/4, 2/4, 3/4, 0/8, 4/8"
+    why = "a command has set these since, which counts until the setting is another one than 4"
+    assert found["life-cycle.partitions"]["reason"] == why
     world.configure(2)
+    assert "it was 4 when the group got these; the next start follows" in world.project.opencqrs("conditions").out
     world.start()
     world.wait_until(lambda: world.layout() == {"0/2", "1/2"})
     world.wait_for_all()
