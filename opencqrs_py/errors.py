@@ -230,6 +230,18 @@ class LayoutChangedError(ExplainedError):
         return error
 
 
+class RebuildError(ExplainedError):
+    """A group cannot be rebuilt beside the live one (OCQ-630, OCQ-635). The live tables are as they were."""
+
+
+class RebuildWriteError(ExplainedError, NonTransientError):
+    """In a rebuild a handler writes outside of the new tables (OCQ-634). Nothing of that is kept."""
+
+
+class RebuildUnderWayError(ExplainedError):
+    """A group cannot be run for now, as it is being rebuilt (OCQ-632, OCQ-633)."""
+
+
 class InboxChangedError(OpenCqrsError):
     """Events in the inbox are not as they were read any more: a person has changed them. They are read again."""
 

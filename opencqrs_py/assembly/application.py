@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from opencqrs_py.assembly.layouts import Layouts
     from opencqrs_py.assembly.overview import Overview
     from opencqrs_py.assembly.processors import Processors
+    from opencqrs_py.assembly.rebuilds import Rebuilds
     from opencqrs_py.assembly.resets import Resets
     from opencqrs_py.assembly.serving import Serving
     from opencqrs_py.config import LifeCycleSettings
@@ -107,6 +108,7 @@ class Application:
         self._databases = OpenedDatabases(loaded.settings.database.pool_size)
         self._in_hand: list[SupervisedPartition] = []  # partitions that a stop has not waited for
         self._started_in = 0  # the process that has called start()
+        self._apart = False  # whether it fills the shadow of a group of another application
 
     def __enter__(self) -> Self:
         return self
@@ -251,6 +253,7 @@ class Application:
             if serving is not None:
                 observer = Observers([serving.counting, observer])
             self._processors = self._made(chosen, observer, verbose=verbose, with_others=not groups)
+            self._complete_rebuilds(chosen)
             if serving is not None:
                 serving.start()
             self._processors.start()
@@ -261,7 +264,7 @@ class Application:
 
     def _made_serving(self) -> Serving | None:
         """Return what answers over HTTP, ``None`` if nothing is to."""
-        if self.configuration.settings.http.bind is None:
+        if self.configuration.settings.http.bind is None or self._apart:
             return None
         from opencqrs_py.assembly.serving import Served, Serving  # noqa: PLC0415 only if it is wanted
 
@@ -561,6 +564,32 @@ class Application:
         }
         store = self.container.control_store() if any(each.led for each in groups.values()) else None
         return Layouts(groups, store, self.control)
+
+    @property
+    def rebuilds(self) -> Rebuilds:
+        """What builds groups again beside those that run, and swaps both."""
+        from opencqrs_py.assembly.rebuilds import Rebuilds  # noqa: PLC0415 loads SQLAlchemy
+
+        self._resources.renew()
+        groups = {group.name: group for group in self.groups}
+        control = self.control
+        return Rebuilds(groups, self._group_containers, self.container, self.blueprint, self._beside, control.renew)
+
+    def _complete_rebuilds(self, chosen: Sequence[EffectiveGroup]) -> None:
+        """Complete what a rebuild has begun to swap, and whose process was killed."""
+        database = self.container.database()
+        if not self._apart and database is not None and database.dialect.swaps_in_steps:
+            self.rebuilds.complete([group.name for group in chosen])
+
+    def _beside(self, blueprint: Blueprint, settings: EffectiveGroup) -> Application:
+        """Return an application of one group only, made from another blueprint, that answers nothing over HTTP."""
+        other = Application(self.configuration, self.blueprint.modules, self.project, self._spark)
+        other.blueprint = blueprint
+        other._scan = self._scan
+        other._resources = ProjectResources(blueprint, other._forget_parts)
+        other.groups = (settings,)
+        other._apart = True
+        return other
 
     def _check(self, groups: Sequence[EffectiveGroup]) -> None:
         """Raise together all that keeps the groups from running."""

@@ -77,6 +77,7 @@ class Blueprint:
     mapping: TableMapping | None = None
     secrets: tuple[str, ...] = field(default=(), repr=False)
     clock_ref: str | None = None
+    rebuilding: bool = False
 
     @property
     def event_store_url(self) -> str:

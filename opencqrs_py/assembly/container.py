@@ -59,7 +59,7 @@ from opencqrs_py.assembly.stores import open_event_store
 from opencqrs_py.config import EffectiveGroup, RetryPolicy, RetrySettings, Tracking
 from opencqrs_py.control.ports import ControlStore
 from opencqrs_py.engines.parts import group_processing, make_dispatcher, make_replay_rule
-from opencqrs_py.errors import AssemblyError
+from opencqrs_py.errors import AssemblyError, RebuildError
 from opencqrs_py.model.masking import remember
 from opencqrs_py.model.naming import listed
 from opencqrs_py.processing.binding import BoundHandler, bind
@@ -230,8 +230,13 @@ def parking_of(settings: EffectiveGroup, retry: Callable[[], BackOff]) -> Parkin
 
 
 def _bound(
-    discovered: Discovered, settings: EffectiveGroup, database: DatabaseChoice, tracking: Decision
+    discovered: Discovered,
+    settings: EffectiveGroup,
+    database: DatabaseChoice,
+    tracking: Decision,
+    rebuilding: bool = False,  # noqa: FBT001, FBT002 a provider gives it
 ) -> list[BoundHandler]:
+    """Return the handlers of a group; in a rebuild those that write in its transaction."""
     has_transactions = bool(database.decision.choice != "none" or tracking.provider)
     bound = []
     for handler in discovered.of_group(settings.name):
@@ -239,7 +244,14 @@ def _bound(
         if bound[-1].signature.in_frames:
             raise_together(unfit_for_frames(settings, handler.place))
         check_transaction(bound[-1].signature, handler.place, there=has_transactions, url=database.url)
-    return bound
+    if not rebuilding or settings.rebuild.run_all_handlers:
+        return bound
+    kept = [each for each in bound if each.signature.transactional]
+    if not kept:
+        what = f"no handler of group '{settings.name}' asks for the transaction, so it fills no tables"
+        fix = "nothing has to be rebuilt; or set rebuild.run-all-handlers: true"
+        raise RebuildError("OCQ-630", what, f"group {settings.name}", fix)
+    return kept
 
 
 class GroupContainer(containers.DeclarativeContainer):
@@ -253,6 +265,7 @@ class GroupContainer(containers.DeclarativeContainer):
     events: providers.Dependency[EventsRule] = providers.Dependency()
     clock: providers.Dependency[Clock] = providers.Dependency()
     code_reader: providers.Dependency[CodeReader] = providers.Dependency()
+    rebuilding: providers.Dependency[bool] = providers.Dependency()
 
     tracking = providers.ThreadSafeSingleton(
         decide_tracking, settings, database_choice.provided.decision, discovered.provided.injector
@@ -267,7 +280,7 @@ class GroupContainer(containers.DeclarativeContainer):
     interceptors = providers.ThreadSafeSingleton(interceptors_for, settings, discovered)
     waiting = providers.ThreadSafeSingleton(decide_back_off, settings, discovered.provided.injector)
     back_off = providers.ThreadSafeSingleton(back_off_for, settings, waiting, discovered.provided.injector)
-    handlers = providers.ThreadSafeSingleton(_bound, discovered, settings, database_choice, tracking)
+    handlers = providers.ThreadSafeSingleton(_bound, discovered, settings, database_choice, tracking, rebuilding)
     dispatcher = providers.ThreadSafeSingleton(
         make_dispatcher, handlers, event_types, reading, interceptors, sequencing
     )
@@ -276,7 +289,15 @@ class GroupContainer(containers.DeclarativeContainer):
     )
     finished = providers.ThreadSafeSingleton(replay_ends_of, settings, discovered)
     replays = providers.ThreadSafeSingleton(
-        make_replay_rule, handlers, event_types, reading, interceptors, sequencing, dispatcher, finished
+        make_replay_rule,
+        handlers,
+        event_types,
+        reading,
+        interceptors,
+        sequencing,
+        dispatcher,
+        finished,
+        rebuilding=rebuilding,
     )
     schedule = providers.ThreadSafeSingleton(schedule_rule_of, settings, discovered, event_types, reading)
     processing = providers.ThreadSafeSingleton(
@@ -363,6 +384,7 @@ def group_container(container: ApplicationContainer, settings: EffectiveGroup) -
         events=container.said.events,
         clock=container.clock,
         code_reader=container.code_reader,
+        rebuilding=container.said.rebuilding,
     )
 
 

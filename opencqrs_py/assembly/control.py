@@ -168,6 +168,23 @@ class Control:
 
         return self._wait([key], timeout, f"to leave node {owner.name} for another one", has_moved)
 
+    def renew(self, group: str) -> bool:
+        """Have nodes claim what they have of a group again, as its progress is another one now.
+
+        Otherwise they would notice that with the next event only. It happens at their next heartbeat.
+
+        Returns:
+            Whether a node that lives can run the group.
+        """
+        view = self.view()
+        held: dict[str, list[GroupPartition]] = {}
+        for lease in view.leases:
+            if lease.key.group == group and (owner := view.owner_of(lease)) is not None:
+                held.setdefault(owner.id, []).append(lease.key)
+        for node, keys in held.items():
+            self._required().give_back(node, keys)
+        return any(group in node.groups for node in view.alive.values())
+
     @contextmanager
     def paused(self, group: str, timeout: float) -> Iterator[bool]:
         """Stop a group until the end of the block, and then want of it what was wanted before.

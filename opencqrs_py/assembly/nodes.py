@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import UTC, datetime
 from hashlib import sha256
 from typing import TYPE_CHECKING
@@ -78,6 +78,7 @@ def coordinator_for(
     timing: LeaseTiming,
     groups: Mapping[str, Runnable],
     engines: Mapping[str, Engine],
+    barred: Callable[[], Collection[str]] = frozenset,
 ) -> Coordinator:
     """Return what keeps the leases of this process, and has its engines drive what it holds.
 
@@ -87,6 +88,7 @@ def coordinator_for(
         timing: How long leases last.
         groups: The groups that this process can run and that leases lead.
         engines: The engine of each of them.
+        barred: Returns those of them that this process must not run for now.
     """
     name = settings.name or node_name()
     started_at = datetime.now(UTC).isoformat(timespec="milliseconds")
@@ -98,6 +100,7 @@ def coordinator_for(
         lambda: machine_ms() / 1000,
         has_ended,
         lambda: uuid.uuid4().hex,
+        barred,
     )
 
 

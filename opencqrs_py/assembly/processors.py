@@ -17,6 +17,7 @@ from opencqrs_py.assembly.nodes import (
     runnable_of,
     timing_of,
 )
+from opencqrs_py.assembly.rebuild_bars import RebuildBars
 from opencqrs_py.assembly.registration import ControllerRegistration, Registered
 from opencqrs_py.assembly.status import NodeLoad, RunResult
 from opencqrs_py.config import Controller, LifeCycleSettings
@@ -101,9 +102,11 @@ class Processors:
         runnable = {name: runnable_of(each.run, each.life_cycle, starts=each.starts) for name, each in led.items()}
         engines = {name: each.engine for name, each in led.items()}
         self.coordinator: Coordinator | None = None
+        self._bars = RebuildBars(())
         if store is not None and led:
             timing = timing_of(each.life_cycle.lease for each in led.values())
-            self.coordinator = coordinator_for(store, node, timing, runnable, engines)
+            self._bars = RebuildBars(each.run for each in led.values())
+            self.coordinator = coordinator_for(store, node, timing, runnable, engines, self._bars)
         locked = {
             each.run.group: _locked(each, each.locks) for each in groups if each.locks is not None and each.starts
         }
@@ -143,6 +146,7 @@ class Processors:
 
     def _join_leases(self, coordinator: Coordinator, store: ControlStore) -> None:
         led = [group for group in self._groups if group.led]
+        self._bars.require([group.run.group for group in led if group.starts])
         if has_company(store.view(), [group.run.group for group in led]):
             for engine in {id(group.engine): group.engine for group in led if group.starts}.values():
                 engine.warm_up()  # others release their partitions as soon as this node has joined

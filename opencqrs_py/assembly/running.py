@@ -13,7 +13,7 @@ from opencqrs_py.assembly.container import ApplicationContainer, GroupContainer,
 from opencqrs_py.assembly.packages import Registry
 from opencqrs_py.config import DriverHandles, EffectiveGroup
 from opencqrs_py.config import Engine as EngineName
-from opencqrs_py.config.choices import ENGINES
+from opencqrs_py.config.choices import ENGINES, LiveDuringRebuild
 from opencqrs_py.config.value_types import AGO, parse_duration
 from opencqrs_py.engines.runs import Engine, GroupRun
 from opencqrs_py.errors import AssemblyError, ExplainedError, OnStartError
@@ -66,7 +66,7 @@ def group_run(
         back_off=group.back_off(),
         on_exhausted=OnExhausted(settings.retry.on_exhausted.value),
         on_undecodable=OnExhausted(settings.retry.on_undecodable.value),
-        prepare=_preparation(blueprint, settings.name, container),
+        prepare=preparation(blueprint, settings.name, container),
         recipe=GroupRecipe(blueprint, settings, blueprint.discover().fingerprint(settings.name)),
         record=record_rule(settings, group, container),
     )
@@ -82,6 +82,7 @@ def record_rule(settings: EffectiveGroup, group: GroupContainer, container: Appl
         OnLost(settings.progress.on_lost.value),
         OnChanged(settings.processing.on_changed_handlers.value),
         settings.life_cycle.partitions,
+        pauses=settings.rebuild.live is LiveDuringRebuild.PAUSE,
     )
 
 
@@ -214,7 +215,8 @@ def _initial(settings: EffectiveGroup, source: EventSource, tracker: ProgressTra
     return initial_position(settings.fetch.initial_position, source, clock)
 
 
-def _preparation(blueprint: Blueprint, group: str, container: ApplicationContainer) -> Callable[[], None]:
+def preparation(blueprint: Blueprint, group: str, container: ApplicationContainer) -> Callable[[], None]:
+    """Return what runs the ``@on_start`` functions of a group, in one transaction."""
     discovered = blueprint.discover()
     starts = [start for start in discovered.starts if start.group == group]
 

@@ -6,8 +6,7 @@ import time
 
 import click
 
-from opencqrs_py.cli.groups import Seconds
-from opencqrs_py.cli.options import Integer, ProjectOptions, format_option, project_options
+from opencqrs_py.cli.options import Integer, ProjectOptions, Seconds, format_option, project_options
 from opencqrs_py.cli.output import print_json, print_line
 
 __all__ = ["await_command"]

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from opencqrs_py.cli.options import Integer, ProjectOptions, format_option, project_options
+from opencqrs_py.cli.options import Integer, ProjectOptions, Seconds, format_option, project_options
 from opencqrs_py.cli.output import clean, print_json, print_line, stdout
+from opencqrs_py.cli.rebuilds import rebuild_command
 
 if TYPE_CHECKING:
     from opencqrs_py.assembly.layouts import LayoutResult
@@ -23,21 +24,6 @@ __all__ = ["groups_command"]
 F = TypeVar("F", bound=Callable[..., Any])
 
 _NOBODY = "recorded; no process runs {}: it takes effect at the next opencqrs run"
-
-
-class Seconds(click.ParamType[Any]):
-    """A duration as in settings: ``30s``, ``1m30s``, ``PT10S``."""
-
-    name = "duration"
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Return the seconds."""
-        from opencqrs_py.config.value_types import parse_duration  # noqa: PLC0415 only for these options
-
-        try:
-            return value if isinstance(value, float) else parse_duration(str(value))
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
 
 
 def _waiting(command: F) -> F:
@@ -53,6 +39,9 @@ def groups_command() -> None:
 
     What is wanted is recorded in the database of the progress, and outlives all processes.
     """
+
+
+groups_command.add_command(rebuild_command)
 
 
 @groups_command.command("list")

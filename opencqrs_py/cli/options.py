@@ -64,6 +64,21 @@ class ProjectOptions:
         return application
 
 
+class Seconds(click.ParamType[Any]):
+    """A duration as in settings: ``30s``, ``1m30s``, ``PT10S``."""
+
+    name = "duration"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Return the seconds."""
+        from opencqrs_py.config.value_types import parse_duration  # noqa: PLC0415 only for these options
+
+        try:
+            return value if isinstance(value, float) else parse_duration(str(value))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
 def project_options(command: F) -> F:
     """Add ``--project``, ``--profile`` and ``--set`` to a command; they reach it as ``options``."""
 

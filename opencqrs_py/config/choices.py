@@ -92,6 +92,13 @@ class OnChangedHandlers(Choice):
     IGNORE = "ignore"
 
 
+class LiveDuringRebuild(Choice):
+    """What a process with the handlers of an unfinished rebuild does with the group that others have built."""
+
+    PAUSE = "pause"
+    CONTINUE = "continue"
+
+
 class Mode(Choice):
     """When a group handles its events: as they come, or in batches on a schedule."""
 

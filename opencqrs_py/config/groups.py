@@ -31,6 +31,7 @@ from opencqrs_py.config.choices import (
     Controller,
     Engine,
     Interval,
+    LiveDuringRebuild,
     Mode,
     OnBatchExhausted,
     OnChangedHandlers,
@@ -289,6 +290,24 @@ class ProcessingSettings(GroupSection):
     )
 
 
+@dataclass(frozen=True, slots=True, repr=False)
+class RebuildSettings(GroupSection):
+    """How the group is rebuilt beside the one that runs."""
+
+    tables: tuple[str, ...] = setting(
+        (), "Tables of the group that no @on_start makes, such as those of migrations: they are made again, empty."
+    )
+    shared_tables: tuple[str, ...] = setting(
+        (), "Tables that the group only reads: they appear in the rebuild as they are, and cannot be written there."
+    )
+    run_all_handlers: bool = setting(
+        default=False, description="Whether handlers that do not ask for the transaction are called in a rebuild, too."
+    )
+    live: LiveDuringRebuild = setting(
+        LiveDuringRebuild.PAUSE, "What processes with the handlers of an unfinished rebuild do with the old tables."
+    )
+
+
 @dataclass(frozen=True, slots=True, repr=False, kw_only=True)
 class GroupSettings(GroupSection):
     """The settings of a processing group, or the standard for all groups."""
@@ -302,6 +321,7 @@ class GroupSettings(GroupSection):
     schedule: ScheduleSettings = setting(ScheduleSettings(), "When a scheduled group handles what waits.")
     batch: BatchSettings = setting(BatchSettings(), "What a scheduled group handles together.")
     processing: ProcessingSettings = setting(ProcessingSettings(), "What runs the group.")
+    rebuild: RebuildSettings = setting(RebuildSettings(), "How the group is rebuilt while it runs.")
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -53,6 +53,7 @@ class Coordinator:
         now: Returns the seconds of a clock that never goes back and does not stop while the machine sleeps.
         has_ended: Returns whether a process has provably ended.
         new_id: Makes the id of the node that this process is after its leases have ended.
+        barred: Returns groups that this node must not run for now; asked at each heartbeat.
     """
 
     def __init__(
@@ -64,8 +65,10 @@ class Coordinator:
         now: Callable[[], float],
         has_ended: Callable[[ProcessIdentity], bool],
         new_id: Callable[[], str],
+        barred: Callable[[], Collection[str]] = frozenset,
     ) -> None:
         self.node = replace(node, lease_seconds=timing.duration)
+        self._groups, self._barred = node.groups, barred
         self._store = store
         self._timing = timing
         self._now = now
@@ -196,7 +199,9 @@ class Coordinator:
 
     def _extended(self) -> ControlView | None:
         """Extend the leases, and have others see what this node has in hand if that has changed."""
-        node = replace(self.node, load=load_of(self._engines.values()))
+        barred = self._barred()
+        groups = {name: runnable for name, runnable in self._groups.items() if name not in barred}
+        node = replace(self.node, groups=groups, load=load_of(self._engines.values()))
         if node == self.node:
             return self._store.beat(node.id, self._timing.duration)
         view = self._store.beat_as(node, self._timing.duration)

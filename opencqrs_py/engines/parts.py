@@ -128,6 +128,8 @@ def make_replay_rule(
     sequencing: Sequencing,
     dispatcher: Dispatcher,
     finished: Sequence[ResetFunction] = (),
+    *,
+    rebuilding: bool = False,
 ) -> ReplayRule:
     """Return how a group handles events again: without the handlers that say ``replay=False``.
 
@@ -139,14 +141,15 @@ def make_replay_rule(
         sequencing: Maps events to sequences.
         dispatcher: Calls all of these handlers.
         finished: The group's ``@on_replay_finished`` functions.
+        rebuilding: Whether new tables are filled beside those in use.
     """
     kept = [bound for bound in handlers if bound.handler.mark.replay is not False]
     if not kept:
-        return ReplayRule(None, finished)
+        return ReplayRule(None, finished, rebuilding)
     if len(kept) < len(handlers):
         belongs = sequencing.belongs if isinstance(sequencing, SequencingByObject) else None
-        return ReplayRule(Dispatcher(kept, types, reading, interceptors, belongs), finished)
-    return ReplayRule(dispatcher, finished)
+        return ReplayRule(Dispatcher(kept, types, reading, interceptors, belongs), finished, rebuilding)
+    return ReplayRule(dispatcher, finished, rebuilding)
 
 
 def require_alone(handlers: Sequence[BoundHandler], interceptors: Interceptors) -> None:

@@ -17,6 +17,7 @@ class ProcessingContext(NamedTuple):
         attempt: Number of this attempt, from 1.
         replaying: Whether the event was handled before a reset of the group.
         parked: Whether the event was parked, or waited behind one of its sequence that was.
+        rebuilding: Whether the handler fills new tables of a rebuild, beside those that are in use.
     """
 
     group: str
@@ -25,3 +26,4 @@ class ProcessingContext(NamedTuple):
     attempt: int
     replaying: bool = False
     parked: bool = False
+    rebuilding: bool = False

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from opencqrs_py.model.partition import Partition
+from opencqrs_py.model.rebuild import RebuildRecord
 
 _KEPT = 10  # changes of the handlers, or of the partitions, that are kept
 
@@ -60,6 +61,7 @@ class GroupRecord:
         sequencing: Fingerprint of what decides about its sequences and partitions; empty if it is not known.
         changes: How its handlers have changed since it began, the last ones.
         layout: Its partitions; ``None`` if they are not recorded yet.
+        rebuild: Its last rebuild; ``None`` if there was none. It is written by rebuilds only.
     """
 
     group: str
@@ -70,6 +72,7 @@ class GroupRecord:
     sequencing: str = ""
     changes: tuple[HandlersChange, ...] = ()
     layout: RecordedLayout | None = None
+    rebuild: RebuildRecord | None = field(default=None, compare=False)
 
     @property
     def changed(self) -> HandlersChange | None:

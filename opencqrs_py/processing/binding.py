@@ -54,6 +54,7 @@ class Work:
         replaying: Whether the events were handled before a reset.
         is_meant: Returns of a sequence id and a position whether that is handled now, where an event becomes several of
             different sequences; ``None``: all that are the partition's.
+        rebuilding: Whether new tables are filled beside those in use.
         calls_wait: Whether a handler has asked for ``after_commit``.
         index: Which event of the chunk is in hand; ``None`` if it is a list of them.
         ahead: The events that come after it, instead, where those of the chunk are given to one handler in turn.
@@ -69,6 +70,7 @@ class Work:
     parked: bool = False
     replaying: bool = False
     is_meant: IsMeant | None = None
+    rebuilding: bool = False
     calls_wait: bool = field(default=False, init=False)
     index: int | None = field(default=0, init=False)
     ahead: Iterator[Any] | None = field(default=None, init=False)
@@ -140,7 +142,7 @@ class Work:
     def context(self, event: Event) -> ProcessingContext:
         """Return the circumstances of a call for ``event``."""
         attempt = self.attempt if event.position == self.failing else 1
-        circumstances = (attempt, self.replaying, self.parked)
+        circumstances = (attempt, self.replaying, self.parked, self.rebuilding)
         return ProcessingContext(self.group, self._shown_partition, event.position, *circumstances)
 
 

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import Enum, StrEnum
 
-from opencqrs_py.errors import BeginningNeededError, HandlersChangedError, ProgressLostError
+from opencqrs_py.errors import BeginningNeededError, HandlersChangedError, ProgressLostError, RebuildUnderWayError
 from opencqrs_py.model.group_record import FoundGroup, GroupRecord, RecordedLayout
 from opencqrs_py.model.naming import counted
+from opencqrs_py.model.rebuild import RebuildPhase, RebuildRecord
 
 
 class OnLost(StrEnum):
@@ -79,6 +80,7 @@ class RecordRule:
         on_changed: What happens when the handlers are others than before.
         partitions: ``life-cycle.partitions``.
         said: What this process has warned of.
+        pauses: Whether its code waits for a rebuild by the same code, instead of running the tables of others.
     """
 
     group: str
@@ -89,6 +91,7 @@ class RecordRule:
     on_changed: OnChanged = OnChanged.WARN
     partitions: int = 1
     said: set[Warned] = field(default_factory=set, compare=False)
+    pauses: bool = True
 
     def kept(self, found: FoundGroup, initial: int | None = None) -> Kept:
         """Return what a claim keeps of a group; called in its transaction.
@@ -100,9 +103,13 @@ class RecordRule:
         Raises:
             BeginningNeededError: If ``initial`` is needed, and is ``None``; the claim is made again with it.
             ProgressLostError: OCQ-317, if progress is gone.
-            HandlersChangedError: OCQ-318 or OCQ-319, if code has changed that must not.
+            HandlersChangedError: OCQ-318 or OCQ-319, if code has changed that must not; OCQ-631, if the group was
+                rebuilt by other code.
+            RebuildUnderWayError: OCQ-632 or OCQ-633, if the group is being rebuilt.
         """
         record, missing = found.record, found.missing
+        if record is not None and record.rebuild is not None:
+            self.check_rebuild(record, record.rebuild)
         if missing and record is not None and self.on_lost is OnLost.REFUSE:
             raise self._lost(found)
         if missing and initial is None:
@@ -114,6 +121,25 @@ class RecordRule:
         if self.setting != record.setting and record.setting:
             warnings[Warned.SETTING] = self._set_later(record)
         return self._compared(found, record, warnings)
+
+    def check_rebuild(self, record: GroupRecord, rebuild: RebuildRecord) -> None:
+        """Raise if a rebuild of the group keeps this code from running it; see ``kept``."""
+        if rebuild.phase is RebuildPhase.SWAPPING:
+            what = f"the tables of group '{self.group}' are being swapped by a rebuild that was broken off"
+            fix = f"opencqrs groups rebuild {self.group} completes it, and so does the next opencqrs run"
+            raise RebuildUnderWayError("OCQ-633", what, f"group {self.group}", fix)
+        if not rebuild.has_shadow and not rebuild.refused:
+            return
+        own = self.code().handlers
+        if own and own in rebuild.refused:
+            what = f"the tables of group '{self.group}' were built by other handlers, and this process has the old ones"
+            fix = f"deploy the handlers that have built them; or opencqrs groups rebuild {self.group} with these"
+            raise HandlersChangedError("OCQ-631", what, f"group {self.group}", fix)
+        is_new = not same_code(record.handlers, own) and same_code(rebuild.handlers, own)
+        if self.pauses and rebuild.has_shadow and is_new:
+            what = f"group '{self.group}' waits for its rebuild by these handlers: the tables are still those of others"
+            fix = "let the rebuild end, or opencqrs groups rebuild NAME --abort; or set rebuild.live: continue"
+            raise RebuildUnderWayError("OCQ-632", what, f"group {self.group}", fix)
 
     def _begun(self, found: FoundGroup, initial: int | None) -> Kept:
         """Return the record of a group that begins now, again, or that an older version of this package has begun."""

@@ -471,6 +471,7 @@ class PartitionProcessor:
             with opening as unit:
                 opened = True
                 work = Work(self.group, self.partition, unit, cursor.failing, cursor.attempt)
+                work.rebuilding = self._replays.rebuilding
                 if portion.waiting or cursor.replay is not None or cursor.ahead is not None:
                     _tell(work, cursor, portion)
                 if pipelining is not None and len(chunk) > 1:

@@ -20,7 +20,9 @@ class ReplayRule:
     Attributes:
         dispatcher: Calls the handlers that are for replays; ``None`` if there are none.
         finished: The group's ``@on_replay_finished`` functions, in the order of definition.
+        rebuilding: Whether all events are handled again, beside the group that has handled them: in a rebuild.
     """
 
     dispatcher: Dispatcher | None
     finished: Sequence[ResetFunction] = ()
+    rebuilding: bool = False

@@ -146,6 +146,8 @@ LEAVES = {
     "handler-timeout": "5s",
     "on-changed-handlers": "refuse",
     "on-lost": "initial",
+    "run-all-handlers": "true",
+    "live": "continue",
 }
 
 SAME_LEAVES = {

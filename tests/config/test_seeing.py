@@ -85,6 +85,10 @@ def test_the_settings_of_a_group_with_their_origins(project):
         "processing.handler-warn-after": ("30s", "built-in default"),
         "processing.handler-timeout": ("infinite", "built-in default"),
         "processing.on-changed-handlers": ("warn", "built-in default"),
+        "rebuild.tables": ("[]", "built-in default"),
+        "rebuild.shared-tables": ("[]", "built-in default"),
+        "rebuild.run-all-handlers": ("false", "built-in default"),
+        "rebuild.live": ("pause", "built-in default"),
     }
 
 

@@ -79,7 +79,7 @@ def test_an_unknown_name_has_no_dialect(installed: None) -> None:
 
 
 ROOM = Path(sql.__file__).parent
-DIALECTS = {"sqlite.py", "postgresql.py", "mariadb.py"}
+DIALECTS = {f"{part}{name}.py" for name in ("sqlite", "postgresql", "mariadb") for part in ("", "shadows_")}
 NAMES = {name for one in dialect._known.values() for name in (one.name, *one.aliases)}
 
 

@@ -32,6 +32,8 @@ from opencqrs_py.adapters.sql.dialect import (
     is_outage,
 )
 from opencqrs_py.adapters.sql.pool import MOST_CONNECTIONS, KeepingPool
+from opencqrs_py.adapters.sql.shadow_guards import ShadowGuard, SqliteGuard
+from opencqrs_py.adapters.sql.shadow_urls import without_mark
 from opencqrs_py.adapters.sql.slots import Slot, Slots
 from opencqrs_py.adapters.sql.tables import SchemaError, TableMissingError, adapted
 from opencqrs_py.errors import EventStoreError
@@ -72,6 +74,8 @@ class Database:
         schema: The schema of our own tables.
         prefix: What stands before their names in statements.
         guard: Watches over the file, if it is one.
+        shadow: What it is the shadow of, in a rebuild; ``None`` for any other.
+        shadow_guard: Watches over what is written to a shadow; ``None`` for any other.
 
     Raises:
         EventStoreError: OCQ-301 for an unreadable URL, OCQ-302 for a database that is not supported, OCQ-321 for a
@@ -81,6 +85,7 @@ class Database:
     def __init__(self, url: str, schema: str | None = None, connections: int = MOST_CONNECTIONS) -> None:
         remember(secrets_in(url))
         parsed, named = _without_schema(_parsed(url))
+        parsed, self.shadow = without_mark(parsed)
         self.label = mask_url(parsed.render_as_string(hide_password=True))
         self.dialect = _dialect_of(parsed, self.label)
         self.kind = self.dialect.name
@@ -92,6 +97,9 @@ class Database:
         self._follows = False  # whether the guard knows the file
         self._kept: list[tuple[Any, float]] = []  # connections of the driver for short reads, each with its last use
         self._slots = Slots(connections, self.label) if self.dialect.remote else None
+        self.shadow_guard: ShadowGuard | None = None
+        if self.shadow is not None:
+            self.shadow_guard = self.dialect.shadow_guard(self, self.shadow)
 
     @classmethod
     def of(cls, engine: Engine, schema: str | None = None) -> Self:
@@ -138,6 +146,8 @@ class Database:
             raise EventStoreError("OCQ-303", what, self.label, fix) from error
         if self._slots is not None and isinstance(engine.pool, KeepingPool):
             engine.pool.most = self._slots.most
+        if isinstance(self.shadow_guard, SqliteGuard):
+            self.shadow_guard.enclose(engine)
         return engine
 
     @contextmanager

@@ -24,7 +24,7 @@ from opencqrs_py.adapters.sql.progress_watching import polling_progress
 from opencqrs_py.adapters.sql.tables import PROGRESS
 from opencqrs_py.adapters.sql.watching import Look, polling
 from opencqrs_py.control.ports import Notices
-from opencqrs_py.errors import EventStoreError
+from opencqrs_py.errors import EventStoreError, RebuildError
 from opencqrs_py.model.mapping import TableMapping
 from opencqrs_py.model.partition import Partition
 from opencqrs_py.processing.pipelining import Pipeline
@@ -34,6 +34,9 @@ if TYPE_CHECKING:
     from opencqrs_py.adapters.sql.bulk_write import BulkWrite, Column, TableShape
     from opencqrs_py.adapters.sql.database import Database
     from opencqrs_py.adapters.sql.foreign import ForeignTable, Writers
+    from opencqrs_py.adapters.sql.shadow_guards import ShadowGuard
+    from opencqrs_py.adapters.sql.shadow_urls import ShadowOf
+    from opencqrs_py.adapters.sql.shadows import Shadows
     from opencqrs_py.adapters.sql.transactions import Unit
 
 STAGED_BY = "staged_by"  # the column of a stage with the name of the task's run
@@ -210,6 +213,28 @@ class Dialect(ABC):
 
     def check_server(self, connection: Connection, label: str) -> None:
         """Raise OCQ-302 if another server than this dialect's answers."""
+
+    # Rebuilds
+
+    # Whether definitions of tables commit, so that a swap has steps, between which a process may end.
+    swaps_in_steps: ClassVar[bool] = False
+
+    def shadow_guard(self, database: Database, shadow: ShadowOf) -> ShadowGuard:
+        """Return what watches over what is written to a shadow.
+
+        Raises:
+            EventStoreError: OCQ-302, where there are no shadows.
+        """
+        raise EventStoreError("OCQ-302", f"there are no shadows of {self.name} databases", database.label)
+
+    def shadows(self, database: Database) -> Shadows:
+        """Return what keeps the shadows beside the tables of a database.
+
+        Raises:
+            RebuildError: OCQ-630, where there are none.
+        """
+        what = f"groups cannot be rebuilt beside the live one on {self.name}"
+        raise RebuildError("OCQ-630", what, database.label, "empty the tables in @on_reset, and opencqrs groups reset")
 
     # Errors: each is the driver's own
 

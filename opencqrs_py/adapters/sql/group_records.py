@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import astuple
+from collections.abc import Collection, Sequence
+from dataclasses import astuple, replace
 from typing import Any
 
 from sqlalchemy import Connection, select, update
+from sqlalchemy.exc import DBAPIError
 
 from opencqrs_py.adapters.sql.database import Database
-from opencqrs_py.adapters.sql.tables import GROUPS, TableMissingError, prepare
+from opencqrs_py.adapters.sql.rebuild_rows import rebuild_of
+from opencqrs_py.adapters.sql.tables import GROUPS, REBUILDS, TableMissingError, prepare
 from opencqrs_py.model.group_record import GroupRecord, HandlersChange, RecordedLayout
 from opencqrs_py.model.partition import Partition
+
+_OF_REBUILD = "rebuild_"  # before the names of columns
 
 
 class SqlGroupRecords:
@@ -24,13 +28,17 @@ class SqlGroupRecords:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._table = database.table(GROUPS)
+        self._table, self._rebuilds = database.table(GROUPS), database.table(REBUILDS)
+        named = (column.label(f"{_OF_REBUILD}{column.name}") for column in self._rebuilds.columns)
+        same = self._table.c.group_name == self._rebuilds.c.group_name
+        self._with_rebuild = select(self._table, *named).join_from(self._table, self._rebuilds, same, isouter=True)
         self._ready = False
 
     def prepare(self) -> None:
         """Make sure that the table is there."""
         if not self._ready:
             prepare(self._database, GROUPS)
+            prepare(self._database, REBUILDS)
             self._ready = True
 
     def all(self) -> list[GroupRecord]:
@@ -42,10 +50,24 @@ class SqlGroupRecords:
         except TableMissingError:
             return []
 
+    def rebuilt(self, groups: Collection[str]) -> list[GroupRecord]:
+        """Return the records of those of some groups that have had a rebuild; none if there is no table yet."""
+        try:
+            with self._database.reading() as connection:
+                names = set(connection.execute(select(self._rebuilds.c.group_name)).scalars())
+                found = [self.find(connection, name) for name in sorted(names & set(groups))]
+        except TableMissingError:
+            return []
+        except DBAPIError as error:
+            if self._database.is_outage(error):
+                raise
+            return []  # its schema is not there yet
+        return [record for record in found if record is not None]
+
     def find(self, connection: Connection, group: str) -> GroupRecord | None:
-        """Return the record of a group, or ``None``."""
-        row = connection.execute(select(self._table).where(self._table.c.group_name == group)).mappings().first()
-        return None if row is None else _record(row)
+        """Return the record of a group with its last rebuild, or ``None``."""
+        row = connection.execute(self._with_rebuild.where(self._table.c.group_name == group)).mappings().first()
+        return None if row is None else replace(_record(row), rebuild=rebuild_of(row, _OF_REBUILD))
 
     def write(self, connection: Connection, record: GroupRecord, known: GroupRecord | None) -> None:
         """Write a record in place of the one that is known, unless it is the same."""

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, suppre
 from datetime import datetime
 from hashlib import sha256
 from math import ceil
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import URL, Connection, Engine, String, Table, create_engine, event
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
@@ -19,10 +19,15 @@ from opencqrs_py.adapters.sql.connections import WRITING, replace_cut_connection
 from opencqrs_py.adapters.sql.database import Database
 from opencqrs_py.adapters.sql.dialect import Dialect, Row, chunks, driver_error, register
 from opencqrs_py.adapters.sql.pool import KeepingPool
+from opencqrs_py.adapters.sql.shadow_guards import MariaDbGuard, ShadowGuard
+from opencqrs_py.adapters.sql.shadow_urls import ShadowOf
 from opencqrs_py.adapters.sql.tables import EVENTS, PROGRESS, SCHEMA, WRITTEN
 from opencqrs_py.adapters.sql.transactions import Unit
 from opencqrs_py.errors import EventStoreError
 from opencqrs_py.model.partition import Partition
+
+if TYPE_CHECKING:
+    from opencqrs_py.adapters.sql.shadows import Shadows
 
 # Errors that pass by themselves: out of disk, memory, connections or locks, shutdown, broken connections, lock waits,
 # deadlocks, a connection that was killed, too many of a user. From 2000 on, they are the client's own.
@@ -116,6 +121,7 @@ class MariaDbDialect(Dialect):
     search_hint = " FORCE INDEX ({})"
     current_schema = "DATABASE()"
     drop_temporary = "DROP TEMPORARY TABLE"
+    swaps_in_steps = True
     row_lock = "UPDATE {} SET connection_id = CONNECTION_ID() {}"
     # ``ordered_reads`` is false: what a statement sees is decided transaction by transaction, while others commit.
 
@@ -172,6 +178,16 @@ class MariaDbDialect(Dialect):
         if not getattr(connection.dialect, "is_mariadb", False):
             what = "the server is MySQL, which is not supported; MariaDB is"
             raise EventStoreError("OCQ-302", what, label, "use sqlite:///…, postgresql://… or mariadb://…")
+
+    @override
+    def shadow_guard(self, database: Database, shadow: ShadowOf) -> ShadowGuard:
+        return MariaDbGuard(database)
+
+    @override
+    def shadows(self, database: Database) -> Shadows:
+        from opencqrs_py.adapters.sql.shadows_mariadb import MariaDbShadows  # noqa: PLC0415 only for rebuilds
+
+        return MariaDbShadows(database)
 
     @override
     def hash_of(self, column: str, level: int | None) -> str:
@@ -307,10 +323,13 @@ class MariaDbDialect(Dialect):
         """
         if self.in_transaction(driver) is None:
             return
-        send = driver.query
+        send, guard = driver.query, unit.database.shadow_guard
 
         def query(statement: str | bytes, *arguments: Any) -> Any:
             text = statement if isinstance(statement, str) else bytes(statement[:200]).decode(errors="replace")
+            if guard is not None:
+                whole = statement if isinstance(statement, str) else bytes(statement).decode(errors="replace")
+                guard.see(whole, of_handler=unit.guarded)
             ends = commits_by_itself(text)
             if ends:
                 unit.refuse_end(f"'{' '.join(text.split()[:2])}' commits by itself on MariaDB: run it in @on_start")

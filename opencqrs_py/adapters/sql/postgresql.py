@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import date, datetime, time
 from decimal import Decimal
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
 import orjson
@@ -25,6 +25,8 @@ from opencqrs_py.adapters.sql.database import Database
 from opencqrs_py.adapters.sql.dialect import STAGED_BY, DatabaseBusyError, Dialect, Row, Values, driver_error, register
 from opencqrs_py.adapters.sql.foreign import ForeignTable, Writers
 from opencqrs_py.adapters.sql.progress_watching import AWAITED, CHANNEL, listening_for_progress
+from opencqrs_py.adapters.sql.shadow_guards import PostgresqlGuard, ShadowGuard
+from opencqrs_py.adapters.sql.shadow_urls import ShadowOf
 from opencqrs_py.adapters.sql.tables import EVENTS, PROGRESS, WRITTEN
 from opencqrs_py.adapters.sql.transactions import ended
 from opencqrs_py.adapters.sql.watching import Look, listening
@@ -33,6 +35,9 @@ from opencqrs_py.model.mapping import TableMapping
 from opencqrs_py.model.partition import Partition, hash_of
 from opencqrs_py.processing.pipelining import Pipeline
 from opencqrs_py.processing.ports import Watch
+
+if TYPE_CHECKING:
+    from opencqrs_py.adapters.sql.shadows import Shadows
 
 _LOCK_NOT_AVAILABLE = "55P03"
 # SQLSTATE classes that pass by themselves: connection, rolled back for others, resources, shutdown, lock not available.
@@ -140,6 +145,16 @@ class PostgresqlDialect(Dialect):
         """Return how long to wait for what accepts a connection and says nothing, unless that is set already."""
         said = "connect_timeout" in url.query or "service" in url.query or "PGCONNECT_TIMEOUT" in os.environ
         return {} if said else {"connect_timeout": self.connect_seconds}
+
+    @override
+    def shadow_guard(self, database: Database, shadow: ShadowOf) -> ShadowGuard:
+        return PostgresqlGuard(database)
+
+    @override
+    def shadows(self, database: Database) -> Shadows:
+        from opencqrs_py.adapters.sql.shadows_postgresql import PostgresqlShadows  # noqa: PLC0415 only for rebuilds
+
+        return PostgresqlShadows(database)
 
     @override
     def hash_of(self, column: str, level: int | None) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -149,9 +149,18 @@ class SqlProgressTracker(
                 raise
             raise self._held_too_long(group, partitions) from error
 
+    @property
+    def database(self) -> Database:
+        """The database that it was given."""
+        return self._database
+
     def records(self) -> list[GroupRecord]:
         """Return the records of all groups, by name."""
         return self._records.all()
+
+    def rebuilt(self, groups: Collection[str]) -> list[GroupRecord]:
+        """Return the records of those of some groups that were rebuilt, or are being rebuilt."""
+        return self._records.rebuilt(groups)
 
     @override
     @contextmanager

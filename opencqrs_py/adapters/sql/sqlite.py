@@ -13,7 +13,7 @@ from decimal import Decimal
 from functools import lru_cache
 from pathlib import Path
 from threading import Lock, get_ident
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 from sqlalchemy import URL, Connection, Engine, Integer, Table, create_engine, event, exc
@@ -26,12 +26,17 @@ from opencqrs_py.adapters.sql.connections import WRITING
 from opencqrs_py.adapters.sql.database import Database
 from opencqrs_py.adapters.sql.dialect import URL_SETTINGS, Dialect, FileGuard, Row, register
 from opencqrs_py.adapters.sql.progress_watching import polling_progress
+from opencqrs_py.adapters.sql.shadow_guards import ShadowGuard, SqliteGuard
+from opencqrs_py.adapters.sql.shadow_urls import ShadowOf
 from opencqrs_py.adapters.sql.tables import EVENTS, WRITTEN
 from opencqrs_py.adapters.sql.watching import Look, polling
 from opencqrs_py.errors import DatabaseFileError, DatabaseFileGoneError, NonTransientError
 from opencqrs_py.model.partition import Partition, hash_of
 from opencqrs_py.processing.ports import Watch
 from opencqrs_py.processing.sequence_resolvers import cut_subject
+
+if TYPE_CHECKING:
+    from opencqrs_py.adapters.sql.shadows import Shadows
 
 _QUIET_SECONDS = 0.1  # that a reader waits for a writer of the same process
 _PAUSE_SECONDS = 0.005  # between two looks, where SQLite does not wait by itself
@@ -128,6 +133,16 @@ class SqliteDialect(Dialect):
 
         event.listen(engine, "begin", _begin)
         return engine
+
+    @override
+    def shadow_guard(self, database: Database, shadow: ShadowOf) -> ShadowGuard:
+        return SqliteGuard(shadow)
+
+    @override
+    def shadows(self, database: Database) -> Shadows:
+        from opencqrs_py.adapters.sql.shadows_sqlite import SqliteShadows  # noqa: PLC0415 only for rebuilds
+
+        return SqliteShadows(database)
 
     @override
     def hash_of(self, column: str, level: int | None) -> str:

@@ -106,6 +106,17 @@ GROUPS = Table(
     Column("layout", Text),  # which partitions it has, and why, as JSON; NULL: not recorded yet
 )
 
+REBUILDS = Table(
+    "opencqrs_rebuilds",
+    _metadata,
+    Column("group_name", Text, primary_key=True),
+    Column("phase", Text, nullable=False),
+    Column("handlers", Text, nullable=False),  # fingerprint of the code that builds or has built the group
+    Column("refused", Text, nullable=False),  # fingerprints of code that must not run it any more, as JSON
+    Column("details", Text, nullable=False),  # as JSON
+    Column("started_at", Text, nullable=False),
+)
+
 INBOX = Table(
     "opencqrs_inbox",
     _metadata,

@@ -227,6 +227,8 @@ class Unit:
         if self.dialect.loses_transactions and self.dialect.has_failed(self.connection, erred=self.erred):
             msg = "a statement failed and its error was caught: run such statements within connection.begin_nested()"
             raise OpenCqrsError(msg)
+        if self.database.shadow_guard is not None:
+            self.database.shadow_guard.check(self.connection, of_handler=self.guarded)
         if not self.guarded and self.dialect.in_transaction(self.connection.connection.dbapi_connection) is False:
             refuse()
 

@@ -110,7 +110,7 @@ def test_the_setting_of_a_path():
 
 
 ROOTS = f"use one of {listed(sorted(map(kebab, Settings.model_fields)))}"
-SECTIONS = "use one of batch, fetch, life-cycle, park, processing, progress, retry, schedule, sequence"
+SECTIONS = "use one of batch, fetch, life-cycle, park, processing, progress, rebuild, retry, schedule, sequence"
 
 
 @pytest.mark.parametrize(

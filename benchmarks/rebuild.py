@@ -1,0 +1,236 @@
+"""What a rebuild of a group costs those who read its tables, and those who run it, while events come in.
+
+    python benchmarks/rebuild.py --database sqlite postgresql mariadb --check
+    python benchmarks/rebuild.py --database postgresql --engine spark --log events.ndjson.gz
+
+A group counts the events of each subject. First it is replayed alone. Then a process runs it, another one appends
+events at a steady rate, a third one reads the table on a connection that it keeps, every 10 ms, and a fourth one
+rebuilds the group. Each read has to show all subjects and at least as many events as the one before; the longest read
+since the rebuild began is the pause of the swap, at most. The latency is the time from an append to a read that shows
+it. With --check the exit code is 1 when an aim is missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from itertools import islice
+from multiprocessing import get_context
+from multiprocessing.synchronize import Event as Signal
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from servers import machine, served
+from sqlalchemy import create_engine, text
+
+from opencqrs_py import Application
+from opencqrs_py.adapters.sql import Database
+from opencqrs_py.model.cloudevents import parse_event
+
+HANDLERS = """
+from opencqrs_py import Event, event_handling, on_start
+from sqlalchemy import Connection, text
+
+@on_start("counts")
+def tables(connection: Connection) -> None:
+    connection.execute(text("CREATE TABLE IF NOT EXISTS counts (subject VARCHAR(200) PRIMARY KEY, n INTEGER NOT NULL)"))
+
+@event_handling("counts", types=["*"])
+def count(event: Event, connection: Connection) -> None:
+    row = {"subject": event.subject}
+    if not connection.execute(text("UPDATE counts SET n = n + 1 WHERE subject = :subject"), row).rowcount:
+        connection.execute(text("INSERT INTO counts VALUES (:subject, 1)"), row)
+"""
+PAUSE_MS = 100.0
+"""Longest pause of the readers on a server."""
+
+LATENCY = 2.0
+"""Of the latency before the rebuild, while it runs."""
+
+SPEED = 0.8
+"""Of the events per second of a replay alone."""
+
+EVERY = 0.01  # seconds between two reads
+APPENDS = 10  # a second
+SPAWNED = get_context("spawn")
+
+
+def application(folder: str, engine: str, partitions: int) -> Application:
+    """Return the application of the project."""
+    settings = [
+        f"event-handling.standard.processing.engine={engine}",
+        f"event-handling.standard.life-cycle.partitions={partitions}",
+        "spark.master=local[2]",
+    ]
+    return Application.from_project(folder, overrides=settings)
+
+
+def run(folder: str, engine: str, partitions: int, stop: Signal) -> None:
+    """Run the group until it is stopped."""
+    with application(folder, engine, partitions) as running:
+        running.start()
+        stop.wait()
+
+
+def append(folder: str, rate: int, start: int, stop: Signal, answers: Any) -> None:
+    """Append events of known subjects at a steady rate; answer with their numbers and times."""
+    added: list[tuple[int, float]] = []
+    number = start
+    with application(folder, "thread", 1) as appending:
+        store, began = appending.event_store, time.monotonic()
+        while not stop.is_set():
+            due = start + int((time.monotonic() - began) * rate)
+            if due > number:
+                store.append([parse_event(line(each, each % 1_000)) for each in range(number, due)])
+                number = due
+                added.append((number, time.monotonic()))
+            stop.wait(1 / APPENDS)
+    answers.put(added)
+
+
+def read(url: str, subjects: int, stop: Signal, answers: Any) -> None:
+    """Read all the while; answer with each read's time, length and sum, and with what was wrong."""
+    engine = create_engine(Database(url).url)
+    seen: list[tuple[float, float, int]] = []
+    wrong: list[Any] = []
+    least = 0
+    with engine.execution_options(isolation_level="AUTOCOMMIT").connect() as connection:
+        while not stop.is_set():
+            began = time.monotonic()
+            known, total = connection.execute(text("SELECT count(*), sum(n) FROM counts")).one()
+            ended = time.monotonic()
+            seen.append((ended, ended - began, int(total)))
+            if known < subjects or total < least:
+                wrong.append((known, int(total), least))
+            least = int(total)
+            time.sleep(max(0.0, EVERY - (ended - began)))
+    engine.dispose()
+    answers.put((seen, wrong))
+
+
+def rebuild(folder: str, engine: str, partitions: int, answers: Any) -> None:
+    """Rebuild the group; answer with when it began to handle events and when it had swapped."""
+    times: list[tuple[float, int]] = []
+    with application(folder, engine, partitions) as rebuilding:
+        result = rebuilding.rebuilds.rebuild("counts", watcher=lambda p: times.append((time.monotonic(), p.position)))
+    moving = [each for each in times if each[1] > 0] or times
+    answers.put((times[0][0], moving[-1], time.monotonic(), result.seconds))
+
+
+def line(number: int, subject: int) -> str:
+    """Return an event as a line."""
+    known = {"specversion": "1.0", "id": str(number), "source": "urn:rebuild", "type": "counted", "data": {}}
+    return json.dumps({**known, "subject": f"/{subject}"})
+
+
+def lines(log: Path | None, events: int) -> Iterator[str]:
+    """Yield the events of a log, or made up ones; those of 1,000 subjects come first."""
+    yield from (line(-1 - number, number) for number in range(1_000))
+    if log is None:
+        yield from (line(number, number % 1_000) for number in range(events - 1_000))
+        return
+    with gzip.open(log, "rt") if log.suffix == ".gz" else log.open() as file:
+        yield from islice(file, events)
+
+
+def measured(kind: str, engine: str, options: argparse.Namespace) -> bool:
+    """Measure on one kind of database, and print it; return whether the aims are met."""
+    with served(kind) as fresh, tempfile.TemporaryDirectory() as folder:
+        url, events = fresh(), "sqlite:///events.db"
+        Path(folder, "handlers.py").write_text(HANDLERS)
+        alone = fresh()
+        settings = {"opencqrs": {"event-store": {"url": events}, "database": {"url": alone}}}
+        Path(folder, "application.yaml").write_text(json.dumps(settings))
+        with application(folder, engine, options.partitions) as first:
+            first.event_store.append(map(parse_event, lines(options.log, options.events)))
+            count = first.event_store.head()
+            began = time.monotonic()
+            first.run(until_caught_up=True)
+            speed_alone = count / (time.monotonic() - began)
+        settings["opencqrs"]["database"]["url"] = url
+        Path(folder, "application.yaml").write_text(json.dumps(settings))
+        with application(folder, "thread", options.partitions) as first:
+            first.run(until_caught_up=True)
+        database = Database(url)
+        with database.reading() as connection:
+            subjects: int = connection.execute(text("SELECT count(*) FROM counts")).scalar_one()
+        database.close()
+        return _reported(kind, engine, folder, url, (count, subjects, speed_alone), options)
+
+
+def _reported(
+    kind: str, engine: str, folder: str, url: str, known: tuple[int, int, float], options: argparse.Namespace
+) -> bool:
+    count, subjects, alone = known
+    stop, answers = SPAWNED.Event(), [SPAWNED.SimpleQueue() for _ in range(3)]
+    partitions = options.partitions
+    running = SPAWNED.Process(target=run, args=(folder, "thread", partitions, stop))
+    appending = SPAWNED.Process(target=append, args=(folder, options.rate, count, stop, answers[0]))
+    reading = SPAWNED.Process(target=read, args=(url, subjects, stop, answers[1]))
+    for process in (running, appending, reading):
+        process.start()
+    time.sleep(options.before)
+    rebuilding = SPAWNED.Process(target=rebuild, args=(folder, engine, partitions, answers[2]))
+    rebuilding.start()
+    began, (caught, position), ended, swap = answers[2].get()
+    rebuilding.join()
+    time.sleep(2)
+    stop.set()
+    added, (seen, wrong) = answers[0].get(), answers[1].get()
+    for process in (running, appending, reading):
+        process.join(30)
+        process.kill()
+    speed = position / (caught - began)
+    pause = 1_000 * max(length for at, length, _ in seen if began <= at <= ended + 1)
+    usual = 1_000 * max(length for at, length, _ in seen if at < began)
+    before, during = (
+        _latencies([each for each in added if low <= each[1] < high], seen)
+        for low, high in ((added[0][1] + 2, began), (began, caught))
+    )
+    shown = (
+        f"{kind:<10} {engine:<6} {count:>9,} events: {len(wrong)} wrong of {len(seen):,} reads; longest read "
+        f"{pause:.0f} ms ({usual:.0f} before), swap {1_000 * swap:.0f} ms; rebuilt {speed:,.0f}/s, alone "
+        f"{alone:,.0f}/s ({speed / alone:.2f}); latency {1_000 * during:.0f} ms ({1_000 * before:.0f} before)"
+    )
+    sys.stdout.write(f"{shown}\n")
+    is_server = kind != "sqlite"
+    return not wrong and speed >= SPEED * alone and during <= LATENCY * before and not (is_server and pause > PAUSE_MS)
+
+
+def _latencies(added: list[tuple[int, float]], seen: list[tuple[float, float, int]]) -> float:
+    """Return the median time from an append to the first read that shows it."""
+    found, index = [], 0
+    for number, at in added:
+        while index < len(seen) and seen[index][2] < number:
+            index += 1
+        if index < len(seen):
+            found.append(seen[index][0] - at)
+    return median(found) if found else float("nan")
+
+
+def main() -> None:
+    """Measure what is asked for."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--database", nargs="+", default=["sqlite", "postgresql"], help="sqlite, postgresql, mariadb")
+    parser.add_argument("--engine", nargs="+", default=["thread"], choices=["thread", "spark"])
+    parser.add_argument("--events", type=int, default=100_000, help="most events of the log")
+    parser.add_argument("--rate", type=int, default=500, help="events a second that come in meanwhile")
+    parser.add_argument("--partitions", type=int, default=2)
+    parser.add_argument("--before", type=float, default=10.0, help="seconds before the rebuild")
+    parser.add_argument("--log", type=Path, help="CloudEvents as NDJSON")
+    parser.add_argument("--check", action="store_true", help="exit with 1 when an aim is missed")
+    options = parser.parse_args()
+    sys.stdout.write(f"{machine()}; load {os.getloadavg()[0]:.1f}\n")
+    met = [measured(kind, engine, options) for kind in options.database for engine in options.engine]
+    sys.exit(1 if options.check and not all(met) else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,265 @@
+"""Guards of shadows: what handlers write in a rebuild stays in the shadow, and it is known to which of its tables.
+
+Each transaction is looked at before its commit; a write to a table outside is refused, and nothing of it is kept.
+"""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import Connection, Engine, event
+
+from opencqrs_py.errors import RebuildWriteError
+from opencqrs_py.model.naming import listed
+
+if TYPE_CHECKING:
+    from opencqrs_py.adapters.sql.database import Database
+    from opencqrs_py.adapters.sql.shadow_urls import ShadowOf
+
+OURS = "opencqrs_"
+"""How the names of our own tables begin."""
+
+WRITTEN = "opencqrs_written"
+"""The table of a shadow with the names of the tables that handlers have written to."""
+
+WRITTEN_COLUMNS = "(name VARCHAR(255) PRIMARY KEY)"
+"""Its columns."""
+
+LIVE = "opencqrs_live"
+"""The name of the live file in the connections to the shadow of an SQLite database."""
+
+_FIX = (
+    "leave the schema or database out of the statement; name tables that migrations make in rebuild.tables, "
+    "and put what is not the group's own read model into a group of its own"
+)
+
+
+class ShadowGuard(ABC):
+    """Watches what is written through the connections of a shadow. Safe for several threads."""
+
+    def __init__(self) -> None:
+        self._stored: frozenset[str] = frozenset()
+
+    def see(self, _statement: str, *, of_handler: bool) -> None:  # noqa: ARG002 one guard needs it
+        """Look at a statement before it is sent, where the database does not show what it writes.
+
+        Args:
+            _statement: Its text.
+            of_handler: Whether a handler sends it, and not ``@on_start``, which may make tables of other groups, too.
+
+        Raises:
+            RebuildWriteError: OCQ-634, if it may write outside.
+        """
+        return
+
+    def check(self, connection: Connection, *, of_handler: bool) -> None:
+        """Look at what a transaction has written, and take note of the tables if it is a handler's.
+
+        Raises:
+            RebuildWriteError: OCQ-634, if some of it is outside.
+        """
+        new = self._written(connection) - self._stored
+        if not new or not of_handler:
+            return
+        self._stored = frozenset(connection.exec_driver_sql(f"SELECT name FROM {WRITTEN}").scalars())  # noqa: S608
+        for name in sorted(new - self._stored):
+            self._store(connection, name)
+
+    @abstractmethod
+    def _written(self, connection: Connection) -> set[str]:
+        """Return the tables that the transaction has written to, perhaps with those of others before it."""
+
+    @abstractmethod
+    def _store(self, connection: Connection, name: str) -> None:
+        """Take note of a table; other transactions may do the same."""
+
+
+def outside(names: Iterable[str]) -> RebuildWriteError:
+    """Return the error that a handler has written to tables outside of the shadow."""
+    what = f"in a rebuild a handler writes to {listed(sorted(set(names)))}, which is outside of the new tables"
+    return RebuildWriteError("OCQ-634", what, fix=_FIX)
+
+
+# By its locks: whatever writes to a table holds one until the end of the transaction, also a trigger or a function.
+# A table that it has dropped has no name any more in this transaction.
+_LOCKED = """
+SELECT DISTINCT found.nspname = current_schema(), found.nspname, held.relname, locks.relation
+FROM pg_locks locks LEFT JOIN pg_class held ON held.oid = locks.relation
+LEFT JOIN pg_namespace found ON found.oid = held.relnamespace
+WHERE locks.pid = pg_backend_pid() AND locks.locktype = 'relation' AND locks.granted
+    AND locks.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+    AND locks.mode NOT IN ('AccessShareLock', 'RowShareLock')
+    AND (held.oid IS NULL OR held.relkind NOT IN ('i', 'I', 't'))
+    AND coalesce(found.nspname, '') NOT LIKE 'pg\\_%%'
+"""
+_DROPPED = """
+SELECT nspname || '.' || relname FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace
+WHERE pg_class.oid = ANY(%s) AND nspname <> %s AND nspname NOT LIKE 'pg\\_%%'
+"""
+
+
+class PostgresqlGuard(ShadowGuard):
+    """Looks at the locks of the transaction.
+
+    Args:
+        database: The shadow.
+    """
+
+    def __init__(self, database: Database) -> None:
+        super().__init__()
+        self._database = database
+
+    def _written(self, connection: Connection) -> set[str]:
+        rows = connection.exec_driver_sql(_LOCKED).all()
+        others = [f"{schema}.{name}" for inside, schema, name, _ in rows if schema is not None and not inside]
+        gone = [number for _, schema, _, number in rows if schema is None]
+        if gone:
+            here: str = connection.exec_driver_sql("SELECT current_schema()").scalar_one()
+            with self._database.reading() as seeing:  # as it was before this transaction
+                others += seeing.exec_driver_sql(_DROPPED, (gone, here)).scalars().all()
+        if others:
+            raise outside(others)
+        return {name for inside, _, name, _ in rows if inside and not name.startswith(OURS)}
+
+    def _store(self, connection: Connection, name: str) -> None:
+        connection.exec_driver_sql(f"INSERT INTO {WRITTEN} VALUES (%s) ON CONFLICT DO NOTHING", (name,))  # noqa: S608 ours
+
+
+_READS = re.compile(
+    r"\s*(?:SELECT|SHOW|DESCRIBE|DESC|EXPLAIN|WITH\b(?!.*\b(?:INSERT|UPDATE|DELETE|REPLACE)\b))\b", re.IGNORECASE
+)
+_HIDDEN = re.compile(r"\s*(?:PREPARE|EXECUTE|USE|LOAD|HANDLER)\b", re.IGNORECASE)
+_SIMPLE = re.compile(r"\s*(?:SAVEPOINT|RELEASE|ROLLBACK|COMMIT|START|BEGIN|SET)\b", re.IGNORECASE)
+_LITERALS = re.compile(r"'(?:[^'\\]|\\.|'')*'|\"(?:[^\"\\]|\\.|\"\")*\"|--\s[^\n]*|#[^\n]*", re.DOTALL)
+_TARGET = re.compile(
+    r"\s*(?:(?:INSERT|REPLACE)\s+(?:LOW_PRIORITY\s+|DELAYED\s+|HIGH_PRIORITY\s+|IGNORE\s+)*(?:INTO\s+)?"
+    r"|UPDATE\s+(?:LOW_PRIORITY\s+|IGNORE\s+)*|DELETE\s+(?:LOW_PRIORITY\s+|QUICK\s+|IGNORE\s+)*FROM\s+|"
+    r"TRUNCATE\s+(?:TABLE\s+)?)(?:`((?:[^`]|``)+)`|(\w+))(?!\s*[.,\w`])",
+    re.IGNORECASE,
+)
+_TARGET_WITH_MORE = re.compile(r"[\w`]+")
+
+
+class MariaDbGuard(ShadowGuard):
+    """Looks at the text of each statement, since the server does not show what a transaction has written.
+
+    Another database is reached by its name before a dot only. So a statement that writes, and names one, is refused,
+    even if it only reads there; and one whose text is elsewhere is refused, too.
+
+    Args:
+        database: The shadow.
+    """
+
+    def __init__(self, database: Database) -> None:
+        super().__init__()
+        self._database = database
+        self._others: re.Pattern[str] | None = None
+        self._seen: set[str] = set()
+
+    def see(self, statement: str, *, of_handler: bool) -> None:
+        """Look at a statement before it is sent."""
+        if _SIMPLE.match(statement) or _READS.match(statement):
+            return
+        if _HIDDEN.match(statement):
+            raise outside([f"what '{statement.split(maxsplit=1)[0]}' hides"])
+        if self._others is None:
+            self._others = self._named()
+        bare = statement
+        if self._others.search(statement):
+            bare = _LITERALS.sub("''", statement)
+            if found := self._others.search(bare):
+                raise outside([f"database {found[1]}"])
+        if not of_handler:
+            return
+        target = _TARGET.match(bare)
+        if target is not None:
+            self._seen.add((target[1] or target[2]).replace("``", "`"))
+        else:
+            bare = _LITERALS.sub("''", statement)
+            self._seen.update(word.strip("`") for word in _TARGET_WITH_MORE.findall(bare))
+
+    def _written(self, connection: Connection) -> set[str]:
+        found, self._seen = self._seen, set()
+        if not found - self._stored:
+            return set()
+        tables = connection.exec_driver_sql(
+            "SELECT table_name FROM information_schema.tables WHERE table_schema = DATABASE()"
+        )
+        names = {name for name in tables.scalars() if not name.startswith(OURS)}
+        lower = {each.lower() for each in found}
+        self._seen = found & names  # until they are stored
+        return {name for name in names if name in found or name.lower() in lower}
+
+    def _store(self, connection: Connection, name: str) -> None:
+        connection.exec_driver_sql(f"INSERT IGNORE INTO {WRITTEN} VALUES (%s)", (name,))  # noqa: S608 ours
+
+    def _named(self) -> re.Pattern[str]:
+        with self._database.reading() as connection:
+            here = connection.exec_driver_sql("SELECT DATABASE()").scalar_one()
+            names = [name for name in connection.exec_driver_sql("SHOW DATABASES").scalars() if name != here]
+        choice = "|".join(re.escape(name) for name in sorted(names, key=len, reverse=True))
+        return re.compile(rf"(?<![\w`.])`?({choice})`?\s*\.", re.IGNORECASE)
+
+
+_WRITES = {sqlite3.SQLITE_INSERT, sqlite3.SQLITE_UPDATE, sqlite3.SQLITE_DELETE}
+
+
+class SqliteGuard(ShadowGuard):
+    """Looks at each statement as SQLite prepares it, with what its triggers do.
+
+    Args:
+        shadow: What the shadow is one of.
+    """
+
+    def __init__(self, shadow: ShadowOf) -> None:
+        super().__init__()
+        self._shadow = shadow
+        self._seen: set[str] = set()
+        self._refused: set[str] = set()
+
+    def enclose(self, engine: Engine) -> None:
+        """Show the shared tables in each connection, and watch it. Called once, before the first connection."""
+
+        @event.listens_for(engine, "connect")
+        def _configure(connection: Any, _record: Any) -> None:
+            if self._shadow.shared:
+                uri = f"{self._shadow.live.replace('%', '%25').replace('?', '%3f').replace('#', '%23')}"
+                connection.execute(f"ATTACH DATABASE ? AS {LIVE}", (f"file:{uri}?mode=ro",))
+                for table in self._shadow.shared:
+                    name = '"' + table.replace('"', '""') + '"'
+                    connection.execute(f"CREATE TEMP VIEW {name} AS SELECT * FROM {LIVE}.{name}")  # noqa: S608
+            connection.set_authorizer(self._authorised)
+
+    def _authorised(self, action: int, name: str | None, _more: str | None, where: str | None, by: str | None) -> int:
+        if action in (sqlite3.SQLITE_ATTACH, sqlite3.SQLITE_DETACH):
+            self._refused.add(f"file {name}")
+            return sqlite3.SQLITE_DENY
+        if action == sqlite3.SQLITE_READ and where == LIVE and by is None:
+            return sqlite3.SQLITE_DENY  # a name that the shadow does not have: SQLite looks for it there, too
+        if action in _WRITES and name is not None:
+            if where == LIVE:
+                self._refused.add(name)
+                return sqlite3.SQLITE_DENY
+            if not name.startswith((OURS, "sqlite_")):
+                self._seen.add(name)
+        return sqlite3.SQLITE_OK
+
+    def check(self, connection: Connection, *, of_handler: bool) -> None:
+        """Look at what has been written, and take note of the tables."""
+        if self._refused:
+            refused, self._refused = self._refused, set()
+            raise outside(refused)
+        if not of_handler:
+            self._seen.clear()
+        super().check(connection, of_handler=of_handler)
+
+    def _written(self, connection: Connection) -> set[str]:
+        del connection
+        return set(self._seen)
+
+    def _store(self, connection: Connection, name: str) -> None:
+        connection.exec_driver_sql(f"INSERT OR IGNORE INTO {WRITTEN} VALUES (?)", (name,))  # noqa: S608 ours

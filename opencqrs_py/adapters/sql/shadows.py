@@ -1,0 +1,381 @@
+"""Shadows: second tables of a group, with progress of their own, beside the live ones, until both are swapped."""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+
+from sqlalchemy import Connection, delete, inspect
+from sqlalchemy.exc import DBAPIError
+
+from opencqrs_py.adapters.sql.database import Database
+from opencqrs_py.adapters.sql.group_records import SqlGroupRecords
+from opencqrs_py.adapters.sql.progress_rows import held
+from opencqrs_py.adapters.sql.rebuild_rows import found_rebuild, rebuild_row
+from opencqrs_py.adapters.sql.shadow_guards import OURS, WRITTEN
+from opencqrs_py.adapters.sql.shadow_urls import place_of
+from opencqrs_py.adapters.sql.tables import GROUPS, INBOX, PROGRESS, REBUILDS, SKIPPED, prepare
+from opencqrs_py.errors import RebuildError, WaitTimedOutError
+from opencqrs_py.model.group_record import GroupRecord
+from opencqrs_py.model.naming import listed
+from opencqrs_py.model.partition import Partition
+from opencqrs_py.model.progress import ProcessorState
+from opencqrs_py.model.rebuild import Difference, Fate, RebuildPhase, RebuildRecord, ShadowTable
+
+KEPT = (PROGRESS, SKIPPED, INBOX, GROUPS)
+"""Our tables whose rows of a group go with its own tables."""
+
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0  # seconds between two attempts to get the locks of a swap
+
+
+class BusyError(Exception):
+    """The swap could not get its locks, or the shadow was not far enough; nothing was changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Swap:
+    """What a swap needs to know.
+
+    Attributes:
+        group: Processing group.
+        handlers: Fingerprint of the handlers that have built the shadow, all of the group.
+        sequencing: Fingerprint of what sequences its events.
+        reached: Waits for the shadow to be at least where the live partitions are; returns whether it is, in time.
+        named: Tables that are swapped in any case.
+    """
+
+    group: str
+    handlers: str
+    sequencing: str
+    reached: Callable[[Mapping[Partition, int]], bool]
+    named: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Swapped:
+    """What a swap has come to.
+
+    Attributes:
+        position: Up to which the group has handled events with the tables that are live now.
+        tables: What has become of each table.
+        seconds: How long readers of these tables had to wait at most.
+    """
+
+    position: int
+    tables: tuple[ShadowTable, ...]
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """How the rows of shadow and live tables differ at one moment.
+
+    Attributes:
+        live: Positions of the live partitions then.
+        shadow: Those of the shadow; where they are others, some rows differ for that.
+        differences: By table.
+    """
+
+    live: Mapping[Partition, int]
+    shadow: Mapping[Partition, int]
+    differences: tuple[Difference, ...]
+
+    @property
+    def exact(self) -> bool:
+        """Whether both had handled the same events."""
+        return self.live == self.shadow
+
+
+class Shadows(ABC):
+    """Keeps the shadows of groups beside the live tables of a database, and swaps them.
+
+    Args:
+        database: The database of the live tables and of the progress, opened by its URL.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._rebuilds = database.table(REBUILDS)
+        self._records = SqlGroupRecords(database)
+
+    # Records
+
+    def record(self, group: str) -> RebuildRecord | None:
+        """Return the last rebuild of a group; ``None`` if there was none."""
+        if not self._is_there(REBUILDS.name):
+            return None
+        with self._database.reading() as connection:
+            return found_rebuild(connection, self._rebuilds, group)
+
+    def _is_there(self, table: str) -> bool:
+        with self._database.reading() as connection:
+            return inspect(connection).has_table(table, self._database.schema)
+
+    def _write(self, connection: Connection, record: RebuildRecord) -> None:
+        connection.execute(delete(self._rebuilds).where(self._rebuilds.c.group_name == record.group))
+        connection.execute(self._rebuilds.insert().values(**rebuild_row(record)))
+
+    # The build
+
+    def open(self, group: str, handlers: str, tables: Sequence[str], shared: Sequence[str]) -> RebuildRecord:
+        """Make the place of a shadow, with the tables that are not made by ``@on_start``, unless it is there.
+
+        Args:
+            group: Processing group.
+            handlers: Fingerprint of the handlers that are to fill it.
+            tables: Live tables to be made in it with the same structure, and no rows.
+            shared: Live tables that it shows.
+
+        Raises:
+            RebuildError: OCQ-630, if it cannot be made.
+        """
+        for table in KEPT:
+            prepare(self._database, table)
+        prepare(self._database, REBUILDS)
+        known = self.record(group)
+        at = datetime.now(UTC).isoformat(timespec="milliseconds")
+        refused = known.refused if known is not None else ()
+        begun = RebuildRecord(group, RebuildPhase.BUILDING, handlers, refused, (), tuple(shared), started_at=at)
+        missing = sorted({*tables, *shared} - set(self._live_names()))
+        if missing:
+            what = f"there is no table {listed(missing)}, which settings name"
+            raise RebuildError("OCQ-630", what, f"group {group}", "fix rebuild.tables and rebuild.shared-tables")
+        self._make_place(begun, tables, shared)
+        return begun
+
+    @abstractmethod
+    def url(self, record: RebuildRecord) -> str:
+        """Return the URL of the shadow, with its password."""
+
+    @abstractmethod
+    def exists(self, group: str) -> bool:
+        """Return whether there is a place of a shadow."""
+
+    @abstractmethod
+    def look(self, group: str, named: Collection[str], shared: Collection[str]) -> list[ShadowTable]:
+        """Return what is in the shadow, by name, with what would become of it; ``named`` is swapped in any case."""
+
+    @abstractmethod
+    def refusals(self, group: str, tables: Sequence[ShadowTable]) -> list[str]:
+        """Return why these cannot be swapped; empty if they can."""
+
+    def compare(self, group: str, examples: int) -> Comparison:
+        """Return how the rows of the tables that would be swapped differ from the live ones, at one moment."""
+        record = self.record(group)
+        tables = self.look(group, (), record.shared if record is not None else ())
+        names = [each.name for each in tables if each.fate is Fate.SWAPPED and each.is_table]
+        return self._compared(group, names, examples)
+
+    @abstractmethod
+    def _compared(self, group: str, tables: Sequence[str], examples: int) -> Comparison:
+        """Return how the rows of tables differ."""
+
+    @abstractmethod
+    def drop_shadow(self, group: str) -> None:
+        """Drop the shadow, with its progress, or what a swap has left of it; harmless if it is not there."""
+
+    @abstractmethod
+    def _make_place(self, begun: RebuildRecord, tables: Sequence[str], shared: Sequence[str]) -> None:
+        """Make the place, and record the build."""
+
+    @abstractmethod
+    def _live_names(self) -> list[str]:
+        """Return the names of the live tables and views."""
+
+    # The swap
+
+    def swap(self, swap: Swap, timeout: float) -> Swapped:
+        """Swap shadow and live tables, with the progress of the group; the old ones are kept.
+
+        The live group's partitions are fenced off first, and the shadow handles what they have handled.
+
+        Raises:
+            RebuildError: OCQ-630, if the partitions of both differ, or tables have changed so that they cannot be
+                swapped.
+            WaitTimedOutError: OCQ-536, if others have held locks on the tables for too long.
+        """
+        return self._patiently(lambda: self._swap(swap), timeout)
+
+    def undo(self, group: str, timeout: float) -> Swapped:
+        """Put the old tables back with their progress, and drop those that were built. Raises as ``swap``."""
+        return self._patiently(lambda: self._undo(group), timeout)
+
+    def complete(self, group: str) -> bool:
+        """Complete a swap that was broken off half-way; return whether there was one."""
+        del group
+        return False
+
+    @abstractmethod
+    def drop_old(self, group: str) -> None:
+        """Drop the tables that a swap has kept."""
+
+    @abstractmethod
+    def _swap(self, swap: Swap) -> Swapped:
+        """Swap at once; raises ``BusyError`` if it has to be tried again."""
+
+    @abstractmethod
+    def _undo(self, group: str) -> Swapped:
+        """Likewise."""
+
+    def _patiently(self, attempt: Callable[[], Swapped], timeout: float) -> Swapped:
+        until, pause = time.monotonic() + timeout, _FIRST_PAUSE
+        while True:
+            try:
+                return attempt()
+            except BusyError as error:
+                reason = str(error)
+            except DBAPIError as error:
+                if not self._database.dialect.is_lock_timeout(error.orig):
+                    raise
+                reason = "other programs hold locks on its tables"
+            if time.monotonic() + pause >= until:
+                what = f"the tables could not be swapped in {timeout:g} s: {reason}"
+                fix = "nothing was changed; end long transactions on these tables, and type the same again"
+                raise WaitTimedOutError("OCQ-536", what, fix=fix)
+            time.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE)
+
+    # What both directions share
+
+    def _place(self, kind: str, group: str) -> str:
+        return place_of(kind, group, self._live_place)
+
+    @property
+    @abstractmethod
+    def _live_place(self) -> str:
+        """The schema, database or file of the live tables."""
+
+    def _swapped_record(self, swap: Swap, known: GroupRecord | None, before: RebuildRecord) -> RebuildRecord:
+        """Return what is recorded of a swap, without its tables."""
+        others = {*before.refused} if known is None else {*before.refused, known.handlers}
+        others |= {each.before for each in (known.changes if known is not None else ())}
+        refused = tuple(sorted(others - {"", swap.handlers}))
+        return replace(before, phase=RebuildPhase.SWAPPED, handlers=swap.handlers, refused=refused)
+
+    @staticmethod
+    def _undone_record(before: RebuildRecord, old: GroupRecord | None) -> RebuildRecord:
+        """Return what is recorded of the way back: the handlers of the rebuild must not run the old tables."""
+        refused = () if old is None or not old.handlers or old.handlers == before.handlers else (before.handlers,)
+        return replace(before, phase=RebuildPhase.ENDED, refused=refused, relations=(), undoes=False)
+
+    @contextmanager
+    def _fenced(self, connection: Connection, group: str) -> Iterator[Mapping[Partition, int]]:
+        """Lock the live partitions of a group in a transaction; gives their positions."""
+        progress = self._database.table(PROGRESS)
+        known = held(connection, progress, group)
+        self._database.dialect.lock_claim(self._database, connection, group, list(known))
+        again = held(connection, progress, group)
+        yield {partition: cursor.stored for partition, cursor in again.items()}
+
+
+def require_reached(swap: Swap, live: Mapping[Partition, int]) -> None:
+    """Wait for the shadow to be where the live group is; raise ``BusyError`` if that takes too long."""
+    if not swap.reached(live):
+        raise BusyError("the rebuild is not as far as the live group")
+
+
+def require_same_layout(group: str, live: Collection[Partition], shadow: Collection[Partition]) -> None:
+    """Refuse with OCQ-630 to swap if the partitions of the live group have changed."""
+    if live and set(live) != set(shadow):
+        what = f"the partitions of group '{group}' have changed since the rebuild began"
+        fix = f"opencqrs groups rebuild {group} --abort, and begin again"
+        raise RebuildError("OCQ-630", what, f"group {group}", fix)
+
+
+def fate_of(*, live: bool, written: bool, named: bool) -> Fate:
+    """Return what becomes of a table of the shadow.
+
+    One to which nothing was written, but which is there live, may be another group's: ``create_all`` makes them all.
+    """
+    if not live:
+        return Fate.ADDED
+    return Fate.SWAPPED if written or named else Fate.LEFT
+
+
+def is_ours(name: str) -> bool:
+    """Return whether a table is one of this package's."""
+    return name.startswith(OURS)
+
+
+def prepared_place(url: str) -> None:
+    """Make our tables in a place that is there."""
+    database = Database(url)
+    try:
+        for table in (*KEPT, REBUILDS):
+            prepare(database, table)
+    finally:
+        database.close()
+
+
+def written_in(connection: Connection, prefix: str) -> set[str]:
+    """Return the tables of a shadow that handlers have written to; the table with them need not be there."""
+    try:
+        return set(connection.exec_driver_sql(f"SELECT name FROM {prefix}{WRITTEN}").scalars())  # noqa: S608
+    except DBAPIError:
+        return set()
+
+
+class KeptRows:
+    """Moves the rows of a group in our tables between places, by their prefixes.
+
+    Args:
+        connection: A connection that sees both.
+        group: Processing group.
+        mark: What stands for a value in a statement.
+    """
+
+    def __init__(self, connection: Connection, group: str, mark: str) -> None:
+        self._connection = connection
+        self._group = group
+        self._mark = mark
+
+    def copy(self, source: str, target: str) -> None:
+        """Copy the rows; there must be none of the group in the target."""
+        for table in KEPT:
+            columns = ", ".join(column.name for column in table.columns)
+            select_all = f"SELECT {columns} FROM {source}{table.name} WHERE group_name = {self._mark}"  # noqa: S608 our own names
+            self._connection.exec_driver_sql(
+                f"INSERT INTO {target}{table.name} ({columns}) {select_all}", (self._group,)
+            )
+
+    def delete(self, place: str) -> None:
+        """Delete the rows."""
+        for table in KEPT:
+            where = f"{place}{table.name} WHERE group_name = {self._mark}"
+            self._connection.exec_driver_sql(f"DELETE FROM {where}", (self._group,))  # noqa: S608
+
+    def newest_epoch(self, place: str) -> int:
+        """Return the highest epoch of its partitions."""
+        where = f"{place}{PROGRESS.name} WHERE group_name = {self._mark}"
+        return self._connection.exec_driver_sql(f"SELECT max(epoch) FROM {where}", (self._group,)).scalar() or 0  # noqa: S608
+
+    def positions(self, place: str) -> dict[Partition, int]:
+        """Return the positions of its partitions."""
+        where = f"{place}{PROGRESS.name} WHERE group_name = {self._mark}"
+        rows = self._connection.exec_driver_sql(f"SELECT modulus, residue, position FROM {where}", (self._group,))  # noqa: S608
+        return {Partition(modulus, residue): position for modulus, residue, position in rows}
+
+    def fence(self, place: str, epoch: int) -> None:
+        """Have whoever owns its partitions lose them: they are as stopped, in an epoch that is not known yet."""
+        values = f"epoch = {self._mark}, owner = '', state = '{ProcessorState.STOPPED.value}', connection_id = NULL"
+        where = f"WHERE group_name = {self._mark}"
+        self._connection.exec_driver_sql(f"UPDATE {place}{PROGRESS.name} SET {values} {where}", (epoch, self._group))  # noqa: S608
+
+    def replace(self, source: str, live: str) -> int:
+        """Put the rows of another place in the place of the live ones, fenced; return the position of the slowest."""
+        epoch = max(self.newest_epoch(source), self.newest_epoch(live)) + 1
+        self.delete(live)
+        self.copy(source, live)
+        self.fence(live, epoch)
+        return min(self.positions(live).values(), default=0)
+
+
+def built_record(known: GroupRecord | None, swap: Swap) -> GroupRecord:
+    """Return the record of a group whose tables were built by other handlers, from its own beginning."""
+    at = datetime.now(UTC).isoformat(timespec="milliseconds")
+    record = known or GroupRecord(swap.group, "", None, at)
+    return replace(record, handlers=swap.handlers, sequencing=swap.sequencing, changes=())

@@ -1,0 +1,369 @@
+"""Shadows on SQLite: a file beside the live one. A swap copies its tables into the live file, in one transaction."""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+import time
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from sqlalchemy import URL, Connection
+from typing_extensions import override
+
+from opencqrs_py.adapters.sql.rebuild_rows import found_rebuild
+from opencqrs_py.adapters.sql.shadow_guards import WRITTEN, WRITTEN_COLUMNS
+from opencqrs_py.adapters.sql.shadow_urls import ShadowOf, marked
+from opencqrs_py.adapters.sql.shadows import (
+    KEPT,
+    Comparison,
+    KeptRows,
+    Shadows,
+    Swap,
+    Swapped,
+    built_record,
+    fate_of,
+    is_ours,
+    prepared_place,
+    require_reached,
+    require_same_layout,
+    written_in,
+)
+from opencqrs_py.adapters.sql.sqlite import CONTROL_SUFFIX
+from opencqrs_py.adapters.sql.tables import PROGRESS
+from opencqrs_py.errors import RebuildError
+from opencqrs_py.model.rebuild import Difference, Fate, RebuildPhase, RebuildRecord, ShadowTable
+
+_log = logging.getLogger("opencqrs.control")
+_OTHER = "opencqrs_other"  # the file from which tables are copied, in the connection to the live one
+_BYTES_A_SECOND = 50_000_000  # that are copied, about
+_MASTER = "SELECT type, name, tbl_name, sql FROM {}sqlite_master WHERE sql IS NOT NULL ORDER BY rowid"
+
+
+class SqliteShadows(Shadows):
+    """Keeps shadows in files of their own, since two files have no transaction in common."""
+
+    @property
+    @override
+    def _live_place(self) -> str:
+        with self._database.reading() as connection:
+            driver: Any = connection.connection.dbapi_connection
+            name = str(driver.execute("PRAGMA database_list").fetchone()[2])
+        if not name or not Path(name).exists():
+            what = "a database in memory cannot be rebuilt beside itself"
+            raise RebuildError("OCQ-630", what, self._database.label, "name a file in database.url")
+        return str(Path(name).resolve())
+
+    def _file(self, kind: str, group: str) -> Path:
+        live = Path(self._live_place)
+        return live.with_name(f"{live.name}-{self._place(kind, group)}.db")
+
+    @override
+    def url(self, record: RebuildRecord) -> str:
+        return self._url(self._file("shadow", record.group), record.shared)
+
+    def _url(self, file: Path, shared: Sequence[str] = ()) -> str:
+        url = URL.create("sqlite", database=f"file:{quote(str(file))}", query={"uri": "true"})
+        return marked(url, ShadowOf(self._live_place, tuple(shared)))
+
+    @override
+    def exists(self, group: str) -> bool:
+        return self._file("shadow", group).exists()
+
+    @override
+    def _live_names(self) -> list[str]:
+        with self._database.reading() as connection:
+            return [name for _, name, _ in _objects(connection, "", ("table", "view"))]
+
+    @override
+    def _make_place(self, begun: RebuildRecord, tables: Sequence[str], shared: Sequence[str]) -> None:
+        _remove(self._file("shadow", begun.group))
+        del shared  # they are views of each connection
+        with self._database.reading() as connection:
+            made = [sql for _, name, sql in _objects(connection, "", ("table",)) if name in tables]
+            made += [
+                sql
+                for kind, _, table, sql in connection.exec_driver_sql(_MASTER.format("")).all()
+                if kind in ("index", "trigger") and table in tables
+            ]
+        with closing(sqlite3.connect(self._file("shadow", begun.group), isolation_level=None)) as new:
+            new.execute("PRAGMA journal_mode=WAL")
+            new.execute("BEGIN IMMEDIATE")
+            new.execute(f"CREATE TABLE {WRITTEN} {WRITTEN_COLUMNS}")
+            for sql in made:
+                new.execute(sql)
+            new.execute("COMMIT")
+        prepared_place(self._url(self._file("shadow", begun.group)))
+        with self._database.writing() as live:
+            self._write(live, begun)
+
+    @override
+    def look(self, group: str, named: Collection[str], shared: Collection[str]) -> list[ShadowTable]:
+        with self._database.reading() as connection, _attached(connection, self._file("shadow", group)):
+            return self._look(connection, named, shared)
+
+    def _look(self, connection: Connection, named: Collection[str], shared: Collection[str]) -> list[ShadowTable]:
+        place = f"{_OTHER}."
+        live = {name for _, name, _ in _objects(connection, "", ("table", "view"))}
+        written = written_in(connection, place)
+        found = [ShadowTable(name, "view", Fate.SHARED, "rebuild.shared-tables") for name in shared]
+        for kind, name, _ in _objects(connection, place, ("table", "view")):
+            asked = f"SELECT 1 FROM {place}{_quoted(name)} LIMIT 1"  # noqa: S608 quoted
+            rows = kind == "table" and connection.exec_driver_sql(asked).first() is not None
+            carries = kind == "view" or name in written or rows
+            fate = fate_of(live=name in live, written=carries, named=name in named)
+            found.append(ShadowTable(name, kind, fate, "rebuild.tables" if name in named else "made by @on_start"))
+        return found
+
+    @override
+    def refusals(self, group: str, tables: Sequence[ShadowTable]) -> list[str]:
+        with self._database.reading() as connection, _attached(connection, self._file("shadow", group)):
+            return _virtual(connection, tables)
+
+    @override
+    def _compared(self, group: str, tables: Sequence[str], examples: int) -> Comparison:
+        with self._database.reading() as connection, _attached(connection, self._file("shadow", group)):
+            connection.exec_driver_sql("BEGIN")
+            try:
+                rows = KeptRows(connection, group, "?")
+                positions = rows.positions(""), rows.positions(f"{_OTHER}.")
+                return Comparison(*positions, tuple(_difference(connection, name, examples) for name in tables))
+            finally:
+                connection.exec_driver_sql("ROLLBACK")
+
+    @override
+    def drop_shadow(self, group: str) -> None:
+        _remove(self._file("shadow", group))
+        known = self.record(group)
+        if known is not None and known.phase is RebuildPhase.BUILDING:
+            with self._database.writing() as connection:
+                self._write(connection, replace(known, phase=RebuildPhase.ENDED))
+
+    @override
+    def drop_old(self, group: str) -> None:
+        known = self.record(group)
+        if known is not None:
+            with self._database.writing() as connection:
+                self._write(connection, replace(known, phase=RebuildPhase.ENDED, relations=()))
+        _remove(self._file("old", group))
+
+    @override
+    def _swap(self, swap: Swap) -> Swapped:
+        group = swap.group
+        shadow, old = self._file("shadow", group), self._file("old", group)
+        size = shadow.stat().st_size
+        wait = max(1, round(size / _BYTES_A_SECOND))
+        text = "the tables of group %s are copied into the live file (%s bytes): other writers wait for about %d s"
+        _log.warning(text, group, f"{size:,}", wait)
+        with self._writing() as connection:
+            before, known = self._required(connection, group), self._records.find(connection, group)
+            rows = KeptRows(connection, group, "?")
+            live = rows.positions("")
+            require_reached(swap, live)
+            self._fence_shadow(shadow, group)
+            with _attached(connection, shadow):
+                require_same_layout(group, live, rows.positions(f"{_OTHER}."))
+                tables = self._look(connection, swap.named, before.shared)
+                if refused := _virtual(connection, tables):
+                    raise _cannot(group, refused)
+                moved = [each for each in tables if each.fate in (Fate.SWAPPED, Fate.ADDED)]
+                self._keep(old, group, [each.name for each in moved if each.fate is Fate.SWAPPED])
+                began = time.monotonic()
+                _exchange(connection, [each.name for each in moved], [each.name for each in moved])
+                position = rows.replace(f"{_OTHER}.", "")
+                self._records.write(connection, built_record(known, swap), self._records.find(connection, group))
+                names = tuple(f"{each.kind}:{each.name}" for each in moved)
+                self._write(connection, replace(self._swapped_record(swap, known, before), relations=names))
+                connection.exec_driver_sql("COMMIT")
+        return Swapped(position, tuple(tables), time.monotonic() - began)
+
+    @override
+    def _undo(self, group: str) -> Swapped:
+        old = self._file("old", group)
+        if not old.exists():
+            raise RebuildError("OCQ-630", f"the old tables of group '{group}' are gone", str(old))
+        with self._writing() as connection:
+            before, rows = self._required(connection, group), KeptRows(connection, group, "?")
+            with _attached(connection, old):
+                live = {name for _, name, _ in _objects(connection, "", ("table", "view"))}
+                back = _objects(connection, f"{_OTHER}.", ("table", "view"))
+                began = time.monotonic()
+                gone = [name.partition(":")[2] for name in before.relations]
+                _exchange(connection, [name for _, name, _ in back], gone)
+                position = rows.replace(f"{_OTHER}.", "")
+                self._write(connection, self._undone_record(before, self._records.find(connection, group)))
+                connection.exec_driver_sql("COMMIT")
+        _remove(old)
+        tables = [ShadowTable(n, kind, Fate.SWAPPED if n in live else Fate.ADDED, "kept") for kind, n, _ in back]
+        return Swapped(position, tuple(tables), time.monotonic() - began)
+
+    def _required(self, connection: Connection, group: str) -> RebuildRecord:
+        found = found_rebuild(connection, self._rebuilds, group)
+        if found is None:
+            raise RebuildError("OCQ-630", f"group '{group}' is not being rebuilt", f"group {group}")
+        return found
+
+    @contextmanager
+    def _writing(self) -> Iterator[Connection]:
+        """Open a transaction that files can be attached in, and which the block commits."""
+        with self._database.guard.turn(), self._database.reading() as connection:
+            connection.exec_driver_sql("BEGIN IMMEDIATE")
+            driver: Any = connection.connection.dbapi_connection
+            try:
+                yield connection
+            finally:
+                if driver.in_transaction:
+                    connection.exec_driver_sql("ROLLBACK")
+                _detach(connection)
+
+    @staticmethod
+    def _fence_shadow(shadow: Path, group: str) -> None:
+        """Have nobody write to the shadow any more."""
+        with closing(sqlite3.connect(shadow, isolation_level=None, timeout=60)) as connection:
+            fence = f"UPDATE {PROGRESS.name} SET epoch = epoch + 1 WHERE group_name = ?"  # noqa: S608 our own names
+            connection.execute(fence, (group,))
+
+    def _keep(self, old: Path, group: str, names: Sequence[str]) -> None:
+        """Copy live tables, and our rows of the group, to the file of the old ones, as they are before the swap."""
+        _remove(old)
+        prepared_place(self._url(old))
+        with closing(sqlite3.connect(old, isolation_level=None)) as connection:
+            connection.execute(f"ATTACH DATABASE ? AS {_OTHER}", (self._live_place,))
+            connection.execute("BEGIN")
+            _copy(connection, names)
+            for table in KEPT:
+                columns = ", ".join(column.name for column in table.columns)
+                rows = f"SELECT {columns} FROM {_OTHER}.{table.name} WHERE group_name = ?"  # noqa: S608
+                connection.execute(f"INSERT INTO {table.name} ({columns}) {rows}", (group,))
+            connection.execute("COMMIT")
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _objects(connection: Any, place: str, kinds: Collection[str]) -> list[tuple[str, str, str]]:
+    """Return kind, name and definition of what is in a place, but for what is ours or SQLite's own."""
+    execute = connection.exec_driver_sql if isinstance(connection, Connection) else connection.execute
+    rows = execute(_MASTER.format(place)).fetchall()
+    return [(k, n, sql) for k, n, _, sql in rows if k in kinds and not is_ours(n) and not n.startswith("sqlite_")]
+
+
+def _driver(connection: Connection) -> Any:
+    return connection.connection.dbapi_connection
+
+
+@contextmanager
+def _attached(connection: Connection, file: Path) -> Iterator[None]:
+    driver = _driver(connection)
+    driver.execute(f"ATTACH DATABASE ? AS {_OTHER}", (str(file),))
+    try:
+        yield
+    finally:
+        if not driver.in_transaction:
+            _detach(connection)
+
+
+def _detach(connection: Connection) -> None:
+    driver = _driver(connection)
+    if any(row[1] == _OTHER for row in driver.execute("PRAGMA database_list").fetchall()):
+        driver.execute(f"DETACH DATABASE {_OTHER}")
+
+
+def _exchange(connection: Connection, coming: Sequence[str], leaving: Sequence[str]) -> None:
+    """Put tables and views of the other file in the place of live ones; triggers that only those have are kept."""
+    driver = _driver(connection)
+    driver.execute("PRAGMA defer_foreign_keys = ON")
+    kept = [
+        (name, sql)
+        for kind, name, table, sql in driver.execute(_MASTER.format("main.")).fetchall()
+        if kind == "trigger" and table in leaving and table in coming
+    ]
+    kinds = {name: kind for kind, name, _ in _objects(driver, "main.", ("table", "view"))}
+    for name in sorted(set(leaving) & kinds.keys(), key=lambda each: kinds[each] != "view"):
+        driver.execute(f"DROP {kinds[name].upper()} main.{_quoted(name)}")
+    _copy(driver, coming)
+    there = {name for kind, name, *_ in driver.execute(_MASTER.format("main.")).fetchall() if kind == "trigger"}
+    for name, sql in kept:
+        if name not in there:
+            driver.execute(sql)
+
+
+def _copy(driver: Any, names: Sequence[str]) -> None:
+    """Copy tables with rows and indexes, then views and triggers, from the other file to the main one."""
+    found = driver.execute(_MASTER.format(f"{_OTHER}.")).fetchall()
+    wanted = [row for row in found if row[2] in names and not row[1].startswith("sqlite_")]
+    for kind in ("table", "index"):
+        for _, _, _, sql in (row for row in wanted if row[0] == kind):
+            driver.execute(sql)
+    for _, name, _, _ in (row for row in wanted if row[0] == "table"):
+        here, there = f"main.{_quoted(name)}", f"{_OTHER}.{_quoted(name)}"
+        shape = f"SELECT name, hidden FROM pragma_table_xinfo(?, '{_OTHER}')"  # noqa: S608 our own names
+        columns = driver.execute(shape, (name,)).fetchall()
+        if any(hidden for _, hidden in columns):  # generated ones
+            listed = ", ".join(_quoted(column) for column, hidden in columns if not hidden)
+            driver.execute(f"INSERT INTO {here} ({listed}) SELECT {listed} FROM {there}")  # noqa: S608 quoted
+        else:  # whole pages are copied
+            driver.execute(f"INSERT INTO {here} SELECT * FROM {there}")  # noqa: S608 quoted
+    _copy_counters(driver, [row[1] for row in wanted if row[0] == "table"])
+    for kind in ("view", "trigger"):
+        for _, _, _, sql in (row for row in wanted if row[0] == kind):
+            driver.execute(sql)
+
+
+def _copy_counters(driver: Any, tables: Iterable[str]) -> None:
+    """Have AUTOINCREMENT continue where it was."""
+    asked = f"SELECT 1 FROM {_OTHER}.sqlite_master WHERE name = 'sqlite_sequence'"  # noqa: S608 our own names
+    if driver.execute(asked).fetchone() is None:
+        return
+    for name in tables:
+        row = driver.execute(f"SELECT seq FROM {_OTHER}.sqlite_sequence WHERE name = ?", (name,)).fetchone()  # noqa: S608
+        if row is not None:
+            driver.execute("DELETE FROM main.sqlite_sequence WHERE name = ?", (name,))
+            driver.execute("INSERT INTO main.sqlite_sequence (name, seq) VALUES (?, ?)", (name, row[0]))
+
+
+def _virtual(connection: Connection, tables: Sequence[ShadowTable]) -> list[str]:
+    names = {each.name for each in tables if each.fate is not Fate.SHARED}
+    found = []
+    for place in ("main.", f"{_OTHER}."):
+        for _, name, sql in _objects(connection, place, ("table",)):
+            if name in names and sql.upper().startswith("CREATE VIRTUAL"):
+                found.append(f"{name} is a virtual table")
+    return sorted(set(found))
+
+
+def _cannot(group: str, refused: Sequence[str]) -> RebuildError:
+    what = f"group '{group}' cannot be rebuilt beside the live tables: {'; '.join(refused[:10])}"
+    return RebuildError("OCQ-630", what, f"group {group}", "empty the tables in @on_reset, and reset the group")
+
+
+def _remove(file: Path) -> None:
+    for name in (str(file), f"{file}{CONTROL_SUFFIX}"):
+        for suffix in ("", "-wal", "-shm"):
+            Path(f"{name}{suffix}").unlink(missing_ok=True)
+
+
+def _difference(connection: Connection, name: str, examples: int) -> Difference:
+    driver = _driver(connection)
+    columns = ", ".join(_quoted(row[0]) for row in driver.execute("SELECT name FROM pragma_table_info(?)", (name,)))
+    one, other = (
+        f"SELECT {columns}, count(*) FROM {place}.{_quoted(name)} GROUP BY {columns}"  # noqa: S608 quoted
+        for place in ("main", _OTHER)
+    )
+
+    def rows(left: str, right: str) -> list[Any]:
+        found: list[Any] = driver.execute(f"SELECT * FROM ({left}) EXCEPT SELECT * FROM ({right})").fetchall()  # noqa: S608
+        return found
+
+    missing, added = rows(one, other), rows(other, one)
+    live, shadow = (
+        int(driver.execute(f"SELECT count(*) FROM {place}.{_quoted(name)}").fetchone()[0])  # noqa: S608 quoted
+        for place in ("main", _OTHER)
+    )
+    shown = [f"{sign} {row[:-1]}" for sign, some in (("-", missing), ("+", added)) for row in some[:examples]]
+    return Difference(name, live, shadow, len(missing), len(added), tuple(shown))

@@ -1,0 +1,64 @@
+"""What keeps a process from running groups that are being rebuilt, or were rebuilt by other handlers."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterable
+
+from opencqrs_py.adapters.sql import SqlProgressTracker
+from opencqrs_py.engines.runs import GroupRun
+from opencqrs_py.errors import ExplainedError, HandlersChangedError, RebuildUnderWayError
+from opencqrs_py.processing.group_records import RecordRule
+
+_log = logging.getLogger("opencqrs.control")
+
+
+class RebuildBars:
+    """Looks, at each heartbeat, which groups this process must not run for now. That is logged when it changes.
+
+    Args:
+        runs: The groups that it can run.
+    """
+
+    def __init__(self, runs: Iterable[GroupRun]) -> None:
+        self._rules: dict[SqlProgressTracker, dict[str, RecordRule]] = {}
+        self._known: dict[str, str] = {}
+        for run in runs:
+            tracker = run.processing.tracker
+            if run.record is not None and isinstance(tracker, SqlProgressTracker):
+                self._rules.setdefault(tracker, {})[run.group] = run.record
+
+    def __call__(self) -> Collection[str]:
+        """Return the names of these groups."""
+        errors = self._errors()
+        found = {group: error.what for group, error in errors.items()}
+        for group, error in errors.items():
+            if self._known.get(group) != error.what:
+                level = logging.ERROR if isinstance(error, HandlersChangedError) else logging.WARNING
+                _log.log(level, "%s: this process does not run the group; %s", error.what, error.fix)
+        for group in self._known.keys() - found.keys():
+            _log.info("group %s may be run by this process again", group)
+        self._known = found
+        return found.keys()
+
+    def require(self, groups: Collection[str]) -> None:
+        """Refuse to start groups that other handlers have rebuilt.
+
+        Raises:
+            HandlersChangedError: OCQ-631.
+        """
+        for group, error in self._errors().items():
+            if group in groups and isinstance(error, HandlersChangedError):
+                raise error
+
+    def _errors(self) -> dict[str, ExplainedError]:
+        found: dict[str, ExplainedError] = {}
+        for tracker, rules in self._rules.items():
+            for record in tracker.rebuilt(rules.keys()):
+                if record.rebuild is None:
+                    continue
+                try:
+                    rules[record.group].check_rebuild(record, record.rebuild)
+                except (HandlersChangedError, RebuildUnderWayError) as error:
+                    found[record.group] = error
+        return found

@@ -1,0 +1,198 @@
+"""``opencqrs groups rebuild``: new tables are filled beside those in use, and then both are swapped."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from opencqrs_py.cli.options import ProjectOptions, Seconds, format_option, project_options
+from opencqrs_py.cli.output import print_json, print_line
+
+if TYPE_CHECKING:
+    from opencqrs_py.adapters.sql.shadows import Comparison
+    from opencqrs_py.assembly.rebuilds import RebuildPlan, RebuildProgress, RebuildResult, Rebuilds
+    from opencqrs_py.model.rebuild import ShadowTable
+
+__all__ = ["rebuild_command"]
+
+_EVERY_SECONDS = 5.0  # between two lines of how far it is
+_WAYS = ("--dry-run", "--compare", "--undo", "--drop-old", "--abort")
+
+
+@click.command("rebuild")
+@click.argument("name", metavar="NAME")
+@click.option("--dry-run", is_flag=True, help="Say what would happen; no event is handled.")
+@click.option("--compare", is_flag=True, help="Build it, say which rows would differ, and do not swap.")
+@click.option("--undo", is_flag=True, help="Put the old tables back, with their progress.")
+@click.option("--drop-old", is_flag=True, help="Drop the old tables, which the swap has kept.")
+@click.option("--abort", is_flag=True, help="Drop the new tables of an unfinished rebuild.")
+@click.option("--timeout", type=Seconds(), default="1m", show_default=True, help="Longest wait for locks on tables.")
+@project_options
+@format_option
+def rebuild_command(
+    options: ProjectOptions,
+    name: str,
+    *,
+    dry_run: bool,
+    compare: bool,
+    undo: bool,
+    drop_old: bool,
+    abort: bool,
+    timeout: float,
+    as_json: bool,
+) -> None:
+    """Build a group's tables again from the log while it runs, and then swap old and new ones.
+
+    This process handles the events, on the group's engine; others keep the live tables current meanwhile. Typed again
+    after it was ended, it continues. The old tables are kept until --drop-old or --undo.
+    """
+    chosen = [way for way, given in zip(_WAYS, (dry_run, compare, undo, drop_old, abort), strict=True) if given]
+    if len(chosen) > 1:
+        raise click.UsageError(f"{' and '.join(chosen)} exclude each other")
+    with options.application() as application:
+        rebuilds = application.rebuilds
+        result, lines = _done(rebuilds, name, chosen[0] if chosen else "", timeout)
+    if as_json:
+        print_json(result)
+    else:
+        for line in lines:
+            print_line(line, "default")
+
+
+def _done(rebuilds: Rebuilds, name: str, way: str, timeout: float) -> tuple[dict[str, Any], list[str]]:
+    """Do it; return what is printed of it as JSON, and as text."""
+    match way:
+        case "--dry-run":
+            plan = rebuilds.plan(name)
+            return _plan_as_json(plan), _plan_lines(plan)
+        case "--compare":
+            found = rebuilds.compare(name, timeout=timeout, watcher=_watching())
+            return _comparison_as_json(name, found), _comparison_lines(name, found)
+        case "--undo":
+            undone = rebuilds.undo(name, timeout=timeout)
+            return _result_as_json(undone, "undone"), _result_lines(undone, "has its old tables back")
+        case "--drop-old":
+            dropped = rebuilds.drop_old(name)
+            text = "the old tables are dropped" if dropped else "no old tables are kept"
+            return {"group": name, "done": dropped, "state": "dropped"}, [f"{name}: {text}"]
+        case "--abort":
+            ended = rebuilds.abort(name)
+            text = "the unfinished rebuild is dropped" if ended else "it is not being rebuilt"
+            return {"group": name, "done": ended, "state": "aborted"}, [f"{name}: {text}"]
+        case _:
+            result = rebuilds.rebuild(name, timeout=timeout, watcher=_watching())
+            return _result_as_json(result, "swapped"), _result_lines(result, "was rebuilt")
+
+
+def _watching() -> Callable[[RebuildProgress], None]:
+    """Return what prints how far a rebuild is, now and then."""
+    last = time.monotonic()
+
+    def watch(progress: RebuildProgress) -> None:
+        nonlocal last
+        if time.monotonic() - last < _EVERY_SECONDS:
+            return
+        last = time.monotonic()
+        done = 100 * progress.position / max(1, progress.head)
+        rate = "" if progress.events_per_second is None else f", {progress.events_per_second:,.0f}/s"
+        print_line(f"{progress.group}: {progress.position:,} of {progress.head:,}, {done:.1f} %{rate}")
+
+    return watch
+
+
+def _plan_as_json(plan: RebuildPlan) -> dict[str, Any]:
+    return {
+        "group": plan.group,
+        "engine": plan.engine,
+        "events": plan.events,
+        "tables": _tables_as_json(plan.tables),
+        "handlers": plan.handlers,
+        "left_out": plan.left_out,
+        "refusals": plan.refusals,
+        "done": False,
+    }
+
+
+def _tables_as_json(tables: Sequence[ShadowTable]) -> list[dict[str, str]]:
+    return [{"name": one.name, "kind": one.kind, "fate": one.fate.value, "how": one.how} for one in tables]
+
+
+def _plan_lines(plan: RebuildPlan) -> list[str]:
+    from opencqrs_py.model.naming import counted  # noqa: PLC0415 only for this command
+    from opencqrs_py.model.rebuild import Fate  # noqa: PLC0415 as above
+
+    written = {Fate.LEFT: "swapped if a handler writes to it", Fate.SHARED: "read only"}
+    lines = [
+        f"{plan.group} would be rebuilt on the engine {plan.engine}; the log to handle: {counted(plan.events, 'event')}"
+    ]
+    lines += [f"  {one.kind} {one.name} ({one.how}): {written.get(one.fate, one.fate.value)}" for one in plan.tables]
+    lines += [f"  left out, as it does not ask for the transaction: {place}" for place in plan.left_out]
+    lines += [f"  refused: {reason}" for reason in plan.refusals]
+    return lines
+
+
+def _result_as_json(result: RebuildResult, state: str) -> dict[str, Any]:
+    return {
+        "group": result.group,
+        "state": state,
+        "position": result.position,
+        "tables": _tables_as_json(result.tables),
+        "seconds": round(result.seconds, 4),
+        "running": result.running,
+        "done": True,
+    }
+
+
+def _result_lines(result: RebuildResult, what: str) -> list[str]:
+    from opencqrs_py.model.rebuild import Fate  # noqa: PLC0415 only for this command
+
+    swapped = [one.name for one in result.tables if one.fate in (Fate.SWAPPED, Fate.ADDED)]
+    left = [one.name for one in result.tables if one.fate is Fate.LEFT]
+    lines = [f"{result.group} {what}, up to position {result.position:,}: {', '.join(swapped)}"]
+    if left:
+        lines.append(f"{result.group}: no handler has written to {', '.join(left)}, which is left as it was")
+    if what == "was rebuilt":
+        lines.append(f"{result.group}: the old tables are kept until --drop-old or --undo")
+    if not result.running:
+        lines.append(f"{result.group}: no process runs it; the next opencqrs run continues there")
+    return lines
+
+
+def _comparison_as_json(name: str, found: Comparison) -> dict[str, Any]:
+    return {
+        "group": name,
+        "exact": found.exact,
+        "live": min(found.live.values(), default=0),
+        "rebuilt": min(found.shadow.values(), default=0),
+        "tables": [
+            {
+                "name": one.table,
+                "live_rows": one.live,
+                "rebuilt_rows": one.shadow,
+                "live_only": one.missing,
+                "rebuilt_only": one.added,
+                "examples": one.examples,
+            }
+            for one in found.differences
+        ],
+        "done": False,
+    }
+
+
+def _comparison_lines(name: str, found: Comparison) -> list[str]:
+    positions = f"{min(found.live.values(), default=0):,}"
+    lines = [f"{name}: live and rebuilt tables compared at position {positions}; nothing is swapped"]
+    if not found.exact:
+        rebuilt = f"{min(found.shadow.values(), default=0):,}"
+        lines = [
+            f"{name}: events come in without a pause, so live tables are at {positions}, rebuilt ones at {rebuilt}"
+        ]
+    for one in found.differences:
+        rows = f"{one.table}: {one.live:,} rows live, {one.shadow:,} rebuilt"
+        only = f"{one.missing:,} live only, {one.added:,} rebuilt only" if one.differs else "no row differs"
+        lines.append(f"  {rows}; {only}")
+        lines += [f"    {example}" for example in one.examples]
+    return lines

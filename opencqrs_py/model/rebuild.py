@@ -1,0 +1,107 @@
+"""Rebuilds of groups: a second version of the tables, made beside those that are in use, and what becomes of each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class RebuildPhase(StrEnum):
+    """How far the last rebuild of a group is."""
+
+    BUILDING = "building"  # the shadow is there
+    SWAPPING = "swapping"  # live tables and shadow are being swapped, or swapped back: to be completed first
+    SWAPPED = "swapped"  # the old tables are kept
+    ENDED = "ended"  # nothing is left of it but what its record says
+
+
+@dataclass(frozen=True, slots=True)
+class RebuildRecord:
+    """The last rebuild of a group.
+
+    Attributes:
+        group: Processing group.
+        phase: How far it is.
+        handlers: Fingerprint of the handlers that build, or have built, the tables.
+        refused: Fingerprints of handlers that must not run the group any more: its tables were built by others.
+        relations: Names of the tables, views and so on that were swapped.
+        shared: Tables that the shadow shows as they are.
+        undoes: Whether the phase ``SWAPPING`` is that of the way back.
+        started_at: ISO 8601 time.
+    """
+
+    group: str
+    phase: RebuildPhase
+    handlers: str = ""
+    refused: tuple[str, ...] = ()
+    relations: tuple[str, ...] = ()
+    shared: tuple[str, ...] = ()
+    undoes: bool = False
+    started_at: str = ""
+
+    @property
+    def has_shadow(self) -> bool:
+        """Whether a shadow is there that is not swapped yet."""
+        return self.phase is RebuildPhase.BUILDING
+
+    @property
+    def keeps_old(self) -> bool:
+        """Whether the old tables are kept."""
+        return self.phase is RebuildPhase.SWAPPED
+
+
+class Fate(StrEnum):
+    """What becomes of a table at the swap."""
+
+    SWAPPED = "swapped"
+    ADDED = "added"  # there is no live one
+    LEFT = "left alone"  # nothing has written to it in the shadow
+    SHARED = "shared"
+
+
+@dataclass(frozen=True, slots=True)
+class ShadowTable:
+    """A table, view or sequence of the shadow.
+
+    Attributes:
+        name: Its name, in the shadow and live.
+        kind: ``table``, ``view``, ``materialized view``, ``sequence``, ``type`` or ``function``.
+        fate: What becomes of it, as far as is known now: one that nothing has written to yet is left alone.
+        how: How it got into the shadow.
+    """
+
+    name: str
+    kind: str
+    fate: Fate
+    how: str = "made by @on_start"
+
+    @property
+    def is_table(self) -> bool:
+        """Whether it is a table, and so has rows of its own."""
+        return self.kind == "table"
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """How the rows of a table in the shadow differ from the live ones.
+
+    Attributes:
+        table: Name of the table.
+        live: Rows that are there live.
+        shadow: Rows that are there in the shadow.
+        missing: Rows that are live only.
+        added: Rows that are in the shadow only.
+        examples: Some of the rows that differ, as texts; ``-`` before those that are live only, ``+`` before others.
+    """
+
+    table: str
+    live: int
+    shadow: int
+    missing: int
+    added: int
+    examples: tuple[str, ...] = field(default=())
+
+    @property
+    def differs(self) -> bool:
+        """Whether there are rows that differ."""
+        return bool(self.missing or self.added)
