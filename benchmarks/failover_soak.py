@@ -316,11 +316,11 @@ class Faults:
         self._wait_for_nodes()
         leases = [lease.key.partition for lease in self._store.view().leases if lease.key.group == "cases"]
         one = self._chance.choice(sorted(leases))
-        count = self._chance.randint(1, MOST_PARTITIONS)
+        count = self._chance.randint(PROCESSES - 1, MOST_PARTITIONS)  # with the other group's, one for each process
         change = ["partitions", "cases", str(count)]
         if self._chance.random() < 0.5 and one.modulus <= MOST_PARTITIONS:
             change = ["split", f"cases:{one}"]
-        elif one.modulus > 1 and one.sibling() in leases:
+        elif len(leases) >= PROCESSES and one.sibling() in leases:
             change = ["merge", f"cases:{one}"]
         if self._chance.random() < BROKEN_OFF:
             command = self._project.opencqrs("groups", *change)
