@@ -185,7 +185,12 @@ class Layouts:
         if found.changes:
             was = recorded.setting if recorded is not None else len(known)
             _log.warning("life-cycle.partitions of group %s was %d and is %d now: it is changed", name, was, setting)
-            return self._change(group, found.partitions, 60.0, setting=setting).after
+            try:
+                return self._change(group, found.partitions, 60.0, setting=setting).after
+            except LayoutError:
+                if set(self._known(group)) != set(found.partitions):  # else another process has done the same
+                    raise
+                return found.partitions
         leased = {lease.key.partition for lease in view.leases if lease.key.group == name}
         if self._store is not None and group.led and known and leased != set(found.partitions):
             self._store.lay_out(name, found.partitions)  # a change was broken off, or the file of the leases is new
@@ -204,9 +209,12 @@ class Layouts:
         known = self._known(group)
         leaving, coming = sorted(set(known) - set(target)), sorted(set(target) - set(known))
         carry = self._carrying(group, target)
+        statuses = [status for status in tracker.statuses() if status.group == name]
+        if not statuses:
+            fix = "set life-cycle.partitions, or start it first"
+            raise LayoutError("OCQ-615", f"group '{name}' has no progress yet", f"group {name}", fix)
+        carried = carry({status.partition: _standing(status) for status in statuses})  # refused before nodes let go
         if dry_run:
-            statuses = [status for status in tracker.statuses() if status.group == name]
-            carried = carry({status.partition: _standing(status) for status in statuses})
             return _result(name, known, target, carried, dry_run=True)
         if not leaving:
             if self._store is not None and group.led:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -149,6 +150,21 @@ def test_a_change_that_nodes_do_not_let_go_for_changes_nothing_and_they_go_on(
         "0/2",
         "1/2",
     }
+
+
+def test_processes_that_start_at_once_with_another_setting_change_the_partitions_once(world: World) -> None:
+    first = world.application()
+    world.append(first)
+    first.run(until_caught_up=True)
+    setting = {"event-handling.standard.life-cycle.partitions": 5}
+    both = [world.application(**setting), world.application(**setting)]
+    with ThreadPoolExecutor(2) as threads:
+        for starting in [threads.submit(each.start) for each in both]:
+            starting.result()
+    world.append(first)
+    wait_until(world.is_done)
+    assert world.handled() == Counter(range(1, world.events + 1))
+    assert leases(both[0]) == [f"{one}/5" for one in range(5)]
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,9 @@ from opencqrs_py.model.partition import Partition
 from opencqrs_py.model.progress import Cursor, ProcessorState
 from opencqrs_py.processing.ports import Carry
 
+REPARTITIONING = "opencqrs groups partitions"
+"""The owner of partitions while others are put into their place."""
+
 
 class SqlLayouts:
     """Gives groups other partitions, in tables that are there.
@@ -47,10 +50,8 @@ class SqlLayouts:
         with self._database.writing(patience=dialect.take_over_seconds) as connection:
             dialect.lock_claim(self._database, connection, group, sorted(claimed))
             found = held(connection, self._progress, group)
-            taken = [one for one, cursor in claimed.items() if one not in found or found[one].epoch != cursor.epoch]
-            if set(found) != set(known) or taken:
-                what = f"another process has changed or claimed partitions of group '{group}' meanwhile"
-                raise LayoutError("OCQ-615", what, f"group {group}", "type the command again")
+            if set(found) != set(known) or self._are_taken(connection, group, claimed):
+                raise changed_meanwhile(group)
             seen = {one: claimed.get(one, cursor) for one, cursor in found.items()}
             carried = dict(carry({one: _as_found(found[one], cursor) for one, cursor in seen.items()}))
             for partition in sorted(claimed):
@@ -61,21 +62,38 @@ class SqlLayouts:
             self._records.lay_out(connection, group, partitions, setting)
         return carried
 
+    def _are_taken(self, connection: Connection, group: str, partitions: Collection[Partition]) -> bool:
+        """Return whether anybody has claimed some of the partitions who is not about to put others into their place."""
+        columns = self._progress.c
+        chosen = (columns.group_name == group) & (columns.owner != REPARTITIONING)
+        others = connection.execute(select(columns.modulus, columns.residue).where(chosen))
+        return any(Partition(modulus, residue) in partitions for modulus, residue in others)
+
     def _move_skips(
         self, connection: Connection, group: str, before: Sequence[Partition], after: Sequence[Partition]
     ) -> None:
         """Let skipped events be those of a partition that may have had them, for counts and lists."""
-        columns = self._skipped.c
+        columns, other = self._skipped.c, self._skipped.alias()
         for partition in before:
             target = next(one for one in after if one.overlaps(partition))
             here = (columns.modulus == partition.modulus) & (columns.residue == partition.residue)
-            there = (columns.modulus == target.modulus) & (columns.residue == target.residue)
             own = columns.group_name == group
-            known = connection.execute(select(columns.position).where(own & there)).scalars().all()
-            if known:
-                connection.execute(delete(self._skipped).where(own & here & columns.position.in_(known)))
+            known = (
+                other.select()
+                .with_only_columns(other.c.position)
+                .where(
+                    other.c.group_name == group, other.c.modulus == target.modulus, other.c.residue == target.residue
+                )
+            )
+            connection.execute(delete(self._skipped).where(own & here & columns.position.in_(known)))
             moved = update(self._skipped).where(own & here)
             connection.execute(moved.values(modulus=target.modulus, residue=target.residue))
+
+
+def changed_meanwhile(group: str) -> LayoutError:
+    """Return the error that others have changed or claimed the partitions of a group."""
+    what = f"another process has changed or claimed partitions of group '{group}' meanwhile"
+    return LayoutError("OCQ-615", what, f"group {group}", "type the command again")
 
 
 def _as_found(found: Cursor, claimed: Cursor) -> Cursor:

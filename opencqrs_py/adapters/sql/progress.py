@@ -18,10 +18,11 @@ from opencqrs_py.adapters.sql.dialect import DatabaseAwayError, DatabaseBusyErro
 from opencqrs_py.adapters.sql.group_records import SqlGroupRecords
 from opencqrs_py.adapters.sql.inbox import SqlInbox
 from opencqrs_py.adapters.sql.inbox_rows import storable
-from opencqrs_py.adapters.sql.layouts import SqlLayouts
+from opencqrs_py.adapters.sql.layouts import REPARTITIONING, SqlLayouts, changed_meanwhile
 from opencqrs_py.adapters.sql.progress_rows import (
     ERROR_LENGTH,
     Counts,
+    OtherLayoutError,
     ahead_in,
     check_layout,
     failure_text,
@@ -38,7 +39,12 @@ from opencqrs_py.adapters.sql.resets import SqlResets
 from opencqrs_py.adapters.sql.staging import drop_stages, stage_rows
 from opencqrs_py.adapters.sql.tables import PROGRESS, SKIPPED, prepare
 from opencqrs_py.adapters.sql.transactions import Unit, watch_ends
-from opencqrs_py.errors import InboxChangedError, LayoutChangedError, LayoutError, TransactionEndedError
+from opencqrs_py.errors import (
+    InboxChangedError,
+    LayoutChangedError,
+    LayoutError,
+    TransactionEndedError,
+)
 from opencqrs_py.model.group_record import FoundGroup, GroupRecord
 from opencqrs_py.model.inbox import EVERYTHING, Fetching, InboxChange, InboxEntry, InboxSelection, ParkedSequences
 from opencqrs_py.model.partition import Partition, hash_of
@@ -60,7 +66,7 @@ from opencqrs_py.processing.ports import (
 from opencqrs_py.processing.reaching import WatchableTracker
 from opencqrs_py.processing.staging import Rows, RowStaging, Stage
 
-_RESETTING, _REPARTITIONING = "opencqrs groups reset", "opencqrs groups partitions"  # the owners meanwhile
+_RESETTING = "opencqrs groups reset"  # the owner of partitions meanwhile
 
 # As text, since they are part of each chunk: SQLAlchemy needs half the time to send it.
 _HERE = "WHERE group_name = {} AND modulus = {} AND residue = {} AND epoch = {} AND position = {}"
@@ -197,7 +203,10 @@ class SqlProgressTracker(
             what = f"group '{group}' has no progress yet" if not known else f"group '{group}' has these partitions"
             raise LayoutError("OCQ-615", what, f"group {group}", "start it first")
         self._records.prepare()
-        cursors = self.claim(group, leaving, 0, _REPARTITIONING, known)
+        try:
+            cursors = self.claim(group, leaving, 0, REPARTITIONING, known)
+        except OtherLayoutError:
+            raise changed_meanwhile(group) from None
         claimed = {cursor.partition: cursor for cursor in cursors}
         return self._layouts.replace(group, claimed, known, partitions, carry, setting)
 

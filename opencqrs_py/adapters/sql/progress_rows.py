@@ -148,6 +148,10 @@ def status_of(row: Any, counts: Counts) -> PartitionStatus:
     )
 
 
+class OtherLayoutError(EventStoreError):
+    """A group has progress for other partitions (OCQ-310)."""
+
+
 def check_layout(group: str, known: dict[Partition, Any], partitions: Sequence[Partition]) -> None:
     """Refuse with OCQ-310 another layout of partitions than the one whose progress is there."""
     if not known or set(known) == set(partitions):
@@ -155,4 +159,4 @@ def check_layout(group: str, known: dict[Partition, Any], partitions: Sequence[P
     has = counted(len(known), "partition")
     what = f"group '{group}' has progress for {has}, but is configured with {len(partitions)}"
     fix = f"use as many as there are; or opencqrs groups partitions {group} {len(partitions)}"
-    raise EventStoreError("OCQ-310", what, f"table {PROGRESS.name}", fix)
+    raise OtherLayoutError("OCQ-310", what, f"table {PROGRESS.name}", fix)
