@@ -144,7 +144,7 @@ def measured(kind: str, engine: str, options: argparse.Namespace) -> bool:
     """Measure on one kind of database, and print it; return whether the aims are met."""
     with served(kind) as fresh, tempfile.TemporaryDirectory() as folder:
         url, events = fresh(), "sqlite:///events.db"
-        Path(folder, "handlers.py").write_text(HANDLERS)
+        Path(folder, f"counted_on_{kind}_{engine}.py").write_text(HANDLERS)  # a name for each, as modules stay
         alone = fresh()
         settings = {"opencqrs": {"event-store": {"url": events}, "database": {"url": alone}}}
         Path(folder, "application.yaml").write_text(json.dumps(settings))
