@@ -121,14 +121,22 @@ def test_a_wrong_user_of_a_database_is_told_so_without_the_password(project, fre
         assert "secret" not in run.err
 
 
-def test_another_number_of_partitions_is_refused_with_the_way_out(project):
+def test_a_number_of_partitions_that_cannot_be_is_refused_and_nothing_is_changed(project):
     project.write_events(10)
     project.opencqrs("events", "import", "events.ndjson")
     assert project.opencqrs("run", "--until-caught-up", *THREAD).code == 0
-    run = project.opencqrs("run", *THREAD, "--set", "event-handling.groups.catalog.life-cycle.partitions=2")
-    assert run.code == 2
-    assert "group 'catalog' has progress for 4 partitions, but is configured with 2" in run.err
-    assert "set life-cycle.partitions of 'catalog' back to 4" in run.err
+    setting = "event-handling.groups.catalog.life-cycle.partitions"
+    assert project.opencqrs("run", "--until-caught-up", *THREAD, "--set", f"{setting}=2").code == 0
+    many = project.opencqrs("groups", "partitions", "catalog", "5000", *THREAD)
+    assert many.code == 2
+    assert "[OCQ-615] 5,000 is no number of partitions for a group: 1 to 1,024 are" in many.err
+    unknown = project.opencqrs("groups", "split", "catalog:3/4", *THREAD)
+    assert unknown.code == 2
+    assert "fix:   use one of catalog:0/2, catalog:1/2" in unknown.err
+    (status,) = (
+        one for one in project.opencqrs("status", *THREAD, "--format", "json").json if one["group"] == "catalog"
+    )
+    assert [one["partition"] for one in status["partitions"]] == ["0/2", "1/2"]
 
 
 def test_a_handler_error_shows_the_handlers_own_lines_the_event_and_what_happens_next(project, engine, event_line):
