@@ -95,7 +95,7 @@ def test_a_database_that_computes_no_such_numbers_is_read_whole(
         (SequencingByEvent(PerSubject(), lambda text, modulus: len(text) % modulus), layout(4)[:2], None),
         (SequencingByEvent(PerSubject(), opened=lambda event: event), layout(4)[:2], None),
         (SequencingByEvent(lambda event: event.subject), layout(4)[:2], None),
-        (SequencingByEvent(PerSubject()), (Partition(4, 0), Partition(8, 1)), None),  # while partitions are split
+        (SequencingByEvent(PerSubject()), (Partition(4, 0), Partition(8, 1)), Share(8, frozenset({0, 1, 4}))),  # uneven
     ],
 )
 def test_only_what_stores_know_is_a_share(sequencing, partitions, share) -> None:
