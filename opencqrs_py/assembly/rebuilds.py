@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from dependency_injector import providers
+
 from opencqrs_py.adapters.sql import Database, SqlProgressTracker
 from opencqrs_py.adapters.sql.shadows import Comparison, Shadows, Swap
 from opencqrs_py.assembly.actor import actor
@@ -24,6 +26,7 @@ from opencqrs_py.model.partition import Partition, layout
 from opencqrs_py.model.progress import PartitionStatus, ProcessorState
 from opencqrs_py.model.rebuild import Fate, RebuildPhase, RebuildRecord, ShadowTable
 from opencqrs_py.processing.group_records import GroupCode, same_code
+from opencqrs_py.processing.pacing import Arrivals, Pace, paced
 
 if TYPE_CHECKING:
     from opencqrs_py.assembly.application import Application
@@ -66,6 +69,7 @@ class RebuildPlan:
         handlers: The handlers that would be called.
         left_out: Those that would not be, as they do not ask for the transaction.
         refusals: Why it would be refused; empty if it would not be.
+        max_events_per_second: How many events of the log it would pass in a second at most; ``None``: no limit.
     """
 
     group: str
@@ -75,6 +79,7 @@ class RebuildPlan:
     handlers: tuple[str, ...]
     left_out: tuple[str, ...]
     refusals: tuple[str, ...]
+    max_events_per_second: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +170,8 @@ class Rebuilds:
             shadows.drop_shadow(group.name)
         events = max(0, self._container.event_store().head() - self._beginning(group, live))
         engine = group.processing.engine.value
-        return RebuildPlan(group.name, engine, events, tuple(tables), tuple(called), left_out, tuple(refusals))
+        limit = group.rebuild.max_events_per_second
+        return RebuildPlan(group.name, engine, events, tuple(tables), tuple(called), left_out, tuple(refusals), limit)
 
     def rebuild(self, name: str, *, timeout: float = DEFAULT_TIMEOUT, watcher: Watcher = _unwatched) -> RebuildResult:
         """Build a group again beside the live one, on its engine in this process, and swap both when it has caught up.
@@ -407,9 +413,10 @@ class Rebuilds:
             if refused:
                 self._drop_unfilled(application, group, shadows)
                 raise _cannot(group.name, refused)
+            pace = self._paced(application, group, live)
             application.start([group.name])
             try:
-                self._fill(application, group, watcher)
+                self._fill(application, group, watcher, pace)
                 yield application
             finally:
                 application.stop()
@@ -421,8 +428,20 @@ class Rebuilds:
         if not filled:
             shadows.drop_shadow(group.name)
 
-    def _fill(self, application: Application, group: EffectiveGroup, watcher: Watcher) -> None:
+    def _paced(self, application: Application, group: EffectiveGroup, live: GroupRecord | None) -> Pace | None:
+        """Have the shadow's application read the log as fast as ``rebuild.max-events-per-second`` allows."""
+        limit = group.rebuild.max_events_per_second
+        if limit is None:
+            return None
+        known = [one.position for one in _statuses(application, group.name)]
+        pace = Pace(limit, min(known, default=self._beginning(group, live)))
+        store = application.container.event_store
+        store.override(providers.Object(paced(store(), pace)))
+        return pace
+
+    def _fill(self, application: Application, group: EffectiveGroup, watcher: Watcher, pace: Pace | None) -> None:
         source, pause = self._container.event_store(), _PAUSE
+        arrivals = None if pace is None else Arrivals(pace.per_second, source.head)
         target, since = source.head(), time.monotonic()
         seen: tuple[float, int] | None = None
         while True:
@@ -434,13 +453,19 @@ class Rebuilds:
             rate = None if seen is None or now <= seen[0] else (position - seen[1]) / (now - seen[0])
             seen = seen if seen is not None and now - seen[0] < 1 else (now, position)
             watcher(RebuildProgress(group.name, position, max(target, position), rate))
+            if pace is not None and statuses:
+                pace.reached(position)
+            if arrivals is not None and (arriving := arrivals.too_many()) is not None:
+                _warn_of_arrivals(group, arriving)
             if statuses and position >= target:
                 if now - since < _NEAR_SECONDS:
-                    return
+                    break
                 target, since = source.head(), now
             application._hasten(group.name)  # noqa: SLF001 of this package
             time.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
+        if pace is not None:
+            pace.lift()
 
     def _swap_of(self, group: EffectiveGroup, shadows: Shadows, application: Application) -> Swap:
         del shadows
@@ -503,6 +528,14 @@ def _require_sound(name: str, statuses: Sequence[PartitionStatus]) -> None:
             "rebuild.shared-tables; for other errors fix the handler. The live tables are as they were"
         )
         raise RebuildError("OCQ-635", what, f"group {name}", fix)
+
+
+def _warn_of_arrivals(group: EffectiveGroup, arriving: float) -> None:
+    text = (
+        "group %s: %.0f events arrive in a second, and its rebuild may handle %d, so it does not catch up: raise "
+        "rebuild.max-events-per-second and type the command again, which continues; or wait until fewer arrive"
+    )
+    _log.warning(text, group.name, arriving, group.rebuild.max_events_per_second)
 
 
 def _cannot(name: str, refused: Sequence[str]) -> RebuildError:

@@ -112,6 +112,7 @@ def _plan_as_json(plan: RebuildPlan) -> dict[str, Any]:
         "handlers": plan.handlers,
         "left_out": plan.left_out,
         "refusals": plan.refusals,
+        "max_events_per_second": plan.max_events_per_second,
         "done": False,
     }
 
@@ -123,11 +124,15 @@ def _tables_as_json(tables: Sequence[ShadowTable]) -> list[dict[str, str]]:
 def _plan_lines(plan: RebuildPlan) -> list[str]:
     from opencqrs_py.model.naming import counted  # noqa: PLC0415 only for this command
     from opencqrs_py.model.rebuild import Fate  # noqa: PLC0415 as above
+    from opencqrs_py.processing.supervision import in_words  # noqa: PLC0415 as above
 
     written = {Fate.LEFT: "swapped if a handler writes to it", Fate.SHARED: "read only"}
     lines = [
         f"{plan.group} would be rebuilt on the engine {plan.engine}; the log to handle: {counted(plan.events, 'event')}"
     ]
+    if plan.max_events_per_second is not None:
+        least = in_words(plan.events / plan.max_events_per_second)
+        lines.append(f"  at most {counted(plan.max_events_per_second, 'event')} a second, so at least {least}")
     lines += [f"  {one.kind} {one.name} ({one.how}): {written.get(one.fate, one.fate.value)}" for one in plan.tables]
     lines += [f"  left out, as it does not ask for the transaction: {place}" for place in plan.left_out]
     lines += [f"  refused: {reason}" for reason in plan.refusals]

@@ -306,6 +306,9 @@ class RebuildSettings(GroupSection):
     live: LiveDuringRebuild = setting(
         LiveDuringRebuild.PAUSE, "What processes with the handlers of an unfinished rebuild do with the old tables."
     )
+    max_events_per_second: AtLeastOne | None = setting(
+        None, "Most events of the log that a rebuild passes in a second, all partitions together. Unset: no limit."
+    )
 
 
 @dataclass(frozen=True, slots=True, repr=False, kw_only=True)

@@ -204,6 +204,7 @@ class Feed:
         limit: Most events per page.
         memory: Pages kept for partitions that lag a little, and as many for those that lag more.
         wanted: Returns whether events of a type may lead to a handler; ``None`` for all.
+        upto: The last position that is read, one that is final; ``None`` for the whole log.
     """
 
     def __init__(
@@ -214,8 +215,10 @@ class Feed:
         limit: int,
         memory: int = 4,
         wanted: Callable[[str], bool] | None = None,
+        upto: int | None = None,
     ) -> None:
         self.source = source
+        self._upto = upto
         self._limit = limit
         self._memory = memory
         self._selection = selection
@@ -233,7 +236,7 @@ class Feed:
         if looked_at == self._selection.attributes:
             return self
         selection = replace(self._selection, attributes=looked_at)
-        return Feed(self.source, selection, self._sequencing, self._limit, self._memory, self._wanted)
+        return Feed(self.source, selection, self._sequencing, self._limit, self._memory, self._wanted, self._upto)
 
     def read(self, after: int, partition: Partition | None = None) -> Page | None:
         """Return a page that continues after ``after``, or ``None`` at the head of the log.
@@ -249,7 +252,9 @@ class Feed:
             lags = bool(self._recent) and after < self._recent[-1].after
             if lags and partition is not None and (own := self._read_own(after, partition)) is not None:
                 return own
-            part = self.source.read(after, self._limit, self._selection)
+            if self._upto is not None and after >= self._upto:
+                return None
+            part = self.source.read(after, self._limit, self._selection, self._upto)
             if part.upto <= after:
                 return None
             page = Page(part, self._sequencing, self._wanted)
@@ -278,4 +283,8 @@ class Feed:
     def narrowed(self, share: Share, limit: int) -> Feed:
         """Return a feed for some partitions only, with another limit."""
         selection = replace(self._selection, share=share)
-        return Feed(self.source, selection, self._sequencing, limit, _FEW_PAGES, self._wanted)
+        return Feed(self.source, selection, self._sequencing, limit, _FEW_PAGES, self._wanted, self._upto)
+
+    def bounded(self, upto: int) -> Feed:
+        """Return a feed that ends at a position, one that is final."""
+        return Feed(self.source, self._selection, self._sequencing, self._limit, self._memory, self._wanted, upto)

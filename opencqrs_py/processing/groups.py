@@ -125,6 +125,12 @@ class GroupProcessing:
                 del self._narrowed[old]
         return found
 
+    def bounded(self, upto: int) -> GroupProcessing:
+        """Return the same, which reads nothing of the log after a position, one that is final."""
+        found = copy(self)
+        found.feed = self.feed.bounded(upto)
+        return found
+
     @property
     def has_inbox(self) -> bool:
         """Whether events can be parked."""

@@ -139,6 +139,15 @@ class SharingSource(Protocol):
 
 
 @runtime_checkable
+class LimitedSource(Protocol):
+    """An event source that is not to be read to its end for now."""
+
+    def limit(self) -> int | None:
+        """Return the last position to be read, which is final; ``None`` while there is no limit."""
+        ...
+
+
+@runtime_checkable
 class PickingSource(Protocol):
     """An event source that can read events at many positions at once."""
 

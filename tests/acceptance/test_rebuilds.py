@@ -284,6 +284,16 @@ def test_the_page_shows_what_the_commands_print(project: Any) -> None:
         assert [row for row in printed if not row.startswith(ours)] == shown[line].splitlines()
 
 
+def test_a_dry_run_shows_the_limits(project: Any) -> None:
+    world = World(project, "sqlite:///read.db")
+    assert project.opencqrs("run", "--until-caught-up").code == 0
+    project.environment["OPENCQRS__EVENT_HANDLING__STANDARD__REBUILD__MAX_EVENTS_PER_SECOND"] = "10"
+    shown = world.rebuild("--dry-run")
+    assert "\n  at most 10 events a second, so at least 1 min 10 s\n" in shown.err
+    assert world.rebuild("--dry-run", "--format", "json").json["max_events_per_second"] == 10
+    world.engine.dispose()
+
+
 @pytest.mark.spark
 def test_on_spark_the_command_rebuilds_by_tasks(project: Any, request: pytest.FixtureRequest) -> None:
     world = World(project, "sqlite:///read.db")

@@ -148,6 +148,7 @@ LEAVES = {
     "on-lost": "initial",
     "run-all-handlers": "true",
     "live": "continue",
+    "max-events-per-second": "500",
 }
 
 SAME_LEAVES = {

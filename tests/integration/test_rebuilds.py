@@ -13,9 +13,12 @@ from sqlalchemy import text
 from opencqrs_py import Application
 from opencqrs_py.adapters.sql import Database
 from opencqrs_py.adapters.sql.shadow_urls import place_of
+from opencqrs_py.assembly import rebuilds
 from opencqrs_py.errors import EventStoreError, RebuildError
 from opencqrs_py.model.cloudevents import parse_event
 from opencqrs_py.model.rebuild import Fate, RebuildPhase
+from opencqrs_py.processing.pacing import Arrivals, Pace
+from opencqrs_py.testing import FakeClock
 
 KINDS = [
     "sqlite",
@@ -276,6 +279,86 @@ def test_a_group_that_has_never_run_is_refused(empty: World, make_module: Callab
     empty.module = make_module(HANDLERS)
     with empty.application() as application, pytest.raises(RebuildError, match=r"OCQ-630.*'catalog' has never run"):
         application.rebuilds.rebuild("catalog")
+
+
+# ------------------------------------------------------------------------------------------------ limits
+
+
+class Paces:
+    """Makes the pace of a rebuild by a clock that each look at its progress moves; keeps what was seen."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, seconds: float = 0.25) -> None:
+        self.clock = FakeClock()
+        self.seconds = seconds
+        self.seen: list[tuple[float, int]] = []
+        self.lifted_at: list[int] = []
+        self.looked: Callable[[], None] = lambda: None
+        monkeypatch.setattr(rebuilds, "Pace", self._pace)
+        monkeypatch.setattr(rebuilds, "Arrivals", lambda *given: Arrivals(*given, self.clock.monotonic))
+
+    def _pace(self, per_second: int, position: int) -> Pace:
+        paces = self
+
+        class Observed(Pace):
+            def reached(self, position: int) -> None:
+                super().reached(position)
+                paces.seen.append((paces.clock.monotonic(), position))
+                paces.clock.advance(paces.seconds)
+                paces.looked()
+
+            def lift(self) -> None:
+                super().lift()
+                paces.lifted_at.append(paces.seen[-1][1])
+
+        return Observed(per_second, position, self.clock.monotonic)
+
+
+LIMIT = "event-handling.groups.catalog.rebuild.max-events-per-second"
+
+
+def test_a_rebuild_handles_no_more_events_in_a_second_than_it_may(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paces = Paces(monkeypatch)
+    with world.application(**{LIMIT: 40}) as application:
+        assert application.rebuilds.plan("catalog").max_events_per_second == 40
+        assert application.rebuilds.rebuild("catalog").position == 98
+    assert all(position <= 40 * seconds for seconds, position in paces.seen)
+    assert len({position for _, position in paces.seen}) > 3
+    assert paces.lifted_at == [98]
+    assert world.lent() == {f"/books/{n}": RIGHT for n in range(7)}
+
+
+def test_a_rebuild_that_continues_is_limited_from_where_it_is(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    with world.application() as application:
+        application.rebuilds.compare("catalog")
+    world.add(21, start=98)
+    paces = Paces(monkeypatch)
+    with world.application(**{LIMIT: 40}) as application:
+        assert application.rebuilds.compare("catalog", timeout=0).exact is False  # nobody runs the live group
+    assert all(98 <= position <= 98 + 40 * seconds for seconds, position in paces.seen)
+    assert paces.lifted_at == [119]
+
+
+@pytest.mark.parametrize("kind", KINDS[:1], indirect=True)
+def test_events_that_arrive_faster_than_a_rebuild_may_handle_them_are_warned_of_once(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    paces = Paces(monkeypatch, seconds=1)
+
+    def warnings() -> list[str]:
+        return [record.getMessage() for record in caplog.records if "does not catch up" in record.getMessage()]
+
+    def arrive() -> None:
+        if not warnings():
+            world.add(14, start=98 + 14 * len(paces.seen))
+
+    paces.looked = arrive
+    with world.application(**{LIMIT: 10}) as application:
+        application.rebuilds.compare("catalog", timeout=0)
+    (warning,) = warnings()
+    assert "group catalog: 14 events arrive in a second, and its rebuild may handle 10" in warning
+    assert "rebuild.max-events-per-second" in warning
 
 
 # ------------------------------------------------------------------------------------------------ what tables may have
@@ -667,6 +750,18 @@ def test_on_spark_a_group_is_rebuilt_by_its_tasks(world: World) -> None:
     assert {one.name: one.fate for one in result.tables} == {"lent": Fate.SWAPPED, "audit": Fate.LEFT}
     assert world.lent() == {f"/books/{n}": RIGHT for n in range(7)}
     world.run()
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("kind", [KINDS[0]], indirect=True)
+def test_on_spark_tasks_read_no_further_than_the_limit(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    paces = Paces(monkeypatch)
+    settings = {"event-handling.standard.processing.engine": "spark", "spark.driver-handles": "never", LIMIT: 40}
+    with world.application(**settings) as application:
+        assert application.rebuilds.rebuild("catalog").position == 98
+    assert all(position <= 40 * seconds for seconds, position in paces.seen)
+    assert len({position for _, position in paces.seen}) > 2
+    assert world.lent() == {f"/books/{n}": RIGHT for n in range(7)}
 
 
 def test_another_program_that_names_a_shadow_by_hand_is_told(tmp_path: Path) -> None:

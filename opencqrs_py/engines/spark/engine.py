@@ -45,7 +45,7 @@ from opencqrs_py.errors import EngineLostError
 from opencqrs_py.model.naming import counted
 from opencqrs_py.model.outcome import Failure, Origin, Outcome
 from opencqrs_py.model.partition import Partition
-from opencqrs_py.processing.ports import Clock, SystemClock
+from opencqrs_py.processing.ports import Clock, LimitedSource, SystemClock
 from opencqrs_py.processing.supervision import NO_OBSERVER, Observer, SupervisedPartition
 
 TASK_SECONDS = 2.0  # a task's length, long enough to make Spark's own cost small
@@ -394,7 +394,8 @@ class SparkEngine:
             else:
                 task.permit = permit = self._sessions.permit()
                 permit.give()
-                work = Task(cursors, TASK_SECONDS, read_at_once(task.group.rate, len(cursors)))
+                most, upto = read_at_once(task.group.rate, len(cursors)), _limit_of(run)
+                work = Task(cursors, TASK_SECONDS, most, upto)
                 runner = TaskRunner(recipe, permit, self._copies)
                 task.job = self._jobs.start(run.group, runner, work, partial(self._ended, task))
         except Exception as error:
@@ -535,6 +536,12 @@ class SparkEngine:
     def _wake(self) -> None:
         with self._changed:
             self._changed.notify_all()
+
+
+def _limit_of(run: GroupRun) -> int | None:
+    """Return up to where a task may read for now: executors read the log themselves."""
+    source = run.processing.source
+    return source.limit() if isinstance(source, LimitedSource) else None
 
 
 def read_at_once(rate: float | None, partitions: int) -> int | None:

@@ -42,12 +42,13 @@ class Task:
     """Work for one task: partitions of one group that share one reading of the log, and where each of them continues.
 
     After ``seconds`` no further step is begun. At most ``most`` events are read at once, ``None`` for as many as their
-    chunks need: what is read and not handled, the next task reads again.
+    chunks need: what is read and not handled, the next task reads again. Nothing after ``upto`` is read.
     """
 
     cursors: tuple[Cursor, ...]
     seconds: float
     most: int | None = None
+    upto: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +183,7 @@ class TaskRunner:
             return TaskResult(tuple(Outcome(cursor, failure=failure) for cursor in task.cursors))
         partitions = [cursor.partition for cursor in task.cursors]
         of_task = processing.narrowed(partitions, task.most)
+        of_task = of_task if task.upto is None else of_task.bounded(task.upto)
         context = TaskContext.get()
         if context is not None and context.attemptNumber() > 0:
             return run_copy(of_task, task, self.permit)

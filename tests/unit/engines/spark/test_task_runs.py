@@ -284,3 +284,16 @@ def test_the_log_is_read_once_for_all_partitions_of_an_order(processing, tmp_pat
     run_task(processing, task(processing))
     assert rows_of(tmp_path / "all.db", "SELECT count(*) FROM opencqrs_events") == [(900,)]
     assert len([arguments for arguments in reads if arguments[0] < 900]) == 1
+
+
+def test_nothing_after_the_position_that_an_order_names_is_handled(processing):
+    add(processing, 300)
+    runner = TaskRunner(lambda: processing)
+    bounded = replace(task(processing), upto=120)
+    first = read_result(runner(write_task(bounded)))
+    assert [(o.cursor.position, o.idle, o.failure) for o in first.outcomes] == [(120, True, None)] * 3
+    further = replace(bounded, cursors=tuple(o.cursor for o in first.outcomes))
+    assert [o.cursor.position for o in read_result(runner(write_task(further))).outcomes] == [120] * 3
+    rest = replace(further, upto=None)
+    assert [o.cursor.position for o in read_result(runner(write_task(rest))).outcomes] == [300] * 3
+    assert sorted(position for _, position in handled) == list(range(1, 301))

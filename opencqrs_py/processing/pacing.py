@@ -1,0 +1,207 @@
+"""Reading the log no faster than a limit allows, so that others keep the resources of the machine."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from datetime import datetime
+from threading import Event as Signal
+from threading import Lock
+
+from opencqrs_py.model.event import Event
+from opencqrs_py.model.selection import Selection, Share, Slice
+from opencqrs_py.processing.ports import EventSource, LimitedSource, PickingSource, SharingSource, Watch
+
+STEP_SECONDS = 0.25
+"""Between two moves of the limit: with each of them there is a transaction of each partition, or a task."""
+
+_BURST_SECONDS = 1.0  # whose events may be handled at once after a pause
+_ARRIVAL_SECONDS = 10.0  # over which the events are counted that arrive
+_LOOK_SECONDS = 1.0  # between two looks at how many have arrived
+
+
+class Pace:
+    """Up to which position of the log may be read by now. Safe for several threads.
+
+    Every position up to the limit is read once by all partitions together, so the limit moves as fast as events may be
+    handled. It keeps close to the slowest partition: the time of a pause is not made up for.
+
+    Args:
+        per_second: How many positions it moves in a second, at least 1.
+        position: Where it begins.
+        now: Returns the seconds of a clock that never goes back.
+    """
+
+    def __init__(self, per_second: int, position: int, now: Callable[[], float] = time.monotonic) -> None:
+        self.per_second = per_second
+        self._now = now
+        self._since = now()
+        self._limit = float(position)
+        self._reached = position
+        self._lifted = False
+        self._lock = Lock()
+
+    def limit(self) -> int | None:
+        """Return the last position that may be read by now; ``None``: there is no limit any more."""
+        with self._lock:
+            if self._lifted:
+                return None
+            now = self._now()
+            passed = now - self._since
+            if passed >= STEP_SECONDS:
+                self._since = now
+                most = self._reached + self.per_second * _BURST_SECONDS + 1
+                self._limit = max(self._limit, min(self._limit + self.per_second * passed, most))
+            return int(self._limit)
+
+    def reached(self, position: int) -> None:
+        """Take in up to which position the slowest partition has handled events."""
+        with self._lock:
+            self._reached = position
+
+    def lift(self) -> None:
+        """Allow everything to be read from now on."""
+        with self._lock:
+            self._lifted = True
+
+
+class Arrivals:
+    """Whether events arrive at least as fast as they may be handled.
+
+    Args:
+        per_second: How many events may be handled in a second.
+        head: Returns the position of the newest event.
+        now: Returns the seconds of a clock that never goes back.
+    """
+
+    def __init__(self, per_second: int, head: Callable[[], int], now: Callable[[], float] = time.monotonic) -> None:
+        self._per_second = per_second
+        self._head = head
+        self._now = now
+        self._looked = now()
+        self._since = self._looked, head()
+        self._is_known = False
+
+    def too_many(self) -> float | None:
+        """Return how many events arrive in a second, once, if that is too many; ``None`` otherwise."""
+        now = self._now()
+        if self._is_known or now - self._looked < _LOOK_SECONDS:
+            return None
+        self._looked = now
+        since, before = self._since
+        if now - since < _ARRIVAL_SECONDS:
+            return None
+        head = self._head()
+        self._since = now, head
+        rate = (head - before) / (now - since)
+        self._is_known = rate >= self._per_second
+        return rate if self._is_known else None
+
+
+def paced(source: EventSource, pace: Pace) -> PacedSource:
+    """Return the log, as far as it may be read by now."""
+    return _PickingPacedSource(source, pace) if isinstance(source, PickingSource) else PacedSource(source, pace)
+
+
+class PacedSource(EventSource, LimitedSource):
+    """An event log that ends where a pace allows no more to be read.
+
+    Args:
+        source: The whole log.
+        pace: Up to where it may be read by now.
+    """
+
+    def __init__(self, source: EventSource, pace: Pace) -> None:
+        self._source = source
+        self._pace = pace
+        self._final = 0  # the newest position that the whole log has shown
+
+    def limit(self) -> int | None:
+        """Return the last position to be read for now, which is final; ``None`` for no limit."""
+        limit = self._pace.limit()
+        if limit is None:
+            return None
+        if self._final < limit:
+            self._final = self._source.head()
+        return min(limit, self._final)
+
+    def head(self) -> int:
+        """Return the position of the newest event that may be read."""
+        limit = self.limit()
+        return self._source.head() if limit is None else limit
+
+    def read(self, after: int, limit: int, selection: Selection, upto: int | None = None) -> Slice:
+        """Return events as the log does, up to the position that may be read."""
+        last = self.limit()
+        if last is None:
+            return self._source.read(after, limit, selection, upto)
+        if last <= after:
+            return Slice(after, after)
+        return self._source.read(after, limit, selection, last if upto is None else min(last, upto))
+
+    def position_before(self, moment: datetime) -> int:
+        """Return what the whole log returns."""
+        return self._source.position_before(moment)
+
+    def watched(self) -> AbstractContextManager[Watch]:
+        """Open a watch that sees events when they may be read."""
+        return self._opened()
+
+    @contextmanager
+    def _opened(self) -> Iterator[Watch]:
+        with self._source.watched() as watch:
+            yield _PacedWatch(watch, self)
+
+    def fingerprint(self, position: int, event: Event | None = None) -> str:
+        """Return that of the whole log."""
+        return self._source.fingerprint(position, event)
+
+    def verify(self, position: int, fingerprint: str) -> None:
+        """Check the whole log."""
+        self._source.verify(position, fingerprint)
+
+    def is_outage(self, error: BaseException) -> bool:
+        """Return whether ``error`` means the log is temporarily unavailable."""
+        return self._source.is_outage(error)
+
+    def selects(self, share: Share) -> bool:
+        """Return whether the log leaves out what does not belong to such a share."""
+        return isinstance(self._source, SharingSource) and self._source.selects(share)
+
+
+class _PickingPacedSource(PacedSource):
+    """One whose log can read events at many positions at once."""
+
+    def pick(self, positions: Sequence[int]) -> Sequence[Event]:
+        """Return what the log returns."""
+        source = self._source
+        return source.pick(positions) if isinstance(source, PickingSource) else ()
+
+
+class _PacedWatch(Watch):
+    """Waits for the pace first, and then for the log."""
+
+    def __init__(self, watch: Watch, source: PacedSource) -> None:
+        self._watch = watch
+        self._source = source
+        self._woken = Signal()
+
+    def wait(self, after: int, seconds: float) -> int:
+        """Return the end of what may be read as soon as it is beyond ``after``, or when ``seconds`` are over."""
+        until = time.monotonic() + seconds
+        while True:
+            limit = self._source.limit()
+            if limit is None:
+                return self._watch.wait(after, max(0.0, until - time.monotonic()))
+            left = until - time.monotonic()
+            if limit != after or left <= 0:
+                return limit
+            if self._woken.wait(min(left, STEP_SECONDS)):
+                self._woken.clear()
+                return limit
+
+    def wake(self) -> None:
+        """Have the wait return early."""
+        self._woken.set()
+        self._watch.wake()

@@ -1,0 +1,171 @@
+"""The log is read no faster than a limit allows."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from opencqrs_py.adapters.memory import InMemoryEventStore
+from opencqrs_py.model import Event, Selection
+from opencqrs_py.model.selection import Share
+from opencqrs_py.processing.pacing import STEP_SECONDS, Arrivals, Pace, PacedSource, paced
+from opencqrs_py.processing.ports import LimitedSource, PickingSource
+from opencqrs_py.testing import FakeClock
+
+ALL = Selection()
+SECONDS = 30.0  # longest wait for another thread
+
+
+def store_of(count: int) -> InMemoryEventStore:
+    one = ("s", "/books/1", "lent", None, "application/json", None, None)
+    return InMemoryEventStore(Event(n, str(n), *one) for n in range(1, count + 1))
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+def source_of(clock: FakeClock, count: int = 1_000, per_second: int = 100) -> tuple[Any, Pace]:
+    pace = Pace(per_second, 0, clock.monotonic)
+    return paced(store_of(count), pace), pace
+
+
+def test_nothing_may_be_read_before_time_goes_by(clock: FakeClock) -> None:
+    source, _ = source_of(clock)
+    assert source.head() == 0
+    assert source.read(0, 10, ALL).upto == 0
+    clock.advance(STEP_SECONDS / 2)
+    assert source.head() == 0
+
+
+@pytest.mark.parametrize("per_second", [1, 7, 100, 10_000])
+def test_as_many_events_as_the_limit_says_may_be_read_in_each_second(clock: FakeClock, per_second: int) -> None:
+    pace = Pace(per_second, 50, clock.monotonic)
+    for second in range(1, 20):
+        for _ in range(4):
+            clock.advance(0.25)
+            limit = pace.limit()
+            assert limit is not None
+            pace.reached(limit)
+        assert limit == 50 + per_second * second
+
+
+def test_the_time_of_a_pause_is_not_made_up_for(clock: FakeClock) -> None:
+    pace = Pace(100, 0, clock.monotonic)
+    clock.advance(60)
+    assert pace.limit() == 101  # one second's
+    clock.advance(60)
+    assert pace.limit() == 101
+    pace.reached(100)
+    clock.advance(0.5)
+    assert pace.limit() == 151
+
+
+def test_the_limit_does_not_go_back_with_the_slowest_partition(clock: FakeClock) -> None:
+    pace = Pace(100, 1_000, clock.monotonic)
+    pace.reached(0)
+    clock.advance(1)
+    assert pace.limit() == 1_000
+
+
+def test_events_are_read_up_to_the_limit_and_no_further(clock: FakeClock) -> None:
+    source, _ = source_of(clock)
+    clock.advance(0.5)
+    assert source.limit() == 50
+    assert source.head() == 50
+    part = source.read(0, 1_000, ALL)
+    assert (part.upto, len(part.events)) == (50, 50)
+    assert source.read(50, 10, ALL).upto == 50
+    assert source.read(200, 10, ALL).upto == 200  # a partition that was further before
+    assert source.read(0, 1_000, ALL, 30).upto == 30
+    assert source.read(0, 10, ALL).upto == 10
+
+
+def test_the_limit_of_a_short_log_is_its_end(clock: FakeClock) -> None:
+    source, _ = source_of(clock, count=20)
+    clock.advance(1)
+    assert source.limit() == 20
+    assert source.read(0, 100, ALL).upto == 20
+
+
+def test_a_lifted_limit_is_none(clock: FakeClock) -> None:
+    source, pace = source_of(clock)
+    pace.lift()
+    assert source.limit() is None
+    assert source.head() == 1_000
+    assert source.read(0, 2_000, ALL).upto == 1_000
+
+
+def test_what_the_log_can_do_a_limited_one_can(clock: FakeClock) -> None:
+    pace = Pace(1, 0, clock.monotonic)
+    picking: Any = paced(store_of(3), pace)
+    assert isinstance(picking, LimitedSource)
+    assert isinstance(picking, PickingSource)
+    assert [event.position for event in picking.pick([2, 3])] == [2, 3]
+    plain = paced(PacedSource(store_of(3), pace), pace)
+    assert not isinstance(plain, PickingSource)
+    assert not plain.selects(Share(2, frozenset({0})))
+    assert plain.fingerprint(3) == store_of(3).fingerprint(3)
+    plain.verify(3, plain.fingerprint(3))
+    assert not plain.is_outage(ValueError())
+
+
+def test_a_watch_waits_for_the_limit(clock: FakeClock) -> None:
+    source, pace = source_of(clock)
+    with source.watched() as watch:
+        assert watch.wait(0, 0) == 0
+        clock.advance(0.5)
+        assert watch.wait(0, SECONDS) == 50
+        with ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(watch.wait, 50, SECONDS)
+            clock.advance(0.25)
+            assert waiting.result(SECONDS) == 75
+        watch.wake()
+        assert watch.wait(75, SECONDS) == 75
+        pace.lift()
+        assert watch.wait(75, SECONDS) == 1_000
+
+
+def test_too_many_arrivals_are_reported_once_with_their_number(clock: FakeClock) -> None:
+    head = 1_000
+    arrivals = Arrivals(100, lambda: head, clock.monotonic)
+    seen = []
+    for _ in range(60):
+        clock.advance(1)
+        head += 120
+        seen.append(arrivals.too_many())
+    assert [rate for rate in seen if rate is not None] == [120]
+    assert seen.index(120) == 9
+
+
+def test_fewer_arrivals_than_the_limit_are_not_reported(clock: FakeClock) -> None:
+    head = 1_000
+    arrivals = Arrivals(100, lambda: head, clock.monotonic)
+    for _ in range(60):
+        clock.advance(1)
+        head += 99
+        assert arrivals.too_many() is None
+
+
+def test_arrivals_that_become_too_many_later_are_reported(clock: FakeClock) -> None:
+    head = 0
+    arrivals = Arrivals(100, lambda: head, clock.monotonic)
+    rates = []
+    for second in range(40):
+        clock.advance(1)
+        head += 10 if second < 20 else 100
+        rates.append(arrivals.too_many())
+    assert [rate for rate in rates if rate is not None] == [100]
+
+
+def test_a_log_that_is_watched_without_limit_is_waited_for_itself(clock: FakeClock) -> None:
+    store = store_of(1)
+    pace = Pace(1, 0, clock.monotonic)
+    pace.lift()
+    with PacedSource(store, pace).watched() as watch, ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(watch.wait, 1, SECONDS)
+        store.append(store_of(2).read(1, 10, ALL).events)
+        assert waiting.result(SECONDS) == 2
