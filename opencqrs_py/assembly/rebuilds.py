@@ -70,6 +70,7 @@ class RebuildPlan:
         left_out: Those that would not be, as they do not ask for the transaction.
         refusals: Why it would be refused; empty if it would not be.
         max_events_per_second: How many events of the log it would pass in a second at most; ``None``: no limit.
+        max_tasks: How many partitions, or tasks of Spark, it would have under way at once at most; ``None``: no limit.
     """
 
     group: str
@@ -80,6 +81,7 @@ class RebuildPlan:
     left_out: tuple[str, ...]
     refusals: tuple[str, ...]
     max_events_per_second: int | None = None
+    max_tasks: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,8 +172,17 @@ class Rebuilds:
             shadows.drop_shadow(group.name)
         events = max(0, self._container.event_store().head() - self._beginning(group, live))
         engine = group.processing.engine.value
-        limit = group.rebuild.max_events_per_second
-        return RebuildPlan(group.name, engine, events, tuple(tables), tuple(called), left_out, tuple(refusals), limit)
+        return RebuildPlan(
+            group.name,
+            engine,
+            events,
+            tuple(tables),
+            tuple(called),
+            left_out,
+            tuple(refusals),
+            group.rebuild.max_events_per_second,
+            group.rebuild.max_tasks,
+        )
 
     def rebuild(self, name: str, *, timeout: float = DEFAULT_TIMEOUT, watcher: Watcher = _unwatched) -> RebuildResult:
         """Build a group again beside the live one, on its engine in this process, and swap both when it has caught up.

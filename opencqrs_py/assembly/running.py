@@ -69,6 +69,7 @@ def group_run(
         prepare=preparation(blueprint, settings.name, container),
         recipe=GroupRecipe(blueprint, settings, blueprint.discover().fingerprint(settings.name)),
         record=record_rule(settings, group, container),
+        most_at_once=settings.rebuild.max_tasks if blueprint.rebuilding else None,
     )
 
 

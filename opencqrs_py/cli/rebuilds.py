@@ -113,6 +113,7 @@ def _plan_as_json(plan: RebuildPlan) -> dict[str, Any]:
         "left_out": plan.left_out,
         "refusals": plan.refusals,
         "max_events_per_second": plan.max_events_per_second,
+        "max_tasks": plan.max_tasks,
         "done": False,
     }
 
@@ -133,6 +134,9 @@ def _plan_lines(plan: RebuildPlan) -> list[str]:
     if plan.max_events_per_second is not None:
         least = in_words(plan.events / plan.max_events_per_second)
         lines.append(f"  at most {counted(plan.max_events_per_second, 'event')} a second, so at least {least}")
+    if plan.max_tasks is not None:
+        what = "task" if plan.engine == "spark" else "partition"
+        lines.append(f"  at most {counted(plan.max_tasks, what)} at once")
     lines += [f"  {one.kind} {one.name} ({one.how}): {written.get(one.fate, one.fate.value)}" for one in plan.tables]
     lines += [f"  left out, as it does not ask for the transaction: {place}" for place in plan.left_out]
     lines += [f"  refused: {reason}" for reason in plan.refusals]

@@ -309,6 +309,9 @@ class RebuildSettings(GroupSection):
     max_events_per_second: AtLeastOne | None = setting(
         None, "Most events of the log that a rebuild passes in a second, all partitions together. Unset: no limit."
     )
+    max_tasks: AtLeastOne | None = setting(
+        None, "Most partitions that a rebuild handles at once, on Spark most tasks. Unset: as many as the engine can."
+    )
 
 
 @dataclass(frozen=True, slots=True, repr=False, kw_only=True)

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from threading import Event as Signal
 
+from opencqrs_py.engines.at_once import AtOnce
 from opencqrs_py.engines.driver import PartitionDriver
 from opencqrs_py.engines.watching import HeadWatcher
 from opencqrs_py.processing.exceptions import raise_interrupt
@@ -38,13 +39,20 @@ class Haste:
         return self._until > 0.0 and self._now() < self._until
 
 
-def follow(driver: PartitionDriver, watcher: HeadWatcher, stopping: Signal, haste: Haste | None = None) -> None:
+def follow(
+    driver: PartitionDriver,
+    watcher: HeadWatcher,
+    stopping: Signal,
+    haste: Haste | None = None,
+    at_once: AtOnce | None = None,
+) -> None:
     """Move a partition until ``stopping`` is set or another process has claimed it; then release it.
 
-    An error that is not a step's, such as an observer's, is recorded in the partition's status and raised.
+    With ``at_once`` it steps when that lets it. An error that is not a step's, such as an observer's, is recorded in
+    the partition's status and raised.
     """
     try:
-        _step_until_stopped(driver, watcher, stopping, Haste() if haste is None else haste)
+        _step_until_stopped(driver, watcher, stopping, Haste() if haste is None else haste, at_once)
     except BaseException as error:
         raise_interrupt(error)
         driver.fail(error)
@@ -53,7 +61,9 @@ def follow(driver: PartitionDriver, watcher: HeadWatcher, stopping: Signal, hast
         driver.release()
 
 
-def _step_until_stopped(driver: PartitionDriver, watcher: HeadWatcher, stopping: Signal, haste: Haste) -> None:
+def _step_until_stopped(
+    driver: PartitionDriver, watcher: HeadWatcher, stopping: Signal, haste: Haste, at_once: AtOnce | None
+) -> None:
     flushing = _Flushing(driver, watcher, stopping, haste)
     interruptions = watcher.interruptions
     while not (stopping.is_set() or driver.over or driver.abandoned):
@@ -65,7 +75,14 @@ def _step_until_stopped(driver: PartitionDriver, watcher: HeadWatcher, stopping:
             interruptions = watcher.interruptions
             driver.supervised.doubt()
         seen = watcher.head
-        outcome = driver.flush() if flushing.due(seen) else driver.step()
+        flushes = flushing.due(seen)
+        if at_once is not None and not at_once.begin(driver, stopping):
+            return
+        try:
+            outcome = driver.flush() if flushes else driver.step()
+        finally:
+            if at_once is not None:
+                at_once.end(driver)
         if (outcome.idle or _is_done(driver, watcher.head)) and not driver.supervised.is_due_in_inbox:
             # Beyond what was seen before the step, too: it has found nothing there, and would find nothing again.
             quiet = min(_IDLE_SECONDS, driver.supervised.until_tick())

@@ -41,6 +41,8 @@ class GroupRun:
         recipe: Builds the same parts in another process, for engines that work in several.
         on_undecodable: What happens to an event that cannot be decoded.
         record: How the group's record is kept; ``None``: not at all.
+        most_at_once: Most of its partitions that are handled at once, on Spark most of its tasks; ``None``: as many as
+            the engine can.
     """
 
     processing: GroupProcessing
@@ -52,6 +54,7 @@ class GroupRun:
     recipe: Recipe | None = None
     on_undecodable: OnExhausted = OnExhausted.STOP
     record: RecordRule | None = None
+    most_at_once: int | None = None
 
     @property
     def group(self) -> str:

@@ -290,7 +290,11 @@ def test_a_dry_run_shows_the_limits(project: Any) -> None:
     project.environment["OPENCQRS__EVENT_HANDLING__STANDARD__REBUILD__MAX_EVENTS_PER_SECOND"] = "10"
     shown = world.rebuild("--dry-run")
     assert "\n  at most 10 events a second, so at least 1 min 10 s\n" in shown.err
-    assert world.rebuild("--dry-run", "--format", "json").json["max_events_per_second"] == 10
+    assert "partitions at once" not in shown.err
+    project.environment["OPENCQRS__EVENT_HANDLING__STANDARD__REBUILD__MAX_TASKS"] = "2"
+    plan = world.rebuild("--dry-run", "--format", "json").json
+    assert (plan["max_events_per_second"], plan["max_tasks"]) == (10, 2)
+    assert "\n  at most 2 partitions at once\n" in world.rebuild("--dry-run").err
     world.engine.dispose()
 
 

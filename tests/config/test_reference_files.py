@@ -149,6 +149,7 @@ LEAVES = {
     "run-all-handlers": "true",
     "live": "continue",
     "max-events-per-second": "500",
+    "max-tasks": "2",
 }
 
 SAME_LEAVES = {

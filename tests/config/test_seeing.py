@@ -90,6 +90,7 @@ def test_the_settings_of_a_group_with_their_origins(project):
         "rebuild.run-all-handlers": ("false", "built-in default"),
         "rebuild.live": ("pause", "built-in default"),
         "rebuild.max-events-per-second": ("null", "built-in default"),
+        "rebuild.max-tasks": ("null", "built-in default"),
     }
 
 

@@ -14,6 +14,8 @@ from opencqrs_py import Application
 from opencqrs_py.adapters.sql import Database
 from opencqrs_py.adapters.sql.shadow_urls import place_of
 from opencqrs_py.assembly import rebuilds
+from opencqrs_py.engines.at_once import AtOnce
+from opencqrs_py.engines.thread import engine as thread_engine
 from opencqrs_py.errors import EventStoreError, RebuildError
 from opencqrs_py.model.cloudevents import parse_event
 from opencqrs_py.model.rebuild import Fate, RebuildPhase
@@ -338,6 +340,20 @@ def test_a_rebuild_that_continues_is_limited_from_where_it_is(world: World, monk
         assert application.rebuilds.compare("catalog", timeout=0).exact is False  # nobody runs the live group
     assert all(98 <= position <= 98 + 40 * seconds for seconds, position in paces.seen)
     assert paces.lifted_at == [119]
+
+
+@pytest.mark.parametrize("kind", KINDS[:1], indirect=True)
+def test_only_the_rebuild_is_bounded_by_its_most_tasks(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = []
+    monkeypatch.setattr(thread_engine, "AtOnce", lambda most: made.append(most) or AtOnce(most))
+    setting = {"event-handling.groups.catalog.rebuild.max-tasks": 1}
+    world.run(**setting)
+    assert made == []
+    with world.application(**setting) as application:
+        assert application.rebuilds.plan("catalog").max_tasks == 1
+        assert application.rebuilds.rebuild("catalog").position == 98
+    assert made == [1]
+    assert world.lent() == {f"/books/{n}": RIGHT for n in range(7)}
 
 
 @pytest.mark.parametrize("kind", KINDS[:1], indirect=True)

@@ -331,7 +331,8 @@ class SparkEngine:
         in_turn = sorted(self._groups.items(), key=lambda item: item[1].started)
         ready = {name: found for name, group in in_turn if self._can_run(group) and (found := group.ready(busy))}
         running = Counter(task.group.run.group for task in self._running)
-        dealt = shares({name: len(found) for name, found in ready.items()}, running, slots, self._most_tasks)
+        waiting = {name: self._groups[name].tasks_for(len(found), running[name]) for name, found in ready.items()}
+        dealt = shares(waiting, running, slots, self._most_tasks)
         tasks = [
             RunningTask(self._groups[name], tuple(ready[name][task::count]), since)
             for name, count in dealt.items()

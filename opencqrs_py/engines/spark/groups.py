@@ -66,6 +66,11 @@ class RunnableGroup:
         self._doubtful.difference_update(free)
         return [one for one in free if one.wait() == 0 and self._has_work(one)]
 
+    def tasks_for(self, partitions: int, running: int) -> int:
+        """Return for how many tasks the group may ask that has so many partitions ready, and tasks under way."""
+        most = self.run.most_at_once
+        return partitions if most is None else min(partitions, max(0, most - running))
+
     def look_at_inbox(self, busy: Collection[PartitionDriver], clock: Clock) -> None:
         """Look at what waits in the inbox for partitions that are not ``busy``.
 

@@ -10,6 +10,7 @@ from threading import Lock, Thread, current_thread
 
 from opencqrs_py.control.records import GroupPartition
 from opencqrs_py.engines.assignment import Assignment
+from opencqrs_py.engines.at_once import AtOnce
 from opencqrs_py.engines.call_watching import CallWatcher
 from opencqrs_py.engines.driver import PartitionDriver
 from opencqrs_py.engines.following import Haste, follow
@@ -54,6 +55,7 @@ class ThreadEngine:
         self._watchers = {id(run.processing.source): HeadWatcher(run.processing.source) for run in runs}
         self._failure: BaseException | None = None
         self._haste = {run.group: Haste() for run in runs}
+        self._at_once = {run.group: AtOnce(run.most_at_once) for run in runs if run.most_at_once is not None}
         self._followers: dict[PartitionDriver, _Follower] = {}
         self._started = False
         self._lock = Lock()
@@ -64,7 +66,7 @@ class ThreadEngine:
     def assign(self, group: str, partitions: Sequence[Partition]) -> None:
         """Claim partitions, and start their threads if the engine was started."""
         for driver in self._assignment.claim(group, partitions):
-            follower = _Follower(driver, self._watcher_of(driver), self._haste[group], self._ended)
+            follower = self._follower(driver)
             with self._lock:
                 self._followers[driver] = follower
                 started = self._started
@@ -94,6 +96,7 @@ class ThreadEngine:
             follower.stopping.set()
         for watcher in self._watchers.values():
             watcher.wake()
+        self._wake_waiting()
         self._end(followers, patience)
 
     def assigned(self) -> Collection[GroupPartition]:
@@ -125,11 +128,21 @@ class ThreadEngine:
             follower.stopping.set()
         for watcher in self._watchers.values():
             watcher.stop()
+        self._wake_waiting()
         self._end(followers, patience)
 
     def partitions(self) -> Sequence[SupervisedPartition]:
         """Return the state of every partition that the engine has or had."""
         return self._assignment.partitions()
+
+    def _follower(self, driver: PartitionDriver, retake: _Retake | None = None) -> _Follower:
+        group = driver.supervised.group
+        at_once = self._at_once.get(group)
+        return _Follower(driver, self._watcher_of(driver), self._haste[group], at_once, self._ended, retake)
+
+    def _wake_waiting(self) -> None:
+        for at_once in self._at_once.values():
+            at_once.wake()
 
     def _end(self, followers: Sequence[_Follower], patience: float) -> None:
         """Wait for threads that were asked to stop."""
@@ -163,13 +176,13 @@ class ThreadEngine:
         if hung is None or self._assignment.stopped or not call.is_same(processor.call_in_hand()):
             return  # it has returned at last
         hung.abandoned = True
+        if (at_once := self._at_once.get(hung.supervised.group)) is not None:
+            at_once.end(hung)
         with self._lock:
             old = self._followers.pop(hung)
             self._hanging = [thread for thread in self._hanging if thread.is_alive()] + [old.thread]
             retake = partial(self._retaken, hung, call, failure)
-            new = self._followers[hung] = _Follower(
-                hung, self._watcher_of(hung), self._haste[hung.supervised.group], self._ended, retake
-            )
+            new = self._followers[hung] = self._follower(hung, retake)
         if len(self._hanging) > MOST_HANGING:
             self._failure = self._failure or _too_many(self._hanging, failure)
         new.thread.start()
@@ -195,6 +208,7 @@ class _Follower:
         driver: PartitionDriver,
         watcher: HeadWatcher,
         haste: Haste,
+        at_once: AtOnce | None,
         ended: _Ended,
         retake: _Retake | None = None,
     ) -> None:
@@ -204,6 +218,7 @@ class _Follower:
         self.thread = Thread(target=self.run, name=name, daemon=True)
         self._watcher = watcher
         self._haste = haste
+        self._at_once = at_once
         self._ended = ended
         self._retake = retake
 
@@ -212,7 +227,7 @@ class _Follower:
         try:
             if self._retake is not None and (driver := self._retake()) is not None:
                 self.driver = driver
-            follow(self.driver, self._watcher, self.stopping, self._haste)
+            follow(self.driver, self._watcher, self.stopping, self._haste, self._at_once)
         except BaseException as error:  # seen by check(); a thread's own end is seen by nobody
             failure = error
         self._ended(self, failure)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from math import inf
 from threading import Event as Signal
 from typing import Any
@@ -91,9 +92,10 @@ def group() -> Iterator[Group]:
 def start(group: Group) -> Iterator[Callable[..., tuple[ThreadEngine, Watching]]]:
     engines: list[ThreadEngine] = []
 
-    def started(limits: CallLimits, batch_size: int = 1) -> tuple[ThreadEngine, Watching]:
+    def started(limits: CallLimits, batch_size: int = 1, at_once: int | None = None) -> tuple[ThreadEngine, Watching]:
         watching = Watching()
-        engines.append(ThreadEngine([group.run(limits, batch_size)], "me", watching, group.clock))
+        run = replace(group.run(limits, batch_size), most_at_once=at_once)
+        engines.append(ThreadEngine([run], "me", watching, group.clock))
         engines[-1].assign("group", layout(1))
         engines[-1].start()
         return engines[-1], watching
@@ -135,6 +137,12 @@ def test_a_call_that_hangs_uses_an_attempt_and_the_event_is_tried_again(group: G
         ("stopped", "group", "0/1"),
         ("claimed", "group", "0/1", 1),
     ]
+
+
+def test_a_call_that_hangs_does_not_count_among_those_that_are_made_at_once(group: Group, start: Start) -> None:
+    group.hangs = {2: 1}
+    _, watching = start(SOON, at_once=1)
+    wait_for(group, watching, lambda: group.handled == [1, 2, 3, 4])
 
 
 def test_attempts_of_calls_that_hang_are_exhausted(group: Group, start: Start) -> None:

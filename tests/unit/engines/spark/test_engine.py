@@ -88,7 +88,9 @@ class Engine:
         self.seen = Seen()
         self.make()
 
-    def make(self, *, handles_while_starting: bool = False, limits: CallLimits = NO_LIMITS) -> None:
+    def make(
+        self, *, handles_while_starting: bool = False, limits: CallLimits = NO_LIMITS, most_at_once: int | None = None
+    ) -> None:
         """Make the engine, instead of the one that is not started yet."""
 
         def handle(event: Event) -> None:
@@ -114,6 +116,7 @@ class Engine:
             ExponentialBackOff(),
             OnExhausted.SKIP,
             recipe=lambda: processing,
+            most_at_once=most_at_once,
         )
         self.handed_over = 0
         meanwhile = Meanwhile(2, self.hand_over) if handles_while_starting else Meanwhile()
@@ -159,6 +162,14 @@ def test_each_task_is_a_job_in_the_group_and_the_pool_of_the_groups_name(engine)
     assert sorted(engine.context.descriptions[:2]) == ["0/3 after 0, 2/3 after 0", "1/3 after 0"]
     assert len(set(engine.context.tags)) == len(engine.context.tags)
     assert engine.context.cancelled == []
+
+
+def test_a_group_has_no_more_tasks_than_it_may_have_at_once(engine):
+    engine.make(most_at_once=1)
+    engine.start()
+    assert engine.seen.done.wait(SECONDS)
+    assert sorted(engine.handled) == list(range(1, EVENTS + 1))
+    assert engine.context.descriptions[0] == "0/3 after 0, 1/3 after 0, 2/3 after 0"
 
 
 def test_partitions_that_have_nothing_to_do_run_without_a_task(engine):
