@@ -31,6 +31,8 @@ __all__ = [
     "HandlerTimeoutError",
     "InboxChangedError",
     "InboxError",
+    "JobCancelledError",
+    "JobError",
     "LayoutChangedError",
     "LayoutError",
     "NonTransientError",
@@ -200,6 +202,14 @@ class HandlerTimeoutError(ExplainedError, TransientError):
 
 class InboxError(ExplainedError):
     """An event cannot wait in the inbox, or what a person wants of it cannot be done. Nothing is lost."""
+
+
+class JobCancelledError(OpenCqrsError):
+    """A job that was asked to end has done so, and rolled back what it had not committed."""
+
+
+class JobError(ExplainedError, NonTransientError):
+    """A job cannot run as it is written, or what a person wants of it cannot be done (OCQ-66x). Nothing is lost."""
 
 
 class ResetError(ExplainedError):

@@ -171,6 +171,8 @@ _EXPRESSIONS = {
     Kind.CONTEXT: "work.context(raw)",
     Kind.INVOCATION: "decoded",
     Kind.RESET: "decoded",
+    Kind.JOB: "decoded",
+    Kind.PAGE: "decoded",
     **_OF_TRANSACTION,
 }
 _WHICH_EVENTS = """take the event, as in def lend(event: BookLent); or name types: types=["library.*"], ["*"] for all"""

@@ -15,6 +15,7 @@ from opencqrs_py.model.context import ProcessingContext
 from opencqrs_py.model.event import Event, Metadata
 from opencqrs_py.model.frames import EventFrames
 from opencqrs_py.model.handler import Invocation
+from opencqrs_py.model.job import JobContext, JobPage
 from opencqrs_py.model.replay import Reset
 from opencqrs_py.processing.after_commit import AfterCommit
 from opencqrs_py.processing.decoding import decodable
@@ -36,11 +37,14 @@ class Kind(Enum):
     AFTER_COMMIT = auto()
     INVOCATION = auto()
     RESET = auto()
+    JOB = auto()
+    PAGE = auto()
     INJECTED = auto()
 
 
 IN_TRANSACTION = (Kind.CONNECTION, Kind.SESSION, Kind.DRIVER)
 OF_AN_EVENT = (Kind.EVENT, Kind.RAW, Kind.METADATA)
+_OF_OTHERS = {Kind.INVOCATION, Kind.RESET, Kind.JOB, Kind.PAGE}  # what no function gets that is called for events
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +78,7 @@ class Role:
 HANDLER = Role(
     name="a handler",
     because="is called for events",
-    kinds=frozenset(Kind) - {Kind.INVOCATION, Kind.RESET},
+    kinds=frozenset(Kind) - _OF_OTHERS,
     example="def lend(event: BookLent, connection: Connection) -> None",
     lists=True,
 )
@@ -112,7 +116,7 @@ RESOLVER = Role(
 AROUND_EVENT = Role(
     name="an @around_event function",
     because="surrounds the handlers of one event, whatever its class",
-    kinds=frozenset(Kind) - {Kind.EVENT, Kind.TABLE, Kind.FRAME, Kind.INVOCATION, Kind.RESET},
+    kinds=frozenset(Kind) - {Kind.EVENT, Kind.TABLE, Kind.FRAME, *_OF_OTHERS},
     example="def traced(raw: Event, metadata: Metadata) -> Iterator[None]: ...; yield; ...",
     yields=True,
 )
@@ -122,6 +126,19 @@ AROUND_HANDLER = Role(
     kinds=frozenset({*IN_TRANSACTION, Kind.INJECTED, Kind.INVOCATION, Kind.AFTER_COMMIT}),
     example="def timed(invocation: Invocation) -> Iterator[None]: ...; yield; ...",
     yields=True,
+)
+JOB = Role(
+    name="a job",
+    because="runs without any event",
+    kinds=frozenset({*IN_TRANSACTION, Kind.INJECTED, Kind.AFTER_COMMIT, Kind.JOB}),
+    example="def remind(context: JobContext, connection: Connection) -> None",
+)
+JOB_INPUT = Role(
+    name="the input of a job",
+    because="says what the job applies to",
+    kinds=frozenset({*IN_TRANSACTION, Kind.INJECTED, Kind.PAGE}),
+    example="def due_invoices() -> Select: return select(invoices.c.id).where(invoices.c.paid_at.is_(None))",
+    several=True,
 )
 
 
@@ -151,6 +168,8 @@ _BY_CLASS = {
     Invocation: Kind.INVOCATION,
     EventFrames: Kind.FRAME,
     Reset: Kind.RESET,
+    JobContext: Kind.JOB,
+    JobPage: Kind.PAGE,
 }
 
 

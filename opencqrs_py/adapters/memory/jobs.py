@@ -1,0 +1,143 @@
+"""Jobs and their runs in memory: for tests, and for applications without a database."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import datetime
+from threading import RLock
+
+from typing_extensions import override
+
+from opencqrs_py.jobs.ports import JobBook, JobStore
+from opencqrs_py.jobs.runs import JobRecord, JobRun, JobsView, Position, RunStatus
+from opencqrs_py.processing.ports import Clock, SystemClock, UnitOfWork
+
+
+class _Book(JobBook):
+    def __init__(self, now: datetime, records: Mapping[str, JobRecord], runs: Mapping[str, JobRun]) -> None:
+        self._now = now
+        self._records = dict(records)
+        self._runs = dict(runs)
+        self.put_runs: dict[str, JobRun] = {}
+        self.put_records: dict[str, JobRecord] = {}
+
+    @property
+    @override
+    def now(self) -> datetime:
+        return self._now
+
+    @property
+    @override
+    def records(self) -> Mapping[str, JobRecord]:
+        return {**self._records, **self.put_records}
+
+    @property
+    @override
+    def runs(self) -> Sequence[JobRun]:
+        known = {**self._runs, **self.put_runs}.values()
+        return sorted((run for run in known if run.is_open), key=lambda run: (run.requested_at, run.id))
+
+    @override
+    def put(self, run: JobRun) -> None:
+        self.put_runs[run.id] = run
+
+    @override
+    def put_record(self, record: JobRecord) -> None:
+        self.put_records[record.name] = record
+
+
+class InMemoryJobStore(JobStore):
+    """Keeps jobs and runs for as long as the process lives.
+
+    Args:
+        clock: The store's clock.
+    """
+
+    def __init__(self, clock: Clock | None = None) -> None:
+        self._clock = clock or SystemClock()
+        self._records: dict[str, JobRecord] = {}
+        self._runs: dict[str, JobRun] = {}
+        self._lock = RLock()
+
+    @override
+    @contextmanager
+    def open(self, jobs: Collection[str]) -> Iterator[JobBook]:
+        with self._lock:
+            records = {name: self._records.get(name, JobRecord(name)) for name in jobs}
+            book = _Book(self._clock.now(), records, {run.id: run for run in self._runs.values() if run.job in jobs})
+            yield book
+            self._records.update(book.put_records)
+            self._runs.update(book.put_runs)
+
+    @override
+    def look(self, jobs: Collection[str] | None = None) -> JobsView:
+        with self._lock:
+            records = {name: each for name, each in self._records.items() if jobs is None or name in jobs}
+            runs = (run for run in self._runs.values() if run.is_open and (jobs is None or run.job in jobs))
+            ordered = tuple(sorted(runs, key=lambda run: (run.requested_at, run.id)))
+            return JobsView(self._clock.now(), records, ordered)
+
+    @override
+    def request(self, run: JobRun, unit: UnitOfWork | None = None) -> bool:
+        with self._lock:
+            if run.id in self._runs:
+                return False
+            self._runs[run.id] = replace(run, requested_at=self._clock.now())
+            return True
+
+    @override
+    def advance(self, run: JobRun, position: Position, unit: UnitOfWork | None = None) -> bool:
+        return self._changed(replace(run, position=position), "position", "done", "total")
+
+    @override
+    def report(self, run: JobRun) -> bool:
+        return self._changed(run, "done", "total")
+
+    @override
+    def find(self, run: str) -> JobRun | None:
+        with self._lock:
+            return self._runs.get(run)
+
+    @override
+    def history(self, job: str | None = None, limit: int = 100) -> list[JobRun]:
+        with self._lock:
+            runs = [run for run in self._runs.values() if job is None or run.job == job]
+            return sorted(runs, key=lambda run: (run.requested_at, run.id), reverse=True)[:limit]
+
+    @override
+    def last_ended(self) -> dict[str, JobRun]:
+        with self._lock:
+            ended = (run for run in self._runs.values() if not run.is_open and run.started_at is not None)
+            return {run.job: run for run in sorted(ended, key=_end)}
+
+    @override
+    def purge(self, job: str, before: datetime) -> int:
+        with self._lock:
+            last = self.last_ended().get(job)
+            old = [
+                run.id
+                for run in self._runs.values()
+                if run.job == job and run.ended_at is not None and run.ended_at < before
+                if last is None or run.id != last.id
+            ]
+            for each in old:
+                del self._runs[each]
+            return len(old)
+
+    @override
+    def is_outage(self, error: BaseException) -> bool:
+        return False
+
+    def _changed(self, run: JobRun, *names: str) -> bool:
+        with self._lock:
+            known = self._runs.get(run.id)
+            if known is None or known.status is not RunStatus.RUNNING or known.token != run.token:
+                return False
+            self._runs[run.id] = replace(known, **{name: getattr(run, name) for name in names})
+            return True
+
+
+def _end(run: JobRun) -> tuple[datetime, str]:
+    return run.ended_at or run.requested_at, run.id

@@ -1,0 +1,311 @@
+"""The execution of a run: page by page, each committed with what it has done, on the thread of the caller."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import timedelta
+
+from opencqrs_py.errors import FencedError, JobCancelledError, NonTransientError, UnavailableError
+from opencqrs_py.jobs.binding import BoundJob, work_of
+from opencqrs_py.jobs.desk import Ending
+from opencqrs_py.jobs.items import Items, Page
+from opencqrs_py.jobs.ports import JobStore, Selector
+from opencqrs_py.jobs.rules import Transaction
+from opencqrs_py.jobs.runs import JobRun, Position
+from opencqrs_py.model.job import JobContext, JobId, RunSignals
+from opencqrs_py.processing.exceptions import leaves, one_line, own_frames, raise_interrupt
+from opencqrs_py.processing.ports import Clock, Transactions, UnitOfWork
+from opencqrs_py.processing.recovery import ExponentialBackOff
+
+OUTAGE_BACK_OFF = ExponentialBackOff(initial=0.5, multiplier=2, maximum=30)
+"""Waits while a database is unavailable, which uses no attempt."""
+
+MOST_FAILED = 1_000
+"""Items that may fail in a run before it ends, where each has a transaction of its own."""
+
+_log = logging.getLogger("opencqrs.jobs")
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What executions of runs need.
+
+    Attributes:
+        store: The tables of jobs.
+        transactions: Opens transactions on the read models' database; ``None`` if there is none.
+        select: Executes statements that inputs return.
+        clock: For time budgets.
+        pause: Waits so many seconds, or until a run is to end.
+    """
+
+    store: JobStore
+    transactions: Transactions | None
+    select: Selector
+    clock: Clock
+    pause: Callable[[float, RunSignals], None]
+
+
+class JobExecution:
+    """Executes one attempt of a run.
+
+    Args:
+        job: The job.
+        run: The run as it was begun.
+        around: What executions need.
+        signals: By which it learns that it is to end.
+        released: Returns whether the run continues in another process, as this one ends.
+
+    Source:
+        J1, J2, J12, J13 and J16.
+    """
+
+    def __init__(
+        self,
+        job: BoundJob,
+        run: JobRun,
+        around: Surroundings,
+        signals: RunSignals,
+        released: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._job = job
+        self._run = run
+        self._around = around
+        self._signals = signals
+        self._released = released
+        self._items = Items(job, run, around.select)
+        budget = job.rule.budget
+        self._until = math.inf if budget == math.inf else around.clock.monotonic() + budget
+        self._deadline = None if budget == math.inf else around.clock.now() + timedelta(seconds=budget)
+        self._position = run.position
+        self._committed: list[Callable[[], list[BaseException]]] = []
+
+    def execute(self) -> Ending | None:
+        """Execute the attempt, and return how it has ended.
+
+        Returns:
+            ``None`` if the run was taken from this process meanwhile: nothing more of it is to be recorded.
+        """
+        waits: Iterator[float] | None = None
+        while True:
+            try:
+                return self._to_its_end()
+            except BaseException as error:
+                raise_interrupt(error)
+                if issubclass(type(error), FencedError):
+                    return None
+                if not self._is_outage(error):
+                    return self._failed(error)
+                waits = waits or OUTAGE_BACK_OFF.waits()
+                wait = next(waits)
+                _log.warning("[job %s] %s; next attempt in %.1f s", self._job.job.name, one_line(error), wait)
+                self._around.pause(wait, self._signals)
+                if self._signals.cancelled:
+                    return self._ended_early()
+                if not self._found_again():
+                    return None
+
+    def _to_its_end(self) -> Ending:
+        if self._mode is Transaction.RUN:
+            return self._in_one_transaction()
+        while not self._position.done:
+            if self._signals.cancelled:
+                return self._ended_early()
+            if reason := self._limit_reached():
+                return self._with_failed(reason)
+            if len(self._position.failed) >= MOST_FAILED:
+                break
+            self._next_page()
+        return self._with_failed()
+
+    @property
+    def _mode(self) -> Transaction:
+        """What is committed together: a run without a transaction records each page."""
+        mode = self._job.rule.transaction
+        return mode if self._job.transactional or mode is Transaction.ITEM else Transaction.PAGE
+
+    def _in_one_transaction(self) -> Ending:
+        with self._unit(needed=True) as unit:
+            position = self._position
+            while not position.done:
+                if self._signals.cancelled:
+                    raise JobCancelledError(self._signals.cancelled)
+                page = self._items.page(position, self._most(position), unit)
+                self._call(page, unit)
+                position = _after(position, page)
+                if reason := self._limit_reached(position):
+                    break
+            self._advance(replace(position, done=True), unit)
+        self._position = replace(position, done=True)
+        return Ending(self._position, reason=reason)
+
+    def _next_page(self) -> None:
+        if self._mode is Transaction.ITEM:
+            self._items_one_by_one()
+        elif self._job.transactional:
+            with self._unit(needed=True) as unit:
+                page = self._items.page(self._position, self._most(self._position), unit)
+                self._call(page, unit)
+                position = _after(self._position, page)
+                self._advance(position, unit)
+            self._position = position
+        else:
+            page = self._read_page()
+            with self._unit(needed=False):
+                self._call(page, None)
+            self._record(_after(self._position, page))
+
+    def _read_page(self) -> Page:
+        reads = self._job.input is not None and self._job.input.reads
+        with self._unit(needed=reads) as unit:
+            return self._items.page(self._position, self._most(self._position), unit)
+
+    def _items_one_by_one(self) -> None:
+        page = self._read_page()
+        for item in page.ids or ((None,) if page.call else ()):
+            if self._signals.cancelled or (self._deadline_passed and self._has_begun(self._position)):
+                return
+            self._one(item)
+            if len(self._position.failed) >= MOST_FAILED:
+                return
+        self._record(replace(self._position, after=page.after, done=page.last))
+
+    def _one(self, item: JobId | None) -> None:
+        ids = () if item is None else (item,)
+        position = self._position
+        after = position.after if item is None else item
+        try:
+            with self._unit(needed=self._job.transactional) as unit:
+                self._call(Page(ids, item, last=False), unit)
+                done = replace(position, after=after, items=position.items + len(ids))
+                self._advance(done, unit)
+            self._position = done
+        except BaseException as error:
+            raise_interrupt(error)
+            if item is None or issubclass(type(error), FencedError) or self._is_outage(error):
+                raise
+            text = position.error or f"{item}: {_text_of(error)}"
+            self._record(replace(position, after=after, failed=(*position.failed, item), error=text))
+
+    def _call(self, page: Page, unit: UnitOfWork | None) -> None:
+        if not page.call:
+            return
+        work = work_of(self._job.job.name, unit)
+        context = JobContext(
+            self._job.job.name,
+            self._run.id,
+            self._run.trigger,
+            page.ids,
+            self._run.attempt,
+            self._run.scheduled_at,
+            self._deadline,
+            self._signals,
+        )
+        try:
+            self._job.call(context, work)
+            if unit is not None:
+                unit.flush()
+        except BaseException as error:
+            ended = unit.ended_early(error) if unit is not None else None
+            if ended is not None:
+                raise ended from error
+            raise
+        finally:
+            work.close()
+        self._committed.append(work.committed)
+
+    @contextmanager
+    def _unit(self, *, needed: bool) -> Iterator[UnitOfWork | None]:
+        """Open a transaction if one is needed; after its commit make the calls that wait for that."""
+        self._committed = []
+        if needed and self._around.transactions is not None:
+            with self._around.transactions.begin() as unit:
+                yield unit
+        else:
+            yield None
+        for committed in self._committed:
+            for error in committed():
+                _log.error("[job %s] a call after the commit failed: %s", self._job.job.name, one_line(error))
+
+    def _advance(self, position: Position, unit: UnitOfWork | None) -> None:
+        run = replace(self._run, done=self._signals.done, total=self._signals.total)
+        if not self._around.store.advance(run, position, unit):
+            raise FencedError(f"run {self._run.id} was taken over by another process")
+
+    def _record(self, position: Position) -> None:
+        self._advance(position, None)
+        self._position = position
+
+    def _most(self, position: Position) -> int:
+        rule = self._job.rule
+        left = None if rule.most_items is None else rule.most_items - position.items - len(position.failed)
+        return rule.limit if left is None else min(rule.limit, left)
+
+    @property
+    def _deadline_passed(self) -> bool:
+        return self._around.clock.monotonic() >= self._until
+
+    @staticmethod
+    def _has_begun(position: Position) -> bool:
+        return bool(position.items or position.failed)
+
+    def _limit_reached(self, position: Position | None = None) -> str:
+        """Return why no further page begins; empty if one does."""
+        position = self._position if position is None else position
+        if position.done:
+            return ""
+        if self._has_begun(position) and self._deadline_passed:
+            return f"its time budget of {self._job.rule.budget:g} s is used up; the rest is for the next run"
+        if self._most(position) < 1:
+            return f"it has handled {self._job.rule.most_items} items, as many as it may; the rest is for the next run"
+        return ""
+
+    def _ended_early(self) -> Ending:
+        released = self._released()
+        return Ending(self._position, reason=self._signals.cancelled, cancelled=not released, released=released)
+
+    def _with_failed(self, reason: str = "") -> Ending:
+        failed = len(self._position.failed)
+        if not failed:
+            return Ending(self._position, reason=reason)
+        of = failed + self._position.items
+        return Ending(self._position, error=f"{failed} of {of} items have failed, the first one {self._position.error}")
+
+    def _failed(self, error: BaseException) -> Ending:
+        if issubclass(type(error), JobCancelledError) and self._signals.cancelled:
+            return self._ended_early()
+        permanent = any(issubclass(type(one), NonTransientError | SystemExit) for one in leaves(error))
+        return Ending(self._position, error=_text_of(error), permanent=permanent)
+
+    def _found_again(self) -> bool:
+        """Look what of the run is recorded, since it is not known whether the last commit has reached the database."""
+        try:
+            known = self._around.store.find(self._run.id)
+        except Exception as error:
+            raise_interrupt(error)
+            if not self._is_outage(error):
+                raise
+            return True
+        if known is None or known.token != self._run.token:
+            return False
+        self._position = known.position
+        return True
+
+    def _is_outage(self, error: BaseException) -> bool:
+        if issubclass(type(error), UnavailableError) or self._around.store.is_outage(error):
+            return True
+        transactions = self._around.transactions
+        return transactions is not None and transactions.is_outage(error)
+
+
+def _after(position: Position, page: Page) -> Position:
+    return replace(position, after=page.after, done=page.last, items=position.items + len(page.ids))
+
+
+def _text_of(error: BaseException) -> str:
+    """Return an error in one line, with the lines of the job's own code below."""
+    frames = own_frames(error)
+    return f"{one_line(error)}\n{frames}" if frames else one_line(error)

@@ -1,0 +1,130 @@
+"""The items of a run: which ids come next, page by page."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from opencqrs_py.errors import JobError
+from opencqrs_py.jobs.binding import BoundJob, JobInput, work_of
+from opencqrs_py.jobs.ports import Selector
+from opencqrs_py.jobs.runs import JobRun, Position
+from opencqrs_py.model.job import JobId, JobPage
+from opencqrs_py.processing.ports import UnitOfWork
+
+_ASCENDING = "return the ids in ascending order, those after page.after, or return a select() of the ids"
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Some ids of a run.
+
+    Attributes:
+        ids: The ids; empty for a job that works on no items, and where none of those that were named applies.
+        after: The id up to which everything is done with this page.
+        last: Whether nothing comes after it.
+        call: Whether the job is to be called for it.
+    """
+
+    ids: tuple[JobId, ...]
+    after: JobId | None
+    last: bool
+    call: bool = True
+
+
+class Items:
+    """Returns the pages of one run.
+
+    Args:
+        job: The job.
+        run: The run.
+        select: Executes statements that an input returns.
+    """
+
+    def __init__(self, job: BoundJob, run: JobRun, select: Selector) -> None:
+        self._job = job
+        self._run = run
+        self._select = select
+        self._gathered: list[JobId] | None = None
+
+    def page(self, position: Position, most: int, unit: UnitOfWork | None) -> Page:
+        """Return the page after a position.
+
+        Args:
+            position: What of the run is done.
+            most: Ids of the page at most, at least 1.
+            unit: The transaction to read in; ``None`` if the input asks for none.
+
+        Raises:
+            JobError: OCQ-665 or OCQ-666, if the input breaks its contract.
+        """
+        named = position.only if position.only is not None else self._run.ids
+        if named is not None:
+            return self._of_named(named, position, most, unit)
+        if self._job.input is None:
+            return Page((), None, last=True)
+        ids = self._applying(self._job.input, JobPage(most, position.after), unit)
+        last = len(ids) < most
+        return Page(ids, ids[-1] if ids else position.after, last, call=bool(ids))
+
+    def _of_named(self, named: tuple[JobId, ...], position: Position, most: int, unit: UnitOfWork | None) -> Page:
+        names = list(map(str, named))  # those of the command line are texts, whatever the input yields
+        begin = names.index(str(position.after)) + 1 if str(position.after) in names else 0
+        chunk = named[begin : begin + most]
+        last = begin + most >= len(named)
+        if self._job.input is None:
+            return Page(chunk, chunk[-1] if chunk else position.after, last, call=bool(chunk))
+        found = {str(each): each for each in self._applying(self._job.input, JobPage(most, None, chunk), unit)}
+        ids = tuple(found[str(each)] for each in chunk if str(each) in found)
+        return Page(ids, chunk[-1] if chunk else position.after, last, call=bool(ids))
+
+    def _applying(self, given: JobInput, page: JobPage, unit: UnitOfWork | None) -> tuple[JobId, ...]:
+        if self._gathered is not None:
+            return self._of_gathered(page)
+        result = given.call(page, work_of(self._job.job.name, unit))
+        selected = self._select.ids(result, page, unit)
+        if selected is not None:
+            return tuple(selected)
+        if given.paged:
+            return _checked(_listed(result, given.place), page, given.place)
+        self._gathered = sorted(set(_listed(result, given.place)))
+        return self._of_gathered(page)
+
+    def _of_gathered(self, page: JobPage) -> tuple[JobId, ...]:
+        gathered: list[Any] = self._gathered or []
+        if page.ids is not None:
+            wanted = set(map(str, page.ids))
+            return tuple(each for each in gathered if str(each) in wanted)
+        begin = 0 if page.after is None else bisect_right(gathered, page.after)
+        return tuple(gathered[begin : begin + page.limit])
+
+
+def _listed(result: object, place: str) -> list[JobId]:
+    if isinstance(result, str | bytes) or not isinstance(result, Iterable):
+        what = f"the input of the job returned a {type(result).__name__}, not ids"
+        raise JobError("OCQ-665", what, place, "return a select() of one column, or return or yield ids")
+    ids = list(result)
+    for each in ids:
+        if isinstance(each, bool) or not isinstance(each, int | str):
+            what = f"the input of the job yields a {type(each).__name__}, and ids are whole numbers or texts"
+            raise JobError("OCQ-665", what, place, "yield the key of each item, such as row.id or str(row.id)")
+    if len({type(each) for each in ids}) > 1:
+        what = "the input of the job yields both whole numbers and texts"
+        raise JobError("OCQ-665", what, place, "yield ids of one type")
+    return ids
+
+
+def _checked(ids: Sequence[JobId], page: JobPage, place: str) -> tuple[JobId, ...]:
+    """Return what an input has returned for a page, if it may be that."""
+    if page.ids is not None:
+        return tuple(ids)
+    before: Any = page.after
+    each: Any
+    for each in ids:
+        if before is not None and (type(each) is not type(before) or each <= before):
+            what = f"the input of the job returned {each!r} after {before!r}: the same ids could be handled twice"
+            raise JobError("OCQ-666", what, place, _ASCENDING)
+        before = each
+    return tuple(ids[: page.limit])

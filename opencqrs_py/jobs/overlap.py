@@ -1,0 +1,118 @@
+"""Overlap: whether a run that is due may begin beside those that have not ended."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import Enum, auto
+
+from opencqrs_py.jobs.rules import Meeting, Overlap, Scope
+from opencqrs_py.jobs.runs import JobRun
+from opencqrs_py.model.job import Trigger
+
+
+class Verdict(Enum):
+    """What becomes of a run that is due."""
+
+    BEGIN = auto()
+    WAIT = auto()
+    SKIP = auto()
+    COALESCE = auto()  # with a run that waits already and does the same
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """What becomes of a run that is due, and of others for it.
+
+    Attributes:
+        verdict: What becomes of it.
+        reason: Why it is skipped.
+        into: The run that stands for it, too.
+        cancel: Runs that are asked to end.
+        fence: Runs that were asked to end, have not, and are taken for ended.
+        replaces: Runs that wait, and for which it stands from now on.
+    """
+
+    verdict: Verdict
+    reason: str = ""
+    into: str = ""
+    cancel: tuple[JobRun, ...] = ()
+    fence: tuple[JobRun, ...] = ()
+    replaces: tuple[JobRun, ...] = ()
+
+
+def admission(run: JobRun, own: Sequence[JobRun], others: Sequence[JobRun], rule: Meeting, now: datetime) -> Admission:
+    """Return whether a run that has not begun may begin.
+
+    Args:
+        run: The run, which is due.
+        own: The other runs of its job that have not ended.
+        others: Those of the jobs that exclude it.
+        rule: What happens when runs meet.
+        now: Now.
+
+    Source:
+        J11 and J17.
+    """
+    active = [each for each in own if each.is_active and excludes(run, each, rule.scope)]
+    busy = [each for each in others if each.is_active]
+    waiting = [each for each in own if each.queued and not each.is_active and excludes(run, each, rule.scope)]
+    before = [each for each in waiting if _order(each) < _order(run)]
+    if rule.overlap is Overlap.CANCEL:
+        late = tuple(each for each in active if _is_over(each, rule, now))
+        if len(late) == len(active) and not busy and not before:
+            return Admission(Verdict.BEGIN, fence=late)
+    elif not active and not busy and not before:
+        return Admission(Verdict.BEGIN)
+    if run.queued or _must_not_be_lost(run):
+        return Admission(Verdict.WAIT, cancel=_to_cancel(run, active, rule))
+    return _newcomer(run, active, busy, waiting, rule)
+
+
+def excludes(run: JobRun, other: JobRun, scope: Scope) -> bool:
+    """Return whether two runs of a job must not run beside each other."""
+    if scope is Scope.ALL_RUNS:
+        return True
+    if run.ids is None or other.ids is None:
+        return run.ids is None and other.ids is None
+    return not set(run.ids).isdisjoint(other.ids)
+
+
+def _newcomer(
+    run: JobRun, active: Sequence[JobRun], busy: Sequence[JobRun], waiting: Sequence[JobRun], rule: Meeting
+) -> Admission:
+    match rule.overlap:
+        case Overlap.SKIP:
+            blocking = (*active, *busy, *waiting)[0]
+            return Admission(Verdict.SKIP, f"run {blocking.id} has not ended")
+        case Overlap.QUEUE:
+            same = next((each for each in waiting if each.ids == run.ids), None)
+            if same is not None:
+                return Admission(Verdict.COALESCE, into=same.id)
+            if len(waiting) >= rule.queue_size:
+                return Admission(Verdict.SKIP, f"as many runs wait as may: {len(waiting)}")
+            return Admission(Verdict.WAIT)
+        case Overlap.CANCEL:
+            replaced = tuple(each for each in waiting if not _must_not_be_lost(each) and not each.reserved)
+            return Admission(Verdict.WAIT, cancel=_to_cancel(run, active, rule), replaces=replaced)
+
+
+def _to_cancel(run: JobRun, active: Sequence[JobRun], rule: Meeting) -> tuple[JobRun, ...]:
+    if rule.overlap is not Overlap.CANCEL or run.trigger is Trigger.EVENT:
+        return ()
+    return tuple(each for each in active if each.cancelled_at is None and each.trigger is not Trigger.EVENT)
+
+
+def _is_over(run: JobRun, rule: Meeting, now: datetime) -> bool:
+    """Return whether a run was asked to end, and has had its time for that."""
+    return run.cancelled_at is not None and now >= run.cancelled_at + timedelta(seconds=rule.grace)
+
+
+def _must_not_be_lost(run: JobRun) -> bool:
+    """Return whether a run waits whatever the rule says: no event is handled twice, so none may be left out."""
+    return run.trigger is Trigger.EVENT
+
+
+def _order(run: JobRun) -> tuple[datetime, str]:
+    return run.due_at or run.requested_at, run.id

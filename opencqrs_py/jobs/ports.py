@@ -1,0 +1,126 @@
+"""What jobs need from outside."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
+from datetime import datetime
+from typing import Protocol
+
+from opencqrs_py.jobs.runs import JobRecord, JobRun, JobsView, Position
+from opencqrs_py.model.job import JobId, JobPage
+from opencqrs_py.processing.ports import UnitOfWork
+
+
+class JobBook(Protocol):
+    """The records of some jobs and of their runs that have not ended, while nobody else can change them.
+
+    What is put is written at the end of the block in which it is open.
+    """
+
+    @property
+    def now(self) -> datetime:
+        """The time in UTC, by the store's clock."""
+        ...
+
+    @property
+    def records(self) -> Mapping[str, JobRecord]:
+        """What is kept of each of the jobs, by name; a job that is new has an empty record."""
+        ...
+
+    @property
+    def runs(self) -> Sequence[JobRun]:
+        """Their runs that have not ended, with what was put, by the time at which they were asked for, then by id."""
+        ...
+
+    def put(self, run: JobRun) -> None:
+        """Write a run, which may be new; one that has ended is no longer among ``runs``."""
+        ...
+
+    def put_record(self, record: JobRecord) -> None:
+        """Write what is kept of a job."""
+        ...
+
+
+class JobStore(Protocol):
+    """The tables of jobs and runs. Safe for several threads; each method is one short transaction of its own.
+
+    Times are those of the store's own clock.
+    """
+
+    def open(self, jobs: Collection[str]) -> AbstractContextManager[JobBook]:
+        """Open the records of some jobs; a second caller for one of them waits until the block has ended.
+
+        If the block raises, nothing is written.
+        """
+        ...
+
+    def look(self, jobs: Collection[str] | None = None) -> JobsView:
+        """Return how jobs stand: those named, or all that are known. It waits for nobody."""
+        ...
+
+    def request(self, run: JobRun, unit: UnitOfWork | None = None) -> bool:
+        """Record a run that is asked for, unless there is one with its id; return whether it is new.
+
+        Args:
+            run: The run. Without a ``due_at`` it may begin at once; its ``requested_at`` is set by the store.
+            unit: The transaction that it becomes part of, if that is one of the same database; ``None``: its own.
+        """
+        ...
+
+    def advance(self, run: JobRun, position: Position, unit: UnitOfWork | None = None) -> bool:
+        """Record what of a run is done, if its owner still has it under the same token.
+
+        Args:
+            run: The run as its owner has it, with what it says of its progress.
+            position: What is done now.
+            unit: The transaction in which that was done; ``None``: one of its own.
+
+        Returns:
+            Whether it is recorded. If not, another one has the run, and the transaction must not be committed.
+        """
+        ...
+
+    def report(self, run: JobRun) -> bool:
+        """Record how far a run says it is (``done`` and ``total``); return whether its owner still has it."""
+        ...
+
+    def find(self, run: str) -> JobRun | None:
+        """Return the run with an id."""
+        ...
+
+    def history(self, job: str | None = None, limit: int = 100) -> list[JobRun]:
+        """Return runs of a job, or of all, the one that was asked for last first; at most ``limit``."""
+        ...
+
+    def last_ended(self) -> dict[str, JobRun]:
+        """Return of each job the run that has begun and ended last."""
+        ...
+
+    def purge(self, job: str, before: datetime) -> int:
+        """Remove runs of a job that ended before a time, but for the last that began; return how many."""
+        ...
+
+    def is_outage(self, error: BaseException) -> bool:
+        """Return whether ``error`` means that the store is temporarily unavailable."""
+        ...
+
+
+class Selector(Protocol):
+    """Executes what an input function has returned, if that is a statement of the database."""
+
+    def ids(self, statement: object, page: JobPage, unit: UnitOfWork | None) -> Sequence[JobId] | None:
+        """Return a page of the ids that a statement selects, in ascending order.
+
+        Args:
+            statement: What the input function has returned.
+            page: Which of them.
+            unit: The transaction to read in.
+
+        Returns:
+            ``None`` if it is no statement that selects ids.
+
+        Raises:
+            JobError: OCQ-665, if it selects something else than one column.
+        """
+        ...

@@ -1,0 +1,172 @@
+"""What is recorded of jobs and their runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from enum import StrEnum
+
+from opencqrs_py.model.job import JobId, Trigger
+
+
+class RunStatus(StrEnum):
+    """How a run stands. A run whose owner has ended, or that failed, is attempted again under the same record."""
+
+    QUEUED = "queued"  # it has not begun yet
+    RUNNING = "running"
+    RETRYING = "retrying"  # it has begun, and is attempted again when it is due
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    SKIPPED = "skipped"  # it never began; the reason says why
+    COALESCED = "coalesced"  # another run has taken its place
+
+
+OPEN = (RunStatus.QUEUED, RunStatus.RUNNING, RunStatus.RETRYING)
+"""The statuses of runs that have not ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """What of a run is done. It is stored with what the job writes, so that nothing of it is repeated.
+
+    Attributes:
+        after: The last id that is done; ``None``: none is.
+        done: Whether nothing is left to do.
+        items: How many ids are done.
+        failed: The ids of the items that have failed in this attempt, where each item has a transaction of its own.
+        only: The ids that this attempt is for, as the others are done; ``None``: all.
+        error: Why the first of ``failed`` has failed, in one line.
+    """
+
+    after: JobId | None = None
+    done: bool = False
+    items: int = 0
+    failed: tuple[JobId, ...] = ()
+    only: tuple[JobId, ...] | None = None
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class JobRun:
+    """One run of a job, from the moment at which it is asked for. All times are in UTC, by the store's clock.
+
+    Attributes:
+        id: Unique; of a tick the job and the instant, so that there is one for each tick.
+        job: Name of the job.
+        trigger: What has started it.
+        requested_at: When it was recorded.
+        ids: What it is for; ``None``: all that applies.
+        scheduled_at: The tick that it is of; ``None`` if no schedule has started it.
+        due_at: When it may begin, or be attempted again.
+        status: How it stands.
+        started_at: When its first attempt began.
+        ended_at: When it ended.
+        attempt: Number of its attempts, the one in hand included.
+        deaths: How many attempts ended with their process.
+        owner: Id of the node that has it in hand; empty for none.
+        node: Name of that node, or of the last one that had it.
+        token: Grows with each attempt, and whenever the run is taken from its owner, who then can write nothing more.
+        position: What of it is done.
+        done, total: How far it is, as the job itself says.
+        error: How its last attempt failed, in one line; with the lines of the job's own code below.
+        reason: Why it was skipped, cancelled or ended early.
+        actor: Who has asked for it, if a person has.
+        into: Id of the run that has taken its place.
+        reserved: Id of the only node that may run it; empty: any.
+        queued: Whether it was let in to wait for others to end.
+        cancelled_at: When it was asked to end.
+        ticks: How many ticks the record stands for, at least 1.
+    """
+
+    id: str
+    job: str
+    trigger: Trigger
+    requested_at: datetime
+    ids: tuple[JobId, ...] | None = None
+    scheduled_at: datetime | None = None
+    due_at: datetime | None = None
+    status: RunStatus = RunStatus.QUEUED
+    started_at: datetime | None = None
+    ended_at: datetime | None = None
+    attempt: int = 0
+    deaths: int = 0
+    owner: str = ""
+    node: str = ""
+    token: int = 0
+    position: Position = field(default_factory=Position)
+    done: int | None = None
+    total: int | None = None
+    error: str = ""
+    reason: str = ""
+    actor: str = ""
+    into: str = ""
+    reserved: str = ""
+    queued: bool = False
+    cancelled_at: datetime | None = None
+    ticks: int = 1
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it has not ended."""
+        return self.status in OPEN
+
+    @property
+    def is_active(self) -> bool:
+        """Whether it has begun and not ended: others may have to wait for it."""
+        return self.status in (RunStatus.RUNNING, RunStatus.RETRYING)
+
+    def is_due(self, now: datetime) -> bool:
+        """Return whether it may begin, or be attempted again."""
+        waits = self.status in (RunStatus.QUEUED, RunStatus.RETRYING)
+        return waits and (self.due_at is None or self.due_at <= now)
+
+    def ended(self, status: RunStatus, now: datetime, reason: str = "", into: str = "") -> JobRun:
+        """Return it as it has ended; nothing that its owner writes afterwards counts."""
+        token = self.token + (1 if self.status is RunStatus.RUNNING else 0)
+        return replace(
+            self, status=status, ended_at=now, reason=reason or self.reason, into=into, owner="", token=token
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class JobRecord:
+    """What is kept of a job.
+
+    Attributes:
+        name: Its name.
+        schedule: The schedule by which ``next_tick`` was found, as text; empty without one.
+        next_tick: The next tick, which is not recorded as a run yet; ``None`` without a schedule, and while a run lasts
+            from whose end the next one counts.
+        paused_at: When it was paused; ``None`` if it is not.
+        paused_by: Who has paused it.
+        reason: Why.
+    """
+
+    name: str
+    schedule: str = ""
+    next_tick: datetime | None = None
+    paused_at: datetime | None = None
+    paused_by: str = ""
+    reason: str = ""
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether triggers start no run of it."""
+        return self.paused_at is not None
+
+
+@dataclass(frozen=True)
+class JobsView:
+    """How all jobs stand at one moment.
+
+    Attributes:
+        now: The moment, by the store's clock.
+        records: What is kept of each job, by name.
+        runs: The runs that have not ended, by the time at which they were asked for.
+    """
+
+    now: datetime
+    records: Mapping[str, JobRecord] = field(default_factory=dict)
+    runs: tuple[JobRun, ...] = ()

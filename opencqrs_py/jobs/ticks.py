@@ -1,0 +1,107 @@
+"""Ticks: which instants of a schedule have come, and what becomes of each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from opencqrs_py.jobs.rules import Misfire, Ticking
+from opencqrs_py.processing.schedules import Schedule
+
+MOST_TICKS = 1_000
+"""Ticks that are recorded one by one at a time. Those before them stand in one record."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """An instant of a schedule that has come.
+
+    Attributes:
+        at: The instant.
+        missed: Why it starts no run; empty if it starts one, perhaps together with a later tick.
+        with_later: Whether the run of the newest tick stands for it, too.
+        waits: Whether its run waits for the one of the tick before, whatever the rule for overlaps.
+        count: How many ticks it stands for: more than 1 for the oldest ones of very many.
+    """
+
+    at: datetime
+    missed: str = ""
+    with_later: bool = False
+    waits: bool = False
+    count: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Ticks:
+    """The ticks that have come, in their order, and the next one.
+
+    Attributes:
+        due: What is to be recorded now.
+        next: The next tick; ``None`` while a run lasts from whose end it counts.
+    """
+
+    due: tuple[Tick, ...]
+    next: datetime | None
+
+
+def ticks_until(rule: Ticking, next_tick: datetime, now: datetime) -> Ticks:
+    """Return what becomes of the ticks from the next one up to now.
+
+    Args:
+        rule: When the job runs by itself. It has a schedule.
+        next_tick: The first tick that was not recorded yet.
+        now: Now.
+
+    Source:
+        J15: missed ticks become one run, none, or a run each.
+    """
+    schedule = rule.schedule
+    if schedule is None or next_tick > now:
+        return Ticks((), next_tick)
+    if rule.from_end:
+        missed = _missed(rule, next_tick, now)
+        following = now + _delay(schedule, now) if missed else None
+        return Ticks((Tick(next_tick, missed),), following)
+    instants, omitted, following = _instants(schedule, next_tick, now)
+    ticks = [_fate(rule, at, now, is_last=at == instants[-1]) for at in instants]
+    if omitted:
+        first = ticks[0]
+        missed = first.missed or ("" if rule.misfire is Misfire.RUN_ONCE else f"{omitted + 1:,} ticks were missed")
+        with_later = not missed
+        ticks[0] = Tick(first.at, missed, with_later, waits=False, count=omitted + 1)
+    return Ticks(tuple(ticks), following)
+
+
+def _fate(rule: Ticking, at: datetime, now: datetime, *, is_last: bool) -> Tick:
+    match rule.misfire:
+        case Misfire.CATCH_UP:
+            return Tick(at, waits=True)
+        case Misfire.SKIP:
+            return Tick(at, _missed(rule, at, now), with_later=not is_last and not _missed(rule, at, now))
+        case Misfire.RUN_ONCE:
+            return Tick(at, with_later=not is_last)
+
+
+def _missed(rule: Ticking, at: datetime, now: datetime) -> str:
+    late = (now - at).total_seconds()
+    if rule.misfire is not Misfire.SKIP or late <= rule.grace:
+        return ""
+    return f"it was missed: no process could begin it within {rule.grace:g} s, {late:.0f} s have passed"
+
+
+def _instants(schedule: Schedule, first: datetime, now: datetime) -> tuple[Sequence[datetime], int, datetime]:
+    """Return the last instants from ``first`` up to ``now``, how many come before them, and the next one."""
+    instants: list[datetime] = []
+    omitted, at = 0, first
+    while at <= now:
+        instants.append(at)
+        if len(instants) > MOST_TICKS:
+            del instants[0]
+            omitted += 1
+        at = schedule.following(at, at)
+    return instants, omitted, at
+
+
+def _delay(schedule: Schedule, now: datetime) -> timedelta:
+    return schedule.following(now, now) - now

@@ -1,0 +1,68 @@
+"""The golden series of J14, J15 and J11: when the runs of a job of seven seconds begin."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+from opencqrs_py.adapters.memory.jobs import InMemoryJobStore
+from opencqrs_py.jobs.desk import Ending, JobDesk, Worker
+from opencqrs_py.jobs.rules import JobRule, Meeting, Misfire, Overlap, Ticking
+from opencqrs_py.jobs.runs import JobRun, Position, RunStatus
+from opencqrs_py.processing.schedules import FixedDelay, FixedRate
+from opencqrs_py.testing.clock import FakeClock
+
+DELAY = Ticking(FixedDelay(0, 5), "fixed-delay 5 s", from_end=True)
+RATE = Ticking(FixedRate(0, 5), "fixed-rate 5 s", misfire=Misfire.SKIP)
+WORKER = Worker("node", "node", frozenset({"node"}), 4, frozenset({"job"}))
+
+
+@dataclass
+class Series:
+    """Runs of one job, each of which takes so many seconds."""
+
+    rule: JobRule
+    seconds: int = 7
+    clock: FakeClock = field(default_factory=FakeClock)
+    starts: list[int] = field(default_factory=list)
+
+    def until(self, last: int) -> dict[int, RunStatus]:
+        store = InMemoryJobStore(self.clock)
+        desk, begin = JobDesk(store, {"job": self.rule}), self.clock.now()
+        in_hand: list[tuple[int, JobRun]] = []
+        for second in range(last + 1):
+            for end, run in [each for each in in_hand if each[0] == second]:
+                desk.finish(run, Ending(Position(done=True)))
+                in_hand.remove((end, run))
+            for run in desk.attend(WORKER):
+                self.starts.append(second)
+                in_hand.append((second + self.seconds, run))
+            self.clock.advance(1)
+        found = (run for run in store.history() if run.scheduled_at is not None)
+        return {round((run.scheduled_at - begin).total_seconds()): run.status for run in found}
+
+
+@pytest.mark.parametrize(
+    ("ticking", "overlap", "starts"),
+    [
+        pytest.param(DELAY, Overlap.SKIP, [0, 12, 24], id="J14: a fixed delay counts from the end"),
+        pytest.param(RATE, Overlap.SKIP, [0, 10, 20], id="J15: a tick during a run is left out"),
+        pytest.param(RATE, Overlap.QUEUE, [0, 7, 14, 21], id="J11: one waits, and stands for those that come then"),
+        pytest.param(RATE, Overlap.CANCEL, [0, 7, 12, 17, 22], id="J11: the run before is asked to end, and does"),
+    ],
+)
+def test_runs_of_seven_seconds_begin_as_the_rule_says(ticking, overlap, starts):
+    series = Series(JobRule("job", ticking, Meeting(overlap, grace=2)))
+    series.until(25)
+    assert series.starts == starts
+
+
+def test_each_tick_has_one_record_that_says_what_became_of_it():
+    found = Series(JobRule("job", RATE, Meeting())).until(24)
+    assert found == {
+        0: RunStatus.SUCCEEDED,
+        5: RunStatus.SKIPPED,
+        10: RunStatus.SUCCEEDED,
+        15: RunStatus.SKIPPED,
+        20: RunStatus.RUNNING,
+    }
