@@ -12,12 +12,24 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from opencqrs_py.config.keys import GROUPS, INLINE_JSON, PREFIX, STANDARD, Index, Setting, SettingKind, index_of, kebab
+from opencqrs_py.config.inheritance import Family
+from opencqrs_py.config.keys import (
+    FAMILIES,
+    GROUPS,
+    INLINE_JSON,
+    JOBS,
+    PREFIX,
+    Index,
+    Setting,
+    SettingKind,
+    index_of,
+    kebab,
+)
 from opencqrs_py.config.schema import json_schema
 from opencqrs_py.config.settings import Settings
 from opencqrs_py.config.value_types import written
 
-_OF_GROUP = (*GROUPS, "<group>")
+_NAMES = {GROUPS: "<group>", JOBS: "<job>"}
 _YAML_HEAD = """\
 # yaml-language-server: $schema=application.schema.json
 #
@@ -31,6 +43,12 @@ _YAML_GROUPS = """\
     #    fetch: {subject: /books}
     #    life-cycle: {partitions: 2}
 """
+_YAML_JOBS = """\
+    # Settings of single jobs stand here by their name: all those of standard, each of them instead of the standard.
+    #cleanup:
+    #  triggers: {cron: 0 3 * * *, zone: Europe/Berlin}
+    #  retry: {max-attempts: 5}
+"""
 _PAGE_HEAD = """\
 # Settings
 
@@ -38,7 +56,8 @@ _PAGE_HEAD = """\
 
 All keys stand below `opencqrs` and may be written in kebab, snake or camel case. A group's setting is its own
 (`event-handling.groups.<group>.…`), else the standard (`event-handling.standard.…`), else the built-in default,
-setting by setting; `null` brings the built-in default back.
+setting by setting; `null` brings the built-in default back. So it is with a job: `jobs.<job>.…`, else
+`jobs.standard.…`, else the built-in default.
 
 """
 _VALUES = """\
@@ -60,7 +79,7 @@ A duration without a unit is refused: some would take it for seconds, others for
 month, and clock times such as `1:30`. No setting is a size, so there is no kind of value for one.
 
 Secrets are the password in a URL, values under keys that speak of a password, secret or token, and all that comes from
-a folder of secrets. Group names are texts, whatever YAML takes them for (`no`, `2024`). A key that
+a folder of secrets. Names of groups and jobs are texts, whatever YAML takes them for (`no`, `2024`). A key that
 stands twice in one place is an error.
 """
 _GENERAL_HEAD = """\
@@ -77,13 +96,27 @@ Below `event-handling.standard` and below `event-handling.groups.<group>`.
 | key | default | meaning |
 | --- | --- | --- |
 """
+_JOBS_HEAD = """\
+## Jobs
+
+Below `jobs.standard` and below `jobs.<job>`. No job can be called `standard`.
+
+| key | default | meaning |
+| --- | --- | --- |
+"""
+_JOBS_FOOT = """\
+At most one of `triggers.fixed-rate`, `triggers.fixed-delay` and `triggers.cron` applies. Two of them on one level, such
+as two for one job, are refused; a job's own takes the place of the standard's. A cron expression has five fields
+(`0 3 * * *`: each day at three), six with seconds first, or is one of `@hourly`, `@daily`, `@weekly`, `@monthly`,
+`@yearly`; `-` stands for none. Quartz has a seventh field for the year, which is refused.
+"""
 _VARIABLES_HEAD = """\
 ## Variables
 
 Each setting has a variable in two styles. In the first, `__` stands between the names, so that nothing has to be
-guessed; in the second, the style of Spring Boot, names lose their dashes. A group's name is in upper case, with `_` for
-every character that is no letter and no digit; in a key of `spark.conf`, `_` stands for a dot. A whole section or list
-may be JSON, and an empty variable is as good as none.
+guessed; in the second, the style of Spring Boot, names lose their dashes. The name of a group or job is in upper case,
+with `_` for every character that is no letter and no digit; in a key of `spark.conf`, `_` stands for a dot. A whole
+section or list may be JSON, and an empty variable is as good as none.
 
 | setting | variable | variable in the style of Spring Boot |
 | --- | --- | --- |
@@ -121,19 +154,30 @@ def application_yaml() -> str:
 def settings_page() -> str:
     """Return the page of all settings and variables, in Markdown."""
     every = list(index_of(Settings).settings())
-    general = [each for each in every if each.path[0] != GROUPS[0]]
-    of_groups = [each for each in every if each.path[:2] == STANDARD]
+    general = [each for each in every if each.path[0] not in {GROUPS[0], JOBS[0]}]
     variables = [(each.path, each.kind) for each in general if not each.fact.in_documents_only]
-    variables += [((*level, *each.path[2:]), each.kind) for level in (STANDARD, _OF_GROUP) for each in of_groups]
+    rows = {}
+    for family in FAMILIES:
+        inherited = [each for each in every if family.of_standard(each.path)]
+        rows[family.named] = "".join(_setting_row(each, len(family.standard)) for each in inherited)
+        for level in _levels(family):
+            variables += [((*level, *family.of_standard(each.path)), each.kind) for each in inherited]
     return "\n".join(
         (
             _PAGE_HEAD + _VALUES,
             _GENERAL_HEAD + "".join(_setting_row(each, 0) for each in general),
-            _GROUPS_HEAD + "".join(_setting_row(each, 2) for each in of_groups),
+            _GROUPS_HEAD + rows[GROUPS],
+            _JOBS_HEAD + rows[JOBS],
+            _JOBS_FOOT,
             _VARIABLES_HEAD + "".join(_variable_row(*each) for each in variables),
             _PAGE_FOOT,
         )
     )
+
+
+def _levels(family: Family) -> tuple[tuple[str, ...], ...]:
+    """Return the paths below which the settings of a family stand."""
+    return family.standard, (*family.named, _NAMES[family.named])
 
 
 def _yaml_section(index: Index, section: Setting) -> Iterator[str]:
@@ -151,6 +195,8 @@ def _yaml_section(index: Index, section: Setting) -> Iterator[str]:
             yield f"{pad}# {name}: prod and not (eu or us)\n"
         else:
             yield f"{pad}{name}: {_default(child)}\n"
+    if section.path == JOBS:
+        yield _YAML_JOBS
 
 
 def _setting_row(setting: Setting, level: int) -> str:

@@ -175,7 +175,7 @@ class Application:
             self._scan.check(self.project)
         found = self.blueprint.discover()
         known = set(self.configuration.warnings)
-        self.configuration = self.configuration.for_groups(found.places)
+        self.configuration = self.configuration.for_code(found.places)
         for warning in (*self.configuration.warnings, *found.warnings):
             if warning not in known:
                 _log.warning("%s", warning)

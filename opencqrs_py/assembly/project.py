@@ -11,7 +11,7 @@ from pathlib import Path
 
 from opencqrs_py.assembly.source_text import SourceText, read_source
 from opencqrs_py.config import Configuration, ConfigurationWarning, load
-from opencqrs_py.config.problems import GroupWithoutHandlerWarning
+from opencqrs_py.config.problems import GroupWithoutHandlerWarning, JobWithoutCodeWarning
 from opencqrs_py.errors import AssemblyError
 from opencqrs_py.model.naming import canonical
 
@@ -273,7 +273,8 @@ def read_project(
 
     loaded = load(folder, profiles=profiles, overrides=overrides, environ=environ, groups=groups)
     scan = scans[-1]
-    known = [w for w in loaded.warnings if scan.all_named or not isinstance(w, GroupWithoutHandlerWarning)]
+    unsure = () if scan.all_named else (GroupWithoutHandlerWarning, JobWithoutCodeWarning)
+    known = [warning for warning in loaded.warnings if not isinstance(warning, unsure)]
     return Project(folder, replace(loaded, warnings=(*known, *_unmatched(loaded, scan))), scan)
 
 

@@ -73,6 +73,10 @@ class Merged:
         """Return the winning value of each setting that was set, and each section that was named."""
         return [stack[-1] for stack in self.stacks.values()]
 
+    def first_origin(self, path: Path) -> str:
+        """Return where the first setting at or below ``path`` stands; empty if there is none."""
+        return next((str(bound.origin) for bound in self.winners() if bound.path[: len(path)] == path), "")
+
 
 @dataclass(slots=True)
 class Binder:

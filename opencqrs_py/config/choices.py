@@ -167,6 +167,37 @@ class Engine(Choice):
         return Engine, (self.value,)
 
 
+class Misfire(Choice):
+    """What happens to ticks of a job that no process could begin in time."""
+
+    RUN_ONCE = "run-once"
+    SKIP = "skip"
+    CATCH_UP = "catch-up"
+
+
+class Overlap(Choice):
+    """What happens to a run of a job that would begin before the one before it has ended."""
+
+    SKIP = "skip"
+    QUEUE = "queue"
+    CANCEL = "cancel"
+
+
+class OverlapScope(Choice):
+    """Which runs of a job overlap: all of them, or those for the same id."""
+
+    ALL_RUNS = "all-runs"
+    PER_ID = "per-id"
+
+
+class JobTransaction(Choice):
+    """What of a job's run is one transaction."""
+
+    RUN = "run"
+    PAGE = "page"
+    ITEM = "item"
+
+
 class LogFormat(Choice):
     """How the log of the command line is written."""
 

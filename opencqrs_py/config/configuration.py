@@ -5,17 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path as FilePath
+from typing import TypeAlias
 
 from opencqrs_py.config.binding import Bound, Merged
 from opencqrs_py.config.entries import BUILT_IN, Origin, OriginKind
-from opencqrs_py.config.groups import EffectiveGroup, Inherited, LeafName, Level, effective_group, inherited
-from opencqrs_py.config.keys import GROUPS, HOLDERS, STANDARD, FreeNames, Path, SettingKind, index_of, kebab
-from opencqrs_py.config.problems import Code, ConfigurationWarning
+from opencqrs_py.config.groups import GROUP_FAMILY, EffectiveGroup, effective_group
+from opencqrs_py.config.inheritance import Family, Inherited, LeafName, Level
+from opencqrs_py.config.jobs import JOB_FAMILY, JobSettings, effective_job
+from opencqrs_py.config.keys import FAMILIES, HOLDERS, FreeNames, Path, SettingKind, index_of, kebab
+from opencqrs_py.config.mistakes import report_rivals
+from opencqrs_py.config.problems import Code, ConfigurationWarning, Findings
 from opencqrs_py.config.settings import Settings
 from opencqrs_py.config.value_types import typed, written
 from opencqrs_py.errors import ConfigurationError
 from opencqrs_py.model.masking import MASK, holds_secret, mask_url, secrets_in
 from opencqrs_py.model.naming import listed, nearest
+
+BoundFor: TypeAlias = "Callable[[Mapping[str, str], Mapping[str, str] | None], Configuration]"
+"""Returns a configuration for the groups and jobs of code; see :meth:`Configuration.for_code`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +55,7 @@ class Configuration:
         warnings: What works, but probably not as intended.
         group_names: Configured groups and those of handlers, each in its known spelling.
         ignored: Environment variables that Kubernetes sets for a Service whose name begins with ``opencqrs``.
+        job_names: Configured jobs and those of code, each in its known spelling.
     """
 
     settings: Settings
@@ -57,16 +65,27 @@ class Configuration:
     warnings: tuple[ConfigurationWarning, ...] = ()
     group_names: tuple[str, ...] = ()
     ignored: tuple[str, ...] = ()
-    _bound_for: Callable[[Mapping[str, str]], Configuration] | None = field(default=None, repr=False, compare=False)
+    _bound_for: BoundFor | None = field(default=None, repr=False, compare=False)
+    job_names: tuple[str, ...] = ()
 
     @classmethod
     def from_settings(cls, settings: Settings) -> Configuration:
-        """Return the configuration of settings that were made in code, without any source."""
-        names = FreeNames()
-        for group in settings.event_handling.groups:
-            names.add(GROUPS, group)
-        merged = Merged(index_of(type(settings)), names)
-        return cls(settings, merged, group_names=tuple(settings.event_handling.groups))
+        """Return the configuration of settings that were made in code, without any source.
+
+        Raises:
+            ConfigurationErrors: OCQ-123, if a job has two triggers that exclude each other.
+        """
+        names, groups, jobs = FreeNames(), settings.event_handling.groups, settings.jobs.named
+        for family, singles in ((GROUP_FAMILY, groups), (JOB_FAMILY, jobs)):
+            for name in singles:
+                names.add(family.named, name)
+        merged, findings = Merged(index_of(type(settings)), names), Findings()
+        levels = {(*JOB_FAMILY.named, name): settings.jobs.said_of(name) for name in jobs}
+        levels[JOB_FAMILY.standard] = settings.jobs.said_of(None)
+        report_rivals(JOB_FAMILY, levels, merged, findings)
+        if findings.errors:
+            raise findings.failure()
+        return cls(settings, merged, group_names=tuple(groups), job_names=tuple(jobs))
 
     def group(self, name: str) -> EffectiveGroup:
         """Return every setting of the group ``name``: its own, else the standard, else built in.
@@ -74,20 +93,30 @@ class Configuration:
         Args:
             name: A group in any spelling, configured or not.
         """
-        return effective_group(self.settings, self._spelled(name))
+        return effective_group(self.settings, self._spelled(GROUP_FAMILY, name))
 
-    def for_groups(self, groups: Mapping[str, str]) -> Configuration:
-        """Return the same configuration, bound for handlers of these groups: what ``load`` returns with ``groups``.
+    def job(self, name: str) -> JobSettings:
+        """Return every setting of the job ``name``: its own, else the standard, else built in.
+
+        Args:
+            name: A job in any spelling, configured or not.
+        """
+        return effective_job(self.settings, self._spelled(JOB_FAMILY, name))
+
+    def for_code(self, groups: Mapping[str, str], jobs: Mapping[str, str] | None = None) -> Configuration:
+        """Return the same configuration, bound for these groups and jobs: what ``load`` returns with them.
 
         No source is read again.
 
         Args:
             groups: Names of the groups as handlers spell them, with the place of each for messages.
+            jobs: Names of the jobs as code spells them, likewise; ``None``: they are not known.
 
         Raises:
-            ConfigurationErrors: If a key can only be read wrongly now that the names are known, such as OCQ-105.
+            ConfigurationErrors: If a key can only be read wrongly now that the names are known, such as OCQ-105; or
+                if a name cannot be used, OCQ-116 and OCQ-124.
         """
-        return self if self._bound_for is None else self._bound_for(groups)
+        return self if self._bound_for is None else self._bound_for(groups, jobs)
 
     def origin(self, key: str) -> Origin:
         """Return where the value of a setting comes from; key and error are those of :meth:`value`."""
@@ -103,35 +132,48 @@ class Configuration:
             ConfigurationError: OCQ-103, if there is no such setting.
         """
         path = self._path_of(key)
-        if _of_group(path):
-            chosen, leaf = inherited(self.settings, path[2]), (path[3], path[4])
-            return self._effective(path, chosen[leaf].value, self._group_origin(path[2], leaf, chosen))
+        if single := _single(path):
+            family, name, leaf = single
+            chosen = family.inherited(self.settings, name)
+            return self._effective(path, chosen[leaf].value, self._single_origin(family, name, leaf, chosen))
         return self._effective(path, self._in_settings(path), self._origin(path))
 
     def losers(self, key: str) -> tuple[EffectiveValue, ...]:
         """Return the overridden values of a setting, from the highest to the lowest, as written.
 
-        Of a group's setting these are also what the standard says, when the group says something itself. Key and error
-        are those of :meth:`value`.
+        Of a setting of a group or job these are also what the standard says, when it says something itself. Key and
+        error are those of :meth:`value`.
         """
         path = self._path_of(key)
         every, wins = self._merged.stacks.get(path, []), 1
-        if _of_group(path):
-            standard = self._merged.stacks.get((*STANDARD, *path[3:]), [])
+        if single := _single(path):
+            family, name, leaf = single
+            standard = self._merged.stacks.get((*family.standard, *leaf), [])
             every = [replace(each, origin=Origin(OriginKind.STANDARD, of=each.origin)) for each in standard] + every
-            decision = inherited(self.settings, path[2])[path[3], path[4]]
+            decision = family.inherited(self.settings, name)[leaf]
             wins = 0 if decision.replaced_by or decision.level is Level.BUILT_IN else 1
         return tuple(self._as_written(bound) for bound in reversed(every[: len(every) - wins]))
 
-    def values(self, group: str | None = None) -> list[EffectiveValue]:
+    def values(self, group: str | None = None, *, job: str | None = None) -> list[EffectiveValue]:
         """Return the settings in effect, with secrets masked.
 
         Args:
-            group: Only the settings of this group; ``None``: the general ones, the standard, and those of all groups.
+            group: Only the settings of this group.
+            job: Only the settings of this job. ``None`` for both: the general settings, the standards, and those of all
+                groups and jobs.
         """
-        if group is not None:
-            return list(self._group_values(self._spelled(group)))
-        return [*self._general_values(), *(each for name in self.group_names for each in self._group_values(name))]
+        wanted = [(GROUP_FAMILY, group)] if group is not None else []
+        wanted += [(JOB_FAMILY, job)] if job is not None else []
+        if wanted:
+            return [
+                each for family, name in wanted for each in self._single_values(family, self._spelled(family, name))
+            ]
+        every = [(GROUP_FAMILY, name) for name in self.group_names] + [(JOB_FAMILY, name) for name in self.job_names]
+        return [*self.general_values(), *(each for one in every for each in self._single_values(*one))]
+
+    def general_values(self) -> list[EffectiveValue]:
+        """Return what belongs to no single group or job; of the standards what they set, or take back."""
+        return list(self._general_values())
 
     @property
     def secrets(self) -> tuple[str, ...]:
@@ -170,11 +212,15 @@ class Configuration:
         """Return the validated value at ``path``; ``None`` for a name that is not in use."""
         value: object = self.settings
         for name in path:
-            value = value.get(name) if isinstance(value, dict) else getattr(value, name, None)
+            names = getattr(value, "model_extra", None) or value
+            if isinstance(names, dict) and (names is value or name in names):
+                value = names.get(name)
+            else:
+                value = getattr(value, name, None)
         return value
 
-    def _spelled(self, name: str) -> str:
-        known = self._merged.names.meant(GROUPS, name)
+    def _spelled(self, family: Family, name: str) -> str:
+        known = self._merged.names.meant(family.named, name)
         return known[0] if known else name
 
     def _origin(self, path: Path) -> Origin:
@@ -186,10 +232,12 @@ class Configuration:
 
     def _is_set_in_code(self, path: Path) -> bool:
         """Return whether the value was set in code, not by a source."""
-        if path[: len(STANDARD)] == STANDARD or _of_group(path):
-            group = None if path[: len(STANDARD)] == STANDARD else path[2]
-            leaf = path[len(STANDARD) if group is None else len(GROUPS) + 1 :]
-            return leaf in self.settings.event_handling.said_of(group)
+        for family in FAMILIES:
+            holder = getattr(self.settings, family.named[0])
+            if leaf := family.of_standard(path):
+                return leaf in holder.said_of(None)
+            if single := family.single(path):
+                return single[1] in holder.said_of(single[0])
         value: object = self.settings
         for name in path:
             if name not in (value if isinstance(value, dict) else getattr(value, "model_fields_set", ())):
@@ -197,37 +245,44 @@ class Configuration:
             value = value[name] if isinstance(value, dict) else getattr(value, name)
         return True
 
-    def _group_origin(self, group: str, leaf: LeafName, chosen: dict[LeafName, Inherited]) -> Origin:
+    def _single_origin(self, family: Family, name: str, leaf: LeafName, chosen: Mapping[LeafName, Inherited]) -> Origin:
         decision = chosen[leaf]
         if decision.replaced_by:
-            by = self._group_origin(group, decision.replaced_by, chosen)
+            by = self._single_origin(family, name, decision.replaced_by, chosen)
             return Origin(OriginKind.REPLACED, ".".join(map(kebab, decision.replaced_by)), of=by)
         if decision.level is Level.BUILT_IN:
             return BUILT_IN
-        if decision.level is Level.GROUP:
-            return self._origin((*GROUPS, group, *leaf))
-        origin = self._origin((*STANDARD, *leaf))
+        if decision.level is Level.OWN:
+            return self._origin((*family.named, name, *leaf))
+        origin = self._origin((*family.standard, *leaf))
         return origin if decision.reset else Origin(OriginKind.STANDARD, of=origin)
 
-    def _group_values(self, group: str) -> Iterator[EffectiveValue]:
-        chosen = inherited(self.settings, group)
+    def _single_values(self, family: Family, name: str) -> Iterator[EffectiveValue]:
+        chosen = family.inherited(self.settings, name)
         for leaf, decision in chosen.items():
-            origin = self._group_origin(group, leaf, chosen)
-            yield self._effective((*GROUPS, group, *leaf), decision.value, origin)
+            origin = self._single_origin(family, name, leaf, chosen)
+            yield self._effective((*family.named, name, *leaf), decision.value, origin)
 
     def _general_values(self) -> Iterator[EffectiveValue]:
-        """Yield what is no group's; of the standard what it sets, or takes back from a lower source."""
-        said, stacks = self.settings.event_handling.said_of(None), self._merged.stacks
+        """Yield what belongs to no single name; of a standard what it sets, or takes back from a lower source."""
         for setting in self._merged.index.settings():
             path = setting.path
-            if path == GROUPS or setting.fact.in_documents_only:
+            if path == GROUP_FAMILY.named or setting.fact.in_documents_only or self._is_silent_standard(path):
                 continue
             value = self._in_settings(path)
             if setting.kind is SettingKind.MAP and isinstance(value, dict):
                 for name, item in value.items():
                     yield self._effective((*path, name), item, self._origin((*path, name)))
-            elif path[:2] != STANDARD or said.get((path[2], path[3])) is not None or len(stacks.get(path, ())) > 1:
+            else:
                 yield self._effective(path, value, self._origin(path))
+
+    def _is_silent_standard(self, path: Path) -> bool:
+        """Return whether ``path`` is a setting of a standard that no source sets."""
+        for family in FAMILIES:
+            if leaf := family.of_standard(path):
+                said = getattr(self.settings, family.named[0]).said_of(None)
+                return said.get(leaf) is None and len(self._merged.stacks.get(path, ())) <= 1
+        return False
 
     def _effective(self, path: Path, value: object, origin: Origin) -> EffectiveValue:
         fact, secrets = self._merged.index.at(path).fact, self._merged.secrets.get(path, frozenset())
@@ -253,5 +308,9 @@ class Configuration:
         return holds_secret(path[-1]) or self._merged.index.at(path).secret
 
 
-def _of_group(path: Path) -> bool:
-    return path[: len(GROUPS)] == GROUPS and len(path) == len(GROUPS) + 3
+def _single(path: Path) -> tuple[Family, str, LeafName] | None:
+    """Return family, name and leaf if ``path`` is a setting of a single group or job, else ``None``."""
+    for family in FAMILIES:
+        if single := family.single(path):
+            return family, *single
+    return None

@@ -9,7 +9,7 @@ from datetime import date, datetime, time
 from enum import Enum, auto
 from typing import TypeAlias
 
-from opencqrs_py.config.groups import GroupSection
+from opencqrs_py.config.inheritance import InheritedSection
 from opencqrs_py.config.problems import MOST_LEVELS
 
 
@@ -120,7 +120,7 @@ def flattened(value: object, origin: Origin, key: tuple[str, ...] = ()) -> Itera
     """Yield the entries of nested mappings, sections made in code, sequences and scalars, all of one place."""
     if hasattr(value, "model_fields_set"):
         value = {name: getattr(value, name) for name in value.model_fields_set}
-    elif isinstance(value, GroupSection):
+    elif isinstance(value, InheritedSection):
         value = value.given()
     match value:
         case Mapping() as values if values and len(key) <= MOST_LEVELS:  # a longer key is refused when it is bound

@@ -1,15 +1,11 @@
-"""The settings of a processing group, each with its type, built-in default and description, and their inheritance.
+"""The settings of a processing group, each with its type, built-in default and description.
 
-Group, then standard, then built-in, leaf by leaf: what a group and the standard say is merged before it is validated
-(:func:`merged_group`). Which of two settings that exclude each other applies, and who decided it, is found afterwards.
-
-These values travel to Spark's workers: they import nothing heavy, pickle, and compare by content. Pydantic validates
-them as they stand, in :mod:`opencqrs_py.config.settings`.
+A group inherits from the standard, which inherits from what is built in; see :mod:`opencqrs_py.config.inheritance`.
+These values travel to Spark's workers: they import nothing heavy, pickle, and compare by content.
 
 Source:
     OpenCQRS reference, "Event Handling Processor Settings", and this package's added settings. There, a reference set
-    as standard beats what a group says (a known flaw). Here the nearer level wins, and ``null`` resets what would be
-    inherited.
+    as standard beats what a group says (a known flaw), which the inheritance of this package does not copy.
 """
 
 # ruff: noqa: RUF009 `setting` returns the field of a dataclass
@@ -17,11 +13,8 @@ Source:
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields, replace
-from enum import Enum, auto
-from functools import reduce
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self, TypeAlias
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Annotated
 
 from annotated_types import Ge, Le
 
@@ -41,6 +34,7 @@ from opencqrs_py.config.choices import (
     RetryPolicy,
     Tracking,
 )
+from opencqrs_py.config.inheritance import AtLeastOne, Family, InheritedSection, LeafName, setting
 from opencqrs_py.config.value_types import (
     Attempts,
     Cron,
@@ -52,53 +46,15 @@ from opencqrs_py.config.value_types import (
     Position,
     Subject,
     TotalAttempts,
-    Whole,
     Zone,
 )
-from opencqrs_py.model.masking import masked
-from opencqrs_py.model.naming import canonical
 
 if TYPE_CHECKING:
     from opencqrs_py.config.settings import Settings
 
-LeafName: TypeAlias = tuple[str, ...]
-"""Sections and leaf of a group setting, as field names."""
-
-AtLeastOne = Annotated[Whole, Ge(1), Fact(unit="1 or more")]
-
-
-def setting(default: Any, description: str) -> Any:
-    """Return the field of a setting with its built-in default."""
-    return field(default=default, metadata={"description": description})
-
-
-class GroupSection:
-    """A part of a group's settings. Unknown names are refused; its ``repr`` hides what is secret."""
-
-    __slots__ = ("_given",)
-    _given: set[str]
-    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid", "coerce_numbers_to_str": True}
-
-    def __new__(cls, *values: Any, **by_name: Any) -> Self:
-        """Remember which values are given: a given default beats what would be inherited."""
-        section = super().__new__(cls)
-        names = [each.name for each in fields(cls)]  # type: ignore[arg-type]
-        object.__setattr__(section, "_given", {*names[: len(values)], *by_name})
-        return section
-
-    def __repr__(self) -> str:
-        values = ((each.name, getattr(self, each.name)) for each in fields(self))  # type: ignore[arg-type]
-        return f"{type(self).__name__}({', '.join(f'{name}={masked(name, value)!r}' for name, value in values)})"
-
-    def given(self) -> dict[str, Any]:
-        """Return what was said when this section was made, by field name; also what is not built in."""
-        defaults = {each.name: each.default for each in fields(self)}  # type: ignore[arg-type]
-        values = {name: getattr(self, name) for name in defaults}
-        return {name: value for name, value in values.items() if name in self._given or value != defaults[name]}
-
 
 @dataclass(frozen=True, slots=True, repr=False)
-class FetchSettings(GroupSection):
+class FetchSettings(InheritedSection):
     """Which events a group reads."""
 
     subject: Subject = setting("/", "Subject at or below which events are read.")
@@ -109,7 +65,7 @@ class FetchSettings(GroupSection):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class LeaseSettings(GroupSection):
+class LeaseSettings(InheritedSection):
     """How long a process has its partitions without being heard of. The shortest of a process' groups count."""
 
     duration: Annotated[Duration, Ge(1)] = setting(10.0, "Time after which the partitions of a lost process are free.")
@@ -117,7 +73,7 @@ class LeaseSettings(GroupSection):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class LifeCycleSettings(GroupSection):
+class LifeCycleSettings(InheritedSection):
     """When and how often a group runs."""
 
     auto_start: bool = setting(default=True, description="Whether the group starts with the application.")
@@ -138,7 +94,7 @@ class LifeCycleSettings(GroupSection):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class ProgressSettings(GroupSection):
+class ProgressSettings(InheritedSection):
     """Where a group keeps its progress."""
 
     tracking: Tracking | None = setting(
@@ -151,7 +107,7 @@ class ProgressSettings(GroupSection):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class SequenceSettings(GroupSection):
+class SequenceSettings(InheritedSection):
     """What a group handles in order; ``resolution`` is ``None`` when ``resolver_ref`` takes its place."""
 
     resolution: Resolution | None = setting(
@@ -166,7 +122,7 @@ class SequenceSettings(GroupSection):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class RetrySettings(GroupSection):
+class RetrySettings(InheritedSection):
     """What happens when an event fails. Durations are seconds, ``math.inf`` and no attempts mean no limit.
 
     ``policy`` is ``None`` when ``back_off_ref`` takes its place.
@@ -196,7 +152,7 @@ class RetrySettings(GroupSection):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class ParkRetrySettings(GroupSection):
+class ParkRetrySettings(InheritedSection):
     """When a parked event is tried again. Durations are seconds, no attempts mean no limit."""
 
     initial_interval: Duration = setting(30.0, "Wait before the first attempt of a parked event.")
@@ -208,7 +164,7 @@ class ParkRetrySettings(GroupSection):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class ParkSettings(GroupSection):
+class ParkSettings(InheritedSection):
     """What waits in the inbox: events that were parked, and those of their sequences behind them."""
 
     max_sequences: AtLeastOne = setting(1_024, "Most sequences of the group that wait; with more the partition fails.")
@@ -217,7 +173,7 @@ class ParkSettings(GroupSection):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class ScheduleRetrySettings(GroupSection):
+class ScheduleRetrySettings(InheritedSection):
     """When an event of a scheduled group is tried again. Durations are seconds, no attempts mean no limit."""
 
     initial_interval: Duration = setting(60.0, "Wait after the first attempt that has failed.")
@@ -229,7 +185,7 @@ class ScheduleRetrySettings(GroupSection):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class ScheduleSettings(GroupSection):
+class ScheduleSettings(InheritedSection):
     """When a scheduled group handles the events that wait. ``interval`` is ``None`` when ``cron`` takes its place."""
 
     initial_delay: Duration = setting(10.0, "Time until the first tick, after a process has taken a partition.")
@@ -253,7 +209,7 @@ class ScheduleSettings(GroupSection):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class BatchSettings(GroupSection):
+class BatchSettings(InheritedSection):
     """The waiting events of a sequence of a scheduled group, which are handled together.
 
     ``ordering`` is ``None`` when ``ordering_ref`` takes its place.
@@ -271,7 +227,7 @@ class BatchSettings(GroupSection):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class ProcessingSettings(GroupSection):
+class ProcessingSettings(InheritedSection):
     """What runs a group, and in which chunks."""
 
     engine: Engine = setting(Engine.SPARK, "What runs the processors of the group.")
@@ -291,7 +247,7 @@ class ProcessingSettings(GroupSection):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class RebuildSettings(GroupSection):
+class RebuildSettings(InheritedSection):
     """How the group is rebuilt beside the one that runs."""
 
     tables: tuple[str, ...] = setting(
@@ -315,7 +271,7 @@ class RebuildSettings(GroupSection):
 
 
 @dataclass(frozen=True, slots=True, repr=False, kw_only=True)
-class GroupSettings(GroupSection):
+class GroupSettings(InheritedSection):
     """The settings of a processing group, or the standard for all groups."""
 
     fetch: FetchSettings = setting(FetchSettings(), "Which events are read.")
@@ -343,131 +299,35 @@ class EffectiveGroup(GroupSettings):
 
 
 SECTIONS = tuple(section.name for section in fields(GroupSettings))
-BUILT_IN = GroupSettings()
 
+GROUP_FAMILY = Family(
+    named=("event_handling", "groups"),
+    standard=("event_handling", "standard"),
+    built_in=GroupSettings(),
+    replacements=(
+        (("progress", "tracking"), ("progress", "tracker_ref")),
+        (("sequence", "resolution"), ("sequence", "resolver_ref")),
+        (("retry", "policy"), ("retry", "back_off_ref")),
+        (("life_cycle", "controller"), ("life_cycle", "controller_registration")),
+        (("schedule", "interval"), ("schedule", "cron")),
+        (("batch", "ordering"), ("batch", "ordering_ref")),
+    ),
+    # A lock registry is part of leader election, whose place it does not take; it and the application context rule each
+    # other out. On one level, the context counts, so that a named registry can be switched off.
+    ruled_out=((("life_cycle", "controller"), Controller.APPLICATION_CONTEXT, ("life_cycle", "lock_registry")),),
+)
+"""The settings of all groups, and how each is inherited."""
 
-def _leaves(section: GroupSection, path: LeafName = ()) -> Iterator[LeafName]:
-    for each in fields(section):  # type: ignore[arg-type]
-        value, below = getattr(section, each.name), (*path, each.name)
-        yield from _leaves(value, below) if isinstance(value, GroupSection) else (below,)
-
-
-LEAVES: tuple[LeafName, ...] = tuple(_leaves(BUILT_IN))
+LEAVES = GROUP_FAMILY.leaves
 """All settings of a group, in their order."""
 
-_SECTIONS = frozenset(leaf[:depth] for leaf in LEAVES for depth in range(1, len(leaf)))
-
-Said: TypeAlias = "dict[LeafName, object]"
-"""What one level says of a group's settings, before it is validated."""
-
-_REPLACEMENTS: tuple[tuple[LeafName, LeafName], ...] = (
-    (("progress", "tracking"), ("progress", "tracker_ref")),
-    (("sequence", "resolution"), ("sequence", "resolver_ref")),
-    (("retry", "policy"), ("retry", "back_off_ref")),
-    (("life_cycle", "controller"), ("life_cycle", "controller_registration")),
-    (("schedule", "interval"), ("schedule", "cron")),
-    (("batch", "ordering"), ("batch", "ordering_ref")),
-)
-"""Settings, each with the one that takes its place, mostly the reference to a provider."""
-
-_CONTROLLER: LeafName = ("life_cycle", "controller")
-_LOCKS: LeafName = ("life_cycle", "lock_registry")
-
-
-class Level(Enum):
-    """Who decides a setting of a group, from the nearest."""
-
-    GROUP = auto()
-    STANDARD = auto()
-    BUILT_IN = auto()
-
-
-@dataclass(frozen=True, slots=True)
-class Inherited:
-    """One setting of a group after inheritance."""
-
-    value: Any  # validated
-    level: Level  # who decided it
-    reset: bool = False  # that level said ``null``, so that the value is the built-in one
-    replaced_by: LeafName | None = None  # the leaf that takes this one's place; the value is ``None`` then
-
-    @property
-    def is_given(self) -> bool:
-        """Whether a level gives a value."""
-        return self.level is not Level.BUILT_IN and not self.reset
-
-
-def said(group: object) -> Said:
-    """Return the values set in ``group``, a nested mapping or settings made in code; nothing for anything else."""
-    return dict(_said(group, ()))
-
-
-def _said(group: object, path: LeafName) -> Iterator[tuple[LeafName, object]]:
-    values = group.given() if isinstance(group, GroupSection) else group
-    for name, value in values.items() if isinstance(values, Mapping) else ():
-        below = (*path, name)
-        if below in _SECTIONS and isinstance(value, Mapping | GroupSection):
-            yield from _said(value, below)
-        elif path:
-            yield below, value
-
-
-def merged_group(own: object, standard: Said) -> object:
-    """Return ``own`` with what it inherits from ``standard``, and without what is reset to its built-in default."""
-    if own is not None and not isinstance(own, Mapping | GroupSettings):
-        return own  # which is refused when it is validated
-    as_given = own if isinstance(own, Mapping) else {}
-    merged = {name: {} if isinstance(value, Mapping) else value for name, value in as_given.items()}
-    for (*sections, leaf), value in (standard | said(own)).items():
-        below: Any = merged
-        for section in sections:
-            below = below.setdefault(section, {}) if isinstance(below, dict) else None
-        if value is not None and isinstance(below, dict):
-            below[leaf] = value
-    return merged
+inherited = GROUP_FAMILY.inherited
+"""Each setting of a group with who decided it; see :meth:`Family.inherited`."""
 
 
 def effective_group(settings: Settings, name: str) -> EffectiveGroup:
     """Return every setting of the group ``name``, in any spelling; it need not have settings of its own."""
-    chosen = inherited(settings, name)
+    chosen = GROUP_FAMILY.inherited(settings, name)
     given = frozenset(leaf for leaf, each in chosen.items() if each.is_given and not each.replaced_by)
-    built_in = ((section, getattr(BUILT_IN, section)) for section in SECTIONS)
-    sections: dict[str, Any] = {name: _effective(section, (name,), chosen) for name, section in built_in}
-    return EffectiveGroup(name, given, **sections)
-
-
-def _effective(section: GroupSection, path: LeafName, chosen: Mapping[LeafName, Inherited]) -> GroupSection:
-    values = {}
-    for each in fields(section):  # type: ignore[arg-type]
-        below, built_in = (*path, each.name), getattr(section, each.name)
-        is_section = isinstance(built_in, GroupSection)
-        values[each.name] = _effective(built_in, below, chosen) if is_section else chosen[below].value
-    return type(section)(**values)
-
-
-def inherited(settings: Settings, name: str) -> dict[LeafName, Inherited]:
-    """Return each setting of the group ``name`` with who decided it."""
-    handling, standard = settings.event_handling, settings.event_handling.said_of(None)
-    alike = (known for known in handling.groups if canonical(known) == canonical(name))
-    group = name if name in handling.groups else next(alike, None)
-    merged, own = (handling.groups[group], handling.said_of(group)) if group is not None else (handling.standard, {})
-    chosen: dict[LeafName, Inherited] = {}
-    for leaf in LEAVES:
-        level = Level.GROUP if leaf in own else Level.STANDARD if leaf in standard else Level.BUILT_IN
-        reset = level is not Level.BUILT_IN and (own if level is Level.GROUP else standard)[leaf] is None
-        chosen[leaf] = Inherited(reduce(getattr, leaf, merged), level, reset)
-    for choice, reference in _REPLACEMENTS:
-        if chosen[reference].is_given:
-            _let_one_replace_the_other(chosen, reference, choice)
-    # A lock registry is part of leader election, whose place it does not take; it and the application context rule each
-    # other out. On one level, the context counts, so that a named registry can be switched off.
-    if chosen[_CONTROLLER].value is Controller.APPLICATION_CONTEXT and chosen[_LOCKS].is_given:
-        _let_one_replace_the_other(chosen, _CONTROLLER, _LOCKS)
-    return chosen
-
-
-def _let_one_replace_the_other(chosen: dict[LeafName, Inherited], first: LeafName, second: LeafName) -> None:
-    """Mark one of two settings as replaced by the other: the second, unless it is given on a nearer level."""
-    is_nearer = chosen[second].is_given and chosen[second].level.value < chosen[first].level.value
-    wins, loses = (second, first) if is_nearer else (first, second)
-    chosen[loses] = replace(chosen[loses], value=None, replaced_by=wins)
+    group = GROUP_FAMILY.effective(chosen)
+    return EffectiveGroup(name, given, **{section: getattr(group, section) for section in SECTIONS})

@@ -19,6 +19,9 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, get_args, get_origi
 from pydantic import BaseModel, SecretBytes, SecretStr
 from pydantic.fields import FieldInfo
 
+from opencqrs_py.config.groups import GROUP_FAMILY
+from opencqrs_py.config.inheritance import Family
+from opencqrs_py.config.jobs import JOB_FAMILY
 from opencqrs_py.config.value_types import Fact
 from opencqrs_py.model.naming import canonical, letters_and_digits
 
@@ -30,10 +33,14 @@ Path: TypeAlias = tuple[str, ...]
 
 PREFIX = "opencqrs"
 """The section below which all settings stand."""
-GROUPS: Path = ("event_handling", "groups")
+GROUPS: Path = GROUP_FAMILY.named
 """Where the settings of single groups stand."""
-STANDARD: Path = ("event_handling", "standard")
+STANDARD: Path = GROUP_FAMILY.standard
 """Where stands what applies to groups that do not say otherwise."""
+JOBS: Path = JOB_FAMILY.named
+"""Where the settings of single jobs stand, beside their standard."""
+FAMILIES = (GROUP_FAMILY, JOB_FAMILY)
+"""The settings that are inherited."""
 
 INLINE_JSON = "OPENCQRS_APPLICATION_JSON"
 """The variable that holds settings as one JSON object."""
@@ -181,8 +188,8 @@ class Index:
         for form, former in forms:
             for each in (form, "".join(form)):
                 self._by_form.setdefault(each, []).append((setting, former))
-        if kind is SettingKind.MAP:
-            self.maps[path] = index_of(get_args(type_)[1])
+        if (named := get_args(type_)[1] if kind is SettingKind.MAP else _named_in(type_)) is not None:
+            self.maps[path] = index_of(named)
         for name, child in children.items():
             built_in = None if child.is_required() else child.get_default(call_default_factory=True)
             names = [*((old, old) for old in _unwrapped(child)[1].formerly), (name, "")]
@@ -251,10 +258,15 @@ class Index:
         """Yield the meanings of a key in which a free name of the map ``of`` starts at the piece ``start``."""
         path, below = (*above, *of), self.maps[of]
         takes_all = below.root.kind is SettingKind.VALUE
+        beside = set(map(canonical, self.by_path[of].names))  # fields, which no free name can hide
+        if not spelling.words and canonical(spelling.pieces[start]) in beside:
+            return
         for end in range(len(spelling.pieces) if takes_all else start + 1, len(spelling.pieces) + 1):
             if not takes_all and spelling.ends[end - 1] != spelling.ends[start]:
                 return
             name = spelling.name(start, end, dotted=takes_all)
+            if canonical(name) in beside:
+                continue
             known = names.meant(path, name, by_variable=spelling.by_variable)
             for spelled in known or (name,):
                 for each in below.meanings(spelling, names, end, (*path, spelled)):
@@ -290,6 +302,12 @@ def _fields_of(type_: Any) -> dict[str, FieldInfo]:
         return dict(type_.model_fields)
     hints = get_type_hints(type_, include_extras=True)
     return {each.name: FieldInfo.from_annotated_attribute(hints[each.name], each) for each in fields(type_)}
+
+
+def _named_in(type_: Any) -> Any:
+    """Return the type of what a section holds by names of the user's choice, beside its fields; ``None`` if nothing."""
+    family = getattr(type_, "family", None)
+    return type(family.built_in) if isinstance(family, Family) and family.reserved else None
 
 
 def _unwrapped(info: FieldInfo) -> tuple[Any, Fact]:

@@ -15,11 +15,20 @@ from opencqrs_py.config.choices import Mode, OnExhausted, OnUnknown, RetryPolicy
 from opencqrs_py.config.configuration import Configuration
 from opencqrs_py.config.entries import Layer, text_items
 from opencqrs_py.config.files import FileReader
-from opencqrs_py.config.groups import Inherited, LeafName, Level, inherited
-from opencqrs_py.config.keys import GROUPS, STANDARD, FreeNames, Path, index_of
-from opencqrs_py.config.mistakes import report_refusals
+from opencqrs_py.config.groups import GROUP_FAMILY
+from opencqrs_py.config.inheritance import Inherited, LeafName, Level
+from opencqrs_py.config.jobs import JOB_FAMILY
+from opencqrs_py.config.keys import FAMILIES, GROUPS, JOBS, STANDARD, FreeNames, Path, index_of
+from opencqrs_py.config.mistakes import report_refusals, report_rivals
 from opencqrs_py.config.placeholders import resolve
-from opencqrs_py.config.problems import Code, ConfigurationWarning, Findings, GroupWithoutHandlerWarning, alike_groups
+from opencqrs_py.config.problems import (
+    Code,
+    ConfigurationWarning,
+    Findings,
+    GroupWithoutHandlerWarning,
+    JobWithoutCodeWarning,
+    alike_groups,
+)
 from opencqrs_py.config.profiles import DEFAULT_PROFILE
 from opencqrs_py.config.settings import Settings
 from opencqrs_py.config.sources import Given, nested, ranked
@@ -30,10 +39,14 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
     from pathlib import Path as FilePath
 
-FindGroups: TypeAlias = "Callable[[Sequence[str], Sequence[str]], Mapping[str, str]]"
-"""Returns the groups of handlers, each with its place, given ``discovery.modules`` and ``discovery.exclude``."""
+Names: TypeAlias = "Collection[str] | Mapping[str, str]"
+"""Names that code declares, with the place of each or without."""
+FindNames: TypeAlias = "Callable[[Sequence[str], Sequence[str]], Mapping[str, str]]"
+"""Returns names that code declares, each with its place, given ``discovery.modules`` and ``discovery.exclude``."""
 
 _ACTIVE = ("profiles", "active")
+_EXCLUSIVE = ("exclusive_with",)
+_INHERITING = frozenset(family.named[0] for family in FAMILIES)
 _IN_DOCUMENTS = frozenset({("config", "on_profile"), ("config", "activate", "on_profile")})
 
 
@@ -43,7 +56,8 @@ def load(
     profiles: Sequence[str] = (),
     overrides: Sequence[str] = (),
     environ: Mapping[str, str] | None = None,
-    groups: Collection[str] | Mapping[str, str] | FindGroups = (),
+    groups: Names | FindNames = (),
+    jobs: Names | FindNames | None = None,
     defaults: Mapping[str, object] | None = None,
     settings_class: type[Settings] = Settings,
     package: FilePath | None = None,
@@ -61,12 +75,14 @@ def load(
         environ: Environment variables; ``None``: those of the process.
         groups: Names of the groups that handlers declare; or these with the place of each, for messages; or a function
             that finds them, for which the settings below ``discovery`` are read first.
+        jobs: Names of the jobs that code declares, in the same ways; a function is called after that for groups.
+            ``None``: they are not known, so that no configured job can lack its code.
         defaults: Values given in code, nested or with dotted keys.
         settings_class: Class of the settings, for users who add sections or sources.
         package: Folder of a package whose ``application`` files are defaults of the project.
 
     Raises:
-        ConfigurationErrors: Everything that is wrong, OCQ-101 to OCQ-116 and OCQ-120.
+        ConfigurationErrors: Everything that is wrong, OCQ-101 to OCQ-116, OCQ-120, OCQ-123 and OCQ-124.
     """
     variables, findings = dict(os.environ if environ is None else environ), Findings()
     if not project.is_dir():
@@ -76,7 +92,9 @@ def load(
     reader = FileReader(project, findings)
     given = Given(settings_class, project, variables, profiles, overrides, defaults or {}, package, findings, reader)
     found = _Found(given, *ranked(given))
-    return found.configuration(groups(*found.discovery()) if callable(groups) else groups)
+    discovery = found.discovery() if callable(groups) or callable(jobs) else ()
+    of_handlers = groups(*discovery) if callable(groups) else groups
+    return found.configuration(of_handlers, jobs(*discovery) if callable(jobs) else jobs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,21 +112,22 @@ class _Found:
         values = self._merged(FreeNames(), Findings()).values
         return [*text_items(values.get(("discovery", "modules")))], [*text_items(values.get(("discovery", "exclude")))]
 
-    def configuration(self, groups: Collection[str] | Mapping[str, str]) -> Configuration:
-        """Return the configuration for handlers of these groups, or raise everything that is wrong with it."""
+    def configuration(self, groups: Names, jobs: Names | None) -> Configuration:
+        """Return the configuration for code with these groups and jobs, or raise everything that is wrong with it."""
         findings = Findings([*self.given.findings.errors], [*self.given.findings.warnings])
-        merged = self._merged(_names(groups, findings), findings)
+        merged = self._merged(_names(groups, jobs or (), findings), findings)
         _check_profiles(self.profiles, merged, findings)
         if findings.unknown:
             _settle_unknown(merged, findings)
         settings = self._validated(merged, findings)
         if settings is None or findings.errors:
             raise findings.failure()
-        configured = tuple(settings.event_handling.groups)
         if groups:
-            _warn_of_groups(configured, tuple(groups), merged, findings)
-        known = set(map(canonical, configured))
-        names = (*configured, *(name for name in groups if canonical(name) not in known))
+            _warn_of_groups(settings, tuple(groups), merged, findings)
+        if jobs is not None:
+            _warn_of_jobs(settings, tuple(jobs), merged, findings)
+        names = _all_names(tuple(settings.event_handling.groups), groups)
+        job_names = tuple(settings.jobs.model_extra or ())
         _warn_of_attempts(settings, names, merged, findings)
         configuration = Configuration(
             settings,
@@ -116,9 +135,10 @@ class _Found:
             self.profiles,
             tuple(self.given.reader.files),
             tuple(findings.warnings),
-            names,
-            tuple(findings.ignored),
-            self.configuration,
+            group_names=names,
+            ignored=tuple(findings.ignored),
+            job_names=_all_names(job_names, jobs) if jobs else job_names,
+            _bound_for=self.configuration,
         )
         remember(configuration.secrets)
         return configuration
@@ -137,9 +157,13 @@ class _Found:
             path: value
             for path, value in merged.values.items()
             # of other settings, None is no value: it brings the default back
-            if value is not None or path[0] == GROUPS[0] or merged.index.at(path).nullable
+            if value is not None or path[0] in _INHERITING or merged.index.at(path).nullable
         }
-        source = InitSettingsSource(self.given.settings_cls, init_kwargs=nested(values))
+        tree = nested(values)
+        if JOBS[0] in tree:
+            levels = {(*JOBS, name): JOB_FAMILY.said(each) for name, each in tree[JOBS[0]].items()}
+            report_rivals(JOB_FAMILY, levels, merged, findings)
+        source = InitSettingsSource(self.given.settings_cls, init_kwargs=tree)
         try:
             return self.given.settings_cls(_build_sources=((source,), {}))
         except ValidationError as error:
@@ -149,36 +173,71 @@ class _Found:
             return None
 
 
-def _names(groups: Collection[str] | Mapping[str, str], findings: Findings) -> FreeNames:
-    """Return the names of the handlers' groups; report two that settings cannot tell apart."""
+def _names(groups: Names, jobs: Names, findings: Findings) -> FreeNames:
+    """Return the names that code declares; report two that settings cannot tell apart, and one that has no place."""
     names = FreeNames()
-    for group in groups:
-        known = names.add(GROUPS, group)
-        if known != group:
-            where = f"{groups[known]} and {groups[group]}" if isinstance(groups, Mapping) else "handlers"
-            findings.error(Code.ALIKE_GROUPS, *alike_groups(known, group, where))
+    for family, noun, declared in ((GROUP_FAMILY, "groups", groups), (JOB_FAMILY, "jobs", jobs)):
+        for name in declared:
+            known = names.add(family.named, name)
+            if known != name:
+                code = "handlers" if family is GROUP_FAMILY else "code"
+                where = f"{declared[known]} and {declared[name]}" if isinstance(declared, Mapping) else code
+                findings.error(Code.ALIKE_GROUPS, *alike_groups(known, name, where, noun))
+            if family.reserved and canonical(name) == family.reserved:
+                where = declared[name] if isinstance(declared, Mapping) else "code"
+                what = f"a job cannot be called {name}: below jobs.{family.reserved} stands what applies to all jobs"
+                findings.error(Code.RESERVED_NAME, what, where, "give the job another name")
     return names
 
 
-def _warn_of_groups(configured: Sequence[str], groups: Sequence[str], merged: Merged, findings: Findings) -> None:
+def _all_names(configured: tuple[str, ...], declared: Collection[str]) -> tuple[str, ...]:
+    """Return the names that are configured, and those that only code has; both spell a name alike."""
+    every = (*configured, *declared)
+    return tuple(dict(zip(map(canonical, every), every, strict=True)).values())
+
+
+def _warn_of_groups(settings: Settings, groups: Sequence[str], merged: Merged, findings: Findings) -> None:
     """Warn about configured groups without a handler."""
     handled = set(map(canonical, groups))
-    for name in configured:
+    for name in settings.event_handling.groups:
         if canonical(name) in handled:
             continue
         path = (*GROUPS, name)
-        where = next((str(bound.origin) for bound in merged.winners() if bound.path[: len(path)] == path), "")
         close = nearest(name, groups)
         fix = f"did you mean {close}?" if close else f"groups with handlers: {listed(groups)}"
         what = f"{merged.index.display(path)} is configured, but no handler belongs to that group"
+        where = merged.first_origin(path)
         findings.warnings.append(GroupWithoutHandlerWarning(Code.GROUP_WITHOUT_HANDLER.value, what, where, fix))
+
+
+def _warn_of_jobs(settings: Settings, jobs: Sequence[str], merged: Merged, findings: Findings) -> None:
+    """Warn about jobs that have settings, or are named in others, and are not in the code."""
+    known = set(map(canonical, jobs))
+    for name in settings.jobs.named:
+        if canonical(name) not in known:
+            path = (*JOBS, name)
+            what = f"{merged.index.display(path)} is configured, but no code has that job"
+            findings.warnings.append(_job_warning(what, name, (*jobs, JOB_FAMILY.reserved), merged.first_origin(path)))
+    for level in (JOB_FAMILY.reserved, *settings.jobs.named):
+        path = (*JOBS, level, *_EXCLUSIVE)
+        bound, others = merged.winner(path), text_items(merged.values.get(path))
+        for name in (each for each in others if bound and canonical(each) not in known):
+            what = f"{merged.index.display(path)} names the job {name}, but no code has that job"
+            findings.warnings.append(_job_warning(what, name, jobs, str(bound.origin if bound else "")))
+
+
+def _job_warning(what: str, name: str, known: Sequence[str], where: str) -> JobWithoutCodeWarning:
+    close = nearest(name, known)
+    jobs = [each for each in known if each != JOB_FAMILY.reserved]
+    fix = f"did you mean {close}?" if close else f"jobs: {listed(jobs) or 'none'}"
+    return JobWithoutCodeWarning(Code.JOB_WITHOUT_CODE.value, what, where, fix)
 
 
 def _warn_of_attempts(settings: Settings, groups: Sequence[str], merged: Merged, findings: Findings) -> None:
     """Warn about each ``retry.on-exhausted`` that is set and cannot apply, as nothing limits the attempts."""
     found: dict[Path, OnExhausted] = {}
     for name in groups:
-        chosen = inherited(settings, name)
+        chosen = GROUP_FAMILY.inherited(settings, name)
         decided = chosen["retry", "on_exhausted"]
         if decided.is_given and _is_endless(chosen):
             place = STANDARD if decided.level is Level.STANDARD else (*GROUPS, name)

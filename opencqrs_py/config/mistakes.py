@@ -7,8 +7,9 @@ from difflib import SequenceMatcher, get_close_matches
 from typing import TYPE_CHECKING
 
 from opencqrs_py.config.entries import Origin, OriginKind
+from opencqrs_py.config.job_types import NO_CRON
 from opencqrs_py.config.keys import (
-    GROUPS,
+    FAMILIES,
     HOLDERS,
     PREFIX,
     FreeNames,
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
     from opencqrs_py.config.binding import Bound, Merged
     from opencqrs_py.config.entries import Entry
+    from opencqrs_py.config.inheritance import Family, Said
     from opencqrs_py.config.keys import Index, Setting
 
 _ALIKE = 0.6
@@ -192,7 +194,7 @@ def report_refusals(error: ValidationError, merged: Merged, searched: str, findi
     index = merged.index
     for detail in error.errors(include_url=False, include_input=False):
         path = _known_part(tuple(map(str, detail["loc"])), index)
-        if path[:2] == GROUPS and len(path) == len(GROUPS) + 3 and path not in merged.stacks:
+        if path not in merged.stacks and any(family.single(path) for family in FAMILIES):
             continue  # what the group inherits is refused where the standard says it
         key, setting, bound = index.display(path) or PREFIX, index.at(path), merged.winner(path)
         if detail["type"] == "missing":
@@ -207,6 +209,26 @@ def report_refusals(error: ValidationError, merged: Merged, searched: str, findi
         findings.error(
             code, f"{key} cannot {f'be {_shown(bound.value)}' if bound else 'be used'}: {reason}", where, fix
         )
+
+
+def report_rivals(family: Family, levels: Mapping[Path, Said], merged: Merged, findings: Findings) -> None:
+    """Report settings that exclude each other and are given on one level.
+
+    Args:
+        family: The settings that are inherited.
+        levels: What each level says, by its path.
+        merged: Tells where.
+        findings: Gets the errors.
+    """
+    for level, said in levels.items():
+        given = [(*level, *leaf) for leaf in family.rivals if str(said.get(leaf) or NO_CRON).strip() != NO_CRON]
+        if len(given) > 1:
+            *firsts, last = map(merged.index.display, given)
+            bounds = [merged.winner(path) for path in given]
+            places = dict.fromkeys(str(bound.origin if bound else Origin(OriginKind.SOURCE)) for bound in bounds)
+            what = f"{', '.join(firsts)} and {last} exclude each other"
+            fix = "remove all but one of them, or set the others to null where a lower source must not be changed"
+            findings.error(Code.RIVALS, what, " and ".join(places), fix)
 
 
 def _known_part(location: Path, index: Index) -> Path:

@@ -43,6 +43,9 @@ class Code(StrEnum):
     UNKNOWN_PROFILE = "OCQ-119"
     TOO_MUCH = "OCQ-120"
     UNLIMITED_ATTEMPTS = "OCQ-121"
+    JOB_WITHOUT_CODE = "OCQ-122"
+    RIVALS = "OCQ-123"
+    RESERVED_NAME = "OCQ-124"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +70,10 @@ class ConfigurationWarning:
 
 class GroupWithoutHandlerWarning(ConfigurationWarning):
     """A group has settings and, as far as can be seen, no handler (OCQ-117)."""
+
+
+class JobWithoutCodeWarning(ConfigurationWarning):
+    """Settings name a job and, as far as can be seen, no code has it (OCQ-122)."""
 
 
 @dataclass(slots=True)
@@ -99,7 +106,7 @@ class Findings:
         return ConfigurationErrors(tuple({str(error): error for error in self.errors}.values()))
 
 
-def alike_groups(one: str, other: str, where: str) -> tuple[str, str, str]:
-    """Return message, place and fix for a group whose name handlers spell in two ways."""
-    what = f"the groups {one} and {other} cannot be distinguished in settings"
+def alike_groups(one: str, other: str, where: str, noun: str = "groups") -> tuple[str, str, str]:
+    """Return message, place and fix for a group, or another thing with settings, whose name code spells in two ways."""
+    what = f"the {noun} {one} and {other} cannot be distinguished in settings"
     return what, where, "write the same name in both places, or rename one: case, - and _ make no difference"

@@ -88,8 +88,13 @@ def _section(name: str, generated: JsonSchemaValue) -> JsonSchemaValue:
             **{f"^{old}$": {"deprecated": True} for old in former},
             r"[.\[]": {},
         },
-        "additionalProperties": False,
+        "additionalProperties": _named(generated.get("additionalProperties")),
     }
+
+
+def _named(generated: object) -> JsonSchemaValue | bool:
+    """Return the schema of what stands in a section under names of the user's choice: mostly nothing."""
+    return {"anyOf": [generated, {"type": "null"}]} if isinstance(generated, dict) else False
 
 
 def _property(setting: Setting, generated: JsonSchemaValue) -> JsonSchemaValue:

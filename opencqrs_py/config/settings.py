@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 
 from annotated_types import Ge
 from pydantic import (
@@ -21,10 +21,13 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 from typing_extensions import override
 
 from opencqrs_py.config.choices import DataFormat, DriverHandles, LogFormat, OnUnknown
-from opencqrs_py.config.groups import AtLeastOne, GroupSettings, Said, merged_group, said
+from opencqrs_py.config.groups import GROUP_FAMILY, GroupSettings
+from opencqrs_py.config.inheritance import AtLeastOne, Family, Said
+from opencqrs_py.config.jobs import JOB_FAMILY, JobSettings
 from opencqrs_py.config.sources import LayeredSource
-from opencqrs_py.config.value_types import Bind, Duration, Fact, Name, Url, Whole
+from opencqrs_py.config.value_types import Bind, Duration, Fact, Name, Token, Url, Whole
 from opencqrs_py.model.masking import masked
+from opencqrs_py.model.naming import canonical
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -47,32 +50,58 @@ class Section(BaseModel):
         return {name: masked(name, value) for name, value in serialize(self).items()}
 
 
-class EventHandlingSettings(Section):
-    """All processing groups. ``groups`` include what they inherit; :meth:`Configuration.group` is what applies."""
+class InheritingSection(Section):
+    """Settings below many names, which include what they inherit from the standard beside them."""
 
-    standard: GroupSettings = Field(GroupSettings(), description="What applies to groups that do not say otherwise.")
-    groups: dict[str, GroupSettings] = Field({}, description="Settings of single groups, by group name.")
+    family: ClassVar[Family]
     _said: dict[str | None, Said] = PrivateAttr(default_factory=dict)
 
     @model_validator(mode="wrap")
     @classmethod
     def _inherit(cls, data: Any, validate: ModelWrapValidatorHandler[Self]) -> Self:
-        """Merge the standard into each group before validation, and remember which level set what."""
-        if not isinstance(data, Mapping) or not isinstance(data.get("groups", {}), Mapping):
+        """Merge the standard into the settings of each name before validation, and remember which level set what."""
+        family = cls.family
+        own: Any = data.get(family.named[-1], {}) if isinstance(data, Mapping) and not family.reserved else data
+        if not isinstance(own, Mapping):
             return validate(data)
-        groups, standard = data.get("groups", {}), said(data.get("standard"))
-        merged = dict(data)
+        if family.reserved:
+            own = {name: each for name, each in own.items() if name != family.reserved}
+            if alike := [name for name in own if canonical(str(name)) == family.reserved]:
+                raise ValueError(f"no job can be called {alike[0]}; the standard is {family.reserved}")
+        standard = family.said(data.get("standard"))
+        singles = {name: family.merged(each, standard) for name, each in own.items()}
+        merged = {**data, **(singles if family.reserved else {family.named[-1]: singles} if own else {})}
         if "standard" in data:
-            merged["standard"] = merged_group(data["standard"], {})
-        if groups:
-            merged["groups"] = {name: merged_group(own, standard) for name, own in groups.items()}
+            merged["standard"] = family.merged(data["standard"], {})
         result = validate(merged)
-        result._said = {None: standard, **{name: said(own) for name, own in groups.items()}}  # noqa: SLF001
+        result._said = {None: standard, **{name: family.said(each) for name, each in own.items()}}  # noqa: SLF001
         return result
 
-    def said_of(self, group: str | None) -> Said:
-        """Return what a group itself sets, before validation; ``None`` for the standard."""
-        return self._said.get(group, {})
+    def said_of(self, name: str | None) -> Said:
+        """Return what the settings of ``name`` say themselves, before validation; ``None`` for the standard."""
+        return self._said.get(name, {})
+
+
+class EventHandlingSettings(InheritingSection):
+    """All processing groups. ``groups`` include what they inherit; :meth:`Configuration.group` is what applies."""
+
+    family = GROUP_FAMILY
+    standard: GroupSettings = Field(GroupSettings(), description="What applies to groups that do not say otherwise.")
+    groups: dict[str, GroupSettings] = Field({}, description="Settings of single groups, by group name.")
+
+
+class JobsSettings(InheritingSection):
+    """All jobs, each below its name. They include what they inherit; :meth:`Configuration.job` is what applies."""
+
+    model_config = ConfigDict(extra="allow")
+    family = JOB_FAMILY
+    __pydantic_extra__: dict[str, JobSettings] = Field(init=False)
+    standard: JobSettings = Field(JobSettings(), description="What applies to jobs that do not say otherwise.")
+
+    @property
+    def named(self) -> dict[str, JobSettings]:
+        """The settings of single jobs, by the name of the job."""
+        return self.__pydantic_extra__
 
 
 class MappingSettings(Section):
@@ -173,6 +202,7 @@ class NodeSettings(Section):
     max_partitions: AtLeastOne | None = Field(
         None, description="Most partitions of all groups together that one process takes. Unset: no limit."
     )
+    max_runs: AtLeastOne = Field(4, description="Most runs of jobs that one process has in hand at once.")
 
 
 class SparkSettings(Section):
@@ -200,6 +230,11 @@ class HttpSettings(Section):
         None,
         description="Port (8080), or address and port (0.0.0.0:8080), that the process answers on with health, metrics "
         "and status; without an address only programs of this machine reach it. Unset: it does not listen.",
+    )
+    token: Token | None = Field(
+        None,
+        description="Token that a program has to send to start jobs over HTTP. Unset: jobs cannot be started over "
+        "HTTP.",
     )
 
 
@@ -281,6 +316,7 @@ class Settings(BaseSettings):
     health: HealthSettings = Field(HealthSettings(), description="What counts as unhealthy.")
     logging: LoggingSettings = Field(LoggingSettings(), description="How the command line writes its log.")
     event_handling: EventHandlingSettings = Field(EventHandlingSettings(), description="All processing groups.")
+    jobs: JobsSettings = Field(JobsSettings(), description="All jobs, each below its name.")
     config: ConfigSettings = Field(ConfigSettings(), description="How the configuration itself is read.")
     profiles: ProfilesSettings = Field(ProfilesSettings(), description="Which variants of the configuration apply.")
 

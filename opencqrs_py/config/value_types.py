@@ -55,6 +55,7 @@ _WHOLE = re.compile(r"[+-]?[0-9]+")
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://.*|file:.+", re.DOTALL)
 _DURATION_FIX = "write it like 2s, 500ms, 1m30s or PT10S"
 _BIND_FIX = "write a port like 8080, or an address like 127.0.0.1:8080, [::1]:8080 or 0.0.0.0:8080"
+_TOKEN_FIX = "write letters, digits and signs of ASCII without spaces, or null for none"  # noqa: S105 no password
 _LAST_PORT, _LOOPBACK = 65_535, "127.0.0.1"
 _POSITION_FIX = (
     "write tail (the oldest event), head (after the newest), a position, a time like 2024-05-31T12:00:00Z, or how long "
@@ -111,7 +112,7 @@ NO_FACT = Fact()
 """What is said of a field that says nothing."""
 
 
-def _refusal(reason: str, fix: str, code: Code = Code.VALUE, fix_unseen: str = "") -> PydanticCustomError:
+def refusal(reason: str, fix: str, code: Code = Code.VALUE, fix_unseen: str = "") -> PydanticCustomError:
     """Return the error that refuses a value; ``fix_unseen`` is shown instead of ``fix`` if the value is secret."""
     from pydantic_core import PydanticCustomError  # noqa: PLC0415 workers do without it
 
@@ -202,7 +203,7 @@ def _parts(said: str) -> list[tuple[str, Decimal]]:
 
 def _duration(value: object, *, infinite: bool = False) -> float:
     if isinstance(value, bool) or not isinstance(value, str | timedelta | float | int):
-        raise _refusal("it is no duration", _DURATION_FIX, Code.DURATION, _DURATION_FIX)
+        raise refusal("it is no duration", _DURATION_FIX, Code.DURATION, _DURATION_FIX)
     try:
         if isinstance(value, str):
             return parse_duration(value, infinite=infinite)
@@ -210,7 +211,7 @@ def _duration(value: object, *, infinite: bool = False) -> float:
         return seconds if infinite and seconds == math.inf else checked_seconds(seconds)
     except ValueError as error:
         reason, _, fix = str(error).partition("; ")
-        raise _refusal(reason, fix or _DURATION_FIX, Code.DURATION, _DURATION_FIX) from None
+        raise refusal(reason, fix or _DURATION_FIX, Code.DURATION, _DURATION_FIX) from None
 
 
 def _whole(value: object) -> object:
@@ -218,18 +219,18 @@ def _whole(value: object) -> object:
         return value
     text = value.strip()
     if not _WHOLE.fullmatch(text):
-        raise _refusal("it is no whole number", "write digits only, like 4")
+        raise refusal("it is no whole number", "write digits only, like 4")
     digits = text.lstrip("+-")
     if len(digits) > 1 and digits.startswith("0"):
         fix = f"write {digits.lstrip('0') or '0'}"
-        raise _refusal("its leading zero could mean an octal number", fix, fix_unseen="write no leading zero")
+        raise refusal("its leading zero could mean an octal number", fix, fix_unseen="write no leading zero")
     return int(text)
 
 
 def _finite(value: float) -> float:
     if math.isfinite(value):
         return value
-    raise _refusal("it is no finite number", "write digits, with a point if need be, like 1.5")
+    raise refusal("it is no finite number", "write digits, with a point if need be, like 1.5")
 
 
 def _attempts(value: object, *, least: int = 0) -> int | None:
@@ -237,39 +238,48 @@ def _attempts(value: object, *, least: int = 0) -> int | None:
         return None
     number = _whole(value)
     if not isinstance(number, int) or isinstance(number, bool):
-        raise _refusal("it is no whole number", "write digits only, like 4, or infinite")
+        raise refusal("it is no whole number", "write digits only, like 4, or infinite")
     if number < least:
-        raise _refusal(f"it is below {least}", f"write {least} or more, or infinite", Code.RANGE)
+        raise refusal(f"it is below {least}", f"write {least} or more, or infinite", Code.RANGE)
     return number
 
 
-def _text(value: object) -> str:
+def text_of(value: object) -> str:
+    """Return ``value`` if it is a text, or raise what pydantic takes for a refusal."""
     if not isinstance(value, str):
-        raise _refusal("it is no text", "write a text")
+        raise refusal("it is no text", "write a text")
     return value
 
 
 def _subject(value: object) -> str:
-    text = _text(value)
+    text = text_of(value)
     if text.startswith("/"):
         return text
     fix = f"write /{text}" if text else "write / for all subjects"
-    raise _refusal("a subject starts with /", fix, fix_unseen="put a / in front of it")
+    raise refusal("a subject starts with /", fix, fix_unseen="put a / in front of it")
 
 
 def _url(value: object) -> str:
-    text = _text(value).strip()
+    text = text_of(value).strip()
     if (mistake := url_mistake(text)) is not None:
-        raise _refusal(*mistake)
+        raise refusal(*mistake)
     if _URL.fullmatch(text):
         return text
-    raise _refusal("it is no URL", "write it like sqlite:///events.db or postgresql://user@host/database")
+    raise refusal("it is no URL", "write it like sqlite:///events.db or postgresql://user@host/database")
 
 
 def _name(value: object) -> str:
-    if text := _text(value).strip():
+    if text := text_of(value).strip():
         return text
-    raise _refusal("it names nothing", "write the name under which the provider is registered, or null for none")
+    raise refusal("it names nothing", "write the name under which the provider is registered, or null for none")
+
+
+def _token(value: object) -> str:
+    text = text_of(value).strip()
+    if re.fullmatch("[!-~]+", text):
+        return text
+    reason = "it holds a character that no program can send" if text else "it is empty"
+    raise refusal(reason, _TOKEN_FIX, fix_unseen=_TOKEN_FIX)
 
 
 def _position(value: object) -> str:
@@ -283,22 +293,23 @@ def _position(value: object) -> str:
             parse_duration(text[1:])
         except ValueError as error:
             reason, _, fix = str(error).partition("; ")
-            raise _refusal(reason, fix or _POSITION_FIX, fix_unseen=_POSITION_FIX) from None
+            raise refusal(reason, fix or _POSITION_FIX, fix_unseen=_POSITION_FIX) from None
         return text.upper()
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        raise _refusal("it is no place in the store", _POSITION_FIX) from None
+        raise refusal("it is no place in the store", _POSITION_FIX) from None
     if moment.tzinfo is None:
         fix = f"write {moment.isoformat()}Z, if that is the zone"
-        raise _refusal("a time needs its zone", fix, fix_unseen=_POSITION_FIX)
+        raise refusal("a time needs its zone", fix, fix_unseen=_POSITION_FIX)
     return text
 
 
-def _cron(value: object) -> str:
+def read_cron(value: object) -> str:
+    """Return a cron expression as it is written, or raise what pydantic takes for a refusal."""
     from opencqrs_py.model.cron import standard_cron  # noqa: PLC0415 few settings have one
 
-    text = _text(value).strip()
+    text = text_of(value).strip()
     try:
         standard_cron(text)
     except ValueError as error:
@@ -306,18 +317,18 @@ def _cron(value: object) -> str:
         fix = (
             "write five fields like 0 3 * * * (each day at three), six with seconds first, or @hourly, @daily, @weekly"
         )
-        raise _refusal(f"it is no cron expression ({reason})", fix) from None
+        raise refusal(f"it is no cron expression ({reason})", fix) from None
     return text
 
 
 def _zone(value: object) -> str:
     from zoneinfo import ZoneInfo, ZoneInfoNotFoundError  # noqa: PLC0415 few settings have one
 
-    text = _text(value).strip()
+    text = text_of(value).strip()
     try:
         ZoneInfo(text)
     except (ZoneInfoNotFoundError, ValueError, OSError):
-        raise _refusal("there is no such time zone", "write a name like Europe/Berlin, or UTC") from None
+        raise refusal("there is no such time zone", "write a name like Europe/Berlin, or UTC") from None
     return text
 
 
@@ -343,12 +354,12 @@ def address_of(bind: str) -> tuple[str, int]:
 
 def _bind(value: object) -> str:
     if isinstance(value, bool) or not isinstance(value, str | int):
-        raise _refusal("it is no address", _BIND_FIX)
+        raise refusal("it is no address", _BIND_FIX)
     try:
         host, port = address_of(str(value))
     except ValueError as error:
         reason, _, fix = str(error).partition("; ")
-        raise _refusal(reason, fix) from None
+        raise refusal(reason, fix) from None
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
@@ -382,9 +393,11 @@ Url = Annotated[str, Reads(_url, {"type": "string", "pattern": "://|^file:."}), 
 """Where a store or a database is; may hold a password."""
 Name = Annotated[str, Reads(_name, {"type": "string"})]
 """Name of a provider of the assembly container."""
+Token = Annotated[str, Reads(_token, {"type": "string"})]
+"""A secret that is sent in a header of HTTP: visible characters of ASCII."""
 Bind = Annotated[str, Reads(_bind, {"type": ["string", "integer"], "pattern": "^[^/]*[0-9]+$"})]
 """An address to listen on, ``host:port``; see :func:`address_of`."""
-Cron = Annotated[str, Reads(_cron, {"type": "string"})]
+Cron = Annotated[str, Reads(read_cron, {"type": "string"})]
 """A cron expression of five fields, of six with seconds first, or ``@daily`` and its like."""
 Zone = Annotated[str, Reads(_zone, {"type": "string"})]
 """A time zone by its name."""

@@ -11,7 +11,7 @@ import pytest
 import yaml
 from pydantic import Field
 
-from opencqrs_py.config import EffectiveGroup, Settings, load
+from opencqrs_py.config import EffectiveGroup, JobSettings, Settings, load
 from opencqrs_py.config.keys import index_of
 from opencqrs_py.config.schema import json_schema
 from opencqrs_py.config.settings import Section
@@ -42,7 +42,8 @@ def test_the_sample_file_equals_the_built_in_defaults(project):
         exclude={"event_handling"}
     )
     assert configuration.group("any") == EffectiveGroup("any")
-    assert configuration.group_names == ()
+    assert configuration.job("any") == JobSettings()
+    assert configuration.group_names == configuration.job_names == ()
     assert configuration.warnings == ()
 
 
@@ -73,8 +74,8 @@ def test_every_variable_on_the_page_sets_its_setting(project, column):
     rows = re.findall(r"^\| `(\S+)` \| `(OPENCQRS\S+)` \| `(\S+)` \|$", settings_page(), re.MULTILINE)
     paths = [setting.path for setting in index_of(Settings).settings()]
     every = [path for path in paths if path[-1] != "on_profile" and path[1] != "groups"]
-    of_groups = [path for path in every if path[:2] == ("event_handling", "standard")]
-    assert len(rows) == len(every) + len(of_groups)
+    inherited = [path for path in every if path[1] == "standard"]
+    assert len(rows) == len(every) + len(inherited)
     values = {
         "url": "sqlite:///x",
         "import": "optional:x",
@@ -92,9 +93,14 @@ def test_every_variable_on_the_page_sets_its_setting(project, column):
         leaf = row[0].rpartition(".")[2]
         section = row[0].rpartition(".")[0].rpartition(".")[2]
         value = SAME_LEAVES.get(f"{section}.{leaf}") or values.get(leaf, LEAVES.get(leaf, "x"))
-        name = row[column].replace("<GROUP>", "BOOKS").replace("<KEY>", "SOME_KEY")
-        configuration = project.load(environ={name: value}, groups=["books"])
-        key = row[0].replace("<group>", "books") + (".some.key" if "<KEY>" in row[column] else "")
+        value = (
+            JOB_LEAVES.get(row[0].partition(".")[2].partition(".")[2], value) if row[0].startswith("jobs.") else value
+        )
+        name = row[column].replace("<GROUP>", "BOOKS").replace("<JOB>", "CLEANUP").replace("<KEY>", "SOME_KEY")
+        configuration = project.load(environ={name: value}, groups=["books"], jobs=["cleanup"])
+        key = row[0].replace("<group>", "books").replace("<job>", "cleanup") + (
+            ".some.key" if "<KEY>" in row[column] else ""
+        )
         assert str(configuration.origin(key)) == f"environment variable {name}"
 
 
@@ -109,6 +115,7 @@ LEAVES = {
     "partitions": "2",
     "max-partitions-per-node": "2",
     "max-partitions": "2",
+    "max-runs": "2",
     "pool-size": "2",
     "duration": "20s",
     "heartbeat": "2s",
@@ -151,6 +158,30 @@ LEAVES = {
     "max-events-per-second": "500",
     "max-tasks": "2",
 }
+
+JOB_LEAVES = {
+    "enabled": "false",
+    "triggers.startup": "true",
+    "triggers.fixed-rate": "1s",
+    "triggers.fixed-delay": "1s",
+    "triggers.zone": "Europe/Berlin",
+    "triggers.jitter": "1s",
+    "triggers.events.types": "library.*",
+    "triggers.events.ids": "data.invoice",
+    "misfire": "catch-up",
+    "misfire-grace": "1s",
+    "overlap": "queue",
+    "overlap-scope": "per-id",
+    "queue-size": "2",
+    "cancel-grace": "1s",
+    "exclusive-with": "cleanup",
+    "transaction": "item",
+    "limit": "10",
+    "max-items-per-run": "10",
+    "time-budget": "1s",
+    "history.keep": "1d",
+}
+"""What leaves of jobs are set to."""
 
 SAME_LEAVES = {
     "logging.format": "json",

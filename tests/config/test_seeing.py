@@ -123,6 +123,7 @@ def test_the_whole_configuration_is_general_settings_the_standard_as_set_and_all
         "clock.ref": ("null", "built-in default"),
         "node.name": ("null", "built-in default"),
         "node.max-partitions": ("null", "built-in default"),
+        "node.max-runs": ("4", "built-in default"),
         "spark.master": ("local[*]", "built-in default"),
         "spark.allow-unauthenticated": ("false", "built-in default"),
         "spark.max-tasks-per-group": ("null", "built-in default"),
@@ -131,6 +132,7 @@ def test_the_whole_configuration_is_general_settings_the_standard_as_set_and_all
         "spark.conf.my.password": ("***", "application.yaml:3:51"),
         "run.sigterm-exit-code": ("130", "built-in default"),
         "http.bind": ("null", "built-in default"),
+        "http.token": ("null", "built-in default"),
         "health.max-lag": ("null", "built-in default"),
         "health.stalled-after": ("1m", "built-in default"),
         "logging.format": ("text", "built-in default"),
@@ -228,6 +230,19 @@ def test_of_a_group_the_standard_that_it_does_not_follow_does_not_count(project,
     configuration = project.yaml(f"opencqrs: {yaml}").load()
     assert configuration.value(key).value == value
     assert lost(configuration, key) == losers
+
+
+def test_a_setting_of_a_section_in_a_section_is_inherited_with_its_origin(project):
+    deep = "park.retry.max-attempts"
+    project.yaml(f"opencqrs.event-handling: {{standard.{deep}: 3, groups: {{books.{deep}: 4, backup: {{}}}}}}")
+    configuration = project.load()
+    standard = ("3", "application.yaml:1:61")
+    assert shown(configuration)[f"event-handling.standard.{deep}"] == standard
+    assert str(configuration.origin(f"event-handling.groups.backup.{deep}")) == f"standard ({standard[1]})"
+    assert lost(configuration, f"event-handling.groups.books.{deep}") == [
+        (f"event-handling.standard.{deep}", "3", f"standard ({standard[1]})")
+    ]
+    assert len(project.errors(overrides=[f"event-handling.standard.{deep}=-1"])) == 1
 
 
 def test_of_several_files_all_that_stand_below_the_winner_do_not_count(project):

@@ -8,11 +8,11 @@ from opencqrs_py.config.groups import (
     EffectiveGroup,
     FetchSettings,
     GroupSettings,
-    Level,
     RetrySettings,
     effective_group,
     inherited,
 )
+from opencqrs_py.config.inheritance import Level
 from opencqrs_py.config.settings import Settings
 
 
@@ -74,7 +74,7 @@ def test_null_resets_what_the_standard_says():
     given = settings({"fetch": {"subject": "/a"}}, books={"fetch": {"subject": None}})
     assert effective_group(given, "books").fetch.subject == "/"
     decision = inherited(given, "books")["fetch", "subject"]
-    assert (decision.level, decision.reset) == (Level.GROUP, True)
+    assert (decision.level, decision.reset) == (Level.OWN, True)
 
 
 def test_infinite_attempts_of_a_group_win_over_a_number():
