@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 
 __all__ = ["conditions_command", "config_command", "schema_command"]
 
-_GROUPS = ("event-handling.groups.", "event-handling.groups[")
+_Section: TypeAlias = "tuple[str, str]"
+"""What settings belong to: ``group`` or ``job`` and its name, or twice nothing for the application."""
+_APPLICATION = ("", "")
+_ABOVE = {"group": "event-handling.groups", "job": "jobs"}
 _Shown: TypeAlias = "tuple[EffectiveValue, Sequence[EffectiveValue]]"
 
 
@@ -29,10 +32,17 @@ _Shown: TypeAlias = "tuple[EffectiveValue, Sequence[EffectiveValue]]"
 @project_options
 @format_option
 @click.option("--group", "groups", multiple=True, metavar="G", help="Show this group only; may be repeated.")
+@click.option("--job", "jobs", multiple=True, metavar="J", help="Show this job only; may be repeated.")
 @click.option("--changed", is_flag=True, help="Leave built-in defaults out.")
 @click.option("--origin", "with_losers", is_flag=True, help="Show also what was said elsewhere and does not count.")
 def config_command(
-    options: ProjectOptions, groups: tuple[str, ...], *, changed: bool, with_losers: bool, as_json: bool
+    options: ProjectOptions,
+    groups: tuple[str, ...],
+    jobs: tuple[str, ...],
+    *,
+    changed: bool,
+    with_losers: bool,
+    as_json: bool,
 ) -> None:
     """Show the effective settings, each with its origin."""
     found = read_project(Path(options.project), profiles=options.profiles, overrides=options.overrides)
@@ -42,44 +52,55 @@ def config_command(
     if configuration.ignored:
         names = listed(configuration.ignored)
         print_line(f"ignored environment variables, which Kubernetes sets for a Service: {names}")
-    sections = _sections(configuration, groups)
+    sections = _sections(configuration, groups, jobs)
     shown = {
-        name: [
+        section: [
             (value, configuration.losers(value.path) if with_losers else ())
             for value in values
             if not (changed and _is_untouched(value, configuration))
         ]
-        for name, values in sections.items()
+        for section, values in sections.items()
     }
     if as_json:
         rows = {
-            name: [_row(value, lost if with_losers else None) for value, lost in values]
-            for name, values in shown.items()
+            section: [_row(value, lost if with_losers else None) for value, lost in values]
+            for section, values in shown.items()
         }
         print_json(
             {
                 "files": [str(file) for file in configuration.files],
                 "profiles": configuration.profiles,
                 "warnings": [asdict(warning) for warning in configuration.warnings],
-                "application": rows.pop("", []),
-                "groups": rows,
+                "application": rows.get(_APPLICATION, []),
+                "groups": {name: row for (noun, name), row in rows.items() if noun == "group"},
+                "jobs": {name: row for (noun, name), row in rows.items() if noun == "job"},
             }
         )
     else:
         _print(configuration, shown)
 
 
-def _sections(configuration: Configuration, groups: Sequence[str]) -> dict[str, list[EffectiveValue]]:
-    """Return the values of each group that is wanted; without any, also the general ones, under an empty name."""
-    known = {canonical(name): name for name in configuration.group_names}
-    if unknown := [name for name in groups if canonical(name) not in known]:
-        close = nearest(unknown[0], configuration.group_names)
-        fix = f"did you mean {close}?" if close else f"known: {listed(configuration.group_names) or 'none'}"
-        raise click.UsageError(f"there is no group '{unknown[0]}'; {fix}")
-    if groups:
-        return {known[canonical(name)]: configuration.values(name) for name in groups}
-    general = [value for value in configuration.values() if not value.path.startswith(_GROUPS)]
-    return {"": general, **{name: configuration.values(name) for name in configuration.group_names}}
+def _sections(
+    configuration: Configuration, groups: Sequence[str], jobs: Sequence[str]
+) -> dict[_Section, list[EffectiveValue]]:
+    """Return the values of each group and job that is wanted; without any, of all, after the general ones."""
+    wanted_groups = _known("group", groups, configuration.group_names)
+    wanted_jobs = _known("job", jobs, configuration.job_names)
+    general = {} if groups or jobs else {_APPLICATION: configuration.general_values()}
+    if general:
+        wanted_groups, wanted_jobs = configuration.group_names, configuration.job_names
+    of_groups = {("group", name): configuration.values(name) for name in wanted_groups}
+    return {**general, **of_groups, **{("job", name): configuration.values(job=name) for name in wanted_jobs}}
+
+
+def _known(noun: str, wanted: Sequence[str], names: Sequence[str]) -> Sequence[str]:
+    """Return the known spelling of each name that is wanted; a name that is not known is wrong use."""
+    known = {canonical(name): name for name in names}
+    if unknown := [name for name in wanted if canonical(name) not in known]:
+        close = nearest(unknown[0], names)
+        fix = f"did you mean {close}?" if close else f"known: {listed(names) or 'none'}"
+        raise click.UsageError(f"there is no {noun} '{unknown[0]}'; {fix}")
+    return [known[canonical(name)] for name in wanted]
 
 
 def _is_untouched(value: EffectiveValue, configuration: Configuration) -> bool:
@@ -139,18 +160,20 @@ def _row(value: EffectiveValue, lost: Sequence[EffectiveValue] | None) -> dict[s
     return row
 
 
-def _print(configuration: Configuration, sections: Mapping[str, Sequence[_Shown]]) -> None:
+def _print(configuration: Configuration, sections: Mapping[_Section, Sequence[_Shown]]) -> None:
     files = ", ".join(str(file) for file in configuration.files) or "none"
     print_result(f"files read: {files}", "dim")
-    for name, values in sections.items():
-        print_result(f"\ngroup {name}" if name else "\napplication", "bold")
-        _print_values(values, [_in_group(name, value.path) if name else value.path for value, _ in values])
+    for section, values in sections.items():
+        print_result(f"\n{' '.join(section).strip() or 'application'}", "bold")
+        _print_values(values, [_in_section(section, value.path) for value, _ in values])
 
 
-def _in_group(group: str, path: str) -> str:
-    """Return sections and name of a group's setting, whose path names the group in one of two ways."""
-    dotted, in_brackets = (f"{begin}{group}{end}" for begin, end in zip(_GROUPS, (".", "]."), strict=True))
-    return path.removeprefix(in_brackets).removeprefix(dotted)
+def _in_section(section: _Section, path: str) -> str:
+    """Return ``path`` without what names the group or job it belongs to, in one of two ways."""
+    noun, name = section
+    if not noun:
+        return path
+    return path.removeprefix(f"{_ABOVE[noun]}[{name}].").removeprefix(f"{_ABOVE[noun]}.{name}.")
 
 
 def _print_values(values: Sequence[_Shown], names: Sequence[str]) -> None:

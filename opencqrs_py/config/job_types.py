@@ -15,7 +15,6 @@ NO_CRON = "-"
 _QUARTZ_FIELDS = 7
 _ID_SOURCE = re.compile(r"subject|id|data(\.[^.\s]+)+")
 _ID_SOURCE_FIX = "write subject, id, or a field of the data like data.invoice or data.order.id"
-_PATTERN_FIX = "write an event type like library.book.lent, or a pattern like library.*"
 _ENGINES = (Engine.THREAD, Engine.SPARK)
 
 
@@ -39,13 +38,6 @@ def _id_source(value: object) -> str:
     raise refusal("an event has no id there", _ID_SOURCE_FIX)
 
 
-def _patterns(value: object) -> object:
-    """Refuse an empty pattern, which no event type matches; what is no list is refused elsewhere."""
-    if isinstance(value, list | tuple) and not all(isinstance(each, str) and each.strip() for each in value):
-        raise refusal("one of its patterns is empty", _PATTERN_FIX)
-    return value
-
-
 def _job_engine(value: Engine) -> Engine:
     if value in _ENGINES:
         return value
@@ -56,7 +48,5 @@ JobCron = Annotated[str | None, Reads(_job_cron, {"type": "string"}), Fact(unit=
 """A cron expression of five fields, of six with seconds first, or ``@daily`` and its like; ``None`` for ``-``."""
 IdSource = Annotated[str, Reads(_id_source, {"type": "string", "pattern": r"^\s*(subject|id|data\..+)\s*$"})]
 """Where an event's id for a job comes from: ``subject``, ``id``, or the path of a field of the data."""
-TypePatterns = Annotated[tuple[str, ...], Reads(_patterns)]
-"""Patterns of event types, as ``@event_handling`` takes them."""
 JobEngine = Annotated[Engine, Reads(_job_engine, after=True)]
 """An engine that runs jobs: one of ours."""

@@ -16,7 +16,7 @@ from annotated_types import Ge, Le
 
 from opencqrs_py.config.choices import Engine, JobTransaction, Misfire, Overlap, OverlapScope, RetryPolicy
 from opencqrs_py.config.inheritance import AtLeastOne, Family, InheritedSection, setting
-from opencqrs_py.config.job_types import IdSource, JobCron, JobEngine, TypePatterns
+from opencqrs_py.config.job_types import IdSource, JobCron, JobEngine
 from opencqrs_py.config.value_types import Attempts, Duration, EndlessDuration, Fact, Number, Zone
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ Tick = Annotated[Duration, Ge(0.1)]
 class EventTriggerSettings(InheritedSection):
     """Which events start a run of a job."""
 
-    types: TypePatterns = setting((), "Event types, or patterns such as library.*, whose events start a run.")
+    types: tuple[str, ...] = setting((), "Event types, or patterns such as library.*, whose events start a run.")
     ids: IdSource | None = setting(
         None,
         "Where an event's id for the job comes from: subject, id, or a field such as data.order.id. Unset: the run is "

@@ -82,9 +82,13 @@ def report_unknown(
         _report_variable(entry, _nearest_to_variable(spellings, index, names), findings)
         return
     end, path, setting = _dead_end(index, spelling, names)
-    piece = spelling.pieces[end]
-    what = ".".join(filter(None, (index.display(path), piece)))
-    if meant := _nearest_below(index, path, setting, piece):
+    meant = _nearest_below(index, path, setting, spelling.pieces[end])
+    if meant is None:
+        other = _dead_end(index, spelling, names, dotted=True)
+        meant = _nearest_below(index, *other[1:], spelling.pieces[other[0]])
+        end, path, setting = (end, path, setting) if meant is None else other
+    what = ".".join(filter(None, (index.display(path), spelling.pieces[end])))
+    if meant:
         fix = f"did you mean {index.display(meant)}?"
     elif setting.names:
         fix = f"use one of {listed(sorted(map(kebab, setting.names)))}"
@@ -127,14 +131,25 @@ def _report_variable(entry: Entry, meant: Path | None, findings: Findings) -> No
     findings.unknown_name(Code.UNKNOWN_VARIABLE, what, entry.origin, fix)
 
 
-def _dead_end(index: Index, spelling: Spelling, names: FreeNames) -> tuple[int, Path, Setting]:
-    """Return the first piece of the key that makes no sense, and what the pieces before it mean."""
+def _dead_end(index: Index, spelling: Spelling, names: FreeNames, *, dotted: bool = False) -> tuple[int, Path, Setting]:
+    """Return the first piece of the key that makes no sense, and what the pieces before it mean.
+
+    If ``dotted``, a written key with dots may be a new name.
+    """
     for end in range(len(spelling.pieces) - 1, 0, -1):
         beginning = replace(spelling, pieces=spelling.pieces[:end], ends=spelling.ends[:end])
         for each in index.meanings(beginning, names):
-            if not each.new or "." not in each.path[-1]:
+            is_plain = not each.new or "." not in each.path[-1]
+            if is_plain or (dotted and _is_written(each.path[-1], beginning, spelling.ends[end])):
                 return end, each.path, each.setting
     return 0, (), index.root
+
+
+def _is_written(name: str, beginning: Spelling, next_end: int) -> bool:
+    """Return whether the last written key of ``beginning`` is ``name`` alone, or its last piece is, in brackets."""
+    last = beginning.ends[-1]
+    whole = ".".join(piece for piece, end in zip(beginning.pieces, beginning.ends, strict=True) if end == last)
+    return name == beginning.pieces[-1] or (name == whole and last != next_end)
 
 
 def _nearest_below(index: Index, path: Path, section: Setting, piece: str) -> Path | None:

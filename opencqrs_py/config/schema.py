@@ -59,7 +59,8 @@ class _SettingsSchema(GenerateJsonSchema):
         words = [str(member.value) for member in schema["members"]]
         words += getattr(schema["cls"], "registered", tuple)()
         every = [*words, *(other for other, choice in SYNONYMS.items() if choice in words)]
-        others = [spelling for word in every for spelling in (word.replace("_", "-"), _camel(word), word.upper())]
+        snakes = [word.replace("-", "_") for word in every]
+        others = [other for word in snakes for other in (word, word.replace("_", "-"), _camel(word), word.upper())]
         return {"anyOf": [{"enum": words}, {"enum": [word for word in dict.fromkeys(others) if word not in words]}]}
 
     @override

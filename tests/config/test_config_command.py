@@ -138,6 +138,68 @@ def test_a_group_that_there_is_not_is_wrong_use(config, group, says):
     assert f"there is no group '{group}'; {says}" in messages
 
 
+JOBS = """
+    opencqrs:
+      jobs:
+        standard: {limit: 5, triggers.fixed-rate: 1h}
+        books: {limit: 6, triggers: {cron: '@daily'}}
+        v1.2: {}
+      event-handling.groups.books.fetch.subject: /books
+      http.token: hunter2
+"""
+
+
+def test_jobs_follow_the_groups_and_may_have_their_names(config, project):
+    project.yaml(JOBS)
+    code, lines, _ = config()
+    assert [line for line in lines if line and not line.startswith(" ")][1:] == [
+        "application",
+        "group books",
+        "job books",
+        "job v1.2",
+    ]
+    application = lines[lines.index("application") : lines.index("group books")]
+    assert [line.split() for line in application if "jobs" in line] == [
+        ["jobs.standard.triggers.fixed-rate", "1h", "application.yaml:4:47"],
+        ["jobs.standard.limit", "5", "application.yaml:4:23"],
+    ]
+    assert next(line.split()[1] for line in application if "http.token" in line) == "***"
+    of_job = [line.split()[0] for line in lines[lines.index("job v1.2") + 1 :]]
+    assert of_job[:2] == ["enabled", "triggers.startup"]
+    assert "triggers.events.types" in of_job
+    assert code == 0
+
+
+def test_a_job_is_shown_alone_or_beside_a_group(config, project):
+    project.yaml(JOBS)
+    _, lines, _ = config("--job", "Books", "--changed", "--origin")
+    assert "\n".join(lines[2:]) == dedent("""\
+        job books
+          triggers.fixed-rate  null      replaced by triggers.cron (application.yaml:5:40)
+                          not  1h        standard (application.yaml:4:47)
+          triggers.cron        "@daily"  application.yaml:5:40
+          limit                6         application.yaml:5:20
+                          not  5         standard (application.yaml:4:23)""")
+    _, lines, _ = config("--job", "V1.2", "--group", "books", "--changed", "--format", "json")
+    shown = json.loads("\n".join(lines))
+    assert (shown["application"], list(shown["groups"]), list(shown["jobs"])) == ([], ["books"], ["v1.2"])
+    assert [(row["path"], row["value"]) for row in shown["jobs"]["v1.2"]] == [
+        ("jobs[v1.2].triggers.fixed-rate", "1h"),
+        ("jobs[v1.2].limit", 5),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("job", "says"),
+    [("boks", "did you mean books?"), ("zzz", "known: books, v1.2"), ("standard", "known: books, v1.2")],
+)
+def test_a_job_that_there_is_not_is_wrong_use(config, project, job, says):
+    project.yaml(JOBS)
+    code, _, messages = config("--job", job)
+    assert code == 2
+    assert f"there is no job '{job}'; {says}" in messages
+
+
 def test_mistakes_come_together_and_nothing_is_shown(config, project):
     project.write("config/application.yaml", "opencqrs: {spark: {mastr: x}, event-handling.standard.retry.jitter: 2}")
     code, lines, messages = config()

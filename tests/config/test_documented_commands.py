@@ -15,7 +15,7 @@ def test_what_the_page_says_that_commands_print_is_what_they_print(tmp_path, zyg
     for name, text in FILE.findall(page):
         (tmp_path / name).write_text(text, "utf-8")
     shown = CONSOLE.findall(page)
-    assert len(shown) == 4
+    assert len(shown) == 5
     for line, expected in shown:
         *variables, arguments = line.partition("opencqrs ")[::2]
         given = dict(pair.split("=", 1) for pair in " ".join(variables).split())

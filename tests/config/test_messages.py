@@ -224,6 +224,18 @@ ROOTS = f"use one of {listed(sorted(map(kebab, Settings.model_fields)))}"
             54,
             f"did you mean {EH}.groups[v1.2].fetch.subject?",
         ),
+        (
+            "{groups: {v1.2: {fetsch: {subject: /}}}}",
+            f"{EH}.groups[v1.2].fetsch",
+            46,
+            f"did you mean {EH}.groups[v1.2].fetch?",
+        ),
+        (
+            "{groups: {books.fetsch: {subject: /}}}",
+            f"{EH}.groups.books.fetsch",
+            39,
+            f"did you mean {EH}.groups.books.fetch?",
+        ),
         ("{groups: {books: {zzz: 1}}}", f"{EH}.groups.books.zzz", 47, SECTIONS),
         (
             "{standard: {fetch: {subject: {deep: 1}}}}",

@@ -261,6 +261,10 @@ TYPES = {
         "opencqrs: {event-handling: {standard: {life-cycle: {partitions: '${N}'}, fetch: {subject: '${S:/}'}}}}",
         "opencqrs: {profiles: {active: 'a, b'}, config: {import: [a.yaml]}, spark: {conf: {a: 1, b: {c: yes}}}}",
         "opencqrs: {config: {on-profile: a and b, activate: {onProfile: [a]}}}",
+        "opencqrs: {jobs: {standard: {limit: 5, triggers: {fixedRate: 1m}}, cleanup: {triggers: {cron: '@daily'}}}}",
+        "opencqrs: {jobs: {Clean_Up: {misfire: CATCH_UP, overlapScope: perId, exclusive-with: a, queue_size: 2}}}",
+        "opencqrs: {jobs: {report: , v1.2: {triggers: {cron: '-', events: {types: [a.*], ids: data.a}}}}}",
+        "opencqrs: {jobs: {x: {time-budget: infinite, retry: {max-attempts: infinite}, limit: '${N}'}}}",
     ],
 )
 def test_the_schema_accepts_what_the_loader_accepts(project, text):
@@ -296,6 +300,13 @@ def test_the_schema_accepts_what_the_loader_accepts(project, text):
             "event-handling: {standard: {processing: {batch-size: 1.5}}}",
             ".opencqrs.event-handling.standard.processing.batch-size: anyOf",
         ),
+        ("jobs: 5", ".opencqrs.jobs: type"),
+        ("jobs: {cleanup: {limt: 5}}", ".opencqrs.jobs.cleanup: anyOf"),
+        ("jobs: {cleanup: {limit: 0}}", ".opencqrs.jobs.cleanup: anyOf"),
+        ("jobs: {standard: {limt: 5}}", ".opencqrs.jobs.standard.limt: unknown"),
+        ("jobs: {standard: {overlap: wait}}", ".opencqrs.jobs.standard.overlap: anyOf"),
+        ("jobs: {standard: {triggers: {fixed-rate: 2}}}", ".opencqrs.jobs.standard.triggers.fixed-rate: anyOf"),
+        ("jobs: {standard: {triggers: {events: {ids: x}}}}", ".opencqrs.jobs.standard.triggers.events.ids: anyOf"),
     ],
 )
 def test_the_schema_refuses_what_the_loader_refuses(project, text, found):

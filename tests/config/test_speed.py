@@ -116,6 +116,20 @@ def test_twice_the_groups_and_variables_are_twice_the_work(project):
     assert calls_of(lambda: project.load(environ=twice)) < 2.1 * calls
 
 
+def test_jobs_cost_as_little_as_groups(project):
+    jobs = "".join(f"    clean-up-{number}: {{limit: {number + 1}}}\n" for number in range(100))
+    project.write("application.yaml", f"opencqrs:\n  jobs:\n    standard: {{queue-size: 2}}\n{jobs}")
+    variables = {f"OPENCQRS_JOBS_CLEANUP{number}_OVERLAPSCOPE": "per-id" for number in range(100)}
+    found = []
+
+    def bind():
+        configuration = project.load(environ=variables)
+        found.extend(configuration.job(name).limit for name in configuration.job_names)
+
+    assert calls_of(bind) < 200_000
+    assert found == list(range(1, 101))
+
+
 COUNTED = """
 import sys
 calls = 0

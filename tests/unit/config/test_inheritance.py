@@ -1,6 +1,8 @@
 import math
 
 import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from opencqrs_py.config.choices import Controller, Resolution, RetryPolicy, Tracking
@@ -13,6 +15,7 @@ from opencqrs_py.config.groups import (
     inherited,
 )
 from opencqrs_py.config.inheritance import Level
+from opencqrs_py.config.jobs import effective_job
 from opencqrs_py.config.settings import Settings
 
 
@@ -183,3 +186,21 @@ def test_a_default_that_a_group_says_itself_beats_the_standard(fetch):
 def test_what_is_no_group_is_refused(level, wrong):
     with pytest.raises(ValidationError):
         Settings(event_handling={level: wrong if level == "standard" else {"books": wrong}})
+
+
+TRIGGERS = {"fixed_rate": ["1m", "2m"], "fixed_delay": ["1m", "2m"], "cron": ["@daily", "@hourly", "-"]}
+LEVELS = st.fixed_dictionaries({}, optional={name: st.sampled_from([*texts, None]) for name, texts in TRIGGERS.items()})
+
+
+def given_in(level):
+    return {name for name, text in level.items() if text not in (None, "-")}
+
+
+@given(standard=LEVELS, own=LEVELS)
+def test_at_most_one_of_rivals_applies_and_it_is_of_the_nearest_level_that_gives_one(standard, own):
+    assume(len(given_in(standard)) <= 1 and len(given_in(own)) <= 1)
+    settings = Settings(jobs={"standard": {"triggers": standard}, "cleanup": {"triggers": own}})
+    triggers = effective_job(settings, "cleanup").triggers
+    applies = {name for name in TRIGGERS if getattr(triggers, name) is not None}
+    silent = {name for name in given_in(standard) if name not in own}
+    assert applies == (given_in(own) or silent)
