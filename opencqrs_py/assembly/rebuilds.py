@@ -16,6 +16,7 @@ from opencqrs_py.adapters.sql.shadows import Comparison, Shadows, Swap
 from opencqrs_py.assembly.actor import actor
 from opencqrs_py.assembly.blueprint import Blueprint
 from opencqrs_py.assembly.databases import DatabaseRule, Said
+from opencqrs_py.assembly.rebuild_checks import require_sound, require_streaming
 from opencqrs_py.assembly.running import initial_position, preparation
 from opencqrs_py.config import EffectiveGroup
 from opencqrs_py.errors import AssemblyError, RebuildError
@@ -23,7 +24,7 @@ from opencqrs_py.model.group_record import GroupRecord
 from opencqrs_py.model.masking import mask_url
 from opencqrs_py.model.naming import canonical, listed
 from opencqrs_py.model.partition import Partition, layout
-from opencqrs_py.model.progress import PartitionStatus, ProcessorState
+from opencqrs_py.model.progress import PartitionStatus
 from opencqrs_py.model.rebuild import Fate, RebuildPhase, RebuildRecord, ShadowTable
 from opencqrs_py.processing.group_records import GroupCode, same_code
 from opencqrs_py.processing.pacing import Arrivals, Pace, paced
@@ -159,6 +160,7 @@ class Rebuilds:
             OnStartError: OCQ-507, if ``@on_start`` fails there.
         """
         group, shadows = self._chosen(name)
+        require_streaming(group)
         self._require_none(group, shadows)
         code, live = self._code(group.name), self._live(group)
         record = self._opened(group, shadows, code)
@@ -413,6 +415,7 @@ class Rebuilds:
     @contextmanager
     def _caught_up(self, group: EffectiveGroup, shadows: Shadows, watcher: Watcher) -> Iterator[Application]:
         """Fill the shadow until it is near the head; that continues until the end of the block."""
+        require_streaming(group)
         code, live = self._code(group.name), self._live(group)
         record = self._opened(group, shadows, code)
         with self._shadow(group, shadows, record, live) as application:
@@ -458,7 +461,7 @@ class Rebuilds:
         while True:
             application.check()
             statuses = _statuses(application, group.name)
-            _require_sound(group.name, statuses)
+            require_sound(group.name, statuses)
             position = min((one.position for one in statuses), default=0)
             now = time.monotonic()
             rate = None if seen is None or now <= seen[0] else (position - seen[1]) / (now - seen[0])
@@ -486,7 +489,7 @@ class Rebuilds:
             until = time.monotonic() + _REACH_SECONDS
             while True:
                 statuses = _statuses(application, group.name)
-                _require_sound(group.name, statuses)
+                require_sound(group.name, statuses)
                 own = {one.partition: one.position for one in statuses}
                 if all(own.get(partition, -1) >= position for partition, position in live.items()):
                     return True
@@ -511,34 +514,6 @@ def _moved(rule: DatabaseRule, url: str) -> DatabaseRule:
 def _statuses(application: Application, name: str) -> list[PartitionStatus]:
     tracker = application._group_containers[name].tracker()  # noqa: SLF001 of this package
     return [one for one in tracker.statuses() if one.group == name]
-
-
-_MISSING = (
-    "no such table",
-    "no such column",
-    "does not exist",
-    "doesn't exist",
-    "UndefinedTable",
-    "not authorized",
-    "is prohibited",
-)
-
-
-def _require_sound(name: str, statuses: Sequence[PartitionStatus]) -> None:
-    """Raise OCQ-635 if a partition has failed, or fails for the lack of a table, which it will do again."""
-    for one in statuses:
-        failure = one.failure
-        said = one.error
-        lacks = any(word in said for word in _MISSING)
-        if not said or not (one.state is ProcessorState.FAILED or lacks):
-            continue
-        event = f" at event {failure.event_id!r}" if failure is not None and failure.event_id else ""
-        what = f"in the rebuild of group '{name}' partition {one.partition} fails{event}: {said}"
-        fix = (
-            "name tables that migrations make in rebuild.tables, and those that the group only reads in "
-            "rebuild.shared-tables; for other errors fix the handler. The live tables are as they were"
-        )
-        raise RebuildError("OCQ-635", what, f"group {name}", fix)
 
 
 def _warn_of_arrivals(group: EffectiveGroup, arriving: float) -> None:

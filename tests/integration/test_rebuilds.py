@@ -9,111 +9,17 @@ from typing import Any
 
 import pytest
 from sqlalchemy import text
+from support.rebuilding import HANDLERS, KINDS, RIGHT, WRONG, World, of
 
 from opencqrs_py import Application
 from opencqrs_py.adapters.sql import Database
-from opencqrs_py.adapters.sql.shadow_urls import place_of
 from opencqrs_py.assembly import rebuilds
 from opencqrs_py.engines.at_once import AtOnce
 from opencqrs_py.engines.thread import engine as thread_engine
 from opencqrs_py.errors import EventStoreError, RebuildError
-from opencqrs_py.model.cloudevents import parse_event
 from opencqrs_py.model.rebuild import Fate, RebuildPhase
 from opencqrs_py.processing.pacing import Arrivals, Pace
 from opencqrs_py.testing import FakeClock
-
-KINDS = [
-    "sqlite",
-    pytest.param("postgresql", marks=pytest.mark.postgresql),
-    pytest.param("mariadb", marks=pytest.mark.mariadb),
-]
-HANDLERS = """
-from opencqrs_py import Event, ProcessingContext, event_handling, on_start
-from sqlalchemy import Connection, text
-
-@on_start("catalog")
-@on_start("audit")
-def tables(connection: Connection) -> None:
-    connection.execute(text("CREATE TABLE IF NOT EXISTS lent (isbn VARCHAR(20) PRIMARY KEY, n INTEGER NOT NULL)"))
-    connection.execute(text("CREATE TABLE IF NOT EXISTS audit (position INTEGER PRIMARY KEY)"))
-
-@event_handling("catalog", types=["lent"])
-def lend(event: Event, connection: Connection) -> None:
-    book = {"isbn": event.subject}
-    if not connection.execute(text("UPDATE lent SET n = n + 1 WHERE isbn = :isbn"), book).rowcount:
-        connection.execute(text("INSERT INTO lent VALUES (:isbn, 1)"), book)
-
-mailed = []
-
-@event_handling("catalog", types=["lent"])
-def mail(event: Event, context: ProcessingContext) -> None:
-    mailed.append((context.position, context.rebuilding))
-
-@event_handling("audit", types=["*"])
-def audit(event: Event, connection: Connection) -> None:
-    connection.execute(text("INSERT INTO audit VALUES (:position)"), {"position": event.position})
-"""
-WRONG, RIGHT = "UPDATE lent SET n = 99 WHERE isbn = '/books/3'", 14
-
-
-class World:
-    """A database, and applications on it."""
-
-    def __init__(self, url: str, folder: Path, kind: str) -> None:
-        self.url = url if kind != "sqlite" else f"sqlite:///{folder / 'read.db'}"
-        self.folder = folder
-        self.kind = kind
-        self.module: ModuleType | None = None
-        self.settings: dict[str, Any] = {
-            "event-store.url": f"sqlite:///{folder / 'events.db'}",
-            "database.url": self.url,
-            "event-handling.standard.processing.engine": "thread",
-            "event-handling.groups.catalog.life-cycle.partitions": 2,
-        }
-
-    def application(self, **settings: Any) -> Application:
-        return Application({**self.settings, **settings}, [self.module], self.folder)
-
-    def add(self, count: int, start: int = 0) -> None:
-        lines = (
-            f'{{"id": "{n}", "source": "s", "type": "lent", "subject": "/books/{n % 7}", "data": {{}}}}'
-            for n in range(start, start + count)
-        )
-        with self.application() as application:
-            application.event_store.append(map(parse_event, lines))
-
-    def run(self, **settings: Any) -> None:
-        with self.application(**settings) as application:
-            assert not application.run(until_caught_up=True).failed
-
-    def send(self, *statements: str) -> list[tuple[Any, ...]]:
-        """Send statements; return the rows of the last one."""
-        database = Database(self.url)
-        rows: list[tuple[Any, ...]] = []
-        try:
-            with database.reading() as connection:
-                for statement in statements:
-                    result = connection.execute(text(statement))
-                    rows = [tuple(row) for row in result] if result.returns_rows else []
-        finally:
-            database.close()
-        return rows
-
-    def lent(self) -> dict[str, int]:
-        return dict(self.send("SELECT isbn, n FROM lent"))
-
-    def positions(self) -> set[int]:
-        return {row[0] for row in self.send("SELECT position FROM opencqrs_progress WHERE group_name = 'catalog'")}
-
-    def place(self, kind: str, group: str = "catalog") -> str:
-        live = {"sqlite": str(self.folder / "read.db"), "postgresql": "public"}.get(self.kind)
-        return place_of(kind, group, live or Database(self.url).url.database or "")
-
-    def is_there(self, kind: str) -> bool:
-        name = self.place(kind)
-        if self.kind == "sqlite":
-            return (self.folder / f"read.db-{name}.db").exists()
-        return bool(self.send(f"SELECT 1 FROM information_schema.schemata WHERE schema_name = '{name}'"))
 
 
 @pytest.fixture(params=KINDS)
@@ -138,30 +44,6 @@ def world(empty: World, make_module: Callable[[str], ModuleType]) -> Iterator[Wo
     empty.send(WRONG)
     yield empty
     del empty.module.mailed[:]
-
-
-def of(empty: World, make_module: Callable[[str], ModuleType], tables: str, handler: str, *before: str) -> World:
-    """Return a world whose group makes these tables, and handles 20 events by these statements."""
-    made = [f"    connection.execute(text({statement!r}))" for statement in filter(None, tables.split(";"))]
-    body = [f"    connection.execute(text({statement!r}), known)" for statement in handler.split(";")]
-    source = [
-        "from opencqrs_py import Event, event_handling, on_start",
-        "from sqlalchemy import Connection, text",
-        '@on_start("catalog")',
-        "def tables(connection: Connection) -> None:",
-        *made,
-        "    pass",
-        '@event_handling("catalog", types=["*"])',
-        "def handle(event: Event, connection: Connection) -> None:",
-        '    known = {"position": event.position, "subject": event.subject}',
-        *body,
-    ]
-    empty.module = make_module("\n".join(source))
-    if before:
-        empty.send(*before)
-    empty.add(20)
-    empty.run()
-    return empty
 
 
 # ------------------------------------------------------------------------------------------------ swap and way back
@@ -549,6 +431,17 @@ def test_progress_in_memory_is_refused(world: World) -> None:
     said = r"OCQ-630.*progress is not in the database of its tables"
     with world.application(**settings) as application, pytest.raises(RebuildError, match=said):
         application.rebuilds.rebuild("catalog")
+
+
+@pytest.mark.parametrize("kind", KINDS[:1], indirect=True)
+def test_a_scheduled_group_is_refused_since_its_new_tables_would_be_swapped_unfilled(world: World) -> None:
+    scheduled = {"event-handling.groups.catalog.processing.mode": "scheduled"}
+    with world.application(**scheduled) as application:
+        for call in (application.rebuilds.rebuild, application.rebuilds.compare, application.rebuilds.plan):
+            with pytest.raises(RebuildError, match=r"(?s)OCQ-630.*'catalog' is scheduled.*groups reset catalog"):
+                call("catalog")
+    assert not world.is_there("shadow")
+    assert world.lent()["/books/3"] == 99
 
 
 def test_a_wrong_name_in_the_settings_is_refused(world: World) -> None:
