@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from opencqrs_py.adapters.sql import SqlProgressTracker
 from opencqrs_py.config import EffectiveGroup
 from opencqrs_py.config.choices import Mode
 from opencqrs_py.errors import RebuildError
+from opencqrs_py.model.naming import counted
 from opencqrs_py.model.progress import PartitionStatus, ProcessorState
+from opencqrs_py.processing.ports import ProgressTracker
+
+_SHOWN = 5
 
 _MISSING = (
     "no such table",
@@ -51,3 +56,45 @@ def require_sound(name: str, statuses: Sequence[PartitionStatus]) -> None:
             "rebuild.shared-tables; for other errors fix the handler. The live tables are as they were"
         )
         raise RebuildError("OCQ-635", what, f"group {name}", fix)
+
+
+def require_handled(name: str, live: ProgressTracker, rebuilt: ProgressTracker, reached: int) -> None:
+    """Refuse to swap if handlers could not handle events in the rebuild that the live group has handled.
+
+    Args:
+        name: The group.
+        live: Where the progress of the live group is.
+        rebuilt: Where that of the rebuild is.
+        reached: The farthest position of the live partitions; what comes after it is nothing that they have handled.
+
+    Raises:
+        RebuildError: OCQ-636.
+    """
+    if not (unhandled := _unhandled(name, rebuilt)):
+        return
+    known = _unhandled(name, live)
+    found = {position: why for position, why in unhandled.items() if position <= reached and position not in known}
+    if not found:
+        return
+    shown = "; ".join(found[position] for position in sorted(found)[:_SHOWN]) + ("; …" if len(found) > _SHOWN else "")
+    what = f"the rebuild of group '{name}' lacks {counted(len(found), 'event')} that the live tables may have: {shown}"
+    fix = (
+        f"fix the handler and type the same again; or look at opencqrs groups rebuild {name} --compare, and swap with "
+        "--accept-unhandled. The live tables are as they were"
+    )
+    raise RebuildError("OCQ-636", what, f"group {name}", fix)
+
+
+def _unhandled(name: str, tracker: ProgressTracker) -> dict[int, str]:
+    """Return the events of a group that were skipped, or wait in its inbox, by position, with why."""
+    statuses = [one for one in tracker.statuses() if one.group == name]
+    found: dict[int, str] = {}
+    if any(one.parked for one in statuses) and isinstance(tracker, SqlProgressTracker):
+        for entry in tracker.entries(name):
+            why = entry.errors[-1].error if entry.errors else "an earlier one of its sequence does"
+            found[entry.position] = f"{entry.event_id!r} waits in the inbox ({why})"
+    if any(one.skipped for one in statuses):
+        for skip in tracker.skipped():
+            if skip.group == name:
+                found[skip.position] = f"{skip.event_id!r} was skipped ({skip.reason})"
+    return found

@@ -16,7 +16,7 @@ from opencqrs_py.adapters.sql.shadows import Comparison, Shadows, Swap
 from opencqrs_py.assembly.actor import actor
 from opencqrs_py.assembly.blueprint import Blueprint
 from opencqrs_py.assembly.databases import DatabaseRule, Said
-from opencqrs_py.assembly.rebuild_checks import require_sound, require_streaming
+from opencqrs_py.assembly.rebuild_checks import require_handled, require_sound, require_streaming
 from opencqrs_py.assembly.running import initial_position, preparation
 from opencqrs_py.config import EffectiveGroup
 from opencqrs_py.errors import AssemblyError, RebuildError
@@ -28,6 +28,7 @@ from opencqrs_py.model.progress import PartitionStatus
 from opencqrs_py.model.rebuild import Fate, RebuildPhase, RebuildRecord, ShadowTable
 from opencqrs_py.processing.group_records import GroupCode, same_code
 from opencqrs_py.processing.pacing import Arrivals, Pace, paced
+from opencqrs_py.processing.ports import ProgressTracker
 
 if TYPE_CHECKING:
     from opencqrs_py.assembly.application import Application
@@ -186,7 +187,14 @@ class Rebuilds:
             group.rebuild.max_tasks,
         )
 
-    def rebuild(self, name: str, *, timeout: float = DEFAULT_TIMEOUT, watcher: Watcher = _unwatched) -> RebuildResult:
+    def rebuild(
+        self,
+        name: str,
+        *,
+        timeout: float = DEFAULT_TIMEOUT,
+        accept_unhandled: bool = False,
+        watcher: Watcher = _unwatched,
+    ) -> RebuildResult:
         """Build a group again beside the live one, on its engine in this process, and swap both when it has caught up.
 
         It may be called again after whatever has ended it: it continues, or completes what was begun.
@@ -194,17 +202,19 @@ class Rebuilds:
         Args:
             name: The group, in any spelling.
             timeout: Longest time in seconds to get the locks of the swap.
+            accept_unhandled: Whether to swap although handlers could not handle events that the live group has handled.
             watcher: Is shown how far it is.
 
         Raises:
             AssemblyError: OCQ-509 for a name that is no group.
             RebuildError: OCQ-630, if it cannot be rebuilt beside the live one; OCQ-635, if a handler fails there for
-                good.
+                good; OCQ-636, if events were skipped, or wait in the inbox, that the live group has handled.
             WaitTimedOutError: OCQ-536, if others held locks on the tables for too long; the shadow stays.
         """
         group, shadows = self._chosen(name)
         with self._caught_up(group, shadows, watcher) as application:
-            swapped = shadows.swap(self._swap_of(group, shadows, application), timeout)
+            swap = self._swap_of(group, application, accept_unhandled=accept_unhandled)
+            swapped = shadows.swap(swap, timeout)
             running = self._renew(group.name)
         shadows.drop_shadow(group.name)
         text = "group %s was rebuilt by %s: its tables are those up to position %d"
@@ -481,9 +491,9 @@ class Rebuilds:
         if pace is not None:
             pace.lift()
 
-    def _swap_of(self, group: EffectiveGroup, shadows: Shadows, application: Application) -> Swap:
-        del shadows
+    def _swap_of(self, group: EffectiveGroup, application: Application, *, accept_unhandled: bool) -> Swap:
         code = self._code(group.name)
+        live_tracker, own_tracker = self._parts[group.name].tracker(), _tracker(application, group.name)
 
         def reached(live: Mapping[Partition, int]) -> bool:
             until = time.monotonic() + _REACH_SECONDS
@@ -492,6 +502,8 @@ class Rebuilds:
                 require_sound(group.name, statuses)
                 own = {one.partition: one.position for one in statuses}
                 if all(own.get(partition, -1) >= position for partition, position in live.items()):
+                    if not accept_unhandled:
+                        require_handled(group.name, live_tracker, own_tracker, max(live.values(), default=0))
                     return True
                 if time.monotonic() >= until or own.keys() != live.keys():
                     return own.keys() != live.keys()  # which the swap itself refuses
@@ -511,9 +523,12 @@ def _moved(rule: DatabaseRule, url: str) -> DatabaseRule:
     return replace(rule, event_store=store, url=shown, ref=None, schema=None)
 
 
+def _tracker(application: Application, name: str) -> ProgressTracker:
+    return application._group_containers[name].tracker()  # noqa: SLF001 of this package
+
+
 def _statuses(application: Application, name: str) -> list[PartitionStatus]:
-    tracker = application._group_containers[name].tracker()  # noqa: SLF001 of this package
-    return [one for one in tracker.statuses() if one.group == name]
+    return [one for one in _tracker(application, name).statuses() if one.group == name]
 
 
 def _warn_of_arrivals(group: EffectiveGroup, arriving: float) -> None:

@@ -29,6 +29,7 @@ _WAYS = ("--dry-run", "--compare", "--undo", "--drop-old", "--abort")
 @click.option("--undo", is_flag=True, help="Put the old tables back, with their progress.")
 @click.option("--drop-old", is_flag=True, help="Drop the old tables, which the swap has kept.")
 @click.option("--abort", is_flag=True, help="Drop the new tables of an unfinished rebuild.")
+@click.option("--accept-unhandled", is_flag=True, help="Swap even if it lacks events that handlers could not handle.")
 @click.option("--timeout", type=Seconds(), default="1m", show_default=True, help="Longest wait for locks on tables.")
 @project_options
 @format_option
@@ -36,25 +37,24 @@ def rebuild_command(
     options: ProjectOptions,
     name: str,
     *,
-    dry_run: bool,
-    compare: bool,
-    undo: bool,
-    drop_old: bool,
-    abort: bool,
+    accept_unhandled: bool,
     timeout: float,
     as_json: bool,
+    **ways: bool,
 ) -> None:
     """Build a group's tables again from the log while it runs, and then swap old and new ones.
 
     This process handles the events, on the group's engine; others keep the live tables current meanwhile. Typed again
     after it was ended, it continues. The old tables are kept until --drop-old or --undo.
     """
-    chosen = [way for way, given in zip(_WAYS, (dry_run, compare, undo, drop_old, abort), strict=True) if given]
+    chosen = [way for way in _WAYS if ways[way.lstrip("-").replace("-", "_")]]
     if len(chosen) > 1:
         raise click.UsageError(f"{' and '.join(chosen)} exclude each other")
+    if accept_unhandled and chosen:
+        raise click.UsageError(f"--accept-unhandled is for the swap, which {chosen[0]} does not make")
     with options.application() as application:
         rebuilds = application.rebuilds
-        result, lines = _done(rebuilds, name, chosen[0] if chosen else "", timeout)
+        result, lines = _done(rebuilds, name, chosen[0] if chosen else "", timeout, accept_unhandled=accept_unhandled)
     if as_json:
         print_json(result)
     else:
@@ -62,7 +62,9 @@ def rebuild_command(
             print_line(line, "default")
 
 
-def _done(rebuilds: Rebuilds, name: str, way: str, timeout: float) -> tuple[dict[str, Any], list[str]]:
+def _done(
+    rebuilds: Rebuilds, name: str, way: str, timeout: float, *, accept_unhandled: bool
+) -> tuple[dict[str, Any], list[str]]:
     """Do it; return what is printed of it as JSON, and as text."""
     match way:
         case "--dry-run":
@@ -83,7 +85,7 @@ def _done(rebuilds: Rebuilds, name: str, way: str, timeout: float) -> tuple[dict
             text = "the unfinished rebuild is dropped" if ended else "it is not being rebuilt"
             return {"group": name, "done": ended, "state": "aborted"}, [f"{name}: {text}"]
         case _:
-            result = rebuilds.rebuild(name, timeout=timeout, watcher=_watching())
+            result = rebuilds.rebuild(name, timeout=timeout, accept_unhandled=accept_unhandled, watcher=_watching())
             return _result_as_json(result, "swapped"), _result_lines(result, "was rebuilt")
 
 

@@ -247,6 +247,9 @@ def test_what_is_wrong_is_explained(project: Any) -> None:
     both = world.rebuild("--undo", "--abort")
     assert both.code == 2
     assert "--undo and --abort exclude each other" in both.err
+    unfit = world.rebuild("--compare", "--accept-unhandled")
+    assert unfit.code == 2
+    assert "--accept-unhandled is for the swap, which --compare does not make" in unfit.err
     assert "catalog: no old tables are kept" in world.rebuild("--drop-old").err
     assert "catalog: it is not being rebuilt" in world.rebuild("--abort").err
     world.engine.dispose()
