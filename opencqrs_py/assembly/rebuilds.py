@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from dependency_injector import providers
@@ -16,7 +17,8 @@ from opencqrs_py.adapters.sql.shadows import Comparison, Shadows, Swap
 from opencqrs_py.assembly.actor import actor
 from opencqrs_py.assembly.blueprint import Blueprint
 from opencqrs_py.assembly.databases import DatabaseRule, Said
-from opencqrs_py.assembly.rebuild_checks import require_handled, require_sound, require_streaming
+from opencqrs_py.assembly.rebuild_checks import require_streaming
+from opencqrs_py.assembly.rebuild_reach import Reach
 from opencqrs_py.assembly.running import initial_position, preparation
 from opencqrs_py.config import EffectiveGroup
 from opencqrs_py.errors import AssemblyError, RebuildError
@@ -27,7 +29,7 @@ from opencqrs_py.model.partition import Partition, layout
 from opencqrs_py.model.progress import PartitionStatus
 from opencqrs_py.model.rebuild import Fate, RebuildPhase, RebuildRecord, ShadowTable
 from opencqrs_py.processing.group_records import GroupCode, same_code
-from opencqrs_py.processing.pacing import Arrivals, Pace, paced
+from opencqrs_py.processing.pacing import Arrivals, Following, Limit, Pace, paced
 from opencqrs_py.processing.ports import ProgressTracker
 
 if TYPE_CHECKING:
@@ -37,7 +39,6 @@ if TYPE_CHECKING:
 _log = logging.getLogger("opencqrs.control")
 _PAUSE, _LONGEST_PAUSE = 0.02, 0.25  # seconds between two looks at how far the rebuild is
 _NEAR_SECONDS = 2.0  # a head that was reached in less than that is near enough to swap
-_REACH_SECONDS = 5.0  # that the live group stands still for the rebuild to handle the rest
 _EXAMPLES = 5  # rows of a table that are shown
 DEFAULT_TIMEOUT = 60.0
 
@@ -212,8 +213,8 @@ class Rebuilds:
             WaitTimedOutError: OCQ-536, if others held locks on the tables for too long; the shadow stays.
         """
         group, shadows = self._chosen(name)
-        with self._caught_up(group, shadows, watcher) as application:
-            swap = self._swap_of(group, application, accept_unhandled=accept_unhandled)
+        with self._caught_up(group, shadows, watcher) as reach:
+            swap = self._swap_of(group, reach, accept_unhandled=accept_unhandled)
             swapped = shadows.swap(swap, timeout)
             running = self._renew(group.name)
         shadows.drop_shadow(group.name)
@@ -230,10 +231,11 @@ class Rebuilds:
         come in without a pause, the result says so. Args and errors are those of ``rebuild``.
         """
         group, shadows = self._chosen(name)
-        with self._caught_up(group, shadows, watcher) as application:
+        with self._caught_up(group, shadows, watcher) as reach:
             until = time.monotonic() + timeout
             while True:
-                application._hasten(group.name)  # noqa: SLF001 of this package
+                reach.target(self._container.event_store().head())
+                reach.hasten()
                 found = shadows.compare(group.name, examples)
                 if found.exact or time.monotonic() >= until:
                     return found
@@ -423,7 +425,7 @@ class Rebuilds:
         return tuple(one.handler.place for one in bound if not one.signature.transactional)
 
     @contextmanager
-    def _caught_up(self, group: EffectiveGroup, shadows: Shadows, watcher: Watcher) -> Iterator[Application]:
+    def _caught_up(self, group: EffectiveGroup, shadows: Shadows, watcher: Watcher) -> Iterator[Reach]:
         """Fill the shadow until it is near the head; that continues until the end of the block."""
         require_streaming(group)
         code, live = self._code(group.name), self._live(group)
@@ -437,11 +439,11 @@ class Rebuilds:
             if refused:
                 self._drop_unfilled(application, group, shadows)
                 raise _cannot(group.name, refused)
-            pace = self._paced(application, group, live)
+            pace, reach = self._paced(application, group, live), self._reach(application, group)
             application.start([group.name])
             try:
-                self._fill(application, group, watcher, pace)
-                yield application
+                self._fill(application, group, watcher, pace, reach)
+                yield reach
             finally:
                 application.stop()
 
@@ -459,19 +461,34 @@ class Rebuilds:
             return None
         known = [one.position for one in _statuses(application, group.name)]
         pace = Pace(limit, min(known, default=self._beginning(group, live)))
-        store = application.container.event_store
-        store.override(providers.Object(paced(store(), pace)))
+        _limit(application, pace)
         return pace
 
-    def _fill(self, application: Application, group: EffectiveGroup, watcher: Watcher, pace: Pace | None) -> None:
+    def _reach(self, application: Application, group: EffectiveGroup) -> Reach:
+        """Return how far it is; an application that leaves handlers out follows the live group from now on."""
+        parts, own = self._parts[group.name], _tracker(application, group.name)
+        following = None
+        if self._left_out(group):
+            following = Following(0)
+            _limit(application, following)
+
+        def positions_of(partition: Partition, after: int, until: int) -> Iterator[int]:
+            found: Iterator[int] = parts.processing().positions_of(partition, after, until)
+            return found
+
+        hasten = partial(application._hasten, group.name)  # noqa: SLF001 of this package
+        return Reach(group.name, parts.tracker(), own, hasten, following, positions_of)
+
+    def _fill(
+        self, application: Application, group: EffectiveGroup, watcher: Watcher, pace: Pace | None, reach: Reach
+    ) -> None:
         source, pause = self._container.event_store(), _PAUSE
         arrivals = None if pace is None else Arrivals(pace.per_second, source.head)
-        target, since = source.head(), time.monotonic()
+        target, since = reach.target(source.head()), time.monotonic()
         seen: tuple[float, int] | None = None
         while True:
             application.check()
-            statuses = _statuses(application, group.name)
-            require_sound(group.name, statuses)
+            statuses = reach.statuses()
             position = min((one.position for one in statuses), default=0)
             now = time.monotonic()
             rate = None if seen is None or now <= seen[0] else (position - seen[1]) / (now - seen[0])
@@ -484,33 +501,23 @@ class Rebuilds:
             if statuses and position >= target:
                 if now - since < _NEAR_SECONDS:
                     break
-                target, since = source.head(), now
-            application._hasten(group.name)  # noqa: SLF001 of this package
+                target, since = reach.target(source.head()), now
+            reach.hasten()
             time.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
         if pace is not None:
             pace.lift()
 
-    def _swap_of(self, group: EffectiveGroup, application: Application, *, accept_unhandled: bool) -> Swap:
+    def _swap_of(self, group: EffectiveGroup, reach: Reach, *, accept_unhandled: bool) -> Swap:
         code = self._code(group.name)
-        live_tracker, own_tracker = self._parts[group.name].tracker(), _tracker(application, group.name)
-
-        def reached(live: Mapping[Partition, int]) -> bool:
-            until = time.monotonic() + _REACH_SECONDS
-            while True:
-                statuses = _statuses(application, group.name)
-                require_sound(group.name, statuses)
-                own = {one.partition: one.position for one in statuses}
-                if all(own.get(partition, -1) >= position for partition, position in live.items()):
-                    if not accept_unhandled:
-                        require_handled(group.name, live_tracker, own_tracker, max(live.values(), default=0))
-                    return True
-                if time.monotonic() >= until or own.keys() != live.keys():
-                    return own.keys() != live.keys()  # which the swap itself refuses
-                application._hasten(group.name)  # noqa: SLF001 of this package
-                time.sleep(_PAUSE / 4)
-
+        reached = partial(reach.reached, accept_unhandled=accept_unhandled)
         return Swap(group.name, code.handlers, code.sequencing, reached, frozenset(group.rebuild.tables))
+
+
+def _limit(application: Application, limit: Limit) -> None:
+    """Have an application read its log as far as a limit allows."""
+    store = application.container.event_store
+    store.override(providers.Object(paced(store(), limit)))
 
 
 def _moved(rule: DatabaseRule, url: str) -> DatabaseRule:

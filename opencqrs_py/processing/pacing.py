@@ -1,4 +1,4 @@
-"""Reading the log no faster than a limit allows, so that others keep the resources of the machine."""
+"""Reading the log no faster or no further than a limit allows, so that others keep resources, or are not overtaken."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime
 from threading import Event as Signal
 from threading import Lock
+from typing import Protocol
 
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.selection import Selection, Share, Slice
@@ -21,6 +22,42 @@ _ARRIVAL_SECONDS = 10.0  # over which the events are counted that arrive
 _LOOK_SECONDS = 1.0  # between two looks at how many have arrived
 
 
+class Limit(Protocol):
+    """Up to which position of the log may be read by now. Safe for several threads."""
+
+    @property
+    def step_seconds(self) -> float:
+        """How long after a move of the limit it is noticed at most."""
+        ...
+
+    def limit(self) -> int | None:
+        """Return the last position that may be read by now; ``None``: there is no limit any more."""
+        ...
+
+
+class Following:
+    """As far as others have come, who are not to be overtaken. Safe for several threads.
+
+    Args:
+        position: How far they are.
+    """
+
+    step_seconds = 0.02
+
+    def __init__(self, position: int) -> None:
+        self._position = position
+        self._lock = Lock()
+
+    def limit(self) -> int:
+        """Return how far they are."""
+        return self._position
+
+    def move(self, position: int) -> None:
+        """Take in how far they are now; it does not go back."""
+        with self._lock:
+            self._position = max(self._position, position)
+
+
 class Pace:
     """Up to which position of the log may be read by now. Safe for several threads.
 
@@ -32,6 +69,8 @@ class Pace:
         position: Where it begins.
         now: Returns the seconds of a clock that never goes back.
     """
+
+    step_seconds = STEP_SECONDS
 
     def __init__(self, per_second: int, position: int, now: Callable[[], float] = time.monotonic) -> None:
         self.per_second = per_second
@@ -99,20 +138,21 @@ class Arrivals:
         return rate if self._is_known else None
 
 
-def paced(source: EventSource, pace: Pace) -> PacedSource:
+def paced(source: EventSource, pace: Limit) -> PacedSource:
     """Return the log, as far as it may be read by now."""
     return _PickingPacedSource(source, pace) if isinstance(source, PickingSource) else PacedSource(source, pace)
 
 
 class PacedSource(EventSource, LimitedSource):
-    """An event log that ends where a pace allows no more to be read.
+    """An event log that ends where a limit allows no more to be read.
 
     Args:
         source: The whole log.
         pace: Up to where it may be read by now.
     """
 
-    def __init__(self, source: EventSource, pace: Pace) -> None:
+    def __init__(self, source: EventSource, pace: Limit) -> None:
+        self.step_seconds = pace.step_seconds
         self._source = source
         self._pace = pace
         self._final = 0  # the newest position that the whole log has shown
@@ -197,7 +237,7 @@ class _PacedWatch(Watch):
             left = until - time.monotonic()
             if limit != after or left <= 0:
                 return limit
-            if self._woken.wait(min(left, STEP_SECONDS)):
+            if self._woken.wait(min(left, self._source.step_seconds)):
                 self._woken.clear()
                 return limit
 

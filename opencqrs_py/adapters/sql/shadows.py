@@ -33,7 +33,17 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0  # seconds between two attempts to get 
 
 
 class BusyError(Exception):
-    """The swap could not get its locks, or the shadow was not far enough; nothing was changed."""
+    """The swap could not get its locks, or the shadow was not far enough; nothing was changed.
+
+    Args:
+        reason: Why.
+        fix: What helps if it stays so.
+    """
+
+    def __init__(self, reason: str, fix: str = "end long transactions on these tables") -> None:
+        super().__init__(reason, fix)
+        self.reason = reason
+        self.fix = fix
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,14 +54,14 @@ class Swap:
         group: Processing group.
         handlers: Fingerprint of the handlers that have built the shadow, all of the group.
         sequencing: Fingerprint of what sequences its events.
-        reached: Waits for the shadow to be at least where the live partitions are; returns whether it is, in time.
+        reached: Waits for the shadow to be where the live partitions are; raises ``BusyError`` if it is not.
         named: Tables that are swapped in any case.
     """
 
     group: str
     handlers: str
     sequencing: str
-    reached: Callable[[Mapping[Partition, int]], bool]
+    reached: Callable[[Mapping[Partition, int]], None]
     named: frozenset[str] = frozenset()
 
 
@@ -227,14 +237,14 @@ class Shadows(ABC):
             try:
                 return attempt()
             except BusyError as error:
-                reason = str(error)
+                busy = error
             except DBAPIError as error:
                 if not self._database.dialect.is_lock_timeout(error.orig):
                     raise
-                reason = "other programs hold locks on its tables"
+                busy = BusyError("other programs hold locks on its tables")
             if time.monotonic() + pause >= until:
-                what = f"the tables could not be swapped in {timeout:g} s: {reason}"
-                fix = "nothing was changed; end long transactions on these tables, and type the same again"
+                what = f"the tables could not be swapped in {timeout:g} s: {busy.reason}"
+                fix = f"nothing was changed; {busy.fix}, and type the same again"
                 raise WaitTimedOutError("OCQ-536", what, fix=fix)
             time.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
@@ -270,12 +280,6 @@ class Shadows(ABC):
         self._database.dialect.lock_claim(self._database, connection, group, list(known))
         again = held(connection, progress, group)
         yield {partition: cursor.stored for partition, cursor in again.items()}
-
-
-def require_reached(swap: Swap, live: Mapping[Partition, int]) -> None:
-    """Wait for the shadow to be where the live group is; raise ``BusyError`` if that takes too long."""
-    if not swap.reached(live):
-        raise BusyError("the rebuild is not as far as the live group")
 
 
 def require_same_layout(group: str, live: Collection[Partition], shadow: Collection[Partition]) -> None:

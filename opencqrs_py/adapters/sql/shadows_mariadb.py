@@ -33,7 +33,6 @@ from opencqrs_py.adapters.sql.shadows import (
     fate_of,
     is_ours,
     prepared_place,
-    require_reached,
     require_same_layout,
     written_in,
 )
@@ -307,7 +306,7 @@ class MariaDbShadows(Shadows):
         with self._database.writing() as connection:
             before, rows = self._required(group), KeptRows(connection, group, "%s")
             live = self._lock_live(connection, group)
-            require_reached(swap, live)
+            swap.reached(live)
             place = f"{_quoted(shadow)}."
             where = f"{place}{PROGRESS.name} WHERE group_name = %s FOR UPDATE WAIT 10"
             connection.exec_driver_sql(f"SELECT 1 FROM {where}", (group,)).all()  # noqa: S608
@@ -386,7 +385,7 @@ class MariaDbShadows(Shadows):
         with self._database.writing() as connection:
             rows, known = KeptRows(connection, group, "%s"), self._records.find(connection, group)
             built = _record_in(connection, f"{_quoted(shadow)}.", group)
-            done = swap or Swap(group, built[0], built[1], lambda _: True)
+            done = swap or Swap(group, built[0], built[1], lambda _: None)
             position = rows.replace(f"{_quoted(shadow)}.", self._ours)
             self._records.write(connection, built_record(known, done), self._records.find(connection, group))
             after = self._swapped_record(done, known, before)

@@ -25,7 +25,6 @@ from opencqrs_py.adapters.sql.shadows import (
     built_record,
     fate_of,
     is_ours,
-    require_reached,
     require_same_layout,
     written_in,
 )
@@ -294,7 +293,7 @@ class PostgresqlShadows(Shadows):
             known = self._records.find(connection, group)
             rows = KeptRows(connection, group, "%s")
             with self._fenced(connection, group) as live:
-                require_reached(swap, live)
+                swap.reached(live)
                 layout = rows.positions(f"{_quoted(shadow)}.")
                 require_same_layout(group, live, layout)
                 where = f"{_quoted(shadow)}.{PROGRESS.name} WHERE group_name = %s"

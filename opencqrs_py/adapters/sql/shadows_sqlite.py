@@ -29,7 +29,6 @@ from opencqrs_py.adapters.sql.shadows import (
     fate_of,
     is_ours,
     prepared_place,
-    require_reached,
     require_same_layout,
     written_in,
 )
@@ -163,7 +162,7 @@ class SqliteShadows(Shadows):
             before, known = self._required(connection, group), self._records.find(connection, group)
             rows = KeptRows(connection, group, "?")
             live = rows.positions("")
-            require_reached(swap, live)
+            swap.reached(live)
             self._fence_shadow(shadow, group)
             with _attached(connection, shadow):
                 require_same_layout(group, live, rows.positions(f"{_OTHER}."))

@@ -10,7 +10,7 @@ import pytest
 from opencqrs_py.adapters.memory import InMemoryEventStore
 from opencqrs_py.model import Event, Selection
 from opencqrs_py.model.selection import Share
-from opencqrs_py.processing.pacing import STEP_SECONDS, Arrivals, Pace, PacedSource, paced
+from opencqrs_py.processing.pacing import STEP_SECONDS, Arrivals, Following, Pace, PacedSource, paced
 from opencqrs_py.processing.ports import LimitedSource, PickingSource
 from opencqrs_py.testing import FakeClock
 
@@ -169,3 +169,35 @@ def test_a_log_that_is_watched_without_limit_is_waited_for_itself(clock: FakeClo
         waiting = pool.submit(watch.wait, 1, SECONDS)
         store.append(store_of(2).read(1, 10, ALL).events)
         assert waiting.result(SECONDS) == 2
+
+
+def test_who_follows_others_reads_no_further_than_they_are_and_never_less_than_before() -> None:
+    following = Following(5)
+    source = paced(store_of(20), following)
+    assert (source.head(), source.read(0, 100, ALL).upto) == (5, 5)
+    following.move(9)
+    following.move(7)
+    assert (source.head(), source.limit()) == (9, 9)
+    following.move(100)
+    assert source.head() == 20
+
+
+def test_of_two_limits_the_nearer_one_counts(clock: FakeClock) -> None:
+    following, pace = Following(30), Pace(100, 0, clock.monotonic)
+    source = paced(paced(store_of(1_000), pace), following)
+    clock.advance(0.25)
+    assert (source.head(), source.read(0, 100, ALL).upto) == (25, 25)
+    clock.advance(0.25)
+    assert source.head() == 30
+    following.move(900)
+    pace.lift()
+    assert source.head() == 900
+
+
+def test_a_watch_notices_how_far_the_others_have_come() -> None:
+    following = Following(5)
+    source = paced(store_of(20), following)
+    with ThreadPoolExecutor(1) as threads, source.watched() as watch:
+        waiting = threads.submit(watch.wait, 5, SECONDS)
+        following.move(8)
+        assert waiting.result(SECONDS) == 8

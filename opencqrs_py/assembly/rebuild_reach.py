@@ -1,0 +1,114 @@
+"""How far a rebuild is, compared with the live group, which it must not overtake if that has more to do."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from opencqrs_py.adapters.sql.shadows import BusyError
+from opencqrs_py.assembly.rebuild_checks import require_handled, require_sound
+from opencqrs_py.model.naming import counted
+from opencqrs_py.model.partition import Partition
+from opencqrs_py.model.progress import PartitionStatus
+from opencqrs_py.processing.pacing import Following
+from opencqrs_py.processing.ports import ProgressTracker
+
+_log = logging.getLogger("opencqrs.control")
+_REACH_SECONDS = 5.0  # that the live group stands still for the rebuild to handle the rest
+_PAUSE = 0.005
+PositionsOf = Callable[[Partition, int, int], Iterable[int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """How far the rebuild of a group is.
+
+    If handlers are left out of the rebuild, such as one that sends mail, the live group calls them. An event that the
+    rebuild alone had handled would never come to them, since the progress of the rebuild takes the place of the live
+    one. So then the rebuild follows the live group, and is swapped where no event lies between both.
+
+    Attributes:
+        group: Processing group.
+        live: Where the progress of the live group is.
+        rebuilt: Where that of the rebuild is.
+        hasten: Has the rebuild store its progress without delay.
+        following: How far the rebuild may read, if handlers are left out of it.
+        positions_of: Returns the positions of a partition's events after a position, up to another one.
+    """
+
+    group: str
+    live: ProgressTracker
+    rebuilt: ProgressTracker
+    hasten: Callable[[], None]
+    following: Following | None
+    positions_of: PositionsOf
+
+    def statuses(self) -> list[PartitionStatus]:
+        """Return how far the partitions of the rebuild are.
+
+        Raises:
+            RebuildError: OCQ-635, if one fails for good.
+        """
+        found = _of(self.rebuilt, self.group)
+        require_sound(self.group, found)
+        return found
+
+    def target(self, head: int) -> int:
+        """Return how far the rebuild may go by now."""
+        if self.following is None:
+            return head
+        self.following.move(min((one.position for one in _of(self.live, self.group)), default=0))
+        return min(head, self.following.limit())
+
+    def reached(self, live: Mapping[Partition, int], *, accept_unhandled: bool) -> None:
+        """Wait for the rebuild to be where the live partitions stand still.
+
+        Raises:
+            BusyError: If it does not get there now, but may at another moment.
+            RebuildError: OCQ-635, if a partition fails for good; OCQ-636, if events were not handled again, unless
+                that is accepted.
+        """
+        farthest = max(live.values(), default=0)
+        self._go_to(live, farthest)
+        until = time.monotonic() + _REACH_SECONDS
+        while True:
+            own = {one.partition: one.position for one in self.statuses()}
+            if own.keys() != live.keys():
+                return  # which the swap itself refuses
+            if all(own[partition] >= position for partition, position in live.items()):
+                break
+            if time.monotonic() >= until:
+                raise BusyError("the rebuild is not as far as the live group", "let it catch up")
+            self.hasten()
+            time.sleep(_PAUSE)
+        if not accept_unhandled:
+            require_handled(self.group, self.live, self.rebuilt, farthest)
+
+    def _go_to(self, live: Mapping[Partition, int], farthest: int) -> None:
+        """Let the rebuild go as far as the live group, unless left-out handlers would miss events that lie between."""
+        if self.following is None:
+            return
+        statuses = _of(self.live, self.group)
+        own = {one.partition: one.position for one in _of(self.rebuilt, self.group)}
+        for partition, position in sorted(live.items()):
+            ahead = any(one.partition == partition and one.ahead is not None for one in statuses)
+            between = self.positions_of(partition, position, max(farthest, own.get(partition, 0)))
+            if ahead or next(iter(between), None) is not None:
+                reason = f"handlers that the rebuild leaves out have events to handle in partition {partition}"
+                raise BusyError(reason, "let opencqrs run catch up, or wait for fewer events")
+        _warn_of_waiting(self.group, statuses)
+        self.following.move(farthest)
+
+
+def _of(tracker: ProgressTracker, group: str) -> list[PartitionStatus]:
+    return [one for one in tracker.statuses() if one.group == group]
+
+
+def _warn_of_waiting(group: str, statuses: Sequence[PartitionStatus]) -> None:
+    if waiting := sum(count for one in statuses for _, count in one.parked):
+        text = (
+            "group %s: %s in the inbox of the live tables; handlers that the rebuild leaves out are not called for them"
+        )
+        _log.warning(text, group, f"{counted(waiting, 'event waits', 'events wait')}")
