@@ -338,6 +338,25 @@ def test_tables_of_migrations_are_made_again_with_sequences_of_their_own(
     assert world.send("SELECT max(number) FROM loan") == [(21,)]
 
 
+@pytest.mark.mariadb
+@pytest.mark.parametrize("kind", KINDS[2:], indirect=True)
+def test_sequences_are_swapped_if_they_have_given_out_numbers(
+    empty: World, make_module: Callable[[str], ModuleType]
+) -> None:
+    tables = (
+        "CREATE SEQUENCE IF NOT EXISTS numbers;"
+        "CREATE SEQUENCE IF NOT EXISTS of_others;"
+        "CREATE TABLE IF NOT EXISTS loan (number BIGINT, position INTEGER)"
+    )
+    world = of(empty, make_module, tables, "INSERT INTO loan VALUES (NEXT VALUE FOR numbers, :position)")
+    world.send("SELECT NEXT VALUE FOR of_others")
+    with world.application() as application:
+        known = {one.name: one.fate for one in application.rebuilds.rebuild("catalog").tables}
+    assert known == {"loan": Fate.SWAPPED, "numbers": Fate.SWAPPED, "of_others": Fate.LEFT}
+    assert world.send("SELECT min(number), max(number) FROM loan") == [(1, 20)]
+    assert world.send("SELECT NEXT VALUE FOR of_others") == [(2,)]
+
+
 def test_shared_tables_are_read_as_they_are_and_cannot_be_written(
     empty: World, make_module: Callable[[str], ModuleType]
 ) -> None:

@@ -137,8 +137,9 @@ class MariaDbShadows(Shadows):
                 if name in shared:
                     found.append(ShadowTable(name, "view", Fate.SHARED, "rebuild.shared-tables"))
                     continue
+                used = _is_used(connection, shadow, name) if kind == "sequence" else kind != "table"
                 rows = kind == "table" and _has_rows(connection, shadow, name)
-                carries = name in written or rows or kind != "table"
+                carries = name in written or rows or used
                 fate = fate_of(live=name in live, written=carries, named=name in named)
                 how = "rebuild.tables" if name in named else "made by @on_start"
                 found.append(ShadowTable(name, kind, fate, how))
@@ -455,6 +456,14 @@ def _has_rows(connection: Connection, place: str, table: str) -> bool:
     found = cursor.fetchone() is not None
     cursor.close()
     return found
+
+
+def _is_used(connection: Connection, place: str, sequence: str) -> bool:
+    """Return whether a sequence has given out numbers; one that has not may be another group's."""
+    cursor = _run(connection, f"SELECT next_not_cached_value > start_value FROM {_quoted(place)}.{_quoted(sequence)}")  # noqa: S608 quoted
+    (found,) = cursor.fetchone()
+    cursor.close()
+    return bool(found)
 
 
 def _renew_marker(connection: Connection, old: str) -> None:

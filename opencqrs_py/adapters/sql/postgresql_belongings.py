@@ -1,0 +1,126 @@
+"""What belongs to a table on PostgreSQL beside its columns and rows: owner, privileges, triggers, publications."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sqlalchemy import Connection
+
+from opencqrs_py.adapters.sql.postgresql_catalog import Relation, quoted, run
+from opencqrs_py.model.rebuild import ShadowTable
+
+_ACCESS = """
+SELECT privilege_type, CASE grantee WHEN 0 THEN 'PUBLIC' ELSE quote_ident(pg_get_userbyid(grantee)) END, is_grantable,
+    NULL AS attname
+FROM pg_class, aclexplode(relacl) WHERE oid = %s AND grantee <> relowner
+UNION ALL
+SELECT privilege_type, CASE grantee WHEN 0 THEN 'PUBLIC' ELSE quote_ident(pg_get_userbyid(grantee)) END, is_grantable,
+    attname
+FROM pg_attribute, aclexplode(attacl) WHERE attrelid = %s AND attnum > 0 AND NOT attisdropped
+"""
+_KEPT_OF = "SELECT pg_get_userbyid(relowner), relreplident FROM pg_class WHERE oid = %s"
+_TRIGGERS = (
+    "SELECT tgname, pg_get_triggerdef(oid) FROM pg_trigger WHERE tgrelid = %s AND NOT tgisinternal ORDER BY tgname"
+)
+_PUBLICATIONS = (
+    "SELECT pubname FROM pg_publication_rel JOIN pg_publication ON prpubid = pg_publication.oid WHERE prrelid = %s"
+)
+
+
+_OWNED = """
+SELECT attname, objid, objid::regclass::text FROM pg_depend JOIN pg_class ON pg_class.oid = objid AND relkind = 'S'
+JOIN pg_attribute ON attrelid = refobjid AND attnum = refobjsubid
+WHERE classid = 'pg_class'::regclass AND refclassid = 'pg_class'::regclass AND refobjid = %s
+    AND refobjsubid > 0 AND deptype IN ('a', 'i')
+"""
+Access = frozenset[tuple[str, str, bool, str | None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What a table that takes the place of another one takes over from it.
+
+    Attributes:
+        owner: The role to which it belongs.
+        identity: Its replica identity, as the catalog has it.
+        access: Privileges of others: which, whose, whether they may grant it, and on which column.
+        sequences: Those on the sequences of its columns, by column.
+        triggers: Definitions of its triggers, by name.
+        publications: Those in which it is named.
+    """
+
+    owner: str
+    identity: str
+    access: Access
+    sequences: dict[str, Access]
+    triggers: dict[str, str]
+    publications: tuple[str, ...]
+
+
+def taken_from(connection: Connection, one: Relation) -> Kept:
+    """Return what a table has that another one is to take over."""
+    number = one.number
+    owner, identity = connection.exec_driver_sql(_KEPT_OF, (number,)).one()
+    sequences = {column: _access(connection, each) for column, each, _ in _owned(connection, number)}
+    triggers = {row[0]: row[1] for row in connection.exec_driver_sql(_TRIGGERS, (number,))}
+    publications = tuple(connection.exec_driver_sql(_PUBLICATIONS, (number,)).scalars())
+    return Kept(owner, identity, _access(connection, number), sequences, triggers, publications)
+
+
+def give(connection: Connection, live: str, target: str, one: ShadowTable, kept: Kept) -> None:
+    """Have a table that has taken the place of another one belong to the same people, and serve the same.
+
+    Args:
+        connection: The transaction of the swap.
+        live: The schema in which it is.
+        target: The schema in which the other one is now.
+        one: The table.
+        kept: What it takes over.
+    """
+    name, old = f"{quoted(live)}.{quoted(one.name)}", f"{quoted(target)}.{quoted(one.name)}"
+    number = connection.exec_driver_sql("SELECT to_regclass(%s)::oid", (name,)).scalar_one()
+    owner = connection.exec_driver_sql(_KEPT_OF, (number,)).one()[0]
+    if owner != kept.owner:  # before the privileges, which come from the owner
+        run(connection, f"ALTER {one.kind.upper()} {name} OWNER TO {quoted(kept.owner)}").close()
+    _let_in(connection, "SEQUENCE" if one.kind == "sequence" else "TABLE", name, number, kept.access)
+    for column, sequence, its_name in _owned(connection, number):
+        if column in kept.sequences:
+            _let_in(connection, "SEQUENCE", its_name, sequence, kept.sequences[column])
+    there = {row[0] for row in connection.exec_driver_sql(_TRIGGERS, (number,))}
+    for trigger, definition in kept.triggers.items():
+        if trigger not in there:
+            run(connection, definition).close()
+    for publication in kept.publications:
+        run(connection, f"ALTER PUBLICATION {quoted(publication)} DROP TABLE {old}").close()
+        run(connection, f"ALTER PUBLICATION {quoted(publication)} ADD TABLE {name}").close()
+    if kept.identity in ("f", "n") and one.kind == "table":
+        run(connection, f"ALTER TABLE {name} REPLICA IDENTITY {'FULL' if kept.identity == 'f' else 'NOTHING'}").close()
+
+
+def _access(connection: Connection, number: int) -> Access:
+    return frozenset(tuple(row) for row in connection.exec_driver_sql(_ACCESS, (number, number)))
+
+
+def _owned(connection: Connection, number: int) -> list[tuple[str, int, str]]:
+    """Return the sequences of a table's columns: column, number, and name with its schema where that is needed."""
+    return [tuple(row) for row in connection.exec_driver_sql(_OWNED, (number,))]
+
+
+def _let_in(connection: Connection, kind: str, name: str, number: int, access: Access) -> None:
+    """Give others exactly these privileges; default privileges may have given more, or others."""
+    given = _access(connection, number)
+    for privilege, grantee, _, column in sorted(given - access, key=str):
+        run(connection, f"REVOKE {privilege}{_of(column)} ON {kind} {name} FROM {grantee}").close()
+    for privilege, grantee, grantable, column in sorted(access - given, key=str):
+        if column is None or _has_column(connection, number, column):
+            option = " WITH GRANT OPTION" if grantable else ""
+            run(connection, f"GRANT {privilege}{_of(column)} ON {kind} {name} TO {grantee}{option}").close()
+
+
+def _of(column: str | None) -> str:
+    return "" if column is None else f" ({quoted(column)})"
+
+
+def _has_column(connection: Connection, table: int, name: str) -> bool:
+    asked = "SELECT EXISTS (SELECT FROM pg_attribute WHERE attrelid = %s AND attname = %s AND NOT attisdropped)"
+    return bool(connection.exec_driver_sql(asked, (table, name)).scalar())

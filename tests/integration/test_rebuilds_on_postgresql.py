@@ -1,0 +1,214 @@
+"""What a rebuild keeps of tables on PostgreSQL, which know each other by number, and to whom much is attached."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from support.rebuilding import HANDLERS, WRONG, World, of
+
+from opencqrs_py.adapters.sql.postgresql_catalog import Relation, Ties
+from opencqrs_py.errors import RebuildError
+from opencqrs_py.model.rebuild import Fate
+
+pytestmark = pytest.mark.postgresql
+
+
+@pytest.fixture
+def empty(fresh_url: Callable[[str], str], tmp_path: Path) -> World:
+    """A database without anything."""
+    return World(fresh_url("postgresql"), tmp_path, "postgresql")
+
+
+@pytest.fixture
+def world(empty: World, make_module: Callable[[str], ModuleType]) -> World:
+    """A group that has handled 98 events, and one row of whose table has become wrong."""
+    empty.module = make_module(HANDLERS)
+    empty.add(98)
+    empty.run()
+    empty.send(WRONG)
+    return empty
+
+
+@pytest.fixture
+def role(world: World) -> Iterator[str]:
+    """A role that is dropped, with what it has, at the end."""
+    world.send("DROP ROLE IF EXISTS rebuilt_for", "CREATE ROLE rebuilt_for")
+    yield "rebuilt_for"
+    world.send("DROP OWNED BY rebuilt_for", "DROP ROLE rebuilt_for")
+
+
+def rebuild(world: World) -> dict[str, Fate]:
+    with world.application() as application:
+        return {one.name: one.fate for one in application.rebuilds.rebuild("catalog").tables}
+
+
+def undo(world: World) -> None:
+    with world.application() as application:
+        application.rebuilds.undo("catalog")
+
+
+def numbers(world: World, query: str) -> list[int]:
+    return [row[0] for row in world.send(query)]
+
+
+def test_the_owner_stays_and_what_it_has_granted(world: World, role: str) -> None:
+    world.send(
+        f"ALTER TABLE lent OWNER TO {role}",
+        "GRANT SELECT ON lent TO CURRENT_USER WITH GRANT OPTION",
+        "GRANT INSERT ON lent TO PUBLIC",
+    )
+    asked = "SELECT pg_get_userbyid(relowner), relacl::text FROM pg_class WHERE oid = 'lent'::regclass"
+    ((owner, before),) = world.send(asked)
+    assert owner == role
+    for change in (rebuild, undo):
+        change(world)
+        ((owner, after),) = world.send(asked)
+        assert (owner, {*after.strip("{}").split(",")}) == (role, {*before.strip("{}").split(",")})
+
+
+def test_default_privileges_give_nobody_more_than_the_live_table_did(world: World, role: str) -> None:
+    world.send(f"GRANT INSERT ON lent TO {role}", f"ALTER DEFAULT PRIVILEGES GRANT SELECT ON TABLES TO {role}")
+    asked = "SELECT " + ", ".join(f"has_table_privilege('{role}', 'lent', '{each}')" for each in ("SELECT", "INSERT"))
+    rebuild(world)
+    assert world.send(asked) == [(False, True)]
+
+
+def test_privileges_on_sequences_of_columns_stay(empty: World, make_module: Callable[[str], ModuleType]) -> None:
+    table = "CREATE TABLE IF NOT EXISTS loan (number serial PRIMARY KEY, position INTEGER)"
+    world = of(empty, make_module, table, "INSERT INTO loan (position) VALUES (:position)")
+    world.send("GRANT USAGE ON SEQUENCE loan_number_seq TO PUBLIC")
+    rebuild(world)
+    asked = "SELECT relacl::text FROM pg_class WHERE oid = 'loan_number_seq'::regclass"
+    assert "=U/" in world.send(asked)[0][0]
+
+
+def test_partitions_go_with_their_table_also_if_they_have_no_rows(
+    empty: World, make_module: Callable[[str], ModuleType]
+) -> None:
+    tables = (
+        "CREATE TABLE IF NOT EXISTS loan (position INTEGER) PARTITION BY RANGE (position);"
+        "CREATE TABLE IF NOT EXISTS early PARTITION OF loan FOR VALUES FROM (0) TO (1000);"
+        "CREATE TABLE IF NOT EXISTS late PARTITION OF loan FOR VALUES FROM (1000) TO (2000)"
+    )
+    world = of(empty, make_module, tables, "INSERT INTO loan VALUES (:position)")
+    world.send("DELETE FROM loan WHERE position = 3")
+    assert rebuild(world) == dict.fromkeys(["loan", "early", "late"], Fate.SWAPPED)
+    assert numbers(world, "SELECT count(*) FROM loan") == [20]
+    undo(world)
+    assert numbers(world, "SELECT count(*) FROM loan") == [19]
+
+
+def test_sequences_and_indexes_of_the_group_go_with_its_tables(
+    empty: World, make_module: Callable[[str], ModuleType]
+) -> None:
+    tables = (
+        "CREATE SEQUENCE IF NOT EXISTS numbers;"
+        "CREATE TABLE IF NOT EXISTS loan (number BIGINT DEFAULT nextval('numbers'), position INTEGER);"
+        "CREATE INDEX IF NOT EXISTS by_position ON loan (position)"
+    )
+    world = of(empty, make_module, tables, "INSERT INTO loan (position) VALUES (:position)")
+    world.send("SELECT setval('numbers', 500)")
+    assert rebuild(world) == {"loan": Fate.SWAPPED, "numbers": Fate.SWAPPED}
+    world.add(1, start=20)
+    world.run()
+    assert numbers(world, "SELECT number FROM loan ORDER BY 1") == list(range(1, 22))
+    indexes = "SELECT count(*) FROM pg_indexes WHERE schemaname = 'public' AND indexname = 'by_position'"
+    assert numbers(world, indexes) == [1]
+    undo(world)
+    world.run()
+    assert numbers(world, "SELECT number FROM loan ORDER BY 1") == [*range(1, 21), 501]
+
+
+def test_a_materialized_view_of_the_group_is_filled_before_the_swap(
+    empty: World, make_module: Callable[[str], ModuleType]
+) -> None:
+    tables = (
+        "CREATE TABLE IF NOT EXISTS loan (position INTEGER);"
+        "CREATE MATERIALIZED VIEW IF NOT EXISTS late AS SELECT position FROM loan WHERE position > 15;"
+        "CREATE MATERIALIZED VIEW IF NOT EXISTS count_late AS SELECT count(*) AS n FROM late;"
+        "CREATE MATERIALIZED VIEW IF NOT EXISTS none AS SELECT position FROM loan WHERE position > 1000"
+    )
+    world = of(empty, make_module, tables, "INSERT INTO loan (position) VALUES (:position)")
+    assert set(rebuild(world).values()) == {Fate.SWAPPED}
+    assert numbers(world, "SELECT n FROM count_late") == [5]
+
+
+SHARED_START = HANDLERS.replace(
+    """
+@event_handling("catalog", types=["lent"])
+def lend""",
+    """    connection.execute(text("CREATE OR REPLACE VIEW audited AS SELECT position FROM audit"))
+    connection.execute(text("CREATE OR REPLACE VIEW both_counts AS BOTH"))
+
+@event_handling("catalog", types=["lent"])
+def lend""",
+    1,
+)
+ALONE = "SELECT count(*) AS n FROM lent"
+BOTH = "SELECT (SELECT count(*) FROM lent) + (SELECT count(*) FROM audit) AS n"
+
+
+def test_a_view_of_another_groups_tables_stays_as_it_is(empty: World, make_module: Callable[[str], ModuleType]) -> None:
+    empty.module = make_module(SHARED_START.replace("BOTH", ALONE))
+    empty.add(20)
+    empty.run()
+    known = rebuild(empty)
+    assert (known["audited"], known["both_counts"], known["audit"]) == (Fate.LEFT, Fate.SWAPPED, Fate.LEFT)
+    assert numbers(empty, "SELECT count(*) FROM audited") == [20]
+    assert numbers(empty, "SELECT n FROM both_counts") == [7]
+    empty.add(7, start=20)
+    empty.run()
+    assert numbers(empty, "SELECT count(*) FROM audited") == [27]
+
+
+def test_a_view_of_tables_of_two_groups_is_refused(empty: World, make_module: Callable[[str], ModuleType]) -> None:
+    empty.module = make_module(SHARED_START.replace("BOTH", BOTH))
+    empty.add(20)
+    empty.run()
+    with pytest.raises(RebuildError, match=r"OCQ-630.*the view both_counts shows audit, which stays as it is"):
+        rebuild(empty)
+    assert numbers(empty, "SELECT n FROM both_counts") == [27]
+
+
+def test_a_sequence_that_another_groups_table_uses_is_refused(
+    empty: World, make_module: Callable[[str], ModuleType]
+) -> None:
+    tables = (
+        "CREATE SEQUENCE IF NOT EXISTS numbers;"
+        "CREATE TABLE IF NOT EXISTS loan (number BIGINT DEFAULT nextval('numbers'), position INTEGER);"
+    )
+    world = of(empty, make_module, tables, "INSERT INTO loan (position) VALUES (:position)")
+    world.send("CREATE TABLE other (number BIGINT DEFAULT nextval('numbers'))")
+    with pytest.raises(
+        RebuildError, match=r"OCQ-630.*the sequence numbers is also that of a table that is not swapped"
+    ):
+        rebuild(world)
+    assert not world.is_there("shadow")
+
+
+def relation(number: int, kind: str = "table") -> Relation:
+    return Relation(f"r{number}", kind, number)
+
+
+@pytest.mark.parametrize(
+    ("kinds", "ties", "written", "moved"),
+    [
+        ({1: "table", 2: "table"}, Ties(), {1}, {1}),
+        ({1: "table", 2: "table", 3: "table"}, Ties(parts=((2, 1), (3, 2))), {3}, {1, 2, 3}),
+        ({1: "table", 2: "table", 3: "view"}, Ties(shown=((3, 2),)), {1}, {1}),
+        ({1: "table", 2: "view", 3: "view"}, Ties(shown=((2, 1), (3, 2))), {1}, {1, 2, 3}),
+        ({1: "table", 2: "view"}, Ties(shown=((2, 1),)), {2}, set()),
+        ({1: "view"}, Ties(), set(), {1}),
+        ({1: "sequence", 2: "table"}, Ties(counted=((1, 2),)), {2}, {1, 2}),
+        ({1: "sequence", 2: "table"}, Ties(counted=((1, 2),)), set(), set()),
+        ({1: "sequence"}, Ties(counted=((1, 9),)), {1}, {1}),
+    ],
+)
+def test_what_belongs_together_is_swapped_together(
+    kinds: dict[int, str], ties: Ties, written: set[int], moved: set[int]
+) -> None:
+    known = [relation(number, kind) for number, kind in kinds.items()]
+    assert ties.moved(known, written) == moved
