@@ -251,6 +251,7 @@ class Rebuilds:
         """
         group, shadows = self._chosen(name)
         shadows.complete(group.name)
+        shadows.tidy(group.name)
         known = shadows.record(group.name)
         if known is None or not known.keeps_old:
             what = f"no old tables of group '{group.name}' are kept"
@@ -265,6 +266,7 @@ class Rebuilds:
         """Drop the tables that a swap has kept; return whether there were any. Errors are those of ``undo``."""
         group, shadows = self._chosen(name)
         shadows.complete(group.name)
+        shadows.tidy(group.name)
         known = shadows.record(group.name)
         if known is None or not known.keeps_old:
             return False
@@ -276,6 +278,7 @@ class Rebuilds:
         """Drop an unfinished shadow; return whether there was one. Errors are those of ``undo``."""
         group, shadows = self._chosen(name)
         shadows.complete(group.name)
+        shadows.tidy(group.name)
         known = shadows.record(group.name)
         if not shadows.exists(group.name) and (known is None or not known.has_shadow):
             return False
@@ -357,6 +360,7 @@ class Rebuilds:
     def _opened(self, group: EffectiveGroup, shadows: Shadows, code: GroupCode) -> RebuildRecord:
         """Return the record of the shadow, which continues if the same handlers have begun it."""
         shadows.complete(group.name)
+        shadows.tidy(group.name)
         known = shadows.record(group.name)
         if known is not None and known.has_shadow and shadows.exists(group.name):
             same = same_code(known.handlers, code.handlers) and known.shared == group.rebuild.shared_tables

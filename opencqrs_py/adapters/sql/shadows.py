@@ -219,6 +219,15 @@ class Shadows(ABC):
         del group
         return False
 
+    def tidy(self, group: str) -> None:
+        """Drop what a process has left behind that was killed after a swap, or after the way back."""
+        known = self.record(group)
+        if known is None or known.phase not in (RebuildPhase.SWAPPED, RebuildPhase.ENDED):
+            return
+        self.drop_shadow(group)
+        if known.phase is RebuildPhase.ENDED:
+            self.drop_old(group)
+
     @abstractmethod
     def drop_old(self, group: str) -> None:
         """Drop the tables that a swap has kept."""
