@@ -157,8 +157,8 @@ class Processors:
 
     def _log_stopped(self, led: Sequence[StartedGroup]) -> None:
         for group in led:
-            if group.starts and all(map(self._is_stopped, self._keys(group))):
-                name = group.run.group
+            name = group.run.group
+            if group.starts and not self._bars.holds(name) and all(map(self._is_stopped, self._keys(group))):
                 logger.warning("group %s is stopped, as a command asked: opencqrs groups start %s", name, name)
 
     def stop(self, patience: float) -> None:

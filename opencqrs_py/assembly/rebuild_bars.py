@@ -41,6 +41,10 @@ class RebuildBars:
         self._known = found
         return found.keys()
 
+    def holds(self, group: str) -> bool:
+        """Return whether the last look has found that this process must not run a group for now."""
+        return group in self._known
+
     def require(self, groups: Collection[str]) -> None:
         """Refuse to start groups that other handlers have rebuilt.
 

@@ -138,7 +138,7 @@ class RecordRule:
         is_new = not same_code(record.handlers, own) and same_code(rebuild.handlers, own)
         if self.pauses and rebuild.has_shadow and is_new:
             what = f"group '{self.group}' waits for its rebuild by these handlers: the tables are still those of others"
-            fix = "let the rebuild end, or opencqrs groups rebuild NAME --abort; or set rebuild.live: continue"
+            fix = f"let the rebuild end, or {_rebuild(self.group)} --abort; or set rebuild.live: continue"
             raise RebuildUnderWayError("OCQ-632", what, f"group {self.group}", fix)
 
     def _begun(self, found: FoundGroup, initial: int | None) -> Kept:
@@ -200,8 +200,9 @@ class RecordRule:
         what = f"handlers of group '{self.group}' changed since position {position}, {others}"
         setting = f"event-handling.groups[{self.group}].processing.on-changed-handlers=warn"
         fix = (
-            f"to continue with the new ones, start once with --set '{setting}'; or delete the read model and "
-            f"{_reset(self.group)} to handle all events again; or put the handlers back"
+            f"to continue with the new ones, start once with --set '{setting}'; or {_rebuild(self.group)} to build "
+            f"the read model again while the old handlers run; or delete it and {_reset(self.group)} to handle all "
+            "events again; or put the handlers back"
         )
         return HandlersChangedError("OCQ-318", what, f"group {self.group}", fix)
 
@@ -211,8 +212,8 @@ class RecordRule:
             why = "events wait in its inbox" if waiting else "some sequences are ahead of others since a merge"
         what = f"group '{self.group}' sequences its events in another way than before, and {why}: order would be lost"
         fix = (
-            "put settings sequence.* and the sequence resolver back; or delete the read model and "
-            f"{_reset(self.group)} to handle all events again"
+            f"put settings sequence.* and the sequence resolver back; or {_rebuild(self.group)} to build the read "
+            f"model again; or delete it and {_reset(self.group)} to handle all events again"
         )
         return HandlersChangedError("OCQ-319", what, f"group {self.group}", fix)
 
@@ -221,8 +222,12 @@ def changed_since(group: str, position: int) -> str:
     """Return what it means that the handlers of a group have changed at a position."""
     return (
         f"handlers of group '{group}' changed since position {position}: the read model up to there was built by the "
-        f"others; {_reset(group)} handles all events again"
+        f"others; {_rebuild(group)} builds it again beside that, {_reset(group)} handles all events again"
     )
+
+
+def _rebuild(group: str) -> str:
+    return f"opencqrs groups rebuild {group}"
 
 
 def _reset(group: str) -> str:

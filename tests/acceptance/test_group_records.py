@@ -11,7 +11,8 @@ from sqlalchemy import create_engine, text
 
 CHANGED = (
     "handlers of group 'audit' changed since position {}: the read model up to there was built by the others; "
-    "opencqrs groups reset audit --to tail handles all events again"
+    "opencqrs groups rebuild audit builds it again beside that, opencqrs groups reset audit --to tail handles all "
+    "events again"
 )
 LOST = (
     "restore the rows from a backup; or opencqrs groups reset {0} --to tail to handle all events again (--to head or "

@@ -238,6 +238,29 @@ def test_processes_with_old_handlers_keep_the_tables_current_and_leave_them_afte
     assert "[OCQ-631]" in refused.err
 
 
+def test_without_old_processes_new_handlers_wait_for_the_rebuild_or_run_the_old_tables_as_settings_say(
+    project: Any,
+) -> None:
+    world = World(project, "sqlite:///read.db")
+    assert project.opencqrs("run", "--until-caught-up").code == 0
+    (project.folder / "handlers.py").write_text(HANDLERS.replace("VALUES (:isbn, 1)", "VALUES (:isbn, 1001)"))
+    assert world.rebuild("--compare").code == 0
+    world.add(7)
+    waiting = project.opencqrs("run", "--until-caught-up")
+    assert "group 'catalog' waits for its rebuild by these handlers" in waiting.err
+    assert "opencqrs groups rebuild catalog --abort; or set rebuild.live: continue" in waiting.err
+    assert "as a command asked" not in waiting.err
+    assert world.lent() == counts(700)
+    setting = ("--set", "event-handling.groups.catalog.rebuild.live=continue")
+    continued = project.opencqrs("run", "--until-caught-up", *setting)
+    assert continued.code == 0
+    assert "handlers of group 'catalog' changed since position 700" in continued.err
+    assert world.lent() == counts(707)
+    assert world.rebuild().code == 0
+    assert world.lent() == {isbn: count + 1000 for isbn, count in counts(707).items()}
+    world.engine.dispose()
+
+
 def test_what_is_wrong_is_explained(project: Any) -> None:
     world = World(project, "sqlite:///read.db")
     never = world.rebuild()

@@ -16,7 +16,7 @@ from opencqrs_py.adapters.sql import Database
 from opencqrs_py.assembly import rebuilds
 from opencqrs_py.engines.at_once import AtOnce
 from opencqrs_py.engines.thread import engine as thread_engine
-from opencqrs_py.errors import EventStoreError, RebuildError
+from opencqrs_py.errors import EventStoreError, HandlersChangedError, RebuildError
 from opencqrs_py.model.rebuild import Fate, RebuildPhase
 from opencqrs_py.processing.pacing import Arrivals, Pace
 from opencqrs_py.testing import FakeClock
@@ -160,6 +160,18 @@ def test_a_group_is_rebuilt_from_its_own_beginning(empty: World, make_module: Ca
     with empty.application() as application:
         application.rebuilds.rebuild("catalog")
     assert sum(empty.lent().values()) == 7
+
+
+@pytest.mark.parametrize("kind", KINDS[:1], indirect=True)
+def test_a_rebuild_is_a_way_out_when_events_are_sequenced_in_another_way(world: World) -> None:
+    world.settings["event-handling.groups.catalog.sequence.resolution"] = "no_sequence"
+    world.add(7, start=98)
+    with world.application() as application, pytest.raises(HandlersChangedError, match=r"(?s)OCQ-319.*groups rebuild"):
+        application.run(until_caught_up=True)
+    with world.application() as application:
+        assert application.rebuilds.rebuild("catalog").position == 98
+    world.run()
+    assert world.lent() == {f"/books/{n}": RIGHT + 1 for n in range(7)}
 
 
 def test_a_group_that_has_never_run_is_refused(empty: World, make_module: Callable[[str], ModuleType]) -> None:

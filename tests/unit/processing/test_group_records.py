@@ -123,7 +123,8 @@ def test_partitions_that_are_lost_begin_again_where_their_group_began(began: int
 NEW = GroupCode("1:others", "1:sequences")
 CHANGED = (
     "handlers of group 'books' changed since position 9: the read model up to there was built by the others; "
-    "opencqrs groups reset books --to tail handles all events again"
+    "opencqrs groups rebuild books builds it again beside that, opencqrs groups reset books --to tail handles all "
+    "events again"
 )
 
 
@@ -145,8 +146,9 @@ def test_other_handlers_may_be_refused_with_the_ways_out() -> None:
         "OCQ-318",
         "handlers of group 'books' changed since position 9, up to which others built its read model",
         "to continue with the new ones, start once with "
-        "--set 'event-handling.groups[books].processing.on-changed-handlers=warn'; or delete the read model and "
-        "opencqrs groups reset books --to tail to handle all events again; or put the handlers back",
+        "--set 'event-handling.groups[books].processing.on-changed-handlers=warn'; or opencqrs groups rebuild books to "
+        "build the read model again while the old handlers run; or delete it and opencqrs groups reset books --to tail "
+        "to handle all events again; or put the handlers back",
     )
 
 
@@ -215,8 +217,8 @@ def test_other_sequences_are_refused_with_the_way_out(group: FoundGroup, why: st
     assert error_of(refused.value) == (
         "OCQ-319",
         f"group 'books' sequences its events in another way than before, and {why}: order would be lost",
-        "put settings sequence.* and the sequence resolver back; or delete the read model and "
-        "opencqrs groups reset books --to tail to handle all events again",
+        "put settings sequence.* and the sequence resolver back; or opencqrs groups rebuild books to build the read "
+        "model again; or delete it and opencqrs groups reset books --to tail to handle all events again",
     )
 
 
