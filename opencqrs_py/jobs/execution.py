@@ -25,7 +25,7 @@ OUTAGE_BACK_OFF = ExponentialBackOff(initial=0.5, multiplier=2, maximum=30)
 """Waits while a database is unavailable, which uses no attempt."""
 
 MOST_FAILED = 1_000
-"""Items that may fail in a run before it ends, where each has a transaction of its own."""
+"""Items that may fail in an attempt before it ends, where each has a transaction of its own."""
 
 _log = logging.getLogger("opencqrs.jobs")
 
@@ -81,6 +81,8 @@ class JobExecution:
         self._until = math.inf if budget == math.inf else around.clock.monotonic() + budget
         self._deadline = None if budget == math.inf else around.clock.now() + timedelta(seconds=budget)
         self._position = run.position
+        self._failed_before = len(run.position.failed)
+        self._may_help = bool(run.position.failed)  # whether an item has failed that may succeed later
         self._committed: list[Callable[[], list[BaseException]]] = []
 
     def execute(self) -> Ending | None:
@@ -92,6 +94,8 @@ class JobExecution:
         waits: Iterator[float] | None = None
         while True:
             try:
+                if waits is not None and not self._found_again():
+                    return None
                 return self._to_its_end()
             except BaseException as error:
                 raise_interrupt(error)
@@ -105,8 +109,6 @@ class JobExecution:
                 self._around.pause(wait, self._signals)
                 if self._signals.cancelled:
                     return self._ended_early()
-                if not self._found_again():
-                    return None
 
     def _to_its_end(self) -> Ending:
         if self._mode is Transaction.RUN:
@@ -116,7 +118,7 @@ class JobExecution:
                 return self._ended_early()
             if reason := self._limit_reached():
                 return self._with_failed(reason)
-            if len(self._position.failed) >= MOST_FAILED:
+            if self._too_many_failed:
                 break
             self._next_page()
         return self._with_failed()
@@ -128,8 +130,10 @@ class JobExecution:
         return mode if self._job.transactional or mode is Transaction.ITEM else Transaction.PAGE
 
     def _in_one_transaction(self) -> Ending:
+        if self._position.done:  # and its owner ended, or its database was cut off, before that was recorded
+            return Ending(self._position)
         with self._unit(needed=True) as unit:
-            position = self._position
+            position, reason = self._position, ""
             while not position.done:
                 if self._signals.cancelled:
                     raise JobCancelledError(self._signals.cancelled)
@@ -166,12 +170,13 @@ class JobExecution:
     def _items_one_by_one(self) -> None:
         page = self._read_page()
         for item in page.ids or ((None,) if page.call else ()):
-            if self._signals.cancelled or (self._deadline_passed and self._has_begun(self._position)):
+            if self._signals.cancelled or self._time_is_over(self._position):
                 return
             self._one(item)
-            if len(self._position.failed) >= MOST_FAILED:
+            if self._too_many_failed:
                 return
-        self._record(replace(self._position, after=page.after, done=page.last))
+        if not self._position.done:
+            self._record(replace(self._position, after=page.after, done=page.last))
 
     def _one(self, item: JobId | None) -> None:
         ids = () if item is None else (item,)
@@ -180,13 +185,14 @@ class JobExecution:
         try:
             with self._unit(needed=self._job.transactional) as unit:
                 self._call(Page(ids, item, last=False), unit)
-                done = replace(position, after=after, items=position.items + len(ids))
+                done = replace(position, after=after, items=position.items + len(ids), done=item is None)
                 self._advance(done, unit)
             self._position = done
         except BaseException as error:
             raise_interrupt(error)
-            if item is None or issubclass(type(error), FencedError) or self._is_outage(error):
+            if item is None or issubclass(type(error), FencedError) or self._is_outage(error) or self._is_asked(error):
                 raise
+            self._may_help = self._may_help or not _is_permanent(error)
             text = position.error or f"{item}: {_text_of(error)}"
             self._record(replace(position, after=after, failed=(*position.failed, item), error=text))
 
@@ -241,23 +247,30 @@ class JobExecution:
 
     def _most(self, position: Position) -> int:
         rule = self._job.rule
-        left = None if rule.most_items is None else rule.most_items - position.items - len(position.failed)
-        return rule.limit if left is None else min(rule.limit, left)
+        if rule.most_items is None or self._is_named:
+            return rule.limit
+        return min(rule.limit, rule.most_items - position.items - len(position.failed))
 
     @property
-    def _deadline_passed(self) -> bool:
-        return self._around.clock.monotonic() >= self._until
+    def _is_named(self) -> bool:
+        """Whether it is for ids that were named: no other run need be for them, so it leaves none of them out."""
+        return self._run.ids is not None
 
-    @staticmethod
-    def _has_begun(position: Position) -> bool:
-        return bool(position.items or position.failed)
+    @property
+    def _too_many_failed(self) -> bool:
+        return len(self._position.failed) - self._failed_before >= MOST_FAILED
+
+    def _time_is_over(self, position: Position) -> bool:
+        """Return whether the time budget is used up; each attempt has one, and handles something."""
+        begun = (position.items, position.failed) != (self._run.position.items, self._run.position.failed)
+        return begun and not self._is_named and self._around.clock.monotonic() >= self._until
 
     def _limit_reached(self, position: Position | None = None) -> str:
         """Return why no further page begins; empty if one does."""
         position = self._position if position is None else position
         if position.done:
             return ""
-        if self._has_begun(position) and self._deadline_passed:
+        if self._time_is_over(position):
             return f"its time budget of {self._job.rule.budget:g} s is used up; the rest is for the next run"
         if self._most(position) < 1:
             return f"it has handled {self._job.rule.most_items} items, as many as it may; the rest is for the next run"
@@ -268,27 +281,27 @@ class JobExecution:
         return Ending(self._position, reason=self._signals.cancelled, cancelled=not released, released=released)
 
     def _with_failed(self, reason: str = "") -> Ending:
-        failed = len(self._position.failed)
+        position = self._position
+        failed = len(position.failed)
         if not failed:
-            return Ending(self._position, reason=reason)
-        of = failed + self._position.items
-        return Ending(self._position, error=f"{failed} of {of} items have failed, the first one {self._position.error}")
+            return Ending(position, reason=reason)
+        rest = "" if position.done or reason else ", and the rest was not tried"
+        text = f"{failed} of {failed + position.items} items have failed{rest}, the first one {position.error}"
+        position = replace(position, done=position.done or bool(reason))  # what is left over is for the next run
+        return Ending(position, error=text, permanent=position.done and not self._may_help)
 
     def _failed(self, error: BaseException) -> Ending:
-        if issubclass(type(error), JobCancelledError) and self._signals.cancelled:
+        if self._is_asked(error):
             return self._ended_early()
-        permanent = any(issubclass(type(one), NonTransientError | SystemExit) for one in leaves(error))
-        return Ending(self._position, error=_text_of(error), permanent=permanent)
+        return Ending(self._position, error=_text_of(error), permanent=_is_permanent(error))
+
+    def _is_asked(self, error: BaseException) -> bool:
+        """Return whether the job has ended as it was asked to."""
+        return issubclass(type(error), JobCancelledError) and bool(self._signals.cancelled)
 
     def _found_again(self) -> bool:
         """Look what of the run is recorded, since it is not known whether the last commit has reached the database."""
-        try:
-            known = self._around.store.find(self._run.id)
-        except Exception as error:
-            raise_interrupt(error)
-            if not self._is_outage(error):
-                raise
-            return True
+        known = self._around.store.find(self._run.id)
         if known is None or known.token != self._run.token:
             return False
         self._position = known.position
@@ -303,6 +316,10 @@ class JobExecution:
 
 def _after(position: Position, page: Page) -> Position:
     return replace(position, after=page.after, done=page.last, items=position.items + len(page.ids))
+
+
+def _is_permanent(error: BaseException) -> bool:
+    return any(issubclass(type(one), NonTransientError | SystemExit) for one in leaves(error))
 
 
 def _text_of(error: BaseException) -> str:

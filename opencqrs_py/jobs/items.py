@@ -10,7 +10,7 @@ from typing import Any
 from opencqrs_py.errors import JobError
 from opencqrs_py.jobs.binding import BoundJob, JobInput, work_of
 from opencqrs_py.jobs.ports import Selector
-from opencqrs_py.jobs.runs import JobRun, Position
+from opencqrs_py.jobs.runs import JobRun, Position, distinct
 from opencqrs_py.model.job import JobId, JobPage
 from opencqrs_py.processing.ports import UnitOfWork
 
@@ -62,7 +62,7 @@ class Items:
         """
         named = position.only if position.only is not None else self._run.ids
         if named is not None:
-            return self._of_named(named, position, most, unit)
+            return self._of_named(distinct(named), position, most, unit)
         if self._job.input is None:
             return Page((), None, last=True)
         ids = self._applying(self._job.input, JobPage(most, position.after), unit)
@@ -70,8 +70,8 @@ class Items:
         return Page(ids, ids[-1] if ids else position.after, last, call=bool(ids))
 
     def _of_named(self, named: tuple[JobId, ...], position: Position, most: int, unit: UnitOfWork | None) -> Page:
-        names = list(map(str, named))  # those of the command line are texts, whatever the input yields
-        begin = names.index(str(position.after)) + 1 if str(position.after) in names else 0
+        names = list(map(str, named))
+        begin = 0 if position.after is None else names.index(str(position.after)) + 1
         chunk = named[begin : begin + most]
         last = begin + most >= len(named)
         if self._job.input is None:

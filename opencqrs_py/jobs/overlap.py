@@ -9,7 +9,7 @@ from enum import Enum, auto
 
 from opencqrs_py.jobs.rules import Meeting, Overlap, Scope
 from opencqrs_py.jobs.runs import JobRun
-from opencqrs_py.model.job import Trigger
+from opencqrs_py.model.job import JobId, Trigger
 
 
 class Verdict(Enum):
@@ -66,7 +66,7 @@ def admission(run: JobRun, own: Sequence[JobRun], others: Sequence[JobRun], rule
     elif not active and not busy and not before:
         return Admission(Verdict.BEGIN)
     if run.queued or _must_not_be_lost(run):
-        return Admission(Verdict.WAIT, cancel=_to_cancel(run, active, rule))
+        return Admission(Verdict.WAIT)
     return _newcomer(run, active, busy, waiting, rule)
 
 
@@ -76,7 +76,7 @@ def excludes(run: JobRun, other: JobRun, scope: Scope) -> bool:
         return True
     if run.ids is None or other.ids is None:
         return run.ids is None and other.ids is None
-    return not set(run.ids).isdisjoint(other.ids)
+    return not _keys(run.ids).isdisjoint(_keys(other.ids))
 
 
 def _newcomer(
@@ -87,21 +87,19 @@ def _newcomer(
             blocking = (*active, *busy, *waiting)[0]
             return Admission(Verdict.SKIP, f"run {blocking.id} has not ended")
         case Overlap.QUEUE:
-            same = next((each for each in waiting if each.ids == run.ids), None)
+            same = next((each for each in waiting if not each.reserved and _covers(each, run)), None)
             if same is not None:
                 return Admission(Verdict.COALESCE, into=same.id)
             if len(waiting) >= rule.queue_size:
                 return Admission(Verdict.SKIP, f"as many runs wait as may: {len(waiting)}")
             return Admission(Verdict.WAIT)
         case Overlap.CANCEL:
-            replaced = tuple(each for each in waiting if not _must_not_be_lost(each) and not each.reserved)
-            return Admission(Verdict.WAIT, cancel=_to_cancel(run, active, rule), replaces=replaced)
-
-
-def _to_cancel(run: JobRun, active: Sequence[JobRun], rule: Meeting) -> tuple[JobRun, ...]:
-    if rule.overlap is not Overlap.CANCEL or run.trigger is Trigger.EVENT:
-        return ()
-    return tuple(each for each in active if each.cancelled_at is None and each.trigger is not Trigger.EVENT)
+            lasting = (each for each in active if not _must_not_be_lost(each))
+            asked = tuple(each for each in lasting if each.cancelled_at is None)
+            replaced = tuple(
+                each for each in waiting if not _must_not_be_lost(each) and not each.reserved and _covers(run, each)
+            )
+            return Admission(Verdict.WAIT, cancel=asked, replaces=replaced if not run.reserved else ())
 
 
 def _is_over(run: JobRun, rule: Meeting, now: datetime) -> bool:
@@ -112,6 +110,17 @@ def _is_over(run: JobRun, rule: Meeting, now: datetime) -> bool:
 def _must_not_be_lost(run: JobRun) -> bool:
     """Return whether a run waits whatever the rule says: no event is handled twice, so none may be left out."""
     return run.trigger is Trigger.EVENT
+
+
+def _covers(run: JobRun, other: JobRun) -> bool:
+    """Return whether nothing is left out if a run stands for another one, too."""
+    if run.ids is None or other.ids is None:
+        return run.ids is None and other.ids is None
+    return _keys(other.ids) <= _keys(run.ids)
+
+
+def _keys(ids: tuple[JobId, ...]) -> set[str]:
+    return set(map(str, ids))
 
 
 def _order(run: JobRun) -> tuple[datetime, str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
@@ -35,7 +35,8 @@ class Position:
         after: The last id that is done; ``None``: none is.
         done: Whether nothing is left to do.
         items: How many ids are done.
-        failed: The ids of the items that have failed in this attempt, where each item has a transaction of its own.
+        failed: The ids of the items that have failed, where each item has a transaction of its own. They are attempted
+            again once each of the others was, in an attempt that is for them ``only``.
         only: The ids that this attempt is for, as the others are done; ``None``: all.
         error: Why the first of ``failed`` has failed, in one line.
     """
@@ -46,6 +47,14 @@ class Position:
     failed: tuple[JobId, ...] = ()
     only: tuple[JobId, ...] | None = None
     error: str = ""
+
+
+def distinct(ids: Iterable[JobId]) -> tuple[JobId, ...]:
+    """Return ids without those that are named twice: those of the command line are texts, whatever the input yields."""
+    found: dict[str, JobId] = {}
+    for each in ids:
+        found.setdefault(str(each), each)
+    return tuple(found.values())
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import math
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from opencqrs_py.jobs.rules import Misfire, Ticking
-from opencqrs_py.processing.schedules import Schedule
+from opencqrs_py.processing.schedules import FixedRate, Schedule
 
 MOST_TICKS = 1_000
 """Ticks that are recorded one by one at a time. Those before them stand in one record."""
+
+MOST_WALKED = 100_000
+"""Ticks of a cron expression that are counted one by one; of more than those, some that were missed are not counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +27,7 @@ class Tick:
         missed: Why it starts no run; empty if it starts one, perhaps together with a later tick.
         with_later: Whether the run of the newest tick stands for it, too.
         waits: Whether its run waits for the one of the tick before, whatever the rule for overlaps.
-        count: How many ticks it stands for: more than 1 for the oldest ones of very many.
+        count: How many ticks it stands for, at least: more than 1 for the oldest ones of very many.
     """
 
     at: datetime
@@ -60,8 +65,8 @@ def ticks_until(rule: Ticking, next_tick: datetime, now: datetime) -> Ticks:
     if schedule is None or next_tick > now:
         return Ticks((), next_tick)
     if rule.from_end:
-        missed = _missed(rule, next_tick, now)
-        following = now + _delay(schedule, now) if missed else None
+        missed = missed_by(rule, next_tick, now)
+        following = schedule.following(now, now) if missed else None
         return Ticks((Tick(next_tick, missed),), following)
     instants, omitted, following = _instants(schedule, next_tick, now)
     ticks = [_fate(rule, at, now, is_last=at == instants[-1]) for at in instants]
@@ -78,12 +83,13 @@ def _fate(rule: Ticking, at: datetime, now: datetime, *, is_last: bool) -> Tick:
         case Misfire.CATCH_UP:
             return Tick(at, waits=True)
         case Misfire.SKIP:
-            return Tick(at, _missed(rule, at, now), with_later=not is_last and not _missed(rule, at, now))
+            return Tick(at, missed_by(rule, at, now), with_later=not is_last and not missed_by(rule, at, now))
         case Misfire.RUN_ONCE:
             return Tick(at, with_later=not is_last)
 
 
-def _missed(rule: Ticking, at: datetime, now: datetime) -> str:
+def missed_by(rule: Ticking, at: datetime, now: datetime) -> str:
+    """Return why a tick that has come starts no run, as it is too late; empty if it starts one."""
     late = (now - at).total_seconds()
     if rule.misfire is not Misfire.SKIP or late <= rule.grace:
         return ""
@@ -92,16 +98,30 @@ def _missed(rule: Ticking, at: datetime, now: datetime) -> str:
 
 def _instants(schedule: Schedule, first: datetime, now: datetime) -> tuple[Sequence[datetime], int, datetime]:
     """Return the last instants from ``first`` up to ``now``, how many come before them, and the next one."""
-    instants: list[datetime] = []
-    omitted, at = 0, first
-    while at <= now:
+    omitted = 0
+    if isinstance(schedule, FixedRate):
+        omitted = max(0, int((now - first).total_seconds() // schedule.interval) + 1 - MOST_TICKS)
+        first += timedelta(seconds=schedule.interval * omitted)
+    instants, walked, at = _walk(schedule, first, now, MOST_WALKED)
+    if at > now:
+        return instants, omitted + walked - len(instants), at
+    span = timedelta(seconds=MOST_TICKS)
+    while True:  # a tick each second at most, so that the first looks back are short
+        begin = max(at, schedule.following(now - span, now - span))
+        instants, there, following = _walk(schedule, begin, now)
+        if len(instants) == MOST_TICKS or begin == at:
+            return instants, walked + there - len(instants), following
+        span *= 2
+
+
+def _walk(
+    schedule: Schedule, at: datetime, now: datetime, most: float = math.inf
+) -> tuple[Sequence[datetime], int, datetime]:
+    """Return the last instants from ``at`` up to ``now``, how many there were, and the one after those."""
+    instants: deque[datetime] = deque(maxlen=MOST_TICKS)
+    walked = 0
+    while at <= now and walked < most:
         instants.append(at)
-        if len(instants) > MOST_TICKS:
-            del instants[0]
-            omitted += 1
+        walked += 1
         at = schedule.following(at, at)
-    return instants, omitted, at
-
-
-def _delay(schedule: Schedule, now: datetime) -> timedelta:
-    return schedule.following(now, now) - now
+    return instants, walked, at

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import pytest
+
 from opencqrs_py.adapters.memory.jobs import InMemoryJobStore
 from opencqrs_py.jobs.desk import Ending, JobDesk, Worker
 from opencqrs_py.jobs.rules import JobRule, Meeting, Misfire, Overlap, Ticking
@@ -14,7 +15,7 @@ from opencqrs_py.testing.clock import FakeClock
 
 DELAY = Ticking(FixedDelay(0, 5), "fixed-delay 5 s", from_end=True)
 RATE = Ticking(FixedRate(0, 5), "fixed-rate 5 s", misfire=Misfire.SKIP)
-WORKER = Worker("node", "node", frozenset({"node"}), 4, frozenset({"job"}))
+WORKER = Worker("node", "node", frozenset({"node"}), 4, frozenset({"job"}), lambda: {"node"})
 
 
 @dataclass

@@ -1,0 +1,332 @@
+"""A sitting: what the desk decides about the runs of one job within a transaction of the store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+from opencqrs_py.jobs.overlap import Admission, Verdict, admission, excludes
+from opencqrs_py.jobs.ports import JobBook
+from opencqrs_py.jobs.rules import JobRule, Scope, Ticking
+from opencqrs_py.jobs.runs import JobRecord, JobRun, RunStatus, distinct
+from opencqrs_py.jobs.ticks import Tick, missed_by, ticks_until
+from opencqrs_py.model.job import JobId, Trigger
+
+MOST_DEATHS = 3
+"""Processes that may end during a run before it counts as failed, as for events that end their process."""
+
+Claim = tuple[str, int]
+"""Id and token of a run: what names one attempt of it."""
+
+
+def claim_of(run: JobRun) -> Claim:
+    """Return what names the attempt of a run that is in hand."""
+    return run.id, run.token
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """Who begins runs, and how many.
+
+    Attributes:
+        node: Id of the process.
+        name: How people know it.
+        free: How many runs it can begin.
+        only: Id of the one run that it may begin; empty: any that is reserved for nobody.
+    """
+
+    node: str
+    name: str
+    free: int
+    only: str = ""
+
+    def may_begin(self, run: JobRun) -> bool:
+        """Return whether the run is one that it may begin: a reserved run is for the caller that names it."""
+        if self.only:
+            return run.id == self.only and run.reserved in ("", self.node)
+        return not run.reserved
+
+
+class Sitting:
+    """Decides about runs with an open book.
+
+    Args:
+        book: The records, which nobody else can change.
+        rules: How each job runs that this process knows, by name.
+    """
+
+    def __init__(self, book: JobBook, rules: Mapping[str, JobRule]) -> None:
+        self._book = book
+        self._rules = rules
+        self._runs = {run.id: run for run in book.runs}
+
+    @property
+    def now(self) -> datetime:
+        """Now, by the store's clock."""
+        return self._book.now
+
+    @property
+    def runs(self) -> Sequence[JobRun]:
+        """The runs that have not ended, with what was put."""
+        return list(self._runs.values())
+
+    def find(self, run: str) -> JobRun | None:
+        """Return a run that has not ended."""
+        return self._runs.get(run)
+
+    def put(self, run: JobRun) -> None:
+        """Write a run; if it has ended and the next tick counts from that, record that tick."""
+        self._write(run)
+        rule = self._rules.get(run.job)
+        if run.is_open or run.trigger is not Trigger.SCHEDULE or rule is None or not rule.ticking.from_end:
+            return
+        schedule, record = rule.ticking.schedule, self._book.records[run.job]
+        if schedule is not None and record.next_tick is None and record.schedule == rule.ticking.text:
+            self._book.put_record(replace(record, next_tick=schedule.following(self.now, self.now)))
+
+    def recover(self, dead: Collection[Claim]) -> None:
+        """Take from their owners the runs of processes that have ended."""
+        for run in self.runs:
+            if claim_of(run) in dead:
+                self.put(_recovered(run, self.now))
+
+    def take_back(self, run: JobRun) -> None:
+        """Take a run from its own process, which does not know of it: the answer to its begin was lost."""
+        if run.reserved:
+            self.put(run.ended(RunStatus.CANCELLED, self.now, "its caller could not learn that it had begun"))
+            return
+        back = replace(run, status=RunStatus.RETRYING, due_at=self.now, owner="", token=run.token + 1)
+        self.put(replace(back, attempt=run.attempt - 1))
+
+    def tick(self, rule: JobRule, draw: Callable[[], float]) -> None:
+        """Record the ticks of a job that have come.
+
+        Args:
+            rule: How the job runs.
+            draw: Source of numbers in ``0..1`` for jitter.
+        """
+        record, ticking, now = self._book.records[rule.name], rule.ticking, self.now
+        if needs_tick(record, ticking, self.runs):
+            record = self._with_next(record, ticking)
+        if record.next_tick is None or record.next_tick > now or ticking.schedule is None:
+            return
+        ticks = ticks_until(ticking, record.next_tick, now)
+        newest = tick_id(rule.name, ticks.due[-1].at)
+        for tick in ticks.due:
+            jitter = ticking.jitter * draw() if ticking.jitter else 0.0
+            self._write(_run_of(tick, record, now, newest, jitter))
+        following = ticks.next
+        if record.is_paused and ticking.from_end:
+            following = ticking.schedule.following(now, now)
+        self._book.put_record(replace(record, next_tick=following))
+
+    def begin(self, job: str, room: Room) -> list[JobRun]:
+        """Begin those runs of a job that may begin, as many as there is room for; decide about the others."""
+        begun: list[JobRun] = []
+        due = [run for run in self.runs if run.job == job and run.is_due(self.now) and room.may_begin(run)]
+        one_at_a_time = self._rules[job].meeting.scope is Scope.ALL_RUNS
+        blocked = False
+        for each in sorted(due, key=lambda each: (each.due_at or each.requested_at, each.id)):
+            run = self._runs.get(each.id)
+            if run is None:
+                continue
+            full = len(begun) >= room.free
+            if run.status is RunStatus.RETRYING:
+                admitted = not full
+            elif self._is_held(run):
+                continue
+            elif blocked and one_at_a_time and _only_waits(run):
+                self._let_wait(run)
+                continue
+            elif full and _only_waits(run):
+                continue
+            else:
+                admitted = self._admitted(run, full=full)
+                blocked = True
+            if admitted:
+                begun.append(self._begin(self._with_events(self._runs[run.id]), room))
+        return begun
+
+    def _write(self, run: JobRun) -> None:
+        self._book.put(run)
+        if run.is_open:
+            self._runs[run.id] = run
+        else:
+            self._runs.pop(run.id, None)
+
+    def _with_next(self, record: JobRecord, ticking: Ticking) -> JobRecord:
+        """Return a record with its next tick; one of the schedule before that has come is recorded."""
+        schedule, now, overdue = ticking.schedule, self.now, record.next_tick
+        following = None
+        if record.schedule == ticking.text and schedule is not None:
+            following = schedule.following(now, now)
+        elif schedule is not None:
+            following = schedule.first(now)
+        if overdue is not None and overdue <= now:
+            missed = "the job has no schedule any more" if schedule is None else missed_by(ticking, overdue, now)
+            run = _run_of(Tick(overdue, missed), record, now)
+            self._write(run)
+            following = None if run.is_open and ticking.from_end else following
+        record = replace(record, schedule=ticking.text, next_tick=following)
+        self._book.put_record(record)
+        return record
+
+    def _is_held(self, run: JobRun) -> bool:
+        """Return whether a run does not begin as its job is paused; one that need not wait is skipped."""
+        record = self._book.records[run.job]
+        if not record.is_paused or run.trigger not in (Trigger.EVENT, Trigger.STARTUP, Trigger.SCHEDULE):
+            return False
+        if run.trigger is not Trigger.EVENT:
+            self.put(run.ended(RunStatus.SKIPPED, self.now, f"the job is paused{_by(record)}"))
+        return True
+
+    def _admitted(self, run: JobRun, *, full: bool) -> bool:
+        """Return whether a run may begin now; else record what becomes of it."""
+        verdict = self._verdict(run)
+        if verdict.cancel and self._ask_to_end(verdict.cancel, run):
+            verdict = self._verdict(run)
+        for each in verdict.replaces:
+            self.put(each.ended(RunStatus.COALESCED, self.now, into=run.id))
+        match verdict.verdict:
+            case Verdict.BEGIN if full:
+                return False
+            case Verdict.BEGIN:
+                for each in verdict.fence:
+                    reason = f"it did not end within {self._rules[run.job].meeting.grace:g} s"
+                    self.put(each.ended(RunStatus.CANCELLED, self.now, reason))
+                return True
+            case Verdict.WAIT:
+                self._let_wait(run)
+            case Verdict.SKIP:
+                self.put(run.ended(RunStatus.SKIPPED, self.now, verdict.reason))
+            case Verdict.COALESCE:
+                self.put(run.ended(RunStatus.COALESCED, self.now, into=verdict.into))
+        return False
+
+    def _verdict(self, run: JobRun) -> Admission:
+        record = self._book.records[run.job]
+        own = [each for each in self._runs.values() if each.job == run.job and each.id != run.id]
+        if record.is_paused:  # what waits for the end of that is in nobody's way
+            own = [each for each in own if each.is_active or each.trigger is not Trigger.EVENT]
+        others = [each for each in self._runs.values() if each.job != run.job]
+        return admission(run, own, others, self._rules[run.job].meeting, self.now)
+
+    def _ask_to_end(self, runs: Sequence[JobRun], by: JobRun) -> bool:
+        """Ask runs to end; return whether one of them has ended with that."""
+        asked = [asked_to_end(each, self.now, f"run {by.id} is to take its place") for each in runs]
+        for each in asked:
+            self.put(each)
+        return not all(each.is_open for each in asked)
+
+    def _let_wait(self, run: JobRun) -> None:
+        if not run.queued:
+            self._write(replace(run, queued=True))
+
+    def _with_events(self, run: JobRun) -> JobRun:
+        """Let a run for an event stand for those of other events that may begin, too, up to the ids of a page."""
+        if run.trigger is not Trigger.EVENT or run.status is not RunStatus.QUEUED:
+            return run
+        rule = self._rules[run.job]
+        ids = run.ids
+        active = [each for each in self._runs.values() if each.job == run.job and each.is_active]
+        for other in self.runs:
+            same = other.job == run.job and other.id != run.id and other.trigger is Trigger.EVENT
+            if not same or other.status is not RunStatus.QUEUED or not other.is_due(self.now):
+                continue
+            together = _together(ids, other.ids)
+            if together is not None and len(together) > rule.limit:
+                continue
+            if any(excludes(other, each, rule.meeting.scope) for each in active):
+                continue
+            ids = together
+            self.put(other.ended(RunStatus.COALESCED, self.now, into=run.id))
+        return replace(run, ids=ids)
+
+    def _begin(self, run: JobRun, room: Room) -> JobRun:
+        begun = replace(
+            run,
+            status=RunStatus.RUNNING,
+            started_at=run.started_at or self.now,
+            attempt=run.attempt + 1,
+            owner=room.node,
+            node=room.name,
+            token=run.token + 1,
+            queued=False,
+            reason="",
+        )
+        self._write(begun)
+        return begun
+
+
+def asked_to_end(run: JobRun, now: datetime, reason: str) -> JobRun:
+    """Return a run that is asked to end; it has ended, unless a process has it in hand."""
+    if run.status is RunStatus.RUNNING:
+        return replace(run, cancelled_at=run.cancelled_at or now, reason=reason)
+    return run.ended(RunStatus.CANCELLED, now, reason)
+
+
+def has_come(tick: datetime | None, now: datetime) -> bool:
+    """Return whether a tick is due."""
+    return tick is not None and tick <= now
+
+
+def needs_tick(record: JobRecord, ticking: Ticking, runs: Sequence[JobRun]) -> bool:
+    """Return whether the next tick has to be found: of another schedule, or since the run before has ended unseen."""
+    if record.schedule != ticking.text:
+        return True
+    if not ticking.from_end or record.next_tick is not None:
+        return False
+    return not any(run.job == record.name and run.trigger is Trigger.SCHEDULE for run in runs)
+
+
+def tick_id(job: str, at: datetime) -> str:
+    """Return the id of the run of a tick."""
+    return f"{job}@{at.isoformat(timespec='milliseconds').replace('+00:00', 'Z')}"
+
+
+def _recovered(run: JobRun, now: datetime) -> JobRun:
+    if run.reserved:
+        return run.ended(RunStatus.CANCELLED, now, "the process that was to run it has ended")
+    deaths = run.deaths + 1
+    if run.cancelled_at is not None:
+        return replace(run, deaths=deaths).ended(RunStatus.CANCELLED, now)
+    if deaths >= MOST_DEATHS:
+        error = f"{deaths} processes have ended during this run, the last one is node {run.node}"
+        return replace(run, deaths=deaths, error=error).ended(RunStatus.FAILED, now)
+    error = f"the process of node {run.node} has ended"
+    taken = replace(run, deaths=deaths, owner="", token=run.token + 1, error=error)
+    return replace(taken, status=RunStatus.RETRYING, due_at=now)
+
+
+def _run_of(tick: Tick, record: JobRecord, now: datetime, newest: str = "", jitter: float = 0.0) -> JobRun:
+    """Return the run of a tick, which has ended if the tick starts none."""
+    run = JobRun(
+        tick_id(record.name, tick.at),
+        record.name,
+        Trigger.SCHEDULE,
+        now,
+        scheduled_at=tick.at,
+        due_at=tick.at + timedelta(seconds=jitter),
+        queued=tick.waits,
+        ticks=tick.count,
+    )
+    if record.is_paused:
+        return run.ended(RunStatus.SKIPPED, now, f"the job is paused{_by(record)}")
+    if tick.missed:
+        return run.ended(RunStatus.SKIPPED, now, tick.missed)
+    return run.ended(RunStatus.COALESCED, now, into=newest) if tick.with_later else run
+
+
+def _only_waits(run: JobRun) -> bool:
+    """Return whether a run that may not begin waits, whatever is in its way."""
+    return run.queued or run.trigger is Trigger.EVENT
+
+
+def _together(ids: tuple[JobId, ...] | None, more: tuple[JobId, ...] | None) -> tuple[JobId, ...] | None:
+    return None if ids is None or more is None else distinct((*ids, *more))
+
+
+def _by(record: JobRecord) -> str:
+    by = f" by {record.paused_by}" if record.paused_by else ""
+    return f"{by}: {record.reason}" if record.reason else by
