@@ -30,11 +30,23 @@ class JobBook(Protocol):
 
     @property
     def runs(self) -> Sequence[JobRun]:
-        """Their runs that have not ended, with what was put, by the time at which they were asked for, then by id."""
+        """Their runs that have not ended, with what was put, by the time at which they were asked for, then by id.
+
+        Their owners may record meanwhile what is done. A run that was put under another token, to go on elsewhere,
+        shows what was recorded last.
+        """
+        ...
+
+    @property
+    def known(self) -> Collection[str]:
+        """The ids of runs that were put as new, and have a record already; to be read when the block has ended."""
         ...
 
     def put(self, run: JobRun) -> None:
-        """Write a run, which may be new; one that has ended is no longer among ``runs``."""
+        """Write a run: what was changed of one that is among ``runs``, or a new one.
+
+        One that has ended is no longer among ``runs``. A record with the id of a new one stays as it is.
+        """
         ...
 
     def put_record(self, record: JobRecord) -> None:
@@ -45,13 +57,17 @@ class JobBook(Protocol):
 class JobStore(Protocol):
     """The tables of jobs and runs. Safe for several threads; each method is one short transaction of its own.
 
-    Times are those of the store's own clock.
+    Times are those of the store's own clock, in milliseconds.
     """
+
+    def prepare(self) -> None:
+        """Create the tables if they are missing; to be called before transactions in which runs are requested."""
+        ...
 
     def open(self, jobs: Collection[str]) -> AbstractContextManager[JobBook]:
         """Open the records of some jobs; a second caller for one of them waits until the block has ended.
 
-        If the block raises, nothing is written.
+        If the block raises, nothing is written. A call that waits for too long raises an outage.
         """
         ...
 
@@ -78,6 +94,9 @@ class JobStore(Protocol):
 
         Returns:
             Whether it is recorded. If not, another one has the run, and the transaction must not be committed.
+
+        Raises:
+            JobError: OCQ-670, if the transaction is one of another database: there can be no commit of both.
         """
         ...
 

@@ -7,15 +7,17 @@ from collections.abc import Callable, Iterator
 import pytest
 from sqlalchemy import Connection, create_engine, inspect, text
 
-from opencqrs_py.adapters.sql import Database, SqlControlStore, SqlEventStore, SqlProgressTracker
+from opencqrs_py.adapters.sql import Database, SqlControlStore, SqlEventStore, SqlJobStore, SqlProgressTracker
 from opencqrs_py.adapters.sql import tables as schema
 from opencqrs_py.alembic import PREFIX
 from opencqrs_py.control.records import ControlView
 from opencqrs_py.errors import EventStoreError
+from opencqrs_py.jobs.runs import JobRun
 from opencqrs_py.model import layout
 from opencqrs_py.model.appending import SubjectIsOnEventId
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.group_record import GroupRecord
+from opencqrs_py.model.job import Trigger
 from opencqrs_py.model.selection import Selection
 from opencqrs_py.testing.contracts import EventStoreContract, ProgressTrackerContract, ReadModel
 
@@ -109,6 +111,11 @@ def used(database: Database) -> SqlEventStore:
     nodes = SqlControlStore(control)
     assert nodes.view() == ControlView()
     nodes.close()
+    jobs = SqlJobStore(database)
+    assert jobs.look().records == {}
+    with jobs.open(["job"]) as book:
+        book.put(JobRun("run", "job", Trigger.MANUAL, book.now))
+    assert [run.id for run in jobs.look().runs] == ["run"]
     return store
 
 

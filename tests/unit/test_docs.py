@@ -21,7 +21,7 @@ from sqlalchemy import Table
 from support.zygote import Zygote
 
 import opencqrs_py
-from opencqrs_py.adapters.sql.tables import EVENTS, INBOX, PROGRESS, SKIPPED
+from opencqrs_py.adapters.sql.tables import EVENTS, INBOX, JOB_RUNS, JOBS, PROGRESS, SKIPPED
 from opencqrs_py.assembly.status import GroupStatus
 from opencqrs_py.cli.main import cli
 from opencqrs_py.cli.status import group_rows
@@ -376,7 +376,7 @@ def test_every_error_code_has_a_heading_and_every_heading_a_code() -> None:
     assert headings == sorted(in_code)
 
 
-@pytest.mark.parametrize("table", [EVENTS, PROGRESS, SKIPPED, INBOX], ids=lambda table: table.name)
+@pytest.mark.parametrize("table", [EVENTS, PROGRESS, SKIPPED, INBOX, JOBS, JOB_RUNS], ids=lambda table: table.name)
 def test_every_column_is_documented_in_its_order(table: Table) -> None:
     assert first_cells(sections(REFERENCE / "events.md")[table.name]) == [column.name for column in table.columns]
 

@@ -20,6 +20,7 @@ class _Book(JobBook):
         self._now = now
         self._records = dict(records)
         self._runs = dict(runs)
+        self._known: set[str] = set()
         self.put_runs: dict[str, JobRun] = {}
         self.put_records: dict[str, JobRecord] = {}
 
@@ -39,6 +40,11 @@ class _Book(JobBook):
         known = {**self._runs, **self.put_runs}.values()
         return sorted((run for run in known if run.is_open), key=lambda run: (run.requested_at, run.id))
 
+    @property
+    @override
+    def known(self) -> Collection[str]:
+        return self._known
+
     @override
     def put(self, run: JobRun) -> None:
         self.put_runs[run.id] = run
@@ -46,6 +52,11 @@ class _Book(JobBook):
     @override
     def put_record(self, record: JobRecord) -> None:
         self.put_records[record.name] = record
+
+    def written_to(self, runs: dict[str, JobRun]) -> None:
+        """Write the runs, but for new ones that are known already."""
+        self._known.update(id_ for id_ in self.put_runs if id_ in runs and id_ not in self._runs)
+        runs.update({id_: run for id_, run in self.put_runs.items() if id_ not in self._known})
 
 
 class InMemoryJobStore(JobStore):
@@ -62,14 +73,19 @@ class InMemoryJobStore(JobStore):
         self._lock = RLock()
 
     @override
+    def prepare(self) -> None:
+        """Do nothing."""
+
+    @override
     @contextmanager
     def open(self, jobs: Collection[str]) -> Iterator[JobBook]:
         with self._lock:
             records = {name: self._records.get(name, JobRecord(name)) for name in jobs}
-            book = _Book(self._clock.now(), records, {run.id: run for run in self._runs.values() if run.job in jobs})
+            runs = {run.id: run for run in self._runs.values() if run.job in jobs and run.is_open}
+            book = _Book(self._clock.now(), records, runs)
             yield book
-            self._records.update(book.put_records)
-            self._runs.update(book.put_runs)
+            self._records.update(book.records)
+            book.written_to(self._runs)
 
     @override
     def look(self, jobs: Collection[str] | None = None) -> JobsView:

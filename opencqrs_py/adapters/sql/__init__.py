@@ -7,6 +7,7 @@ from opencqrs_py.adapters.sql.control import SqlControlStore
 from opencqrs_py.adapters.sql.database import Database
 from opencqrs_py.adapters.sql.dialect import Dialect
 from opencqrs_py.adapters.sql.event_store import SqlEventStore
+from opencqrs_py.adapters.sql.jobs import SqlJobStore
 from opencqrs_py.adapters.sql.mapped import MappedEventSource
 from opencqrs_py.adapters.sql.progress import SqlProgressTracker
 from opencqrs_py.adapters.sql.tables import SchemaError
@@ -21,5 +22,6 @@ __all__ = [
     "SchemaError",
     "SqlControlStore",
     "SqlEventStore",
+    "SqlJobStore",
     "SqlProgressTracker",
 ]

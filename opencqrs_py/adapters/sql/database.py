@@ -250,13 +250,14 @@ class Database:
         Threads of one process take turns on a lock of ours first: SQLite's own waiting is a sleep that grows.
 
         Args:
-            patience: Seconds to wait for the write lock of an SQLite file; ``None``: 60.
+            patience: Seconds to wait for the write lock of an SQLite file, and for other threads of this process that
+                have it; ``None``: 60.
             isolation: The transaction's isolation level, as SQLAlchemy calls it; ``None``: the server's default.
             of_handlers: Whether handlers write in it: after an error its connection is not used again.
 
         Raises:
-            DatabaseAwayError: OCQ-304, if the database cannot be reached; OCQ-305, if another process has held the
-                write lock of an SQLite file for too long.
+            DatabaseAwayError: OCQ-304, if the database cannot be reached; OCQ-305, if another process or
+                thread has held the write lock of an SQLite file for too long.
             EventStoreError: OCQ-304, if it refuses the user, or does not let us write.
             DatabaseFileError: OCQ-342, if its SQLite file was deleted or replaced, also while the block ran: then
                 nothing is committed.
@@ -265,7 +266,7 @@ class Database:
         raised: BaseException | None = None
         self.guard.check()
         with (
-            self.guard.turn(),
+            self.guard.turn(patience),
             _NO_SLOT if self._slots is None else self._slots.one(lasting=True) as slot,
             self._connected(self._writing_engine, autocommit=False) as connection,
         ):

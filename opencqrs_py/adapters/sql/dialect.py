@@ -64,8 +64,12 @@ class FileGuard:
         """Whether the database is still there when all connections to it are closed."""
         return True
 
-    def turn(self) -> AbstractContextManager[None]:
-        """Return a block in which no other thread of this process writes, if the database has one writer at a time."""
+    def turn(self, patience: float | None = None) -> AbstractContextManager[None]:
+        """Return a block in which no other thread of this process writes, if the database has one writer at a time.
+
+        Args:
+            patience: Seconds to wait for it; ``None``: 60.
+        """
         return nullcontext()
 
     def quiet(self) -> AbstractContextManager[None]:
@@ -136,6 +140,7 @@ class Dialect(ABC):
     # The milliseconds of a clock that all processes share; in the era that ``era`` names they never go back.
     now_ms: ClassVar[str] = "CAST(extract(epoch FROM clock_timestamp()) * 1000 AS bigint)"
     era: ClassVar[str] = "''"
+    wall_ms: ClassVar[str] = now_ms  # the time of day in milliseconds since 1970, while a transaction lasts, too
     # Locks the row of a partition: the table, and the condition.
     row_lock: ClassVar[str] = "SELECT 1 FROM {} {} FOR UPDATE"
     # Whether no statement shows an event that was appended after one that it does not show.
@@ -462,6 +467,33 @@ class Dialect(ABC):
     def drop_stage(self, connection: Connection, table: str) -> None:
         """Drop a stage, if it is there; wait for whoever uses it for a second at most."""
         connection.exec_driver_sql(f"DROP TABLE IF EXISTS {table}")
+
+    # Rows that one transaction has for itself
+
+    def held(self, columns: str, table: str, where: str, order: str, seconds: float) -> str:
+        """Return a query for rows that no other transaction may change until this one ends.
+
+        Args:
+            columns: What to read of them.
+            table: The table, with what stands before its name.
+            where: Which rows, by their primary key.
+            order: The column of the primary key, in whose order they are locked.
+            seconds: How long to wait for other transactions. The time of day must be read after that wait, by another
+                statement.
+        """
+        del seconds
+        return f"SELECT {columns} FROM {table} WHERE {where} ORDER BY {order} FOR UPDATE"  # noqa: S608 our own names
+
+    def isolation_after_waits(self, database: Database) -> str | None:
+        """Return the isolation that shows what was committed during a wait for a row; ``None``: it is the usual one."""
+        return None
+
+    def insert_unless_known(self, connection: Connection, insert: str, key: str, values: Row) -> bool:
+        """Insert one row unless there is one with its primary key, and return whether it is new.
+
+        The transaction continues in both cases. All other errors are raised.
+        """
+        return connection.exec_driver_sql(f"{insert} ON CONFLICT ({key}) DO NOTHING", values).rowcount == 1
 
     # Taking over
 

@@ -11,7 +11,8 @@ from math import ceil
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import URL, Connection, Engine, String, Table, create_engine, event
-from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from sqlalchemy.dialects.mysql import LONGTEXT
+from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
 from typing_extensions import override
 
 from opencqrs_py.adapters.sql.bulk_write import BulkWrite, Column, TableShape
@@ -21,7 +22,7 @@ from opencqrs_py.adapters.sql.dialect import Dialect, Row, chunks, driver_error,
 from opencqrs_py.adapters.sql.pool import KeepingPool
 from opencqrs_py.adapters.sql.shadow_guards import MariaDbGuard, ShadowGuard
 from opencqrs_py.adapters.sql.shadow_urls import ShadowOf
-from opencqrs_py.adapters.sql.tables import EVENTS, PROGRESS, SCHEMA, WRITTEN
+from opencqrs_py.adapters.sql.tables import EVENTS, JOB_RUNS, PROGRESS, SCHEMA, WRITTEN
 from opencqrs_py.adapters.sql.transactions import Unit
 from opencqrs_py.errors import EventStoreError
 from opencqrs_py.model.partition import Partition
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
 # Errors that pass by themselves: out of disk, memory, connections or locks, shutdown, broken connections, lock waits,
 # deadlocks, a connection that was killed, too many of a user. From 2000 on, they are the client's own.
-_LOCK_WAIT_TIMEOUT = 1205
+_DUPLICATE, _LOCK_WAIT_TIMEOUT = 1062, 1205
 _AWAY = {1021, 1037, 1038, 1040, 1041, 1053, 1079, 1152, 1158, 1159, 1160, 1161, 1203, _LOCK_WAIT_TIMEOUT, 1206}
 _AWAY |= {1213, 1226, 1927, 2002, 2003, 2005, 2006, 2013, 2055, 0}
 _DENIES = {1044, 1142, 1143, 1227, 1370}  # a database, table, column, privilege or routine
@@ -52,7 +53,9 @@ _COMMITS = re.compile(
 
 # Tables with transactions, and texts that are compared character by character, spaces at the end too.
 _OPTIONS = {"engine": "InnoDB", "charset": "utf8mb4", "collate": "utf8mb4_nopad_bin"}
-_KEY_LENGTHS = {"table_name": 64, "group_name": 500, "node_id": 100}  # primary keys hold texts of a limited length only
+# Indexes hold texts of a limited length only.
+_KEY_LENGTHS = {"table_name": 64, "group_name": 500, "node_id": 100, "job": 500, "run_id": 600}
+_LONG_TEXTS = {JOB_RUNS.name: ("position", "details")}  # which hold ids, as many as there are; others up to 64 KiB
 _INDEXED_LENGTH = 500  # characters
 
 _BYTES_OF_ID, _BYTES_OF_HASH = 20, 16
@@ -111,7 +114,7 @@ class MariaDbDialect(Dialect):
     aliases = ("mysql",)
     driver = "mysql+pymysql"
     extra = "mariadb"
-    now_ms = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) DIV 1000"
+    now_ms = wall_ms = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) DIV 1000"
     quote = "`"
     schema_word = "database"
     create_schema = "CREATE DATABASE IF NOT EXISTS"
@@ -214,9 +217,13 @@ class MariaDbDialect(Dialect):
 
     @override
     def adapt(self, table: Table) -> None:
-        for column, length in _KEY_LENGTHS.items():
-            if column in table.primary_key.columns:
-                table.c[column].type = String(length)
+        keys = {column.name for index in table.indexes for column in index.columns} | {
+            *table.primary_key.columns.keys()
+        }
+        for column in keys & _KEY_LENGTHS.keys():
+            table.c[column].type = String(_KEY_LENGTHS[column])
+        for column in _LONG_TEXTS.get(table.name, ()):
+            table.c[column].type = LONGTEXT()
         table.kwargs.update({f"{name}_{option}": v for name in _NAMES for option, v in _OPTIONS.items()})
 
     @override
@@ -395,6 +402,23 @@ class MariaDbDialect(Dialect):
     def has_failed(self, connection: Connection, *, erred: bool) -> bool:
         """Ask the server, if a statement has failed: after a deadlock there is no transaction any more."""
         return erred and not connection.exec_driver_sql("SELECT @@in_transaction").scalar()
+
+    @override
+    def held(self, columns: str, table: str, where: str, order: str, seconds: float) -> str:
+        """Find the rows by their key: a walk through the table would wait for other rows, too."""
+        found = f"SELECT {columns} FROM {table}{self.walk_hint} WHERE {where}"  # noqa: S608 our own names
+        return f"{found} ORDER BY {order} FOR UPDATE WAIT {ceil(seconds)}"
+
+    @override
+    def insert_unless_known(self, connection: Connection, insert: str, key: str, values: Row) -> bool:
+        """Insert it plainly: a duplicate undoes the statement alone, and ``IGNORE`` would hide other errors."""
+        try:
+            connection.exec_driver_sql(insert, values)
+        except IntegrityError as error:
+            if _number_of(error.orig) != _DUPLICATE:
+                raise
+            return False
+        return True
 
     @override
     def lock_claim(

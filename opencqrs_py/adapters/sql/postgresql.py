@@ -27,7 +27,7 @@ from opencqrs_py.adapters.sql.foreign import ForeignTable, Writers
 from opencqrs_py.adapters.sql.progress_watching import AWAITED, CHANNEL, listening_for_progress
 from opencqrs_py.adapters.sql.shadow_guards import PostgresqlGuard, ShadowGuard
 from opencqrs_py.adapters.sql.shadow_urls import ShadowOf
-from opencqrs_py.adapters.sql.tables import EVENTS, PROGRESS, WRITTEN
+from opencqrs_py.adapters.sql.tables import EVENTS, JOB_RUNS, JOBS, PROGRESS, WRITTEN
 from opencqrs_py.adapters.sql.transactions import ended
 from opencqrs_py.adapters.sql.watching import Look, listening
 from opencqrs_py.control.ports import Notices
@@ -70,6 +70,8 @@ SELECT locks.pid FROM {} progress
 JOIN pg_locks locks ON locks.locktype = 'transactionid' AND locks.granted AND locks.transactionid = progress.xmax
 WHERE group_name = %s AND modulus = %s AND residue = %s AND locks.pid <> pg_backend_pid()
 """
+
+_COMPARED = {EVENTS.name: ("subject", "type"), JOBS.name: ("job",), JOB_RUNS.name: ("run_id", "job")}  # byte by byte
 
 _NOT_FOUND = "opencqrs: no row"  # in the error of a prepared statement that has found no row
 _INDEXED_LENGTH = 500  # characters that an index holds; the server takes up to 2,704 bytes
@@ -194,9 +196,9 @@ class PostgresqlDialect(Dialect):
 
     @override
     def adapt(self, table: Table) -> None:
-        """Compare subjects and types byte by byte, whatever the database's language."""
-        if table.name == EVENTS.name:
-            table.c.subject.type = table.c.type.type = Text(collation="C")
+        """Compare subjects, types, and names and ids of jobs byte by byte, whatever the database's language."""
+        for name in _COMPARED.get(table.name, ()):
+            table.c[name].type = Text(collation="C")
 
     @override
     def turn_statements(self, database: Database) -> tuple[str, ...]:
@@ -305,6 +307,18 @@ class PostgresqlDialect(Dialect):
     def has_failed(self, connection: Connection, *, erred: bool) -> bool:
         driver = connection.connection.dbapi_connection
         return getattr(getattr(driver, "info", None), "transaction_status", None) == _IN_ERROR
+
+    @override
+    def held(self, columns: str, table: str, where: str, order: str, seconds: float) -> str:
+        """Bound the wait by the same statement: the setting is made before the first row is locked."""
+        patience = f"set_config('lock_timeout', '{seconds * 1_000:.0f}ms', true)"
+        held = f"SELECT {columns} FROM {table} held, {patience} patience"  # noqa: S608 our own names
+        return f"{held} WHERE {where} ORDER BY {order} FOR UPDATE OF held"
+
+    @override
+    def isolation_after_waits(self, database: Database) -> str | None:
+        (row,) = database.fetch("SHOW default_transaction_isolation")
+        return None if row[0] == "read committed" else "READ COMMITTED"
 
     @override
     def lock_claim(

@@ -16,7 +16,7 @@ from threading import Lock, get_ident
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
-from sqlalchemy import URL, Connection, Engine, Integer, Table, create_engine, event, exc
+from sqlalchemy import URL, Connection, Engine, Integer, Table, create_engine, event
 from sqlalchemy.exc import DBAPIError, IntegrityError
 from typing_extensions import override
 
@@ -24,7 +24,7 @@ from opencqrs_py.adapters.processes import boot_id, machine_ms
 from opencqrs_py.adapters.sql.bulk_write import BulkWrite, Column, TableShape
 from opencqrs_py.adapters.sql.connections import WRITING
 from opencqrs_py.adapters.sql.database import Database
-from opencqrs_py.adapters.sql.dialect import URL_SETTINGS, Dialect, FileGuard, Row, register
+from opencqrs_py.adapters.sql.dialect import URL_SETTINGS, DatabaseBusyError, Dialect, FileGuard, Row, register
 from opencqrs_py.adapters.sql.progress_watching import polling_progress
 from opencqrs_py.adapters.sql.shadow_guards import ShadowGuard, SqliteGuard
 from opencqrs_py.adapters.sql.shadow_urls import ShadowOf
@@ -68,6 +68,7 @@ _AS_TEXT: dict[type, Callable[[Any], str]] = {
 }
 _BESIDE = ("-wal", "-shm")
 _SEEN = "opencqrs_files"  # in the ``info`` of a pooled connection: the files beside the database that it has open
+_SHORTER = "let handlers do what takes long outside of their transaction"
 _RESTART = "or stop this process; the next start uses the file that is there then"
 
 
@@ -84,6 +85,9 @@ class SqliteDialect(Dialect):
     mark = "?"
     now_ms = "opencqrs_now_ms()"
     era = "opencqrs_era()"
+    wall_ms = (
+        "CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER)"  # no function of ours: engines of others
+    )
     quote = ""
     search_hint = " INDEXED BY {}"
     unindexed = "+{}"
@@ -259,6 +263,11 @@ class SqliteDialect(Dialect):
         return f"SQLite adds no decimals exactly, and {', '.join(decimals)} has some; whole numbers, as cents, it does"
 
     @override
+    def held(self, columns: str, table: str, where: str, order: str, seconds: float) -> str:
+        """Return a plain query: the transaction holds the write lock already."""
+        return f"SELECT {columns} FROM {table} WHERE {where} ORDER BY {order}"  # noqa: S608 our own names
+
+    @override
     def lock_claim(
         self, database: Database, connection: Connection, group: str, partitions: Sequence[Partition]
     ) -> None:
@@ -290,19 +299,20 @@ class SqliteFile(FileGuard):
 
     @override
     @contextmanager
-    def turn(self) -> Iterator[None]:
+    def turn(self, patience: float | None = None) -> Iterator[None]:
         """Wait for the turn.
 
         Raises:
             NonTransientError: If this thread has it already.
-            sqlalchemy.exc.TimeoutError: If another thread keeps it too long.
+            DatabaseBusyError: OCQ-305, if another thread keeps it too long.
         """
+        seconds = self._dialect.patience if patience is None else patience
         if self._holder == get_ident():
             msg = "a transaction is open on this thread already: write through its connection or session"
             raise NonTransientError(msg)
-        if not self._free.acquire(timeout=self._dialect.patience):
-            msg = f"another thread has been writing for {self._dialect.patience:g} seconds"
-            raise exc.TimeoutError(msg)
+        if not self._free.acquire(timeout=seconds):
+            what = f"another thread has been writing for {seconds:g} seconds"
+            raise DatabaseBusyError("OCQ-305", what, self._name or "SQLite in memory", _SHORTER)
         self._holder = get_ident()
         try:
             yield

@@ -164,6 +164,42 @@ LEASES = Table(
     Column("avoided_until_ms", BigInteger, nullable=False),
 )
 
+JOBS = Table(
+    "opencqrs_jobs",
+    _metadata,
+    Column("job", Text, primary_key=True),
+    Column(
+        "next_ms", BigInteger
+    ),  # since 1970: the next tick; NULL: there is none, or a run lasts from whose end it counts
+    Column("paused_ms", BigInteger),  # since 1970; NULL: it is not paused
+    Column("details", Text, nullable=False),  # the rest of the record, as JSON in ASCII
+)
+
+JOB_RUNS = Table(
+    "opencqrs_job_runs",
+    _metadata,
+    Column("run_id", Text, primary_key=True),
+    Column("job", Text, nullable=False),
+    Column("status", Text, nullable=False),
+    Column("requested_ms", BigInteger, nullable=False),  # since 1970, as all times
+    Column("scheduled_ms", BigInteger),  # the tick; NULL: no schedule has started it
+    Column("due_ms", BigInteger),  # NULL: it may begin at once
+    Column("started_ms", BigInteger),
+    Column("ended_ms", BigInteger),  # NULL: it has not ended
+    Column("ran_ms", BigInteger),  # ``ended_ms``, if it had begun before
+    Column("cancelled_ms", BigInteger),  # when it was asked to end
+    Column("owner", Text, nullable=False),  # the node that has it in hand; empty: none
+    Column("token", BigInteger, nullable=False),  # grows whenever it changes hands; fences out earlier owners
+    Column("position", Text, nullable=False),  # what of it is done, as JSON in ASCII
+    Column("done", BigInteger),  # how far it is, as the job itself says
+    Column("total", BigInteger),
+    Column("details", Text, nullable=False),  # the rest of the run, as JSON in ASCII
+    Index("opencqrs_job_runs_open", "ended_ms", "job"),
+    Index("opencqrs_job_runs_newest", "requested_ms"),
+    Index("opencqrs_job_runs_of_job", "job", "requested_ms"),
+    Index("opencqrs_job_runs_ran", "job", "ran_ms"),
+)
+
 
 @lru_cache
 def adapted(table: Table, dialect: Dialect, schema: str | None) -> Table:

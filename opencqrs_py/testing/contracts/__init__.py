@@ -1,4 +1,4 @@
-"""Contracts: what every event source, progress tracker, inbox and lock registry must do, as pytest classes.
+"""Contracts: what every event source, progress tracker, inbox, job store and lock registry must do, as pytest classes.
 
 Subclass the one of your port in a test module and give its fixtures::
 
@@ -16,6 +16,9 @@ _MODULES = (
     "event_store",
     "group_records",
     "inbox",
+    "job_owners",
+    "job_records",
+    "job_store",
     "lock_registry",
     "log_identity",
     "progress_records",
@@ -29,6 +32,7 @@ from opencqrs_py.testing.contracts.event_source import EventSourceContract  # no
 from opencqrs_py.testing.contracts.event_store import EventStoreContract  # noqa: E402 as above
 from opencqrs_py.testing.contracts.group_records import GroupRecordsContract  # noqa: E402 as above
 from opencqrs_py.testing.contracts.inbox import InboxContract  # noqa: E402 as above
+from opencqrs_py.testing.contracts.job_store import JobStoreContract  # noqa: E402 as above
 from opencqrs_py.testing.contracts.lock_registry import LockRegistryContract  # noqa: E402 as above
 from opencqrs_py.testing.contracts.progress_tracker import ProgressTrackerContract, ReadModel  # noqa: E402 as above
 from opencqrs_py.testing.contracts.repartitioning_tracker import RepartitioningTrackerContract  # noqa: E402 as above
@@ -40,6 +44,7 @@ __all__ = [
     "EventStoreContract",
     "GroupRecordsContract",
     "InboxContract",
+    "JobStoreContract",
     "LockRegistryContract",
     "ProgressTrackerContract",
     "ReadModel",

@@ -1,0 +1,187 @@
+"""The contract of job stores, as far as it is about the owners of runs: each run is with one of them only."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import suppress
+from dataclasses import replace
+
+import pytest
+
+from opencqrs_py.errors import FencedError
+from opencqrs_py.jobs.ports import JobStore
+from opencqrs_py.jobs.runs import JobRun, Position, RunStatus
+from opencqrs_py.processing.ports import Transactions
+from opencqrs_py.testing.contracts.job_records import (
+    AFTER,
+    BEFORE,
+    FULL,
+    JOB,
+    MOMENT,
+    NOON,
+    RUNNING,
+    SECONDS,
+    JobStores,
+    RolledBackError,
+    put,
+    put_taken,
+    roll_back,
+    taken,
+)
+
+
+class JobOwnersContract(JobStores):
+    """What the owners of runs rely on, and those that take runs from them."""
+
+    def test_an_owner_records_what_is_done_and_nothing_else(self, store: JobStore, another: JobStore) -> None:
+        put(store, FULL)
+        stale = replace(RUNNING, id=FULL.id, token=FULL.token, done=3, total=9)
+        assert another.advance(stale, AFTER)
+        assert store.find(FULL.id) == replace(FULL, position=AFTER, done=3, total=9)
+        assert another.advance(stale, AFTER)
+        assert another.report(replace(stale, done=4, total=None))
+        assert store.find(FULL.id) == replace(FULL, position=AFTER, done=4, total=None)
+
+    @pytest.mark.parametrize(
+        "recorded",
+        [
+            None,
+            taken(RUNNING),
+            replace(RUNNING, token=8),
+            replace(RUNNING, token=6),
+            replace(RUNNING, status=RunStatus.QUEUED),
+            replace(RUNNING, status=RunStatus.CANCELLED, ended_at=NOON),
+        ],
+    )
+    def test_a_run_of_another_owner_is_not_changed(self, store: JobStore, recorded: JobRun | None) -> None:
+        store.prepare()
+        if recorded is not None:
+            put(store, recorded)
+        assert not store.advance(RUNNING, AFTER)
+        assert not store.report(replace(RUNNING, done=1))
+        assert store.find(RUNNING.id) == recorded
+
+    def test_what_is_done_becomes_part_of_a_transaction(
+        self, store: JobStore, another: JobStore, joined: Transactions
+    ) -> None:
+        put(store, RUNNING)
+        with joined.begin() as unit:
+            assert store.advance(RUNNING, AFTER, unit)
+            assert another.find(RUNNING.id) == RUNNING
+        assert another.find(RUNNING.id) == replace(RUNNING, position=AFTER)
+
+    def test_what_a_transaction_has_rolled_back_is_not_done(self, store: JobStore, joined: Transactions) -> None:
+        put(store, RUNNING)
+        with pytest.raises(RolledBackError), joined.begin() as unit:
+            roll_back(store.advance(RUNNING, AFTER, unit))
+        assert store.find(RUNNING.id) == RUNNING
+
+    def test_an_owner_that_has_lost_its_run_rolls_back(
+        self, store: JobStore, another: JobStore, joined: Transactions
+    ) -> None:
+        put(store, RUNNING, replace(RUNNING, id="mine"))
+        with another.open([JOB]) as book:
+            book.put(taken(RUNNING))
+
+        def go_on() -> None:
+            with joined.begin() as unit:
+                assert store.advance(replace(RUNNING, id="mine"), AFTER, unit)
+                if not store.advance(RUNNING, AFTER, unit):
+                    raise FencedError
+
+        with pytest.raises(FencedError):
+            go_on()
+        assert store.find("mine") == replace(RUNNING, id="mine")
+        assert store.find(RUNNING.id) == taken(RUNNING)
+
+    def test_a_run_that_is_taken_while_its_transaction_is_open_is_committed_once(
+        self, store: JobStore, another: JobStore, joined: Transactions
+    ) -> None:
+        put(store, RUNNING)
+        outcomes: list[bool] = []  # whether it was taken, and whether the owner has recorded what it has done
+
+        def go_on() -> None:
+            with joined.begin() as unit:
+                assert unit.connection is not None
+                outcomes.append(self.is_done(another, lambda: put_taken(another)))
+                outcomes.append(store.advance(RUNNING, AFTER, unit))
+                if not outcomes[1]:
+                    raise FencedError
+
+        with suppress(FencedError):
+            go_on()
+        is_taken, advanced = outcomes
+        assert advanced is not is_taken
+        expected = taken(RUNNING) if is_taken else replace(RUNNING, position=AFTER)
+        assert store.find(RUNNING.id) == expected
+
+    def test_who_takes_a_run_goes_on_after_what_its_owner_commits_meanwhile(
+        self, store: JobStore, another: JobStore, joined: Transactions
+    ) -> None:
+        put(store, replace(RUNNING, position=BEFORE))
+        with ThreadPoolExecutor(1) as threads:
+            with joined.begin() as unit:
+                assert store.advance(replace(RUNNING, done=5), AFTER, unit)
+                heir: Future[JobRun] = threads.submit(self.at_last, another, lambda: put_taken(another))
+                wait([heir], MOMENT)
+                assert not heir.done()
+            begun = heir.result(SECONDS)
+        assert begun == store.find(RUNNING.id) == replace(taken(RUNNING), position=AFTER, done=5)
+
+    def test_what_an_owner_records_while_its_run_is_taken_is_known_to_the_heir_or_refused(
+        self, store: JobStore, another: JobStore
+    ) -> None:
+        put(store, replace(RUNNING, position=BEFORE))
+        with ThreadPoolExecutor(1) as threads:
+            with another.open([JOB]) as book:
+                (read,) = book.runs
+                owner = threads.submit(store.advance, RUNNING, AFTER)
+                wait([owner], MOMENT)
+                book.put(taken(read))
+                book.put(replace(book.runs[0], status=RunStatus.RUNNING, owner="node 2", token=read.token + 2))
+                (begun,) = book.runs
+            recorded = owner.result(SECONDS)
+        assert begun.position == (AFTER if recorded else BEFORE)
+        assert store.find(RUNNING.id) == begun
+        assert store.advance(begun, Position(after=9))
+
+    def test_what_an_owner_records_while_its_run_is_cancelled_stays_with_the_wish(
+        self, store: JobStore, another: JobStore
+    ) -> None:
+        put(store, replace(RUNNING, position=BEFORE))
+        with ThreadPoolExecutor(1) as threads:
+            with another.open([JOB]) as book:
+                (read,) = book.runs
+                owner = threads.submit(store.advance, replace(RUNNING, done=5), AFTER)
+                wait([owner], MOMENT)
+                wished = replace(read, cancelled_at=NOON, reason="too late", actor="Zoë")
+                book.put(wished)
+            assert owner.result(SECONDS)
+        assert store.find(RUNNING.id) == replace(wished, position=AFTER, done=5)
+        assert store.advance(replace(RUNNING, done=6), Position(after=9))
+        assert store.find(RUNNING.id) == replace(wished, position=Position(after=9), done=6)
+
+    def test_a_run_that_ends_keeps_what_its_owner_has_recorded_last(self, store: JobStore, another: JobStore) -> None:
+        put(store, replace(RUNNING, position=BEFORE))
+        with ThreadPoolExecutor(1) as threads:
+            with another.open([JOB]) as book:
+                (read,) = book.runs
+                owner = threads.submit(store.advance, RUNNING, AFTER)
+                wait([owner], MOMENT)
+                book.put(read.ended(RunStatus.CANCELLED, NOON, "it did not end"))
+            recorded = owner.result(SECONDS)
+        found = store.find(RUNNING.id)
+        assert found is not None
+        assert (found.status, found.position) == (RunStatus.CANCELLED, AFTER if recorded else BEFORE)
+        assert not store.advance(RUNNING, Position(after=9))
+
+    def test_the_end_of_an_attempt_says_itself_what_is_done(self, store: JobStore) -> None:
+        put(store, replace(RUNNING, position=BEFORE))
+        assert store.advance(RUNNING, AFTER)
+        again = Position(failed=(), only=(4,))
+        with store.open([JOB]) as book:
+            (read,) = book.runs
+            assert read.position == AFTER
+            book.put(replace(taken(read), position=again))
+            assert book.runs[0].position == again
+        assert store.find(RUNNING.id) == replace(taken(RUNNING), position=again)

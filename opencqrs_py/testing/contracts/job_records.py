@@ -1,0 +1,138 @@
+"""What the contract of job stores is about: runs of two jobs, and how they are written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import TypeVar
+
+import pytest
+
+from opencqrs_py.jobs.ports import JobStore
+from opencqrs_py.jobs.runs import JobRun, Position, RunStatus
+from opencqrs_py.model.job import Trigger
+from opencqrs_py.processing.ports import Transactions
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+JOB, OTHER = "größe 😀 %s :x", "Größe 😀 %s :x"
+QUEUED = JobRun("run 😀", JOB, Trigger.MANUAL, NOON)
+RUNNING = replace(QUEUED, status=RunStatus.RUNNING, started_at=NOON, attempt=1, owner="node 1", node="host:1", token=7)
+BEFORE, AFTER = Position(after=3, items=3), Position(after=5, items=5)
+ODD = "a text \0 with \ud800, 'quotes', \\ and ü 😀"
+FULL = JobRun(
+    "job@2026-01-01T12:00:00.000Z",
+    JOB,
+    Trigger.SCHEDULE,
+    NOON,
+    ids=("a", "größe", "😀" * 100, ODD),
+    scheduled_at=NOON + timedelta(milliseconds=1),
+    due_at=NOON + timedelta(milliseconds=2),
+    status=RunStatus.RUNNING,
+    started_at=NOON + timedelta(milliseconds=3),
+    attempt=4,
+    deaths=2,
+    owner="node 1",
+    node="größe:1",
+    token=2**40,
+    position=Position("😀", done=True, items=2**40, failed=("a", "b"), only=("a", "b", ODD), error=ODD),
+    done=2**40,
+    total=2**41,
+    error=ODD * 5_000,
+    reason=ODD,
+    actor="Zoë",
+    into="another",
+    reserved="node 2",
+    queued=True,
+    cancelled_at=NOON + timedelta(milliseconds=4),
+    ticks=12,
+)
+SECONDS = 60  # that another thread gets at most
+MOMENT = 0.2  # seconds in which what does not wait would be done
+
+T = TypeVar("T")
+
+
+class RolledBackError(Exception):
+    """Ends a transaction."""
+
+
+def put(store: JobStore, *runs: JobRun) -> None:
+    """Write runs as they are."""
+    with store.open({run.job for run in runs}) as book:
+        for run in runs:
+            book.put(run)
+
+
+def ended(number: int, minutes: int, job: str = JOB, *, began: bool = True) -> JobRun:
+    """Return a run that has ended so many minutes after noon."""
+    run = replace(QUEUED, id=f"run {number}", job=job, requested_at=NOON + timedelta(seconds=number))
+    run = replace(run, started_at=run.requested_at if began else None)
+    return run.ended(RunStatus.SUCCEEDED if began else RunStatus.SKIPPED, NOON + timedelta(minutes=minutes))
+
+
+def taken(run: JobRun) -> JobRun:
+    """Return a run as it was taken from its owner, to be attempted again."""
+    return replace(run, status=RunStatus.RETRYING, owner="", token=run.token + 1, deaths=run.deaths + 1)
+
+
+def roll_back(recorded: bool) -> None:  # noqa: FBT001 of the one call
+    """Raise after something was recorded."""
+    assert recorded
+    raise RolledBackError
+
+
+def put_taken(store: JobStore) -> JobRun:
+    """Take the run from its owner, as it was read; return it as the heir sees it."""
+    with store.open([JOB]) as book:
+        book.put(taken(next(run for run in book.runs if run.id == RUNNING.id)))
+        return next(run for run in book.runs if run.id == RUNNING.id)
+
+
+class JobStores:
+    """The stores that a test is about.
+
+    Give ``store``, which is empty; ``another``, which sees the same as a second process would; and ``transactions`` of
+    the same database, if a run can be recorded in one.
+    """
+
+    @pytest.fixture
+    def store(self) -> JobStore:
+        """Return an empty store."""
+        raise NotImplementedError
+
+    @pytest.fixture
+    def another(self, store: JobStore) -> JobStore:
+        """Return another store of the same tables."""
+        return store
+
+    @pytest.fixture
+    def transactions(self) -> Transactions | None:
+        """Return what opens transactions that may record runs."""
+        return None
+
+    @pytest.fixture
+    def joined(self, transactions: Transactions | None) -> Transactions:
+        """Return the same for a test that is about them."""
+        if transactions is None:
+            pytest.skip("has no transactions")
+        return transactions
+
+    def at_last(self, store: JobStore, call: Callable[[], T]) -> T:
+        """Return what a call returns when the store is available: on a busy machine others may take long."""
+        while True:
+            try:
+                return call()
+            except Exception as error:
+                if not store.is_outage(error):
+                    raise
+
+    def is_done(self, store: JobStore, call: Callable[[], object]) -> bool:
+        """Make a call, and return whether it was done: it may have to wait for a transaction that is open."""
+        try:
+            call()
+        except Exception as error:
+            if not store.is_outage(error):
+                raise
+            return False
+        return True

@@ -1,0 +1,369 @@
+"""The contract of job stores, kept by each of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import inspect, text
+
+from opencqrs_py.adapters.memory import InMemoryJobStore, NoTransactions
+from opencqrs_py.adapters.sql import Database, DatabaseTransactions, SqlJobStore, jobs
+from opencqrs_py.adapters.sql.dialect import DatabaseBusyError
+from opencqrs_py.errors import JobError
+from opencqrs_py.jobs.runs import JobRecord, JobRun, RunStatus
+from opencqrs_py.testing.contracts import JobStoreContract
+from opencqrs_py.testing.contracts.job_records import (
+    AFTER,
+    BEFORE,
+    FULL,
+    JOB,
+    NOON,
+    OTHER,
+    QUEUED,
+    RUNNING,
+    ended,
+    put,
+    put_taken,
+    taken,
+)
+
+SECONDS = 60  # longest wait for another thread
+Noted = Callable[[Callable[[str, Any], None]], AbstractContextManager[None]]
+POSTGRESQL = pytest.mark.parametrize("kind", [pytest.param("postgresql", marks=pytest.mark.postgresql)])
+SERVERS = pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=getattr(pytest.mark, kind)) for kind in ("postgresql", "mariadb")]
+)
+
+
+class TestInMemoryJobStore(JobStoreContract):
+    @pytest.fixture
+    def store(self) -> InMemoryJobStore:
+        return InMemoryJobStore()
+
+
+class TestSqlJobStore(JobStoreContract):
+    @pytest.fixture
+    def store(self, database: Database) -> SqlJobStore:
+        return SqlJobStore(database)
+
+    @pytest.fixture
+    def another(self, open_database: Callable[[], Database]) -> SqlJobStore:
+        return SqlJobStore(open_database())
+
+    @pytest.fixture
+    def transactions(self, database: Database) -> DatabaseTransactions:
+        return DatabaseTransactions(database)
+
+
+def sent_by(noted_statements: Noted, call: Callable[[], object]) -> list[str]:
+    """Return the first words of the statements of a call, but for those that begin a transaction."""
+    sent: list[str] = []
+    with noted_statements(lambda statement, _values: sent.append(statement.split()[0])):
+        call()
+    return [word for word in sent if word not in {"BEGIN", "START", "PRAGMA"}]
+
+
+@pytest.fixture
+def store(database: Database) -> SqlJobStore:
+    return SqlJobStore(database)
+
+
+@pytest.fixture
+def another(open_database: Callable[[], Database]) -> SqlJobStore:
+    return SqlJobStore(open_database())
+
+
+@pytest.fixture
+def transactions(database: Database) -> DatabaseTransactions:
+    return DatabaseTransactions(database)
+
+
+# Tables
+
+
+def test_a_look_creates_nothing(store: SqlJobStore, database: Database, noted_statements: Noted) -> None:
+    assert len(sent_by(noted_statements, store.look)) == 2
+    store.look([JOB])
+    store.look([])
+    store.find("run")
+    store.history()
+    store.last_ended()
+    store.purge(JOB, NOON)
+    with database.reading() as connection:
+        assert inspect(connection).get_table_names() == []
+    assert abs(datetime.now(UTC) - store.look().now) < timedelta(minutes=5)
+
+
+def test_the_first_use_creates_the_tables_with_their_indexes(
+    store: SqlJobStore, another: SqlJobStore, database: Database
+) -> None:
+    store.prepare()
+    another.prepare()
+    with database.reading() as connection:
+        assert sorted(inspect(connection).get_table_names()) == [
+            "opencqrs_job_runs",
+            "opencqrs_jobs",
+            "opencqrs_schema",
+        ]
+        indexes = {index["name"] for index in inspect(connection).get_indexes("opencqrs_job_runs")}
+    assert indexes == {f"opencqrs_job_runs_{name}" for name in ("open", "newest", "of_job", "ran")}
+
+
+def test_rows_of_jobs_that_were_deleted_by_hand_come_back(store: SqlJobStore, database: Database) -> None:
+    put(store, QUEUED)
+    with database.writing() as connection:
+        connection.execute(text("DELETE FROM opencqrs_jobs"))
+    with store.open([JOB]) as book:
+        assert book.runs == [QUEUED]
+    assert store.look().records == {JOB: JobRecord(JOB)}
+
+
+def test_what_a_newer_package_has_added_to_a_row_is_left_out(store: SqlJobStore, database: Database) -> None:
+    put(store, FULL)
+    with database.writing() as connection:
+        for table, column in (("jobs", "details"), ("job_runs", "details"), ("job_runs", "position")):
+            (found,) = connection.execute(text(f"SELECT {column} FROM opencqrs_{table}")).scalars()
+            newer = json.dumps({**json.loads(found), "newer": 1})
+            connection.execute(text(f"UPDATE opencqrs_{table} SET {column} = :newer"), {"newer": newer})
+    assert store.look().runs == (FULL,)
+
+
+# Costs
+
+
+def test_a_look_is_one_statement_however_many_jobs_there_are(store: SqlJobStore, noted_statements: Noted) -> None:
+    for number in range(30):
+        put(store, replace(QUEUED, id=str(number), job=f"job {number}"))
+    for names in (None, [f"job {number}" for number in range(30)]):
+        assert sent_by(noted_statements, lambda names=names: store.look(names)) == ["SELECT"]
+    assert len(store.look().runs) == 30
+
+
+def test_a_decision_is_two_statements_and_one_for_each_row_that_is_changed(
+    store: SqlJobStore, noted_statements: Noted
+) -> None:
+    jobs = [JOB, OTHER]
+    put(store, QUEUED, replace(QUEUED, id="other", job=OTHER))
+
+    def decide(*changes: JobRun | JobRecord) -> list[str]:
+        def decided() -> None:
+            with store.open(jobs) as book:
+                for change in changes:
+                    book.put_record(change) if isinstance(change, JobRecord) else book.put(change)
+
+        return sent_by(noted_statements, decided)
+
+    held = ["SELECT", "SELECT"]
+    assert decide() == held
+    assert decide(QUEUED, JobRecord(JOB)) == held
+    assert decide(replace(QUEUED, reason="a"), RUNNING) == [*held, "UPDATE"]
+    assert decide(replace(RUNNING, cancelled_at=NOON), JobRecord(OTHER, "text")) == [*held, "UPDATE", "UPDATE"]
+    new = replace(QUEUED, id="new")
+    assert decide(new, replace(RUNNING, id="new")) == [*held, "INSERT"]
+    assert decide(RUNNING.ended(RunStatus.SUCCEEDED, NOON)) == [*held, "UPDATE"]
+
+
+def test_to_take_a_run_from_its_owner_costs_one_statement_more(store: SqlJobStore, noted_statements: Noted) -> None:
+    put(store, RUNNING)
+
+    def take() -> None:
+        with store.open([JOB]) as book:
+            book.put(taken(RUNNING))
+            book.put(replace(book.runs[0], status=RunStatus.RUNNING, token=9, owner="node 2"))
+
+    assert sent_by(noted_statements, take) == ["SELECT", "SELECT", "SELECT", "UPDATE"]
+
+
+def test_what_an_owner_does_is_one_statement(
+    store: SqlJobStore, transactions: DatabaseTransactions, noted_statements: Noted
+) -> None:
+    put(store, RUNNING)
+    assert sent_by(noted_statements, lambda: store.advance(RUNNING, AFTER)) == ["UPDATE"]
+    assert sent_by(noted_statements, lambda: store.report(RUNNING)) == ["UPDATE"]
+    assert sent_by(noted_statements, lambda: store.request(replace(QUEUED, id="new"))) == ["INSERT"]
+    with transactions.begin() as unit:
+        assert sent_by(noted_statements, lambda: store.advance(RUNNING, BEFORE, unit)) == ["UPDATE"]
+        assert sent_by(noted_statements, lambda: store.request(replace(QUEUED, id="newer"), unit)) == ["INSERT"]
+    assert sent_by(noted_statements, lambda: store.find("new")) == ["SELECT"]
+    assert sent_by(noted_statements, lambda: store.history(JOB)) == ["SELECT"]
+
+
+def test_the_last_runs_are_two_statements(store: SqlJobStore, noted_statements: Noted) -> None:
+    put(store, *(ended(number, number, f"job {number % 7}") for number in range(70)))
+    assert sent_by(noted_statements, store.last_ended) == ["SELECT", "SELECT"]
+    assert {run.id for run in store.last_ended().values()} == {f"run {number}" for number in range(63, 70)}
+
+
+def test_more_jobs_than_a_statement_may_name_are_named_by_several(
+    store: SqlJobStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(store, *(ended(number, number, f"job {number % 7}") for number in range(70)))
+    whole = store.last_ended()
+    monkeypatch.setattr(jobs, "_MOST_NAMED", 3)
+    assert store.last_ended() == whole
+
+
+def test_runs_are_removed_in_parts(
+    database: Database, monkeypatch: pytest.MonkeyPatch, noted_statements: Noted
+) -> None:
+    monkeypatch.setattr(jobs, "_MOST_REMOVED", 10)
+    store = SqlJobStore(database)
+    put(store, *(ended(number, number) for number in range(36)))
+    sent = sent_by(noted_statements, lambda: store.purge(JOB, NOON + timedelta(hours=1)))
+    assert sent.count("DELETE") == 4
+    assert [run.id for run in store.history()] == ["run 35"]
+
+
+# Waits
+
+
+def test_neither_looks_nor_what_is_read_of_runs_wait_for_a_decision(store: SqlJobStore, another: SqlJobStore) -> None:
+    put(store, QUEUED, ended(1, 1))
+    with store.open([JOB]) as book:
+        book.put(QUEUED.ended(RunStatus.SKIPPED, NOON))
+        with ThreadPoolExecutor(1) as threads:
+            for look in (another.look, another.history, another.last_ended, lambda: another.find(QUEUED.id)):
+                assert threads.submit(look).result(SECONDS)
+        assert another.look().runs == (QUEUED,)
+
+
+def held_for_too_long(holder: SqlJobStore, waiting: SqlJobStore) -> BaseException | None:
+    with holder.open([JOB]), ThreadPoolExecutor(1) as threads:
+        return threads.submit(put, waiting, QUEUED).exception(SECONDS)
+
+
+@pytest.mark.parametrize("same", [False, True], ids=["processes", "threads"])
+def test_a_decision_that_another_one_holds_up_for_too_long_is_an_outage(
+    store: SqlJobStore, another: SqlJobStore, monkeypatch: pytest.MonkeyPatch, *, same: bool
+) -> None:
+    put(store, replace(QUEUED, id="1"))
+    another.prepare()
+    monkeypatch.setattr(jobs, "_PATIENCE", 0.05)
+    error = held_for_too_long(store, store if same else another)
+    assert isinstance(error, DatabaseBusyError)
+    assert error.code == "OCQ-305"
+    assert another.is_outage(error)
+    put(another, QUEUED)
+    assert {run.id for run in store.look().runs} == {"1", QUEUED.id}
+
+
+@SERVERS
+def test_a_run_whose_owner_holds_it_for_too_long_is_an_outage_and_not_taken(
+    store: SqlJobStore, another: SqlJobStore, transactions: DatabaseTransactions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(store, RUNNING)
+    another.prepare()
+    monkeypatch.setattr(jobs, "_PATIENCE", 0.05)
+    with transactions.begin() as unit:
+        assert store.advance(RUNNING, AFTER, unit)
+        with ThreadPoolExecutor(1) as threads:
+            error = threads.submit(put_taken, another).exception(SECONDS)
+    assert isinstance(error, DatabaseBusyError)
+    assert store.find(RUNNING.id) == replace(RUNNING, position=AFTER)
+
+
+@SERVERS
+def test_decisions_about_other_jobs_do_not_wait_for_each_other(store: SqlJobStore, another: SqlJobStore) -> None:
+    others = [replace(QUEUED, id=str(number), job=f"{JOB}{number}") for number in range(3)]
+    put(store, QUEUED, *others)
+    with store.open([JOB]) as book:
+        put(another, *(run.ended(RunStatus.SKIPPED, NOON) for run in others))
+        book.put(replace(QUEUED, reason="a"))
+    assert store.look().runs == (replace(QUEUED, reason="a"),)
+
+
+@SERVERS
+def test_requests_do_not_wait_for_decisions(store: SqlJobStore, another: SqlJobStore) -> None:
+    put(store, QUEUED)
+    with store.open([JOB]):
+        assert another.request(replace(QUEUED, id="new"))
+        assert not another.request(QUEUED)
+
+
+@POSTGRESQL
+def test_where_transactions_are_stricter_by_default_a_decision_sees_what_it_has_waited_for(
+    url: str, store: SqlJobStore, another: SqlJobStore
+) -> None:
+    put(another, QUEUED, replace(RUNNING, id="2", position=BEFORE))
+    strict = Database(f"{url}{'&' if '?' in url else '?'}options=-c%20default_transaction_isolation%3Dserializable")
+    waiting = SqlJobStore(strict)
+
+    def seen() -> list[JobRun]:
+        with waiting.open([JOB]) as book:
+            return list(book.runs)
+
+    with ThreadPoolExecutor(1) as threads:
+        with another.open([JOB]) as book:
+            second = threads.submit(JobStoreContract().at_last, waiting, seen)
+            wait([second], 0.2)
+            assert not second.done()
+            book.put(QUEUED.ended(RunStatus.SKIPPED, NOON))
+        assert [run.id for run in second.result(SECONDS)] == ["2"]
+    strict.close()
+
+
+# Transactions
+
+
+def test_what_is_done_in_a_transaction_of_another_database_is_refused(store: SqlJobStore, tmp_path: Path) -> None:
+    put(store, RUNNING)
+    other = Database(f"sqlite:///{tmp_path / 'other.db'}")
+    with DatabaseTransactions(other).begin() as unit:
+        with pytest.raises(JobError, match="OCQ-670"):
+            store.advance(RUNNING, AFTER, unit)
+        assert store.request(QUEUED, unit) is False
+        assert store.request(replace(QUEUED, id="new"), unit)
+    other.close()
+    assert store.find(RUNNING.id) == RUNNING
+    assert store.find("new") is not None
+
+
+def test_a_request_without_a_database_has_a_transaction_of_its_own(store: SqlJobStore) -> None:
+    with NoTransactions().begin() as unit:
+        assert store.request(QUEUED, unit)
+    assert [run.id for run in store.look().runs] == [QUEUED.id]
+
+
+def test_a_transaction_of_the_same_database_that_was_opened_apart_is_joined(
+    store: SqlJobStore, open_database: Callable[[], Database]
+) -> None:
+    put(store, RUNNING)
+    with DatabaseTransactions(open_database()).begin() as unit:
+        assert store.advance(RUNNING, AFTER, unit)
+        assert store.request(replace(QUEUED, id="new"), unit)
+        assert store.find(RUNNING.id) == RUNNING
+    assert store.find(RUNNING.id) == replace(RUNNING, position=AFTER)
+    assert store.find("new") is not None
+
+
+@SERVERS
+def test_an_owner_whose_session_is_cut_has_done_nothing(
+    store: SqlJobStore, another: SqlJobStore, database: Database, transactions: DatabaseTransactions
+) -> None:
+    put(store, RUNNING)
+
+    def cut_off() -> None:
+        with transactions.begin() as unit:
+            assert store.advance(RUNNING, AFTER, unit)
+            assert unit.end_session()
+
+    with pytest.raises(Exception) as caught:  # noqa: PT011 the driver's own
+        cut_off()
+    assert database.is_outage(caught.value)
+    assert put_taken(another) == store.find(RUNNING.id) == taken(RUNNING)
+
+
+def test_a_value_that_a_database_refuses_is_an_error_and_not_a_known_run(store: SqlJobStore) -> None:
+    store.prepare()
+    with pytest.raises(Exception) as caught:  # noqa: PT011 the driver's own
+        store.request(replace(QUEUED, token=2**70))
+    assert not store.is_outage(caught.value)
+    assert store.history() == []
