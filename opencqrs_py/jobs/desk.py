@@ -233,6 +233,8 @@ class JobDesk:
                     sitting.tick(self.rules[name], self._draw)
                 begun = sitting.begin(name, Room(worker.node, worker.name, worker.free, only))
                 self._mine.update(map(claim_of, begun))  # before others can see them
+            if known := book.known:  # by records of ticks that are older than the job's own
+                begun = [run for run in begun if run.id not in known]
         except BaseException:  # whether they have begun is not known
             self._mine.difference_update(map(claim_of, begun))
             raise

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
 
 import pytest
 
@@ -10,6 +11,7 @@ from opencqrs_py.adapters.memory.jobs import InMemoryJobStore
 from opencqrs_py.jobs.desk import Ending, JobDesk, Worker
 from opencqrs_py.jobs.rules import JobRule, Meeting, Misfire, Overlap, Ticking
 from opencqrs_py.jobs.runs import JobRun, Position, RunStatus
+from opencqrs_py.model.job import Trigger
 from opencqrs_py.processing.schedules import FixedDelay, FixedRate
 from opencqrs_py.testing.clock import FakeClock
 
@@ -67,3 +69,19 @@ def test_each_tick_has_one_record_that_says_what_became_of_it():
         15: RunStatus.SKIPPED,
         20: RunStatus.RUNNING,
     }
+
+
+@pytest.mark.parametrize("began", [False, True])
+def test_a_tick_that_is_recorded_already_is_not_begun_again(began):
+    clock = FakeClock()
+    store, at = InMemoryJobStore(clock), clock.now()
+    id_ = f"job@{at.isoformat(timespec='milliseconds').removesuffix('+00:00')}Z"
+    past = replace(JobRun(id_, "job", Trigger.SCHEDULE, at), started_at=at if began else None)
+    with store.open(["job"]) as book:
+        book.put(past.ended(RunStatus.SUCCEEDED if began else RunStatus.SKIPPED, at))
+    desk = JobDesk(store, {"job": JobRule("job", RATE)})  # as after a change of the schedule, and of the clock
+    assert desk.attend(WORKER) == []
+    assert [run.id for run in store.history()] == [id_]
+    assert store.look().runs == ()
+    clock.advance(5)
+    assert [run.scheduled_at for run in desk.attend(WORKER)] == [at + timedelta(seconds=5)]
