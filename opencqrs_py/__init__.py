@@ -17,11 +17,12 @@ if TYPE_CHECKING:
     from opencqrs_py.assembly.spark_source import register_data_source
     from opencqrs_py.engines.parts import ProcessorOptions
     from opencqrs_py.engines.processor import EventHandlingProcessor
-    from opencqrs_py.errors import NonTransientError, OpenCqrsError, TransientError
+    from opencqrs_py.errors import JobCancelledError, NonTransientError, OpenCqrsError, TransientError
     from opencqrs_py.model.context import ProcessingContext
     from opencqrs_py.model.event import Event, Metadata
     from opencqrs_py.model.frames import EventFrames
     from opencqrs_py.model.handler import Invocation
+    from opencqrs_py.model.job import JobContext, JobPage
     from opencqrs_py.model.replay import Reset
     from opencqrs_py.model.upcast import Upcast
     from opencqrs_py.processing.after_commit import AfterCommit
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
         event_handling,
         event_type,
         inbox_filter,
+        job,
         on_replay_finished,
         on_reset,
         on_start,
@@ -65,6 +67,9 @@ __all__ = [
     "InMemoryProgressTracker",
     "InboxFilter",
     "Invocation",
+    "JobCancelledError",
+    "JobContext",
+    "JobPage",
     "Metadata",
     "NoRetry",
     "NoSequence",
@@ -92,6 +97,7 @@ __all__ = [
     "event_handling",
     "event_type",
     "inbox_filter",
+    "job",
     "on_replay_finished",
     "on_reset",
     "on_start",
@@ -114,6 +120,9 @@ _HOMES = {
     "InMemoryProgressTracker": "adapters.memory",
     "InboxFilter": "assembly.inbox",
     "Invocation": "model.handler",
+    "JobCancelledError": "errors",
+    "JobContext": "model.job",
+    "JobPage": "model.job",
     "Metadata": "model.event",
     "NoRetry": "processing.recovery",
     "NoSequence": "processing.sequence_resolvers",
@@ -141,6 +150,7 @@ _HOMES = {
     "event_handling": "processing.decorators",
     "event_type": "processing.decorators",
     "inbox_filter": "processing.decorators",
+    "job": "processing.decorators",
     "on_replay_finished": "processing.decorators",
     "on_reset": "processing.decorators",
     "on_start": "processing.decorators",

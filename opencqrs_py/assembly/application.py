@@ -24,6 +24,8 @@ from opencqrs_py.assembly.conditions import (
 )
 from opencqrs_py.assembly.databases import database_rule, missing_files
 from opencqrs_py.assembly.decisions import decisions, looked_at
+from opencqrs_py.assembly.job_events import event_triggers, events_of, group_of
+from opencqrs_py.assembly.job_rules import errors_of, rules_of
 from opencqrs_py.assembly.opened_databases import OpenedDatabases
 from opencqrs_py.assembly.project import Scan, read_project
 from opencqrs_py.assembly.reading import events_rule
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
     from opencqrs_py.assembly.control import Control
     from opencqrs_py.assembly.health import Health
     from opencqrs_py.assembly.inbox import InboxControl
+    from opencqrs_py.assembly.jobs import Jobs
     from opencqrs_py.assembly.layouts import Layouts
     from opencqrs_py.assembly.overview import Overview
     from opencqrs_py.assembly.processors import Processors
@@ -49,8 +52,12 @@ if TYPE_CHECKING:
     from opencqrs_py.assembly.resets import Resets
     from opencqrs_py.assembly.serving import Serving
     from opencqrs_py.config import LifeCycleSettings
-    from opencqrs_py.control.records import GroupPartition
+    from opencqrs_py.control.records import ControlView, GroupPartition
+    from opencqrs_py.engines.job_runner import JobParts, JobRunner
     from opencqrs_py.engines.spark.session import Session, Sessions
+    from opencqrs_py.jobs.runs import JobRun
+    from opencqrs_py.model.job import JobId
+    from opencqrs_py.processing.signatures import Signature
 
 _log = logging.getLogger("opencqrs.settings")
 DEFAULT_TIMEOUT = 60.0  # seconds that a wait for progress lasts at most
@@ -99,6 +106,7 @@ class Application:
             mapping_of(loaded.settings.event_store.mapping, loaded.settings.event_store.url),
             loaded.secrets,
             loaded.settings.clock.ref,
+            job_triggers=event_triggers(loaded),
         )
         self._scan: Scan | None = None
         self._starting = Lock()  # held while a thread is in start()
@@ -175,11 +183,18 @@ class Application:
             self._scan.check(self.project)
         found = self.blueprint.discover()
         known = set(self.configuration.warnings)
-        self.configuration = self.configuration.for_code(found.places)
+        events = events_of(found.jobs, self.blueprint.job_triggers)
+        places = {**found.places, **{each.group: each.place for each in events}}
+        self.configuration = self.configuration.for_code(places, {job.name: job.place for job in found.jobs})
         for warning in (*self.configuration.warnings, *found.warnings):
             if warning not in known:
                 _log.warning("%s", warning)
-        return tuple(replace(self.configuration.group(name), name=name) for name in found.places)
+        of_handlers = (replace(self.configuration.group(name), name=name) for name in found.places)
+        of_jobs = (
+            group_of(each, self.configuration.group(each.group), enabled=self.configuration.job(each.job).enabled)
+            for each in events
+        )
+        return (*of_handlers, *of_jobs)
 
     @property
     def event_store(self) -> Any:
@@ -217,13 +232,21 @@ class Application:
     def _decisions(self, groups: Sequence[EffectiveGroup]) -> list[Decision]:
         return decisions(self.configuration, self.container, groups, self._group_containers)
 
-    def start(self, groups: Sequence[str] = (), observer: Observer = NO_OBSERVER, *, verbose: bool = False) -> None:
-        """Start the processors.
+    def start(
+        self,
+        groups: Sequence[str] = (),
+        observer: Observer = NO_OBSERVER,
+        *,
+        verbose: bool = False,
+        jobs: bool | None = None,
+    ) -> None:
+        """Start the processors, and what runs jobs.
 
         Args:
             groups: Names of the groups to start; empty for all with ``life-cycle.auto-start``.
             observer: Sees what happens.
             verbose: Whether Spark's own log is shown.
+            jobs: Whether jobs are run; ``None``: if there are any, and no groups are named.
 
         Raises:
             AssemblyError: OCQ-508 if there is nothing to start, OCQ-509 for a name that is no group, OCQ-511 if it
@@ -235,24 +258,28 @@ class Application:
         if not self._starting.acquire(blocking=False):
             raise AssemblyError("OCQ-511", "another thread is starting the application", fix="call start() once")
         try:
-            self._start(groups, observer, verbose=verbose)
+            self._start(groups, observer, verbose=verbose, jobs=not groups if jobs is None else jobs)
         finally:
             self._starting.release()
         if self._processors is None:  # a stop has come first, and left it to this thread to close what it used
             self._close()
 
-    def _start(self, groups: Sequence[str], observer: Observer, *, verbose: bool) -> None:
+    def _start(self, groups: Sequence[str], observer: Observer, *, verbose: bool, jobs: bool) -> None:
         if self._processors is not None:
             raise AssemblyError("OCQ-511", "the application is running already", fix="stop() it first")
         _log.info("%s", self._used())
-        chosen = self._chosen(groups)
+        runs_jobs = jobs and not self._apart and bool(self.blueprint.discover().jobs)
+        chosen = self._chosen(groups, may_be_none=runs_jobs)
         self._started_in = os.getpid()
         try:
             self._resources.open()
             serving = self._serving = self._made_serving()
             if serving is not None:
                 observer = Observers([serving.counting, observer])
-            self._processors = self._made(chosen, observer, verbose=verbose, with_others=not groups)
+            parts = self._job_parts() if runs_jobs else None
+            self._processors = self._made(chosen, observer, parts, verbose=verbose, with_others=not groups)
+            if self._processors.jobs is not None:
+                self.container.job_bell().ring = self._processors.jobs.wake
             self._complete_rebuilds(chosen)
             if serving is not None:
                 serving.start()
@@ -272,7 +299,13 @@ class Application:
         return Serving(self.configuration, served)
 
     def _made(
-        self, chosen: Sequence[EffectiveGroup], observer: Observer, *, verbose: bool, with_others: bool
+        self,
+        chosen: Sequence[EffectiveGroup],
+        observer: Observer,
+        jobs: JobParts | None,
+        *,
+        verbose: bool,
+        with_others: bool,
     ) -> Processors:
         """Return the processors of the groups; and of others, which may be started while the application runs."""
         from opencqrs_py.assembly.nodes import is_led, node_name  # noqa: PLC0415 loads SQLAlchemy, as the next ones
@@ -317,7 +350,7 @@ class Application:
             for engine, its_runs in engines
             for run in its_runs
         ]
-        return Processors(groups, store, self.event_store, self.configuration.settings.node)
+        return Processors(groups, store, self.event_store, self.configuration.settings.node, jobs)
 
     def _groups_in_frames(self, names: Collection[str]) -> int:
         """Return of how many groups a thread of the driver of Spark calls the handler, with a transaction open."""
@@ -379,6 +412,7 @@ class Application:
         *,
         until_caught_up: bool = False,
         verbose: bool = False,
+        jobs: bool | None = None,
     ) -> RunResult:
         """Start the processors and stay until they are done, failed, or interrupted.
 
@@ -387,11 +421,12 @@ class Application:
             observer: Sees what happens.
             until_caught_up: End when every partition has reached the head of the store.
             verbose: Whether Spark's own log is shown.
+            jobs: As for ``start``; with ``until_caught_up`` ``None`` is no. Runs that are due are waited for then.
 
         Raises:
             KeyboardInterrupt: After a clean stop.
         """
-        self.start(groups, observer, verbose=verbose)
+        self.start(groups, observer, verbose=verbose, jobs=False if until_caught_up and jobs is None else jobs)
         gc.freeze()  # what is assembled stays: the collector need not look at it again and again
         patience, pause = _INTERRUPTED_PATIENCE, _SHORTEST_PAUSE
         try:
@@ -528,6 +563,96 @@ class Application:
         return self._overview().inbox(lambda: self.event_store)
 
     @property
+    def jobs(self) -> Jobs:
+        """What lists, runs, pauses and cancels jobs, whichever process runs them."""
+        from opencqrs_py.assembly.jobs import Jobs, KnownJobs  # noqa: PLC0415 loads SQLAlchemy
+
+        self._resources.renew()
+        self._named_in_code()
+        found = self.blueprint.discover().jobs
+        events = {each.job: each.types for each in events_of(found, self.blueprint.job_triggers)}
+        return Jobs(
+            KnownJobs(
+                found,
+                rules_of(found, self.configuration),
+                self.container.job_store(),
+                self._control_view,
+                self._runner,
+                events,
+            )
+        )
+
+    def run_job(self, name: str, ids: Sequence[JobId] = (), timeout: float | None = None) -> JobRun:
+        """Run a job on the thread of the caller, whether or not the application runs, and return how that has ended.
+
+        The rules for overlaps apply in all processes: the run may be skipped, or wait. It has transactions of its own.
+
+        Args:
+            name: Name of the job, in any spelling.
+            ids: What it is to run for; empty: for all that applies.
+            timeout: Seconds to wait for runs that exclude it; ``None``: no limit.
+
+        Raises:
+            JobError: OCQ-667 for a name that is no job.
+            WaitTimedOutError: OCQ-664, if others have not ended in time; the run is cancelled then.
+
+        Source:
+            J5 and J13.
+        """
+        runner = self._runner()
+        if runner is not None:
+            return self.jobs.run_here(runner, name, ids, timeout)
+        from opencqrs_py.assembly.job_company import alone  # noqa: PLC0415 loads SQLAlchemy
+
+        jobs, parts = self.jobs, self._job_parts()
+        with alone(parts, self.container.control_store(), self.configuration.settings.node) as runner:
+            return jobs.run_here(runner, name, ids, timeout)
+
+    def _named_in_code(self) -> None:
+        """Bind the settings to the groups and jobs that there are."""
+        _ = self.groups
+
+    def _runner(self) -> JobRunner | None:
+        processors = self._processors
+        return processors.jobs if processors is not None else None
+
+    def _control_view(self) -> ControlView:
+        from opencqrs_py.adapters.processes import has_ended  # noqa: PLC0415 as above
+        from opencqrs_py.control.records import ControlView  # noqa: PLC0415 as above
+
+        store = self.container.control_store()
+        return store.view().without(has_ended) if store is not None else ControlView()
+
+    def _job_parts(self) -> JobParts:
+        """Return what runs the jobs.
+
+        Raises:
+            ExplainedError: With all that keeps a job from running.
+        """
+        from opencqrs_py.assembly.job_rules import bound_jobs  # noqa: PLC0415 loads SQLAlchemy, as the next ones
+        from opencqrs_py.engines.job_runner import JobParts  # noqa: PLC0415
+
+        found, container = self.blueprint.discover(), self.container
+        rules = rules_of(found.jobs, self.configuration)
+        raise_together(errors_of(found.jobs, rules, found.injector, self._check_transaction))
+        bound = bound_jobs(found.jobs, rules, found.injector, self._check_transaction)
+        transactions = container.transactions() if container.database() is not None else None
+        return JobParts(
+            bound,
+            container.job_store(),
+            transactions,
+            container.job_selector(),
+            container.clock(),
+            self.configuration.settings.node.max_runs,
+        )
+
+    def _check_transaction(self, signature: Signature, place: str) -> None:
+        from opencqrs_py.assembly.container import check_transaction  # noqa: PLC0415 loads SQLAlchemy
+
+        choice = self.container.database_choice()
+        check_transaction(signature, place, there=choice.decision.choice != "none", url=choice.url)
+
+    @property
     def resets(self) -> Resets:
         """What moves the progress of groups to another position, whichever process runs them."""
         from opencqrs_py.assembly.resets import Resets  # noqa: PLC0415 loads SQLAlchemy
@@ -607,7 +732,8 @@ class Application:
 
         self._resources.renew()
         scan = self._scan
-        if scan is None or "groups" in vars(self) or scan.containers or not (scan.complete and scan.all_named):
+        known = scan is not None and scan.complete and scan.all_named and not self.blueprint.job_triggers
+        if scan is None or "groups" in vars(self) or scan.containers or not known:
             return Overview(self.groups, self._group_containers, self.container)
         groups = [replace(self.configuration.group(name), name=name) for name in scan.groups]
         refs = (self.configuration.settings.database.ref, *(group.progress.tracker_ref for group in groups))
@@ -623,12 +749,12 @@ class Application:
         profiles = ", ".join(self.configuration.profiles) or DEFAULT_PROFILE
         return f"settings: {', '.join(names) or f'no file in {self.project}'}; profiles: {profiles}"
 
-    def _chosen(self, names: Sequence[str]) -> list[EffectiveGroup]:
-        if not self.groups:
+    def _chosen(self, names: Sequence[str], *, may_be_none: bool = False) -> list[EffectiveGroup]:
+        if not self.groups and not may_be_none:
             fix = 'decorate a function with @event_handling("…") in a module of the project'
             raise AssemblyError("OCQ-508", "no handlers were found", str(self.project), fix)
         chosen = _named(self.groups, names) if names else [s for s in self.groups if _starts(s.life_cycle)]
-        if not chosen:
+        if not chosen and not may_be_none:
             fix = "name groups to start, or set life-cycle.auto-start: true"
             raise AssemblyError("OCQ-508", "no group starts by itself: auto-start is off for all", fix=fix)
         return chosen

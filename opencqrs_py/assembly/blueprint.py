@@ -16,6 +16,7 @@ from opencqrs_py.assembly.conditions import raise_together
 from opencqrs_py.assembly.databases import DatabaseRule
 from opencqrs_py.assembly.discovery import Discovered, discover
 from opencqrs_py.assembly.injection import ContainerInjector
+from opencqrs_py.assembly.job_events import EventTrigger
 from opencqrs_py.assembly.members import EVERYTHING, home_of, reference_of
 from opencqrs_py.assembly.project import Scan
 from opencqrs_py.assembly.reading import PLAIN, EventsRule
@@ -68,6 +69,7 @@ class Blueprint:
         mapping: The table of another system that is the event store, ``None`` for a store of ours.
         clock_ref: Provider of the clock; ``None`` when settings name none.
         secrets: Secret values of the settings, which no message must show.
+        job_triggers: What settings say of the events that start jobs.
     """
 
     modules: UserModules
@@ -78,6 +80,7 @@ class Blueprint:
     secrets: tuple[str, ...] = field(default=(), repr=False)
     clock_ref: str | None = None
     rebuilding: bool = False
+    job_triggers: tuple[EventTrigger, ...] = ()
 
     @property
     def event_store_url(self) -> str:

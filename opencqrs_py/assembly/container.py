@@ -9,14 +9,17 @@ from typing import get_origin
 
 from dependency_injector import containers, providers
 
-from opencqrs_py.adapters.memory import InMemoryProgressTracker, NoTransactions
+from opencqrs_py.adapters.memory import InMemoryJobStore, InMemoryProgressTracker, NoTransactions
 from opencqrs_py.adapters.sql import (
+    Connection,
     Database,
     DatabaseTransactions,
     Engine,
     SchemaError,
     SqlControlStore,
+    SqlJobStore,
     SqlProgressTracker,
+    SqlSelector,
 )
 from opencqrs_py.assembly.blueprint import Blueprint
 from opencqrs_py.assembly.code_fingerprint import CodeReader
@@ -44,6 +47,7 @@ from opencqrs_py.assembly.databases import DatabaseChoice, DatabaseRule, choose_
 from opencqrs_py.assembly.discovery import Discovered
 from opencqrs_py.assembly.group_code import code_reader_for, group_code
 from opencqrs_py.assembly.injection import ContainerInjector
+from opencqrs_py.assembly.job_events import Bell, with_job_events
 from opencqrs_py.assembly.opened_databases import OpenedDatabases
 from opencqrs_py.assembly.reading import (
     EventsRule,
@@ -60,6 +64,7 @@ from opencqrs_py.config import EffectiveGroup, RetryPolicy, RetrySettings, Track
 from opencqrs_py.control.ports import ControlStore
 from opencqrs_py.engines.parts import group_processing, make_dispatcher, make_replay_rule
 from opencqrs_py.errors import AssemblyError, RebuildError
+from opencqrs_py.jobs.ports import JobStore
 from opencqrs_py.model.masking import remember
 from opencqrs_py.model.naming import listed
 from opencqrs_py.processing.binding import BoundHandler, bind
@@ -323,13 +328,30 @@ class GroupContainer(containers.DeclarativeContainer):
     )
 
 
+def job_store_on(database: Database | None, clock: Clock) -> JobStore:
+    """Return the tables of jobs, which are in the database of the progress; without one they are kept in memory."""
+    return InMemoryJobStore(clock) if database is None else SqlJobStore(database)
+
+
+def discovered_with_events(
+    blueprint: Blueprint, store: Callable[[], JobStore], database: Callable[[], DatabaseChoice], bell: Bell
+) -> Discovered:
+    """Return what was discovered, with a handler for each job that events start."""
+    discovered = blueprint.discover()
+    if not blueprint.job_triggers:
+        return discovered
+    choice = database().decision
+    connection = Connection if choice.error is None and choice.choice != "none" else None
+    return with_job_events(discovered, blueprint.job_triggers, store, connection, bell)
+
+
 class ApplicationContainer(containers.DeclarativeContainer):
     """What the groups share, made from the application's blueprint."""
 
     blueprint: providers.Dependency[Blueprint] = providers.Dependency()
     said = blueprint.provided
     database_rule = said.database
-    discovered: providers.Provider[Discovered] = said.discover.call()
+    found: providers.Provider[Discovered] = said.discover.call()
     injector: providers.Provider[ContainerInjector] = said.injector.call()
 
     opened: providers.Dependency[OpenedDatabases] = providers.Dependency()
@@ -347,11 +369,17 @@ class ApplicationContainer(containers.DeclarativeContainer):
     clock = providers.ThreadSafeSingleton(clock_for, clock_choice, injector)
     observers = providers.ThreadSafeSingleton(observers_of, injector)
     code_reader = providers.ThreadSafeSingleton(code_reader_for, said.modules)
-    database_choice = providers.ThreadSafeSingleton(choose_database, database_rule, discovered.provided.injector)
+    database_choice = providers.ThreadSafeSingleton(choose_database, database_rule, found.provided.injector)
     database = providers.ThreadSafeSingleton(
-        open_database, database_choice, discovered.provided.injector, database_rule, event_database.provider, opened
+        open_database, database_choice, found.provided.injector, database_rule, event_database.provider, opened
     )
     transactions = providers.ThreadSafeSingleton(transactions_on, database)
+    job_store = providers.ThreadSafeSingleton(job_store_on, database, clock)
+    job_selector = providers.ThreadSafeSingleton(SqlSelector, database)
+    job_bell = providers.ThreadSafeSingleton(Bell)
+    discovered = providers.Callable(
+        discovered_with_events, blueprint, job_store.provider, database_choice.provider, job_bell
+    )
     control_store = providers.ThreadSafeSingleton(control_store_on, database, opened)
 
 
@@ -397,6 +425,8 @@ def renew(container: ApplicationContainer, groups: Iterable[GroupContainer]) -> 
         container.database.reset()
         container.transactions.reset()
         container.control_store.reset()
+        container.job_store.reset()
+        container.job_selector.reset()
     container.observers.reset()
     for choice, part in (
         (container.event_store_choice, container.event_store),

@@ -33,6 +33,7 @@ from opencqrs_py.model.handler import (
     Upcaster,
     event_type_of,
 )
+from opencqrs_py.model.job import JOB_ATTRIBUTE, Job, JobMark
 from opencqrs_py.model.naming import canonical, listed, nearest
 from opencqrs_py.processing.definitions import interceptors_on, order_of, place_of, upcaster_on
 
@@ -82,6 +83,7 @@ class Discovered:
         warnings: What works, but is probably not meant.
         places: The processing groups as handlers spell them, in the order of their first handler in the source, each
             with the place of that one.
+        jobs: All jobs, in the order of definition.
     """
 
     handlers: tuple[Handler, ...]
@@ -96,6 +98,7 @@ class Discovered:
     replay_ends: tuple[GroupFunction, ...] = ()
     places: Mapping[str, str] = field(default_factory=dict)
     warnings: tuple[ConfigurationWarning, ...] = ()
+    jobs: tuple[Job, ...] = ()
 
     @property
     def groups(self) -> tuple[str, ...]:
@@ -154,7 +157,8 @@ def discover_members(
     containers = [cls for cls in classes if issubclass(cls, DeclarativeContainer)]
     injector = ContainerInjector([cast("Container", container()) for container in containers], provided)
     chosen = [m for m in members if only is None or {m.reference, f"{m.module}:{EVERYTHING}"} & only]
-    handlers = list(_handlers(chosen, injector))
+    instances = _Instances(injector)
+    handlers = list(_handlers(chosen, instances))
     places: dict[str, str] = {}
     for handler in handlers:
         places.setdefault(handler.mark.group, handler.place)
@@ -170,14 +174,67 @@ def discover_members(
         resets=_of_groups(values, ON_RESET_ATTRIBUTE),
         replay_ends=_of_groups(values, ON_REPLAY_FINISHED_ATTRIBUTE),
         places=places,
+        jobs=tuple(_jobs(chosen, instances)),
     )
 
 
-def _handlers(members: Iterable[Member], injector: ContainerInjector) -> Iterator[Handler]:
+class _Instances:
+    """One instance of each class that has handlers or jobs."""
+
+    def __init__(self, injector: ContainerInjector) -> None:
+        self._injector = injector
+        self._made: dict[type, object] = {}
+
+    def of(self, cls: type) -> object:
+        """Return the instance of a class; made at the first call."""
+        if cls not in self._made:
+            self._made[cls] = self._injector.create(cls, place_of(cls))
+        return self._made[cls]
+
+
+def _jobs(members: Iterable[Member], instances: _Instances) -> Iterator[Job]:
+    """Yield the jobs; raise OCQ-661 if two have a name that settings cannot tell apart."""
+    counted: set[int] = set()  # a copy of a function has the same marks, and counts once with it
+    named: dict[str, Job] = {}
+    for member in members:
+        for job in _jobs_of(member, instances, counted):
+            known = named.setdefault(canonical(job.name), job)
+            if known is not job:
+                what = f"two functions are job '{known.name}'"
+                what = what if known.name == job.name else f"'{known.name}' and '{job.name}' are one name in settings"
+                raise AssemblyError("OCQ-661", what, f"{known.place} and {job.place}", "give one of them another name")
+            yield job
+
+
+def _jobs_of(member: Member, instances: _Instances, counted: set[int]) -> Iterator[Job]:
+    cls = member.value
+    if not isinstance(cls, type):
+        for mark in _new_marks(marks_of(cls, JOB_ATTRIBUTE), counted):
+            yield Job(mark, cls, place_of(cls), member.reference)
+        return
+    if marks_of(cls, JOB_ATTRIBUTE):
+        fix = 'put @job("…") above the method that does the work'
+        raise HandlerSignatureError("OCQ-207", "@job marks a class", place_of(cls), fix)
+    methods = methods_of(cls, JOB_ATTRIBUTE)
+    if inspect.isabstract(cls):
+        return
+    for number, method in enumerate(methods):
+        for mark in _new_marks(method.marks, counted):
+            reference = f"{member.reference}.{method.name}#{number}"
+            yield Job(mark, method.of(instances.of(cls)), method.place, reference)
+
+
+def _new_marks(marks: Iterable[JobMark], counted: set[int]) -> list[JobMark]:
+    found = [mark for mark in marks if id(mark) not in counted]
+    counted.update(map(id, found))
+    return found
+
+
+def _handlers(members: Iterable[Member], instances: _Instances) -> Iterator[Handler]:
     counted: set[int] = set()  # a copy of a function has the same marks, and counts once with it
     for member in members:
         if isinstance(member.value, type):
-            yield from _methods(member, injector, counted)
+            yield from _methods(member, instances, counted)
         elif callable(member.value):
             marks = [mark for mark in marks_of(member.value, HANDLER_ATTRIBUTE) if id(mark) not in counted]
             counted.update(map(id, marks))
@@ -196,7 +253,7 @@ def _of_function(member: Member, marks: Sequence[HandlerMark]) -> Iterator[Handl
 _NO_GROUP = "the handler names no processing group"
 
 
-def _methods(member: Member, injector: ContainerInjector, counted: set[int]) -> Iterator[Handler]:
+def _methods(member: Member, instances: _Instances, counted: set[int]) -> Iterator[Handler]:
     cls = member.value
     own_marks = marks_of(cls, HANDLER_ATTRIBUTE)
     _check_twice(own_marks, place_of(cls))
@@ -209,7 +266,7 @@ def _methods(member: Member, injector: ContainerInjector, counted: set[int]) -> 
     if inspect.isabstract(cls):
         return
     groups = [mark.group for mark in own_marks] or [""]
-    instance = injector.create(cls, place_of(cls))
+    instance = instances.of(cls)
     for number, method in enumerate(methods):
         _check_twice(method.marks, method.place)
         for mark in method.marks:

@@ -20,9 +20,9 @@ from opencqrs_py.model.handler import (
     ON_RESET_ATTRIBUTE,
     ON_START_ATTRIBUTE,
     UPCASTER_ATTRIBUTE,
-    HandlerMark,
     event_type_of,
 )
+from opencqrs_py.model.job import JOB_ATTRIBUTE
 from opencqrs_py.processing.decorators import Register, register_of
 from opencqrs_py.processing.definitions import place_of
 
@@ -36,7 +36,7 @@ _OF_GROUPS = (
     BATCH_KEY_ATTRIBUTE,
     INBOX_FILTER_ATTRIBUTE,
 )
-_ATTRIBUTES = (HANDLER_ATTRIBUTE, *_OF_GROUPS, AROUND_ATTRIBUTE)
+_ATTRIBUTES = (HANDLER_ATTRIBUTE, JOB_ATTRIBUTE, *_OF_GROUPS, AROUND_ATTRIBUTE)
 _DEEPEST = 100  # wrappers around a function; more are a circle
 _FIX = "put @{decorator} above the decorators that replace the function, or give each function a name of its own"
 
@@ -80,7 +80,7 @@ def members_of(module: ModuleType) -> list[Member]:
 
 def home_of(member: Any) -> str:
     """Return the name of the module whose import has decorated a function or class, else of the one that defines it."""
-    marks = marks_of(member, HANDLER_ATTRIBUTE)
+    marks = (*marks_of(member, HANDLER_ATTRIBUTE), *marks_of(member, JOB_ATTRIBUTE))
     return next((mark.home for mark in marks if mark.home), "") or str(member.__module__)
 
 
@@ -282,22 +282,24 @@ def _holds(members: Iterable[Any], member: Any) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """A method that is marked as handler.
+    """A method that is marked as handler or job.
 
     Attributes:
         name: By which the class knows it.
         held: As the class holds it: a function, or a static or class method.
         marked: What carries the marks; an override that is not decorated itself is called by those of its parent.
+        attribute: Which decorator's marks those are.
     """
 
     name: str
     held: Any
     marked: Any
+    attribute: str = HANDLER_ATTRIBUTE
 
     @property
-    def marks(self) -> tuple[HandlerMark, ...]:
-        """What ``@event_handling`` has left on it."""
-        return marks_of(self.marked, HANDLER_ATTRIBUTE)
+    def marks(self) -> tuple[Any, ...]:
+        """What ``@event_handling``, or ``@job``, has left on it."""
+        return marks_of(self.marked, self.attribute)
 
     @property
     def place(self) -> str:
@@ -309,18 +311,19 @@ class Method:
         return self.held.__get__(instance, type(instance)) if hasattr(self.held, "__get__") else self.held
 
 
-def methods_of(cls: type) -> list[Method]:
+def methods_of(cls: type, attribute: str = HANDLER_ATTRIBUTE) -> list[Method]:
     """Return the handler methods of a class, those of its parents first, each class's in the order of decoration.
 
-    A method of a child takes the place of its parent's, as in Python. One that is not decorated itself is called for
-    the same events; ``None`` in its place removes the handler.
+    With another attribute these are the methods that its decorator has marked, such as jobs. A method of a child takes
+    the place of its parent's, as in Python. One that is not decorated itself is called for the same events; ``None`` in
+    its place removes the handler.
 
     Raises:
         HandlerSignatureError: OCQ-209, if a child overrides a name by which a parent has several handlers.
     """
     found: dict[str, list[Method]] = {}
     for each in reversed(cls.__mro__):
-        own = _own_methods(each)
+        own = _own_methods(each, attribute)
         for name in found.keys() & vars(each).keys():
             found[name] = _overridden(found[name], each, own.get(name))
         found.update({name: methods for name, methods in own.items() if name not in found or methods})
@@ -333,16 +336,16 @@ def decorated_in(cls: type) -> list[Any]:
     return [inner_function(each) for each in (*(body.members if body else ()), *vars(cls).values())]
 
 
-def _own_methods(cls: type) -> dict[str, list[Method]]:
+def _own_methods(cls: type, attribute: str) -> dict[str, list[Method]]:
     """Return the methods that are marked in the body of this very class, by name."""
     body = register_of(cls)
     registered = body.members if body else []
-    methods = [_method(each, cls, registered) for each in registered if marks_of(each, HANDLER_ATTRIBUTE)]
+    methods = [_method(each, cls, registered, attribute) for each in registered if marks_of(each, attribute)]
     seen = {id(mark) for method in methods for mark in method.marks}
     for name, held in vars(cls).items():
-        marks = () if isinstance(held, type) else marks_of(held, HANDLER_ATTRIBUTE)
+        marks = () if isinstance(held, type) else marks_of(held, attribute)
         if marks and not {id(mark) for mark in marks} <= seen:
-            methods.append(Method(name, held, held))
+            methods.append(Method(name, held, held, attribute))
             seen.update(id(mark) for mark in marks)
     result: dict[str, list[Method]] = {}
     for method in methods:
@@ -350,13 +353,13 @@ def _own_methods(cls: type) -> dict[str, list[Method]]:
     return result
 
 
-def _method(function: Any, cls: type, registered: list[Any]) -> Method:
+def _method(function: Any, cls: type, registered: list[Any], attribute: str) -> Method:
     held = standing_for(function, vars(cls), registered)
     name = next((name for name, value in vars(cls).items() if value is held), function.__name__)
     holder = vars(cls).get(name)
     if held is function and isinstance(holder, staticmethod | classmethod) and not hasattr(function, "__func__"):
         held = type(holder)(function)  # another one of that name shows how this one was meant
-    return Method(name, held, held)
+    return Method(name, held, held, attribute)
 
 
 def _overridden(inherited: list[Method], cls: type, own: list[Method] | None) -> list[Method]:

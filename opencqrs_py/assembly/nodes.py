@@ -79,6 +79,7 @@ def coordinator_for(
     groups: Mapping[str, Runnable],
     engines: Mapping[str, Engine],
     barred: Callable[[], Collection[str]] = frozenset,
+    jobs: Mapping[str, str] | None = None,
 ) -> Coordinator:
     """Return what keeps the leases of this process, and has its engines drive what it holds.
 
@@ -89,12 +90,13 @@ def coordinator_for(
         groups: The groups that this process can run and that leases lead.
         engines: The engine of each of them.
         barred: Returns those of them that this process must not run for now.
+        jobs: The jobs that it runs, each with what identifies its schedule; ``None``: none.
     """
     name = settings.name or node_name()
     started_at = datetime.now(UTC).isoformat(timespec="milliseconds")
     return Coordinator(
         store,
-        Node(uuid.uuid4().hex, name, this_process(), groups, settings.max_partitions, started_at),
+        Node(uuid.uuid4().hex, name, this_process(), groups, settings.max_partitions, started_at, jobs=jobs or {}),
         engines,
         timing,
         lambda: machine_ms() / 1000,

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
+from opencqrs_py.assembly.job_company import company_of, schedules_of
 from opencqrs_py.assembly.nodes import (
     coordinator_for,
     has_company,
@@ -23,7 +25,8 @@ from opencqrs_py.assembly.status import NodeLoad, RunResult
 from opencqrs_py.config import Controller, LifeCycleSettings
 from opencqrs_py.control.ports import ControlStore
 from opencqrs_py.control.records import GroupPartition, Wanted
-from opencqrs_py.engines.coordination import Coordinator
+from opencqrs_py.engines.coordination import Coordinator, LeaseTiming
+from opencqrs_py.engines.job_runner import JobParts, JobRunner
 from opencqrs_py.engines.leading import Coordination, logger
 from opencqrs_py.engines.locking import LockCoordinator, LockedGroup
 from opencqrs_py.engines.runs import Engine, GroupRun, hasten, load_of
@@ -78,15 +81,22 @@ class Processors:
         store: The control tables; ``None`` if no group is led by leases.
         source: The event store.
         node: The settings of this process as a node.
+        jobs: The jobs that this process runs; ``None``: none.
 
     Attributes:
-        coordinator: What keeps the leases of this process; ``None`` if no group is led by leases.
+        coordinator: What keeps the leases of this process; ``None`` if no group is led by leases and there are no jobs.
+        jobs: What runs jobs; ``None``: nothing does.
         started: Whether ``start`` has ended.
         stopping: Whether ``stop`` has begun.
     """
 
     def __init__(
-        self, groups: Sequence[StartedGroup], store: ControlStore | None, source: EventSource, node: NodeSettings
+        self,
+        groups: Sequence[StartedGroup],
+        store: ControlStore | None,
+        source: EventSource,
+        node: NodeSettings,
+        jobs: JobParts | None = None,
     ) -> None:
         self.started = self.stopping = False
         self._groups = groups
@@ -103,10 +113,12 @@ class Processors:
         engines = {name: each.engine for name, each in led.items()}
         self.coordinator: Coordinator | None = None
         self._bars = RebuildBars(())
-        if store is not None and led:
-            timing = timing_of(each.life_cycle.lease for each in led.values())
+        if store is not None and (led or jobs is not None):
+            timing = timing_of(each.life_cycle.lease for each in led.values()) if led else LeaseTiming()
             self._bars = RebuildBars(each.run for each in led.values())
-            self.coordinator = coordinator_for(store, node, timing, runnable, engines, self._bars)
+            schedules = {} if jobs is None else schedules_of(jobs)
+            self.coordinator = coordinator_for(store, node, timing, runnable, engines, self._bars, schedules)
+        self.jobs = None if jobs is None else JobRunner(jobs, company_of(self.coordinator, self._name))
         locked = {
             each.run.group: _locked(each, each.locks) for each in groups if each.locks is not None and each.starts
         }
@@ -135,6 +147,8 @@ class Processors:
                 self._registered.register(group.registration, group.life_cycle, group.keys, group.engine)
         for engine in self._engines:
             engine.start()
+        if self.jobs is not None:
+            self.jobs.start()
         self.started = True
 
     def check(self) -> None:
@@ -143,6 +157,8 @@ class Processors:
             engine.check()
         for coordination in self._coordinations:
             coordination.check()
+        if self.jobs is not None:
+            self.jobs.check()
 
     def _join_leases(self, coordinator: Coordinator, store: ControlStore) -> None:
         led = [group for group in self._groups if group.led]
@@ -165,10 +181,15 @@ class Processors:
         """Finish the events in hand, for at most ``patience`` seconds per engine, and release everything."""
         self.stopping = True
         self._registered.stop()
+        if self.jobs is not None:
+            self.jobs.end()
         for coordination in self._coordinations:
             coordination.end()
+        began = time.monotonic()
         for engine in self._engines:
             engine.stop(patience)
+        if self.jobs is not None:
+            self.jobs.stop(max(0.0, patience - (time.monotonic() - began)))
         for coordination in self._coordinations:
             coordination.leave()
 
@@ -209,14 +230,14 @@ class Processors:
         """
         self.check()
         partitions = self.partitions()
-        awaits_more = bool(self._coordinations) or self._registered.is_running
+        awaits_more = bool(self._coordinations) or self._registered.is_running or self.jobs is not None
         if not awaits_more and all(p.over for p in partitions):
             return False
         before, self._positions = self._positions, [p.cursor.position for p in partitions]
         if not until_caught_up or (partitions and before != self._positions):
             return True  # who moves on is not asked whether he has arrived
         try:
-            return not self._caught_up()
+            return not self._caught_up() or (self.jobs is not None and self.jobs.is_busy())
         except Exception as error:
             if self._is_outage(error):
                 return True

@@ -16,7 +16,7 @@ _CONTAINERS = "dependency_injector"
 _NAME_GROUPS = {"event_handling", "dataframe_handler"}
 _UNMISTAKABLE = {*_NAME_GROUPS, "upcaster", "around_event", "around_handler"}
 _OF_GROUPS = {"on_start", "on_reset", "on_replay_finished", "batch_key", "inbox_filter"}
-_DECORATORS = {*_UNMISTAKABLE, *_OF_GROUPS, "event_type"}
+_DECORATORS = {*_UNMISTAKABLE, *_OF_GROUPS, "event_type", "job"}
 
 
 @dataclass(frozen=True)

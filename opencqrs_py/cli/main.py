@@ -26,6 +26,7 @@ _COMMANDS = {
     "health": "opencqrs_py.cli.health",
     "inbox": "opencqrs_py.cli.inbox",
     "init": "opencqrs_py.cli.init",
+    "jobs": "opencqrs_py.cli.jobs",
     "nodes": "opencqrs_py.cli.nodes",
     "run": "opencqrs_py.cli.run",
     "schema": "opencqrs_py.cli.config",

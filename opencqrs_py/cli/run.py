@@ -35,11 +35,22 @@ CAUGHT_UP_WITH_SKIPS = 3  # exit code: done, but not every event was handled
 @format_option
 @click.option("--group", "groups", multiple=True, metavar="G", help="Run this group only; may be repeated.")
 @click.option("--until-caught-up", is_flag=True, help="End when every partition has reached the newest event.")
+@click.option(
+    "--jobs/--no-jobs",
+    default=None,
+    help="Whether jobs are run; by default they are, unless --group or --until-caught-up is given.",
+)
 @click.option("--verbose", is_flag=True, help="Show Spark's own log.")
 def run_command(
-    options: ProjectOptions, groups: tuple[str, ...], *, until_caught_up: bool, verbose: bool, as_json: bool
+    options: ProjectOptions,
+    groups: tuple[str, ...],
+    *,
+    until_caught_up: bool,
+    jobs: bool | None,
+    verbose: bool,
+    as_json: bool,
 ) -> int:
-    """Run the processors of a project.
+    """Run the processors of a project, and its jobs.
 
     Handlers are found in the project's modules, settings in its application.yaml. Without --until-caught-up it
     continues until Ctrl-C, which stops cleanly.
@@ -54,7 +65,7 @@ def run_command(
     signals.held = monitor.held
     try:
         with monitor:
-            result = application.run(groups, monitor, until_caught_up=until_caught_up, verbose=verbose)
+            result = application.run(groups, monitor, until_caught_up=until_caught_up, verbose=verbose, jobs=jobs)
     except KeyboardInterrupt:
         if not monitor.started:
             raise

@@ -93,6 +93,7 @@ class Node:
         started_at: ISO 8601 time.
         lease_seconds: How long its leases last; 0 if it does not say.
         load: What it has in hand on Spark, as of a heartbeat; ``None`` if it runs no group there, or does not say.
+        jobs: The jobs that it runs, by name, each with what identifies its schedule; empty for one without.
     """
 
     id: str
@@ -103,6 +104,7 @@ class Node:
     started_at: str = ""
     lease_seconds: float = 0.0
     load: TaskLoad | None = None
+    jobs: Mapping[str, str] = field(default_factory=dict)
 
     def can_run(self, key: GroupPartition) -> bool:
         """Return whether it can run a partition."""
@@ -173,6 +175,12 @@ class ControlView:
     def alive(self) -> dict[str, Node]:
         """The nodes that hold their leases, by id."""
         return {record.node.id: record.node for record in self.nodes if record.alive}
+
+    @property
+    def schedules(self) -> dict[str, str]:
+        """The schedule of each job that living nodes run: that of the node that was started last counts."""
+        youngest = sorted(self.alive.values(), key=lambda node: (node.started_at, node.id))
+        return {job: schedule for node in youngest for job, schedule in node.jobs.items()}
 
     def record_of(self, node: str) -> NodeRecord | None:
         """Return what is known of the node with this id."""

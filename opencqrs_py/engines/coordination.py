@@ -106,6 +106,10 @@ class Coordinator:
         """How everything stood at the last heartbeat; ``None`` while this node has no leases."""
         return self._view if self._is_valid() else None
 
+    def alive_now(self) -> frozenset[str]:
+        """Return the ids of the nodes that hold their leases at this moment, by the control tables."""
+        return frozenset(self._store.view().without(self._has_ended, but=self.node.id).alive)
+
     def join(self) -> None:
         """Join the other nodes, and take and assign what of this node's share nobody has."""
         self._join()

@@ -167,7 +167,7 @@ class JobDesk:
         return known
 
     def pause(self, job: str, actor: str, reason: str) -> JobRecord:
-        """Have no trigger start runs of a job until it is resumed; one in hand goes on."""
+        """Have no trigger start runs of a job until it is resumed; one in hand continues."""
         with self.store.open([job]) as book:
             record = book.records[job]
             if not record.is_paused:

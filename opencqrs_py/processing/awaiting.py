@@ -28,13 +28,19 @@ def finish(result: Any) -> Any:
     if result is None or not isawaitable(result):
         return result
     call = _Call(result, copy_context())  # an interceptor may have set a variable
+    if _has_running_loop():
+        _make_elsewhere(call)
+    else:  # not where an error is caught: it would be shown as what led to the call's own
+        call.make()
+    return call.outcome()
+
+
+def _has_running_loop() -> bool:
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        call.make()
-    else:
-        _make_elsewhere(call)
-    return call.outcome()
+        return False
+    return True
 
 
 class _Call:

@@ -30,6 +30,7 @@ from opencqrs_py.model.handler import (
     HandlerMark,
     Surrounded,
 )
+from opencqrs_py.model.job import JOB_ATTRIBUTE, JobMark
 
 _NAME = "__opencqrs_register__"
 _MODULE = "<module>"  # how Python calls the code of a module
@@ -350,6 +351,45 @@ def upcaster(*types: str) -> Callable[[T], T]:
         return function
 
     return mark
+
+
+_RESERVED_JOB = "standard"  # which names the settings of all jobs
+
+
+def job(name: str | Enum, *, input: Callable[..., Any] | None = None) -> Callable[[T], T]:  # noqa: A002 its own word
+    """Mark a function or method as a job: it runs at a time, on an event, or when a person or program asks.
+
+    Arguments are found by annotation: ``JobContext``, ``Connection`` or ``Session`` (whose transaction also records
+    what of the run is done), ``AfterCommit``, and what containers provide. When it runs is said in the settings, below
+    ``opencqrs.jobs.<name>.triggers``.
+
+    Args:
+        name: Name of the job, or a member of an enum whose value is the name.
+        input: Function that returns the ids that the job applies to: a ``select()`` of one column, which is read page
+            by page; or ids (whole numbers or texts); with an argument ``JobPage`` those of a page, in ascending order.
+            The job then runs for all of them, or for those of them that it is asked for.
+
+    Raises:
+        HandlerSignatureError: OCQ-200, if ``name`` or ``input`` is not what it should be.
+    """
+    text = _text(name)
+    fix = 'write @job("clean-up") above the function'
+    if not isinstance(text, str) or not text.strip():
+        raise HandlerSignatureError("OCQ-200", f"@job needs the name of the job, got {name!r}", fix=fix)
+    if text.strip().casefold() == _RESERVED_JOB:
+        what = f"a job cannot be called '{text.strip()}': jobs.standard holds the settings of all jobs"
+        raise HandlerSignatureError("OCQ-200", what, fix=fix)
+    given: object = input
+    if given is not None and not callable(given):
+        what = f"input is a function that returns ids, got {input!r}"
+        raise HandlerSignatureError("OCQ-200", what, fix='write @job("remind", input=due_invoices)')
+    mark = JobMark(text.strip(), input)
+
+    def marked(function: T) -> T:
+        _marks_on(function, JOB_ATTRIBUTE)
+        return _noted(function, JOB_ATTRIBUTE, replace(mark, home=register(function)))
+
+    return marked
 
 
 @overload

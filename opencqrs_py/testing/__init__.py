@@ -1,10 +1,11 @@
-"""What to test with: ``HandlerTest``, ``caught_up``, a clock moved by hand, and in ``contracts`` a class for each port.
+"""What to test with: ``HandlerTest``, ``JobTest``, a clock moved by hand, and in ``contracts`` a class for each port.
 
-``HandlerTest`` is imported when it is first used: the pytest plugin, which stands beside it, must load nothing heavy.
+Both are imported when they are first used: the pytest plugin, which stands beside it, must load nothing heavy.
 """
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from opencqrs_py.testing.clock import FakeClock
@@ -12,13 +13,19 @@ from opencqrs_py.testing.waiting import caught_up
 
 if TYPE_CHECKING:
     from opencqrs_py.testing.handling import HandlerTest
+    from opencqrs_py.testing.job_testing import JobTest, assert_idempotent
 
-__all__ = ["FakeClock", "HandlerTest", "caught_up"]
+__all__ = ["FakeClock", "HandlerTest", "JobTest", "assert_idempotent", "caught_up"]
+
+_HOMES = {
+    "HandlerTest": "opencqrs_py.testing.handling",
+    "JobTest": "opencqrs_py.testing.job_testing",
+    "assert_idempotent": "opencqrs_py.testing.job_testing",
+}
 
 
 def __getattr__(name: str) -> Any:
-    if name != "HandlerTest":
+    home = _HOMES.get(name)
+    if home is None:
         raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
-    from opencqrs_py.testing.handling import HandlerTest  # noqa: PLC0415 see above
-
-    return HandlerTest
+    return getattr(import_module(home), name)

@@ -113,19 +113,28 @@ def choose(given: Sequence[Any], wanted: str) -> tuple[str, list[Member]]:
         ValueError: If there are no handlers, or handlers of several groups and none is named.
         HandlerSignatureError: OCQ-209, if something in a module is decorated in a way that would leave it out.
     """
-    members = [member for each in given for member in _members(each)]
+    members = members_given(given, "a HandlerTest")
     group = _only(list(dict.fromkeys(name for member in members for name in _groups(member.value))), wanted)
     groups = [(member, {canonical(name) for name in _groups(member.value)}) for member in members]
     return group, [member for member, its in groups if canonical(group) in its or not its]
 
 
-def _members(given: Any) -> Iterator[Member]:
+def members_given(given: Sequence[Any], taker: str) -> list[Member]:
+    """Return what belongs to modules, functions and classes.
+
+    Raises:
+        TypeError: If something else is given, naming the taker.
+    """
+    return [member for each in given for member in _members(each, taker)]
+
+
+def _members(given: Any, taker: str) -> Iterator[Member]:
     if isinstance(given, ModuleType):
         yield from members_of(given)
     elif isinstance(given, type) or (hasattr(given, "__qualname__") and not inspect.ismethod(given)):
         yield Member(given, given.__module__, f"{given.__module__}:{given.__qualname__}")
     else:
-        raise TypeError(f"a HandlerTest takes modules, functions and classes, got {given!r}")
+        raise TypeError(f"{taker} takes modules, functions and classes, got {given!r}")
 
 
 def _groups(member: Any) -> list[str]:

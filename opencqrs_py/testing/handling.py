@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
-import os
-import sqlite3
-import uuid
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from datetime import datetime
-from pathlib import Path
 from types import ModuleType
 from typing import Any, Self
 
@@ -34,14 +29,12 @@ from opencqrs_py.processing.sequencing import PartitionKeyResolver
 from opencqrs_py.processing.signatures import ON_RESET
 from opencqrs_py.processing.supervision import Notice, line_of
 from opencqrs_py.testing.clock import FakeClock
+from opencqrs_py.testing.databases import opened_database
 from opencqrs_py.testing.given import GivenEvents, choose
 from opencqrs_py.testing.seen import RecordingTracker, Seen
+from opencqrs_py.testing.showing import difference, from_users_frame
 
 _HOUR = 3_600.0
-# A database in memory that all connections of the process share; a plain one belongs to one thread.
-_SHARED = sqlite3.sqlite_version_info >= (3, 36)
-_IN_MEMORY = "sqlite:///file:/opencqrs-{name}?vfs=memdb&uri=true" if _SHARED else "sqlite://"
-_PACKAGE = str(Path(__file__).resolve().parent.parent) + os.sep
 _MOST_ATTEMPTS = 1_000  # of one event; then its back-off has no end that a test could wait for
 
 
@@ -93,7 +86,7 @@ class HandlerTest:
         self.group, members = choose(handlers, group)
         found = discover_members(members, provided=provide)
         self.clock = FakeClock()
-        self.database = _database(database)
+        self.database = opened_database(database)
         self._closing = weakref.finalize(self, self.database.close if isinstance(database, str) else lambda: None)
         self._starts = self._own(found.starts)
         self._resets = self._own(found.resets)
@@ -356,39 +349,15 @@ class HandlerTest:
         with suppress(Exception):  # an error that takes no notes, or cannot be looked at, is raised as it is
             if note not in getattr(error, "__notes__", ()):
                 error.add_note(note)
-        raise _from_users_frame(error)
+        raise from_users_frame(error)
 
     def _expect(self, what: str, expected: Any, found: Any) -> Self:
         __tracebackhide__ = True
         if expected != found:
-            self._fail(f"{what}: not as expected\n{_difference(expected, found)}")
+            self._fail(f"{what}: not as expected\n{difference(expected, found)}")
         return self
 
     def _fail(self, what: str) -> None:
         __tracebackhide__ = True
         log = "".join(f"\n  {line}" for line in self.log)
         raise AssertionError(f"{what}\nlog:{log}" if log else what)
-
-
-def _database(given: Database | Engine | str) -> Database:
-    if isinstance(given, Database):
-        return given
-    if isinstance(given, Engine):
-        return Database.of(given)
-    return Database(given or _IN_MEMORY.format(name=uuid.uuid4().hex))
-
-
-def _from_users_frame(error: BaseException) -> BaseException:
-    """Let the traceback begin in the user's code, if it comes there."""
-    trace = error.__traceback__
-    while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_PACKAGE):
-        trace = trace.tb_next
-    return error.with_traceback(trace or error.__traceback__)
-
-
-def _difference(expected: Any, found: Any) -> str:
-    if not isinstance(expected, list):
-        return f"  expected: {expected!r}\n  found:    {found!r}"
-    lines = difflib.ndiff([repr(each) for each in expected], [repr(each) for each in found])
-    kept = [line for line in lines if not line.startswith("?")]
-    return "\n".join(["  - expected, + found", *(f"  {line}" for line in kept)])

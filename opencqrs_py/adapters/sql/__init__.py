@@ -1,19 +1,22 @@
 """Ports fulfilled on SQL databases through SQLAlchemy: SQLite, PostgreSQL, MariaDB, and those that others add."""
 
-from sqlalchemy import Engine
+from sqlalchemy import Connection, Engine
 
 from opencqrs_py.adapters.sql import mariadb, postgresql, sqlite  # noqa: F401 each registers its dialect
 from opencqrs_py.adapters.sql.control import SqlControlStore
 from opencqrs_py.adapters.sql.database import Database
 from opencqrs_py.adapters.sql.dialect import Dialect
 from opencqrs_py.adapters.sql.event_store import SqlEventStore
+from opencqrs_py.adapters.sql.job_inputs import SqlSelector
 from opencqrs_py.adapters.sql.jobs import SqlJobStore
 from opencqrs_py.adapters.sql.mapped import MappedEventSource
 from opencqrs_py.adapters.sql.progress import SqlProgressTracker
+from opencqrs_py.adapters.sql.snapshots import table_rows
 from opencqrs_py.adapters.sql.tables import SchemaError
-from opencqrs_py.adapters.sql.transactions import DatabaseTransactions
+from opencqrs_py.adapters.sql.transactions import DatabaseTransactions, unit_of
 
 __all__ = [
+    "Connection",
     "Database",
     "DatabaseTransactions",
     "Dialect",
@@ -24,4 +27,7 @@ __all__ = [
     "SqlEventStore",
     "SqlJobStore",
     "SqlProgressTracker",
+    "SqlSelector",
+    "table_rows",
+    "unit_of",
 ]

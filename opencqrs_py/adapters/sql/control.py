@@ -281,7 +281,8 @@ def _read(id_: str, details: str) -> Node:
     process = ProcessIdentity(**_known(ProcessIdentity, found["process"]))
     lasts, load = found.get("lease_seconds", 0.0), found.get("load")
     seen = None if load is None else TaskLoad(**_known(TaskLoad, load))
-    return Node(id_, found["name"], process, groups, found["most"], found["started_at"], lasts, seen)
+    jobs = found.get("jobs", {})
+    return Node(id_, found["name"], process, groups, found["most"], found["started_at"], lasts, seen, jobs)
 
 
 def _known(cls: Any, values: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,62 @@
+"""This process among those that run jobs, as its leases say."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from opencqrs_py.assembly.nodes import coordinator_for, node_name
+from opencqrs_py.control.ports import ControlStore
+from opencqrs_py.engines.coordination import Coordinator, LeaseTiming
+from opencqrs_py.engines.job_runner import Company, JobParts, JobRunner
+
+if TYPE_CHECKING:
+    from opencqrs_py.config.settings import NodeSettings
+
+
+def schedules_of(jobs: JobParts) -> dict[str, str]:
+    """Return what identifies the schedule of each job, by name."""
+    return {name: job.rule.ticking.text for name, job in jobs.jobs.items()}
+
+
+def company_of(coordinator: Coordinator | None, name: str) -> Callable[[], Company | None]:
+    """Return what tells who else runs jobs; ``None`` from it while this process has no leases.
+
+    Args:
+        coordinator: What keeps the leases of this process; ``None``: no other process can see its jobs.
+        name: How people know this process.
+    """
+    if coordinator is None:
+        alone = uuid.uuid4().hex
+        return lambda: Company(alone, name, frozenset({alone}), {}, lambda: (alone,))
+
+    def company() -> Company | None:
+        view, node = coordinator.view, coordinator.node
+        if view is None or node.id not in view.alive:
+            return None
+        return Company(node.id, name, frozenset(view.alive), view.schedules, coordinator.alive_now)
+
+    return company
+
+
+@contextmanager
+def alone(parts: JobParts, store: ControlStore | None, node: NodeSettings) -> Iterator[JobRunner]:
+    """Return what runs single jobs on the thread of the caller, in a process that runs nothing else.
+
+    Others see the process as a node for as long as the block lasts, so that they know whether its run continues.
+    """
+    name = node.name or node_name()
+    coordinator = None if store is None else coordinator_for(store, node, LeaseTiming(), {}, {})
+    runner = JobRunner(parts, company_of(coordinator, name))
+    if coordinator is None:
+        yield runner
+        return
+    coordinator.join()
+    coordinator.start()
+    try:
+        yield runner
+    finally:
+        coordinator.end()
+        coordinator.leave()

@@ -1,0 +1,144 @@
+"""From the settings of jobs to how they run, and to their bound calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from datetime import timedelta
+from typing import TYPE_CHECKING
+from zoneinfo import ZoneInfo
+
+from opencqrs_py.config import JobRetrySettings, JobSettings, RetryPolicy, TriggerSettings
+from opencqrs_py.errors import ExplainedError, JobError
+from opencqrs_py.jobs.binding import BoundJob, bind_job
+from opencqrs_py.jobs.rules import JobRule, Meeting, Misfire, Overlap, Scope, Ticking, Transaction
+from opencqrs_py.model.job import Job
+from opencqrs_py.model.naming import canonical, listed, nearest
+from opencqrs_py.processing.ports import BackOff
+from opencqrs_py.processing.recovery import ExponentialBackOff, FixedBackOff, NoRetry
+from opencqrs_py.processing.schedules import Cron, FixedDelay, FixedRate
+from opencqrs_py.processing.signatures import JOB, read_signature
+
+if TYPE_CHECKING:
+    from opencqrs_py.assembly.injection import ContainerInjector
+    from opencqrs_py.config import Configuration
+    from opencqrs_py.processing.signatures import Signature
+
+
+def rule_of(job: Job, settings: JobSettings, exclusive: frozenset[str] = frozenset()) -> JobRule:
+    """Return how a job runs, from its effective settings and the jobs that exclude it."""
+    default = Transaction.PAGE if job.mark.input is not None else Transaction.RUN
+    return JobRule(
+        name=job.name,
+        ticking=ticking_of(settings),
+        meeting=Meeting(
+            Overlap(settings.overlap.value),
+            Scope(settings.overlap_scope.value),
+            settings.queue_size,
+            settings.cancel_grace,
+            exclusive,
+        ),
+        transaction=default if settings.transaction is None else Transaction(settings.transaction.value),
+        limit=settings.limit,
+        most_items=settings.max_items_per_run,
+        budget=settings.time_budget,
+        back_off=_back_off(settings.retry),
+        keep=timedelta(seconds=settings.history.keep),
+        spark=settings.processing.engine.value == "spark",
+    )
+
+
+def ticking_of(settings: JobSettings) -> Ticking:
+    """Return when a job runs by itself; never, if it is not enabled."""
+    rule = settings.triggers
+    if not settings.enabled:
+        return Ticking()
+    return replace(
+        _scheduled(rule),
+        startup=rule.startup,
+        delay=rule.initial_delay,
+        jitter=rule.jitter,
+        misfire=Misfire(settings.misfire.value),
+        grace=settings.misfire_grace,
+    )
+
+
+def _scheduled(rule: TriggerSettings) -> Ticking:
+    if rule.fixed_rate is not None:
+        return Ticking(FixedRate(rule.initial_delay, rule.fixed_rate), f"every {rule.fixed_rate:g} s")
+    if rule.fixed_delay is not None:
+        text = f"{rule.fixed_delay:g} s after the end of a run"
+        return Ticking(FixedDelay(rule.initial_delay, rule.fixed_delay), text, from_end=True)
+    if rule.cron is not None:
+        return Ticking(Cron(rule.cron, ZoneInfo(rule.zone)), f"{rule.cron} ({rule.zone})")
+    return Ticking()
+
+
+def _back_off(rule: JobRetrySettings) -> BackOff:
+    match rule.policy:
+        case RetryPolicy.NONE:
+            return NoRetry()
+        case RetryPolicy.FIXED:
+            return FixedBackOff(rule.initial_interval, rule.max_attempts)
+        case _:
+            return ExponentialBackOff(
+                initial=rule.initial_interval,
+                multiplier=rule.multiplier,
+                maximum=rule.max_interval,
+                max_elapsed=rule.max_elapsed_time,
+                max_attempts=rule.max_attempts,
+                jitter=rule.jitter,
+            )
+
+
+def rules_of(jobs: Sequence[Job], configuration: Configuration) -> dict[str, JobRule]:
+    """Return how each job runs, by name.
+
+    Raises:
+        JobError: OCQ-663, if ``exclusive-with`` names something that is no job.
+    """
+    spelled = {canonical(job.name): job.name for job in jobs}
+    rules = {}
+    for job in jobs:
+        settings = configuration.job(job.name)
+        unknown = [name for name in settings.exclusive_with if canonical(name) not in spelled]
+        if unknown:
+            close = nearest(unknown[0], spelled.values())
+            fix = f"did you mean {close}?" if close else f"name one of {listed(spelled.values())}"
+            where = str(configuration.origin(f"jobs[{job.name}].exclusive-with"))
+            raise JobError("OCQ-663", f"job '{job.name}' excludes '{unknown[0]}', which is no job", where, fix)
+        exclusive = frozenset(spelled[canonical(name)] for name in settings.exclusive_with)
+        rules[job.name] = rule_of(job, settings, exclusive)
+    return rules
+
+
+def bound_jobs(
+    jobs: Sequence[Job],
+    rules: Mapping[str, JobRule],
+    injector: ContainerInjector,
+    check: Callable[[Signature, str], None],
+) -> dict[str, BoundJob]:
+    """Return the jobs with their calls, by name; ``check`` refuses a transaction where there is none.
+
+    Raises:
+        ExplainedError: If a job cannot be called as it is written; see ``errors_of`` for all of them.
+    """
+    bound = {}
+    for job in jobs:
+        check(read_signature(job.call, job.place, injector, JOB), job.place)
+        bound[job.name] = bind_job(job, rules[job.name], injector)
+    return bound
+
+
+def errors_of(
+    jobs: Sequence[Job],
+    rules: Mapping[str, JobRule],
+    injector: ContainerInjector,
+    check: Callable[[Signature, str], None],
+) -> Iterator[ExplainedError]:
+    """Yield what keeps each job from running."""
+    for job in jobs:
+        try:
+            bound_jobs([job], rules, injector, check)
+        except ExplainedError as error:
+            yield error

@@ -1,0 +1,285 @@
+"""The jobs of an application: what people see of them, and what they ask of them, whichever process runs them."""
+
+from __future__ import annotations
+
+import logging
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+
+from opencqrs_py.assembly.actor import actor
+from opencqrs_py.control.records import ControlView
+from opencqrs_py.engines.job_runner import JobRunner
+from opencqrs_py.errors import JobError, WaitTimedOutError
+from opencqrs_py.jobs.desk import JobDesk
+from opencqrs_py.jobs.ports import JobStore
+from opencqrs_py.jobs.rules import JobRule
+from opencqrs_py.jobs.runs import JobRecord, JobRun
+from opencqrs_py.jobs.upcoming import Upcoming, upcoming
+from opencqrs_py.model.job import Job, JobId, Trigger
+from opencqrs_py.model.naming import canonical, counted, listed, nearest
+
+_log = logging.getLogger("opencqrs.jobs")
+_LOOK_SECONDS = 0.1  # between two looks at a run that is waited for
+
+
+@dataclass(frozen=True, slots=True)
+class JobStatus:
+    """A job as ``opencqrs jobs list`` shows it.
+
+    Attributes:
+        job: The job.
+        rule: How it runs.
+        record: What is kept of it; ``None`` before the first process has run it.
+        open: Its runs that have not ended, by the time at which they were asked for.
+        last: The run that has begun and ended last; ``None``: there is none.
+        nodes: Names of the living processes that run it.
+        events: Patterns of event types that start it.
+        now: When this was, by the store's clock.
+    """
+
+    job: Job
+    rule: JobRule
+    record: JobRecord | None
+    open: tuple[JobRun, ...]
+    last: JobRun | None
+    nodes: tuple[str, ...]
+    events: tuple[str, ...]
+    now: datetime
+
+    @property
+    def lag_seconds(self) -> float | None:
+        """How much later than its tick the last run began, or how long the next tick is overdue; ``None`` without."""
+        record = self.record
+        if record is not None and record.next_tick is not None and record.next_tick < self.now:
+            return (self.now - record.next_tick).total_seconds()
+        if self.last is None or self.last.scheduled_at is None or self.last.started_at is None:
+            return None
+        return max(0.0, (self.last.started_at - self.last.scheduled_at).total_seconds())
+
+
+@dataclass(frozen=True, slots=True)
+class KnownJobs:
+    """The jobs of an application, and where their runs are recorded.
+
+    Attributes:
+        jobs: The jobs.
+        rules: How each runs, by name.
+        store: The tables of jobs.
+        view: Returns the control tables.
+        runner: Returns what runs jobs in this process; ``None`` while it runs none.
+        events: Patterns of event types that start each job, by name.
+    """
+
+    jobs: Sequence[Job]
+    rules: Mapping[str, JobRule]
+    store: JobStore
+    view: Callable[[], ControlView]
+    runner: Callable[[], JobRunner | None]
+    events: Mapping[str, tuple[str, ...]]
+
+
+class Jobs:
+    """Lists, runs, pauses and cancels jobs, whichever process runs them.
+
+    Args:
+        parts: The jobs, and where their runs are recorded.
+    """
+
+    def __init__(self, parts: KnownJobs) -> None:
+        self._parts = parts
+        self._desk = JobDesk(parts.store, parts.rules)
+
+    def statuses(self) -> list[JobStatus]:
+        """Return all jobs, by name, by a number of statements that does not grow with them."""
+        parts, nodes = self._parts, self._parts.view().alive.values()
+        view, ended = parts.store.look(), parts.store.last_ended()
+        return [
+            JobStatus(
+                job,
+                parts.rules[job.name],
+                view.records.get(job.name),
+                tuple(run for run in view.runs if run.job == job.name),
+                ended.get(job.name),
+                tuple(sorted(node.name for node in nodes if job.name in node.jobs)),
+                parts.events.get(job.name, ()),
+                view.now,
+            )
+            for job in sorted(parts.jobs, key=lambda each: each.name)
+        ]
+
+    def runs(self, name: str | None = None, limit: int = 100) -> list[JobRun]:
+        """Return runs, the one that was asked for last first.
+
+        Args:
+            name: Name of a job, in any spelling; ``None``: of all.
+            limit: How many at most.
+
+        Raises:
+            JobError: OCQ-667 for a name that is no job.
+        """
+        return self._parts.store.history(None if name is None else self._named(name).name, limit)
+
+    def request(
+        self, name: str, ids: Sequence[JobId] = (), *, by: str | None = None, trigger: Trigger = Trigger.MANUAL
+    ) -> JobRun:
+        """Ask for a run, and return without waiting for it. A process that runs jobs begins it, now or later.
+
+        Args:
+            name: Name of the job, in any spelling.
+            ids: What it is to run for; empty: for all that applies.
+            by: The caller's name; ``None``: the user of this process.
+            trigger: What asks.
+
+        Raises:
+            JobError: OCQ-667 for a name that is no job.
+        """
+        run = self._asked(name, ids, by, trigger)
+        self._parts.store.request(run)
+        runner = self._parts.runner()
+        if runner is not None:
+            runner.wake()
+        _log.info("[job %s] run %s was asked for%s", run.job, run.id, _for(run), extra={"action": "requested"})
+        return self._parts.store.find(run.id) or run
+
+    def wait(self, run: str, timeout: float | None = None) -> JobRun:
+        """Wait until a run has ended, and return it; of one that another run stands for, that one.
+
+        Args:
+            run: Its id.
+            timeout: Longest wait in seconds; ``None``: no limit.
+
+        Raises:
+            JobError: OCQ-668, if there is no such run.
+            WaitTimedOutError: OCQ-664, if the time is over; the run is not cancelled.
+        """
+        until = None if timeout is None else time.monotonic() + timeout
+        while True:
+            found = self.find(run)
+            if found.into and not found.is_open:
+                run = found.into
+                continue
+            if not found.is_open:
+                return found
+            if until is not None and time.monotonic() >= until:
+                what = f"run {run} has not ended within {timeout:g} s: it is {found.status.value}"
+                raise WaitTimedOutError("OCQ-664", what, f"job {found.job}", f"opencqrs jobs runs {found.job} shows it")
+            time.sleep(_LOOK_SECONDS)
+
+    def run_here(self, runner: JobRunner, name: str, ids: Sequence[JobId], timeout: float | None) -> JobRun:
+        """Run a job on this thread, by the same rules for overlaps, and return how that has ended.
+
+        Args:
+            runner: What runs jobs in this process.
+            name: Name of the job, in any spelling.
+            ids: What it is to run for; empty: for all that applies.
+            timeout: Seconds to wait for runs that exclude it; ``None``: no limit.
+
+        Raises:
+            JobError: OCQ-667 for a name that is no job.
+            WaitTimedOutError: OCQ-664, if others have not ended in time; the run is cancelled then.
+        """
+        run = replace(self._asked(name, ids, None, Trigger.MANUAL), reserved=runner.node())
+        self._parts.store.request(run)
+        return runner.run_here(run.id, timeout)
+
+    def find(self, run: str) -> JobRun:
+        """Return a run.
+
+        Raises:
+            JobError: OCQ-668, if there is no such run.
+        """
+        found = self._parts.store.find(run)
+        if found is None:
+            raise JobError("OCQ-668", f"there is no run '{run}'", fix="opencqrs jobs runs lists them")
+        return found
+
+    def pause(self, name: str, reason: str = "", by: str | None = None) -> JobRecord:
+        """Have no trigger start runs of a job until ``resume``. Runs in hand go on, and people can still run it.
+
+        Raises:
+            JobError: OCQ-667 for a name that is no job.
+        """
+        job, by = self._named(name).name, by or actor()
+        record = self._desk.pause(job, by, reason)
+        _log.info("[job %s] paused by %s", job, by, extra={"action": "paused", "job": job})
+        return record
+
+    def resume(self, name: str) -> JobRecord:
+        """Let triggers start runs of a job again.
+
+        Raises:
+            JobError: OCQ-667 for a name that is no job.
+        """
+        job = self._named(name).name
+        record = self._desk.resume(job)
+        self._wake()
+        _log.info("[job %s] resumed by %s", job, actor(), extra={"action": "resumed", "job": job})
+        return record
+
+    def cancel(self, name: str, run: str | None = None, reason: str = "", by: str | None = None) -> list[JobRun]:
+        """Ask runs of a job to end; those that have not begun end at once. Return them as they stand.
+
+        Args:
+            name: Name of the job, in any spelling.
+            run: Id of one of its runs; ``None``: all that have not ended.
+            reason: Why.
+            by: The caller's name; ``None``: the user of this process.
+
+        Raises:
+            JobError: OCQ-667 for a name that is no job; OCQ-668, if the job has no such run that has not ended.
+        """
+        job, by = self._named(name).name, by or actor()
+        there = [each.id for each in self._parts.store.look([job]).runs]
+        if run is not None and run not in there:
+            what = f"job '{job}' has no run '{run}' that has not ended"
+            raise JobError("OCQ-668", what, fix=f"opencqrs jobs runs {job} lists its runs")
+        said = f"cancelled by {by}" + (f": {reason}" if reason else "")
+        ended = [self._desk.cancel(each, said, by) for each in ([run] if run is not None else there)]
+        self._wake()
+        return [each for each in ended if each is not None]
+
+    def explain(self, name: str, count: int = 10) -> tuple[Upcoming, ...]:
+        """Return the next instants at which a job runs by its schedule, the first one as it is recorded.
+
+        Raises:
+            JobError: OCQ-667 for a name that is no job; OCQ-669, if it has no schedule.
+        """
+        job = self._named(name).name
+        rule, view = self._parts.rules[job], self._parts.store.look([job])
+        if rule.ticking.schedule is None:
+            fix = f"set one of jobs.{job}.triggers.cron, fixed-rate and fixed-delay"
+            raise JobError("OCQ-669", f"job '{job}' has no schedule", f"job {job}", fix)
+        return upcoming(rule.ticking, view.now, count)
+
+    def runners(self, name: str) -> list[str]:
+        """Return the names of the living processes that run a job."""
+        job = self._named(name).name
+        return sorted(node.name for node in self._parts.view().alive.values() if job in node.jobs)
+
+    def _wake(self) -> None:
+        runner = self._parts.runner()
+        if runner is not None:
+            runner.wake()
+
+    def _asked(self, name: str, ids: Sequence[JobId], by: str | None, trigger: Trigger) -> JobRun:
+        job, now = self._named(name).name, datetime.now(UTC)
+        id_ = f"{job}:{uuid.uuid4().hex[:12]}"
+        wanted = tuple(dict.fromkeys(ids)) or None
+        return JobRun(id_, job, trigger, now, ids=wanted, actor=by or actor())
+
+    def _named(self, name: str) -> Job:
+        known = {canonical(job.name): job for job in self._parts.jobs}
+        found = known.get(canonical(name))
+        if found is None:
+            names = [job.name for job in self._parts.jobs]
+            close = nearest(name, names)
+            fix = f"did you mean {close}?" if close else f"jobs: {listed(names) or 'none'}"
+            raise JobError("OCQ-667", f"there is no job '{name}'", fix=fix)
+        return found
+
+
+def _for(run: JobRun) -> str:
+    return "" if run.ids is None else f", for {counted(len(run.ids), 'id')}"

@@ -1,0 +1,341 @@
+"""``opencqrs jobs``: which jobs there are, how their runs have ended, and what people ask of them."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from opencqrs_py.cli.options import Integer, ProjectOptions, Seconds, format_option, project_options
+from opencqrs_py.cli.output import clean, print_json, print_line, print_result, stdout
+from opencqrs_py.cli.records import print_only_warnings
+from opencqrs_py.model.masking import scrubbed
+from opencqrs_py.model.naming import counted, listed
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from opencqrs_py.assembly.jobs import JobStatus
+    from opencqrs_py.jobs.runs import JobRun
+    from opencqrs_py.jobs.upcoming import Upcoming
+
+__all__ = ["jobs_command"]
+
+FAILED, SKIPPED = 1, 3  # exit codes: the run failed or was cancelled; it did not take place
+_COLOURS = {"failed": "red", "retrying": "yellow", "cancelled": "yellow", "skipped": "yellow", "succeeded": "green"}
+
+
+@click.group("jobs")
+def jobs_command() -> None:
+    """Show jobs and their runs, and run, pause or cancel them.
+
+    Jobs run in the processes of opencqrs run, whichever begins a run first.
+    """
+
+
+@jobs_command.command("list")
+@project_options
+@format_option
+def list_command(options: ProjectOptions, *, as_json: bool) -> None:
+    """List the jobs: when each runs next, and how its last run has ended."""
+    statuses = options.application().jobs.statuses()
+    if as_json:
+        print_json([job_row(status) for status in statuses])
+    elif statuses:
+        _print_statuses(statuses)
+    else:
+        print_line('the project has no jobs: put @job("…") above a function', "default")
+
+
+@jobs_command.command("runs")
+@click.argument("name", required=False)
+@project_options
+@click.option("--limit", type=Integer(min=1), default=20, show_default=True, help="How many runs at most.")
+@format_option
+def runs_command(options: ProjectOptions, name: str | None, limit: int, *, as_json: bool) -> None:
+    """List the runs of the job NAME, or of all jobs, the newest first."""
+    runs = options.application().jobs.runs(name, limit)
+    if as_json:
+        print_json([run_row(run) for run in runs])
+    elif runs:
+        _print_runs(runs)
+    else:
+        print_line("there are no runs", "default")
+
+
+@jobs_command.command("show")
+@click.argument("run")
+@project_options
+@format_option
+def show_command(options: ProjectOptions, run: str, *, as_json: bool) -> None:
+    """Show one RUN: what it was for, what of it is done, and how its last attempt has failed."""
+    found = options.application().jobs.find(run)
+    if as_json:
+        print_json(run_row(found))
+    else:
+        _print_run(found, options.typed)
+
+
+@jobs_command.command("run")
+@click.argument("name")
+@project_options
+@click.option("--id", "ids", multiple=True, metavar="ID", help="Run it for this id only; may be repeated.")
+@click.option("--here", is_flag=True, help="Run it in this process, as a program like cron or a CronJob needs it.")
+@click.option("--wait", is_flag=True, help="Wait until the run has ended.")
+@click.option("--timeout", type=Seconds(), default=None, help="With --wait or --here: longest wait.")
+@format_option
+def run_command(options: ProjectOptions, name: str, ids: tuple[str, ...], timeout: float | None, **flags: bool) -> int:
+    """Ask for a run of the job NAME: for all that it applies to, or for some ids.
+
+    A process of opencqrs run begins it, unless --here is given. With --wait or --here the exit code is 0 if it has
+    succeeded, 1 if it has failed or was cancelled, 3 if it was skipped as another run has not ended, 4 if the time is
+    over.
+    """
+    if timeout is not None and not (flags["wait"] or flags["here"]):
+        raise click.UsageError("--timeout belongs to --wait or --here")
+    application = options.application()
+    if flags["as_json"]:
+        print_only_warnings()
+    if flags["here"]:
+        ended = application.run_job(name, ids, timeout)
+    else:
+        asked = application.jobs.request(name, ids)
+        if not application.jobs.runners(name):
+            text = (
+                f"no process runs jobs now: the run begins when one does (opencqrs run{options.typed}), or use --here"
+            )
+            print_line(text, "yellow")
+        if not flags["wait"]:
+            _print_asked(asked, options.typed, as_json=flags["as_json"])
+            return 0
+        ended = application.jobs.wait(asked.id, timeout)
+    if flags["as_json"]:
+        print_json(run_row(ended))
+    else:
+        _print_run(ended, options.typed)
+    return _exit_code(ended)
+
+
+@jobs_command.command("pause")
+@click.argument("name")
+@project_options
+@click.option("--reason", default="", metavar="TEXT", help="Why; it is shown until the job is resumed.")
+def pause_command(options: ProjectOptions, name: str, reason: str) -> None:
+    """Have no trigger start runs of the job NAME until it is resumed. Ticks that come meanwhile are skipped."""
+    options.application().jobs.pause(name, reason)
+
+
+@jobs_command.command("resume")
+@click.argument("name")
+@project_options
+def resume_command(options: ProjectOptions, name: str) -> None:
+    """Let triggers start runs of the job NAME again."""
+    options.application().jobs.resume(name)
+
+
+@jobs_command.command("cancel")
+@click.argument("name")
+@project_options
+@click.option("--run", "run", metavar="RUN", help="Only this run.")
+@click.option("--reason", default="", metavar="TEXT", help="Why; it is recorded with who has asked for it.")
+@format_option
+def cancel_command(options: ProjectOptions, name: str, run: str | None, reason: str, *, as_json: bool) -> None:
+    """Ask the runs of the job NAME to end. One that has begun ends after the page or item in hand."""
+    ended = options.application().jobs.cancel(name, run, reason)
+    if as_json:
+        print_json([run_row(each) for each in ended])
+        return
+    for each in ended:
+        _print(f"{each.id}: {'was asked to end' if each.is_open else 'cancelled'}")
+    if not ended:
+        print_line(f"job {name} has no run that has not ended", "default")
+
+
+@jobs_command.command("explain")
+@click.argument("name")
+@project_options
+@click.option("--count", type=Integer(min=1, max=1_000), default=10, show_default=True, help="How many instants.")
+@format_option
+def explain_command(options: ProjectOptions, name: str, count: int, *, as_json: bool) -> None:
+    """Print the next instants at which the job NAME runs by its schedule, in UTC and in its time zone."""
+    instants = options.application().jobs.explain(name, count)
+    if as_json:
+        print_json([{"at": _iso(each.at), "local": each.local, "note": each.note or None} for each in instants])
+        return
+    for each in instants:
+        _print(_instant_line(each))
+
+
+def job_row(status: JobStatus) -> dict[str, Any]:
+    """Return a job in the shape of the JSON output."""
+    record, lag = status.record, status.lag_seconds
+    paused = record is not None and record.is_paused
+    return {
+        "job": status.job.name,
+        "place": status.job.place,
+        "schedule": status.rule.ticking.text or None,
+        "events": list(status.events),
+        "next_tick": _iso(record.next_tick) if record is not None else None,
+        "paused": {"at": _iso(record.paused_at), "by": record.paused_by, "reason": record.reason or None}
+        if record is not None and paused
+        else None,
+        "lag_seconds": None if lag is None else round(lag, 3),
+        "open": [run_row(run) for run in status.open],
+        "last": run_row(status.last) if status.last is not None else None,
+        "nodes": list(status.nodes),
+    }
+
+
+def run_row(run: JobRun) -> dict[str, Any]:
+    """Return a run in the shape of the JSON output."""
+    began, ended = run.started_at, run.ended_at
+    return {
+        "run": run.id,
+        "job": run.job,
+        "trigger": run.trigger.value,
+        "status": run.status.value,
+        "ids": None if run.ids is None else list(run.ids),
+        "scheduled_at": _iso(run.scheduled_at),
+        "requested_at": _iso(run.requested_at),
+        "due_at": _iso(run.due_at) if run.is_open else None,
+        "started_at": _iso(began),
+        "ended_at": _iso(ended),
+        "seconds": round((ended - began).total_seconds(), 3) if began is not None and ended is not None else None,
+        "attempt": run.attempt,
+        "items": run.position.items,
+        "failed_items": len(run.position.failed),
+        "done": run.done,
+        "total": run.total,
+        "error": scrubbed(run.error) or None,
+        "reason": run.reason or None,
+        "into": run.into or None,
+        "ticks": run.ticks,
+        "actor": run.actor or None,
+        "node": run.node or None,
+    }
+
+
+def _exit_code(run: JobRun) -> int:
+    match run.status.value:
+        case "succeeded":
+            return 0
+        case "skipped" | "coalesced":
+            return SKIPPED
+        case _:
+            return FAILED
+
+
+def _print_asked(run: JobRun, typed: str, *, as_json: bool) -> None:
+    if as_json:
+        print_json(run_row(run))
+    else:
+        _print(f"run {run.id} was asked for: opencqrs jobs show {run.id}{typed}")
+
+
+def _print_statuses(statuses: Sequence[JobStatus]) -> None:
+    from rich.table import Table  # noqa: PLC0415 only when a table is printed
+
+    table = Table(box=None, pad_edge=False)
+    for title in ("job", "schedule", "next", "state", "last run", "ended", "lag"):
+        table.add_column(title)
+    for status in statuses:
+        record, last = status.record, status.last
+        said = [status.rule.ticking.text, *(f"events {each}" for each in status.events[:1])]
+        ended = "-" if last is None else _short(last.ended_at)
+        lag = "-" if status.lag_seconds is None else f"{status.lag_seconds:.1f} s"
+        outcome = "-" if last is None else f"[{_COLOURS.get(last.status.value, 'default')}]{last.status.value}[/]"
+        following = _short(record.next_tick) if record is not None else "-"
+        schedule = ", ".join(filter(None, said)) or "on demand"
+        table.add_row(clean(status.job.name), clean(schedule), following, _state(status), outcome, ended, lag)
+    stdout().print(table)
+    for status in statuses:
+        if status.last is not None and status.last.error:
+            line = f"{status.job.name}: {status.last.error.partition(chr(10))[0]}"
+            stdout().print(clean(scrubbed(line)), style="red", markup=False, soft_wrap=True)
+    if not any(status.nodes for status in statuses):
+        print_line("no process runs jobs: opencqrs run", "yellow")
+
+
+def _state(status: JobStatus) -> str:
+    if status.record is not None and status.record.is_paused:
+        return f"paused by {clean(status.record.paused_by)}" if status.record.paused_by else "paused"
+    active = [run for run in status.open if run.is_active]
+    if not active:
+        return f"{counted(len(status.open), 'run waits', 'runs wait')}" if status.open else "idle"
+    run = active[0]
+    how_far = f" {run.done:,}" if run.done is not None else f" {run.position.items:,}" if run.position.items else ""
+    of = f" of {run.total:,}" if how_far and run.total is not None else ""
+    return f"{run.status.value}{how_far}{of}"
+
+
+def _print_runs(runs: Sequence[JobRun]) -> None:
+    from rich.table import Table  # noqa: PLC0415 as above
+
+    table = Table(box=None, pad_edge=False)
+    for title in ("run", "trigger", "status", "began", "seconds", "items", "attempt", "why"):
+        table.add_column(title, justify="right" if title in ("seconds", "items", "attempt") else "left")
+    for run in runs:
+        row = run_row(run)
+        seconds = "-" if row["seconds"] is None else f"{row['seconds']:.1f}"
+        why = run.reason or run.error.partition("\n")[0] or (f"see {run.into}" if run.into else "")
+        status = f"[{_COLOURS.get(run.status.value, 'default')}]{run.status.value}[/]"
+        items = f"{run.position.items:,}" if run.position.items else "-"
+        began, attempt = _short(run.started_at), str(run.attempt or "-")
+        table.add_row(
+            clean(run.id),
+            run.trigger.value,
+            status,
+            began,
+            seconds,
+            items,
+            attempt,
+            clean(scrubbed(why)).replace("[", r"\["),
+        )
+    stdout().print(table)
+
+
+def _print_run(run: JobRun, typed: str) -> None:
+    row = run_row(run)
+    status = run.status.value + (f" on attempt {run.attempt}" if run.attempt > 1 else "")
+    print_result(f"run {run.id} of job {run.job}: {status}", _COLOURS.get(run.status.value, "default"))
+    ids = None if run.ids is None else listed(list(map(str, run.ids)))
+    lines = [
+        ("started by", run.trigger.value + (f", {run.actor}" if run.actor else "")),
+        ("for", ids),
+        ("tick", row["scheduled_at"]),
+        ("began", row["started_at"]),
+        ("ended", row["ended_at"]),
+        ("due", row["due_at"]),
+        ("items", f"{run.position.items:,}" if run.position.items else None),
+        ("failed", f"{len(run.position.failed):,} items" if run.position.failed else None),
+        ("node", run.node or None),
+        ("ticks", f"{run.ticks:,}" if run.ticks > 1 else None),
+        ("reason", run.reason or None),
+        ("in place", f"run {run.into}" if run.into else None),
+    ]
+    for name, value in lines:
+        if value:
+            _print(f"  {name + ':':<12}{value}")
+    if run.error:
+        _print(f"  error:      {run.error}")
+    if run.status.value == "failed":
+        ids_typed = "".join(f" --id {each}" for each in run.ids or ())
+        _print(f"next: opencqrs jobs run {run.job}{ids_typed}{typed}")
+
+
+def _instant_line(instant: Upcoming) -> str:
+    note = f"  {instant.note}" if instant.note else ""
+    return f"{_iso(instant.at)}  {instant.local}{note}"
+
+
+def _print(text: str) -> None:
+    print_result(scrubbed(text))
+
+
+def _iso(moment: datetime | None) -> str | None:
+    return None if moment is None else moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _short(moment: datetime | None) -> str:
+    return "-" if moment is None else moment.isoformat(sep=" ", timespec="seconds").replace("+00:00", "Z")

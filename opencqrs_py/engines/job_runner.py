@@ -1,0 +1,413 @@
+"""The runner of jobs: one thread that watches what is due, and a thread for each run that this process has in hand."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from threading import Condition, Thread, current_thread
+from typing import Protocol
+
+from opencqrs_py.engines.leading import END_PATIENCE
+from opencqrs_py.errors import WaitTimedOutError
+from opencqrs_py.jobs.binding import BoundJob
+from opencqrs_py.jobs.desk import Ending, JobDesk, Worker
+from opencqrs_py.jobs.execution import OUTAGE_BACK_OFF, JobExecution, Surroundings
+from opencqrs_py.jobs.ports import JobStore, Selector
+from opencqrs_py.jobs.runs import JobRun, JobsView, RunStatus
+from opencqrs_py.model.job import RunSignals, Trigger
+from opencqrs_py.model.naming import counted
+from opencqrs_py.processing.exceptions import one_line, raise_interrupt
+from opencqrs_py.processing.ports import Clock, Transactions
+
+POLL_SECONDS = 1.0
+"""Between two looks at what other processes and people have asked for."""
+
+_WAIT_SECONDS = 0.1  # between two looks of a caller at the run that it waits for
+_PURGE_SECONDS = 600.0
+_ENDING = "its process is ending"
+
+logger = logging.getLogger("opencqrs.jobs")
+
+
+@dataclass(frozen=True, slots=True)
+class Company:
+    """This process among those that run jobs.
+
+    Attributes:
+        node: Its id.
+        name: How people know it.
+        alive: Ids of all nodes that live, its own included, as of its last heartbeat.
+        schedules: The schedule that counts of each job that living nodes run.
+    """
+
+    node: str
+    name: str
+    alive: frozenset[str]
+    schedules: Mapping[str, str]
+    alive_now: Callable[[], Collection[str]]
+
+
+class Attempt(Protocol):
+    """One attempt of a run."""
+
+    def execute(self) -> Ending | None:
+        """Execute it; ``None`` if the run was taken from this process meanwhile."""
+        ...
+
+
+MakeAttempt = Callable[[BoundJob, JobRun, Surroundings, RunSignals, Callable[[], bool]], Attempt]
+
+
+@dataclass(frozen=True, slots=True)
+class JobParts:
+    """What a runner is made of.
+
+    Attributes:
+        jobs: The jobs, by name.
+        store: The tables of jobs.
+        transactions: Opens transactions on the read models' database; ``None`` if there is none.
+        select: Executes statements that inputs return.
+        clock: For time budgets.
+        most: How many runs the process has in hand at once, at least 1.
+        on_spark: Makes attempts whose items are handled on Spark; ``None`` if none are.
+    """
+
+    jobs: Mapping[str, BoundJob]
+    store: JobStore
+    transactions: Transactions | None
+    select: Selector
+    clock: Clock
+    most: int = 4
+    on_spark: MakeAttempt | None = None
+
+
+@dataclass(eq=False)
+class _InHand:
+    """A run that this process has in hand."""
+
+    run: JobRun
+    signals: RunSignals
+    thread: Thread | None = None
+    reported: tuple[int | None, int | None] = (None, None)
+
+
+class JobRunner:
+    """Runs jobs in this process. Safe for several threads.
+
+    Args:
+        parts: What it is made of.
+        company: Returns this process among those that run jobs; ``None`` while it has no leases, and begins nothing.
+
+    Source:
+        J4, J13, J18 and J21.
+    """
+
+    def __init__(self, parts: JobParts, company: Callable[[], Company | None]) -> None:
+        self._parts = parts
+        self._company = company
+        self._rules = {name: job.rule for name, job in parts.jobs.items()}
+        self.desk = JobDesk(parts.store, self._rules)
+        self._in_hand: dict[str, _InHand] = {}
+        self._ids: set[str] = set()  # of this process: it gets another one when its leases have ended
+        self._changed = Condition()
+        self._stopping = False
+        self._woken = False
+        self._failure: BaseException | None = None
+        self._purged_at = time.monotonic()
+        self._thread = Thread(target=self._guarded, name="opencqrs-jobs", daemon=True)
+        self._around = Surroundings(parts.store, parts.transactions, parts.select, parts.clock, self._pause)
+
+    @property
+    def schedules(self) -> dict[str, str]:
+        """What identifies the schedule of each job, by name."""
+        return {name: rule.ticking.text for name, rule in self._rules.items()}
+
+    def node(self) -> str:
+        """Return the id of this process among those that run jobs; empty while it has no leases."""
+        company = self._company()
+        return "" if company is None else company.node
+
+    def start(self) -> None:
+        """Begin to follow schedules and to run what is asked for."""
+        company = self._company()
+        if company is not None:
+            self._request_starts(company)
+        self._thread.start()
+
+    def end(self) -> None:
+        """Begin nothing any more, and ask the runs in hand to end."""
+        with self._changed:
+            self._stopping = True
+            for each in self._in_hand.values():
+                each.signals.cancelled = each.signals.cancelled or _ENDING
+            self._changed.notify_all()
+
+    def stop(self, patience: float) -> None:
+        """Begin nothing any more, ask runs to end, wait for at most ``patience`` seconds, and let the others go.
+
+        Those continue in another process, or at the next start, under the same record. What they write here from then
+        on is not committed.
+        """
+        self.end()
+        until = time.monotonic() + patience
+        for thread in self._threads():
+            thread.join(max(0.0, until - time.monotonic()))
+        if self._thread.ident is not None and self._thread is not current_thread():
+            self._thread.join(END_PATIENCE)
+        self._let_go()
+
+    def check(self) -> None:
+        """Raise what has ended the thread that watches, if something has."""
+        if self._failure is not None:
+            raise self._failure
+
+    def wake(self) -> None:
+        """Look at once at what is due."""
+        with self._changed:
+            self._woken = True
+            self._changed.notify_all()
+
+    @property
+    def in_hand(self) -> list[JobRun]:
+        """The runs that this process has in hand."""
+        with self._changed:
+            return [each.run for each in self._in_hand.values()]
+
+    def is_busy(self) -> bool:
+        """Return whether a run is in hand, or may begin."""
+        if self.in_hand:
+            return True
+        view = self._parts.store.look(self._rules)
+        return any(run.is_due(view.now) for run in view.runs)
+
+    def run_here(self, run: str, timeout: float | None = None) -> JobRun:
+        """Run what was asked for on the thread of the caller; return how it has ended.
+
+        Args:
+            run: Id of a run that is reserved for this process.
+            timeout: Seconds that it may wait for others to end; ``None``: no limit.
+
+        Raises:
+            WaitTimedOutError: OCQ-664, if others have not ended in time; the run is cancelled then.
+
+        Source:
+            J5 and J13.
+        """
+        until = None if timeout is None else time.monotonic() + timeout
+        while True:
+            company = self._company()
+            if company is not None:
+                only_this = replace(self._worker(company, free=1), ticks_of=frozenset())
+                stands = self.desk.begin(run, only_this)
+                if stands.status is RunStatus.RUNNING and stands.owner == company.node:
+                    self._execute(self._taken(stands))
+                    stands = self._parts.store.find(run) or stands
+                if not stands.is_open:
+                    return stands
+            if until is not None and time.monotonic() >= until:
+                self.desk.cancel(run, "it has waited for too long")
+                what = f"run {run} could not begin within {timeout:g} s, as others have not ended"
+                raise WaitTimedOutError("OCQ-664", what, fix="wait for longer, or opencqrs jobs cancel the others")
+            with self._changed:
+                self._changed.wait(_WAIT_SECONDS)
+
+    def _guarded(self) -> None:
+        try:
+            self._watch()
+        except BaseException as error:  # seen by check(); a thread's own end is seen by nobody
+            self._failure = error
+
+    def _watch(self) -> None:
+        waits = None
+        while not self._stopping:
+            try:
+                pause = self._attend()
+                waits = None
+            except Exception as error:
+                if not self._is_outage(error):
+                    raise
+                if waits is None:
+                    logger.warning("jobs wait for their database: %s", one_line(error))
+                    waits = OUTAGE_BACK_OFF.waits()
+                pause = next(waits)
+            with self._changed:
+                if not (self._stopping or self._woken):
+                    self._changed.wait(pause)
+                self._woken = False
+
+    def _attend(self) -> float:
+        """Do what is due; return the seconds until there may be more."""
+        company = self._company()
+        if company is None:
+            return POLL_SECONDS
+        worker = self._worker(company)
+        for run in self.desk.attend(worker):
+            self._begin(run)
+        view = self._parts.store.look(self._rules)
+        self._follow(view)
+        if time.monotonic() - self._purged_at > _PURGE_SECONDS:
+            self._purged_at = time.monotonic()
+            self.desk.purge()
+        due = self.desk.next_due(view, worker) if len(self._in_hand) < self._parts.most else None
+        return POLL_SECONDS if due is None else min(POLL_SECONDS, max(0.0, (due - view.now).total_seconds()))
+
+    def _worker(self, company: Company, free: int | None = None) -> Worker:
+        with self._changed:
+            self._ids.add(company.node)
+            in_hand = frozenset(self._ids) if self._in_hand else frozenset()
+            free = self._parts.most - len(self._in_hand) if free is None else free
+        mine = frozenset(name for name, text in self.schedules.items() if company.schedules.get(name, text) == text)
+        alive = company.alive | in_hand
+        return Worker(company.node, company.name, alive, max(0, free), mine, lambda: {*company.alive_now(), *in_hand})
+
+    def _follow(self, view: JobsView) -> None:
+        """Tell runs in hand that they are to end, and record how far they say they are."""
+        stands = {run.id: run for run in view.runs}
+        with self._changed:
+            in_hand = list(self._in_hand.values())
+        for each in in_hand:
+            known = stands.get(each.run.id)
+            if known is None or known.token != each.run.token:
+                each.signals.cancelled = each.signals.cancelled or "another process has taken it over"
+                continue
+            if known.cancelled_at is not None and not each.signals.cancelled:
+                each.signals.cancelled = known.reason or "it was cancelled"
+                with self._changed:
+                    self._changed.notify_all()
+            said = (each.signals.done, each.signals.total)
+            if said != each.reported:
+                each.reported = said
+                self._parts.store.report(replace(each.run, done=said[0], total=said[1]))
+
+    def _begin(self, run: JobRun) -> None:
+        taken = self._taken(run)
+        taken.thread = Thread(target=self._run_taken, args=(taken,), name=f"opencqrs-job-{run.job}", daemon=True)
+        taken.thread.start()
+
+    def _run_taken(self, taken: _InHand) -> None:
+        try:
+            self._execute(taken)
+        except BaseException as error:
+            self._failure = self._failure or error
+        self.wake()
+
+    def _taken(self, run: JobRun) -> _InHand:
+        taken = _InHand(run, RunSignals())
+        with self._changed:
+            if self._stopping:
+                taken.signals.cancelled = _ENDING
+            self._in_hand[run.id] = taken
+        return taken
+
+    def _execute(self, taken: _InHand) -> None:
+        """Execute an attempt on this thread, and record how it has ended."""
+        run, job = taken.run, self._parts.jobs[taken.run.job]
+        log_begin(run)
+        make = self._parts.on_spark if job.rule.spark and self._parts.on_spark is not None else JobExecution
+        try:
+            ending = make(job, run, self._around, taken.signals, lambda: self._stopping).execute()
+            ended = self._recorded(run, ending) if ending is not None else None
+        except BaseException as error:
+            self._interrupted(run, error)
+            raise
+        finally:
+            with self._changed:
+                self._in_hand.pop(run.id, None)
+                self._changed.notify_all()
+        log_end(run, ended)
+
+    def _recorded(self, run: JobRun, ending: Ending) -> JobRun | None:
+        """Record how an attempt has ended; wait while that cannot be done, unless this process ends first."""
+        for wait in OUTAGE_BACK_OFF.waits():
+            try:
+                return self.desk.finish(run, ending)
+            except Exception as error:
+                raise_interrupt(error)
+                if not self._is_outage(error) or self._stopping:
+                    raise
+                logger.warning("[job %s] its end cannot be recorded yet: %s", run.job, one_line(error))
+            with self._changed:
+                self._changed.wait(wait)
+        return None
+
+    def _interrupted(self, run: JobRun, error: BaseException) -> None:
+        """Let a run go that ends with an interrupt of its process."""
+        try:
+            self.desk.cancel(run.id, one_line(error) if not isinstance(error, KeyboardInterrupt) else "interrupted")
+            known = self._parts.store.find(run.id)
+            if known is not None:
+                self.desk.finish(run, Ending(known.position, reason="interrupted", cancelled=True))
+        except Exception as failed:
+            logger.warning("[job %s] its end cannot be recorded: %s", run.job, one_line(failed))
+
+    def _let_go(self) -> None:
+        """Take runs from threads that have not ended, so that others can continue with them."""
+        with self._changed:
+            left = list(self._in_hand.values())
+        for each in left:
+            try:
+                known = self._parts.store.find(each.run.id)
+                if known is not None:
+                    self.desk.finish(each.run, Ending(known.position, reason=_ENDING, released=True))
+            except Exception as error:
+                logger.warning("[job %s] run %s ends with its process: %s", each.run.job, each.run.id, one_line(error))
+
+    def _request_starts(self, company: Company) -> None:
+        for name, rule in self._rules.items():
+            if rule.ticking.startup:
+                now = self._parts.store.look(()).now
+                due = now + timedelta(seconds=rule.ticking.delay)
+                self.desk.request(JobRun(f"{name}@start:{company.node}", name, Trigger.STARTUP, now, due_at=due))
+
+    def _threads(self) -> list[Thread]:
+        with self._changed:
+            return [each.thread for each in self._in_hand.values() if each.thread is not None]
+
+    def _pause(self, seconds: float, signals: RunSignals) -> None:
+        until = time.monotonic() + seconds
+        with self._changed:
+            while not signals.cancelled and (left := until - time.monotonic()) > 0:
+                self._changed.wait(left)
+
+    def _is_outage(self, error: BaseException) -> bool:
+        transactions = self._parts.transactions
+        return self._parts.store.is_outage(error) or (transactions is not None and transactions.is_outage(error))
+
+
+def log_begin(run: JobRun) -> None:
+    """Log that an attempt of a run begins."""
+    attempt = f", attempt {run.attempt}" if run.attempt > 1 else ""
+    logger.debug(
+        "[job %s] run %s begins (%s%s)", run.job, run.id, run.trigger.value, attempt, extra=_extra(run, "begin")
+    )
+
+
+def log_end(run: JobRun, ended: JobRun | None) -> None:
+    """Log how an attempt of a run has ended."""
+    if ended is None:
+        text = "run %s was taken over by another process; nothing more of it was written here"
+        logger.warning("[job %s] " + text, run.job, run.id, extra=_extra(run, "fenced"))  # noqa: G003 one text
+        return
+    items = f", {counted(ended.position.items, 'item')}" if ended.position.items else ""
+    reason = f": {ended.reason}" if ended.reason else ""
+    first_line = ended.error.partition("\n")[0]
+    extra = _extra(ended, ended.status.value)
+    match ended.status:
+        case RunStatus.FAILED:
+            logger.error("[job %s] run %s failed: %s", run.job, run.id, ended.error, extra=extra)
+        case RunStatus.RETRYING if first_line:
+            due = ended.due_at.isoformat(timespec="seconds") if ended.due_at else "soon"
+            text = "[job %s] run %s failed on attempt %d (%s); next attempt at %s"
+            logger.warning(text, run.job, run.id, run.attempt, first_line, due, extra=extra)
+        case RunStatus.RETRYING:
+            logger.info("[job %s] run %s continues later%s", run.job, run.id, reason, extra=extra)
+        case _:
+            text = "[job %s] run %s %s%s%s"
+            logger.info(text, run.job, run.id, ended.status.value, items, reason, extra=extra)
+
+
+def _extra(run: JobRun, action: str) -> dict[str, object]:
+    return {"action": action, "job": run.job, "run": run.id, "attempt": run.attempt, "trigger": run.trigger.value}

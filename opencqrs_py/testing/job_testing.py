@@ -1,0 +1,261 @@
+"""Tests of jobs: with a clock that is moved by hand, on the thread of the test."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from datetime import datetime, timedelta
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import ModuleType
+from typing import Any, Self
+
+from opencqrs_py.adapters.memory import InMemoryJobStore
+from opencqrs_py.adapters.sql import Database, DatabaseTransactions, Engine, SqlSelector, table_rows
+from opencqrs_py.assembly.discovery import GroupFunction, discover_members
+from opencqrs_py.assembly.job_rules import bound_jobs, rules_of
+from opencqrs_py.config import load
+from opencqrs_py.jobs.binding import BoundJob
+from opencqrs_py.jobs.desk import JobDesk, Worker
+from opencqrs_py.jobs.execution import JobExecution, Surroundings
+from opencqrs_py.jobs.runs import JobRun, RunStatus
+from opencqrs_py.model.job import Job, JobContext, JobId, RunSignals, Trigger
+from opencqrs_py.model.naming import canonical
+from opencqrs_py.model.partition import Partition
+from opencqrs_py.processing.binding import Work, run_on_start
+from opencqrs_py.testing.clock import FakeClock
+from opencqrs_py.testing.databases import opened_database
+from opencqrs_py.testing.given import members_given
+from opencqrs_py.testing.showing import difference, from_users_frame
+
+_NODE = "test"
+_MOST_RUNS = 10_000  # in one advance of the clock; then the test moves it too far, or the job has no end
+
+
+class JobTest:
+    """Runs a job as a project would, on the thread of the test: no process, no Spark, no waiting.
+
+    Transactions are real. The clock is the test's own: ``advance`` moves it, and each tick that comes meanwhile starts
+    a run that takes no time, unless the job moves ``clock`` itself.
+
+    Example:
+        ``JobTest(remind).run().expect_rows("SELECT id FROM reminders", [(1,)])``
+
+    Args:
+        jobs: Modules, or functions and classes. ``@on_start`` functions among them run once, before the first run.
+        name: The job to test; needed if there are several.
+        settings: Its settings, as they stand below ``opencqrs.jobs.<name>``, nested or with dotted keys.
+        database: Where the job writes: a URL, a ``Database`` or a SQLAlchemy engine. By default a new SQLite database
+            in memory.
+        provide: Objects by the type that jobs ask for; they stand in for what containers provide.
+        start: The time of day at the beginning.
+
+    Raises:
+        ValueError: If there is no job, or several and none is named.
+        HandlerSignatureError: If the job cannot be called as it is written.
+        ConfigurationErrors: If the settings are wrong.
+    """
+
+    def __init__(
+        self,
+        *jobs: ModuleType | type | Callable[..., Any],
+        name: str = "",
+        settings: Mapping[str, object] | None = None,
+        database: Database | Engine | str = "",
+        provide: Mapping[type, object] | None = None,
+        start: datetime | None = None,
+    ) -> None:
+        found = discover_members(members_given(jobs, "a JobTest"), provided=provide)
+        self.job = _only(found.jobs, name)
+        self.clock = FakeClock() if start is None else FakeClock(start)
+        self.database = opened_database(database)
+        self._closing = weakref.finalize(self, self.database.close if isinstance(database, str) else _nothing)
+        self._starts: Sequence[GroupFunction] = found.starts
+        self._injector = found.injector
+        self._transactions = DatabaseTransactions(self.database)
+        self._store = InMemoryJobStore(self.clock)
+        rules = _rules(self.job, settings or {})
+        bound = bound_jobs([self.job], rules, found.injector, lambda _signature, _place: None)[self.job.name]
+        self._bound = replace(bound, call=self._noting(bound))
+        self._desk = JobDesk(self._store, rules)
+        self._signals = RunSignals()
+        self._error: BaseException | None = None
+        self._prepared = False
+
+    def run(self, *ids: JobId) -> Self:
+        """Run the job now: for some ids, or for all that it applies to; further attempts come with ``advance``.
+
+        Raises:
+            BaseException: What the job raised, if no further attempt follows.
+        """
+        self._prepare()
+        now = self.clock.now()
+        run = JobRun(f"{self.job.name}:{len(self.runs) + 1}", self.job.name, Trigger.MANUAL, now, ids=ids or None)
+        self._store.request(run)
+        self._execute_due()
+        found = self._store.find(run.id)
+        if found is not None and found.status is RunStatus.FAILED and self._error is not None:
+            raise from_users_frame(self._error)
+        return self
+
+    def advance(self, seconds: float) -> Self:
+        """Let some seconds go by; ticks and further attempts that come meanwhile are run, each at its time."""
+        self._prepare()
+        until = self.clock.now() + timedelta(seconds=seconds)
+        for _ in range(_MOST_RUNS):
+            self._execute_due()
+            due = self._desk.next_due(self._store.look(), self._worker)
+            if due is None or due > until:
+                break
+            self.clock.advance(max(0.0, (due - self.clock.now()).total_seconds()))
+        else:
+            raise AssertionError(f"more than {_MOST_RUNS:,} runs in {seconds:g} s: move the clock by less at a time")
+        self.clock.advance(max(0.0, (until - self.clock.now()).total_seconds()))
+        self._execute_due()
+        return self
+
+    def cancel(self) -> Self:
+        """Ask the next run to end, as ``opencqrs jobs cancel`` does while it runs."""
+        self._signals.cancelled = "cancelled by the test"
+        return self
+
+    @property
+    def runs(self) -> list[JobRun]:
+        """All runs, the one that was asked for first first."""
+        return self._store.history(limit=_MOST_RUNS)[::-1]
+
+    @property
+    def error(self) -> BaseException | None:
+        """What the last attempt that failed has raised."""
+        return self._error
+
+    def connection(self) -> AbstractContextManager[Any]:
+        """Open a transaction on the database, to arrange something or to look."""
+        return self.database.writing()
+
+    def rows(self, query: Any) -> list[tuple[Any, ...]]:
+        """Return the rows of a query: SQL text, or a statement of SQLAlchemy."""
+        with self.database.reading() as connection:
+            if isinstance(query, str):
+                result = connection.execution_options(no_parameters=True).exec_driver_sql(query)
+            else:
+                result = connection.execute(query)
+            return [tuple(row) for row in result]
+
+    def tables(self) -> dict[str, list[str]]:
+        """Return the rows of all tables but those of this package, by their names, each row as text."""
+        return table_rows(self.database)
+
+    def expect_rows(self, query: Any, expected: Sequence[Sequence[Any]]) -> Self:
+        """Expect the rows of a query, in this order."""
+        __tracebackhide__ = True
+        found, wanted = self.rows(query), [tuple(row) for row in expected]
+        if found != wanted:
+            raise AssertionError(f"rows of {query}: not as expected\n{difference(wanted, found)}")
+        return self
+
+    def expect_statuses(self, *expected: str) -> Self:
+        """Expect how the runs stand, in the order in which they were asked for: ``succeeded``, ``skipped``, …."""
+        __tracebackhide__ = True
+        found = [run.status.value for run in self.runs]
+        if found != list(expected):
+            raise AssertionError(f"runs: not as expected\n{difference(list(expected), found)}")
+        return self
+
+    def close(self) -> None:
+        """Close the database unless it was given open; that happens by itself when the test is dropped."""
+        self._closing()
+
+    @property
+    def _worker(self) -> Worker:
+        return Worker(_NODE, _NODE, frozenset({_NODE}), 1, frozenset({self.job.name}), lambda: (_NODE,))
+
+    def _prepare(self) -> None:
+        if self._prepared:
+            return
+        self._prepared = True
+        with self._transactions.begin(guarded=False) as unit:
+            for each in self._starts:
+                run_on_start(each.call, each.place, self._injector, Work(each.group, Partition(1, 0), unit))
+        self._execute_due()  # ticks count from now
+
+    def _execute_due(self) -> None:
+        around = Surroundings(
+            self._store,
+            self._transactions,
+            SqlSelector(self.database),
+            self.clock,
+            lambda seconds, _: self._wait(seconds),
+        )
+        while runs := self._desk.attend(self._worker):
+            for run in runs:
+                self._error = None
+                ending = JobExecution(self._bound, run, around, self._signals).execute()
+                self._signals = RunSignals()
+                if ending is not None:
+                    self._desk.finish(run, ending)
+
+    def _wait(self, seconds: float) -> None:
+        self.clock.advance(seconds)
+
+    def _noting(self, bound: BoundJob) -> Callable[[JobContext, Work], None]:
+        def call(context: JobContext, work: Work) -> None:
+            try:
+                bound.call(context, work)
+            except BaseException as error:
+                self._error = error
+                raise
+
+        return call
+
+
+def assert_idempotent(job: JobTest | ModuleType | type | Callable[..., Any], *ids: JobId, **arguments: Any) -> JobTest:
+    """Run a job twice, and compare the tables after each run.
+
+    Args:
+        job: The job, as ``JobTest`` takes it; or a ``JobTest``, whose tables may hold something already.
+        ids: What it is run for; none: for all that it applies to.
+        arguments: What ``JobTest`` takes besides.
+
+    Returns:
+        The test.
+
+    Raises:
+        AssertionError: If the second run has changed something, with the rows.
+        BaseException: What the job raised.
+
+    Source:
+        J9.
+    """
+    __tracebackhide__ = True
+    test = job if isinstance(job, JobTest) else JobTest(job, **arguments)
+    once = test.run(*ids).tables()
+    again = test.run(*ids).tables()
+    if once == again:
+        return test
+    changed = sorted(name for name in once.keys() | again.keys() if once.get(name) != again.get(name))
+    shown = "\n".join(f"table {name}\n{difference(once.get(name, []), again.get(name, []))}" for name in changed)
+    raise AssertionError(f"job '{test.job.name}' is not idempotent: its second run has changed something\n{shown}")
+
+
+def _only(jobs: Sequence[Job], name: str) -> Job:
+    found = [job for job in jobs if not name or canonical(job.name) == canonical(name)]
+    names = ", ".join(job.name for job in jobs)
+    if not found:
+        raise ValueError(f"there is no job '{name}'; there is {names}" if jobs and name else "no job was found")
+    if len(found) > 1:
+        raise ValueError(f"several jobs: choose one of {names} with name=…")
+    return found[0]
+
+
+def _rules(job: Job, settings: Mapping[str, object]) -> Any:
+    with TemporaryDirectory() as folder:
+        defaults = {"opencqrs": {"jobs": {job.name: dict(settings)}}}
+        configuration = load(Path(folder), environ={}, defaults=defaults)
+        return rules_of([job], configuration.for_code({}, {job.name: job.place}))
+
+
+def _nothing() -> None:
+    pass
