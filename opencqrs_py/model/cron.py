@@ -14,9 +14,14 @@ _MACROS = {
     "@hourly": "0 * * * *",
 }
 
+_WITH_SECONDS = 6  # fields
+
 
 def standard_cron(expression: str) -> str:
     """Return a cron expression without what only some programs know: ``@daily`` and its like, and ``?`` for ``*``.
+
+    Six fields that begin with second 0 are the same as the other five, and as these they mean what cron makes of a time
+    of day that does not exist, or that comes twice.
 
     Raises:
         ValueError: If it is no cron expression.
@@ -29,4 +34,4 @@ def standard_cron(expression: str) -> str:
         CronSim(standard, datetime(2000, 1, 1, tzinfo=UTC))
     except CronSimError as error:
         raise ValueError(f"'{expression}' is no cron expression: {error}") from None
-    return standard
+    return standard.removeprefix("0 ") if len(standard.split()) == _WITH_SECONDS else standard

@@ -91,7 +91,9 @@ class Cron(Schedule):
 
     @override
     def first(self, start: datetime) -> datetime:
-        return next(CronSim(self._standard, start.astimezone(self.zone))).astimezone(start.tzinfo)
+        ticks = (each.astimezone(start.tzinfo) for each in CronSim(self._standard, start.astimezone(self.zone)))
+        # While an hour comes for the second time, those of the first time come out of it, too.
+        return next(each for each in ticks if each > start)
 
     @override
     def following(self, tick: datetime, end: datetime) -> datetime:

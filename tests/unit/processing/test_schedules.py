@@ -69,6 +69,36 @@ def test_cron_expressions_mean_what_cron_on_debian_makes_of_them(
     assert {tick.tzinfo for tick in islice(ticks, 3)} == {UTC}
 
 
+@pytest.mark.parametrize(
+    ("zone", "expression", "start", "expected"),
+    [
+        ("America/New_York", "30 2 * * *", "2026-03-08T00:00-05:00", "2026-03-08T03:00-04:00"),
+        ("America/New_York", "30 1 * * *", "2026-11-01T00:00-04:00", "2026-11-01T01:30-04:00"),
+        ("America/New_York", "30 1 * * *", "2026-11-01T01:30-04:00", "2026-11-02T01:30-05:00"),
+        ("Europe/Dublin", "30 1 * * *", "2026-03-29T00:00+00:00", "2026-03-29T02:00+01:00"),
+        ("Europe/Dublin", "30 1 * * *", "2026-10-25T00:00+01:00", "2026-10-25T01:30+01:00"),
+        ("Europe/Dublin", "30 1 * * *", "2026-10-25T01:30+01:00", "2026-10-26T01:30+00:00"),
+        ("Australia/Lord_Howe", "15 2 * * *", "2026-10-04T00:00+10:30", "2026-10-04T02:30+11:00"),
+        ("Australia/Lord_Howe", "45 1 * * *", "2026-04-05T00:00+11:00", "2026-04-05T01:45+11:00"),
+        ("Australia/Lord_Howe", "45 1 * * *", "2026-04-05T01:45+11:00", "2026-04-06T01:45+10:30"),
+        ("Europe/Berlin", "0 30 2 * * *", "2026-03-29T00:00+01:00", "2026-03-29T03:00+02:00"),
+        ("Europe/Berlin", "0 30 2 * * *", "2026-10-25T02:30+02:00", "2026-10-26T02:30+01:00"),
+    ],
+)
+def test_changes_of_the_clocks_neither_lose_nor_repeat_a_tick(
+    zone: str, expression: str, start: str, expected: str
+) -> None:
+    begin = datetime.fromisoformat(start).astimezone(UTC)
+    assert Cron(expression, ZoneInfo(zone)).following(begin, begin) == datetime.fromisoformat(expected)
+
+
+@pytest.mark.parametrize("seconds", [0, 600, 1_800, 3_599])
+def test_a_tick_is_after_its_start_even_while_an_hour_comes_for_the_second_time(seconds: int) -> None:
+    second_two_o_clock = datetime(2026, 10, 25, 1, tzinfo=UTC)
+    start = second_two_o_clock + timedelta(seconds=seconds)
+    assert Cron("30 2 * * *", BERLIN).first(start) == datetime.fromisoformat("2026-10-26T02:30+01:00")
+
+
 def test_ticks_that_pass_while_others_are_handled_are_left_out() -> None:
     assert Cron("0 * * * *").following(NOON, NOON + timedelta(hours=3, minutes=5)) == NOON + timedelta(hours=4)
 
@@ -88,7 +118,7 @@ def test_a_cron_expression_is_parsed_once_a_tick(monkeypatch: pytest.MonkeyPatch
     assert parsed == ["0 * * * *"] * 2
 
 
-@pytest.mark.parametrize("wrong", ["", "every day", "0 0 31 2 *", "61 * * * *", "* * * * * * *"])
+@pytest.mark.parametrize("wrong", ["", "every day", "0 0 31 2 *", "61 * * * *", "* * * * * * *", "-", "@reboot"])
 def test_what_is_no_cron_expression_is_refused(wrong: str) -> None:
     with pytest.raises(ValueError, match="is no cron expression"):
         Cron(wrong)
