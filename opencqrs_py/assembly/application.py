@@ -277,6 +277,8 @@ class Application:
             if serving is not None:
                 observer = Observers([serving.counting, observer])
             parts = self._job_parts() if runs_jobs else None
+            if runs_jobs or self.blueprint.job_triggers:
+                self.container.job_store().prepare()  # not within a transaction in which an event starts a job
             self._processors = self._made(chosen, observer, parts, verbose=verbose, with_others=not groups)
             if self._processors.jobs is not None:
                 self.container.job_bell().ring = self._processors.jobs.wake

@@ -252,7 +252,9 @@ class Jobs:
         if rule.ticking.schedule is None:
             fix = f"set one of jobs.{job}.triggers.cron, fixed-rate and fixed-delay"
             raise JobError("OCQ-669", f"job '{job}' has no schedule", f"job {job}", fix)
-        return upcoming(rule.ticking, view.now, count)
+        record = view.records.get(job)
+        recorded = record.next_tick if record is not None and record.schedule == rule.ticking.text else None
+        return upcoming(rule.ticking, view.now, count, recorded)
 
     def runners(self, name: str) -> list[str]:
         """Return the names of the living processes that run a job."""
