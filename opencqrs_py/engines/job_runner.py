@@ -157,7 +157,10 @@ class JobRunner:
             thread.join(max(0.0, until - time.monotonic()))
         if self._thread.ident is not None and self._thread is not current_thread():
             self._thread.join(END_PATIENCE)
-        self._let_go()
+        if self.in_hand:  # in the background: a run in hand may hold the write lock of an SQLite file
+            letting_go = Thread(target=self._let_go, name="opencqrs-jobs-release", daemon=True)
+            letting_go.start()
+            letting_go.join(END_PATIENCE)
 
     def check(self) -> None:
         """Raise what has ended the thread that watches, if something has."""
@@ -364,7 +367,8 @@ class JobRunner:
 
     def _threads(self) -> list[Thread]:
         with self._changed:
-            return [each.thread for each in self._in_hand.values() if each.thread is not None]
+            threads = (each.thread for each in self._in_hand.values())
+            return [each for each in threads if each is not None and each.ident is not None]
 
     def _pause(self, seconds: float, signals: RunSignals) -> None:
         until = time.monotonic() + seconds

@@ -1,0 +1,316 @@
+"""Jobs of whole applications: their triggers, several processes, and processes that are killed. On real databases."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from itertools import pairwise
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+
+from opencqrs_py import Application, InboxFilter
+from opencqrs_py.adapters.sql import Database
+from opencqrs_py.errors import AssemblyErrors, JobError
+from opencqrs_py.jobs.runs import JobRun, RunStatus
+from opencqrs_py.model.cloudevents import parse_event
+
+KINDS = [
+    "sqlite",
+    pytest.param("postgresql", marks=pytest.mark.postgresql),
+    pytest.param("mariadb", marks=[pytest.mark.mariadb, pytest.mark.release]),
+]
+
+JOBS = """
+import os
+import threading
+import time
+from pathlib import Path
+
+from opencqrs_py import JobContext, job
+from sqlalchemy import Connection, column, select, table, text
+
+HERE = Path(__file__).parent
+items = table("items", column("id"), column("times"))
+
+
+def await_file(name: str) -> None:
+    while not (HERE / name).exists():
+        threading.Event().wait(0.02)
+
+
+@job("note")
+def note(context: JobContext, connection: Connection) -> None:
+    for each in context.ids or ("all",):
+        row = {"run": context.run, "id": str(each), "thread": str(threading.get_ident())}
+        connection.execute(text("INSERT INTO noted VALUES (:run, :id, :thread)"), row)
+
+
+@job("pages", input=lambda: select(items.c.id))
+def pages(context: JobContext, connection: Connection) -> None:
+    for each in context.ids:
+        connection.execute(text("UPDATE items SET times = times + 1 WHERE id = :id"), {"id": each})
+    (HERE / f"page-{context.ids[0]}-{os.getpid()}").touch()
+    if context.ids[0] > 2:
+        await_file("go")
+
+
+@job("slow")
+def slow(context: JobContext) -> None:
+    (HERE / "slow").touch()
+    while not (HERE / "go").exists():
+        context.raise_if_cancelled()
+        threading.Event().wait(0.02)
+"""
+
+MAIN = """
+import sys
+from pathlib import Path
+sys.path.insert(0, str(Path(sys.argv[1])))
+import jobs_of_test
+from opencqrs_py import Application, InboxFilter
+application = Application({settings!r}, [jobs_of_test], sys.argv[1])
+application.run()
+"""
+
+LEASE = {
+    "event-handling.standard.life-cycle.lease.duration": "1500ms",
+    "event-handling.standard.life-cycle.lease.heartbeat": "300ms",
+}
+
+
+@pytest.fixture
+def jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+    (tmp_path / "jobs_of_test.py").write_text(JOBS)
+    monkeypatch.syspath_prepend(tmp_path)
+    yield __import__("jobs_of_test")
+    sys.modules.pop("jobs_of_test", None)
+
+
+@pytest.fixture(params=KINDS)
+def url(request: pytest.FixtureRequest, fresh_url: Callable[[str], str]) -> str:
+    url = fresh_url(request.param)
+    with closing(Database(url)) as database, database.writing() as connection:
+        connection.execute(text("CREATE TABLE noted (run VARCHAR(200), id VARCHAR(50), thread VARCHAR(50))"))
+        connection.execute(text("CREATE TABLE items (id INTEGER PRIMARY KEY, times INTEGER NOT NULL)"))
+        for number in range(1, 7):
+            connection.execute(text("INSERT INTO items VALUES (:id, 0)"), {"id": number})
+    return url
+
+
+def made(url: str, jobs: ModuleType, folder: Path, **settings: object) -> Application:
+    return Application({"event-store.url": url, **LEASE, **settings}, [jobs], folder)
+
+
+def rows(url: str, query: str) -> list[tuple[Any, ...]]:
+    with closing(Database(url)) as database, database.reading() as connection:
+        return [tuple(row) for row in connection.execute(text(query))]
+
+
+def until(condition: Callable[[], Any], patience: float = 120.0) -> Any:
+    """Return what a condition comes to as soon as that is true."""
+    end = time.monotonic() + patience
+    while not (found := condition()):
+        assert time.monotonic() < end, "it did not come true"
+        threading.Event().wait(0.02)
+    return found
+
+
+def ended(application: Application, job: str, count: int = 1) -> list[JobRun]:
+    """Return the runs of a job, oldest first, when so many have ended."""
+
+    def found() -> list[JobRun]:
+        runs = [run for run in application.jobs.runs(job) if not run.is_open]
+        return runs[::-1] if len(runs) >= count else []
+
+    return until(found)
+
+
+def test_j4_a_start_of_a_process_runs_a_startup_job_once(url, jobs, tmp_path):
+    for number in (1, 2):
+        with made(url, jobs, tmp_path, **{"jobs.note.triggers.startup": True}) as application:
+            application.start()
+            assert {run.status for run in ended(application, "note", number)} == {RunStatus.SUCCEEDED}
+    assert len(rows(url, "SELECT * FROM noted")) == 2
+
+
+def test_j5_j13_a_run_that_is_asked_for_in_code_runs_on_the_thread_of_the_caller(url, jobs, tmp_path):
+    with made(url, jobs, tmp_path) as application:
+        run = application.run_job("note", ["a", "b"])
+        assert (run.status, run.attempt) == (RunStatus.SUCCEEDED, 1)
+        mine = str(threading.get_ident())
+        assert rows(url, "SELECT id, thread FROM noted ORDER BY id") == [("a", mine), ("b", mine)]
+        application.start()
+        again = application.run_job("note")
+        assert rows(url, f"SELECT id, thread FROM noted WHERE run = '{again.id}'") == [("all", mine)]
+
+
+def test_j5_j11_a_run_is_skipped_while_another_process_has_one_in_hand(url, jobs, tmp_path):
+    with made(url, jobs, tmp_path) as first, made(url, jobs, tmp_path) as second:
+        first.start()
+        asked = first.jobs.request("slow")
+        until((tmp_path / "slow").exists)
+        skipped = second.run_job("slow")
+        assert (skipped.status, asked.id in skipped.reason) == (RunStatus.SKIPPED, True)
+        (tmp_path / "go").touch()
+        assert first.jobs.wait(asked.id, 120).status is RunStatus.SUCCEEDED
+
+
+def test_j6_an_event_starts_a_run_for_its_id_once_also_over_restarts(url, jobs, tmp_path):
+    settings = {"jobs.note.triggers.events.types": "shop.*", "jobs.note.triggers.events.ids": "data.order"}
+    line = '{{"id": "{0}", "source": "s", "type": "{1}", "subject": "/o", "data": {{"order": "{0}"}}}}'
+    with made(url, jobs, tmp_path, **settings) as application:
+        application.start()  # which begins at the head
+        application.await_position("job:note", timeout=120)
+        application.event_store.append(
+            [parse_event(line.format("o1", "shop.paid")), parse_event(line.format("x", "other"))]
+        )
+        until(lambda: rows(url, "SELECT id FROM noted"))
+    with made(url, jobs, tmp_path, **settings) as application:
+        application.event_store.append([parse_event(line.format("o2", "shop.paid"))])
+        application.start()
+        until(lambda: len(rows(url, "SELECT id FROM noted")) == 2)
+        assert not application.inbox.entries(InboxFilter())
+    assert rows(url, "SELECT id FROM noted ORDER BY id") == [("o1",), ("o2",)]
+
+
+def test_j18_two_processes_run_each_tick_once(url, jobs, tmp_path):
+    settings = {"jobs.note.triggers.fixed-rate": "200ms", "jobs.note.overlap": "queue", "jobs.note.queue-size": 100}
+    with made(url, jobs, tmp_path, **settings) as first, made(url, jobs, tmp_path, **settings) as second:
+        first.start()
+        second.start()
+        ended(first, "note", 10)
+        first.stop()
+        runs = ended(second, "note", 15)
+    ticks = sorted(run.scheduled_at for run in runs)
+    gaps = {round((after - before).total_seconds() * 1000) for before, after in pairwise(ticks)}
+    assert gaps == {200}
+    succeeded = {run.id for run in runs if run.status is RunStatus.SUCCEEDED}
+    noted = [run for (run,) in rows(url, "SELECT run FROM noted")]
+    assert len(noted) == len(set(noted))
+    assert succeeded <= set(noted)
+
+
+def test_j21_a_stop_lets_a_run_go_that_continues_at_the_next_start_after_what_it_has_done(url, jobs, tmp_path):
+    settings = {"jobs.pages.limit": 2}
+    application = made(url, jobs, tmp_path, **settings)
+    application.start()
+    asked = application.jobs.request("pages")
+    until(lambda: list(tmp_path.glob("page-3-*")))
+    application.stop(patience=0.1)  # while its second page is in hand
+    (found,) = application.jobs.runs("pages")
+    assert found.position.after == 2
+    if not url.startswith("sqlite"):  # where the page holds the write lock, and the run is let go with its process
+        assert (found.status, found.owner) == (RunStatus.RETRYING, "")
+    (tmp_path / "go").touch()
+    with made(url, jobs, tmp_path, **settings) as again:
+        again.start()
+        done = again.jobs.wait(asked.id, 120)
+    assert (done.status, done.position.items) == (RunStatus.SUCCEEDED, 6)
+    assert rows(url, "SELECT DISTINCT times FROM items") == [(1,)]
+    application.stop()
+
+
+def test_a_run_whose_process_was_killed_continues_in_another_one_and_repeats_nothing(url, jobs, tmp_path):
+    settings = {"event-store.url": url, **LEASE, "jobs.pages.limit": 2}
+    script = tmp_path / "main.py"
+    script.write_text(MAIN.format(settings=settings))
+    process = subprocess.Popen([sys.executable, script, tmp_path], stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    with made(url, jobs, tmp_path, **{"jobs.pages.limit": 2}) as application:
+        try:
+            asked = application.jobs.request("pages")
+            until(lambda: list(tmp_path.glob(f"page-3-{process.pid}")))
+        finally:
+            os.kill(process.pid, signal.SIGKILL)
+            process.communicate()
+        (tmp_path / "go").touch()
+        application.start()
+        done = application.jobs.wait(asked.id, 120)
+    assert (done.status, done.attempt, done.deaths, done.position.items) == (RunStatus.SUCCEEDED, 2, 1, 6)
+    assert rows(url, "SELECT DISTINCT times FROM items") == [(1,)]
+
+
+def test_a_run_that_another_process_has_taken_over_commits_nothing_more(url, jobs, tmp_path):
+    with made(url, jobs, tmp_path, **{"jobs.pages.limit": 2}) as application:
+        application.start()
+        asked = application.jobs.request("pages")
+        until(lambda: list(tmp_path.glob("page-3-*")))
+        with closing(Database(url)) as database:
+            table, run = f"{database.prefix}opencqrs_job_runs", {"run": asked.id}
+            if database.kind != "sqlite":  # where a writer would wait for the page
+                with database.writing() as connection:
+                    connection.execute(text(f"UPDATE {table} SET token = token + 1 WHERE run_id = :run"), run)
+                (tmp_path / "go").touch()
+                until(lambda: not application._runner().in_hand)
+                assert rows(url, "SELECT count(*) FROM items WHERE times = 1") == [(2,)]
+        (tmp_path / "go").touch()
+
+
+def test_j11_a_run_that_is_cancelled_ends_and_says_who_has_asked(url, jobs, tmp_path):
+    with made(url, jobs, tmp_path) as application:
+        application.start()
+        asked = application.jobs.request("slow")
+        until((tmp_path / "slow").exists)
+        application.jobs.cancel("slow", reason="not today", by="ada")
+        done = application.jobs.wait(asked.id, 120)
+    assert (done.status, done.reason) == (RunStatus.CANCELLED, "cancelled by ada: not today")
+
+
+def test_a_paused_job_skips_its_ticks_and_still_runs_for_people(url, jobs, tmp_path):
+    with made(url, jobs, tmp_path, **{"jobs.note.triggers.fixed-rate": "100ms"}) as application:
+        application.jobs.pause("note", "holiday", by="ada")
+        application.start()
+        skipped = ended(application, "note")[0]
+        assert (skipped.status, skipped.reason) == (RunStatus.SKIPPED, "the job is paused by ada: holiday")
+        assert application.run_job("note").status is RunStatus.SUCCEEDED
+        application.jobs.resume("note")
+        until(lambda: [run for run in application.jobs.runs("note") if run.scheduled_at and run.started_at])
+
+
+def test_the_schedule_of_the_process_that_started_last_counts(url, jobs, tmp_path):
+    hourly = {"jobs.note.triggers.fixed-rate": "1h"}
+    quick = {"jobs.note.triggers.fixed-rate": "200ms"}
+    with made(url, jobs, tmp_path, **hourly) as first, made(url, jobs, tmp_path, **quick) as second:
+        first.start()
+        ended(first, "note")
+        second.start()
+        ended(first, "note", 4)
+        second.stop()
+        until(lambda: first.jobs.statuses()[0].record.schedule == "every 3600 s")
+
+
+def test_jobs_are_listed_with_their_runs_and_nodes(url, jobs, tmp_path):
+    with made(url, jobs, tmp_path, **{"node.name": "n1", "jobs.note.triggers.cron": "0 3 * * *"}) as application:
+        application.start()
+        application.run_job("note")
+        note, pages, slow = application.jobs.statuses()
+        until(lambda: application.jobs.statuses()[0].record)
+    assert [note.job.name, pages.job.name, slow.job.name] == ["note", "pages", "slow"]
+    assert (note.rule.ticking.text, note.nodes, note.last.status) == ("0 3 * * * (UTC)", ("n1",), RunStatus.SUCCEEDED)
+    assert (slow.last, slow.open, slow.nodes) == (None, (), ("n1",))
+
+
+def test_what_keeps_jobs_from_running_is_reported_together_at_the_start(make_module, tmp_path):
+    module = make_module(
+        "from opencqrs_py import Event, job\n"
+        "@job('a')\ndef a(event: Event) -> None: ...\n"
+        "@job('b')\ndef b(wrong: int) -> None: ...\n"
+    )
+    with Application({}, [module], tmp_path) as application, pytest.raises(AssemblyErrors) as raised:
+        application.start()
+    assert "a job runs without any event and cannot have event" in str(raised.value)
+    assert "parameter 'wrong: int' cannot be filled" in str(raised.value)
+
+
+def test_a_name_that_is_no_job_gets_the_nearest_one(url, jobs, tmp_path):
+    with made(url, jobs, tmp_path) as application, pytest.raises(JobError, match="did you mean pages"):
+        application.run_job("page")
