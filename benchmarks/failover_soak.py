@@ -5,14 +5,15 @@
 
 Events are added while it runs. The faults: ``kill`` (SIGKILL, and a new process), ``freeze`` (SIGSTOP for longer than
 the leases last, then SIGCONT), ``stop`` (SIGTERM, and a new process), ``join`` (a fourth process for a while),
-``partitions`` (of one group: split, merged, or as many as the die says, by a command that is killed at a random moment
-now and then, and typed again), and on PostgreSQL ``cut`` (all connections of one of its databases are ended),
-``server`` (it is stopped, fast or as in a crash, and started again) and, where libfaketime is installed, ``clock``
-(that of the server is set, by up to two hours, mostly while a process is frozen). After each, every partition must have
-an owner that lives within the leases' duration and two seconds; but while a frozen process holds the write lock of an
-SQLite file, nobody can take over. With --scheduled both groups are scheduled ones; with --parking events fail, and
-wait in the inbox with their sequences. The exit code is 1 if an event is missing, was applied twice, out of order, or
-with a second attempt.
+``partitions`` (of one group: split, merged, or as many as the die says, by a command that is killed at a random
+moment now and then, and typed again), ``reset`` (a group, to its start or to a random position, by such a command),
+``release`` (a partition is given to another process), and on PostgreSQL ``cut`` (all connections of one of its
+databases are ended), ``server`` (it is stopped, fast or as in a crash, and started again) and, where libfaketime is
+installed, ``clock`` (that of the server is set, by up to two hours, mostly while a process is frozen). After each,
+every partition must have an owner that lives within the leases' duration and two seconds; but while a frozen process
+holds the write lock of an SQLite file, nobody can take over. With --scheduled both groups are scheduled ones; with
+--parking events fail, and wait in the inbox with their sequences. The exit code is 1 if an event is missing, was
+applied twice, out of order, or with a second attempt.
 """
 
 from __future__ import annotations
@@ -68,12 +69,13 @@ LINES = 20
 LEASE = ("--set", "event-handling.standard.life-cycle.lease.duration={}s")
 HEARTBEAT = ("--set", "event-handling.standard.life-cycle.lease.heartbeat={}s")
 
-NAMES = ("kill", "freeze", "stop", "join", "partitions", "cut", "server", "clock")
+EVERYWHERE = ("kill", "freeze", "stop", "join", "partitions", "reset", "release")
+NAMES = (*EVERYWHERE, "cut", "server", "clock")
 
 MOST_PARTITIONS = 12
 
 BROKEN_OFF = 0.3
-"""Which share of the commands that change partitions is killed."""
+"""Which share of the commands that change partitions, or reset a group, is killed."""
 
 HOURS = 2.0
 """How far the clock of a server is set ahead or back at most."""
@@ -223,7 +225,7 @@ class Faults:
         self._kind = kind
         self._url = url
         self._lease = lease
-        possible = {*NAMES[:5]}
+        possible = {*EVERYWHERE}
         if server is not None:
             possible |= {"cut", "server", *(["clock"] if FAKETIME.exists() else [])}
         self._names = [name for name in names if name in possible]
@@ -322,13 +324,34 @@ class Faults:
             change = ["split", f"cases:{one}"]
         elif len(leases) >= PROCESSES and one.sibling() in leases:
             change = ["merge", f"cases:{one}"]
+        self._change(change, ["partitions", "cases", str(count)])
+
+    def _reset(self) -> None:
+        self._wait_for_nodes()
+        if self._chance.random() < 0.5:
+            change = ["reset", "cases", "--to", "tail"]
+        else:
+            reached = int(self._project.position())
+            change = ["reset", "handled", "--to-position", str(self._chance.randint(0, reached))]
+        self._change(change, change)
+
+    def _release(self) -> None:
+        self._wait_for_nodes()
+        keys = sorted((lease.key for lease in self._store.view().leases), key=str)
+        one = self._chance.choice(keys)
+        change = ["release", f"{one.group}:{one.partition}", "--for", "2s", "--no-wait"]
+        if self._project.opencqrs("groups", *change).wait():
+            self.wrong.append(f"groups {' '.join(change)} failed:\n{self._project.said()}")
+
+    def _change(self, change: Sequence[str], again: Sequence[str]) -> None:
+        """Type a command of groups; now and then it is killed, and ``again`` is typed."""
         if self._chance.random() < BROKEN_OFF:
             command = self._project.opencqrs("groups", *change)
             with suppress(subprocess.TimeoutExpired):
                 command.wait(self._chance.uniform(0.5, 3.0))
             command.kill()
             command.wait()
-            change = ["partitions", "cases", str(count)]
+            change = again
         if self._project.opencqrs("groups", *change).wait():
             self.wrong.append(f"groups {' '.join(change)} failed:\n{self._project.said()}")
 

@@ -30,13 +30,13 @@ __all__ = ["Project", "existing_file", "made_up"]
 HANDLERS = '''
 from zlib import crc32
 
-from opencqrs_py import Event, ProcessingContext, event_handling, on_start
+from opencqrs_py import Event, ProcessingContext, Reset, event_handling, on_reset, on_start
 from sqlalchemy import Connection, text
 
 FAILS = 0  # one event of so many fails twice; none for 0
 # First the change, then, where there was nothing to change, the new row: every database understands that.
 HANDLED_AGAIN = text("UPDATE handled SET times = times + 1 WHERE id = :id")
-HANDLED = text("INSERT INTO handled (id, times, attempt) VALUES (:id, 1, :attempt)")
+HANDLED = text("INSERT INTO handled (id, times, attempt, position) VALUES (:id, 1, :attempt, :position)")
 CASE_AGAIN = text("""
     UPDATE cases SET
         events = events + 1,
@@ -54,7 +54,7 @@ CASE = text("""
 def create_handled(connection: Connection) -> None:
     connection.execute(text(
         "CREATE TABLE IF NOT EXISTS handled ("
-        "id VARCHAR(200) PRIMARY KEY, times BIGINT NOT NULL, attempt BIGINT NOT NULL)"
+        "id VARCHAR(200) PRIMARY KEY, times BIGINT NOT NULL, attempt BIGINT NOT NULL, position BIGINT NOT NULL)"
     ))
 
 
@@ -67,9 +67,21 @@ def create_cases(connection: Connection) -> None:
     ))
 
 
+@on_reset("handled")
+def forget_handled(reset: Reset, connection: Connection) -> None:
+    connection.execute(text("DELETE FROM handled WHERE position > :position"), {"position": reset.position})
+
+
+@on_reset("cases")
+def forget_cases(reset: Reset, connection: Connection) -> None:
+    if reset.position:
+        raise ValueError("cases are summed up from the start only")
+    connection.execute(text("DELETE FROM cases"))
+
+
 @event_handling("handled", types=["*"])
 def count(event: Event, context: ProcessingContext, connection: Connection) -> None:
-    row = {"id": event.id, "attempt": context.attempt}
+    row = {"id": event.id, "attempt": context.attempt, "position": event.position}
     if connection.execute(HANDLED_AGAIN, row).rowcount == 0:
         connection.execute(HANDLED, row)
 

@@ -170,6 +170,17 @@ class World:
             write(opened.unit.connection, "reset", to)
         self.calls.clear()
 
+    def reassign(self, pick: int) -> None:
+        """Let another process take a partition over from one that does not know it yet, and writes nothing any more."""
+        if not self.drivers:
+            self.claim()
+        old = self.drivers[pick % len(self.drivers)]
+        (new,) = claim(self.run, [old.partition], "another", self.clock, self.seen)
+        self.drivers = [new if each is old else each for each in self.drivers]
+        before = list(self.database.rows)
+        old.step()
+        assert self.database.rows == before
+
     def lay_out(self, partitions: Sequence[Partition], *, crash: bool) -> None:
         """Change the partitions as a command does, whose nodes let go of those that leave, or end without a word."""
         leaving = set(self.run.partitions) - set(partitions)
@@ -440,6 +451,7 @@ ACTIONS = st.one_of(
     st.tuples(st.just("append"), st.lists(st.sampled_from(SUBJECTS), min_size=1, max_size=6)),
     st.tuples(st.just("step"), st.integers(1, 6)),
     st.tuples(st.just("crash"), st.just(0)),
+    st.tuples(st.just("reassign"), st.integers(0, 5)),
     st.tuples(st.just("reset"), st.floats(0, 1)),
     st.tuples(st.just("fail"), st.integers(1, 12)),
     st.tuples(st.just("time"), st.sampled_from([30, 3_600])),
@@ -488,6 +500,8 @@ def _act(world: World, name: str, value: Any) -> None:
             world.step(value)
         case "crash":
             world.claim()
+        case "reassign":
+            world.reassign(value)
         case "reset":
             world.reset(int(value * world.store.head()))
         case "partitions":
