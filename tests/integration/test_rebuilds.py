@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
@@ -12,7 +13,7 @@ from sqlalchemy import text
 from support.rebuilding import HANDLERS, KINDS, RIGHT, WRONG, World, of
 
 from opencqrs_py import Application
-from opencqrs_py.adapters.sql import Database
+from opencqrs_py.adapters.sql import Database, shadows_sqlite
 from opencqrs_py.assembly import rebuilds
 from opencqrs_py.engines.at_once import AtOnce
 from opencqrs_py.engines.thread import engine as thread_engine
@@ -160,6 +161,20 @@ def test_a_group_is_rebuilt_from_its_own_beginning(empty: World, make_module: Ca
     with empty.application() as application:
         application.rebuilds.rebuild("catalog")
     assert sum(empty.lent().values()) == 7
+
+
+@pytest.mark.parametrize("kind", KINDS[:1], indirect=True)
+def test_on_sqlite_it_is_announced_for_how_long_other_writers_wait(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(shadows_sqlite, "_BYTES_A_SECOND", 10_000)
+    with world.application() as application:
+        application.rebuilds.rebuild("catalog")
+    (said,) = (one.getMessage() for one in caplog.records if "other writers wait" in one.getMessage())
+    found = re.search(r"group catalog are copied into the live file \(([\d,]+) bytes\): .* about (\d+) s", said)
+    assert found is not None
+    size = int(found[1].replace(",", ""))
+    assert int(found[2]) == round(2 * size / 10_000) > 2  # old tables and new ones
 
 
 @pytest.mark.parametrize("kind", KINDS[:1], indirect=True)

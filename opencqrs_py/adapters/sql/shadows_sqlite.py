@@ -155,7 +155,7 @@ class SqliteShadows(Shadows):
         group = swap.group
         shadow, old = self._file("shadow", group), self._file("old", group)
         size = shadow.stat().st_size
-        wait = max(1, round(size / _BYTES_A_SECOND))
+        wait = max(1, round(2 * size / _BYTES_A_SECOND))  # the old tables are copied as well
         text = "the tables of group %s are copied into the live file (%s bytes): other writers wait for about %d s"
         _log.warning(text, group, f"{size:,}", wait)
         with self._writing() as connection:
