@@ -91,7 +91,7 @@ class JobDesk:
         dead = self._dead(view, worker)
         begun: list[JobRun] = []
         try:
-            for name in sorted(self._with_work(view, worker, dead)):
+            for name in self._with_work(view, worker, dead):
                 free = replace(worker, free=worker.free - len(begun))
                 begun += self._attended(name, free, dead)
         except BaseException:
@@ -187,19 +187,22 @@ class JobDesk:
         now = self.store.look(()).now
         return sum(self.store.purge(name, now - rule.keep) for name, rule in self.rules.items())
 
-    def _with_work(self, view: JobsView, worker: Worker, dead: Collection[Claim]) -> set[str]:
-        """Return the jobs of which something is to be done, as far as a look shows."""
-        names: set[str] = set()
+    def _with_work(self, view: JobsView, worker: Worker, dead: Collection[Claim]) -> list[str]:
+        """Return the jobs of which something is to be done, as far as a look shows.
+
+        What has come first is first, so that no job takes the room that another one has waited for longer.
+        """
+        since: dict[str, datetime] = {}
         for name in worker.ticks_of:
             record = view.records.get(name, JobRecord(name))
             if has_come(record.next_tick, view.now) or needs_tick(record, self.rules[name].ticking, view.runs):
-                names.add(name)
+                since[name] = min(record.next_tick or view.now, view.now)
         for run in view.runs:
             if run.job in self.rules:
                 to_do = run.is_due(view.now) and not run.reserved
                 if to_do or claim_of(run) in dead or self._is_lost(run, worker.node):
-                    names.add(run.job)
-        return names
+                    since[run.job] = min(since.get(run.job, view.now), run.due_at or run.requested_at)
+        return sorted(since, key=lambda name: (since[name], name))
 
     def _dead(self, view: JobsView, worker: Worker) -> frozenset[Claim]:
         """Return what processes had in hand that have ended."""

@@ -85,3 +85,20 @@ def test_a_tick_that_is_recorded_already_is_not_begun_again(began):
     assert store.look().runs == ()
     clock.advance(5)
     assert [run.scheduled_at for run in desk.attend(WORKER)] == [at + timedelta(seconds=5)]
+
+
+def test_the_run_that_has_waited_longest_for_room_begins_first_whatever_its_name():
+    clock = FakeClock()
+    store = InMemoryJobStore(clock)
+    desk = JobDesk(store, {name: JobRule(name) for name in ("a", "z")})
+    worker = replace(WORKER, free=1, ticks_of=frozenset())
+    begun = []
+    for second in range(6):  # by name there would always be one of a before the one of z
+        desk.request(JobRun(f"a{second}", "a", Trigger.EVENT, clock.now(), ids=(second,), due_at=clock.now()))
+        if second == 1:
+            desk.request(JobRun("z", "z", Trigger.MANUAL, clock.now(), due_at=clock.now()))
+        clock.advance(1)
+        for run in desk.attend(worker):
+            begun.append(run.id)
+            desk.finish(run, Ending(Position(done=True)))
+    assert begun == ["a0", "a1", "z", "a2", "a4", "a5"]
