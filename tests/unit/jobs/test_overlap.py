@@ -1,0 +1,177 @@
+"""J11 and J17: what becomes of a run that is due while others have not ended."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from opencqrs_py.jobs.overlap import Verdict, admission, excludes
+from opencqrs_py.jobs.rules import Meeting, Overlap, Scope
+from opencqrs_py.jobs.runs import JobRun, RunStatus
+from opencqrs_py.model.job import Trigger
+
+NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
+SKIP, QUEUE, CANCEL = Overlap.SKIP, Overlap.QUEUE, Overlap.CANCEL
+ALL, PER_ID = Scope.ALL_RUNS, Scope.PER_ID
+
+
+def run(id_: str, ago: float = 0, trigger: Trigger = Trigger.SCHEDULE, **others: Any) -> JobRun:
+    at = NOW - timedelta(seconds=ago)
+    return replace(JobRun(id_, others.pop("job", "job"), trigger, at, due_at=at), **others)
+
+
+ACTIVE = run("active", 60, status=RunStatus.RUNNING, token=1)
+RETRYING = replace(ACTIVE, status=RunStatus.RETRYING)
+OF_EVENT = replace(ACTIVE, trigger=Trigger.EVENT)
+WAITING = run("waiting", 30, queued=True)
+EVENT = run("event", trigger=Trigger.EVENT)
+
+
+def asked(ago: float) -> JobRun:
+    return replace(ACTIVE, cancelled_at=NOW - timedelta(seconds=ago))
+
+
+@pytest.mark.parametrize("trigger", list(Trigger))
+@pytest.mark.parametrize("overlap", list(Overlap))
+@pytest.mark.parametrize("scope", list(Scope))
+def test_a_run_begins_if_nothing_is_in_its_way(trigger, overlap, scope):
+    assert admission(run("new", 0, trigger), [], [], Meeting(overlap, scope), NOW).verdict is Verdict.BEGIN
+
+
+@pytest.mark.parametrize("trigger", [each for each in Trigger if each is not Trigger.EVENT])
+@pytest.mark.parametrize("active", [ACTIVE, RETRYING, OF_EVENT], ids=["running", "retrying", "of an event"])
+@pytest.mark.parametrize(
+    ("overlap", "verdict"),
+    [
+        pytest.param(SKIP, Verdict.SKIP, id="J11: skip"),
+        pytest.param(QUEUE, Verdict.WAIT, id="J11: queue"),
+        pytest.param(CANCEL, Verdict.WAIT, id="J11: cancel"),
+    ],
+)
+def test_a_run_meets_one_that_has_not_ended(trigger, active, overlap, verdict):
+    found = admission(run("new", 0, trigger), [active], [], Meeting(overlap), NOW)
+    assert found.verdict is verdict
+    assert found.reason == ("run active has not ended" if overlap is SKIP else "")
+    assert found.cancel == ((active,) if overlap is CANCEL and active is not OF_EVENT else ())
+
+
+@pytest.mark.parametrize("overlap", list(Overlap))
+@pytest.mark.parametrize("in_the_way", [[ACTIVE], [WAITING], [ACTIVE, WAITING, run("more", 20, queued=True)]])
+def test_j6_a_run_for_an_event_is_never_skipped(overlap, in_the_way):
+    found = admission(EVENT, in_the_way, [], Meeting(overlap, queue_size=1), NOW)
+    assert found.verdict is Verdict.WAIT
+    assert not found.cancel
+    assert not found.replaces
+
+
+@pytest.mark.parametrize("overlap", list(Overlap))
+def test_a_run_that_waits_goes_on_waiting_and_asks_none_to_end(overlap):
+    found = admission(WAITING, [ACTIVE], [], Meeting(overlap), NOW)
+    assert found == replace(found, verdict=Verdict.WAIT, cancel=(), replaces=())
+
+
+@pytest.mark.parametrize("overlap", list(Overlap))
+def test_those_that_wait_begin_in_their_order(overlap):
+    later = run("later", 10, queued=True)
+    assert admission(later, [WAITING], [], Meeting(overlap), NOW).verdict is Verdict.WAIT
+    assert admission(WAITING, [later], [], Meeting(overlap), NOW).verdict is Verdict.BEGIN
+
+
+@pytest.mark.parametrize(
+    ("new", "waiting", "size", "verdict"),
+    [
+        pytest.param(None, [None], 1, Verdict.COALESCE, id="J11: the same for all"),
+        pytest.param((1, 2), [("2", "1")], 1, Verdict.COALESCE, id="J11: the same ids, in any order and type"),
+        pytest.param((1,), [(1, 2)], 1, Verdict.COALESCE, id="J11: ids that one waits for already"),
+        pytest.param((1, 2), [(1,)], 2, Verdict.WAIT, id="J11: more ids than the one that waits is for"),
+        pytest.param((1,), [None], 2, Verdict.WAIT, id="J11: ids, while one waits for all, whose input may differ"),
+        pytest.param(None, [(1,)], 2, Verdict.WAIT, id="J11: all, while one waits for an id"),
+        pytest.param((3,), [(1,), (2,)], 2, Verdict.SKIP, id="J11: the queue is full"),
+    ],
+)
+def test_a_queue_holds_runs_that_differ(new, waiting, size, verdict):
+    queued = [run(f"waiting {index}", 10, ids=each, queued=True) for index, each in enumerate(waiting)]
+    found = admission(run("new", ids=new), [ACTIVE, *queued], [], Meeting(QUEUE, queue_size=size), NOW)
+    assert found.verdict is verdict
+    assert found.into == ("waiting 0" if verdict is Verdict.COALESCE else "")
+    assert ("as many runs wait as may: 2" in found.reason) == (verdict is Verdict.SKIP)
+
+
+def test_no_run_is_left_to_one_that_is_reserved_whose_caller_may_stop_waiting():
+    reserved = replace(WAITING, reserved="node", trigger=Trigger.MANUAL)
+    assert admission(run("new"), [ACTIVE, reserved], [], Meeting(QUEUE, queue_size=2), NOW).verdict is Verdict.WAIT
+    found = admission(run("new"), [ACTIVE, reserved], [], Meeting(CANCEL), NOW)
+    assert (found.verdict, found.replaces) == (Verdict.WAIT, ())
+    found = admission(replace(run("new"), reserved="node"), [ACTIVE, WAITING], [], Meeting(CANCEL), NOW)
+    assert (found.verdict, found.replaces) == (Verdict.WAIT, ())
+
+
+@pytest.mark.parametrize(
+    ("new", "waiting", "replaced"),
+    [
+        pytest.param(None, WAITING, True, id="J11: all for all"),
+        pytest.param((1, 2), replace(WAITING, ids=("1",)), True, id="J11: more ids"),
+        pytest.param((1,), replace(WAITING, ids=(1, 2)), False, id="J11: fewer ids"),
+        pytest.param((1,), WAITING, False, id="J11: an id for all"),
+        pytest.param(None, replace(WAITING, trigger=Trigger.EVENT), False, id="J6: an event is not replaced"),
+    ],
+)
+def test_the_newest_run_replaces_what_it_covers(new, waiting, replaced):
+    found = admission(run("new", ids=new), [ACTIVE, waiting], [], Meeting(CANCEL), NOW)
+    assert found.verdict is Verdict.WAIT
+    assert found.cancel == (ACTIVE,)
+    assert found.replaces == ((waiting,) if replaced else ())
+
+
+@pytest.mark.parametrize(
+    ("active", "verdict", "fence"),
+    [
+        pytest.param([asked(29.9)], Verdict.WAIT, 0, id="J11: it has its grace"),
+        pytest.param([asked(30)], Verdict.BEGIN, 1, id="J11: its grace is over"),
+        pytest.param([asked(40), replace(ACTIVE, id="b")], Verdict.WAIT, 0, id="J11: one of two has not been asked"),
+        pytest.param([asked(40), replace(asked(31), id="b")], Verdict.BEGIN, 2, id="J11: both graces are over"),
+    ],
+)
+@pytest.mark.parametrize("new", [WAITING, run("new"), EVENT], ids=["waiting", "new", "event"])
+def test_a_run_that_does_not_end_when_asked_is_fenced_off_after_its_grace(active, verdict, fence, new):
+    found = admission(new, active, [], Meeting(CANCEL, grace=30), NOW)
+    assert found.verdict is verdict
+    assert len(found.fence) == fence
+
+
+def test_a_run_that_was_asked_to_end_is_not_asked_again():
+    found = admission(run("new"), [asked(1)], [], Meeting(CANCEL), NOW)
+    assert (found.verdict, found.cancel) == (Verdict.WAIT, ())
+
+
+@pytest.mark.parametrize(
+    ("scope", "one", "other", "excluded"),
+    [
+        (ALL, None, (1,), True),
+        (ALL, (1,), (2,), True),
+        (PER_ID, None, None, True),
+        (PER_ID, None, (1,), False),
+        (PER_ID, (1,), None, False),
+        (PER_ID, (1,), (2,), False),
+        (PER_ID, (1, 2), (2, 3), True),
+        pytest.param(PER_ID, ("1",), (1,), True, id="J11: an id of the command line is a text"),
+    ],
+)
+def test_which_runs_exclude_each_other(scope, one, other, excluded):
+    assert excludes(run("one", ids=one), run("other", ids=other), scope) is excluded
+    new = run("new", ids=one)
+    verdict = admission(new, [replace(ACTIVE, ids=other)], [], Meeting(SKIP, scope), NOW).verdict
+    assert verdict is (Verdict.SKIP if excluded else Verdict.BEGIN)
+
+
+@pytest.mark.parametrize(("overlap", "verdict"), [(SKIP, Verdict.SKIP), (QUEUE, Verdict.WAIT), (CANCEL, Verdict.WAIT)])
+@pytest.mark.parametrize("scope", list(Scope))
+def test_j17_a_job_that_excludes_it_is_in_its_way_and_is_not_asked_to_end(overlap, verdict, scope):
+    busy = replace(ACTIVE, job="other")
+    found = admission(run("new"), [], [busy], Meeting(overlap, scope), NOW)
+    assert found.verdict is verdict
+    assert found.cancel == ()
+    assert admission(run("new"), [], [replace(WAITING, job="other")], Meeting(overlap), NOW).verdict is Verdict.BEGIN
