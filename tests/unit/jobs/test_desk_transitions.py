@@ -1,0 +1,807 @@
+"""Each change of a run's status at the desk, with one process, two, or one that is dead."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+
+from opencqrs_py.adapters.memory.jobs import InMemoryJobStore
+from opencqrs_py.jobs.desk import Ending, JobDesk, Worker
+from opencqrs_py.jobs.rules import JobRule, Meeting, Misfire, Overlap, Scope, Ticking
+from opencqrs_py.jobs.runs import JobRecord, JobRun, Position, RunStatus
+from opencqrs_py.model.job import Trigger
+from opencqrs_py.processing.recovery import FixedBackOff
+from opencqrs_py.processing.schedules import Cron, FixedDelay, FixedRate
+from opencqrs_py.testing.clock import FakeClock
+
+RATE = Ticking(FixedRate(0, 10), "every 10 s")
+DELAY = Ticking(FixedDelay(3, 10), "10 s after the end of a run", from_end=True)
+DONE = Ending(Position(done=True))
+FAILED = Ending(Position(), error="no")
+
+
+class World:
+    """Processes ``a``, ``b`` ... on one store."""
+
+    def __init__(self, *rules: JobRule) -> None:
+        self.clock = FakeClock()
+        self.store = InMemoryJobStore(self.clock)
+        self.rules = {rule.name: rule for rule in rules or (JobRule("job"),)}
+        self.alive = {"a", "b"}
+        self.desks: dict[str, JobDesk] = {}
+
+    def desk(self, node: str = "a") -> JobDesk:
+        return self.desks.setdefault(node, JobDesk(self.store, self.rules, lambda: 0.5))
+
+    def worker(self, node: str = "a", *, free: int = 4, known: Collection[str] | None = None) -> Worker:
+        known = frozenset(self.alive if known is None else known)
+        return Worker(node, f"host {node}", known, free, frozenset(self.rules), lambda: self.alive)
+
+    def attend(self, node: str = "a", **others: Any) -> list[JobRun]:
+        return self.desk(node).attend(self.worker(node, **others))
+
+    def ask(self, id_: str, job: str = "job", trigger: Trigger = Trigger.MANUAL, **others: Any) -> str:
+        run = replace(JobRun(id_, job, trigger, self.clock.now()), **others)
+        assert self.desk().request(run)
+        return id_
+
+    def event(self, id_: str, *ids: int | str, job: str = "job") -> str:
+        return self.ask(id_, job, Trigger.EVENT, ids=ids or None)
+
+    def stands(self, id_: str) -> JobRun:
+        found = self.store.find(id_)
+        assert found is not None
+        return found
+
+    def statuses(self) -> dict[str, str]:
+        return {run.id: run.status.value for run in self.store.history()}
+
+    def ticks(self) -> list[str]:
+        runs = [run for run in self.store.history() if run.trigger is Trigger.SCHEDULE]
+        return [run.status.value for run in reversed(runs)]
+
+    def at(self, seconds: float) -> datetime:
+        return FakeClock().now() + timedelta(seconds=seconds)
+
+
+def only(runs: list[JobRun]) -> JobRun:
+    (run,) = runs
+    return run
+
+
+def test_a_run_begins_and_ends():
+    world = World()
+    world.ask("x", actor="ann")
+    run = only(world.attend())
+    assert (run.status, run.attempt, run.owner, run.node, run.token) == (RunStatus.RUNNING, 1, "a", "host a", 1)
+    assert (run.started_at, run.actor) == (world.at(0), "ann")
+    world.clock.advance(7)
+    ended = world.desk().finish(run, Ending(Position(done=True, items=3), reason="the rest is for the next run"))
+    assert (ended.status, ended.ended_at, ended.owner, ended.token) == (RunStatus.SUCCEEDED, world.at(7), "", 2)
+    assert (ended.position.items, ended.reason) == (3, "the rest is for the next run")
+    assert world.attend() == []
+
+
+def test_two_processes_begin_a_run_once():
+    world = World()
+    world.ask("x")
+    assert len([*world.attend("a"), *world.attend("b"), *world.attend("a")]) == 1
+
+
+def test_a_run_begins_when_it_is_due():
+    world = World()
+    world.ask("x", due_at=world.at(5))
+    assert world.attend() == []
+    assert world.desk().next_due(world.store.look(), world.worker()) == world.at(5)
+    world.clock.advance(5)
+    assert only(world.attend()).id == "x"
+
+
+def test_j19_a_failed_run_is_attempted_again_and_then_abandoned():
+    world = World(JobRule("job", back_off=FixedBackOff(3, 1)))
+    world.ask("x")
+    known = world.desk().finish(only(world.attend()), Ending(Position(after=4), error="no\n  line 3"))
+    assert (known.status, known.due_at, known.error, known.owner) == (
+        RunStatus.RETRYING,
+        world.at(3),
+        "no\n  line 3",
+        "",
+    )
+    assert known.position.after == 4
+    assert world.attend() == []
+    world.clock.advance(3)
+    run = only(world.attend("b"))
+    assert (run.attempt, run.started_at) == (2, world.at(0))
+    known = world.desk("b").finish(run, FAILED)
+    assert (known.status, known.error, known.attempt) == (RunStatus.FAILED, "no", 2)
+
+
+def test_j19_a_permanent_failure_is_not_attempted_again():
+    world = World(JobRule("job", back_off=FixedBackOff(3)))
+    world.ask("x")
+    assert world.desk().finish(only(world.attend()), replace(FAILED, permanent=True)).status is RunStatus.FAILED
+
+
+@pytest.mark.parametrize("ticking", [RATE, DELAY], ids=["fixed rate", "fixed delay"])
+def test_j19_a_failing_run_does_not_end_the_schedule(ticking):
+    world = World(JobRule("job", ticking))
+    found = []
+    for _ in range(40):
+        for run in world.attend():
+            found.append(run.id)
+            world.desk().finish(run, FAILED)
+        world.clock.advance(1)
+    assert len(found) == 4
+
+
+@pytest.mark.parametrize(
+    ("position", "expected"),
+    [
+        pytest.param(
+            Position(9, done=True, items=3, failed=(2, 5), error="2: no"),
+            Position(items=3, only=(2, 5)),
+            id="all tried",
+        ),
+        pytest.param(
+            Position(5, items=3, failed=(2,), error="2: no"), Position(5, items=3, failed=(2,), error="2: no"), id="not"
+        ),
+    ],
+)
+def test_items_that_failed_are_tried_again_once_the_others_were(position, expected):
+    world = World(JobRule("job", back_off=FixedBackOff(0)))
+    world.ask("x")
+    assert world.desk().finish(only(world.attend()), Ending(position, error="no")).position == expected
+
+
+def test_a_run_of_a_dead_process_is_taken_up_with_the_next_token():
+    world = World(JobRule("job", back_off=FixedBackOff(0, 0)))
+    world.ask("x")
+    lost = only(world.attend("a"))
+    world.store.advance(lost, Position(after=7, items=7))
+    world.alive = {"b"}
+    run = only(world.attend("b"))
+    assert (run.id, run.owner, run.deaths, run.attempt) == ("x", "b", 1, 2)
+    assert run.token > lost.token
+    assert run.position == Position(after=7, items=7)
+    assert not world.store.advance(lost, Position(after=8))
+    assert not world.store.report(lost)
+    assert world.desk("a").finish(lost, DONE) is None
+    assert world.desk("b").finish(run, DONE).status is RunStatus.SUCCEEDED
+
+
+def test_deaths_use_no_attempts_and_three_of_them_fail_a_run():
+    world = World(JobRule("job", back_off=FixedBackOff(0, 0)))
+    world.ask("x")
+    for node in "abc":
+        world.alive = {node}
+        assert only(world.attend(node)).status is RunStatus.RUNNING
+    world.alive = {"d"}
+    assert world.attend("d") == []
+    run = world.stands("x")
+    assert (run.status, run.deaths) == (RunStatus.FAILED, 3)
+    assert run.error == "3 processes have ended during this run, the last one is node host c"
+
+
+def test_a_failure_after_a_death_has_the_attempts_that_are_left():
+    world = World(JobRule("job", back_off=FixedBackOff(0, 1)))
+    world.ask("x")
+    world.attend("a")
+    world.alive = {"b"}
+    assert world.desk("b").finish(only(world.attend("b")), FAILED).status is RunStatus.RETRYING
+    assert world.desk("b").finish(only(world.attend("b")), FAILED).status is RunStatus.FAILED
+
+
+def test_no_run_is_taken_from_a_process_that_has_just_started():
+    world = World()
+    world.ask("x")
+    world.alive = {"a", "b", "new"}
+    run = only(world.attend("new"))
+    assert world.attend("a", known={"a", "b"}) == []
+    assert world.stands("x") == run
+
+
+def test_who_lives_is_asked_only_if_a_run_has_lost_its_process():
+    world = World()
+    world.ask("x")
+    world.attend("a")
+
+    def asked() -> Collection[str]:
+        raise AssertionError
+
+    worker = replace(world.worker("b"), alive_now=asked)
+    assert world.desk("b").attend(worker) == []
+
+
+def test_a_run_that_was_released_continues_elsewhere_as_the_same_attempt():
+    world = World(JobRule("job", back_off=FixedBackOff(0, 0)))
+    world.ask("x")
+    first = only(world.attend("a"))
+    assert world.store.advance(first, Position(after=3, items=3))
+    known = world.desk("a").finish(first, Ending(Position(), reason="its process is ending", released=True))
+    assert (known.status, known.position.after, known.reason) == (RunStatus.RETRYING, 3, "its process is ending")
+    run = only(world.attend("b"))
+    assert (run.attempt, run.deaths, run.reason, run.position.after) == (1, 0, "", 3)
+    assert world.desk("b").finish(run, FAILED).status is RunStatus.FAILED
+
+
+@pytest.mark.parametrize(
+    "ending", [FAILED, replace(FAILED, error="", released=True), Ending(Position(), cancelled=True)]
+)
+def test_a_run_that_was_asked_to_end_is_not_attempted_again(ending):
+    world = World(JobRule("job", back_off=FixedBackOff(0)))
+    world.ask("x")
+    run = only(world.attend())
+    world.store.advance(run, Position(after=2))
+    asked = world.desk("b").cancel("x", "not needed", "ann")
+    assert (asked.status, asked.cancelled_at, asked.actor) == (RunStatus.RUNNING, world.at(0), "ann")
+    known = world.desk().finish(run, ending)
+    assert known.status is RunStatus.CANCELLED
+    assert known.reason == "not needed"
+    assert (known.position.after == 2) == (not ending.error)
+
+
+def test_a_run_that_ends_all_the_same_has_succeeded():
+    world = World()
+    world.ask("x")
+    run = only(world.attend())
+    world.desk().cancel("x", "not needed")
+    assert world.desk().finish(run, DONE).status is RunStatus.SUCCEEDED
+
+
+def test_a_run_that_was_asked_to_end_ends_with_its_process():
+    world = World()
+    world.ask("x")
+    world.attend("a")
+    world.desk().cancel("x", "not needed")
+    world.alive = {"b"}
+    assert world.attend("b") == []
+    assert (world.stands("x").status, world.stands("x").reason) == (RunStatus.CANCELLED, "not needed")
+
+
+def test_what_no_process_has_in_hand_is_cancelled_at_once():
+    world = World(JobRule("job", back_off=FixedBackOff(9), meeting=Meeting(Overlap.QUEUE)))
+    world.ask("retrying")
+    world.desk().finish(only(world.attend()), FAILED)
+    world.ask("queued")
+    world.attend()
+    assert world.statuses() == {"retrying": "retrying", "queued": "queued"}
+    assert world.desk().cancel("queued", "no").status is RunStatus.CANCELLED
+    assert world.desk().cancel("retrying", "no").status is RunStatus.CANCELLED
+    assert world.desk().cancel("retrying", "again") is None
+    assert world.desk().cancel("unknown", "no") is None
+
+
+def test_cancelling_twice_keeps_the_time_of_the_first():
+    world = World()
+    world.ask("x")
+    world.attend()
+    world.desk().cancel("x", "one")
+    world.clock.advance(5)
+    assert world.desk().cancel("x", "two").cancelled_at == world.at(0)
+
+
+def test_a_reserved_run_is_left_to_its_caller():
+    world = World()
+    world.ask("x", reserved="a")
+    assert world.attend("a") == world.attend("b") == []
+    assert world.desk("b").begin("x", world.worker("b")).status is RunStatus.QUEUED
+    assert world.desk("a").begin("x", world.worker("a")).status is RunStatus.RUNNING
+    assert world.desk("a").begin("x", world.worker("a")).token == 1
+    assert world.desk("a").next_due(world.store.look(), world.worker("a")) is None
+
+
+def test_a_reserved_run_has_no_time_at_which_others_begin_it():
+    world = World()
+    world.ask("x", reserved="a")
+    assert world.desk("b").next_due(world.store.look(), world.worker("b")) is None
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_reserved_run_ends_with_its_process(begun):
+    world = World()
+    world.ask("x", reserved="a")
+    if begun:
+        world.desk("a").begin("x", world.worker("a"))
+    world.alive = {"b"}
+    assert world.attend("b") == []
+    assert world.stands("x").reason == "the process that was to run it has ended"
+    assert world.stands("x").status is RunStatus.CANCELLED
+
+
+def test_j5_a_caller_learns_that_its_run_was_skipped_or_waits():
+    world = World(JobRule("job"), JobRule("queue", meeting=Meeting(Overlap.QUEUE)))
+    for job in ("job", "queue"):
+        world.ask(f"{job} 1", job)
+        assert only(world.attend("b")).job == job
+        world.ask(f"{job} 2", job, reserved="a")
+    assert world.desk().begin("job 2", world.worker()).status is RunStatus.SKIPPED
+    assert world.desk().begin("queue 2", world.worker()).queued
+
+
+@pytest.mark.parametrize("run", ["unknown", "ended", "elsewhere"])
+def test_what_cannot_begin_is_refused(run):
+    world = World()
+    world.ask("ended")
+    world.desk().cancel("ended", "no")
+    world.ask("elsewhere", "a job of other processes")
+    with pytest.raises(LookupError, match=run):
+        world.desk().begin(run, world.worker())
+
+
+def test_a_full_worker_begins_nothing_and_still_skips_what_comes_during_a_run():
+    world = World(JobRule("job", RATE))
+    run = only(world.attend(free=1))
+    world.clock.advance(10)
+    assert world.attend(free=0) == []
+    world.desk().finish(run, DONE)
+    assert world.attend(free=1) == []
+    assert world.ticks() == ["succeeded", "skipped"]
+
+
+def test_a_full_worker_fences_off_no_run_whose_place_it_cannot_take():
+    world = World(JobRule("job", meeting=Meeting(Overlap.CANCEL, grace=5)))
+    world.ask("old")
+    world.attend("b")
+    world.ask("new")
+    world.attend("a")
+    world.clock.advance(5)
+    assert world.attend("a", free=0) == []
+    assert world.stands("old").status is RunStatus.RUNNING
+    assert only(world.attend("a", free=1)).id == "new"
+    assert world.stands("old").reason == "it did not end within 5 s"
+    assert world.stands("old").status is RunStatus.CANCELLED
+
+
+def test_a_run_that_waits_for_its_next_attempt_gives_way_at_once_to_one_that_cancels_it():
+    world = World(JobRule("job", meeting=Meeting(Overlap.CANCEL), back_off=FixedBackOff(60)))
+    world.ask("old")
+    world.desk().finish(only(world.attend()), FAILED)
+    world.ask("new")
+    assert only(world.attend()).id == "new"
+    assert world.stands("old").reason == "run new is to take its place"
+
+
+def test_the_newest_run_takes_the_place_of_those_that_wait():
+    world = World(JobRule("job", meeting=Meeting(Overlap.CANCEL)))
+    world.ask("1")
+    world.attend()
+    world.clock.advance(1)
+    world.ask("2")
+    world.attend()
+    world.clock.advance(1)
+    world.ask("3")
+    world.attend()
+    assert world.statuses() == {"1": "running", "2": "coalesced", "3": "queued"}
+    assert world.stands("2").into == "3"
+    assert world.stands("1").cancelled_at == world.at(1)
+
+
+def test_a_released_run_needs_room():
+    world = World()
+    world.ask("x")
+    world.desk().finish(only(world.attend()), Ending(Position(), released=True))
+    assert world.attend("b", free=0) == []
+    assert only(world.attend("b", free=1)).id == "x"
+
+
+@pytest.mark.parametrize("first", ["one", "other"])
+@pytest.mark.parametrize("overlap", list(Overlap))
+def test_j17_jobs_that_exclude_each_other_do_so_both_ways(first, overlap):
+    meeting = Meeting(overlap, exclusive=frozenset({"other"}))
+    world = World(JobRule("one", meeting=meeting), JobRule("other", meeting=Meeting(overlap)), JobRule("free"))
+    second = "other" if first == "one" else "one"
+    world.ask("first", first)
+    run = only(world.attend("a"))
+    world.ask("second", second)
+    world.ask("third", "free")
+    assert only(world.attend("b")).id == "third"
+    assert world.stands("second").status is (RunStatus.SKIPPED if overlap is Overlap.SKIP else RunStatus.QUEUED)
+    world.desk("a").finish(run, DONE)
+    assert [each.id for each in world.attend("b")] == ([] if overlap is Overlap.SKIP else ["second"])
+
+
+def test_j17_a_dead_run_of_a_job_that_excludes_it_is_not_in_the_way_for_ever():
+    world = World(JobRule("one", meeting=Meeting(Overlap.QUEUE, exclusive=frozenset({"other"}))), JobRule("other"))
+    for node in "abc":
+        world.alive = {node}
+        if node == "a":
+            world.ask("x", "other")
+        only(world.attend(node))
+    world.alive = {"d"}
+    world.ask("y", "one")
+    assert only(world.attend("d")).id == "y"
+
+
+def test_j4_a_startup_run_begins_after_its_delay_once():
+    world = World()
+    run = JobRun("job@start:a", "job", Trigger.STARTUP, world.at(0), due_at=world.at(5))
+    assert world.desk().request(run)
+    assert not world.desk().request(run)
+    assert world.attend() == []
+    world.clock.advance(5)
+    assert only([*world.attend("b"), *world.attend("a")]).trigger is Trigger.STARTUP
+
+
+def test_events_are_joined_up_to_the_ids_of_a_page():
+    world = World(JobRule("job", limit=3))
+    for id_, ids in {"e1": (1, 2), "e2": (2, 3), "e3": (4,), "e4": ("1",)}.items():
+        world.event(id_, *ids)
+    run = only(world.attend())
+    assert (run.id, run.ids) == ("e1", (1, 2, 3))
+    assert world.statuses() == {"e1": "running", "e2": "coalesced", "e3": "queued", "e4": "coalesced"}
+    world.desk().finish(run, DONE)
+    assert only(world.attend()).ids == (4,)
+
+
+def test_an_event_for_all_stands_for_all_others():
+    world = World(JobRule("job", limit=1))
+    world.event("e1", 1)
+    world.event("e2")
+    assert only(world.attend()).ids is None
+    assert world.stands("e2").into == "e1"
+
+
+def test_events_for_an_id_that_is_in_hand_are_not_joined():
+    world = World(JobRule("job", meeting=Meeting(scope=Scope.PER_ID)))
+    world.ask("x", ids=("2",))
+    world.attend()
+    for id_, ids in {"e1": (1,), "e2": (2,), "e3": (3,)}.items():
+        world.event(id_, *ids)
+    run = only(world.attend())
+    assert run.ids == (1, 3)
+    assert (world.stands("e2").status, world.stands("e2").queued) == (RunStatus.QUEUED, True)
+
+
+def test_events_that_wait_or_are_not_due_are_left_alone():
+    world = World(JobRule("job", meeting=Meeting(scope=Scope.PER_ID)))
+    world.event("e1", 1)
+    world.ask("late", trigger=Trigger.EVENT, ids=(2,), due_at=world.at(9))
+    world.ask("asked", ids=(5,))
+    assert sorted(run.id for run in world.attend(free=3)) == ["asked", "e1"]
+    assert world.stands("late").status is RunStatus.QUEUED
+
+
+def test_a_run_for_an_event_that_is_attempted_again_takes_no_others_with_it():
+    world = World(JobRule("job", back_off=FixedBackOff(0)))
+    world.event("e1", 1)
+    world.desk().finish(only(world.attend()), FAILED)
+    world.event("e2", 2)
+    assert only(world.attend()).ids == (1,)
+
+
+def test_many_events_that_wait_are_written_once(monkeypatch):
+    world = World()
+    world.event("e0", 0)
+    world.attend()
+    for number in range(1, 2_000):
+        world.event(f"e{number}", number)
+    written: list[str] = []
+    put = InMemoryJobStore.open
+
+    @contextmanager
+    def counting(store, jobs):
+        with put(store, jobs) as book:
+            original = book.put
+            book.put = lambda run: (written.append(run.id), original(run))
+            yield book
+
+    monkeypatch.setattr(InMemoryJobStore, "open", counting)
+    for _ in range(3):
+        assert world.attend() == []
+    assert len(written) == 1_999
+
+
+def test_a_paused_job_skips_ticks_and_starts_holds_events_and_runs_what_a_person_asks_for():
+    world = World(JobRule("job", RATE, Meeting(Overlap.QUEUE)))
+    in_hand = only(world.attend())
+    world.event("held")
+    world.attend()
+    record = world.desk().pause("job", "ann", "maintenance")
+    assert (record.paused_at, record.paused_by, record.reason) == (world.at(0), "ann", "maintenance")
+    assert world.desk().pause("job", "bob", "again") == record
+    world.clock.advance(10)
+    world.ask("start", trigger=Trigger.STARTUP)
+    assert world.attend() == []
+    assert world.stands("start").reason == "the job is paused by ann: maintenance"
+    assert world.stands("start").status is RunStatus.SKIPPED
+    world.desk().finish(in_hand, DONE)
+    assert world.attend() == []
+    view = world.store.look()
+    assert world.desk().next_due(view, world.worker()) == world.at(20)
+    world.ask("asked")
+    run = only(world.attend())
+    assert run.id == "asked"
+    world.desk().finish(run, DONE)
+    assert not world.desk().resume("job").is_paused
+    assert only(world.attend()).id == "held"
+    assert world.ticks() == ["succeeded", "skipped"]
+
+
+def test_a_new_event_of_a_paused_job_is_no_reason_to_look_again_at_once():
+    world = World()
+    world.desk().pause("job", "", "")
+    world.event("held")
+    assert world.attend() == []
+    assert world.desk().next_due(world.store.look(), world.worker()) is None
+    world.ask("asked")
+    assert world.desk().next_due(world.store.look(), world.worker()) == world.at(0)
+
+
+def test_a_pause_without_names_says_so():
+    world = World(JobRule("job", RATE))
+    world.desk().pause("job", "", "")
+    world.attend()
+    assert only(world.store.history()).reason == "the job is paused"
+
+
+def test_a_run_that_is_attempted_again_is_in_hand_during_a_pause():
+    world = World(JobRule("job", RATE, back_off=FixedBackOff(5)))
+    world.desk().finish(only(world.attend()), FAILED)
+    world.desk().pause("job", "ann", "")
+    world.clock.advance(5)
+    assert only(world.attend()).attempt == 2
+
+
+@pytest.mark.parametrize("paused", [False, True])
+def test_j14_a_fixed_delay_always_has_a_next_tick(paused):
+    world = World(JobRule("job", replace(DELAY, misfire=Misfire.SKIP, grace=1)))
+    if paused:
+        world.desk().pause("job", "ann", "")
+    found = []
+    for second in range(36):
+        if second == 13 and paused:
+            world.desk().resume("job")
+        for run in world.attend():
+            found.append(second)
+            world.desk().finish(run, FAILED)
+        world.clock.advance(1)
+    assert found == ([13, 23, 33] if paused else [3, 13, 23, 33])
+
+
+@pytest.mark.parametrize("how", ["cancelled", "dead", "skipped", "fenced", "by a process that does not know the job"])
+def test_j14_a_fixed_delay_counts_from_whatever_end_a_run_has(how):
+    overlap = Overlap.CANCEL if how == "fenced" else Overlap.SKIP
+    world = World(JobRule("job", DELAY, Meeting(overlap, grace=0)))
+    world.attend()
+    world.clock.advance(3)
+    if how == "skipped":
+        world.ask("x")
+        world.desk().begin("x", world.worker())
+        assert world.attend() == []
+    else:
+        run = only(world.attend())
+    match how:
+        case "cancelled":
+            world.desk().finish(run, Ending(Position(), cancelled=True))
+        case "dead":
+            for node in "bcd":
+                world.alive = {node}
+                world.attend(node)
+            world.alive = {"a", "b"}
+        case "fenced":
+            world.ask("x")
+            assert world.attend() == []
+            assert only(world.attend()).id == "x"
+        case "by a process that does not know the job":
+            world.desk().finish(run, Ending(Position(), released=True))
+            assert JobDesk(world.store, {}).cancel(run.id, "no").status is RunStatus.CANCELLED
+            assert world.store.look().records["job"].next_tick is None
+            world.attend()
+    assert world.store.look().records["job"].next_tick == world.at(13)
+
+
+def test_a_changed_schedule_counts_from_now():
+    world = World(JobRule("job", RATE))
+    world.desk().finish(only(world.attend()), DONE)
+    world.clock.advance(4)
+    world.rules["job"] = JobRule("job", Ticking(FixedRate(1, 5), "every 5 s"))
+    world.attend()
+    assert world.store.look().records["job"] == JobRecord("job", "every 5 s", world.at(5))
+
+
+@pytest.mark.parametrize(
+    ("ticking", "ticks", "following"),
+    [
+        pytest.param(Ticking(FixedRate(5, 5), "new"), ["succeeded", "running"], 20, id="run-once: it runs"),
+        pytest.param(
+            Ticking(FixedRate(5, 5), "new", misfire=Misfire.SKIP, grace=2), ["succeeded", "skipped"], 20, id="skip"
+        ),
+        pytest.param(
+            replace(DELAY, text="new"), ["succeeded", "running"], None, id="fixed delay: it counts from its end"
+        ),
+        pytest.param(Ticking(), ["succeeded", "skipped"], None, id="without a schedule"),
+    ],
+)
+def test_a_tick_that_came_before_the_schedule_changed_is_recorded(ticking, ticks, following):
+    world = World(JobRule("job", RATE))
+    world.desk().finish(only(world.attend()), DONE)
+    world.clock.advance(15)
+    world.rules["job"] = JobRule("job", ticking)
+    world.attend()
+    assert world.ticks() == ticks
+    assert world.store.look().records["job"].next_tick == (None if following is None else world.at(following))
+
+
+def test_a_process_with_another_schedule_than_the_youngest_follows_none():
+    world = World(JobRule("job", RATE))
+    worker = replace(world.worker(), ticks_of=frozenset())
+    assert world.desk().attend(worker) == []
+    assert world.store.look().records == {}
+    assert only(world.attend("b")).scheduled_at == world.at(0)
+    world.store.history()
+    old = JobDesk(world.store, {"job": JobRule("job", DELAY)})
+    ended = old.finish(only(list(world.store.look().runs)), DONE)
+    assert ended.status is RunStatus.SUCCEEDED
+    assert world.store.look().records["job"].next_tick == world.at(10)
+
+
+def test_a_clock_that_goes_back_repeats_no_tick():
+    world = World(JobRule("job", RATE))
+    world.clock = FakeClock(world.at(100))
+    world.store._clock = world.clock
+    world.desk().finish(only(world.attend()), DONE)
+    world.store._clock = FakeClock(world.at(95))
+    assert world.attend() == []
+    world.store._clock = FakeClock(world.at(110))
+    assert only(world.attend()).scheduled_at == world.at(110)
+
+
+def test_j7_jitter_delays_the_run_and_not_the_tick():
+    world = World(JobRule("job", replace(RATE, jitter=4, misfire=Misfire.CATCH_UP)))
+    assert world.attend() == []
+    run = only(list(world.store.look().runs))
+    assert (run.scheduled_at, run.due_at) == (world.at(0), world.at(2))
+    assert world.desk().next_due(world.store.look(), world.worker()) == world.at(2)
+    world.clock.advance(2)
+    assert only(world.attend()).id == run.id
+
+
+def test_j15_catch_up_runs_each_missed_tick_one_after_the_other():
+    world = World(JobRule("job", replace(RATE, misfire=Misfire.CATCH_UP), Meeting(Overlap.CANCEL, grace=0)))
+    world.desk().finish(only(world.attend()), DONE)
+    world.clock.advance(35)
+    begun = []
+    for _ in range(4):
+        for run in world.attend():
+            begun.append((run.scheduled_at - world.at(0)).total_seconds())
+            world.desk().finish(run, DONE)
+    assert begun == [10, 20, 30]
+
+
+def test_j15_more_than_a_thousand_missed_ticks_leave_one_record_for_the_oldest():
+    world = World(JobRule("job", RATE))
+    world.desk().finish(only(world.attend()), DONE)
+    world.clock.advance(15_005)
+    run = only(world.attend())
+    rows = [row for row in world.store.history(limit=2_000) if row.id != "job@2026-01-01T00:00:00.000Z"]
+    assert len(rows) == 1_000
+    assert sum(row.ticks for row in rows) == 1_500
+    assert {row.into for row in rows if row.id != run.id} == {run.id}
+    assert world.store.look().records["job"].next_tick == world.at(15_010)
+
+
+def test_j7_a_cron_job_has_a_tick_at_each_of_its_times():
+    world = World(JobRule("job", Ticking(Cron("*/5 * * * *"), "cron")))
+    begun = []
+    for minute in range(11):
+        for run in world.attend():
+            begun.append(minute)
+            world.desk().finish(run, DONE)
+        world.clock.advance(60)
+    assert begun == [5, 10]
+    assert [run.id for run in reversed(world.store.history())] == [
+        "job@2026-01-01T00:05:00.000Z",
+        "job@2026-01-01T00:10:00.000Z",
+    ]
+
+
+def test_purging_keeps_what_is_to_be_listed_and_the_last_run():
+    world = World(JobRule("job", RATE, keep=timedelta(seconds=25)), JobRule("other"))
+    for _ in range(5):
+        world.desk().finish(only(world.attend()), DONE)
+        world.clock.advance(10)
+    assert world.desk().purge() == 3
+    assert len(world.store.history()) == 2
+    world.clock.advance(1_000)
+    assert world.desk().purge() == 1
+    assert world.store.last_ended()["job"].scheduled_at == world.at(40)
+
+
+class Cut(InMemoryJobStore):
+    """A database that is cut off before a commit, or after it."""
+
+    cut = ""
+
+    @contextmanager
+    def open(self, jobs: Collection[str]) -> Any:
+        with super().open(jobs) as book:
+            yield book
+            if self.cut == "before":
+                raise ConnectionError
+        if self.cut == "after":
+            raise ConnectionError
+
+
+@pytest.mark.parametrize("cut", ["before", "after"])
+def test_a_run_whose_begin_was_not_confirmed_begins_with_the_next_look(cut):
+    world = World()
+    world.store = Cut(world.clock)
+    world.ask("x")
+    world.store.cut = cut
+    with pytest.raises(ConnectionError):
+        world.attend()
+    world.store.cut = ""
+    run = only(world.attend())
+    assert (run.attempt, run.deaths) == (1, 0)
+    assert world.desk().finish(run, DONE).status is RunStatus.SUCCEEDED
+
+
+@pytest.mark.parametrize("cut", ["before", "after"])
+def test_what_was_begun_before_the_database_was_cut_off_is_not_lost(cut, monkeypatch):
+    world = World(JobRule("a"), JobRule("b"))
+    world.store = Cut(world.clock)
+    world.ask("1", "a")
+    world.ask("2", "b")
+    open_ = Cut.open
+
+    @contextmanager
+    def cut_at_b(store, jobs):
+        store.cut = cut if "b" in jobs else ""
+        with open_(store, jobs) as book:
+            yield book
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Cut, "open", cut_at_b)
+        with pytest.raises(ConnectionError):
+            world.attend()
+    world.store.cut = ""
+    assert sorted(run.id for run in world.attend()) == ["1", "2"]
+    assert world.attend() == []
+
+
+def test_a_reserved_run_whose_begin_was_not_confirmed_is_cancelled():
+    world = World()
+    world.store = Cut(world.clock)
+    world.ask("x", reserved="a")
+    world.store.cut = "after"
+    with pytest.raises(ConnectionError):
+        world.desk().begin("x", world.worker())
+    world.store.cut = ""
+    assert world.attend() == []
+    assert world.stands("x").reason == "its caller could not learn that it had begun"
+
+
+def test_an_end_that_was_not_confirmed_is_recorded_again():
+    world = World()
+    world.store = Cut(world.clock)
+    world.ask("x")
+    run = only(world.attend())
+    world.store.cut = "before"
+    with pytest.raises(ConnectionError):
+        world.desk().finish(run, DONE)
+    world.store.cut = ""
+    assert world.attend() == []
+    assert world.desk().finish(run, DONE).status is RunStatus.SUCCEEDED
+    assert world.desk().finish(run, DONE) is None
+
+
+def test_the_store_in_memory_writes_nothing_of_a_block_that_raises():
+    world = World()
+
+    def write() -> None:
+        with world.store.open(["job"]) as book:
+            book.put(JobRun("x", "job", Trigger.MANUAL, world.at(0)))
+            book.put_record(JobRecord("job", "text"))
+            assert [run.id for run in book.runs] == ["x"]
+            raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no"):
+        write()
+    assert world.store.find("x") is None
+    assert world.store.look().records == {}
+    assert not world.store.is_outage(ValueError())
