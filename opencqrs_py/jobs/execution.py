@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
-from opencqrs_py.errors import FencedError, JobCancelledError, NonTransientError, UnavailableError
+from opencqrs_py.errors import FencedError, JobCancelledError, JobError, NonTransientError, UnavailableError
 from opencqrs_py.jobs.binding import BoundJob, work_of
 from opencqrs_py.jobs.desk import Ending
 from opencqrs_py.jobs.items import Items, Page
@@ -323,6 +323,8 @@ def _is_permanent(error: BaseException) -> bool:
 
 
 def _text_of(error: BaseException) -> str:
-    """Return an error in one line, with the lines of the job's own code below."""
+    """Return an error in one line, with the lines of the job's own code below; of ours, how to fix it."""
+    if isinstance(error, JobError):
+        return str(error)
     frames = own_frames(error)
     return f"{one_line(error)}\n{frames}" if frames else one_line(error)

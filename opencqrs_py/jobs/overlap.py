@@ -93,7 +93,7 @@ def _newcomer(
             if len(waiting) >= rule.queue_size:
                 return Admission(Verdict.SKIP, f"as many runs wait as may: {len(waiting)}")
             return Admission(Verdict.WAIT)
-        case Overlap.CANCEL:
+        case Overlap.CANCEL:  # pragma: no branch there is no other rule
             lasting = (each for each in active if not _must_not_be_lost(each))
             asked = tuple(each for each in lasting if each.cancelled_at is None)
             replaced = tuple(

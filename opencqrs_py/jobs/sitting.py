@@ -200,7 +200,7 @@ class Sitting:
                 self._let_wait(run)
             case Verdict.SKIP:
                 self.put(run.ended(RunStatus.SKIPPED, self.now, verdict.reason))
-            case Verdict.COALESCE:
+            case Verdict.COALESCE:  # pragma: no branch there is no other verdict
                 self.put(run.ended(RunStatus.COALESCED, self.now, into=verdict.into))
         return False
 

@@ -405,6 +405,20 @@ def test_j17_jobs_that_exclude_each_other_do_so_both_ways(first, overlap):
     assert [each.id for each in world.attend("b")] == ([] if overlap is Overlap.SKIP else ["second"])
 
 
+def test_j17_a_job_may_name_itself_among_those_that_exclude_it():
+    world = World(JobRule("job", meeting=Meeting(Overlap.QUEUE, exclusive=frozenset({"job"}))))
+    world.ask("1")
+    assert only(world.attend()).id == "1"
+
+
+def test_runs_of_jobs_that_this_process_does_not_know_are_left_alone():
+    world = World()
+    world.ask("x", "a job of other processes")
+    world.ask("y")
+    assert only(world.attend()).id == "y"
+    assert world.desk().next_due(world.store.look(), world.worker()) is None
+
+
 def test_j17_a_dead_run_of_a_job_that_excludes_it_is_not_in_the_way_for_ever():
     world = World(JobRule("one", meeting=Meeting(Overlap.QUEUE, exclusive=frozenset({"other"}))), JobRule("other"))
     for node in "abc":
