@@ -13,7 +13,7 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -25,7 +25,7 @@ from sqlalchemy.exc import DBAPIError
 from opencqrs_py.adapters.sql import Database
 from opencqrs_py.errors import EventStoreError
 
-__all__ = ["Project", "existing_file", "made_up"]
+__all__ = ["Folder", "Project", "existing_file", "made_up", "named"]
 
 HANDLERS = '''
 from zlib import crc32
@@ -134,7 +134,29 @@ def existing_file(path: str) -> Path:
     return Path(path)
 
 
-class Project:
+class Folder:
+    """The folder of a project whose commands are started from outside.
+
+    Args:
+        folder: An empty folder.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def opencqrs(self, *arguments: str) -> subprocess.Popen[bytes]:
+        """Start a command of the project; what it says goes to a file, of which ``said`` shows the end."""
+        command = [sys.executable, "-m", "opencqrs_py", *arguments, "--project", str(self.folder)]
+        with self.folder.joinpath(MESSAGES).open("ab") as messages:
+            return subprocess.Popen(command, cwd=self.folder, stdout=subprocess.DEVNULL, stderr=messages)
+
+    def said(self) -> str:
+        """Return the last lines that the project's commands wrote to standard error."""
+        lines = self.folder.joinpath(MESSAGES).read_text(errors="replace").splitlines()
+        return "\n".join(lines[-SHOWN:])
+
+
+class Project(Folder):
     """A project folder with a log, and a look from outside at what its processes have done.
 
     Args:
@@ -149,7 +171,7 @@ class Project:
     def __init__(
         self, folder: Path, store: str, database: str, parking: int = 0, *, scheduled: bool = False, **settings: Any
     ) -> None:
-        self.folder = folder
+        super().__init__(folder)
         self.store_url = store
         self._store, self._database = Database(store), Database(database)
         self._scheduled = scheduled
@@ -157,17 +179,6 @@ class Project:
         settings |= {"mode": ", mode: scheduled", "schedule": SCHEDULE} if scheduled else {"mode": "", "schedule": ""}
         folder.joinpath("handlers.py").write_text(HANDLERS.replace("FAILS = 0", f"FAILS = {parking}"))
         folder.joinpath("application.yaml").write_text(SETTINGS.format(**settings))
-
-    def opencqrs(self, *arguments: str) -> subprocess.Popen[bytes]:
-        """Start a command of the project; what it says goes to a file, of which ``said`` shows the end."""
-        command = [sys.executable, "-m", "opencqrs_py", *arguments, "--project", str(self.folder)]
-        with self.folder.joinpath(MESSAGES).open("ab") as messages:
-            return subprocess.Popen(command, cwd=self.folder, stdout=subprocess.DEVNULL, stderr=messages)
-
-    def said(self) -> str:
-        """Return the last lines that the project's commands wrote to standard error."""
-        lines = self.folder.joinpath(MESSAGES).read_text(errors="replace").splitlines()
-        return "\n".join(lines[-SHOWN:])
 
     def fill(self, log: Path) -> int:
         """Import the log and return the position of its newest event.
@@ -212,12 +223,12 @@ class Project:
     def _wrong_events(self, log: Path) -> Iterator[str]:
         wanted = {event["id"] for event in _events(log)}
         found = {row.id: row for row in self._rows("SELECT id, times, attempt FROM handled")}
-        yield from _named("not handled", wanted - found.keys())
-        yield from _named("handled, but not in the log", found.keys() - wanted)
-        yield from _named("applied more than once", {name for name, row in found.items() if row.times != 1})
+        yield from named("not handled", wanted - found.keys())
+        yield from named("handled, but not in the log", found.keys() - wanted)
+        yield from named("applied more than once", {name for name, row in found.items() if row.times != 1})
         if not self._scheduled:  # else one that was in hand when its process was killed has used an attempt
             again = {name for name, row in found.items() if row.attempt != 1}
-            yield from _named("not applied with its first attempt", again)
+            yield from named("not applied with its first attempt", again)
 
     def _wrong_cases(self, log: Path) -> Iterator[str]:
         wanted: dict[str, tuple[int, int]] = {}
@@ -228,8 +239,8 @@ class Project:
         rows = self._rows("SELECT name, events, checksum, disorder FROM cases")
         found = {row.name: (row.events, row.checksum) for row in rows}
         names = found.keys() | wanted.keys()
-        yield from _named("cases with a wrong sum", {name for name in names if found.get(name) != wanted.get(name)})
-        yield from _named("cases out of order", {row.name for row in rows if row.disorder})
+        yield from named("cases with a wrong sum", {name for name in names if found.get(name) != wanted.get(name)})
+        yield from named("cases out of order", {row.name for row in rows if row.disorder})
 
     def _wrong_progress(self) -> Iterator[str]:
         head = self._one(self._store, "SELECT max(position) FROM opencqrs_events")
@@ -269,6 +280,7 @@ def _events(log: Path) -> Iterator[dict[str, Any]]:
         yield from map(json.loads, lines)
 
 
-def _named(what: str, wrong: set[str]) -> Iterator[str]:
+def named(what: str, wrong: Collection[str]) -> Iterator[str]:
+    """Yield a line that names the first of those that are wrong; nothing if none is."""
     if wrong:
         yield f"{what}: {len(wrong):,}, such as {', '.join(sorted(wrong)[:SHOWN])}"

@@ -7,9 +7,13 @@ import random
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
+
+from opencqrs_py import Event
+from opencqrs_py.adapters.sql import Database, SqlEventStore
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 LOG = "events.ndjson.gz"
@@ -84,6 +88,25 @@ def test_three_processes_share_what_waits_of_scheduled_groups():
     few = ("--names", "kill", "stop", "join", "--faults", 2, "--seed", 6, "--events", 1_000, "--lease", 30)
     out = script("failover_soak.py", "--database", "postgresql", "--scheduled", "--parking", 50, *few)
     assert "each event was applied exactly once, in order" in out
+
+
+@pytest.mark.parametrize(
+    ("database", "names"),
+    [
+        pytest.param("sqlite", ("kill", "freeze", "stop"), id="sqlite"),
+        pytest.param(
+            "postgresql", ("kill", "cut", "server"), id="pg", marks=[pytest.mark.postgresql, pytest.mark.release]
+        ),
+        pytest.param("mariadb", ("kill", "cut"), id="mariadb", marks=[pytest.mark.mariadb, pytest.mark.release]),
+    ],
+)
+def test_jobs_of_processes_that_are_killed_or_cut_off_lose_no_tick_and_commit_nothing_twice(database, names, request):
+    """However busy the machine is: an end within its grace is a promise for one that is not; the soak measures it."""
+    if database == "mariadb":
+        request.getfixturevalue("mariadb_installed")
+    few = ("--ticks", 15, "--faults", 2, "--seed", 3, "--grace", 60)
+    out = script("job_soak.py", "--database", database, *few, "--names", *names)
+    assert "each tick and each event had its run, once" in out
 
 
 @pytest.mark.parametrize(
@@ -167,3 +190,97 @@ def test_a_soak_sees(finished, fault, seen):
     with project._database.writing() as connection:
         connection.exec_driver_sql(fault)
     assert any(line.startswith(seen) for line in project.differences(log))
+
+
+def job_project_in(soaked, folder):
+    return soaked.JobProject(folder, *(f"sqlite:///{folder / name}" for name in ("events.db", "read.db")), rate=0.5)
+
+
+@pytest.fixture(scope="module")
+def job_project():
+    """The module of the project that the soak of jobs runs."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(BENCHMARKS))
+        yield importlib.import_module("job_project")
+
+
+@pytest.fixture(scope="module")
+def jobs_folder(job_project, tmp_path_factory):
+    """The folder of a soak of jobs after a while without any failure."""
+    folder = tmp_path_factory.mktemp("jobs")
+    project = job_project_in(job_project, folder)
+    project.create()
+    process = project.opencqrs("run")
+    try:
+        until = time.monotonic() + 120
+        while not project.is_reading():
+            assert time.monotonic() < until, project.said()
+            time.sleep(0.1)
+        database = Database(project.store_url)
+        SqlEventStore(database).append([Event(0, "e0", "s", "/s", "made-up.a.v1", None, "", "{}", None)])
+        database.close()
+        while not project.noted() or min(map(project.succeeded, SOAKED)) < 2:
+            assert time.monotonic() < until, project.said()
+            time.sleep(0.1)
+    finally:
+        process.terminate()
+        process.wait()
+        project.close()
+    return folder
+
+
+@pytest.fixture
+def soaked_jobs(job_project, jobs_folder, tmp_path):
+    """A soak's project after jobs have run without any failure; to be damaged."""
+    project = job_project_in(job_project, shutil.copytree(jobs_folder, tmp_path / "soak"))
+    assert project.differences(["e0"]) == []
+    yield project
+    project.close()
+
+
+SOAKED = ("tick", "each-tick", "after", "lone", "pair-a", "pair-b", "pages", "items")
+"""Jobs of which runs succeed: those of ``cancel`` may all be cancelled by the next ones."""
+
+FIRST = "(SELECT min(run_id) FROM opencqrs_job_runs WHERE status = 'succeeded' AND job = '{}')"
+RUN = "UPDATE opencqrs_job_runs SET {} WHERE run_id = " + FIRST
+
+
+@pytest.mark.parametrize(
+    ("fault", "seen"),
+    [
+        ("DELETE FROM opencqrs_job_runs WHERE run_id = " + FIRST.format("tick"), "committed by a run that is not rec"),
+        (
+            "DELETE FROM opencqrs_job_runs WHERE run_id = (SELECT run_id FROM opencqrs_job_runs WHERE job = 'tick' "
+            "ORDER BY scheduled_ms LIMIT 1 OFFSET 1)",
+            "ticks of tick that do not follow each other every 0.5 s: 1, ",
+        ),
+        (
+            "UPDATE opencqrs_jobs SET next_ms = next_ms + 500 WHERE job = 'each-tick'",
+            "ticks of each-tick that do not follow each other every 1 s: 1, ",
+        ),
+        ("UPDATE opencqrs_jobs SET next_ms = NULL WHERE job = 'lone'", "lone has "),
+        ("DELETE FROM opencqrs_job_runs WHERE job = 'after'", "after has 0 ticks"),
+        (RUN.format("ended_ms = ended_ms + 100", "after"), "ticks before the end of the run before and its delay: 1"),
+        ("UPDATE done SET times = 2 WHERE job = 'tick'", "committed more than once: "),
+        ("DELETE FROM done WHERE job = 'pages' AND item = '7'", "pages@"),
+        (RUN.format("status = 'skipped'", "pages"), "committed, but never begun: 1"),
+        (RUN.format("status = 'running', ended_ms = NULL, owner = 'n'", "tick"), "running, or owned, though all "),
+        (RUN.format("status = 'failed'", "tick"), "failed: 1"),
+        (RUN.format("status = 'cancelled'", "tick"), "cancelled: 1"),
+        (RUN.format("status = 'coalesced'", "tick"), "coalesced into no run of the job: 1"),
+        (RUN.format("ended_ms = ended_ms + 60000", "lone"), "runs of lone that were begun beside another one: 1"),
+        ("UPDATE marks SET number = 1 - number WHERE family = 'lone' AND number < 6", "runs of lone that have overl"),
+        (
+            "UPDATE marks SET run = (SELECT max(run) FROM marks WHERE family = 'lone') "
+            "WHERE family = 'lone' AND number = 2",
+            "runs of lone that have overlapped: ",
+        ),
+        ("DELETE FROM done WHERE job = 'events'", "events without a run: 1, such as e0"),
+        ("UPDATE done SET item = 'x' WHERE job = 'events'", "events that are not in the log: 1, such as x"),
+    ],
+)
+def test_a_soak_of_jobs_sees(soaked_jobs, fault, seen):
+    with soaked_jobs.database.writing() as connection:
+        assert connection.exec_driver_sql(fault).rowcount
+    found = soaked_jobs.differences(["e0"])
+    assert any(line.startswith(seen) for line in found), found
