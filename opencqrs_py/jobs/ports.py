@@ -42,10 +42,13 @@ class JobBook(Protocol):
         """The ids of runs that were put as new, and have a record already; to be read when the block has ended."""
         ...
 
-    def put(self, run: JobRun) -> None:
+    def put(self, run: JobRun) -> JobRun:
         """Write a run: what was changed of one that is among ``runs``, or a new one.
 
         One that has ended is no longer among ``runs``. A record with the id of a new one stays as it is.
+
+        Returns:
+            The run as it stands now: of one that is taken from its owner with what that had committed last.
         """
         ...
 

@@ -148,12 +148,14 @@ class Sitting:
                 begun.append(self._begin(self._with_events(self._runs[run.id]), room))
         return begun
 
-    def _write(self, run: JobRun) -> None:
-        self._book.put(run)
+    def _write(self, run: JobRun) -> JobRun:
+        """Write a run; return it with what its owner has committed since the book was opened, if it is taken."""
+        run = self._book.put(run)
         if run.is_open:
             self._runs[run.id] = run
         else:
             self._runs.pop(run.id, None)
+        return run
 
     def _with_next(self, record: JobRecord, ticking: Ticking) -> JobRecord:
         """Return a record with its next tick; one of the schedule before that has come is recorded."""
@@ -255,8 +257,7 @@ class Sitting:
             queued=False,
             reason="",
         )
-        self._write(begun)
-        return begun
+        return self._write(begun)
 
 
 def asked_to_end(run: JobRun, now: datetime, reason: str) -> JobRun:

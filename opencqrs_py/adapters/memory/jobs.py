@@ -46,8 +46,9 @@ class _Book(JobBook):
         return self._known
 
     @override
-    def put(self, run: JobRun) -> None:
+    def put(self, run: JobRun) -> JobRun:
         self.put_runs[run.id] = run
+        return run
 
     @override
     def put_record(self, record: JobRecord) -> None:

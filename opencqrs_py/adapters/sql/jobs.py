@@ -301,11 +301,12 @@ class _Book(JobBook):
         return self._known
 
     @override
-    def put(self, run: JobRun) -> None:
+    def put(self, run: JobRun) -> JobRun:
         before = self._read.get(run.id)
         if before is not None and run.id not in self._fenced and _is_taken(run, before):
             run = self._as_committed(run, before)
         self._runs[run.id] = run
+        return run
 
     @override
     def put_record(self, record: JobRecord) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
@@ -9,6 +11,7 @@ import pytest
 
 from opencqrs_py.adapters.memory.jobs import InMemoryJobStore
 from opencqrs_py.jobs.desk import Ending, JobDesk, Worker
+from opencqrs_py.jobs.ports import JobBook
 from opencqrs_py.jobs.rules import JobRule, Meeting, Misfire, Overlap, Ticking
 from opencqrs_py.jobs.runs import JobRun, Position, RunStatus
 from opencqrs_py.model.job import Trigger
@@ -102,3 +105,33 @@ def test_the_run_that_has_waited_longest_for_room_begins_first_whatever_its_name
             begun.append(run.id)
             desk.finish(run, Ending(Position(done=True)))
     assert begun == ["a0", "a1", "z", "a2", "a4", "a5"]
+
+
+class LateStore(InMemoryJobStore):
+    """A store in which the owner of a run commits once more while the run is taken from it."""
+
+    @contextmanager
+    def open(self, jobs: Collection[str]) -> Iterator[JobBook]:
+        with super().open(jobs) as book:
+            put, seen = book.put, set()
+
+            def put_late(run: JobRun) -> JobRun:
+                if run.status is RunStatus.RETRYING and run.id not in seen:
+                    seen.add(run.id)
+                    run = replace(run, position=Position(after=7, items=7))
+                return put(run)
+
+            book.put = put_late
+            yield book
+
+
+def test_a_run_that_is_taken_continues_after_what_its_owner_committed_meanwhile():
+    clock = FakeClock()
+    store = LateStore(clock)
+    store.request(JobRun("run", "job", Trigger.MANUAL, clock.now(), due_at=clock.now()))
+    rules = {"job": JobRule("job")}
+    assert JobDesk(store, rules).attend(WORKER)[0].position == Position()
+    heir = replace(WORKER, node="heir", alive=frozenset({"heir"}), alive_now=lambda: {"heir"})
+    (begun,) = JobDesk(store, rules).attend(heir)
+    assert begun.position == Position(after=7, items=7)
+    assert store.find("run") == begun
