@@ -14,6 +14,9 @@ from opencqrs_py.jobs.sitting import Claim, Room, Sitting, asked_to_end, claim_o
 from opencqrs_py.model.job import Trigger
 from opencqrs_py.processing.recovery import wait_after
 
+_HELD = timedelta(seconds=3)
+"""How long a job is left out whose records others hold for too long, so that the other jobs do not wait for it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Worker:
@@ -77,6 +80,7 @@ class JobDesk:
         self._exclusive = _both_ways(rules)
         self._concerned = self._exclusive.keys()
         self._mine: set[Claim] = set()  # what this desk has begun, and returned
+        self._held: dict[str, datetime] = {}  # jobs whose records could not be opened, and until when they are left out
 
     def attend(self, worker: Worker) -> list[JobRun]:
         """Record the ticks that have come, take up what dead processes had in hand, and begin what may begin.
@@ -90,13 +94,17 @@ class JobDesk:
         view = self.store.look()
         dead = self._dead(view, worker)
         begun: list[JobRun] = []
-        try:
-            for name in self._with_work(view, worker, dead):
-                free = replace(worker, free=worker.free - len(begun))
+        for name in self._with_work(view, worker, dead):
+            free = replace(worker, free=worker.free - len(begun))
+            try:
                 begun += self._attended(name, free, dead)
-        except BaseException:
-            self._mine.difference_update(map(claim_of, begun))
-            raise
+            except BaseException as error:
+                if isinstance(error, Exception) and self.store.is_outage(error):
+                    self._held[name] = view.now + _HELD
+                    if begun:
+                        break
+                self._mine.difference_update(map(claim_of, begun))
+                raise
         return begun
 
     def next_due(self, view: JobsView, worker: Worker) -> datetime | None:
@@ -105,12 +113,14 @@ class JobDesk:
         What waits for other runs, for the end of a pause or for the caller that it is reserved for has no time.
         """
         ticks = (
-            record.next_tick
+            self._not_held(name, record.next_tick)
             for name in worker.ticks_of & view.records.keys()
             if (record := view.records[name]).next_tick is not None
         )
-        runs = (each.due_at or each.requested_at for each in view.runs if self._has_time(each, view))
-        return min(filter(None, (*ticks, *runs)), default=None)
+        runs = (
+            self._not_held(run.job, run.due_at or run.requested_at) for run in view.runs if self._has_time(run, view)
+        )
+        return min((*ticks, *runs), default=None)
 
     def begin(self, run: str, worker: Worker) -> JobRun:
         """Begin one run now if it may begin; return it as it stands.
@@ -192,6 +202,7 @@ class JobDesk:
 
         What has come first is first, so that no job takes the room that another one has waited for longer.
         """
+        self._held = {name: until for name, until in self._held.items() if until > view.now}
         since: dict[str, datetime] = {}
         for name in worker.ticks_of:
             record = view.records.get(name, JobRecord(name))
@@ -202,7 +213,7 @@ class JobDesk:
                 to_do = run.is_due(view.now) and not run.reserved
                 if to_do or claim_of(run) in dead or self._is_lost(run, worker.node):
                     since[run.job] = min(since.get(run.job, view.now), run.due_at or run.requested_at)
-        return sorted(since, key=lambda name: (since[name], name))
+        return sorted(since.keys() - self._held.keys(), key=lambda name: (since[name], name))
 
     def _dead(self, view: JobsView, worker: Worker) -> frozenset[Claim]:
         """Return what processes had in hand that have ended."""
@@ -213,6 +224,9 @@ class JobDesk:
     def _is_lost(self, run: JobRun, node: str) -> bool:
         """Return whether a run is recorded as begun here, and its begin was not returned to anybody."""
         return run.status is RunStatus.RUNNING and run.owner == node and claim_of(run) not in self._mine
+
+    def _not_held(self, job: str, at: datetime) -> datetime:
+        return max(at, self._held.get(job, at))
 
     def _has_time(self, run: JobRun, view: JobsView) -> bool:
         if run.job not in self.rules or run.status is RunStatus.RUNNING or run.reserved:

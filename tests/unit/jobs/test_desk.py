@@ -135,3 +135,35 @@ def test_a_run_that_is_taken_continues_after_what_its_owner_committed_meanwhile(
     (begun,) = JobDesk(store, rules).attend(heir)
     assert begun.position == Position(after=7, items=7)
     assert store.find("run") == begun
+
+
+class HeldStore(InMemoryJobStore):
+    """A store in which another process holds the records of one job for good."""
+
+    @contextmanager
+    def open(self, jobs: Collection[str]) -> Iterator[JobBook]:
+        if "m" in jobs:
+            raise TimeoutError("another process holds them")
+        with super().open(jobs) as book:
+            yield book
+
+    def is_outage(self, error: BaseException) -> bool:
+        return isinstance(error, TimeoutError)
+
+
+def test_a_job_whose_records_are_held_keeps_no_other_job_from_its_runs():
+    clock = FakeClock()
+    store = HeldStore(clock)
+    desk = JobDesk(store, {name: JobRule(name) for name in "amz"})
+    worker = replace(WORKER, ticks_of=frozenset())
+    for name in "amz":
+        store.request(JobRun(name, name, Trigger.MANUAL, clock.now(), due_at=clock.now()))
+    clock.advance(1)
+    assert [run.id for run in desk.attend(worker)] == ["a"]  # it is executed, and not begun once more by the next look
+    assert [run.id for run in desk.attend(worker)] == ["z"]
+    assert desk.attend(worker) == []
+    assert desk.next_due(store.look(), worker) == clock.now() + timedelta(seconds=3)  # not at once, and again and again
+    clock.advance(3)
+    with pytest.raises(TimeoutError):
+        desk.attend(worker)
+    assert [run.attempt for run in store.look().runs] == [1, 0, 1]
