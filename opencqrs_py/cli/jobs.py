@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from opencqrs_py.assembly.jobs import JobStatus
-    from opencqrs_py.jobs.runs import JobRun
+    from opencqrs_py.jobs.runs import JobRecord, JobRun
     from opencqrs_py.jobs.upcoming import Upcoming
 
 __all__ = ["jobs_command"]
@@ -121,17 +121,23 @@ def run_command(options: ProjectOptions, name: str, ids: tuple[str, ...], timeou
 @click.argument("name")
 @project_options
 @click.option("--reason", default="", metavar="TEXT", help="Why; it is shown until the job is resumed.")
-def pause_command(options: ProjectOptions, name: str, reason: str) -> None:
+@format_option
+def pause_command(options: ProjectOptions, name: str, reason: str, *, as_json: bool) -> None:
     """Have no trigger start runs of the job NAME until it is resumed. Ticks that come meanwhile are skipped."""
-    options.application().jobs.pause(name, reason)
+    record = options.application().jobs.pause(name, reason)
+    if as_json:
+        print_json({"job": record.name, "paused": _paused_row(record)})
 
 
 @jobs_command.command("resume")
 @click.argument("name")
 @project_options
-def resume_command(options: ProjectOptions, name: str) -> None:
+@format_option
+def resume_command(options: ProjectOptions, name: str, *, as_json: bool) -> None:
     """Let triggers start runs of the job NAME again."""
-    options.application().jobs.resume(name)
+    record = options.application().jobs.resume(name)
+    if as_json:
+        print_json({"job": record.name, "paused": _paused_row(record)})
 
 
 @jobs_command.command("cancel")
@@ -170,21 +176,24 @@ def explain_command(options: ProjectOptions, name: str, count: int, *, as_json: 
 def job_row(status: JobStatus) -> dict[str, Any]:
     """Return a job in the shape of the JSON output."""
     record, lag = status.record, status.lag_seconds
-    paused = record is not None and record.is_paused
     return {
         "job": status.job.name,
         "place": status.job.place,
         "schedule": status.rule.ticking.text or None,
         "events": list(status.events),
         "next_tick": _iso(record.next_tick) if record is not None else None,
-        "paused": {"at": _iso(record.paused_at), "by": record.paused_by, "reason": record.reason or None}
-        if record is not None and paused
-        else None,
+        "paused": _paused_row(record) if record is not None else None,
         "lag_seconds": None if lag is None else round(lag, 3),
         "open": [run_row(run) for run in status.open],
         "last": run_row(status.last) if status.last is not None else None,
         "nodes": list(status.nodes),
     }
+
+
+def _paused_row(record: JobRecord) -> dict[str, Any] | None:
+    if not record.is_paused:
+        return None
+    return {"at": _iso(record.paused_at), "by": record.paused_by or None, "reason": record.reason or None}
 
 
 def run_row(run: JobRun) -> dict[str, Any]:
@@ -259,7 +268,9 @@ def _print_statuses(statuses: Sequence[JobStatus]) -> None:
 
 def _state(status: JobStatus) -> str:
     if status.record is not None and status.record.is_paused:
-        return f"paused by {clean(status.record.paused_by)}" if status.record.paused_by else "paused"
+        by = f" by {status.record.paused_by}" if status.record.paused_by else ""
+        why = f": {status.record.reason}" if status.record.reason else ""
+        return clean(scrubbed(f"paused{by}{why}")).replace("[", r"\[")
     active = [run for run in status.open if run.is_active]
     if not active:
         return f"{counted(len(status.open), 'run waits', 'runs wait')}" if status.open else "idle"
@@ -307,7 +318,7 @@ def _print_run(run: JobRun, typed: str) -> None:
         ("began", row["started_at"]),
         ("ended", row["ended_at"]),
         ("due", row["due_at"]),
-        ("items", f"{run.position.items:,}" if run.position.items else None),
+        ("items", _items(run)),
         ("failed", f"{len(run.position.failed):,} items" if run.position.failed else None),
         ("node", run.node or None),
         ("ticks", f"{run.ticks:,}" if run.ticks > 1 else None),
@@ -322,6 +333,14 @@ def _print_run(run: JobRun, typed: str) -> None:
     if run.status.value == "failed":
         ids_typed = "".join(f" --id {each}" for each in run.ids or ())
         _print(f"next: opencqrs jobs run {run.job}{ids_typed}{typed}")
+
+
+def _items(run: JobRun) -> str | None:
+    """Return how many items a run has handled; of ids that were named and are none of the job's, that too."""
+    done = run.position.items
+    if run.ids is None or run.status.value != "succeeded" or done == len(run.ids):
+        return f"{done:,}" if done else None
+    return f"{done:,} of {len(run.ids):,}; to the others the job does not apply"
 
 
 def _instant_line(instant: Upcoming) -> str:
