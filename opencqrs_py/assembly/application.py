@@ -754,6 +754,8 @@ class Application:
     def _chosen(self, names: Sequence[str], *, may_be_none: bool = False) -> list[EffectiveGroup]:
         if not self.groups and not may_be_none:
             fix = 'decorate a function with @event_handling("…") in a module of the project'
+            if self.blueprint.discover().jobs:
+                fix = f"add --jobs, which runs the jobs that there are; or {fix}"
             raise AssemblyError("OCQ-508", "no handlers were found", str(self.project), fix)
         chosen = _named(self.groups, names) if names else [s for s in self.groups if _starts(s.life_cycle)]
         if not chosen and not may_be_none:

@@ -114,6 +114,8 @@ def _interrupted(application: Application, groups: tuple[str, ...], *, as_json: 
 
 def _show(statuses: list[GroupStatus], handled: Mapping[tuple[str, str], int]) -> None:
     """Show where the partitions stand: as a table, or where messages are records as one of these for each."""
+    if not statuses:  # the project has jobs only
+        return
     if messages.line_of is None:
         print_groups(statuses, handled)
         return
