@@ -103,8 +103,9 @@ def rules_of(jobs: Sequence[Job], configuration: Configuration) -> dict[str, Job
         settings = configuration.job(job.name)
         unknown = [name for name in settings.exclusive_with if canonical(name) not in spelled]
         if unknown:
-            close = nearest(unknown[0], spelled.values())
-            fix = f"did you mean {close}?" if close else f"name one of {listed(spelled.values())}"
+            others = [name for name in spelled.values() if name != job.name]
+            close = nearest(unknown[0], others)
+            fix = f"did you mean {close}?" if close else f"name one of {listed(others)}" if others else "remove it"
             where = str(configuration.origin(f"jobs[{job.name}].exclusive-with"))
             raise JobError("OCQ-663", f"job '{job.name}' excludes '{unknown[0]}', which is no job", where, fix)
         exclusive = frozenset(spelled[canonical(name)] for name in settings.exclusive_with)

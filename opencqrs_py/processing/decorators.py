@@ -375,7 +375,8 @@ def job(name: str | Enum, *, input: Callable[..., Any] | None = None) -> Callabl
     text = _text(name)
     fix = 'write @job("clean-up") above the function'
     if not isinstance(text, str) or not text.strip():
-        raise HandlerSignatureError("OCQ-200", f"@job needs the name of the job, got {name!r}", fix=fix)
+        got = "stands there without it" if callable(text) else f"got {name!r}"
+        raise HandlerSignatureError("OCQ-200", f"@job needs the name of the job, {got}", fix=fix)
     if text.strip().casefold() == _RESERVED_JOB:
         what = f"a job cannot be called '{text.strip()}': jobs.standard holds the settings of all jobs"
         raise HandlerSignatureError("OCQ-200", what, fix=fix)
