@@ -6,6 +6,7 @@ import ast
 import json
 import os
 import re
+import shlex
 import sqlite3
 import subprocess
 import sys
@@ -228,6 +229,34 @@ def test_the_scheduled_group_of_the_how_to_does_what_is_shown(tmp_path: Path, zy
     assert codes == [0, 0, 3, 0, 0, 0, 0, 0]
 
 
+_OF_ONE_RUN = (
+    (re.compile(r"\d{4}-\d\d-\d\d[T ][\d:.]+Z"), "T"),
+    (re.compile(r"remind:[0-9a-f]{12}"), "RUN"),
+    (re.compile(r"(?<=node: {7})\S+"), "NODE"),
+    (re.compile(r"\b\w+@\S+"), "PERSON"),
+    (re.compile(r" +0\.\d(?= )"), " 0.0"),
+)
+
+
+def without_what_differs(line: str) -> str:
+    for pattern, name in _OF_ONE_RUN:
+        line = pattern.sub(name, line)
+    return " ".join(line.split())
+
+
+def test_the_job_of_the_how_to_does_what_is_shown(tmp_path: Path, zygote: Zygote) -> None:
+    page = DOCS / "how-to" / "jobs.md"
+    save(page, tmp_path)
+    for console in blocks(page, "console"):
+        for part in console.text.split("$ ")[1:]:
+            line, *expected = part.splitlines()
+            ran = zygote.opencqrs(tmp_path, shlex.split(line)[1:], {})
+            assert ran.code == 0, ran.err
+            printed = [row for row in (ran.out + ran.err).splitlines() if "settings: application.yaml" not in row]
+            shown, wanted = (sorted(map(without_what_differs, rows)) for rows in (printed, expected))
+            assert shown == wanted, line
+
+
 def test_the_replaced_parts_are_shown_as_the_how_to_says(tmp_path: Path, opencqrs: Callable[..., str]) -> None:
     page = DOCS / "how-to" / "replace-parts.md"
     save(page, tmp_path)
@@ -262,7 +291,7 @@ def test_the_lock_registry_of_the_how_to_passes_the_test_that_is_shown(tmp_path:
     assert re.search(r"^1\d passed, 3 skipped", done.stdout, re.MULTILINE), done.stdout
 
 
-@pytest.mark.parametrize("name", ["test-handlers", "test-with-settings"])
+@pytest.mark.parametrize("name", ["jobs", "test-handlers", "test-with-settings"])
 def test_the_tests_that_are_shown_pass(name: str, tmp_path: Path) -> None:
     page = DOCS / "how-to" / f"{name}.md"
     save(page, tmp_path)
