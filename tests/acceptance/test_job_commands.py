@@ -203,6 +203,24 @@ def test_a_pause_is_shown_with_its_reason_until_the_job_is_resumed(jobs):
     assert of_list(jobs, "remind")["paused"] is None
 
 
+def test_the_next_instants_are_explained_in_the_zone_of_the_job(jobs):
+    ran = jobs.opencqrs("jobs", "explain", "remind", "--count", "3", "--format", "json")
+    assert ran.code == 0
+    assert [row["local"].split()[1] for row in ran.json] == ["03:00:00"] * 3
+    assert [row["at"] for row in ran.json] == sorted({row["at"] for row in ran.json})
+    refused = jobs.opencqrs("jobs", "explain", "clean-up")
+    assert refused.code == 2
+    assert refused.err.splitlines()[0] == "[OCQ-669] job 'clean-up' has no schedule"
+
+
+def test_the_night_in_which_clocks_go_forward_has_a_note(jobs):
+    nightly_in_march = "jobs.remind.triggers.cron=30 2 * 3 *"
+    ran = jobs.opencqrs("jobs", "explain", "remind", "--count", "31", "--set", nightly_in_march)
+    (line,) = (line for line in ran.out.splitlines() if "clocks" in line)
+    assert line.endswith("03:00:00 CEST  the clocks go forward: 02:30 does not exist, it runs at 03:00")
+    assert len(ran.out.splitlines()) == 31
+
+
 def test_a_run_until_caught_up_runs_jobs_only_if_it_is_said(jobs):
     jobs.opencqrs("jobs", "run", "remind")
     refused = jobs.opencqrs("run", "--until-caught-up")
