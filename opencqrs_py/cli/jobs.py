@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
+from opencqrs_py.assembly.job_rows import iso, job_row, paused_row, run_row
 from opencqrs_py.cli.options import Integer, ProjectOptions, Seconds, format_option, project_options
 from opencqrs_py.cli.output import clean, print_json, print_line, print_result, stdout
 from opencqrs_py.cli.records import print_only_warnings
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from opencqrs_py.assembly.jobs import JobStatus
-    from opencqrs_py.jobs.runs import JobRecord, JobRun
+    from opencqrs_py.jobs.runs import JobRun
     from opencqrs_py.jobs.upcoming import Upcoming
 
 __all__ = ["jobs_command"]
@@ -126,7 +127,7 @@ def pause_command(options: ProjectOptions, name: str, reason: str, *, as_json: b
     """Have no trigger start runs of the job NAME until it is resumed. Ticks that come meanwhile are skipped."""
     record = options.application().jobs.pause(name, reason)
     if as_json:
-        print_json({"job": record.name, "paused": _paused_row(record)})
+        print_json({"job": record.name, "paused": paused_row(record)})
 
 
 @jobs_command.command("resume")
@@ -137,7 +138,7 @@ def resume_command(options: ProjectOptions, name: str, *, as_json: bool) -> None
     """Let triggers start runs of the job NAME again."""
     record = options.application().jobs.resume(name)
     if as_json:
-        print_json({"job": record.name, "paused": _paused_row(record)})
+        print_json({"job": record.name, "paused": paused_row(record)})
 
 
 @jobs_command.command("cancel")
@@ -167,62 +168,10 @@ def explain_command(options: ProjectOptions, name: str, count: int, *, as_json: 
     """Print the next instants at which the job NAME runs by its schedule, in UTC and in its time zone."""
     instants = options.application().jobs.explain(name, count)
     if as_json:
-        print_json([{"at": _iso(each.at), "local": each.local, "note": each.note or None} for each in instants])
+        print_json([{"at": iso(each.at), "local": each.local, "note": each.note or None} for each in instants])
         return
     for each in instants:
         _print(_instant_line(each))
-
-
-def job_row(status: JobStatus) -> dict[str, Any]:
-    """Return a job in the shape of the JSON output."""
-    record, lag = status.record, status.lag_seconds
-    return {
-        "job": status.job.name,
-        "place": status.job.place,
-        "schedule": status.rule.ticking.text or None,
-        "events": list(status.events),
-        "next_tick": _iso(record.next_tick) if record is not None else None,
-        "paused": _paused_row(record) if record is not None else None,
-        "lag_seconds": None if lag is None else round(lag, 3),
-        "open": [run_row(run) for run in status.open],
-        "last": run_row(status.last) if status.last is not None else None,
-        "nodes": list(status.nodes),
-    }
-
-
-def _paused_row(record: JobRecord) -> dict[str, Any] | None:
-    if not record.is_paused:
-        return None
-    return {"at": _iso(record.paused_at), "by": record.paused_by or None, "reason": record.reason or None}
-
-
-def run_row(run: JobRun) -> dict[str, Any]:
-    """Return a run in the shape of the JSON output."""
-    began, ended = run.started_at, run.ended_at
-    return {
-        "run": run.id,
-        "job": run.job,
-        "trigger": run.trigger.value,
-        "status": run.status.value,
-        "ids": None if run.ids is None else list(run.ids),
-        "scheduled_at": _iso(run.scheduled_at),
-        "requested_at": _iso(run.requested_at),
-        "due_at": _iso(run.due_at) if run.is_open else None,
-        "started_at": _iso(began),
-        "ended_at": _iso(ended),
-        "seconds": round((ended - began).total_seconds(), 3) if began is not None and ended is not None else None,
-        "attempt": run.attempt,
-        "items": run.position.items,
-        "failed_items": len(run.position.failed),
-        "done": run.done,
-        "total": run.total,
-        "error": scrubbed(run.error) or None,
-        "reason": run.reason or None,
-        "into": run.into or None,
-        "ticks": run.ticks,
-        "actor": run.actor or None,
-        "node": run.node or None,
-    }
 
 
 def _exit_code(run: JobRun) -> int:
@@ -345,15 +294,11 @@ def _items(run: JobRun) -> str | None:
 
 def _instant_line(instant: Upcoming) -> str:
     note = f"  {instant.note}" if instant.note else ""
-    return f"{_iso(instant.at)}  {instant.local}{note}"
+    return f"{iso(instant.at)}  {instant.local}{note}"
 
 
 def _print(text: str) -> None:
     print_result(scrubbed(text))
-
-
-def _iso(moment: datetime | None) -> str | None:
-    return None if moment is None else moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def _short(moment: datetime | None) -> str:
