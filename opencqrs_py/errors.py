@@ -212,6 +212,14 @@ class JobError(ExplainedError, NonTransientError):
     """A job cannot run as it is written, or what a person wants of it cannot be done (OCQ-66x). Nothing is lost."""
 
 
+class UnknownJobError(JobError):
+    """There is no job of a name (OCQ-667)."""
+
+
+class KeyReusedError(JobError):
+    """The key of a request for a run was used before, for other ids (OCQ-671). Nothing was recorded."""
+
+
 class ResetError(ExplainedError):
     """A group cannot be reset (OCQ-612 to OCQ-614). Nothing was changed."""
 

@@ -297,7 +297,8 @@ class Application:
             return None
         from opencqrs_py.assembly.serving import Served, Serving  # noqa: PLC0415 only if it is wanted
 
-        served = Served(lambda: self._processors, self._overview, lambda: self.event_store)
+        jobs = (lambda: self.jobs) if self.blueprint.discover().jobs else None
+        served = Served(lambda: self._processors, self._overview, lambda: self.event_store, jobs)
         return Serving(self.configuration, served)
 
     def _made(

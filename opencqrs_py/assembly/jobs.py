@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from opencqrs_py.assembly.actor import actor
 from opencqrs_py.control.records import ControlView
 from opencqrs_py.engines.job_runner import JobRunner
-from opencqrs_py.errors import JobError, WaitTimedOutError
+from opencqrs_py.errors import JobError, KeyReusedError, UnknownJobError, WaitTimedOutError
 from opencqrs_py.jobs.desk import JobDesk
 from opencqrs_py.jobs.ports import JobStore
 from opencqrs_py.jobs.rules import JobRule
@@ -123,7 +123,13 @@ class Jobs:
         return self._parts.store.history(None if name is None else self._named(name).name, limit)
 
     def request(
-        self, name: str, ids: Sequence[JobId] = (), *, by: str | None = None, trigger: Trigger = Trigger.MANUAL
+        self,
+        name: str,
+        ids: Sequence[JobId] = (),
+        *,
+        by: str | None = None,
+        trigger: Trigger = Trigger.MANUAL,
+        key: str = "",
     ) -> JobRun:
         """Ask for a run, and return without waiting for it. A process that runs jobs begins it, now or later.
 
@@ -132,17 +138,22 @@ class Jobs:
             ids: What it is to run for; empty: for all that applies.
             by: The caller's name; ``None``: the user of this process.
             trigger: What asks.
+            key: What identifies the run among those that are asked for by a key: a call with the same one returns the
+                same run, for as long as that is kept. Empty: the run is another one than all others.
 
         Raises:
-            JobError: OCQ-667 for a name that is no job.
+            JobError: OCQ-667 for a name that is no job; OCQ-671, if the run of the key is for other ids.
         """
-        run = self._asked(name, ids, by, trigger)
-        self._parts.store.request(run)
-        runner = self._parts.runner()
-        if runner is not None:
-            runner.wake()
-        _log.info("[job %s] run %s was asked for%s", run.job, run.id, _for(run), extra={"action": "requested"})
-        return self._parts.store.find(run.id) or run
+        run = self._asked(name, ids, by, trigger, key)
+        is_new = self._parts.store.request(run)
+        self._wake()
+        stands = self._parts.store.find(run.id) or run
+        if (stands.job, stands.ids) != (run.job, run.ids):
+            fix = "use another key for each run; the same one is for a call that is repeated"
+            raise KeyReusedError("OCQ-671", f"run '{run.id}' is known, and is for other ids", f"job {run.job}", fix)
+        if is_new:
+            _log.info("[job %s] run %s was asked for%s", run.job, run.id, _for(run), extra={"action": "requested"})
+        return stands
 
     def wait(self, run: str, timeout: float | None = None) -> JobRun:
         """Wait until a run has ended, and return it; of one that another run stands for, that one.
@@ -266,9 +277,9 @@ class Jobs:
         if runner is not None:
             runner.wake()
 
-    def _asked(self, name: str, ids: Sequence[JobId], by: str | None, trigger: Trigger) -> JobRun:
+    def _asked(self, name: str, ids: Sequence[JobId], by: str | None, trigger: Trigger, key: str = "") -> JobRun:
         job, now = self._named(name).name, datetime.now(UTC)
-        id_ = f"{job}:{uuid.uuid4().hex[:12]}"
+        id_ = f"{job}:key:{key}" if key else f"{job}:{uuid.uuid4().hex[:12]}"
         wanted = tuple(dict.fromkeys(ids)) or None
         return JobRun(id_, job, trigger, now, ids=wanted, actor=by or actor())
 
@@ -279,7 +290,7 @@ class Jobs:
             names = [job.name for job in self._parts.jobs]
             close = nearest(name, names)
             fix = f"did you mean {close}?" if close else f"jobs: {listed(names) or 'none'}"
-            raise JobError("OCQ-667", f"there is no job '{name}'", fix=fix)
+            raise UnknownJobError("OCQ-667", f"there is no job '{name}'", fix=fix)
         return found
 
 

@@ -1,23 +1,24 @@
-"""What a process that runs processors answers over HTTP: whether it is alive and ready, metrics, and the status."""
+"""What a process that runs processors answers over HTTP: whether it is alive and ready, metrics, status, and jobs."""
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from http import HTTPStatus
 from importlib.metadata import version
 from typing import Any
 
-import orjson
-
+from opencqrs_py.assembly.answers import json_answer, reason_of
+from opencqrs_py.assembly.jobs import Jobs, JobStatus
 from opencqrs_py.assembly.nodes import node_name
-from opencqrs_py.assembly.overview import Look, Overview, line_of_outage
+from opencqrs_py.assembly.overview import Look, Overview
 from opencqrs_py.assembly.processors import Processors
 from opencqrs_py.assembly.rates import Rates
 from opencqrs_py.assembly.rows import group_rows
+from opencqrs_py.assembly.serving_jobs import JOBS_PATH, JobsBranch
 from opencqrs_py.assembly.status import GroupStatus
 from opencqrs_py.config.configuration import Configuration
 from opencqrs_py.config.value_types import address_of
@@ -29,8 +30,8 @@ from opencqrs_py.model.naming import counted
 from opencqrs_py.processing.exceptions import one_line, raise_interrupt
 from opencqrs_py.processing.ports import EventSource
 from opencqrs_py.web.counting import Counting
-from opencqrs_py.web.looks import KeptLook, LookTimeoutError
-from opencqrs_py.web.server import Answer, HttpServer, Route, text_answer
+from opencqrs_py.web.looks import KeptLook
+from opencqrs_py.web.server import Answer, Branch, HttpServer, Route, text_answer
 
 _log = logging.getLogger("opencqrs.http")
 
@@ -48,11 +49,13 @@ class Served:
         processors: Returns what runs; ``None`` before the start and after the end.
         overview: Returns a look at all groups from outside.
         source: Returns the event store.
+        jobs: Returns the jobs; ``None`` if the project has none.
     """
 
     processors: Callable[[], Processors | None]
     overview: Callable[[], Overview]
     source: Callable[[], EventSource]
+    jobs: Callable[[], Jobs] | None = None
 
     def look(self) -> Look:
         """Read what is known of all groups, by a number of statements that does not grow with them."""
@@ -82,6 +85,14 @@ class Serving:
         self._started_at = time.time()
         self._brief = KeptLook(served.look, "opencqrs-look")
         self._full = KeptLook(self._measured, "opencqrs-status")
+        self._looks: list[KeptLook[Any]] = [self._brief, self._full]
+        self._of_jobs: KeptLook[list[JobStatus]] | None = None
+        self._branches: list[JobsBranch] = []
+        jobs = served.jobs
+        if jobs is not None:
+            self._of_jobs = KeptLook(lambda: jobs().statuses(), "opencqrs-jobs-look")
+            self._looks.append(self._of_jobs)
+            self._branches.append(JobsBranch(jobs, self._of_jobs, configuration.settings.http.token))
         self._server: HttpServer | None = None
 
     def start(self) -> None:
@@ -96,11 +107,14 @@ class Serving:
             "/metrics": self._metrics,
             "/status": self._status,
         }
-        self._server = _listening(self._configuration, routes)
-        for look in (self._brief, self._full):
+        self._server = _listening(self._configuration, routes, self._branches)
+        for look in self._looks:
             look.start()
+        for branch in self._branches:
+            branch.start()
         self._server.start()
-        _log.info("answering on %s: %s", self._server.url, ", ".join(routes))
+        paths = (*routes, *(JOBS_PATH for _ in self._branches))
+        _log.info("answering on %s: %s", self._server.url, ", ".join(paths))
 
     @property
     def url(self) -> str:
@@ -110,8 +124,10 @@ class Serving:
     def stop(self) -> None:
         """Answer nothing any more. Takes less than a second, even while a database hangs."""
         for patience in (0.0, _END_SECONDS):
-            for look in (self._brief, self._full):
+            for look in self._looks:
                 look.stop(patience)
+            for branch in self._branches:
+                branch.stop(patience)
         if self._server is not None:
             self._server.stop()
 
@@ -140,7 +156,7 @@ class Serving:
         try:
             return self._brief.get(_PROBE_SECONDS).outage
         except Exception as error:
-            return _reason(error, _PROBE_SECONDS)
+            return reason_of(error, _PROBE_SECONDS)
 
     def _metrics(self, accept: str) -> Answer:
         from opencqrs_py.web.metrics import Figures  # noqa: PLC0415 loads the client of Prometheus
@@ -153,7 +169,7 @@ class Serving:
             known["on_spark"] = None if look.own is None else look.own.load
             known["nodes"] = len(look.view.alive) or None  # none: leases lead no group, or the database is unavailable
         except Exception as error:  # the counters are there all the same
-            _log.debug("metrics without a look at the databases: %s", _reason(error, _READ_SECONDS))
+            _log.debug("metrics without a look at the databases: %s", reason_of(error, _READ_SECONDS))
         figures = Figures(node, version("opencqrs-py"), self._started_at, **known)
         content, content_type = self._exposition(figures, self.counting, accept)
         return Answer(HTTPStatus.OK, content, content_type)
@@ -182,9 +198,8 @@ class Serving:
         try:
             rows = group_rows(self._full.get(_READ_SECONDS))
         except Exception as error:
-            return text_answer(HTTPStatus.SERVICE_UNAVAILABLE, f"no status: {_reason(error, _READ_SECONDS)}")
-        content = orjson.dumps(_scrubbed(rows), option=orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS)
-        return Answer(HTTPStatus.OK, content + b"\n", "application/json")
+            return text_answer(HTTPStatus.SERVICE_UNAVAILABLE, f"no status: {reason_of(error, _READ_SECONDS)}")
+        return json_answer(rows)
 
     def _measured(self) -> list[GroupStatus]:
         overview, look = self._served.overview(), self._served.look()
@@ -202,10 +217,10 @@ def _exposition(configuration: Configuration) -> Callable[..., tuple[bytes, str]
     return exposition
 
 
-def _listening(configuration: Configuration, routes: Mapping[str, Route]) -> HttpServer:
+def _listening(configuration: Configuration, routes: Mapping[str, Route], branches: Sequence[Branch]) -> HttpServer:
     bind = str(configuration.settings.http.bind)
     try:
-        return HttpServer(*address_of(bind), routes)
+        return HttpServer(*address_of(bind), routes, branches)
     except OSError as error:
         reason = error.strerror or one_line(error)
         what = f"nothing can listen on {bind}: {reason[:1].lower()}{reason[1:]}"
@@ -225,23 +240,3 @@ def _why_not_ready(processors: Processors | None) -> str:
     if processors.coordinator is not None and processors.coordinator.view is None:
         return "the leases of this node have ended, and it cannot reach the database to take new ones"
     return ""
-
-
-def _reason(error: Exception, seconds: float) -> str:
-    """Return in one line why a look has no result."""
-    if isinstance(error, LookTimeoutError):
-        return f"the databases have not answered within {seconds:g} s"
-    return line_of_outage(error) or scrubbed(one_line(error))
-
-
-def _scrubbed(value: Any) -> Any:
-    """Return what is to be shown without the secrets that this process uses."""
-    match value:
-        case str():
-            return scrubbed(value)
-        case dict():
-            return {name: _scrubbed(each) for name, each in value.items()}
-        case list() | tuple():
-            return [_scrubbed(each) for each in value]
-        case _:
-            return value

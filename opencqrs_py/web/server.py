@@ -1,23 +1,26 @@
 """A small HTTP server that can neither hang its process nor hold up its end.
 
-It answers GET and HEAD on a few paths, one request a connection, each on a thread that ends with the process. Requests
-are bounded in number and in time, so that one who sends nothing, or slowly, costs a thread for a moment and no more.
+It answers GET and HEAD on a few paths, and more below those of branches, one request a connection, each on a thread
+that ends with the process. Requests are bounded in number, size and time, so that one who sends nothing, or slowly,
+costs a thread for a moment and no more.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import re
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from email.message import Message
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from socketserver import TCPServer
 from threading import Event, Lock, Thread
-from typing import Any
+from typing import Any, Protocol
 
 from typing_extensions import override
 
@@ -28,7 +31,10 @@ MOST_REQUESTS = 16
 REQUEST_SECONDS = 10.0
 _POLL_SECONDS = 0.1  # between two looks at whether to stop
 _STOP_SECONDS = 0.5
-_MOST_BODY = 65_536  # bytes of a request that are read and thrown away, so that its sender reads the answer
+MOST_BODY = 65_536
+"""Bytes that a request may send along."""
+_MOST_THROWN = 1 << 20  # bytes of a request that are read and thrown away, so that its sender reads the answer
+_MOST_DIGITS = 18  # of a length
 _BUSY = (
     b"HTTP/1.0 503 Service Unavailable\r\nServer: opencqrs\r\nContent-Type: text/plain; charset=utf-8\r\n"
     b"Connection: close\r\nRetry-After: 1\r\n\r\ntoo many requests at once\n"
@@ -43,20 +49,55 @@ class Answer:
         status: HTTP status.
         body: The content.
         content_type: Its media type.
+        headers: Further headers, by name.
     """
 
     status: HTTPStatus
     body: bytes
     content_type: str = TEXT
+    headers: Mapping[str, str] = field(default_factory=dict)
 
 
-def text_answer(status: HTTPStatus, text: str) -> Answer:
-    """Return a line of plain text."""
-    return Answer(status, f"{text}\n".encode())
+def text_answer(status: HTTPStatus, text: str, **headers: str) -> Answer:
+    """Return a line of plain text, and headers, whose names have ``_`` for ``-`` here."""
+    return Answer(
+        status, f"{text}\n".encode(), headers={name.replace("_", "-"): each for name, each in headers.items()}
+    )
 
 
 Route = Callable[[str], Answer]
 """Returns the answer for a path, to a request that accepts these media types (the header ``Accept``)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A request to a branch.
+
+    Attributes:
+        method: ``GET``, also for ``HEAD``, or ``POST``.
+        path: As it was sent, without what follows ``?``.
+        query: What follows ``?``; empty if nothing does.
+        headers: Its headers, in any spelling.
+        body: What was sent along with a ``POST``.
+    """
+
+    method: str
+    path: str
+    query: str
+    headers: Message
+    body: bytes = b""
+
+
+class Branch(Protocol):
+    """Answers on paths that are not known beforehand, also to ``POST``."""
+
+    def methods(self, path: str) -> Sequence[str]:
+        """Return the methods of a path, without ``HEAD``; none if it is no path of the branch."""
+        ...
+
+    def answer(self, request: Request) -> Answer:
+        """Return the answer to a request with one of these methods. It must not take longer than a request may."""
+        ...
 
 
 class HttpServer:
@@ -66,6 +107,7 @@ class HttpServer:
         host: Name or address to listen on.
         port: Its port; 0 for any that is free.
         routes: What is answered, by path.
+        branches: What else is answered.
         most: Most requests at once; more are refused.
         seconds: Longest time that a request may take, from its connection to its end.
         now: Returns the seconds of a clock that never goes back.
@@ -79,12 +121,13 @@ class HttpServer:
         host: str,
         port: int,
         routes: Mapping[str, Route],
+        branches: Sequence[Branch] = (),
         *,
         most: int = MOST_REQUESTS,
         seconds: float = REQUEST_SECONDS,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._listener = _Listener(host, port, routes, most, seconds, now)
+        self._listener = _Listener(host, port, routes, branches, most, seconds, now)
         self._stopping = Event()
         self._thread = Thread(target=self._serve, name="opencqrs-http", daemon=True)
 
@@ -126,11 +169,13 @@ class _Listener(ThreadingHTTPServer):
         host: str,
         port: int,
         routes: Mapping[str, Route],
+        branches: Sequence[Branch],
         most: int,
         seconds: float,
         now: Callable[[], float],
     ) -> None:
         self.routes = routes
+        self.branches = branches
         self.seconds = seconds
         self._most = most
         self._now = now
@@ -191,13 +236,22 @@ class _Handler(BaseHTTPRequestHandler):
         """Answer as to GET, without the content."""
         self._send(self._answer(), with_body=False)
 
+    def do_POST(self) -> None:
+        """Answer to what was sent to a path of a branch."""
+        self._send(self._answer())
+
     @override
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
         """Answer with a line of plain text; a method that there is not is one that is not allowed."""
         del explain
-        status = HTTPStatus.METHOD_NOT_ALLOWED if code == HTTPStatus.NOT_IMPLEMENTED else HTTPStatus(code)
+        status = HTTPStatus(code)
         self._drain()
-        self._send(text_answer(status, status.phrase.lower()), with_body=self.command != "HEAD")
+        answer = text_answer(status, status.phrase.lower())
+        if status is HTTPStatus.NOT_IMPLEMENTED:
+            path = self.path.partition("?")[0]
+            allowed = (methods for each in self.server.branches if (methods := each.methods(path)))
+            answer = _not_allowed(next(allowed, ("GET",)))
+        self._send(answer, with_body=self.command != "HEAD")
 
     @override
     def version_string(self) -> str:
@@ -208,15 +262,43 @@ class _Handler(BaseHTTPRequestHandler):
         _log.debug("%s %s", self.address_string(), format % args)
 
     def _answer(self) -> Answer:
-        path = self.path.partition("?")[0]
-        route = self.server.routes.get(path)
-        if route is None:
-            return text_answer(HTTPStatus.NOT_FOUND, f"not found; there is {', '.join(self.server.routes)}")
+        path, _, query = self.path.partition("?")
+        route, method = self.server.routes.get(path), "GET" if self.command == "HEAD" else self.command
+        branch = next((each for each in self.server.branches if each.methods(path)), None)
+        allowed = ("GET",) if route is not None else branch.methods(path) if branch is not None else ()
+        if method not in allowed:
+            self._drain()
+            return _not_allowed(allowed) if allowed else self._not_found()
+        body = self._body() if method == "POST" else b""
+        if isinstance(body, Answer):
+            return body
         try:
-            return route(self.headers.get("Accept", ""))
+            if route is not None:
+                return route(self.headers.get("Accept", ""))
+            assert branch is not None  # noqa: S101 for the type checker
+            return branch.answer(Request(method, path, query, self.headers, body))
         except Exception:
             _log.warning("%s could not be answered", path, exc_info=True)
             return text_answer(HTTPStatus.INTERNAL_SERVER_ERROR, "internal error; the log of this process has it")
+
+    def _not_found(self) -> Answer:
+        return text_answer(HTTPStatus.NOT_FOUND, f"not found; there is {', '.join(self.server.routes)}")
+
+    def _body(self) -> bytes | Answer:
+        """Read what was sent along, all of it; else return what is wrong: half of it may say something else."""
+        if "Transfer-Encoding" in self.headers:
+            return text_answer(HTTPStatus.LENGTH_REQUIRED, "send the body as a whole, with its Content-Length")
+        length = self._length()
+        if length is None:
+            return text_answer(HTTPStatus.BAD_REQUEST, "the Content-Length is no number of bytes")
+        if length > MOST_BODY:
+            self._drain()
+            what = f"the body has {length:,} bytes, and {MOST_BODY:,} is the most"
+            return text_answer(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, what)
+        body = self.rfile.read(length)
+        if len(body) < length:
+            return text_answer(HTTPStatus.BAD_REQUEST, f"the body ended after {len(body):,} of {length:,} bytes")
+        return body
 
     def _send(self, answer: Answer, *, with_body: bool = True) -> None:
         self.send_response(answer.status)
@@ -224,14 +306,27 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(answer.body)))
         self.send_header("Cache-Control", "no-store")
         self.send_header("Connection", "close")
-        if answer.status is HTTPStatus.METHOD_NOT_ALLOWED:
-            self.send_header("Allow", "GET, HEAD")
+        for name, value in answer.headers.items():
+            self.send_header(name, value)
         self.end_headers()
         if with_body:
             self.wfile.write(answer.body)
 
+    def _length(self) -> int | None:
+        """Return the length of what was sent along; ``None`` if it is not known for sure."""
+        found = {each.strip() for each in getattr(self, "headers", Message()).get_all("Content-Length", ["0"])}
+        text = found.pop()
+        is_number = re.fullmatch("[0-9]+", text) is not None and len(text) <= _MOST_DIGITS
+        return int(text) if is_number and not found else None
+
     def _drain(self) -> None:
         """Read what was sent along: a connection that is closed before would take the answer with it."""
-        length = getattr(self, "headers", {}).get("Content-Length", "0")
-        if length.isdigit() and int(length) <= _MOST_BODY:
-            self.rfile.read(int(length))
+        left = min(self._length() or 0, _MOST_THROWN)
+        while left and (part := self.rfile.read(min(left, MOST_BODY))):
+            left -= len(part)
+
+
+def _not_allowed(methods: Sequence[str]) -> Answer:
+    status = HTTPStatus.METHOD_NOT_ALLOWED
+    allowed = ", ".join("GET, HEAD" if method == "GET" else method for method in methods)
+    return text_answer(status, status.phrase.lower(), Allow=allowed)

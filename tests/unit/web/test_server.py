@@ -13,7 +13,7 @@ from threading import Event, Thread
 
 import pytest
 
-from opencqrs_py.web.server import HttpServer, text_answer
+from opencqrs_py.web.server import Branch, HttpServer, text_answer
 
 LONG = 60.0
 Serve = Callable[..., HttpServer]
@@ -114,6 +114,87 @@ def test_requests_that_are_none_get_a_line_of_text_and_no_page(serve, text, stat
     found = sent(server, text)
     assert status in found
     assert b"<" not in found
+    assert asked(server)[0] == 200
+
+
+class Things(Branch):
+    """Answers with what was asked, below ``/things``."""
+
+    def methods(self, path):
+        return {"/things": ("GET",), "/things/a%20b": ("GET", "POST")}.get(path, ())
+
+    def answer(self, request):
+        if request.query == "broken":
+            raise ValueError(request.headers["Secret"])
+        said = f"{request.method} {request.path} {request.query} {request.body.decode()} {request.headers['X-This']}"
+        return text_answer(HTTPStatus.ACCEPTED, said, X_That="that")
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "says", "allow"),
+    [
+        ("GET", "/things?x=1", 202, "GET /things x=1  this\n", None),
+        ("HEAD", "/things", 202, "", None),
+        ("GET", "/things/a%20b", 202, "GET /things/a%20b   this\n", None),
+        ("POST", "/things/a%20b?y", 202, "POST /things/a%20b y body this\n", None),
+        ("POST", "/things", 405, "method not allowed\n", "GET, HEAD"),
+        ("PUT", "/things/a%20b", 405, "method not allowed\n", "GET, HEAD, POST"),
+        ("POST", "/hello", 405, "method not allowed\n", "GET, HEAD"),
+        ("POST", "/things/other", 404, "not found; there is /hello, /broken\n", None),
+        ("GET", "/thing", 404, "not found; there is /hello, /broken\n", None),
+        ("POST", "/things/a%20b?broken", 500, "internal error; the log of this process has it\n", None),
+    ],
+)
+def test_a_branch_answers_on_its_paths_by_their_methods(serve, method, path, status, says, allow):
+    server = serve(branches=[Things()])
+    body = b"body" if method in {"POST", "PUT"} else None
+    found, headers, text = asked(server, method, path, body, **{"X-This": "this", "Secret": "hunter22"})
+    assert (found, text, headers.get("Allow")) == (status, says, allow)
+    assert headers.get("X-That") == ("that" if status == 202 else None)
+
+
+@pytest.mark.parametrize(
+    ("headers", "body", "status", "says"),
+    [
+        ("", b"ids", 202, "POST /things/a%20b   None"),
+        ("Content-Length: 3", b"idsmore", 202, "POST /things/a%20b  ids None"),
+        ("Content-Length: 3\r\nContent-Length: 3", b"ids", 202, "POST /things/a%20b  ids None"),
+        ("Content-Length: 3\r\nContent-Length: 2", b"ids", 400, "the Content-Length is no number of bytes"),
+        ("Content-Length: many", b"ids", 400, "the Content-Length is no number of bytes"),
+        ("Content-Length: -3", b"ids", 400, "the Content-Length is no number of bytes"),
+        ("Content-Length: 1_0", b"ids", 400, "the Content-Length is no number of bytes"),
+        ("Content-Length: " + "9" * 5000, b"ids", 400, "the Content-Length is no number of bytes"),
+        ("Content-Length: 4", b"ids", 400, "the body ended after 3 of 4 bytes"),
+        ("Transfer-Encoding: chunked", b"3\r\nids\r\n0\r\n\r\n", 411, "send the body as a whole"),
+        ("Content-Length: 65536", b"x" * 65_536, 202, "xxx"),
+        ("Content-Length: 65537", b"x" * 65_537, 413, "the body has 65,537 bytes, and 65,536 is the most"),
+        ("Content-Length: 1000000", b"x" * 1_000_000, 413, "the body has 1,000,000 bytes, and 65,536 is the most"),
+    ],
+)
+def test_a_body_is_taken_as_a_whole_or_refused(serve, headers, body, status, says):
+    server = serve(branches=[Things()])
+    with closing(socket.create_connection(place_of(server), LONG)) as connection:
+        lines = (
+            f"POST /things/a%20b HTTP/1.1\r\n{headers}\r\n\r\n" if headers else "POST /things/a%20b HTTP/1.1\r\n\r\n"
+        )
+        connection.sendall(lines.encode() + body)
+        connection.shutdown(socket.SHUT_WR)
+        found = b"".join(iter(lambda: connection.recv(65_536), b"")).decode()
+    assert found.startswith(f"HTTP/1.0 {status} ")
+    assert says in found
+    assert asked(server)[0] == 200
+
+
+def test_one_who_sends_a_body_too_slowly_is_cut_off(serve):
+    now = [0.0]
+    server = serve(branches=[Things()], seconds=10.0, now=lambda: now[0])
+    with closing(socket.create_connection(place_of(server), LONG)) as slow:
+        slow.sendall(b"POST /things/a%20b HTTP/1.1\r\nContent-Length: 10\r\n\r\nids")
+        while not server._listener._open:
+            pass
+        now[0] = 10.0
+        found = b"".join(iter(lambda: slow.recv(4096), b""))
+    assert not found.startswith(b"HTTP/1.0 202")
     assert asked(server)[0] == 200
 
 
