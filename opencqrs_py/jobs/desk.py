@@ -159,6 +159,8 @@ class JobDesk:
             if known is not None and known.status is RunStatus.RUNNING and known.token == run.token:
                 ended = _after(known, ending, rule, book.now)
                 sitting.put(ended)
+                if ended.status is RunStatus.SUCCEEDED:
+                    book.put_record(replace(book.records[run.job], succeeded_at=book.now))
         self._mine.discard(claim_of(run))
         return ended
 

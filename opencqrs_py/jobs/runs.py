@@ -151,6 +151,7 @@ class JobRecord:
         paused_at: When it was paused; ``None`` if it is not.
         paused_by: Who has paused it.
         reason: Why.
+        succeeded_at: When a run of it has succeeded last; ``None``: none has.
     """
 
     name: str
@@ -159,6 +160,7 @@ class JobRecord:
     paused_at: datetime | None = None
     paused_by: str = ""
     reason: str = ""
+    succeeded_at: datetime | None = None
 
     @property
     def is_paused(self) -> bool:

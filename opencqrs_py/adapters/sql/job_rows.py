@@ -79,7 +79,12 @@ def position_of(text: str) -> Position:
 
 def record_row(record: JobRecord) -> dict[str, Any]:
     """Return what is stored of a job, by column."""
-    details = {"schedule": record.schedule, "paused_by": record.paused_by, "reason": record.reason}
+    details = {
+        "schedule": record.schedule,
+        "paused_by": record.paused_by,
+        "reason": record.reason,
+        "succeeded_ms": _ms_of(record.succeeded_at),
+    }
     return {
         "job": record.name,
         "next_ms": _ms_of(record.next_tick),
@@ -91,8 +96,14 @@ def record_row(record: JobRecord) -> dict[str, Any]:
 def record_of(row: Sequence[Any]) -> JobRecord:
     """Return the record of a row with all columns."""
     name, next_ms, paused_ms, text = row
-    details = _known(json.loads(text), ("schedule", "paused_by", "reason"))
-    return JobRecord(name, next_tick=_moment_of(next_ms), paused_at=_moment_of(paused_ms), **details)
+    details = json.loads(text)
+    return JobRecord(
+        name,
+        next_tick=_moment_of(next_ms),
+        paused_at=_moment_of(paused_ms),
+        succeeded_at=_moment_of(details.get("succeeded_ms")),
+        **_known(details, ("schedule", "paused_by", "reason")),
+    )
 
 
 def moment_of(ms: int) -> datetime:

@@ -94,7 +94,7 @@ class JobStoreContract(JobOwnersContract):
     @pytest.mark.parametrize(
         "record",
         [
-            JobRecord(JOB, "cron '0 0 * * *' Europe/Berlin", NOON, NOON + timedelta(milliseconds=1), "Zoë", ODD),
+            JobRecord(JOB, "cron '0 0 * * *' Europe/Berlin", NOON, NOON + timedelta(milliseconds=1), "Zoë", ODD, NOON),
             JobRecord(JOB, schedule="fixed-delay 5 s"),
         ],
     )

@@ -167,3 +167,19 @@ def test_a_job_whose_records_are_held_keeps_no_other_job_from_its_runs():
     with pytest.raises(TimeoutError):
         desk.attend(worker)
     assert [run.attempt for run in store.look().runs] == [1, 0, 1]
+
+
+def test_when_a_run_has_succeeded_last_stays_known_while_later_ones_fail():
+    clock = FakeClock()
+    store = InMemoryJobStore(clock)
+    desk = JobDesk(store, {"job": JobRule("job", RATE)})
+    ends = []
+    for error in ("", "", "broken"):
+        (run,) = desk.attend(WORKER)
+        desk.finish(run, Ending(Position(done=True), error=error, permanent=True))
+        ends.append(clock.now())
+        clock.advance(5)
+    assert store.look().records["job"].succeeded_at == ends[1]
+    desk.pause("job", "ann", "")
+    desk.resume("job")
+    assert store.look().records["job"].succeeded_at == ends[1]
