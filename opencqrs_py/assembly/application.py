@@ -647,6 +647,7 @@ class Application:
             container.job_selector(),
             container.clock(),
             self.configuration.settings.node.max_runs,
+            observer=None if self._serving is None else self._serving.runs,
         )
 
     def _check_transaction(self, signature: Signature, place: str) -> None:

@@ -29,7 +29,7 @@ from opencqrs_py.model.masking import scrubbed
 from opencqrs_py.model.naming import counted
 from opencqrs_py.processing.exceptions import one_line, raise_interrupt
 from opencqrs_py.processing.ports import EventSource
-from opencqrs_py.web.counting import Counting
+from opencqrs_py.web.counting import Counting, RunCounting
 from opencqrs_py.web.looks import KeptLook
 from opencqrs_py.web.server import Answer, Branch, HttpServer, Route, text_answer
 
@@ -78,6 +78,7 @@ class Serving:
 
     def __init__(self, configuration: Configuration, served: Served) -> None:
         self.counting = Counting()
+        self.runs = RunCounting()
         self._exposition = _exposition(configuration)
         self._configuration = configuration
         self._served = served
@@ -159,7 +160,8 @@ class Serving:
             return reason_of(error, _PROBE_SECONDS)
 
     def _metrics(self, accept: str) -> Answer:
-        from opencqrs_py.web.metrics import Figures  # noqa: PLC0415 loads the client of Prometheus
+        from opencqrs_py.assembly.job_figures import figures_of  # noqa: PLC0415 loads the client of Prometheus
+        from opencqrs_py.web.metrics import Figures  # noqa: PLC0415 as above
 
         node = self._configuration.settings.node.name or node_name()
         known: dict[str, Any] = {}
@@ -168,10 +170,11 @@ class Serving:
             known = {"reachable": not look.outage, "head": look.head, "partitions": self._partitions(look)}
             known["on_spark"] = None if look.own is None else look.own.load
             known["nodes"] = len(look.view.alive) or None  # none: leases lead no group, or the database is unavailable
+            known["jobs"] = () if self._of_jobs is None else figures_of(self._of_jobs.get(_READ_SECONDS))
         except Exception as error:  # the counters are there all the same
             _log.debug("metrics without a look at the databases: %s", reason_of(error, _READ_SECONDS))
         figures = Figures(node, version("opencqrs-py"), self._started_at, **known)
-        content, content_type = self._exposition(figures, self.counting, accept)
+        content, content_type = self._exposition(figures, self.counting, accept, self.runs)
         return Answer(HTTPStatus.OK, content, content_type)
 
     def _partitions(self, look: Look) -> list[Any]:

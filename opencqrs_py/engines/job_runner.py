@@ -58,6 +58,14 @@ class Attempt(Protocol):
         ...
 
 
+class RunObserver(Protocol):
+    """Sees how runs end that this process has executed. It must return at once, and not raise."""
+
+    def ended(self, run: JobRun) -> None:
+        """Take note of a run that has ended, as it is recorded."""
+        ...
+
+
 MakeAttempt = Callable[[BoundJob, JobRun, Surroundings, RunSignals, Callable[[], bool]], Attempt]
 
 
@@ -73,6 +81,7 @@ class JobParts:
         clock: For time budgets.
         most: How many runs the process has in hand at once, at least 1.
         on_spark: Makes attempts whose items are handled on Spark; ``None`` if none are.
+        observer: Sees how runs end.
     """
 
     jobs: Mapping[str, BoundJob]
@@ -82,6 +91,7 @@ class JobParts:
     clock: Clock
     most: int = 4
     on_spark: MakeAttempt | None = None
+    observer: RunObserver | None = None
 
 
 @dataclass(eq=False)
@@ -321,6 +331,8 @@ class JobRunner:
                 self._in_hand.pop(run.id, None)
                 self._changed.notify_all()
         log_end(run, ended)
+        if ended is not None and not ended.is_open and self._parts.observer is not None:
+            self._parts.observer.ended(ended)
 
     def _recorded(self, run: JobRun, ending: Ending) -> JobRun | None:
         """Record how an attempt has ended; wait while that cannot be done, unless this process ends first."""

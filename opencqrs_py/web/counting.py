@@ -1,12 +1,13 @@
-"""What happens to partitions in this process, counted."""
+"""What happens to partitions and runs of jobs in this process, counted."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from threading import Lock
 
 from typing_extensions import override
 
+from opencqrs_py.jobs.runs import JobRun, RunStatus
 from opencqrs_py.model.outcome import Outcome
 from opencqrs_py.model.partition import Partition
 from opencqrs_py.processing.recovery import Action
@@ -72,3 +73,45 @@ class Counting(Observer):
 
     def _of(self, group: str, partition: Partition) -> Counts:
         return self._counts.setdefault((group, str(partition)), Counts())
+
+
+@dataclass(slots=True)
+class RunCounts:
+    """What has become of runs of a job that this process has ended, since its start.
+
+    Attributes:
+        statuses: How many have ended with each status.
+        seconds: How long they have taken in all, from their first attempt to their end.
+        items: How many ids they have handled.
+    """
+
+    statuses: dict[RunStatus, int] = field(default_factory=dict)
+    seconds: float = 0.0
+    items: int = 0
+
+    @property
+    def runs(self) -> int:
+        """How many there were."""
+        return sum(self.statuses.values())
+
+
+class RunCounting:
+    """Counts the runs of jobs that this process has ended. Safe for several threads."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._counts: dict[str, RunCounts] = {}
+
+    def counts(self) -> dict[str, RunCounts]:
+        """Return what was counted, by job."""
+        with self._lock:
+            return {job: replace(each, statuses=dict(each.statuses)) for job, each in self._counts.items()}
+
+    def ended(self, run: JobRun) -> None:
+        """Count a run that has ended."""
+        took = (run.ended_at - run.started_at).total_seconds() if run.started_at and run.ended_at else 0.0
+        with self._lock:
+            counts = self._counts.setdefault(run.job, RunCounts())
+            counts.statuses[run.status] = counts.statuses.get(run.status, 0) + 1
+            counts.seconds += max(0.0, took)
+            counts.items += run.position.items

@@ -12,7 +12,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.exposition import choose_encoder
 
 from opencqrs_py.control.records import TaskLoad
-from opencqrs_py.web.counting import Counting
+from opencqrs_py.web.counting import Counting, RunCounting
+from opencqrs_py.web.job_metrics import JobFigures, job_metrics
 
 if TYPE_CHECKING:
     from prometheus_client.registry import Collector
@@ -68,6 +69,7 @@ class Figures:
         nodes: Nodes that live; ``None`` if that is not known, as leases lead no group.
         partitions: All partitions that are known.
         on_spark: What this process has in hand on Spark; ``None`` if it runs no group there.
+        jobs: All jobs.
     """
 
     node: str
@@ -78,18 +80,20 @@ class Figures:
     nodes: int | None = None
     partitions: Sequence[PartitionFigures] = field(default_factory=tuple)
     on_spark: TaskLoad | None = None
+    jobs: Sequence[JobFigures] = field(default_factory=tuple)
 
 
-def exposition(figures: Figures, counting: Counting, accept: str) -> tuple[bytes, str]:
+def exposition(figures: Figures, counting: Counting, accept: str, runs: RunCounting | None = None) -> tuple[bytes, str]:
     """Return all metrics as text, and its media type.
 
     Args:
         figures: What was seen.
         counting: What was counted.
         accept: Media types that the reader accepts: the format of Prometheus, or OpenMetrics.
+        runs: What was counted of runs of jobs; ``None``: nothing.
     """
     registry = CollectorRegistry()
-    registry.register(cast("Collector", _Collected(figures, counting)))
+    registry.register(cast("Collector", _Collected(figures, counting, runs or RunCounting())))
     encode, content_type = choose_encoder(accept)
     content: bytes = encode(registry)
     return content, content_type
@@ -98,9 +102,10 @@ def exposition(figures: Figures, counting: Counting, accept: str) -> tuple[bytes
 class _Collected:
     """Collects what was seen and counted; a ``Collector`` by its method."""
 
-    def __init__(self, figures: Figures, counting: Counting) -> None:
+    def __init__(self, figures: Figures, counting: Counting, runs: RunCounting) -> None:
         self._figures = figures
         self._counting = counting
+        self._runs = runs
 
     def collect(self) -> Iterator[Metric]:
         """Return all metrics."""
@@ -109,6 +114,7 @@ class _Collected:
         if self._figures.on_spark is not None:
             yield from _of_spark(self._figures.on_spark)
         yield from self._counters()
+        yield from job_metrics(self._figures.jobs, self._runs.counts())
 
     def _of_process(self) -> Iterator[Metric]:
         figures = self._figures
