@@ -11,6 +11,7 @@ from threading import Condition, Thread, current_thread
 from typing import Protocol
 
 from opencqrs_py.engines.leading import END_PATIENCE
+from opencqrs_py.engines.long_runs import warned_of
 from opencqrs_py.errors import WaitTimedOutError
 from opencqrs_py.jobs.binding import BoundJob
 from opencqrs_py.jobs.desk import Ending, JobDesk, Worker
@@ -100,6 +101,8 @@ class _InHand:
 
     run: JobRun
     signals: RunSignals
+    began: float
+    warned: int = 0
     thread: Thread | None = None
     reported: tuple[int | None, int | None] = (None, None)
 
@@ -236,6 +239,7 @@ class JobRunner:
     def _watch(self) -> None:
         waits = None
         while not self._stopping:
+            self._warn_of_long()
             try:
                 pause = self._attend()
                 waits = None
@@ -266,6 +270,15 @@ class JobRunner:
             self.desk.purge()
         due = self.desk.next_due(view, worker) if len(self._in_hand) < self._parts.most else None
         return POLL_SECONDS if due is None else min(POLL_SECONDS, max(0.0, (due - view.now).total_seconds()))
+
+    def _warn_of_long(self) -> None:
+        """Warn of runs in hand that take longer than their time budgets allow for."""
+        now = self._parts.clock.monotonic()
+        with self._changed:
+            in_hand = list(self._in_hand.values())
+        for each in in_hand:
+            budget = self._rules[each.run.job].budget
+            each.warned = warned_of(each.run, now - each.began, budget, each.warned)
 
     def _worker(self, company: Company, free: int | None = None) -> Worker:
         with self._changed:
@@ -308,7 +321,7 @@ class JobRunner:
         self.wake()
 
     def _taken(self, run: JobRun) -> _InHand:
-        taken = _InHand(run, RunSignals())
+        taken = _InHand(run, RunSignals(), self._parts.clock.monotonic())
         with self._changed:
             if self._stopping:
                 taken.signals.cancelled = _ENDING

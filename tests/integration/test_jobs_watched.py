@@ -6,7 +6,7 @@ import http.client
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from threading import current_thread
+from threading import Event, current_thread
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -16,6 +16,7 @@ from sqlalchemy.engine import Engine
 from opencqrs_py import Application
 from opencqrs_py.adapters.sql import Database
 from opencqrs_py.assembly import serving
+from opencqrs_py.testing.clock import FakeClock
 from opencqrs_py.web.looks import KeptLook
 
 CODE = """
@@ -141,3 +142,39 @@ def test_statements_of_a_request_do_not_grow_with_jobs(make, database, monkeypat
         event.remove(Engine, "before_cursor_execute", note)
     assert counts[0] == counts[1]
     assert sum("opencqrs_job" in each for each in sent) == 3, sent  # a look, and two for the runs that ended last
+
+
+def warned(caplog):
+    return [each for each in caplog.messages if "has taken" in each]
+
+
+def test_a_run_that_exceeds_its_budget_is_warned_of_while_it_goes_on(make_module, tmp_path, caplog):
+    entered, left = Event(), Event()
+    module = make_module(
+        """
+from opencqrs_py import job
+entered = left = None
+
+@job("slow")
+def slow() -> None:
+    entered.set()
+    assert left.wait(60)
+"""
+    )
+    module.entered, module.left = entered, left
+    with Application({"jobs.slow.time-budget": "60s"}, [module], tmp_path) as made:
+        clock = FakeClock()
+        made.container.clock.override(clock)
+        made.start()
+        run = made.jobs.request("slow")
+        assert entered.wait(LONG)
+        for warnings in (1, 2):
+            clock.advance(90)
+            made._runner().wake()
+            wait_until(lambda warnings=warnings: len(warned(caplog)) == warnings)
+        clock.advance(500)
+        left.set()
+        made.jobs.wait(run.id, LONG)
+    assert [each.partition(", ")[0] for each in warned(caplog)] == [
+        f"[job slow] run {run.id} has taken {minutes} min {seconds} s so far" for minutes, seconds in ((1, 30), (3, 0))
+    ]

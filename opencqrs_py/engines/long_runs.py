@@ -1,0 +1,34 @@
+"""Runs of jobs that take longer than their time budgets allow for."""
+
+from __future__ import annotations
+
+import logging
+
+from opencqrs_py.jobs.runs import JobRun
+from opencqrs_py.processing.supervision import in_words
+
+GRACE_SECONDS = 30.0
+"""What a page or item may take that has begun before the time budget was used up."""
+
+_WARNINGS = 2  # after that time, and after twice that time
+
+logger = logging.getLogger("opencqrs.jobs")
+
+
+def warned_of(run: JobRun, seconds: float, budget: float, warned: int) -> int:
+    """Log a warning if an attempt of a run has taken too long for one more; return how many there were.
+
+    Args:
+        run: The run.
+        seconds: How long the attempt has taken so far.
+        budget: Its time budget in seconds; ``math.inf``: none.
+        warned: How many warnings there were before.
+    """
+    due = min(_WARNINGS, int(seconds // (budget + GRACE_SECONDS)))
+    if due <= warned:
+        return warned
+    text = "[job %s] run %s has taken %s so far, and its time budget is %s: what is in hand does not end; %s"
+    fix = f"opencqrs jobs cancel {run.job} asks it to end"
+    extra = {"action": "long", "job": run.job, "run": run.id, "attempt": run.attempt}
+    logger.warning(text, run.job, run.id, in_words(seconds), in_words(budget), fix, extra=extra)
+    return due

@@ -1,0 +1,43 @@
+"""Warnings of runs that take longer than their time budgets."""
+
+from __future__ import annotations
+
+import math
+from datetime import UTC, datetime
+
+import pytest
+
+from opencqrs_py.engines.long_runs import warned_of
+from opencqrs_py.jobs.runs import JobRun
+from opencqrs_py.model.job import Trigger
+
+RUN = JobRun("remind:1", "remind", Trigger.MANUAL, datetime(2026, 1, 5, tzinfo=UTC), attempt=2)
+
+
+@pytest.mark.parametrize(
+    ("budget", "looks", "warned"),
+    [
+        (60.0, [0, 59, 89.9], []),
+        (60.0, [89, 90, 91, 179], [90]),
+        (60.0, [90, 180, 181, 270, 10_000], [90, 180]),
+        (60.0, [500, 501], [500]),
+        (math.inf, [1e9], []),
+    ],
+)
+def test_a_run_is_warned_of_after_its_budget_and_a_grace_and_again_at_twice_that(budget, looks, warned, caplog):
+    found, count = [], 0
+    for seconds in looks:
+        before = len(caplog.records)
+        count = warned_of(RUN, seconds, budget, count)
+        found += [seconds] * (len(caplog.records) - before)
+    assert found == warned
+
+
+def test_the_warning_says_which_run_how_long_and_what_helps(caplog):
+    warned_of(RUN, 95.0, 60.0, 0)
+    (record,) = caplog.records
+    assert record.getMessage() == (
+        "[job remind] run remind:1 has taken 1 min 35 s so far, and its time budget is 1 min 0 s: what is in hand does "
+        "not end; opencqrs jobs cancel remind asks it to end"
+    )
+    assert (record.levelname, record.action, record.job, record.attempt) == ("WARNING", "long", "remind", 2)
