@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from opencqrs_py.assembly.control import Control
     from opencqrs_py.assembly.health import Health
     from opencqrs_py.assembly.inbox import InboxControl
+    from opencqrs_py.assembly.job_health import JobHealth
     from opencqrs_py.assembly.jobs import Jobs
     from opencqrs_py.assembly.layouts import Layouts
     from opencqrs_py.assembly.overview import Overview
@@ -465,12 +466,12 @@ class Application:
         return overview.recorded(overview.statuses(chosen, look, source))
 
     def health(self, groups: Sequence[str] = ()) -> Health:
-        """Return whether all is well with groups, also from another process than the one that runs them.
+        """Return whether all is well with groups and jobs, also from another process than the one that runs them.
 
         A group that is stopped on purpose is well; one that is to run and that no process runs is not.
 
         Args:
-            groups: Names of the groups to look at; empty for all.
+            groups: Names of the groups to look at; empty for all, and all jobs.
 
         Raises:
             AssemblyError: OCQ-509 for a name that is no group.
@@ -484,11 +485,29 @@ class Application:
         try:
             source = self.event_store
             look = overview.look(chosen, source, self._running())
-            return overview.health(chosen, look, source, HealthRule(said.max_lag, said.stalled_after))
+            health = overview.health(chosen, look, source, HealthRule(said.max_lag, said.stalled_after))
+            return health if groups or health.unavailable else replace(health, jobs=self.job_health())
         except Exception as error:
             if (line := line_of_outage(error)) is None:
                 raise
             return Health(unavailable=line)
+
+    def job_health(self) -> tuple[JobHealth, ...]:
+        """Return whether all is well with jobs, by name; nothing is imported or asked if there are none.
+
+        Of jobs whose runs are recorded in memory, only the process that runs them can tell whether one does.
+        """
+        if self._scan is not None and not self._scan.may_have_jobs:
+            return ()
+        if not self.blueprint.discover().jobs:
+            return ()
+        from opencqrs_py.assembly.job_health import judged_job  # noqa: PLC0415 loads SQLAlchemy
+
+        shared = self._runner() is None and self.container.control_store() is not None
+        overdue_after = self.configuration.settings.health.stalled_after
+        return tuple(
+            judged_job(each, overdue_after, unowned=shared and not each.nodes) for each in self.jobs.statuses()
+        )
 
     def _running(self) -> Mapping[GroupPartition, PartitionStatus]:
         processors = self._processors

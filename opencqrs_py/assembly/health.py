@@ -1,4 +1,4 @@
-"""Whether groups are well: one rule, for ``opencqrs health`` and for ``opencqrs status --check``."""
+"""Whether groups and jobs are well: one rule, for ``opencqrs health`` and for ``opencqrs status --check``."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
+from opencqrs_py.assembly.job_health import JobHealth
 from opencqrs_py.model.naming import listed
 from opencqrs_py.model.partition import Partition
 from opencqrs_py.model.progress import PartitionStatus, ProcessorState
@@ -126,21 +127,25 @@ class Health:
     Attributes:
         groups: Its groups.
         unavailable: Why nothing can be told of them, in one line; empty if it can.
+        jobs: Its jobs; none if only some groups were asked for.
     """
 
     groups: tuple[GroupHealth, ...] = ()
     unavailable: str = ""
+    jobs: tuple[JobHealth, ...] = ()
 
     @property
     def healthy(self) -> bool:
         """Whether everything is well."""
-        return not self.unavailable and all(group.healthy for group in self.groups)
+        well = all(group.healthy for group in self.groups) and all(job.healthy for job in self.jobs)
+        return well and not self.unavailable
 
     def lines(self) -> list[str]:
         """Return a line for each unhealthy thing."""
         if self.unavailable:
             return [self.unavailable]
-        return [finding.line for group in self.groups for finding in group.findings]
+        of_groups = [finding.line for group in self.groups for finding in group.findings]
+        return [*of_groups, *(finding.line for job in self.jobs for finding in job.findings)]
 
     def as_json(self) -> dict[str, Any]:
         """Return it in the shape of the JSON output."""
@@ -148,6 +153,7 @@ class Health:
             "healthy": self.healthy,
             "unavailable": self.unavailable or None,
             "groups": [_group_as_json(group) for group in self.groups],
+            "jobs": [job.as_json() for job in self.jobs],
         }
 
 

@@ -63,6 +63,7 @@ class Scan:
         containers: Whether the project uses dependency-injector.
         unmatched: Patterns of ``discovery.exclude`` that match nothing.
         complete: Whether everything was looked at; ``False`` if there is too much.
+        may_have_jobs: Whether a module may have jobs; an import tells.
     """
 
     modules: tuple[SourceModule, ...] = ()
@@ -73,6 +74,7 @@ class Scan:
     containers: bool = False
     unmatched: tuple[str, ...] = ()
     complete: bool = True
+    may_have_jobs: bool = True
 
     @property
     def roots(self) -> tuple[str, ...]:
@@ -137,6 +139,7 @@ def scan_project(project: Path, modules: Sequence[str] = (), exclude: Sequence[s
         containers=any(text.containers for text in used) or len(used) != len(paths),
         unmatched=tuple(pattern for pattern in exclude if pattern not in look.matched),
         complete=look.complete,
+        may_have_jobs=any(text.may_have_jobs for text in used) or len(used) != len(paths),
     )
 
 

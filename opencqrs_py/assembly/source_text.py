@@ -16,6 +16,7 @@ _CONTAINERS = "dependency_injector"
 _NAME_GROUPS = {"event_handling", "dataframe_handler"}
 _UNMISTAKABLE = {*_NAME_GROUPS, "upcaster", "around_event", "around_handler"}
 _OF_GROUPS = {"on_start", "on_reset", "on_replay_finished", "batch_key", "inbox_filter"}
+_JOB = re.compile(rb"\bjob\b")
 _DECORATORS = {*_UNMISTAKABLE, *_OF_GROUPS, "event_type", "job"}
 
 
@@ -58,6 +59,11 @@ class SourceText:
     def containers(self) -> bool:
         """Whether it imports dependency-injector."""
         return any(_within(name, _CONTAINERS) for name in self._imports)
+
+    @property
+    def may_have_jobs(self) -> bool:
+        """Whether the word stands anywhere in it; it may mean something else, or be called otherwise elsewhere."""
+        return not self.readable or _JOB.search(self.text) is not None
 
     @property
     def groups(self) -> list[tuple[str, int]]:

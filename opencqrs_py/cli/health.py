@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 __all__ = ["health_command", "print_unhealthy"]
 
-_STYLES = {"running": "green", "stopped": "default", "unknown": "default"}
+_WELL = {"running": "green", "stopped": "default", "unknown": "default", "idle": "green", "paused": "default"}
 
 
 @click.command("health")
@@ -22,7 +22,7 @@ _STYLES = {"running": "green", "stopped": "default", "unknown": "default"}
 @project_options
 @format_option
 def health_command(options: ProjectOptions, names: tuple[str, ...], *, as_json: bool) -> int:
-    """Show whether all is well with groups, from any process.
+    """Show whether all is well with groups and jobs, from any process.
 
     The exit code is 0 if it is and 1 if it is not. A group that is stopped on purpose is well.
     """
@@ -31,6 +31,7 @@ def health_command(options: ProjectOptions, names: tuple[str, ...], *, as_json: 
         print_json(health.as_json())
     else:
         _print_groups(health)
+        _print_jobs(health)
         print_unhealthy(health)
     return 0 if health.healthy else 1
 
@@ -50,6 +51,19 @@ def _print_groups(health: Health) -> None:
     for title in ("group", "state", "partitions", "lag"):
         table.add_column(title, justify="right" if title in {"partitions", "lag"} else "left")
     for group in health.groups:
-        state = f"[{_STYLES.get(group.state, 'red')}]{group.state}[/]"
+        state = f"[{_WELL.get(group.state, 'red')}]{group.state}[/]"
         table.add_row(clean(group.group), state, f"{group.partitions:,}", f"{group.lag:,}")
+    stdout().print(table)
+
+
+def _print_jobs(health: Health) -> None:
+    from rich.table import Table  # noqa: PLC0415 only when a table is printed
+
+    if not health.jobs:
+        return
+    table = Table(box=None, pad_edge=False)
+    for title in ("job", "state"):
+        table.add_column(title)
+    for job in health.jobs:
+        table.add_row(clean(job.job), f"[{_WELL.get(job.state, 'red')}]{job.state}[/]")
     stdout().print(table)

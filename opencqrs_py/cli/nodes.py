@@ -21,7 +21,7 @@ __all__ = ["nodes_command"]
 @project_options
 @format_option
 def nodes_command(options: ProjectOptions, *, as_json: bool) -> None:
-    """Show the nodes that run processors, and what each of them has.
+    """Show the nodes that run processors or jobs, and what each of them has.
 
     A node that ended without a word is shown for a day.
     """
@@ -51,6 +51,7 @@ def _as_json(status: NodeStatus) -> dict[str, Any]:
             }
             for group, runnable in node.groups.items()
         },
+        "jobs": sorted(node.jobs),
     }
 
 
@@ -59,7 +60,16 @@ def _print_table(nodes: list[NodeStatus]) -> None:
 
     table = Table(box=None, pad_edge=False)
     on_spark = any(status.alive and status.node.load is not None for status in nodes)
-    for title in ("node", "state", "started", *(["Spark"] if on_spark else []), "partitions"):
+    has_jobs = any(status.node.jobs for status in nodes)
+    titles = (
+        "node",
+        "state",
+        "started",
+        *(["Spark"] if on_spark else []),
+        *(["jobs"] if has_jobs else []),
+        "partitions",
+    )
+    for title in titles:
         table.add_column(title)
     for status in nodes:
         shares = (
@@ -70,5 +80,6 @@ def _print_table(nodes: list[NodeStatus]) -> None:
         state = "[green]alive[/]" if status.alive else "[red]dead[/]"
         load = status.node.load if status.alive else None
         size = [spark_size(load) if load is not None else "-"] if on_spark else []
-        table.add_row(clean(status.node.name), state, status.node.started_at, *size, clean(", ".join(shares)))
+        jobs = [str(len(status.node.jobs)) if status.alive else "-"] if has_jobs else []
+        table.add_row(clean(status.node.name), state, status.node.started_at, *size, *jobs, clean(", ".join(shares)))
     stdout().print(table)

@@ -8,14 +8,17 @@ import click
 
 from opencqrs_py.assembly.rows import group_rows
 from opencqrs_py.cli.options import ProjectOptions, format_option, project_options
-from opencqrs_py.cli.output import print_json, print_line
+from opencqrs_py.cli.output import clean, print_json, print_line, stdout
 from opencqrs_py.cli.tables import print_groups
 from opencqrs_py.cli.watching import DEFAULT_SECONDS, watch
+from opencqrs_py.model.masking import scrubbed
 
 if TYPE_CHECKING:
     from opencqrs_py.assembly.application import Application
 
 __all__ = ["status_command"]
+
+_SHOWN = ("failed", "overdue")  # of jobs: opencqrs health says more
 
 
 @click.command("status")
@@ -48,7 +51,16 @@ def status_command(options: ProjectOptions, every: float | None, *, details: boo
         print_json(group_rows(statuses))
     else:
         print_groups(statuses, {}, details=details)
+        _print_jobs(application)
     return 0
+
+
+def _print_jobs(application: Application) -> None:
+    """Print a line for each job that has failed or is overdue."""
+    for job in application.job_health():
+        for finding in job.findings:
+            if finding.problem in _SHOWN:
+                stdout().print(clean(scrubbed(finding.line)), style="red", markup=False, soft_wrap=True)
 
 
 def _checked(application: Application, *, details: bool, as_json: bool) -> int:

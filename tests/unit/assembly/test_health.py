@@ -155,4 +155,4 @@ def test_the_json_has_each_problem_with_its_place():
 def test_an_application_whose_database_is_unavailable_is_unhealthy_in_one_line():
     health = Health(unavailable="[OCQ-304] no answer")
     assert (health.healthy, health.lines()) == (False, ["[OCQ-304] no answer"])
-    assert health.as_json() == {"healthy": False, "unavailable": "[OCQ-304] no answer", "groups": []}
+    assert health.as_json() == {"healthy": False, "unavailable": "[OCQ-304] no answer", "groups": [], "jobs": []}

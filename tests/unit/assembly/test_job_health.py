@@ -1,0 +1,148 @@
+"""When a job is well, and what is said of one that is not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from opencqrs_py.assembly.health import Health
+from opencqrs_py.assembly.job_health import JobHealth, judged_job
+from opencqrs_py.assembly.jobs import JobStatus
+from opencqrs_py.jobs.rules import JobRule, Ticking
+from opencqrs_py.jobs.runs import JobRecord, JobRun, RunStatus
+from opencqrs_py.model.job import Job, JobMark, Trigger
+from opencqrs_py.model.masking import remember
+from opencqrs_py.processing.schedules import FixedRate
+
+NOON = datetime(2026, 1, 5, 12, tzinfo=UTC)
+SCHEDULED = JobRule("remind", Ticking(FixedRate(0, 60), "every 60 s"), budget=300.0)
+JOB = Job(JobMark("remind"), print, "jobs.py:1 (remind)")
+
+
+def at(seconds: float) -> datetime:
+    return NOON + timedelta(seconds=seconds)
+
+
+def record(tick: float | None = 30, *, paused: bool = False) -> JobRecord:
+    return JobRecord("remind", "every 60 s", None if tick is None else at(tick), NOON if paused else None)
+
+
+def run(status: RunStatus, started: float | None = -100, **changes: object) -> JobRun:
+    began = None if started is None else at(started)
+    made = JobRun("remind:1", "remind", Trigger.SCHEDULE, at(-200), status=status, started_at=began, attempt=1)
+    return replace(made, node="blue", **changes)
+
+
+WELL = JobStatus(JOB, SCHEDULED, record(), (), run(RunStatus.SUCCEEDED, ended_at=at(-90)), ("blue",), (), NOON)
+FAILED = run(RunStatus.FAILED, ended_at=at(-90), error="ValueError: no hunter22\n  jobs.py:3")
+OVERDUE = replace(WELL, record=record(-61))
+ALONE = replace(WELL, nodes=())
+
+
+@pytest.mark.parametrize(
+    ("status", "state"),
+    [
+        (WELL, "idle"),
+        (replace(WELL, record=None, last=None), "idle"),
+        (replace(WELL, open=(run(RunStatus.QUEUED, None),)), "idle"),
+        (replace(WELL, open=(run(RunStatus.RUNNING),)), "running"),
+        (replace(WELL, open=(run(RunStatus.RETRYING),)), "running"),
+        (replace(WELL, record=record(paused=True)), "paused"),
+        (replace(WELL, last=run(RunStatus.CANCELLED)), "idle"),
+        pytest.param(replace(WELL, record=record(-60)), "idle", id="a tick within its patience"),
+        pytest.param(replace(WELL, record=record(-900, paused=True)), "paused", id="overdue and paused"),
+        pytest.param(replace(OVERDUE, rule=JobRule("remind")), "idle", id="a tick of before triggers were turned off"),
+        pytest.param(replace(WELL, open=(run(RunStatus.RUNNING, -360),)), "running", id="within budget and a minute"),
+        pytest.param(
+            replace(WELL, rule=replace(SCHEDULED, budget=float("inf")), open=(run(RunStatus.RUNNING, -9e6),)),
+            "running",
+            id="no budget",
+        ),
+        pytest.param(
+            replace(WELL, open=(run(RunStatus.RUNNING, -5_000, attempt=2, due_at=at(-10)),)),
+            "running",
+            id="a second attempt has a budget of its own",
+        ),
+        pytest.param(replace(WELL, open=(run(RunStatus.RETRYING, -5_000),)), "running", id="nothing is in hand"),
+    ],
+)
+def test_a_job_that_is_well_says_how_it_stands(status, state):
+    assert judged_job(status, 60.0, unowned=False) == JobHealth("remind", state)
+
+
+@pytest.mark.parametrize(
+    ("status", "problem", "line"),
+    [
+        (
+            replace(WELL, last=FAILED),
+            "failed",
+            "[job remind] run remind:1 failed at 2026-01-05T11:58:30.000Z: ValueError: no ***: fix its cause, then "
+            "opencqrs jobs run remind",
+        ),
+        (
+            OVERDUE,
+            "overdue",
+            "[job remind] its tick of 2026-01-05T11:58:59.000Z is overdue by 1 min 1 s: look at the log of node blue; "
+            "node.max-runs may be too low",
+        ),
+        (
+            replace(WELL, open=(run(RunStatus.RUNNING, -361),)),
+            "stuck",
+            "[job remind] run remind:1 has taken 6 min 1 s so far, and its time budget is 5 min 0 s: look at the log "
+            "of node blue; opencqrs jobs cancel remind asks it to end",
+        ),
+    ],
+)
+def test_what_is_wrong_with_a_job_is_a_line_with_what_to_do(status, problem, line):
+    remember(["hunter22"])
+    health = judged_job(status, 60.0, unowned=False)
+    assert (health.healthy, health.state) == (False, problem)
+    assert [finding.line for finding in health.findings] == [line]
+
+
+@pytest.mark.parametrize(
+    ("status", "state"),
+    [
+        (ALONE, "unowned"),
+        pytest.param(replace(ALONE, record=record(-900)), "unowned", id="also overdue, for that reason"),
+        pytest.param(replace(ALONE, record=None, last=None), "unowned", id="never run"),
+        pytest.param(replace(ALONE, record=record(paused=True)), "paused", id="paused"),
+        pytest.param(replace(ALONE, rule=JobRule("remind")), "idle", id="no schedule, or triggers that are off"),
+    ],
+)
+def test_a_job_with_a_schedule_that_no_process_runs_is_not_well(status, state):
+    health = judged_job(status, 60.0, unowned=True)
+    assert (health.state, len(health.findings)) == (state, state == "unowned")
+    for finding in health.findings:
+        assert finding.line == (
+            "[job remind] no process runs it, and it has a schedule (every 60 s): start opencqrs run; or, if that is "
+            "meant, opencqrs jobs pause remind"
+        )
+
+
+def test_each_problem_of_a_job_is_a_line_and_the_worst_is_its_state():
+    status = replace(OVERDUE, last=FAILED, open=(run(RunStatus.RUNNING, -900),))
+    health = judged_job(status, 60.0, unowned=False)
+    assert [finding.problem for finding in health.findings] == ["failed", "overdue", "stuck"]
+    assert health.state == "failed"
+
+
+def test_jobs_belong_to_the_health_of_the_application():
+    well, unwell = judged_job(WELL, 60.0, unowned=False), judged_job(OVERDUE, 60.0, unowned=False)
+    assert Health(jobs=(well,)).healthy
+    health = Health(jobs=(well, unwell))
+    assert not health.healthy
+    assert health.lines() == [unwell.findings[0].line]
+    assert health.as_json()["jobs"] == [
+        {"job": "remind", "healthy": True, "state": "idle", "problems": []},
+        {
+            "job": "remind",
+            "healthy": False,
+            "state": "overdue",
+            "problems": [
+                {"problem": "overdue", "message": unwell.findings[0].why, "fix": unwell.findings[0].fix},
+            ],
+        },
+    ]
