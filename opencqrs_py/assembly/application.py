@@ -219,7 +219,7 @@ class Application:
         except ExplainedError as error:
             return [*ignored, *looked_at(self.blueprint.modules, self._scan, self.project, error)]
         found = looked_at(self.blueprint.modules, self._scan, self.project, self.blueprint.discover())
-        return [*self._decisions(groups), *self._recorded(groups), *ignored, *found]
+        return [*self._decisions(groups), *self._job_decisions(), *self._recorded(groups), *ignored, *found]
 
     def _recorded(self, groups: Sequence[EffectiveGroup]) -> list[Decision]:
         """Return what the records of groups say; nothing before there are databases."""
@@ -232,6 +232,18 @@ class Application:
 
     def _decisions(self, groups: Sequence[EffectiveGroup]) -> list[Decision]:
         return decisions(self.configuration, self.container, groups, self._group_containers)
+
+    def _job_decisions(self) -> list[Decision]:
+        found = self.blueprint.discover()
+        if not found.jobs:
+            return []
+        from opencqrs_py.assembly.job_decisions import JobChoices  # noqa: PLC0415 loads SQLAlchemy
+
+        database, triggers = self.container.database_choice().decision, self.blueprint.job_triggers
+        choices = JobChoices(
+            found.jobs, self.configuration, database, triggers, found.injector, self._check_transaction
+        )
+        return choices.decisions()
 
     def start(
         self,
@@ -277,6 +289,7 @@ class Application:
             serving = self._serving = self._made_serving()
             if serving is not None:
                 observer = Observers([serving.counting, observer])
+            self._check(chosen, jobs=runs_jobs)
             parts = self._job_parts() if runs_jobs else None
             if runs_jobs or self.blueprint.job_triggers:
                 self.container.job_store().prepare()  # not within a transaction in which an event starts a job
@@ -321,7 +334,6 @@ class Application:
             threads_of_driver,
         )
 
-        self._check(chosen)
         parts, container = self._group_containers, self.container
         others = [each for each in self.groups if each not in chosen] if with_others else []
         startable = [each for each in others if is_led(parts[each.name]) and not self._errors([each])]
@@ -739,9 +751,10 @@ class Application:
         other._apart = True
         return other
 
-    def _check(self, groups: Sequence[EffectiveGroup]) -> None:
-        """Raise together all that keeps the groups from running."""
-        raise_together(self._errors(groups))
+    def _check(self, groups: Sequence[EffectiveGroup], *, jobs: bool) -> None:
+        """Raise together all that keeps the groups from running, and the jobs if they are to run."""
+        of_jobs = [decision.error for decision in self._job_decisions() if decision.error] if jobs else []
+        raise_together([*self._errors(groups), *of_jobs])
 
     def _errors(self, groups: Sequence[EffectiveGroup]) -> list[ExplainedError]:
         errors = [decision.error for decision in self._decisions(groups) if decision.error]

@@ -29,7 +29,7 @@ class Decision:
     """A choice and why it was made.
 
     Attributes:
-        group: Processing group; empty when the choice is the whole application's.
+        group: Processing group; empty when the choice is a job's or the whole application's.
         subject: What was chosen, as a setting's path.
         choice: What it came to; empty when it could not be decided.
         reason: Why.
@@ -37,6 +37,7 @@ class Decision:
         setting: The setting that decided it; empty when it was decided by what there is.
         error: Why it could not be decided; ``None`` also when another decision stands in its way.
         provider: Name of the provider that was chosen; empty when it is none.
+        job: Name of the job; empty when the choice is not about one.
     """
 
     group: str
@@ -47,10 +48,12 @@ class Decision:
     setting: str = ""
     error: ExplainedError | None = None
     provider: str = ""
+    job: str = ""
 
     def __str__(self) -> str:
         choice = self.choice or "not decided"
-        return f"{self.group or 'application'}: {self.subject} = {choice}: {self.reason}"
+        whose = f"job {self.job}" if self.job else self.group or "application"
+        return f"{whose}: {self.subject} = {choice}: {self.reason}"
 
 
 def undecided(group: str, subject: str, error: ExplainedError, candidates: tuple[str, ...] = ()) -> Decision:

@@ -97,20 +97,26 @@ def rules_of(jobs: Sequence[Job], configuration: Configuration) -> dict[str, Job
     Raises:
         JobError: OCQ-663, if ``exclusive-with`` names something that is no job.
     """
+    return {job.name: rule_for(job, jobs, configuration) for job in jobs}
+
+
+def rule_for(job: Job, jobs: Sequence[Job], configuration: Configuration) -> JobRule:
+    """Return how one of the jobs runs.
+
+    Raises:
+        JobError: OCQ-663, if ``exclusive-with`` names something that is no job.
+    """
     spelled = {canonical(job.name): job.name for job in jobs}
-    rules = {}
-    for job in jobs:
-        settings = configuration.job(job.name)
-        unknown = [name for name in settings.exclusive_with if canonical(name) not in spelled]
-        if unknown:
-            others = [name for name in spelled.values() if name != job.name]
-            close = nearest(unknown[0], others)
-            fix = f"did you mean {close}?" if close else f"name one of {listed(others)}" if others else "remove it"
-            where = str(configuration.origin(f"jobs[{job.name}].exclusive-with"))
-            raise JobError("OCQ-663", f"job '{job.name}' excludes '{unknown[0]}', which is no job", where, fix)
-        exclusive = frozenset(spelled[canonical(name)] for name in settings.exclusive_with)
-        rules[job.name] = rule_of(job, settings, exclusive)
-    return rules
+    settings = configuration.job(job.name)
+    unknown = [name for name in settings.exclusive_with if canonical(name) not in spelled]
+    if unknown:
+        others = [name for name in spelled.values() if name != job.name]
+        close = nearest(unknown[0], others)
+        fix = f"did you mean {close}?" if close else f"name one of {listed(others)}" if others else "remove it"
+        where = str(configuration.origin(f"jobs[{job.name}].exclusive-with"))
+        raise JobError("OCQ-663", f"job '{job.name}' excludes '{unknown[0]}', which is no job", where, fix)
+    exclusive = frozenset(spelled[canonical(name)] for name in settings.exclusive_with)
+    return rule_of(job, settings, exclusive)
 
 
 def bound_jobs(

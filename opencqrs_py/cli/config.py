@@ -132,6 +132,7 @@ def _decision_row(decision: Decision) -> dict[str, Any]:
     error = decision.error
     return {
         "group": decision.group,
+        "job": decision.job,
         "subject": decision.subject,
         "choice": decision.choice,
         "reason": decision.reason,
