@@ -217,7 +217,7 @@ class UnknownJobError(JobError):
 
 
 class KeyReusedError(JobError):
-    """The key of a request for a run was used before, for other ids (OCQ-671). Nothing was recorded."""
+    """The key of a request for a run was used before, for other ids (OCQ-675). Nothing was recorded."""
 
 
 class ResetError(ExplainedError):

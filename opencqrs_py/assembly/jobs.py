@@ -142,7 +142,7 @@ class Jobs:
                 same run, for as long as that is kept. Empty: the run is another one than all others.
 
         Raises:
-            JobError: OCQ-667 for a name that is no job; OCQ-671, if the run of the key is for other ids.
+            JobError: OCQ-667 for a name that is no job; OCQ-675, if the run of the key is for other ids.
         """
         run = self._asked(name, ids, by, trigger, key)
         is_new = self._parts.store.request(run)
@@ -150,7 +150,7 @@ class Jobs:
         stands = self._parts.store.find(run.id) or run
         if (stands.job, stands.ids) != (run.job, run.ids):
             fix = "use another key for each run; the same one is for a call that is repeated"
-            raise KeyReusedError("OCQ-671", f"run '{run.id}' is known, and is for other ids", f"job {run.job}", fix)
+            raise KeyReusedError("OCQ-675", f"run '{run.id}' is known, and is for other ids", f"job {run.job}", fix)
         if is_new:
             _log.info("[job %s] run %s was asked for%s", run.job, run.id, _for(run), extra={"action": "requested"})
         return stands
