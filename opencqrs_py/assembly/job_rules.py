@@ -132,6 +132,9 @@ def bound_jobs(
     """
     bound = {}
     for job in jobs:
+        if rules[job.name].spark:
+            what = f"job '{job.name}' is to run on Spark, and this version runs jobs on threads only"
+            raise JobError("OCQ-671", what, job.place, f"set jobs.{job.name}.processing.engine: thread")
         check(read_signature(job.call, job.place, injector, JOB), job.place)
         bound[job.name] = bind_job(job, rules[job.name], injector)
     return bound
