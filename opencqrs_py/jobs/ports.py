@@ -123,6 +123,56 @@ class JobStore(Protocol):
         """Remove runs of a job that ended before a time, but for the last that began; return how many."""
         ...
 
+    def spread(self, run: JobRun, children: Sequence[JobRun]) -> bool:
+        """Record the children of a run, if its owner still has it under the same token; return whether it has.
+
+        Children are in no list: not in a book, a look, or the history. They are removed when their run ends, whoever
+        ends it; what they have not committed by then is not committed any more.
+
+        Args:
+            run: The run as its owner has it.
+            children: What is running for it, each with some of its ids; their ids were never used before.
+        """
+        ...
+
+    def take_children(self, run: JobRun, owner: str) -> list[JobRun] | None:
+        """Take the children of a run from whoever has them, who commits nothing more.
+
+        Args:
+            run: The run as its owner has it.
+            owner: Who has the children in hand from now on.
+
+        Returns:
+            The children by id, under their next tokens, with what was recorded last; ``None`` if another one has the
+            run.
+        """
+        ...
+
+    def gather(self, run: JobRun, position: Position, children: Sequence[JobRun] = ()) -> bool:
+        """Record what of a run is done, with all that its children have done, if its owner still has it.
+
+        Args:
+            run: The run as its owner has it, with what it says of its progress.
+            position: What is done now.
+            children: Those that continue, with the positions that they get; the others are removed.
+
+        Returns:
+            Whether it is recorded.
+        """
+        ...
+
+    def take_over(self, child: JobRun) -> JobRun | None:
+        """Take a child from another copy of the same task, which commits nothing more.
+
+        Args:
+            child: The child as the task was given it.
+
+        Returns:
+            The child under its next token, with what was recorded last; ``None`` if its owner does not have it any
+            more.
+        """
+        ...
+
     def is_outage(self, error: BaseException) -> bool:
         """Return whether ``error`` means that the store is temporarily unavailable."""
         ...

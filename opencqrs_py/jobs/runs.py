@@ -87,6 +87,8 @@ class JobRun:
         queued: Whether it was let in to wait for others to end.
         cancelled_at: When it was asked to end.
         ticks: How many ticks the record stands for, at least 1.
+        parent: Id of the run whose ids it has a part of; empty: it is a run of its own. Such a child is in no list, and
+            counts as no run; its owner is the job of Spark that has it in hand.
     """
 
     id: str
@@ -115,6 +117,7 @@ class JobRun:
     queued: bool = False
     cancelled_at: datetime | None = None
     ticks: int = 1
+    parent: str = ""
 
     @property
     def is_open(self) -> bool:

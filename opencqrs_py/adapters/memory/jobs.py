@@ -82,17 +82,19 @@ class InMemoryJobStore(JobStore):
     def open(self, jobs: Collection[str]) -> Iterator[JobBook]:
         with self._lock:
             records = {name: self._records.get(name, JobRecord(name)) for name in jobs}
-            runs = {run.id: run for run in self._runs.values() if run.job in jobs and run.is_open}
+            runs = {run.id: run for run in self._own() if run.job in jobs and run.is_open}
             book = _Book(self._clock.now(), records, runs)
             yield book
             self._records.update(book.records)
             book.written_to(self._runs)
+            ended = {run.id for run in book.put_runs.values() if not run.is_open}
+            self._runs = {id_: run for id_, run in self._runs.items() if run.parent not in ended}
 
     @override
     def look(self, jobs: Collection[str] | None = None) -> JobsView:
         with self._lock:
             records = {name: each for name, each in self._records.items() if jobs is None or name in jobs}
-            runs = (run for run in self._runs.values() if run.is_open and (jobs is None or run.job in jobs))
+            runs = (run for run in self._own() if run.is_open and (jobs is None or run.job in jobs))
             ordered = tuple(sorted(runs, key=lambda run: (run.requested_at, run.id)))
             return JobsView(self._clock.now(), records, ordered)
 
@@ -120,13 +122,13 @@ class InMemoryJobStore(JobStore):
     @override
     def history(self, job: str | None = None, limit: int = 100) -> list[JobRun]:
         with self._lock:
-            runs = [run for run in self._runs.values() if job is None or run.job == job]
+            runs = [run for run in self._own() if job is None or run.job == job]
             return sorted(runs, key=lambda run: (run.requested_at, run.id), reverse=True)[:limit]
 
     @override
     def last_ended(self) -> dict[str, JobRun]:
         with self._lock:
-            ended = (run for run in self._runs.values() if not run.is_open and run.started_at is not None)
+            ended = (run for run in self._own() if not run.is_open and run.started_at is not None)
             return {run.job: run for run in sorted(ended, key=_end)}
 
     @override
@@ -144,8 +146,50 @@ class InMemoryJobStore(JobStore):
             return len(old)
 
     @override
+    def spread(self, run: JobRun, children: Sequence[JobRun]) -> bool:
+        with self._lock:
+            has_it = self._changed(run, "done", "total")
+            if has_it:
+                self._runs.update({child.id: child for child in children})
+            return has_it
+
+    @override
+    def take_children(self, run: JobRun, owner: str) -> list[JobRun] | None:
+        with self._lock:
+            if not self._changed(run, "done", "total"):
+                return None
+            children = sorted((each for each in self._runs.values() if each.parent == run.id), key=lambda each: each.id)
+            taken = [replace(child, owner=owner, token=child.token + 1) for child in children]
+            self._runs.update({child.id: child for child in taken})
+            return taken
+
+    @override
+    def gather(self, run: JobRun, position: Position, children: Sequence[JobRun] = ()) -> bool:
+        with self._lock:
+            if not self.advance(run, position):
+                return False
+            left = {child.id: child for child in children}
+            self._runs = {id_: each for id_, each in self._runs.items() if each.parent != run.id or id_ in left}
+            for child in children:
+                self._changed(child, "position")
+            return True
+
+    @override
+    def take_over(self, child: JobRun) -> JobRun | None:
+        with self._lock:
+            known = self._runs.get(child.id)
+            if known is None or known.owner != child.owner:
+                return None
+            taken = self._runs[child.id] = replace(known, token=known.token + 1)
+            return taken
+
+    @override
     def is_outage(self, error: BaseException) -> bool:
         return False
+
+    def _own(self) -> list[JobRun]:
+        """Return the runs without their children."""
+        return [run for run in self._runs.values() if not run.parent]
 
     def _changed(self, run: JobRun, *names: str) -> bool:
         with self._lock:

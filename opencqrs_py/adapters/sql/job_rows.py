@@ -40,6 +40,7 @@ def run_row(run: JobRun) -> dict[str, Any]:
         "position": position_text(run.position),
         "done": run.done,
         "total": run.total,
+        "parent": run.parent,
         "details": json.dumps(details),
     }
 
@@ -60,6 +61,7 @@ def run_of(row: Sequence[Any]) -> JobRun:
         position=position_of(found["position"]),
         done=found["done"],
         total=found["total"],
+        parent=found["parent"],
         **times,
         **_known(details, _DETAILS),
     )

@@ -40,7 +40,8 @@ _MOST_REMOVED = 1_000  # runs in a statement
 # What is read of runs, of jobs, and the time, in one look: of two looks the first one could be older.
 _OF_JOB = {"job": "job", "due_ms": "next_ms", "cancelled_ms": "paused_ms", "details": "details"}
 _LOOK = f"""
-SELECT 'run' AS record, {{now}} AS now_ms, {", ".join(RUN_COLUMNS)} FROM {{runs}} WHERE ended_ms IS NULL AND {{those}}
+SELECT 'run' AS record, {{now}} AS now_ms, {", ".join(RUN_COLUMNS)} FROM {{runs}}
+WHERE ended_ms IS NULL AND parent = '' AND {{those}}
 UNION ALL
 SELECT 'job', {{now}}, {", ".join(_OF_JOB.get(name, "NULL") for name in RUN_COLUMNS)} FROM {{jobs}} WHERE {{those}}
 UNION ALL
@@ -48,7 +49,7 @@ SELECT 'now', {{now}}, {", ".join(["NULL"] * len(RUN_COLUMNS))}
 """  # noqa: S608 our own names, as below
 _OPEN_RUNS = f"""
 SELECT clock.now_ms, {", ".join(RUN_COLUMNS)} FROM (SELECT {{now}} AS now_ms) clock
-LEFT JOIN {{runs}} ON ended_ms IS NULL AND {{those}}
+LEFT JOIN {{runs}} ON ended_ms IS NULL AND parent = '' AND {{those}}
 """  # noqa: S608
 _ADVANCE = """
 UPDATE {runs} SET position = {mark}, done = {mark}, total = {mark}
@@ -65,6 +66,9 @@ _OLD = """
 SELECT run_id FROM {runs} WHERE job = {mark} AND requested_ms < {mark} AND ended_ms < {mark} AND run_id <> {mark}
 ORDER BY requested_ms LIMIT {most}
 """
+_TAKE_CHILDREN = "UPDATE {runs} SET token = token + 1, owner = {mark} WHERE parent = {mark}"
+_TAKE_OVER = "UPDATE {runs} SET token = token + 1 WHERE run_id = {mark} AND owner = {mark} AND status = 'running'"
+_REMOVE_CHILDREN = "DELETE FROM {runs} WHERE parent = {mark}"
 _DELETE = "DELETE FROM {{runs}} WHERE run_id IN ({marks})"
 _INSERT_JOB = f"INSERT INTO {{jobs}} ({', '.join(RECORD_COLUMNS)}) VALUES ({{mark}}, NULL, NULL, {{mark}})"  # noqa: S608
 
@@ -167,8 +171,8 @@ class SqlJobStore(JobStore):
 
     @override
     def history(self, job: str | None = None, limit: int = 100) -> list[JobRun]:
-        those, values = ("", ()) if job is None else ("WHERE job = {mark}", (job,))
-        ordered = f"{_select()} {those} ORDER BY requested_ms DESC, run_id DESC LIMIT {{mark}}"
+        those, values = ("", ()) if job is None else ("AND job = {mark}", (job,))
+        ordered = f"{_select()} WHERE parent = '' {those} ORDER BY requested_ms DESC, run_id DESC LIMIT {{mark}}"
         return [run_of(row) for row in self._fetched(ordered, *values, limit)]
 
     @override
@@ -192,6 +196,41 @@ class SqlJobStore(JobStore):
             with self._writing(_PATIENCE) as connection:
                 removed += self.send(connection, _DELETE.format(marks=marks), *old)
         return removed
+
+    @override
+    def spread(self, run: JobRun, children: Sequence[JobRun]) -> bool:
+        with self._writing() as connection:
+            has_it = self.send(connection, _REPORT, run.done, run.total, run.id, run.token) == 1
+            return has_it and all([self.add(connection, child) for child in children])
+
+    @override
+    def take_children(self, run: JobRun, owner: str) -> list[JobRun] | None:
+        with self._writing() as connection:
+            if self.send(connection, _REPORT, run.done, run.total, run.id, run.token) != 1:
+                return None
+            self.send(connection, _TAKE_CHILDREN, owner, run.id)
+            rows = connection.exec_driver_sql(self.text(f"{_select()} WHERE parent = {{mark}}"), (run.id,)).all()
+        return sorted(map(run_of, rows), key=lambda child: child.id)
+
+    @override
+    def gather(self, run: JobRun, position: Position, children: Sequence[JobRun] = ()) -> bool:
+        with self._writing() as connection:
+            if self.send(connection, _ADVANCE, position_text(position), run.done, run.total, run.id, run.token) != 1:
+                return False
+            those = "".join([" AND run_id <> {mark}"] * len(children))
+            self.send(connection, f"{_REMOVE_CHILDREN}{those}", run.id, *(child.id for child in children))
+            for child in children:
+                text = position_text(child.position)
+                self.send(connection, _ADVANCE, text, child.done, child.total, child.id, child.token)
+            return True
+
+    @override
+    def take_over(self, child: JobRun) -> JobRun | None:
+        with self._writing() as connection:
+            if self.send(connection, _TAKE_OVER, child.id, child.owner) != 1:
+                return None
+            query = self.text(f"{_select()} WHERE run_id = {{mark}}")
+            return run_of(connection.exec_driver_sql(query, (child.id,)).one())
 
     @override
     def is_outage(self, error: BaseException) -> bool:
@@ -319,6 +358,8 @@ class _Book(JobBook):
         for id_, run in self._runs.items():
             if id_ in self._read:
                 self._change("runs", "run_id", run_row(self._read[id_]), run_row(run))
+                if run.started_at is not None and not run.is_open:
+                    self._store.send(self._connection, _REMOVE_CHILDREN, id_)
             elif not self._store.add(self._connection, run):
                 self._known.add(id_)
 

@@ -71,7 +71,11 @@ JOIN pg_locks locks ON locks.locktype = 'transactionid' AND locks.granted AND lo
 WHERE group_name = %s AND modulus = %s AND residue = %s AND locks.pid <> pg_backend_pid()
 """
 
-_COMPARED = {EVENTS.name: ("subject", "type"), JOBS.name: ("job",), JOB_RUNS.name: ("run_id", "job")}  # byte by byte
+_COMPARED = {
+    EVENTS.name: ("subject", "type"),
+    JOBS.name: ("job",),
+    JOB_RUNS.name: ("run_id", "job", "parent"),
+}  # byte by byte
 
 _NOT_FOUND = "opencqrs: no row"  # in the error of a prepared statement that has found no row
 _INDEXED_LENGTH = 500  # characters that an index holds; the server takes up to 2,704 bytes

@@ -193,11 +193,13 @@ JOB_RUNS = Table(
     Column("position", Text, nullable=False),  # what of it is done, as JSON in ASCII
     Column("done", BigInteger),  # how far it is, as the job itself says
     Column("total", BigInteger),
+    Column("parent", Text, nullable=False),  # the run whose ids it has a part of; empty: it is a run of its own
     Column("details", Text, nullable=False),  # the rest of the run, as JSON in ASCII
     Index("opencqrs_job_runs_open", "ended_ms", "job"),
     Index("opencqrs_job_runs_newest", "requested_ms"),
     Index("opencqrs_job_runs_of_job", "job", "requested_ms"),
     Index("opencqrs_job_runs_ran", "job", "ran_ms"),
+    Index("opencqrs_job_runs_children", "parent"),
 )
 
 
