@@ -202,7 +202,7 @@ class JobExecution:
         work = work_of(self._job.job.name, unit)
         context = JobContext(
             self._job.job.name,
-            self._run.id,
+            self._run.parent or self._run.id,
             self._run.trigger,
             page.ids,
             self._run.attempt,
