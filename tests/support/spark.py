@@ -165,6 +165,10 @@ class Sessions:
     def open(self) -> SimpleNamespace:
         return SimpleNamespace(sparkContext=self.context)
 
+    @contextmanager
+    def used(self) -> Iterator[SimpleNamespace]:
+        yield self.open()
+
     def begin(self, opened: Callable[[object], None]) -> None:
         self.opened = opened
         self.begun.set()

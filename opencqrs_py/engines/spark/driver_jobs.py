@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pyspark import SparkContext
 
-from opencqrs_py.engines.spark.jobs import Ended, Job, labelled
+from opencqrs_py.engines.spark.jobs import Ended, Job, description_of, labelled
 from opencqrs_py.engines.spark.tasks import Task, TaskResult, run_task
 from opencqrs_py.engines.threads import Threads
 from opencqrs_py.processing.groups import GroupProcessing
@@ -37,18 +37,18 @@ class DriverJobs:
         permit: DriverPermit,
         ended: Ended,
         context: SparkContext | None = None,
-    ) -> Job:
+    ) -> Job[TaskResult]:
         """Start a task; ``ended`` is called as by ``Jobs``.
 
         An abandoned one is not stopped. Its partitions were claimed again, so it cannot commit. With a context the jobs
         of Spark that its handler starts bear the name of the group, and end when it is abandoned.
         """
-        job = Job(context, ended)
+        job = Job[TaskResult](context, ended)
 
         def collect() -> TaskResult:
             if context is None:
                 return run_task(processing, task, permit)
-            with labelled(context, job.tag, processing.group, task):
+            with labelled(context, job.tag, processing.group, description_of(task)):
                 return run_task(processing, task, permit)
 
         self._threads.run(f"opencqrs-{processing.group}", lambda: job.run(collect))

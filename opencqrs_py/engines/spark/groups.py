@@ -14,7 +14,7 @@ from opencqrs_py.engines.driver import PartitionDriver
 from opencqrs_py.engines.runs import GroupRun, Recipe
 from opencqrs_py.engines.spark.driver_jobs import DriverPermit
 from opencqrs_py.engines.spark.jobs import Job
-from opencqrs_py.engines.spark.tasks import KeptRecipe, Permit
+from opencqrs_py.engines.spark.tasks import KeptRecipe, Permit, TaskResult
 from opencqrs_py.engines.watching import HeadWatcher
 from opencqrs_py.model.inbox import ParkedSequences
 from opencqrs_py.model.progress import ProcessorState
@@ -132,4 +132,4 @@ class RunningTask:
     drivers: tuple[PartitionDriver, ...]
     since: float
     permit: Permit | DriverPermit | None = None
-    job: Job | None = None
+    job: Job[TaskResult] | None = None

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from threading import Event as Signal
 from threading import Lock
+from typing import Generic, TypeVar
 
 from py4j.protocol import Py4JError
 from pyspark import SparkContext
@@ -29,6 +30,7 @@ _TRACEBACK = "Traceback (most recent call last):"
 _LOOK_SECONDS = 1.0  # between two looks at what runs
 _MOST_NAMED = 10  # partitions of a job that its description names
 
+Result = TypeVar("Result")
 Ended = Callable[["TaskResult | Exception"], None]
 
 
@@ -43,7 +45,7 @@ class Jobs:
         self._context = context
         self._threads = Threads()
 
-    def start(self, group: str, runner: TaskRunner, task: Task, ended: Ended) -> Job:
+    def start(self, group: str, runner: TaskRunner, task: Task, ended: Ended) -> Job[TaskResult]:
         """Start a job of a group.
 
         Args:
@@ -53,21 +55,21 @@ class Jobs:
             ended: Called with the result, or with the error when Spark could not finish the job, on the job's thread;
                 not if the job was abandoned.
         """
-        job = Job(self._context, ended)
+        job = Job[TaskResult](self._context, ended)
         self._threads.run(f"opencqrs-{group}", lambda: job.run(lambda: self._collected(job.tag, group, runner, task)))
         return job
 
     def _collected(self, tag: str, group: str, runner: TaskRunner, task: Task) -> TaskResult:
         context = self._context
-        with labelled(context, tag, group, task):
+        with labelled(context, tag, group, description_of(task)):
             (line,) = context.parallelize([write_task(task)], 1).map(runner).collect()
         return read_result(line)
 
 
 @contextmanager
-def labelled(context: SparkContext, tag: str, group: str, task: Task) -> Iterator[None]:
+def labelled(context: SparkContext, tag: str, group: str, description: str) -> Iterator[None]:
     """Have the jobs that this thread starts bear the name of a group, and end with those of a tag."""
-    context.setJobGroup(group, description_of(task), interruptOnCancel=True)
+    context.setJobGroup(group, description, interruptOnCancel=True)
     context.setLocalProperty("spark.scheduler.pool", group)
     context.addJobTag(tag)  # abandoning a job must not touch the user's jobs of its own in a group of this name
     try:
@@ -76,21 +78,23 @@ def labelled(context: SparkContext, tag: str, group: str, task: Task) -> Iterato
         context.removeJobTag(tag)  # of the thread, which will run other jobs
 
 
-class Job:
-    """A task that was started, until it has ended or was abandoned."""
+class Job(Generic[Result]):
+    """What was started on Spark, until it has ended or was abandoned."""
 
-    def __init__(self, context: SparkContext | None, ended: Ended) -> None:
-        self.tag = f"opencqrs-{uuid.uuid4().hex}"
+    def __init__(
+        self, context: SparkContext | None, ended: Callable[[Result | Exception], None], tag: str = ""
+    ) -> None:
+        self.tag = tag or f"opencqrs-{uuid.uuid4().hex}"
         self._context = context
         self._ended = ended
         self._lock = Lock()
         self._over = False
         self._gone = Signal()
 
-    def run(self, collect: Callable[[], TaskResult]) -> None:
-        """Do the task and hand over what came of it."""
+    def run(self, collect: Callable[[], Result]) -> None:
+        """Do it, and hand over what came of it."""
         try:
-            result: TaskResult | Exception = collect()
+            result: Result | Exception = collect()
         except Exception as error:  # Spark's failures are reported; the coordinator continues
             result = error
         self._gone.set()

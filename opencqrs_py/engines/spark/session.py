@@ -11,14 +11,15 @@ import platform
 import re
 import secrets
 import sys
+import time
 import zipfile
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from threading import Thread
-from typing import Any, TypeAlias
+from threading import Condition, RLock, Thread
+from typing import Any, TypeAlias, TypeVar
 
 import pyspark
 from py4j.protocol import Py4JError
@@ -26,7 +27,6 @@ from pyspark import SparkContext
 from pyspark.find_spark_home import _find_spark_home
 from pyspark.sql import SparkSession
 
-from opencqrs_py.engines.runs import Recipe
 from opencqrs_py.engines.spark.class_archive import ClassArchive, class_archive
 from opencqrs_py.engines.spark.connect import refuse_connect, require_usable
 from opencqrs_py.engines.spark.java import Java, find_java
@@ -52,6 +52,7 @@ from opencqrs_py.engines.spark.tasks import ALWAYS, KeptRecipe, Permit, keep
 from opencqrs_py.errors import EngineError
 
 Session: TypeAlias = SparkSession
+Made = TypeVar("Made", bound=Hashable)
 
 _QUIET_LOGS = Path(__file__).with_name("log4j2-quiet.properties")
 _PACKAGE_PARENT = Path(__file__).resolve().parents[3]
@@ -110,6 +111,9 @@ class Sessions:
         self._launches = False  # a JVM, and not only a session on one that runs already
         self._folder: TemporaryDirectory[str] | None = None
         self._kept: list[KeptRecipe] = []
+        self._being_opened = RLock()
+        self._uses = 0
+        self._unused = Condition()
 
     def require_master(self) -> None:
         """Refuse, before anything is launched or claimed, a master that cannot be reached: OCQ-350 or OCQ-351."""
@@ -146,6 +150,29 @@ class Sessions:
                 OCQ-350 to OCQ-352, if it is not taken by the master; OCQ-416 or OCQ-417, if the one that is there
                 cannot run groups.
         """
+        with self._being_opened:
+            return self._opened()
+
+    @contextmanager
+    def used(self) -> Iterator[SparkSession]:
+        """Open the session if need be, and use it: ``close`` waits for the end of the block, within its patience.
+
+        Raises:
+            EngineError: As ``open`` does.
+        """
+        with self._unused:
+            self._uses += 1
+        try:
+            yield self.open()
+        finally:
+            with self._unused:
+                self._uses -= 1
+                self._unused.notify_all()
+                left_open = self._closed and not self._uses
+            if left_open:  # it has been opened after the close, or the close has not waited any longer
+                self._stop(_CLOSE_SECONDS)
+
+    def _opened(self) -> SparkSession:
         if self._session is None:
             while _closing:  # one that is half closed would still seem to be there
                 _closing.pop().join()
@@ -198,7 +225,7 @@ class Sessions:
         if self._session is not None and self._session.sparkContext._jsc.sc().isStopped():  # noqa: SLF001 the only way
             raise Py4JError("the Spark context was stopped")
 
-    def handed_over(self, recipe: Recipe) -> Recipe | KeptRecipe:
+    def handed_over(self, recipe: Made) -> Made | KeptRecipe:
         """Return what tasks are sent in the place of a recipe. The session must be open.
 
         With a local master that is the name of a file, and no secret. Executors of a cluster can read no file of this
@@ -223,6 +250,10 @@ class Sessions:
         before, each is waited for longer: there it would outlive this process, and keep others from opening one.
         """
         self._closed = True
+        until = time.monotonic() + patience
+        with self._unused:
+            self._unused.wait_for(lambda: not self._uses, patience)
+        patience = max(0.0, until - time.monotonic())
         if jvm_of_others():
             patience = max(patience, _CLOSE_SECONDS_ON_OTHERS)
         if self._opening is not None and self._opening.is_alive():

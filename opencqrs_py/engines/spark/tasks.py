@@ -15,11 +15,11 @@ import gc
 import os
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from pydantic import TypeAdapter
 from pyspark import TaskContext, cloudpickle
@@ -88,7 +88,7 @@ class KeptRecipe:
 
     file: str
 
-    def fetch(self) -> Recipe:
+    def fetch(self) -> Any:
         """Return the recipe, read once per process; ``OSError`` if the run that kept it is over. For executors."""
         return _read(self.file)
 
@@ -135,7 +135,7 @@ class Permission(Protocol):
 ALWAYS = Permit()
 
 
-def keep(recipe: Recipe, folder: Path) -> KeptRecipe:
+def keep(recipe: Hashable, folder: Path) -> KeptRecipe:
     """Write a recipe to a new file that only this user can read. Runs on the driver.
 
     The folder lives as long as Spark, which deletes it.
@@ -148,9 +148,8 @@ def keep(recipe: Recipe, folder: Path) -> KeptRecipe:
 
 
 @cache
-def _read(file: str) -> Recipe:
-    recipe: Recipe = cloudpickle.loads(Path(file).read_bytes())
-    return recipe
+def _read(file: str) -> Any:
+    return cloudpickle.loads(Path(file).read_bytes())
 
 
 @dataclass(frozen=True)
