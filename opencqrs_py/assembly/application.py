@@ -54,8 +54,9 @@ if TYPE_CHECKING:
     from opencqrs_py.assembly.serving import Serving
     from opencqrs_py.config import LifeCycleSettings
     from opencqrs_py.control.records import ControlView, GroupPartition
-    from opencqrs_py.engines.job_runner import JobParts, JobRunner
+    from opencqrs_py.engines.job_runner import JobParts, JobRunner, MakeAttempt
     from opencqrs_py.engines.spark.session import Session, Sessions
+    from opencqrs_py.jobs.binding import BoundJob
     from opencqrs_py.jobs.runs import JobRun
     from opencqrs_py.model.job import JobId
     from opencqrs_py.processing.signatures import Signature
@@ -117,6 +118,7 @@ class Application:
         self._databases = OpenedDatabases(loaded.settings.database.pool_size)
         self._in_hand: list[SupervisedPartition] = []  # partitions that a stop has not waited for
         self._started_in = 0  # the process that has called start()
+        self._spark_sessions: Sessions | None = None  # what groups and jobs share since the start
         self._apart = False  # whether it fills the shadow of a group of another application
 
     def __enter__(self) -> Self:
@@ -290,7 +292,7 @@ class Application:
             if serving is not None:
                 observer = Observers([serving.counting, observer])
             self._check(chosen, jobs=runs_jobs)
-            parts = self._job_parts() if runs_jobs else None
+            parts = self._job_parts(verbose=verbose) if runs_jobs else None
             if runs_jobs or self.blueprint.job_triggers:
                 self.container.job_store().prepare()  # not within a transaction in which an event starts a job
             self._processors = self._made(chosen, observer, parts, verbose=verbose, with_others=not groups)
@@ -399,8 +401,15 @@ class Application:
         ended = (ProcessorState.STOPPED, ProcessorState.FAILED)
         self._in_hand = [each for each in partitions if each.state not in ended]
         self._processors = None
+        self._close_spark(patience)
         if not self._starting.locked():  # a start in another thread uses what is open until its end
             self._close()
+
+    def _close_spark(self, patience: float) -> None:
+        """Close the session of Spark, if jobs or groups have opened one."""
+        sessions, self._spark_sessions = self._spark_sessions, None
+        if sessions is not None:
+            sessions.close(patience)
 
     @property
     def _is_forked(self) -> bool:
@@ -638,9 +647,12 @@ class Application:
             return self.jobs.run_here(runner, name, ids, timeout)
         from opencqrs_py.assembly.job_company import alone  # noqa: PLC0415 loads SQLAlchemy
 
-        jobs, parts = self.jobs, self._job_parts()
-        with alone(parts, self.container.control_store(), self.configuration.settings.node) as runner:
-            return jobs.run_here(runner, name, ids, timeout)
+        jobs, parts = self.jobs, self._job_parts(only=name)
+        try:
+            with alone(parts, self.container.control_store(), self.configuration.settings.node) as runner:
+                return jobs.run_here(runner, name, ids, timeout)
+        finally:
+            self._close_spark(_DONE_PATIENCE)
 
     def _named_in_code(self) -> None:
         """Bind the settings to the groups and jobs that there are."""
@@ -657,18 +669,28 @@ class Application:
         store = self.container.control_store()
         return store.view().without(has_ended) if store is not None else ControlView()
 
-    def _job_parts(self) -> JobParts:
+    def _job_parts(self, *, only: str = "", verbose: bool = False) -> JobParts:
         """Return what runs the jobs.
+
+        Args:
+            only: The only one that is to be run, in any spelling; empty: all.
+            verbose: Whether Spark's own log is shown.
 
         Raises:
             ExplainedError: With all that keeps a job from running.
         """
-        from opencqrs_py.assembly.job_rules import bound_jobs  # noqa: PLC0415 loads SQLAlchemy, as the next ones
+        from opencqrs_py.assembly.job_rules import bound_jobs, require_visible  # noqa: PLC0415 loads SQLAlchemy, as the next ones
         from opencqrs_py.engines.job_runner import JobParts  # noqa: PLC0415
 
         found, container = self.blueprint.discover(), self.container
         rules = rules_of(found.jobs, self.configuration)
-        raise_together(errors_of(found.jobs, rules, found.injector, self._check_transaction))
+        is_visible = container.control_store() is not None
+        raise_together(
+            [
+                *errors_of(found.jobs, rules, found.injector, self._check_transaction),
+                *require_visible(found.jobs, rules, is_visible=is_visible),
+            ]
+        )
         bound = bound_jobs(found.jobs, rules, found.injector, self._check_transaction)
         transactions = container.transactions() if container.database() is not None else None
         return JobParts(
@@ -678,8 +700,24 @@ class Application:
             container.job_selector(),
             container.clock(),
             self.configuration.settings.node.max_runs,
+            self._jobs_on_spark(
+                [job for job in bound.values() if not only or canonical(job.job.name) == canonical(only)],
+                verbose=verbose,
+            ),
             observer=None if self._serving is None else self._serving.runs,
         )
+
+    def _jobs_on_spark(self, jobs: Sequence[BoundJob], *, verbose: bool) -> MakeAttempt | None:
+        """Return what makes attempts of runs on Spark; ``None`` if no job runs there, so that Spark is not loaded."""
+        on_spark = [job for job in jobs if job.rule.spark]
+        if not on_spark:
+            return None
+        from opencqrs_py.assembly.job_recipes import JobRecipe  # noqa: PLC0415 loads PySpark, as the next one
+        from opencqrs_py.engines.spark.job_spreading import SparkForJobs  # noqa: PLC0415
+
+        recipes = {each.job.name: JobRecipe.of(self.blueprint, each) for each in on_spark}
+        most = self.configuration.settings.spark.max_tasks_per_group
+        return SparkForJobs(self._sessions(verbose=verbose), recipes, most).attempt
 
     def _check_transaction(self, signature: Signature, place: str) -> None:
         from opencqrs_py.assembly.container import check_transaction  # noqa: PLC0415 loads SQLAlchemy
@@ -798,10 +836,15 @@ class Application:
         return chosen
 
     def _sessions(self, *, verbose: bool) -> Sessions:
+        """Return what opens the session of Spark that groups and jobs share until the next stop."""
+        if self._spark_sessions is not None:
+            return self._spark_sessions
         from opencqrs_py.assembly.running import spark_sessions  # noqa: PLC0415 loads PySpark
 
         spark, modules = self.configuration.settings.spark, self.blueprint.modules
-        return spark_sessions(spark, modules, self.project.name, self._spark, verbose=verbose)
+        sessions = spark_sessions(spark, modules, self.project.name, self._spark, verbose=verbose)
+        self._spark_sessions = sessions
+        return sessions
 
 
 def _starts(life_cycle: LifeCycleSettings) -> bool:

@@ -463,7 +463,7 @@ class GroupRecipe:
         """
         self._check_handlers()
         remember(self.blueprint.secrets)
-        return group_container(_assembled(self.blueprint), self.settings).processing()
+        return group_container(assembled(self.blueprint), self.settings).processing()
 
     def _check_handlers(self) -> None:
         found = self.blueprint.discover().fingerprint(self.settings.name)
@@ -478,6 +478,6 @@ class GroupRecipe:
 
 
 @cache
-def _assembled(blueprint: Blueprint) -> ApplicationContainer:
-    """Return the container of an application in this process: all of its groups share one pool of connections."""
+def assembled(blueprint: Blueprint) -> ApplicationContainer:
+    """Return the container of an application in this process: its groups and jobs share one pool of connections."""
     return assemble(blueprint, OpenedDatabases(blueprint.database.pool_size))

@@ -132,12 +132,42 @@ def bound_jobs(
     """
     bound = {}
     for job in jobs:
-        if rules[job.name].spark:
-            what = f"job '{job.name}' is to run on Spark, and this version runs jobs on threads only"
-            raise JobError("OCQ-671", what, job.place, f"set jobs.{job.name}.processing.engine: thread")
         check(read_signature(job.call, job.place, injector, JOB), job.place)
         bound[job.name] = bind_job(job, rules[job.name], injector)
+        if rules[job.name].spark:
+            _check_spread(job, rules[job.name])
     return bound
+
+
+def _check_spread(job: Job, rule: JobRule) -> None:
+    """Refuse a job on Spark that has nothing to spread.
+
+    Raises:
+        JobError: OCQ-671 or OCQ-672.
+    """
+    if rule.transaction is not Transaction.RUN:
+        return
+    thread = f"set jobs.{job.name}.processing.engine: thread"
+    if job.mark.input is None:
+        what = f"job '{job.name}' is to run on Spark, and has no input: there are no items to spread"
+        raise JobError("OCQ-671", what, job.place, f'write @job("{job.name}", input=…), or {thread}')
+    what = f"job '{job.name}' is to run on Spark in one transaction, which cannot be spread over executors"
+    raise JobError("OCQ-672", what, job.place, f"set jobs.{job.name}.transaction to page or item, or {thread}")
+
+
+def require_visible(jobs: Sequence[Job], rules: Mapping[str, JobRule], *, is_visible: bool) -> Iterator[ExplainedError]:
+    """Yield what keeps jobs from running on Spark whose runs executors cannot see.
+
+    Args:
+        jobs: The jobs.
+        rules: How each runs, by name.
+        is_visible: Whether runs are recorded in a database that other processes see.
+    """
+    for job in jobs:
+        if rules[job.name].spark and not is_visible:
+            what = f"job '{job.name}' is to run on Spark, and its runs are recorded in memory, where executors see none"
+            fix = f"set database.url to a database that is no memory, or jobs.{job.name}.processing.engine: thread"
+            yield JobError("OCQ-673", what, job.place, fix)
 
 
 def errors_of(

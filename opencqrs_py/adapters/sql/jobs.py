@@ -200,8 +200,11 @@ class SqlJobStore(JobStore):
     @override
     def spread(self, run: JobRun, children: Sequence[JobRun]) -> bool:
         with self._writing() as connection:
-            has_it = self.send(connection, _REPORT, run.done, run.total, run.id, run.token) == 1
-            return has_it and all([self.add(connection, child) for child in children])
+            if self.send(connection, _REPORT, run.done, run.total, run.id, run.token) != 1:
+                return False
+            for child in children:
+                self.add(connection, child)
+            return True
 
     @override
     def take_children(self, run: JobRun, owner: str) -> list[JobRun] | None:

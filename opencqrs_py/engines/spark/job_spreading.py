@@ -1,0 +1,356 @@
+"""Runs of jobs on Spark: the ids of a page are dealt to tasks, each of which executes a child of the run.
+
+Runs on the driver, on the thread of the run.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from threading import Event as Signal
+from threading import Lock
+
+from py4j.protocol import Py4JError
+from pyspark import SparkContext
+
+from opencqrs_py.engines.spark.job_tasks import (
+    JobRecipe,
+    JobTask,
+    JobTaskResult,
+    JobTaskRunner,
+    read_job_result,
+    write_job_task,
+)
+from opencqrs_py.engines.spark.jobs import Job, Stillness, copies_tasks, labelled, running_tasks, spark_failure
+from opencqrs_py.engines.spark.session import Sessions
+from opencqrs_py.engines.spark.tasks import KeptRecipe
+from opencqrs_py.engines.threads import Threads
+from opencqrs_py.errors import EngineLostError, FencedError
+from opencqrs_py.jobs.binding import GROUP_PREFIX, BoundJob
+from opencqrs_py.jobs.desk import Ending
+from opencqrs_py.jobs.execution import JobExecution, Surroundings
+from opencqrs_py.jobs.items import Page
+from opencqrs_py.jobs.runs import JobRun, Position, RunStatus
+from opencqrs_py.model.job import RunSignals
+from opencqrs_py.model.naming import counted
+from opencqrs_py.model.outcome import Failure, Origin
+from opencqrs_py.processing.ports import Clock
+
+MOST_LOST = 3
+"""Jobs of Spark that may be lost, one after the other, without anything that was done between, before a run fails."""
+
+STILL_SECONDS = 60.0  # after which tasks are given up while nothing at all runs on Spark
+_LOOK_SECONDS = 0.05  # between two looks at whether the run is to end
+_END_SECONDS = 2.0  # that tasks get to finish the item in hand when their process ends
+
+Results = list[JobTaskResult]
+
+
+@dataclass(frozen=True, slots=True)
+class SentJob:
+    """A job of Spark to be.
+
+    Attributes:
+        name: Name of the job that it is for.
+        description: What Spark shows of it.
+        lines: A task each.
+        signals: By which it learns that it is to end.
+        released: Returns whether this process ends.
+        clock: For tasks that nothing takes up.
+    """
+
+    name: str
+    description: str
+    lines: Sequence[str]
+    signals: RunSignals
+    released: Callable[[], bool]
+    clock: Clock
+
+
+class SparkForJobs:
+    """Executes runs of jobs on Spark. Safe for several threads.
+
+    Args:
+        sessions: Opens the session, with the first run.
+        recipes: Builds each of the jobs in a worker, by name.
+        most_tasks: Most tasks of a job at once; ``None`` for as many as Spark runs at once.
+    """
+
+    def __init__(self, sessions: Sessions, recipes: Mapping[str, JobRecipe], most_tasks: int | None = None) -> None:
+        self._sessions = sessions
+        self._recipes = recipes
+        self._most_tasks = most_tasks
+        self._handed_over: dict[str, JobRecipe | KeptRecipe] = {}
+        self._lock = Lock()
+        self._threads = Threads()
+
+    def attempt(
+        self, job: BoundJob, run: JobRun, around: Surroundings, signals: RunSignals, released: Callable[[], bool]
+    ) -> SparkExecution:
+        """Return an attempt of a run whose items are handled on Spark."""
+        return SparkExecution(job, run, around, signals, released, self)
+
+    def close(self, patience: float) -> None:
+        """Close the session if it was opened here; wait for runs that use it for at most ``patience`` seconds."""
+        self._sessions.close(patience)
+
+    def slots(self) -> int:
+        """Return how many tasks of a job run at once; it opens the session.
+
+        Raises:
+            EngineError: If there is no session.
+        """
+        with self._sessions.used() as session:
+            slots = max(1, session.sparkContext.defaultParallelism)
+        return slots if self._most_tasks is None else min(slots, self._most_tasks)
+
+    def results(self, sent: SentJob, tag: str) -> Results | Failure:
+        """Return the results of tasks, in their order, or why Spark could not finish them.
+
+        Args:
+            sent: The tasks.
+            tag: By which Spark knows the job.
+
+        Raises:
+            EngineLostError: OCQ-403, if Spark's JVM has gone.
+        """
+        with self._sessions.used() as session:
+            context = session.sparkContext
+            with self._lock:
+                if sent.name not in self._handed_over:
+                    self._handed_over[sent.name] = self._sessions.handed_over(self._recipes[sent.name])
+            came: list[Results | Exception] = []
+            ended = Signal()
+
+            def take(result: Results | Exception) -> None:
+                came.append(result)
+                ended.set()
+
+            job = Job[Results](context, take, tag)
+            permit = self._sessions.permit()
+            permit.give()
+            runner = JobTaskRunner(self._handed_over[sent.name], permit, copies_tasks(context))
+            name = f"{GROUP_PREFIX}{sent.name}"
+            self._threads.run(
+                f"opencqrs-{name}", partial(job.run, lambda: _collected(context, tag, name, runner, sent))
+            )
+            try:
+                given_up = self._waited(context, sent, ended, permit.withdraw, cooperative=bool(permit.file))
+            finally:
+                permit.withdraw()
+                if not ended.is_set():
+                    job.abandon()
+            return given_up or self._of(came[0])
+
+    def _waited(
+        self, context: SparkContext, sent: SentJob, ended: Signal, withdraw: Callable[[], None], *, cooperative: bool
+    ) -> Failure | None:
+        """Wait until the tasks have ended; return why they are given up before."""
+        stillness, since = Stillness(partial(running_tasks, context), sent.clock), sent.clock.monotonic()
+        asked: float | None = None
+        while not ended.wait(_LOOK_SECONDS):
+            if sent.signals.cancelled and asked is None:
+                asked = time.monotonic()
+                withdraw()
+                if not cooperative:
+                    return _given_up("the run is to end")
+            if asked is not None and sent.released() and time.monotonic() - asked >= _END_SECONDS:
+                return _given_up("their process ends")
+            if stillness.seconds([since]) >= STILL_SECONDS:
+                return _given_up(f"none was running for {STILL_SECONDS:g} s: there is no executor for them", "OCQ-406")
+        return None
+
+    def _of(self, came: Results | Exception) -> Results | Failure:
+        if not isinstance(came, Exception):
+            return came
+        try:
+            self._sessions.check()
+        except (Py4JError, OSError) as error:
+            what = f"Spark's JVM has gone ({type(error).__name__})"
+            raise EngineLostError("OCQ-403", what, fix="start again: what is done is safe in the database") from None
+        return spark_failure(came)
+
+
+class SparkExecution(JobExecution):
+    """Executes one attempt of a run, whose items are handled by tasks of Spark.
+
+    The children of a page are recorded before their job of Spark begins, and what they have done with what they write.
+    When all have ended, the run moves on. An attempt that finds children takes them over, and executes what is left.
+
+    Args:
+        job: The job.
+        run: The run as it was begun.
+        around: What executions need.
+        signals: By which it learns that it is to end.
+        released: Returns whether the run continues in another process, as this one ends.
+        spark: Executes tasks.
+    """
+
+    def __init__(
+        self,
+        job: BoundJob,
+        run: JobRun,
+        around: Surroundings,
+        signals: RunSignals,
+        released: Callable[[], bool],
+        spark: SparkForJobs,
+    ) -> None:
+        super().__init__(job, run, around, signals, released)
+        self._spark = spark
+        self._may_help = bool(run.position.failed)
+        self._has_children = True  # perhaps, of an attempt before
+
+    def _next_page(self) -> None:
+        children = self._taken() if self._has_children else []
+        self._has_children = True
+        page = _page_of(children, self._position.only or self._run.ids) if children else self._read_page()
+        if page.call:
+            self._handle(children or self._dealt(page))
+        self._signals.done = self._position.items + len(self._position.failed)
+        self._gather(replace(self._position, after=page.after, done=page.last))
+        self._has_children = False
+
+    def _taken(self) -> list[JobRun]:
+        """Return the children of the run, which from now on nobody else has, with what they have done moved to it."""
+        children = self._around.store.take_children(self._run, self._tag())
+        if children is None:
+            raise _fenced(self._run)
+        position = self._position
+        for child in children:
+            position = _with(position, child.position)
+            self._may_help = self._may_help or bool(child.position.failed)
+        if position != self._position:
+            children = [replace(child, position=_counted(child.position)) for child in children]
+            self._gather(position, children)
+        return [replace(child, attempt=self._run.attempt) for child in children]
+
+    def _dealt(self, page: Page) -> list[JobRun]:
+        """Deal the ids of a page to children, and record them."""
+        ids, prefix, tag = page.ids, f"{self._run.id}/{uuid.uuid4().hex[:12]}", self._tag()
+        count = max(1, min(self._spark.slots(), len(ids)))
+        parts = [ids[len(ids) * n // count : len(ids) * (n + 1) // count] or None for n in range(count)]
+        children = [
+            replace(
+                self._run,
+                id=f"{prefix}/{number:05}",
+                parent=self._run.id,
+                ids=part,
+                status=RunStatus.RUNNING,
+                owner=tag,
+                position=Position(),
+                done=None,
+                total=None,
+            )
+            for number, part in enumerate(parts)
+        ]
+        if not self._around.store.spread(self._run, children):
+            raise _fenced(self._run)
+        return children
+
+    def _handle(self, children: Sequence[JobRun]) -> None:
+        """Have Spark execute children until all have done what they can, or the run is to end."""
+        lost, children = 0, [child for child in children if not child.position.done]
+        while children and not self._signals.cancelled:
+            results = self._spark.results(self._sent(children), children[0].owner)
+            endings = [] if isinstance(results, Failure) else [result.ending for result in results]
+            if endings and all(ending is not None and ending.position.done for ending in endings):
+                for ending in filter(None, endings):
+                    self._position = _with(self._position, ending.position)
+                    failed = bool(ending.position.failed)
+                    self._may_help = self._may_help or (failed and not ending.permanent)
+                return
+            before = self._position
+            children = [child for child in self._taken() if not child.position.done]
+            if self._signals.cancelled:
+                raise _EndedError(Ending(self._position))
+            self._raise_failed(endings)
+            lost = 1 if self._position != before else lost + 1
+            if isinstance(results, Failure) and (results.permanent or lost >= MOST_LOST):
+                raise _EndedError(Ending(self._position, error=_text_of(results, lost), permanent=True))
+        if children:
+            raise _EndedError(Ending(self._position))
+
+    def _raise_failed(self, endings: Sequence[Ending | None]) -> None:
+        failed = [ending for ending in endings if ending is not None and ending.error and not ending.position.done]
+        if failed:
+            permanent = any(ending.permanent for ending in failed)
+            raise _EndedError(Ending(self._position, error=failed[0].error, permanent=permanent))
+
+    def _sent(self, children: Sequence[JobRun]) -> SentJob:
+        left = self._until - self._around.clock.monotonic()
+        seconds = None if left == math.inf else max(0.0, left)
+        count = sum(len(child.ids or ()) for child in children)
+        items = f", {counted(count, 'item')}" if count else ""
+        after = "" if self._position.after is None else f" after {self._position.after}"
+        return SentJob(
+            self._run.job,
+            f"run {self._run.id}{items}{after}",
+            [write_job_task(JobTask(child, seconds)) for child in children],
+            self._signals,
+            self._released,
+            self._around.clock,
+        )
+
+    def _gather(self, position: Position, children: Sequence[JobRun] = ()) -> None:
+        run = replace(self._run, done=self._signals.done, total=self._signals.total)
+        if not self._around.store.gather(run, position, children):
+            raise _fenced(self._run)
+        self._position = position
+
+    def _failed(self, error: BaseException) -> Ending:
+        if not isinstance(error, _EndedError):
+            return super()._failed(error)
+        return error.ending if error.ending.error else self._ended_early()
+
+    @staticmethod
+    def _tag() -> str:
+        return f"opencqrs-{uuid.uuid4().hex}"
+
+
+class _EndedError(Exception):
+    """Ends an attempt."""
+
+    def __init__(self, ending: Ending) -> None:
+        super().__init__(ending.error)
+        self.ending = ending
+
+
+def _collected(context: SparkContext, tag: str, name: str, runner: JobTaskRunner, sent: SentJob) -> Results:
+    with labelled(context, tag, name, sent.description):
+        return list(map(read_job_result, context.parallelize(sent.lines, len(sent.lines)).map(runner).collect()))
+
+
+def _page_of(children: Sequence[JobRun], named: Sequence[object] | None) -> Page:
+    """Return the page that children were made of. Whether another one follows is not recorded; it may be empty."""
+    ids = tuple(id_ for child in children for id_ in child.ids or ())
+    after = ids[-1] if ids else None
+    last = not ids or (named is not None and str(named[-1]) == str(after))
+    return Page(ids, after, last)
+
+
+def _with(position: Position, part: Position) -> Position:
+    """Return what is done of a run with what a child has done."""
+    failed, error = (*position.failed, *part.failed), position.error or part.error
+    return replace(position, items=position.items + part.items, failed=failed, error=error)
+
+
+def _counted(position: Position) -> Position:
+    """Return the position of a child whose items its run has."""
+    return replace(position, items=0, failed=(), error="")
+
+
+def _text_of(failure: Failure, lost: int) -> str:
+    return str(failure) if lost < MOST_LOST else f"{failure} ({lost} times in a row)"
+
+
+def _given_up(why: str, code: str = "OCQ-405") -> Failure:
+    what = "tasks on Spark were given up"
+    return Failure(Origin.OUTAGE, permanent=False, error=what, message=why, code=code)
+
+
+def _fenced(run: JobRun) -> FencedError:
+    return FencedError(f"run {run.id} was taken over by another process")

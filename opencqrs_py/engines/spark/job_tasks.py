@@ -1,0 +1,182 @@
+"""What driver and executors say to each other about the runs of jobs: children of runs, and how they have ended.
+
+``JobTaskRunner`` runs on executors, once per task, as ``TaskRunner`` does for groups. All else runs on both sides.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Hashable
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from pydantic import TypeAdapter
+from pyspark import TaskContext
+
+from opencqrs_py.engines.spark.tasks import ALWAYS, KeptRecipe, Permission, Permit
+from opencqrs_py.errors import UnavailableError
+from opencqrs_py.jobs.binding import BoundJob
+from opencqrs_py.jobs.desk import Ending
+from opencqrs_py.jobs.execution import JobExecution, Surroundings
+from opencqrs_py.jobs.ports import JobStore
+from opencqrs_py.jobs.runs import JobRun
+from opencqrs_py.model.job import RunSignals
+from opencqrs_py.processing.exceptions import interrupts_are_errors, one_line, own_frames
+
+_LOOK_SECONDS = 0.2  # between two looks of a task that waits
+_LEAST_WAIT_SECONDS = 10.0  # that a task lets its copy go on, at least
+_WITHDRAWN = "its run is to end"
+
+
+@dataclass(frozen=True, slots=True)
+class JobOnExecutor:
+    """A job in a worker of Spark.
+
+    Attributes:
+        job: The job, without its input: which ids apply the driver has found.
+        around: What executions need.
+    """
+
+    job: BoundJob
+    around: Surroundings
+
+
+class JobRecipe(Hashable, Protocol):
+    """Builds a job in another process. Pickled on the driver, called once per Spark worker."""
+
+    def __call__(self) -> JobOnExecutor:
+        """Build it."""
+        ...
+
+
+_built: dict[JobRecipe, JobOnExecutor] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class JobTask:
+    """Work for one task.
+
+    Attributes:
+        child: The child of a run that is to be executed.
+        seconds: What is left of the run's time budget; ``None``: it has none.
+    """
+
+    child: JobRun
+    seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class JobTaskResult:
+    """What came of a task.
+
+    Attributes:
+        ending: How the child has ended; ``None`` if it was taken from the task.
+    """
+
+    ending: Ending | None
+
+
+_TASK = TypeAdapter(JobTask)
+_RESULT = TypeAdapter(JobTaskResult)
+
+
+def write_job_task(task: JobTask) -> str:
+    """Return the task as a line."""
+    return _TASK.dump_json(task).decode()
+
+
+def read_job_result(line: str) -> JobTaskResult:
+    """Return the result that a line stands for."""
+    return _RESULT.validate_json(line)
+
+
+class TaskSignals(RunSignals):
+    """Those of a task, which is to end when its permit is withdrawn."""
+
+    def __init__(self, permit: Permission) -> None:
+        self._permit = permit
+        self._said = ""
+        super().__init__()
+
+    @property
+    def cancelled(self) -> str:
+        """Why the task is to end; empty: it is to go on."""
+        return self._said or ("" if self._permit.holds else _WITHDRAWN)
+
+    @cancelled.setter
+    def cancelled(self, said: str) -> None:
+        self._said = said
+
+
+def pause(seconds: float, signals: RunSignals) -> None:
+    """Wait so many seconds, or until a task is to end."""
+    until = time.monotonic() + seconds
+    while not signals.cancelled and (left := until - time.monotonic()) > 0:
+        time.sleep(min(_LOOK_SECONDS, left))
+
+
+@dataclass(frozen=True)
+class JobTaskRunner:
+    """The function that a job of Spark maps: a line with a task in, a line with its result out.
+
+    Attributes:
+        recipe: Builds the job, or says where the recipe is that does.
+        permit: Says whether another item may begin.
+        copies: Whether Spark may run a second task beside one that takes long.
+    """
+
+    recipe: JobRecipe | KeptRecipe
+    permit: Permit = ALWAYS
+    copies: bool = False
+
+    def __call__(self, line: str) -> str:
+        """Run a task. Called by Spark once per line."""
+        with interrupts_are_errors():
+            result = JobTaskResult(self._ending_of(_TASK.validate_json(line)))
+        return _RESULT.dump_json(result).decode()
+
+    def _ending_of(self, task: JobTask) -> Ending | None:
+        try:
+            parts = job_of(self.recipe)
+            child = _owned(task.child, parts.around.store)
+        except BaseException as error:  # the user's modules, or a database, on this machine
+            frames = own_frames(error)
+            text = f"{one_line(error)}\n{frames}" if frames else one_line(error)
+            return Ending(task.child.position, error=text, permanent=not isinstance(error, UnavailableError))
+        if child is None:
+            return None
+        began, signals = time.monotonic(), TaskSignals(self.permit)
+        budget = math.inf if task.seconds is None else task.seconds
+        rule = replace(parts.job.rule, limit=max(1, len(child.ids or ())), budget=budget)
+        ending = JobExecution(replace(parts.job, rule=rule), child, parts.around, signals).execute()
+        if ending is None and self.copies:
+            until = time.monotonic() + max(_LEAST_WAIT_SECONDS, 2 * (time.monotonic() - began))
+            _await_copy(child, parts.around.store, until, self.permit)
+        return ending
+
+
+def job_of(recipe: JobRecipe | KeptRecipe) -> JobOnExecutor:
+    """Return the parts of a job in this process, built when they are first asked for. For executors."""
+    made: JobRecipe = recipe.fetch() if isinstance(recipe, KeptRecipe) else recipe
+    if made not in _built:
+        _built[made] = made()
+    return _built[made]
+
+
+def _owned(child: JobRun, store: JobStore) -> JobRun | None:
+    """Return the child as this task has it: a copy of a task takes it from the task that has it already.
+
+    Both would handle the same items otherwise. The other one commits nothing after that.
+    """
+    context = TaskContext.get()
+    return store.take_over(child) if context is not None and context.attemptNumber() > 0 else child
+
+
+def _await_copy(child: JobRun, store: JobStore, until: float, permit: Permission) -> None:
+    """Let the copy of a task finish that has taken its child over: Spark ends it with the first result of both."""
+    while permit.holds and time.monotonic() < until:
+        known = store.find(child.id)
+        if known is None or known.owner != child.owner or known.position.done:
+            return
+        time.sleep(_LOOK_SECONDS)

@@ -1,0 +1,468 @@
+"""Runs of jobs on a Spark whose tasks run in this process: what is sent, what is repeated, and how it ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from threading import Event as Signal
+from types import SimpleNamespace
+
+import pytest
+from support.spark import SECONDS, Context, Sessions
+
+from opencqrs_py.adapters.memory import InMemoryJobStore
+from opencqrs_py.engines.spark import job_tasks
+from opencqrs_py.engines.spark.job_spreading import MOST_LOST, STILL_SECONDS, SparkForJobs
+from opencqrs_py.engines.spark.job_tasks import (
+    JobOnExecutor,
+    JobTask,
+    JobTaskRunner,
+    TaskSignals,
+    pause,
+    read_job_result,
+    write_job_task,
+)
+from opencqrs_py.engines.spark.tasks import Permit
+from opencqrs_py.errors import NonTransientError
+from opencqrs_py.jobs.binding import BoundJob, JobInput
+from opencqrs_py.jobs.desk import Ending, JobDesk
+from opencqrs_py.jobs.execution import Surroundings
+from opencqrs_py.jobs.rules import JobRule, Transaction
+from opencqrs_py.jobs.runs import JobRun, Position, RunStatus
+from opencqrs_py.model.job import Job, JobContext, JobId, JobMark, JobPage, RunSignals, Trigger
+from opencqrs_py.processing.recovery import FixedBackOff
+from opencqrs_py.testing import FakeClock
+
+IDS = tuple(range(1, 11))
+LOST = OSError("Python worker exited unexpectedly (crashed)\n\tat org.apache.spark.api.python.BasePythonRunner")
+
+
+class NoSelector:
+    def ids(self, statement: object, page: JobPage, unit: object) -> None:
+        return None
+
+
+@dataclass
+class World:
+    """A job, its runs, and a Spark."""
+
+    transaction: Transaction = Transaction.PAGE
+    limit: int = 10
+    most_tasks: int | None = None
+    has_input: bool = True
+    budget: float = float("inf")
+    fails: Callable[[JobId], BaseException | None] = lambda _: None
+    called: list[JobContext] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.clock = FakeClock()
+        self.store = InMemoryJobStore(self.clock)
+        self.context = Context()
+        self.sessions = Sessions(self.context)
+        self.signals = RunSignals()
+        self.released = False
+        rule = JobRule("remind", transaction=self.transaction, limit=self.limit, back_off=FixedBackOff(1, 9))
+        rule = replace(rule, budget=self.budget)
+        input_ = JobInput(self.ids_of, transactional=False, paged=True, place="x.py:1 (due)")
+        mark = JobMark("remind")
+        self.job = BoundJob(Job(mark, self.call, "x.py:2 (remind)"), rule, self.call, False, input_)  # noqa: FBT003
+        if not self.has_input:
+            self.job = replace(self.job, input=None)
+        self.around = Surroundings(self.store, None, NoSelector(), self.clock, lambda _seconds, _signals: None)
+        self.desk = JobDesk(self.store, {"remind": rule})
+        self.spark = SparkForJobs(self.sessions, {"remind": self.recipe}, self.most_tasks)
+        self.run = JobRun("run", "remind", Trigger.MANUAL, self.clock.now())
+
+    def recipe(self) -> JobOnExecutor:
+        return JobOnExecutor(replace(self.job, input=None), self.around)
+
+    def ids_of(self, page: JobPage, _work: object) -> Sequence[JobId]:
+        if page.ids is not None:
+            return [id_ for id_ in IDS if str(id_) in map(str, page.ids)]
+        return [id_ for id_ in IDS if page.after is None or id_ > page.after][: page.limit]
+
+    def call(self, context: JobContext, _work: object) -> None:
+        for id_ in context.ids:
+            error = self.fails(id_)
+            if error is not None:
+                raise error
+        self.called.append(context)
+
+    @property
+    def handled(self) -> list[JobId]:
+        return [id_ for context in self.called for id_ in context.ids]
+
+    def begin(self) -> JobRun:
+        """Begin the next attempt, as a desk does."""
+        known = self.store.find(self.run.id) or self.run
+        now = self.clock.now()
+        begun = replace(known, status=RunStatus.RUNNING, attempt=known.attempt + 1, token=known.token + 1)
+        self.run = replace(begun, owner="node", started_at=now)
+        with self.store.open(["remind"]) as book:
+            book.put(self.run)
+        return self.run
+
+    def attempt(self) -> Ending | None:
+        """Execute the next attempt, and record how it has ended."""
+        self.begin()
+        execution = self.spark.attempt(self.job, self.run, self.around, self.signals, lambda: self.released)
+        ending = execution.execute()
+        if ending is not None:
+            self.desk.finish(self.run, ending)
+        return ending
+
+    def children(self) -> list[JobRun]:
+        return [run for run in self.store._runs.values() if run.parent]
+
+
+def test_a_page_is_a_job_of_spark_with_as_many_tasks_as_run_at_once():
+    world = World(limit=4)
+    ending = world.attempt()
+    assert ending is not None
+    assert (ending.error, ending.position) == ("", Position(after=10, done=True, items=10))
+    assert [context.ids for context in world.called] == [(1, 2), (3, 4), (5, 6), (7, 8), (9,), (10,)]
+    assert world.context.groups == world.context.pools == ["job:remind"] * 3
+    assert world.context.descriptions == [
+        "run run, 4 items",
+        "run run, 4 items after 4",
+        "run run, 2 items after 8",
+    ]
+    assert {(context.run, context.attempt) for context in world.called} == {("run", 1)}
+    assert world.children() == []
+    found = world.store.find("run")
+    assert found is not None
+    assert (found.status, found.done) == (RunStatus.SUCCEEDED, 10)
+
+
+def test_a_job_gets_no_more_tasks_than_are_allowed():
+    world = World(most_tasks=1)
+    world.attempt()
+    assert [context.ids for context in world.called] == [IDS]
+
+
+def test_a_run_for_named_ids_handles_those_that_apply_page_by_page():
+    world = World(limit=2)
+    world.run = replace(world.run, ids=("3", "99", "5", "7"))
+    ending = world.attempt()
+    assert ending is not None
+    assert ending.position == Position(after="7", done=True, items=3)
+    assert sorted(map(int, world.handled)) == [3, 5, 7]
+    assert len(world.context.groups) == 2
+
+
+def test_a_job_without_input_that_is_run_for_all_is_called_once():
+    world = World(has_input=False)
+    ending = world.attempt()
+    assert ending is not None
+    assert (ending.error, ending.position.done) == ("", True)
+    assert [context.ids for context in world.called] == [()]
+
+
+def test_items_that_fail_are_the_only_ones_of_the_next_attempt():
+    failing = {3, 8}
+    world = World(Transaction.ITEM, fails=lambda id_: ValueError(f"no {id_}") if id_ in failing else None)
+    ending = world.attempt()
+    assert ending is not None
+    assert ending.error.startswith("2 of 10 items have failed, the first one 3: ValueError: no 3")
+    assert not ending.permanent
+    assert sorted(world.handled) == [1, 2, 4, 5, 6, 7, 9, 10]
+    assert (world.children(), len(world.context.groups)) == ([], 1)
+    failing.clear()
+    ending = world.attempt()
+    assert ending is not None
+    assert ending.error == ""
+    assert sorted(world.handled) == list(IDS)
+    assert ending.position.items == 10
+
+
+def test_a_part_that_fails_is_all_that_the_next_attempt_repeats():
+    failing = {7}
+    world = World(fails=lambda id_: ValueError("no") if id_ in failing else None)
+    ending = world.attempt()
+    assert ending is not None
+    assert ending.error.startswith("ValueError: no")
+    assert (ending.position.items, ending.position.after, ending.permanent) == (5, None, False)
+    assert world.handled == [1, 2, 3, 4, 5]
+    failing.clear()
+    ending = world.attempt()
+    assert ending is not None
+    assert ending.position == Position(after=10, done=True, items=10)
+    assert world.handled == list(IDS)
+    assert [context.attempt for context in world.called] == [1, 2]
+    assert world.children() == []
+
+
+def test_an_error_that_no_attempt_helps_against_ends_the_run_with_its_children():
+    world = World(fails=lambda id_: NonTransientError("never") if id_ == 7 else None)
+    ending = world.attempt()
+    assert ending is not None
+    assert ending.permanent
+    found = world.store.find("run")
+    assert found is not None
+    assert (found.status, found.position.items, world.children()) == (RunStatus.FAILED, 5, [])
+
+
+def raising(error: BaseException) -> Callable[[], None]:
+    def go() -> None:
+        raise error
+
+    return go
+
+
+def test_a_job_of_spark_that_is_lost_is_sent_again_for_what_is_left():
+    world = World()
+    world.context.before = [raising(LOST)]
+    ending = world.attempt()
+    assert ending is not None
+    assert (ending.error, sorted(world.handled), len(world.context.groups)) == ("", list(IDS), 2)
+
+
+def test_what_was_done_before_a_job_of_spark_was_lost_is_not_repeated():
+    world = World()
+    world.context.after = [raising(LOST)]
+    ending = world.attempt()
+    assert ending is not None
+    assert ending.position == Position(after=10, done=True, items=10)
+    assert (sorted(world.handled), len(world.context.groups)) == (list(IDS), 1)
+
+
+def test_a_run_whose_jobs_are_lost_again_and_again_fails_with_one_line():
+    world = World()
+    world.context.before = [raising(LOST)] * MOST_LOST
+    ending = world.attempt()
+    assert ending is not None
+    expected = "[OCQ-405] Spark could not finish a task: Python worker exited unexpectedly (crashed) (3 times in a row)"
+    assert (ending.error, ending.permanent) == (expected, True)
+    assert (world.called, len(world.context.groups)) == ([], MOST_LOST)
+
+
+def test_a_run_that_another_process_has_taken_over_ends_here_without_a_word():
+    world = World()
+
+    def take_over() -> None:
+        world.begin()
+
+    world.context.before = [take_over]
+    before = world.begin()
+    spark = world.spark.attempt(world.job, before, world.around, world.signals, lambda: False)
+    assert spark.execute() is None
+    assert world.store.find("run") == replace(before, attempt=2, token=2)
+
+
+def test_an_attempt_takes_over_the_children_of_one_whose_process_was_killed():
+    world = World()
+    first = world.begin()
+    halves = [
+        replace(first, id=f"run/{n}", parent="run", ids=ids, owner="tag") for n, ids in enumerate((IDS[:5], IDS[5:]))
+    ]
+    assert world.store.spread(first, halves)
+    assert world.store.advance(halves[0], Position(after=5, done=True, items=5))
+    assert world.store.advance(halves[1], Position(after=7, items=2))
+    ending = world.attempt()
+    assert ending is not None
+    assert world.handled == [8, 9, 10]
+    assert ending.position == Position(after=10, done=True, items=10)
+    assert not any(world.store.advance(child, Position(after=9)) for child in halves)
+    assert world.context.descriptions == ["run run, 5 items"]
+
+
+def test_a_run_that_is_cancelled_has_its_job_of_spark_ended():
+    world = World()
+    gone = Signal()
+    world.context.on_cancel = gone.set
+
+    def wait() -> None:
+        world.signals.cancelled = "too late"
+        assert gone.wait(SECONDS)
+        raise LOST
+
+    world.context.before = [wait]
+    ending = world.attempt()
+    assert ending == Ending(Position(), reason="too late", cancelled=True)
+    assert world.context.cancelled == world.context.tags
+    assert (world.called, world.children()) == ([], [])
+
+
+def test_a_run_whose_process_ends_goes_on_elsewhere_after_what_was_done():
+    world = World()
+    world.released = True
+    gone = Signal()
+    world.context.on_cancel = gone.set
+
+    def wait() -> None:
+        world.signals.cancelled = "its process is ending"
+        assert gone.wait(SECONDS)
+        raise LOST
+
+    world.context.after = [wait]
+    ending = world.attempt()
+    assert ending is not None
+    assert (ending.released, ending.cancelled, ending.position.items) == (True, False, 10)
+    world.signals, world.released = RunSignals(), False
+    ending = world.attempt()
+    assert ending is not None
+    assert ending.position == Position(after=10, done=True, items=10)
+    assert (world.handled, len(world.context.groups)) == (list(IDS), 1)
+
+
+def test_tasks_that_no_executor_takes_up_are_given_up():
+    world = World()
+
+    def wait() -> None:
+        gone = Signal()
+        world.context.on_cancel = gone.set
+        while not gone.wait(0.02):
+            world.clock.advance(STILL_SECONDS / 4)
+        raise LOST
+
+    world.context.before = [wait] * MOST_LOST
+    ending = world.attempt()
+    assert ending is not None
+    why = "none was running for 60 s: there is no executor for them (3 times in a row)"
+    assert ending.error == f"[OCQ-406] tasks on Spark were given up: {why}"
+    assert world.called == []
+
+
+def test_without_a_jvm_the_run_fails_with_what_to_do():
+    world = World()
+
+    def lose() -> None:
+        world.sessions.gone = True
+        raise LOST
+
+    world.context.before = [lose]
+    ending = world.attempt()
+    assert ending is not None
+    assert ending.error.startswith("EngineLostError: Spark's JVM has gone (Py4JNetworkError)")
+    assert not ending.permanent
+    world.sessions.gone = False
+    world.attempt()
+    assert sorted(world.handled) == list(IDS)
+
+
+def test_what_is_left_of_the_time_budget_reaches_the_calls():
+    world = World(budget=100, limit=5)
+
+    def pass_by() -> None:
+        world.clock.advance(60)
+
+    world.context.after = [pass_by]
+    ending = world.attempt()
+    assert ending is not None
+    assert ending.error == ""
+    deadlines = {context.deadline for context in world.called}
+    assert len(deadlines) == 1
+    assert len(world.context.groups) == 2
+
+
+def test_a_run_begins_no_page_when_its_time_is_over():
+    world = World(budget=50, limit=5)
+
+    def pass_by() -> None:
+        world.clock.advance(60)
+
+    world.context.after = [pass_by]
+    ending = world.attempt()
+    assert ending is not None
+    assert ending.reason.startswith("its time budget of 50 s is used up")
+    assert world.handled == [1, 2, 3, 4, 5]
+
+
+# On executors
+
+
+def child_of(world: World) -> JobRun:
+    run = world.begin()
+    child = replace(run, id="run/0", parent="run", ids=IDS, owner="tag")
+    assert world.store.spread(run, [child])
+    return child
+
+
+def test_of_two_copies_of_a_task_only_the_later_one_commits(monkeypatch):
+    world = World(Transaction.ITEM)
+    child = child_of(world)
+    task, runner = write_job_task(JobTask(child)), JobTaskRunner(world.recipe)
+    seen: list[str] = []
+
+    def fails(id_: JobId) -> None:
+        if id_ == 3 and not seen:
+            copy = SimpleNamespace(attemptNumber=lambda: 1)
+            monkeypatch.setattr(job_tasks, "TaskContext", SimpleNamespace(get=lambda: copy))
+            seen.append("")
+            seen[0] = runner(task)
+
+    world.fails = fails
+    assert read_job_result(runner(task)).ending is None
+    of_copy = read_job_result(seen[0]).ending
+    assert of_copy is not None
+    assert (of_copy.position.items, of_copy.position.done) == (10, True)
+    assert world.store.find(child.id).position == of_copy.position
+
+
+def test_a_copy_of_a_task_whose_job_was_given_up_does_nothing(monkeypatch):
+    world = World()
+    child = child_of(world)
+    assert world.store.take_children(world.run, "another job of Spark")
+    copy = SimpleNamespace(attemptNumber=lambda: 1)
+    monkeypatch.setattr(job_tasks, "TaskContext", SimpleNamespace(get=lambda: copy))
+    assert read_job_result(JobTaskRunner(world.recipe)(write_job_task(JobTask(child)))).ending is None
+    assert world.called == []
+
+
+def test_a_task_lets_the_copy_that_has_its_child_finish(monkeypatch):
+    world = World()
+    child = child_of(world)
+    assert world.store.take_over(child)
+    waited: list[float] = []
+
+    def wait(seconds: float) -> None:
+        waited.append(seconds)
+        if len(waited) == 3:
+            assert world.store.take_children(world.run, "another job of Spark")
+
+    monkeypatch.setattr(job_tasks.time, "sleep", wait)
+    assert read_job_result(JobTaskRunner(world.recipe, copies=True)(write_job_task(JobTask(child)))).ending is None
+    assert len(waited) == 3
+
+
+def test_a_worker_that_cannot_build_the_job_says_so_in_one_line():
+    world = World()
+    child = child_of(world)
+
+    def broken() -> JobOnExecutor:
+        raise NonTransientError("no such module")
+
+    ending = read_job_result(JobTaskRunner(broken)(write_job_task(JobTask(child)))).ending
+    assert ending is not None
+    assert ending.error.startswith("NonTransientError: no such module")
+    assert ending.permanent
+
+
+def test_a_task_ends_when_its_permit_is_withdrawn(tmp_path):
+    permit = Permit.in_folder(str(tmp_path))
+    permit.give()
+    world = World(Transaction.ITEM)
+    child = child_of(world)
+
+    def withdraw(id_: JobId) -> None:
+        if id_ == 4:
+            permit.withdraw()
+
+    world.fails = withdraw
+    ending = read_job_result(JobTaskRunner(world.recipe, permit)(write_job_task(JobTask(child)))).ending
+    assert ending is not None
+    assert (ending.cancelled, ending.position.items, world.handled) == (True, 4, [1, 2, 3, 4])
+    assert world.called[-1].cancelled
+
+
+def test_a_pause_ends_when_the_permit_is_withdrawn(tmp_path):
+    permit = Permit.in_folder(str(tmp_path))
+    pause(SECONDS * 1_000, TaskSignals(permit))  # which was never given
+
+
+@pytest.mark.parametrize("ids", [("1", "b"), (1, 2), None])
+def test_a_task_keeps_the_types_of_ids(ids):
+    world = World()
+    run = replace(world.run, ids=ids, position=Position(after=ids and ids[0], failed=ids or (), only=ids))
+    line = write_job_task(JobTask(run, 1.5))
+    assert job_tasks._TASK.validate_json(line) == JobTask(run, 1.5)
