@@ -1,33 +1,205 @@
-"""The ids that the input of a job selects, read page by page."""
+"""Statements that the inputs of jobs return: the ids that they select, page by page."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Select
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Connection,
+    Enum,
+    Executable,
+    Integer,
+    Select,
+    SelectBase,
+    String,
+    Uuid,
+    literal,
+    select,
+)
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.types import NullType, TypeDecorator, TypeEngine
+from typing_extensions import override
 
 from opencqrs_py.adapters.sql.database import Database
+from opencqrs_py.adapters.sql.inbox_rows import storable
+from opencqrs_py.errors import JobError
 from opencqrs_py.jobs.ports import Selector
 from opencqrs_py.model.job import JobId, JobPage
 from opencqrs_py.processing.ports import UnitOfWork
 
+_MOST_NAMED = 1_000  # ids in a statement
+_LARGEST = 2**63 - 1
+_WHOLE = re.compile("0|-?[1-9][0-9]*")
+_LIMITS = ("_limit_clause", "_offset_clause", "_fetch_clause", "_distinct_on")  # of a select: it depends on its order
+_CASTS = "select a key that is a whole number, a text or a UUID, or cast() it to one"
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """What the ids of a column are.
+
+    Attributes:
+        type: As what values are sent.
+        sent: Returns an id as the database takes it; ``None`` for one that the column cannot hold.
+    """
+
+    type: TypeEngine[Any]
+    sent: Callable[[JobId], Any]
+
 
 class SqlSelector(Selector):
-    """Executes selects."""
+    """Executes statements, each of which is read by its key: a page is what comes after the last id of the one before.
+
+    The database compares and sorts the ids, both in the column's own collation. The statement stays as it is, within
+    another one, so that its own order, limits and groups mean what they say. An id that it selects twice counts once,
+    and NULL is left out.
+
+    Args:
+        database: What to read from without a transaction; ``None`` if there is none.
+    """
 
     def __init__(self, database: Database | None) -> None:
         self._database = database
+        self._place = "the input of the job" if database is None else database.label
 
+    @override
     def ids(self, statement: object, page: JobPage, unit: UnitOfWork | None) -> Sequence[JobId] | None:
-        """Return a page."""
-        if not isinstance(statement, Select):
+        if not isinstance(statement, Executable | SelectBase):
             return None
-        column: Any = statement.selected_columns[0]
-        if page.after is not None:
-            statement = statement.where(column > page.after)
-        if page.ids is not None:
-            statement = statement.where(column.in_(page.ids))
-        if unit is None:
+        if not isinstance(statement, SelectBase):
+            what = f"the input of the job returned {_kind_of_statement(statement)}, which cannot be read page by page"
+            raise JobError("OCQ-665", what, self._place, "return a select() of the key, such as select(invoices.c.id)")
+        columns = statement.selected_columns
+        if len(columns) != 1:
+            what = f"the input of the job selects {len(columns)} columns, and ids are one"
+            raise JobError("OCQ-665", what, self._place, "select the key alone, such as select(invoices.c.id)")
+        if unit is not None:
+            return self._page(unit.connection, statement, page)
+        database = self._readable()
+        with database.reading() as connection:
+            try:
+                return self._page(connection, statement, page)
+            except DBAPIError as error:
+                if database.is_outage(error):
+                    raise
+                failed = error
+        raise failed  # as it came: in the block it would be explained as an error of a statement of ours
+
+    def _page(self, connection: Connection, statement: SelectBase, page: JobPage) -> list[JobId]:
+        column, query = _of_key(statement)
+        kind = self._kind(connection, column, query)
+        if kind is None:
             return []
-        return list(unit.connection.execute(statement.order_by(column).limit(page.limit)).scalars())
+        if page.ids is not None:
+            sent = [value for each in page.ids if (value := kind.sent(each)) is not None]
+            parts = (sent[start : start + _MOST_NAMED] for start in range(0, len(sent), _MOST_NAMED))
+            named = (query.where(column.in_([literal(value, kind.type) for value in part])) for part in parts)
+            return [self._id(value) for each in named for value in connection.execute(each).scalars()]
+        if page.after is not None:
+            query = query.where(column > literal(self._sent_after(kind, page.after), kind.type))
+        return list(map(self._id, connection.execute(query.limit(page.limit)).scalars()))
+
+    def _kind(self, connection: Connection, column: ColumnElement[Any], query: Select[Any]) -> _Kind | None:
+        """Return what the ids are; if the column does not say it, by one of them; ``None`` if there is none."""
+        type_ = column.type
+        if isinstance(type_, NullType):
+            first = connection.execute(query.order_by(None).limit(1)).scalar()
+            if first is None:
+                return None
+            id_ = self._id(first)
+            type_ = Uuid() if isinstance(first, uuid.UUID) else BigInteger() if isinstance(id_, int) else String()
+        kind = _kind_of(type_)
+        if kind is None:
+            what = f"the input of the job selects a column of the type {type_!r}"
+            raise JobError("OCQ-665", what, self._place, _CASTS)
+        return kind
+
+    def _sent_after(self, kind: _Kind, after: JobId) -> Any:
+        value = kind.sent(after)
+        if value is None:
+            what = f"the input of the job selects ids of another type than before, when {after!r} was the last one"
+            raise JobError("OCQ-665", what, self._place, "cancel the run, and start it again")
+        return value
+
+    def _id(self, value: object) -> JobId:
+        if isinstance(value, uuid.UUID):
+            return str(value)
+        if isinstance(value, bool) or not isinstance(value, int | str):
+            what = f"the input of the job selects values of the type {type(value).__name__}"
+            raise JobError("OCQ-665", what, self._place, _CASTS)
+        return value
+
+    def _readable(self) -> Database:
+        if self._database is None:
+            what = "the input of the job returned a select, and there is no database to read from"
+            raise JobError("OCQ-665", what, self._place, "set database.url, or return ids")
+        return self._database
+
+
+def _of_key(statement: SelectBase) -> tuple[ColumnElement[Any], Select[Any]]:
+    """Return the column of a statement's ids, and a query for them in their order."""
+    is_ordered = any(_is_given(getattr(statement, name, None)) for name in _LIMITS)
+    locks = getattr(statement, "_for_update_arg", None) is not None
+    if isinstance(statement, Select) and locks and not is_ordered:
+        # Within another statement it would lock all rows, not those of the page.
+        column = next(iter(statement.selected_columns))
+        return column, statement.where(column.is_not(None)).order_by(None).order_by(column)
+    if isinstance(statement, Select) and getattr(next(iter(statement.selected_columns)), "is_literal", False):
+        statement = statement.with_only_columns(
+            next(iter(statement.selected_columns)).label("id")
+        )  # else it has no name
+    if not is_ordered and hasattr(statement, "order_by"):
+        statement = statement.order_by(None)  # which would sort all that it selects for each page
+    column = next(iter(statement.subquery("selected").c))
+    return column, select(column).distinct().where(column.is_not(None)).order_by(column)
+
+
+def _is_given(clause: object) -> bool:
+    return bool(clause) if isinstance(clause, tuple) else clause is not None
+
+
+def _kind_of(type_: TypeEngine[Any]) -> _Kind | None:
+    decorated = isinstance(type_, TypeDecorator)
+    base = type_.impl_instance if isinstance(type_, TypeDecorator) else type_
+    if isinstance(base, Integer):
+        return _Kind(type_ if decorated else BigInteger(), _whole)  # the largest, as an id may not fit the column
+    if isinstance(base, Uuid):
+        return _Kind(type_, _uuid if base.as_uuid else _uuid_text)
+    if isinstance(base, String) and not isinstance(base, Enum):
+        return _Kind(type_ if decorated else String(), _text)
+    return None
+
+
+def _whole(id_: JobId) -> int | None:
+    """Return a whole number; of the command line it is a text."""
+    if isinstance(id_, str) and not _WHOLE.fullmatch(id_):
+        return None
+    return number if -_LARGEST <= (number := int(id_)) <= _LARGEST else None
+
+
+def _text(id_: JobId) -> str | None:
+    text = str(id_)
+    return text if storable(text) == text else None
+
+
+def _uuid(id_: JobId) -> uuid.UUID | None:
+    try:
+        return uuid.UUID(str(id_))
+    except ValueError:
+        return None
+
+
+def _uuid_text(id_: JobId) -> str | None:
+    found = _uuid(id_)
+    return None if found is None else str(found)
+
+
+def _kind_of_statement(statement: object) -> str:
+    name = type(statement).__name__
+    return {"TextClause": "a text()", "Query": "a Query of a session"}.get(name, f"a statement of the type {name}")
