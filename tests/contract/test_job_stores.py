@@ -114,7 +114,7 @@ def test_the_first_use_creates_the_tables_with_their_indexes(
             "opencqrs_schema",
         ]
         indexes = {index["name"] for index in inspect(connection).get_indexes("opencqrs_job_runs")}
-    assert indexes == {f"opencqrs_job_runs_{name}" for name in ("open", "newest", "of_job", "ran")}
+    assert indexes == {f"opencqrs_job_runs_{name}" for name in ("open", "newest", "of_job", "ran", "children")}
 
 
 def test_rows_of_jobs_that_were_deleted_by_hand_come_back(store: SqlJobStore, database: Database) -> None:
@@ -168,7 +168,7 @@ def test_a_decision_is_two_statements_and_one_for_each_row_that_is_changed(
     assert decide(replace(RUNNING, cancelled_at=NOON), JobRecord(OTHER, "text")) == [*held, "UPDATE", "UPDATE"]
     new = replace(QUEUED, id="new")
     assert decide(new, replace(RUNNING, id="new")) == [*held, "INSERT"]
-    assert decide(RUNNING.ended(RunStatus.SUCCEEDED, NOON)) == [*held, "UPDATE"]
+    assert decide(RUNNING.ended(RunStatus.SUCCEEDED, NOON)) == [*held, "UPDATE", "DELETE"]  # of its children
 
 
 def test_to_take_a_run_from_its_owner_costs_one_statement_more(store: SqlJobStore, noted_statements: Noted) -> None:

@@ -11,6 +11,7 @@ import pytest
 from opencqrs_py.jobs.ports import JobBook, JobStore
 from opencqrs_py.jobs.runs import JobRecord, JobRun, Position, RunStatus
 from opencqrs_py.processing.ports import Transactions
+from opencqrs_py.testing.contracts.job_children import JobChildrenContract
 from opencqrs_py.testing.contracts.job_owners import JobOwnersContract
 from opencqrs_py.testing.contracts.job_records import (
     FULL,
@@ -29,7 +30,7 @@ from opencqrs_py.testing.contracts.job_records import (
 )
 
 
-class JobStoreContract(JobOwnersContract):
+class JobStoreContract(JobOwnersContract, JobChildrenContract):
     """What the desk of jobs, and the owners of runs, rely on.
 
     Give ``store``, which is empty; ``another``, which sees the same as a second process would; and ``transactions`` of

@@ -1,0 +1,130 @@
+"""The contract of job stores, as far as it is about the children of runs, which handle parts of a page side by side."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from opencqrs_py.jobs.ports import JobStore
+from opencqrs_py.jobs.runs import Position, RunStatus
+from opencqrs_py.processing.ports import Transactions
+from opencqrs_py.testing.contracts.job_records import (
+    AFTER,
+    BEFORE,
+    JOB,
+    MOMENT,
+    NOON,
+    RUNNING,
+    SECONDS,
+    JobStores,
+    ended,
+    put,
+)
+
+CHILDREN = tuple(
+    replace(RUNNING, id=f"{RUNNING.id}/{number}", parent=RUNNING.id, owner="job of Spark", ids=(number, number + 1))
+    for number in (1, 3)
+)
+
+
+class JobChildrenContract(JobStores):
+    """What a run relies on whose pages are handled by several tasks at once."""
+
+    def test_children_are_in_no_list(self, store: JobStore) -> None:
+        put(store, RUNNING, ended(1, 1))
+        assert store.spread(RUNNING, CHILDREN)
+        with store.open([JOB]) as book:
+            assert list(book.runs) == [RUNNING]
+        assert list(store.look().runs) == [RUNNING]
+        assert [run.id for run in store.history()] == ["run 1", RUNNING.id]
+        assert [run.id for run in store.history(JOB)] == ["run 1", RUNNING.id]
+        assert store.last_ended() == {JOB: ended(1, 1)}
+        assert store.purge(JOB, NOON + timedelta(days=1)) == 0
+        assert [store.find(child.id) for child in CHILDREN] == list(CHILDREN)
+
+    def test_only_the_owner_of_a_run_spreads_takes_and_gathers(self, store: JobStore) -> None:
+        former, again = replace(RUNNING, token=6), replace(RUNNING, id="another")
+        put(store, RUNNING, again)
+        assert not store.spread(former, CHILDREN)
+        assert store.find(CHILDREN[0].id) is None
+        assert store.spread(RUNNING, CHILDREN)
+        assert store.take_children(former, "another job") is None
+        assert not store.gather(former, AFTER)
+        assert store.gather(again, AFTER)
+        assert store.take_children(again, "another job") == []
+        assert [store.find(child.id) for child in CHILDREN] == list(CHILDREN)
+        assert store.find(RUNNING.id) == RUNNING
+
+    def test_children_that_are_taken_go_on_after_what_was_recorded_last(
+        self, store: JobStore, another: JobStore
+    ) -> None:
+        put(store, RUNNING)
+        assert store.spread(RUNNING, CHILDREN)
+        assert another.advance(CHILDREN[1], AFTER)
+        found = store.take_children(RUNNING, "another job")
+        taken_ones = [replace(child, owner="another job", token=child.token + 1) for child in CHILDREN]
+        assert found == [taken_ones[0], replace(taken_ones[1], position=AFTER)]
+        assert not any(another.advance(child, Position(after=9)) for child in CHILDREN)
+        assert another.advance(found[0], BEFORE)
+        assert store.find(found[0].id) == replace(found[0], position=BEFORE)
+
+    def test_what_children_have_done_is_gathered(self, store: JobStore) -> None:
+        put(store, RUNNING)
+        assert store.spread(RUNNING, CHILDREN)
+        reported = replace(RUNNING, done=5)
+        goes_on = replace(CHILDREN[1], position=Position(after=6))
+        assert store.gather(reported, BEFORE, [goes_on])
+        assert store.find(RUNNING.id) == replace(reported, position=BEFORE)
+        assert store.take_children(RUNNING, "job") == [replace(goes_on, token=goes_on.token + 1, owner="job")]
+        assert store.gather(reported, AFTER)
+        assert store.take_children(RUNNING, "job") == []
+        assert not store.advance(CHILDREN[0], AFTER)
+
+    @pytest.mark.parametrize("status", [RunStatus.SUCCEEDED, RunStatus.FAILED, RunStatus.CANCELLED])
+    def test_when_a_run_has_ended_its_children_commit_nothing(
+        self, store: JobStore, another: JobStore, status: RunStatus
+    ) -> None:
+        other = replace(RUNNING, id="another")
+        put(store, RUNNING, other)
+        assert store.spread(RUNNING, CHILDREN)
+        assert store.spread(other, [replace(CHILDREN[0], id="another/1", parent=other.id)])
+        with another.open([JOB]) as book:
+            book.put(next(run for run in book.runs if run.id == RUNNING.id).ended(status, NOON))
+        assert not any(store.advance(child, AFTER) for child in CHILDREN)
+        assert [store.find(child.id) for child in CHILDREN] == [None, None]
+        assert store.find("another/1") is not None
+
+    def test_the_end_of_a_run_waits_for_what_its_children_are_committing(
+        self, store: JobStore, another: JobStore, joined: Transactions
+    ) -> None:
+        put(store, RUNNING)
+        assert store.spread(RUNNING, CHILDREN)
+
+        def end() -> None:
+            with another.open([JOB]) as book:
+                book.put(book.runs[0].ended(RunStatus.CANCELLED, NOON))
+
+        with ThreadPoolExecutor(1) as threads:
+            with joined.begin() as unit:
+                assert store.advance(CHILDREN[0], AFTER, unit)
+                ending = threads.submit(self.at_last, another, end)
+                wait([ending], MOMENT)
+                assert not ending.done()
+            ending.result(SECONDS)
+        assert not store.advance(CHILDREN[0], AFTER)
+
+    def test_of_two_copies_of_a_task_the_later_one_has_the_child(self, store: JobStore, another: JobStore) -> None:
+        put(store, RUNNING)
+        first = CHILDREN[0]
+        assert store.spread(RUNNING, CHILDREN)
+        assert store.advance(first, BEFORE)
+        copy = another.take_over(first)
+        assert copy == replace(first, token=first.token + 1, position=BEFORE)
+        assert not store.advance(first, AFTER)
+        assert another.advance(copy, AFTER)
+        assert store.take_children(RUNNING, "another job") is not None
+        assert another.take_over(first) is None
+        assert another.take_over(replace(first, id="nobody")) is None
