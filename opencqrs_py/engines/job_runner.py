@@ -18,6 +18,7 @@ from opencqrs_py.jobs.desk import Ending, JobDesk, Worker
 from opencqrs_py.jobs.execution import OUTAGE_BACK_OFF, JobExecution, Surroundings
 from opencqrs_py.jobs.ports import JobStore, Selector
 from opencqrs_py.jobs.runs import JobRun, JobsView, RunStatus
+from opencqrs_py.jobs.sitting import Claim, claim_of
 from opencqrs_py.model.job import RunSignals, Trigger
 from opencqrs_py.model.naming import counted
 from opencqrs_py.processing.exceptions import one_line, raise_interrupt
@@ -123,7 +124,7 @@ class JobRunner:
         self._company = company
         self._rules = {name: job.rule for name, job in parts.jobs.items()}
         self.desk = JobDesk(parts.store, self._rules)
-        self._in_hand: dict[str, _InHand] = {}
+        self._in_hand: dict[Claim, _InHand] = {}
         self._ids: set[str] = set()  # of this process: it gets another one when its leases have ended
         self._changed = Condition()
         self._stopping = False
@@ -325,7 +326,7 @@ class JobRunner:
         with self._changed:
             if self._stopping:
                 taken.signals.cancelled = _ENDING
-            self._in_hand[run.id] = taken
+            self._in_hand[claim_of(run)] = taken
         return taken
 
     def _execute(self, taken: _InHand) -> None:
@@ -341,7 +342,7 @@ class JobRunner:
             raise
         finally:
             with self._changed:
-                self._in_hand.pop(run.id, None)
+                self._in_hand.pop(claim_of(run), None)
                 self._changed.notify_all()
         log_end(run, ended)
         if ended is not None and not ended.is_open and self._parts.observer is not None:
