@@ -284,11 +284,14 @@ class JobRunner:
     def _worker(self, company: Company, free: int | None = None) -> Worker:
         with self._changed:
             self._ids.add(company.node)
-            in_hand = frozenset(self._ids) if self._in_hand else frozenset()
+            own = frozenset(self._ids)
+            in_hand = own if self._in_hand else frozenset()
             free = self._parts.most - len(self._in_hand) if free is None else free
         mine = frozenset(name for name, text in self.schedules.items() if company.schedules.get(name, text) == text)
         alive = company.alive | in_hand
-        return Worker(company.node, company.name, alive, max(0, free), mine, lambda: {*company.alive_now(), *in_hand})
+        return Worker(
+            company.node, company.name, alive, max(0, free), mine, lambda: {*company.alive_now(), *in_hand}, own
+        )
 
     def _follow(self, view: JobsView) -> None:
         """Tell runs in hand that they are to end, and record how far they say they are."""

@@ -31,6 +31,7 @@ class Worker:
         alive_now: Returns what ``alive`` is at the moment, from the control plane itself. It is called after a look at
             the runs, if one of them seems to have lost its process, so that none is taken from a process that has
             started since ``alive`` was read.
+        own: Ids that the process has had before, as it lost its leases.
     """
 
     node: str
@@ -39,6 +40,7 @@ class Worker:
     free: int
     ticks_of: frozenset[str]
     alive_now: Callable[[], Collection[str]]
+    own: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +215,7 @@ class JobDesk:
         for run in view.runs:
             if run.job in self.rules:
                 to_do = run.is_due(view.now) and not run.reserved
-                if to_do or claim_of(run) in dead or self._is_lost(run, worker.node):
+                if to_do or claim_of(run) in dead or self._is_lost(run, worker):
                     since[run.job] = min(since.get(run.job, view.now), run.due_at or run.requested_at)
         return sorted(since.keys() - self._held.keys(), key=lambda name: (since[name], name))
 
@@ -223,9 +225,10 @@ class JobDesk:
         alive = worker.alive_now() if orphans else ()
         return frozenset(claim_of(run) for run in orphans if _is_orphan(run, alive))
 
-    def _is_lost(self, run: JobRun, node: str) -> bool:
+    def _is_lost(self, run: JobRun, worker: Worker) -> bool:
         """Return whether a run is recorded as begun here, and its begin was not returned to anybody."""
-        return run.status is RunStatus.RUNNING and run.owner == node and claim_of(run) not in self._mine
+        is_own = run.owner == worker.node or run.owner in worker.own
+        return run.status is RunStatus.RUNNING and is_own and claim_of(run) not in self._mine
 
     def _not_held(self, job: str, at: datetime) -> datetime:
         return max(at, self._held.get(job, at))
@@ -246,7 +249,7 @@ class JobDesk:
                 sitting = Sitting(book, self.rules)
                 sitting.recover(dead)
                 for run in sitting.runs:
-                    if self._is_lost(run, worker.node):
+                    if self._is_lost(run, worker):
                         sitting.take_back(run)
                 if name in worker.ticks_of:
                     sitting.tick(self.rules[name], self._draw)

@@ -183,3 +183,17 @@ def test_when_a_run_has_succeeded_last_stays_known_while_later_ones_fail():
     desk.pause("job", "ann", "")
     desk.resume("job")
     assert store.look().records["job"].succeeded_at == ends[1]
+
+
+def test_a_run_whose_begin_was_lost_with_the_leases_of_the_process_is_begun_again():
+    """Its owner counts as alive, since the process has other runs in hand that it began under that id."""
+    clock = FakeClock()
+    store = InMemoryJobStore(clock)
+    store.request(JobRun("run", "job", Trigger.MANUAL, clock.now(), due_at=clock.now()))
+    rules = {"job": JobRule("job")}
+    JobDesk(store, rules).attend(WORKER)  # nobody gets the answer
+    again = replace(WORKER, node="another", alive=frozenset({"node", "another"}), alive_now=lambda: {"node", "another"})
+    desk = JobDesk(store, rules)
+    assert desk.attend(again) == []
+    (begun,) = desk.attend(replace(again, own=frozenset({"node", "another"})))
+    assert (begun.id, begun.owner, begun.attempt) == ("run", "another", 1)
