@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import re
 import shutil
-import signal
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from threading import Timer
 from types import ModuleType
 
 import pytest
+from support.readmes import ROOT, RunningReadme
 
 from opencqrs_py.testing import HandlerTest, JobTest, assert_idempotent
 
-ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "lost_payments"
 VARYING = (
     (re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+Z"), "(time)"),
@@ -26,29 +22,6 @@ VARYING = (
     (re.compile(r"manual, .+"), "manual, (person)"),
     (re.compile(r"node: +.+"), "node: (node)"),
 )
-SECONDS = 60
-
-
-@pytest.fixture
-def example(tmp_path: Path) -> Path:
-    folder = tmp_path / "example"
-    shutil.copytree(EXAMPLE, folder, ignore=shutil.ignore_patterns("*.db*", "__pycache__"))
-    return folder
-
-
-def start(example: Path, line: str) -> subprocess.Popen[str]:
-    program, *arguments = line.split()
-    command = [sys.executable, *(["-m", "opencqrs_py"] if program == "opencqrs" else []), *arguments]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    return subprocess.Popen(command, cwd=example, env=environment, text=True, **pipes)
-
-
-def run(example: Path, line: str) -> list[str]:
-    process = start(example, line)
-    out, err = process.communicate(timeout=SECONDS)
-    assert process.returncode == 0, out + err
-    return [unvaried(one) for one in out.splitlines()]
 
 
 def unvaried(line: str) -> str:
@@ -57,36 +30,19 @@ def unvaried(line: str) -> str:
     return line.rstrip()
 
 
-def consoles() -> list[list[tuple[str, list[str]]]]:
-    """Return, for each console of the README, its commands, each with what is printed."""
-    readme = (EXAMPLE / "README.md").read_text("utf-8")
-    blocks = re.findall(r"^```console\n(.*?)^```$", readme, re.MULTILINE | re.DOTALL)
-    parts = [[part.splitlines() for part in block.split("$ ")[1:]] for block in blocks]
-    return [[(line, [unvaried(one) for one in shown]) for line, *shown in part] for part in parts]
+@pytest.fixture
+def example(tmp_path: Path) -> RunningReadme:
+    folder = tmp_path / "example"
+    shutil.copytree(EXAMPLE, folder, ignore=shutil.ignore_patterns("*.db*", "__pycache__"))
+    return RunningReadme(folder, unvaried)
 
 
-def run_until(example: Path, line: str, last: str) -> None:
-    """Run a command that does not end by itself until it has printed a line."""
-    with start(example, line) as process:
-        assert process.stderr is not None
-        limit = Timer(SECONDS, process.kill)
-        limit.start()
-        try:
-            if not any(unvaried(one) == last for one in process.stderr):  # which ends when the process does
-                pytest.fail(f"it never printed: {last}")
-        finally:
-            limit.cancel()
-            process.send_signal(signal.SIGTERM)
-            process.communicate(timeout=SECONDS)
-
-
-def test_the_job_ships_what_a_lost_event_has_not_as_the_readme_shows(example: Path) -> None:
-    for console in consoles():
-        for line, shown in console:
-            if line == "opencqrs run":
-                run_until(example, line, shown[-1])
-            else:
-                assert run(example, line) == shown, line
+def test_the_job_ships_what_a_lost_event_has_not_as_the_readme_shows(example: RunningReadme) -> None:
+    for line, shown in (command for console in example.consoles() for command in console):
+        if line == "opencqrs run":
+            example.run_until(line, shown[-1])
+        else:
+            assert example.run(line) == shown, line
 
 
 # ---------------------------------------------------------------------------------------------------- its parts
