@@ -220,6 +220,9 @@ class Layouts:
             if self._store is not None and group.led:
                 self._store.lay_out(name, target)  # a change was broken off, or there is nothing to do
             return _result(name, known, target, {})
+        is_recorded = any(record.group == name and record.layout is not None for record in tracker.records())
+        if setting is None and not is_recorded:
+            setting = group.settings.life_cycle.partitions  # which these override
         with self._nodes.let_go(name, leaving, timeout) as let_go:
             carried = tracker.repartition(name, target, carry, setting=setting)
             if self._store is not None and group.led:

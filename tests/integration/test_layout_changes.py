@@ -152,6 +152,21 @@ def test_a_change_that_nodes_do_not_let_go_for_changes_nothing_and_they_go_on(
     }
 
 
+def test_what_a_command_sets_before_the_first_run_of_this_version_outlives_it(world: World) -> None:
+    application = world.application()
+    world.append(application)
+    application.run(until_caught_up=True)
+    with world.database.writing() as connection:
+        connection.exec_driver_sql("DELETE FROM opencqrs_groups")  # as an earlier version of this package leaves it
+    application.layouts.split("loans:0/2")
+    application.run(until_caught_up=True)
+    assert {str(status.partition) for (group,) in [application.status()] for status in group.partitions} == {
+        "1/2",
+        "0/4",
+        "2/4",
+    }
+
+
 def test_processes_that_start_at_once_with_another_setting_change_the_partitions_once(world: World) -> None:
     first = world.application()
     world.append(first)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Sequence
 from dataclasses import astuple, replace
+from datetime import UTC, datetime
 from typing import Any
 
 from sqlalchemy import Connection, select, update
@@ -78,9 +79,17 @@ class SqlGroupRecords:
             connection.execute(update(self._table).where(this).values(**_row(record)))
 
     def lay_out(self, connection: Connection, group: str, partitions: Sequence[Partition], setting: int | None) -> None:
-        """Record other partitions of a group; ``setting`` is the new setting, if that was the reason."""
+        """Record other partitions of a group; ``setting`` is the new setting, if that was the reason.
+
+        Where none are recorded, it is the setting that they override.
+        """
         record = self.find(connection, group)
-        if record is not None and record.layout is not None:
+        if record is None or record.layout is None:
+            if setting is not None:
+                at = datetime.now(UTC).isoformat(timespec="milliseconds")
+                known = record or GroupRecord(group, "", None, at)
+                self.write(connection, replace(known, layout=RecordedLayout(tuple(partitions), setting)), record)
+        else:
             changed = record.layout.changed(partitions, setting)
             this = self._table.c.group_name == group
             connection.execute(update(self._table).where(this).values(layout=_layout_text(changed)))
