@@ -71,6 +71,40 @@ def test_a_run_answers_probes_and_ends_with_a_request_open(project, run):
     assert "catalog" in out
 
 
+JOB = """
+from opencqrs_py import JobContext, job
+
+@job("remind")
+def remind(context: JobContext) -> None:
+    print("reminded", *context.ids, flush=True)
+"""
+
+
+def test_a_job_is_started_by_who_has_the_token_which_is_shown_nowhere(project, run):
+    project.write("jobs.py", JOB)
+    process, host, port = run("--set", "http.token=t0ken-of-the-test", "--set", "logging.format=json")
+    runs, seen = "/jobs/Remind/runs", ""
+    for token, status in (("another", 401), ("t0ken-of-the-test", 202)):
+        with closing(HTTPConnection(host, port, timeout=60)) as connection:
+            headers = {"Authorization": f"Bearer {token}", "Idempotency-Key": "k"}
+            connection.request("POST", runs, b'{"ids": ["4711"]}', headers)
+            response = connection.getresponse()
+            seen = response.read().decode()
+            assert response.status == status
+    assert json.loads(seen)["run"] == "remind:key:k"
+    waited = project.opencqrs("jobs", "runs", "remind", "--format", "json")
+    for _ in range(LOOKS):
+        if waited.json[0]["status"] == "succeeded":
+            break
+        waited = project.opencqrs("jobs", "runs", "remind", "--format", "json")
+    (found,) = waited.json
+    assert (found["status"], found["trigger"], found["actor"]) == ("succeeded", "http", "http")
+    process.send_signal(signal.SIGTERM)
+    out, err = process.communicate(timeout=60)
+    assert "reminded 4711" in out
+    assert "t0ken-of-the-test" not in out + err + waited.out
+
+
 def test_a_second_run_with_the_same_port_is_refused_with_the_origin_of_the_setting(project, run):
     _, host, port = run()
     second = project.opencqrs("run", *THREAD, "--set", f"http.bind={port}")
