@@ -131,11 +131,13 @@ class JobDesk:
         with this only, so that it does so on the thread of its caller.
 
         Raises:
-            LookupError: If there is no such run that has not ended, or its job is not known here.
+            LookupError: If there is no such run, or its job is not known here.
         """
         found = self.store.find(run)
-        if found is None or not found.is_open or found.job not in self.rules:
+        if found is None or found.job not in self.rules:
             raise LookupError(run)
+        if not found.is_open:
+            return found
         view = self.store.look({found.job, *self._exclusive[found.job]})
         begun = self._attended(found.job, worker, self._dead(view, worker), only=run)
         return begun[0] if begun else self.store.find(run) or found

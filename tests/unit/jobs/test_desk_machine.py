@@ -318,11 +318,9 @@ class DeskMachine(RuleBasedStateMachine):
 
     def _callers_try(self, process: Process) -> None:
         for id_ in list(process.callers):
-            try:
-                run = process.desk.begin(id_, self._worker(process, 1))
-            except LookupError:
+            run = process.desk.begin(id_, self._worker(process, 1))
+            if not run.is_open:
                 process.callers.remove(id_)
-                continue
             if run.status is RunStatus.RUNNING and (run.id, run.token) not in self.claims:
                 self._take(process, [run])
 

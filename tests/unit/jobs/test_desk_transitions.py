@@ -323,11 +323,19 @@ def test_j5_a_caller_learns_that_its_run_was_skipped_or_waits():
     assert world.desk().begin("queue 2", world.worker()).queued
 
 
-@pytest.mark.parametrize("run", ["unknown", "ended", "elsewhere"])
+def test_j5_a_caller_learns_that_its_run_was_cancelled_while_it_waited():
+    world = World(JobRule("job", meeting=Meeting(Overlap.QUEUE)))
+    world.ask("x")
+    world.attend()
+    world.ask("y", reserved="a")
+    assert world.desk().begin("y", world.worker()).queued
+    world.desk("b").cancel("y", "not needed")
+    assert world.desk().begin("y", world.worker()).status is RunStatus.CANCELLED
+
+
+@pytest.mark.parametrize("run", ["unknown", "elsewhere"])
 def test_what_cannot_begin_is_refused(run):
     world = World()
-    world.ask("ended")
-    world.desk().cancel("ended", "no")
     world.ask("elsewhere", "a job of other processes")
     with pytest.raises(LookupError, match=run):
         world.desk().begin(run, world.worker())
