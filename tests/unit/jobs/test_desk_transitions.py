@@ -509,7 +509,12 @@ def test_many_events_that_wait_are_written_once(monkeypatch):
     def counting(store, jobs):
         with put(store, jobs) as book:
             original = book.put
-            book.put = lambda run: (written.append(run.id), original(run))
+
+            def noted(run):
+                written.append(run.id)
+                return original(run)
+
+            book.put = noted
             yield book
 
     monkeypatch.setattr(InMemoryJobStore, "open", counting)
@@ -623,7 +628,7 @@ def test_a_changed_schedule_counts_from_now():
     world.clock.advance(4)
     world.rules["job"] = JobRule("job", Ticking(FixedRate(1, 5), "every 5 s"))
     world.attend()
-    assert world.store.look().records["job"] == JobRecord("job", "every 5 s", world.at(5))
+    assert world.store.look().records["job"] == JobRecord("job", "every 5 s", world.at(5), succeeded_at=world.at(0))
 
 
 @pytest.mark.parametrize(
