@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from opencqrs_py.engines.parts import ProcessorOptions
     from opencqrs_py.engines.processor import EventHandlingProcessor
     from opencqrs_py.errors import JobCancelledError, NonTransientError, OpenCqrsError, TransientError
+    from opencqrs_py.model.checkpoint import LATEST
     from opencqrs_py.model.context import ProcessingContext
     from opencqrs_py.model.event import Event, Metadata
     from opencqrs_py.model.frames import EventFrames
@@ -26,10 +27,12 @@ if TYPE_CHECKING:
     from opencqrs_py.model.replay import Reset
     from opencqrs_py.model.upcast import Upcast
     from opencqrs_py.processing.after_commit import AfterCommit
+    from opencqrs_py.processing.checkpoints import CheckpointTrigger
     from opencqrs_py.processing.decorators import (
         around_event,
         around_handler,
         batch_key,
+        checkpointing,
         dataframe_handler,
         event_handling,
         event_type,
@@ -41,6 +44,7 @@ if TYPE_CHECKING:
         upcaster,
     )
     from opencqrs_py.processing.definitions import EventHandlerDefinition
+    from opencqrs_py.processing.participation import CheckpointParticipant
     from opencqrs_py.processing.recovery import ExponentialBackOff, FixedBackOff, NoRetry
     from opencqrs_py.processing.sequence_resolvers import (
         NoSequence,
@@ -53,8 +57,11 @@ if TYPE_CHECKING:
     from opencqrs_py.processing.supervision import Observer
 
 __all__ = [
+    "LATEST",
     "AfterCommit",
     "Application",
+    "CheckpointParticipant",
+    "CheckpointTrigger",
     "ControllerRegistration",
     "Database",
     "Event",
@@ -93,6 +100,7 @@ __all__ = [
     "around_event",
     "around_handler",
     "batch_key",
+    "checkpointing",
     "dataframe_handler",
     "event_handling",
     "event_type",
@@ -108,6 +116,8 @@ __all__ = [
 _HOMES = {
     "AfterCommit": "processing.after_commit",
     "Application": "assembly.application",
+    "CheckpointParticipant": "processing.participation",
+    "CheckpointTrigger": "processing.checkpoints",
     "ControllerRegistration": "assembly.registration",
     "Database": "adapters.sql",
     "Event": "model.event",
@@ -119,6 +129,7 @@ _HOMES = {
     "InMemoryEventStore": "adapters.memory",
     "InMemoryProgressTracker": "adapters.memory",
     "InboxFilter": "assembly.inbox",
+    "LATEST": "model.checkpoint",
     "Invocation": "model.handler",
     "JobCancelledError": "errors",
     "JobContext": "model.job",
@@ -146,6 +157,7 @@ _HOMES = {
     "around_event": "processing.decorators",
     "around_handler": "processing.decorators",
     "batch_key": "processing.decorators",
+    "checkpointing": "processing.decorators",
     "dataframe_handler": "processing.decorators",
     "event_handling": "processing.decorators",
     "event_type": "processing.decorators",

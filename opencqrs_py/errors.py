@@ -15,6 +15,7 @@ __all__ = [
     "AssemblyError",
     "AssemblyErrors",
     "BulkWriteError",
+    "CheckpointError",
     "ConfigurationError",
     "ConfigurationErrors",
     "DamagedFileError",
@@ -198,6 +199,10 @@ class HandlerCrashError(ExplainedError):
 
 class HandlerTimeoutError(ExplainedError, TransientError):
     """A handler has not returned in time (OCQ-229)."""
+
+
+class CheckpointError(ExplainedError):
+    """A participant does not confirm what is durable, or a request makes no sense (OCQ-645 to OCQ-647)."""
 
 
 class InboxError(ExplainedError):

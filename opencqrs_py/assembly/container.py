@@ -22,6 +22,7 @@ from opencqrs_py.adapters.sql import (
     SqlSelector,
 )
 from opencqrs_py.assembly.blueprint import Blueprint
+from opencqrs_py.assembly.checkpointing import checkpoint_rule_of
 from opencqrs_py.assembly.code_fingerprint import CodeReader
 from opencqrs_py.assembly.conditions import (
     BACK_OFF,
@@ -62,6 +63,7 @@ from opencqrs_py.assembly.resets import replay_ends_of
 from opencqrs_py.assembly.stores import open_event_store
 from opencqrs_py.config import EffectiveGroup, RetryPolicy, RetrySettings, Tracking
 from opencqrs_py.control.ports import ControlStore
+from opencqrs_py.engines.checkpointing import make_checkpointing
 from opencqrs_py.engines.parts import group_processing, make_dispatcher, make_replay_rule
 from opencqrs_py.errors import AssemblyError, RebuildError
 from opencqrs_py.jobs.ports import JobStore
@@ -249,9 +251,15 @@ def _bound(
         if bound[-1].signature.in_frames:
             raise_together(unfit_for_frames(settings, handler.place))
         check_transaction(bound[-1].signature, handler.place, there=has_transactions, url=database.url)
-    if not rebuilding or settings.rebuild.run_all_handlers:
+    if not rebuilding:
         return bound
+    participants = [each for each in bound if each.handler.participant is not None]
+    if participants:
+        what = f"group '{settings.name}' has participants, which would miss what a rebuild handles"
+        raise RebuildError("OCQ-642", what, participants[0].handler.place, f"opencqrs groups reset {settings.name}")
     kept = [each for each in bound if each.signature.transactional]
+    if settings.rebuild.run_all_handlers:
+        return bound
     if not kept:
         what = f"no handler of group '{settings.name}' asks for the transaction, so it fills no tables"
         fix = "nothing has to be rebuilt; or set rebuild.run-all-handlers: true"
@@ -304,6 +312,16 @@ class GroupContainer(containers.DeclarativeContainer):
         finished,
         rebuilding=rebuilding,
     )
+    checkpointing = providers.ThreadSafeSingleton(
+        make_checkpointing,
+        settings.provided.name,
+        handlers,
+        event_types,
+        reading,
+        interceptors,
+        sequencing,
+        providers.Factory(checkpoint_rule_of, settings),
+    )
     schedule = providers.ThreadSafeSingleton(schedule_rule_of, settings, discovered, event_types, reading)
     processing = providers.ThreadSafeSingleton(
         group_processing,
@@ -325,6 +343,7 @@ class GroupContainer(containers.DeclarativeContainer):
         parking=providers.Factory(parking_of, settings, back_off.provider),
         schedule=schedule,
         replays=replays,
+        checkpointing=checkpointing,
     )
 
 

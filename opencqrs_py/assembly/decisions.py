@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from opencqrs_py.assembly.blueprint import UserModules
+from opencqrs_py.assembly.checkpointing import MODE, decide_checkpointing
 from opencqrs_py.assembly.conditions import (
     REGISTRATION,
     Decision,
@@ -51,8 +52,18 @@ def decisions(
         missing = next((each for each in (store, clock, tracking) if not each.choice), None)
         batch = _batch(settings, group, missing)
         leader = group.registration if group.controller().setting == REGISTRATION else group.lock_registry
-        made += [tracking, waiting, as_made(group.controller(), leader), batch]
+        made += [tracking, waiting, as_made(group.controller(), leader), batch, *_checkpointing(settings, group)]
     return [_with_origin(each, configuration) for each in made]
+
+
+def _checkpointing(settings: EffectiveGroup, group: GroupContainer) -> list[Decision]:
+    """Decide when the progress of a group with participants is stored; nothing for others."""
+    try:
+        checkpointing = group.checkpointing()
+    except ExplainedError as error:
+        has_participants = error.code.startswith("OCQ-64")
+        return [undecided(settings.name, MODE, error)] if has_participants else []  # else reported with the chunks
+    return [] if checkpointing is None else [decide_checkpointing(settings, checkpointing)]
 
 
 def _batch(settings: EffectiveGroup, group: GroupContainer, missing: Decision | None) -> Decision:
@@ -63,7 +74,11 @@ def _batch(settings: EffectiveGroup, group: GroupContainer, missing: Decision | 
         takes = {"in_tables": calls.takes_tables, "in_frames": isinstance(calls, FrameDispatcher)}
         if missing is not None:
             return Decision(settings.name, path, "", f"{missing.subject} is not decided")
-        size = group.processing().batch_size
+        processing = group.processing()
+        size = processing.batch_size
+        if processing.checkpointing is not None and settings.processing.batch_size is None:
+            reason = "participants handle events outside of the progress transaction, and say what of them is durable"
+            return Decision(settings.name, path, str(size), reason)
     except ExplainedError as error:
         return undecided(settings.name, path, error)
     return decide_batch(settings, transactional=calls.transactional, size=size, **takes)

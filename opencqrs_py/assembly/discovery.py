@@ -18,6 +18,7 @@ from opencqrs_py.assembly.members import EVERYTHING, Member, decorated_in, marks
 from opencqrs_py.config import ConfigurationWarning
 from opencqrs_py.config.problems import alike_groups
 from opencqrs_py.errors import AssemblyError, ExplainedError, HandlerSignatureError
+from opencqrs_py.model.checkpoint import Participant
 from opencqrs_py.model.handler import (
     AROUND_ATTRIBUTE,
     BATCH_KEY_ATTRIBUTE,
@@ -36,6 +37,7 @@ from opencqrs_py.model.handler import (
 from opencqrs_py.model.job import JOB_ATTRIBUTE, Job, JobMark
 from opencqrs_py.model.naming import canonical, listed, nearest
 from opencqrs_py.processing.definitions import interceptors_on, order_of, place_of, upcaster_on
+from opencqrs_py.processing.participants import checkpointed_groups, participant_of
 
 _FUNCTIONS_ONLY = {
     UPCASTER_ATTRIBUTE: "@upcaster",
@@ -256,17 +258,23 @@ _NO_GROUP = "the handler names no processing group"
 def _methods(member: Member, instances: _Instances, counted: set[int]) -> Iterator[Handler]:
     cls = member.value
     own_marks = marks_of(cls, HANDLER_ATTRIBUTE)
+    of_checkpoints = checkpointed_groups(cls)
     _check_twice(own_marks, place_of(cls))
     methods = [method for method in methods_of(cls) if not counted & {id(mark) for mark in method.marks}]
     if not methods:
         if own_marks:
             fix = "put @event_handling above each method that handles events"
             raise HandlerSignatureError("OCQ-207", f"class {cls.__name__} has no handler method", place_of(cls), fix)
+        if of_checkpoints:
+            fix = "put @event_handling above each method that handles events"
+            what = f"class {cls.__name__} is marked by @checkpointing and handles no event"
+            raise HandlerSignatureError("OCQ-640", what, place_of(cls), fix)
         return
     if inspect.isabstract(cls):
         return
-    groups = [mark.group for mark in own_marks] or [""]
+    groups = [mark.group for mark in own_marks] or of_checkpoints or [""]
     instance = instances.of(cls)
+    participants: dict[str, Participant | None] = {}
     for number, method in enumerate(methods):
         _check_twice(method.marks, method.place)
         for mark in method.marks:
@@ -274,9 +282,11 @@ def _methods(member: Member, instances: _Instances, counted: set[int]) -> Iterat
                 if not group:
                     fix = 'write @event_handling("catalog") above the class or the method'
                     raise HandlerSignatureError("OCQ-207", _NO_GROUP, method.place, fix)
+                if group not in participants:
+                    participants[group] = participant_of(instance, group, place_of(cls))
                 reference = f"{member.reference}.{method.name}#{number}"
                 known = replace(mark, group=group, replay=_replay_of(mark, group, own_marks))
-                yield Handler(known, method.of(instance), method.place, reference)
+                yield Handler(known, method.of(instance), method.place, reference, participants[group])
 
 
 def _replay_of(mark: HandlerMark, group: str, of_class: Sequence[HandlerMark]) -> bool | None:

@@ -74,6 +74,7 @@ def _row(status: GroupStatus, partition: PartitionStatus) -> dict[str, Any]:
         "parked": {status.value: count for status, count in partition.parked},
         "failure": None if partition.failure is None else asdict(partition.failure),
         "replay": _replay(status, partition),
+        "checkpoint": _checkpoint(partition),
     }
 
 
@@ -84,6 +85,15 @@ def _replay(status: GroupStatus, partition: PartitionStatus) -> dict[str, Any] |
         return None
     reset = partition.replay.reset
     return {**asdict(progress), "reset_at": reset.reset_at, "reason": reset.reason}
+
+
+def _checkpoint(partition: PartitionStatus) -> dict[str, Any] | None:
+    known = partition.checkpoint
+    if known is None:
+        return None
+    polled, handled = max(known.polled, partition.position), max(known.handled, partition.position)
+    positions = {"polled": polled, "handled": handled, "stored": partition.position}
+    return {"mode": known.mode, **positions, "at": known.at, "age_seconds": _age(known.at)}
 
 
 def _age(moment: str | None) -> float | None:

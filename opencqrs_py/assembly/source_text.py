@@ -13,11 +13,11 @@ from typing import NamedTuple
 
 _PACKAGE = b"opencqrs_py"
 _CONTAINERS = "dependency_injector"
-_NAME_GROUPS = {"event_handling", "dataframe_handler"}
-_UNMISTAKABLE = {*_NAME_GROUPS, "upcaster", "around_event", "around_handler"}
+_NAME_GROUPS = {"event_handling", "dataframe_handler", "checkpointing"}
+_UNMISTAKABLE = {"event_handling", "dataframe_handler", "upcaster", "around_event", "around_handler"}
 _OF_GROUPS = {"on_start", "on_reset", "on_replay_finished", "batch_key", "inbox_filter"}
 _JOB = re.compile(rb"\bjob\b")
-_DECORATORS = {*_UNMISTAKABLE, *_OF_GROUPS, "event_type", "job"}
+_DECORATORS = {*_UNMISTAKABLE, *_NAME_GROUPS, *_OF_GROUPS, "event_type", "job"}
 
 
 @dataclass(frozen=True)

@@ -40,6 +40,7 @@ _TITLES = (
     "skipped",
     "parked",
     "replay",
+    "checkpoint",
 )
 _NUMBERS = {"position", "lag", "events/s", "handled", "skipped", "parked"}
 
@@ -54,6 +55,7 @@ class _Columns:
     skips: bool
     parked: bool
     replays: bool
+    checkpoints: bool
 
     def titles(self) -> list[str]:
         """Return the titles of the columns that are there."""
@@ -64,6 +66,7 @@ class _Columns:
             "skipped": self.skips,
             "parked": self.parked,
             "replay": self.replays,
+            "checkpoint": self.checkpoints,
         }
         return [title for title in _TITLES if shown.get(title, True)]
 
@@ -94,6 +97,7 @@ def _table(statuses: Sequence[GroupStatus], handled: Handled) -> Table:
         skips=any(each.skipped for each in partitions),
         parked=any(each.parked for each in partitions),
         replays=any(each.replay is not None for each in partitions),
+        checkpoints=any(each.checkpoint is not None for each in partitions),
     )
     table = Table(box=None, pad_edge=False)
     for title in columns.titles():
@@ -160,6 +164,7 @@ def _cells(status: GroupStatus, p: PartitionStatus, handled: Handled, columns: _
         *([f"{p.skipped:,}"] if columns.skips else []),
         *([f"{sum(count for _, count in p.parked):,}"] if columns.parked else []),
         *([_replay(status, p)] if columns.replays else []),
+        *([_checkpoint(p)] if columns.checkpoints else []),
     ]
 
 
@@ -172,6 +177,20 @@ def _replay(status: GroupStatus, p: PartitionStatus) -> str:
     left = "" if progress.seconds_left is None else f", {_duration(progress.seconds_left)} left"
     rate = "" if progress.events_per_second is None else f", {progress.events_per_second:,.0f}/s"
     return f"{progress.percent:g} % of {progress.start:,} to {progress.until:,}{rate}{left}"
+
+
+def _checkpoint(p: PartitionStatus) -> str:
+    """Return how far participants are, and how long ago the last checkpoint was."""
+    if p.checkpoint is None:
+        return "-"
+    handled, at = max(p.position, p.checkpoint.handled), p.checkpoint.at
+    last = "none yet" if at is None else f"{_duration(_seconds_since(at))} ago"
+    return f"{p.checkpoint.mode}, handled {handled:,}, {last}"
+
+
+def _seconds_since(moment: str) -> float:
+    """Return the seconds since an ISO 8601 time."""
+    return max(0.0, (datetime.now(UTC) - datetime.fromisoformat(moment)).total_seconds())
 
 
 def _duration(seconds: float) -> str:

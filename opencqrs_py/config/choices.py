@@ -135,6 +135,14 @@ class OnBatchExhausted(Choice):
     SKIP = "skip"
 
 
+class Checkpointing(Choice):
+    """When the progress of a group with participants is stored."""
+
+    AUTO = "auto"
+    DEFERRED = "deferred"
+    REQUIRE_DEFERRED = "require-deferred"
+
+
 class Engine(Choice):
     """What runs the processors of a group: an engine of ours, or one that another package registers."""
 

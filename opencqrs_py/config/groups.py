@@ -21,6 +21,7 @@ from annotated_types import Ge, Le
 from opencqrs_py.config.choices import (
     BatchMode,
     BatchOrdering,
+    Checkpointing,
     Controller,
     Engine,
     Interval,
@@ -270,6 +271,21 @@ class RebuildSettings(InheritedSection):
     )
 
 
+@dataclass(frozen=True, slots=True, repr=False)
+class CheckpointingSettings(GroupSection):
+    """When the progress of a group with participants is stored: classes that say themselves what is durable."""
+
+    mode: Checkpointing = setting(
+        Checkpointing.AUTO,
+        "When: deferred, once a participant requests it; auto, deferred if all handlers are participants', else with "
+        "each chunk; require-deferred, deferred, and other handlers are refused.",
+    )
+    timeout: Annotated[Duration, Ge(0.01)] = setting(30.0, "How long participants have to answer.")
+    hold: Annotated[Duration, Ge(0.1)] = setting(
+        30.0, "On Spark, how long a task has a partition of a group with participants before it releases it."
+    )
+
+
 @dataclass(frozen=True, slots=True, repr=False, kw_only=True)
 class GroupSettings(InheritedSection):
     """The settings of a processing group, or the standard for all groups."""
@@ -284,6 +300,9 @@ class GroupSettings(InheritedSection):
     batch: BatchSettings = setting(BatchSettings(), "What a scheduled group handles together.")
     processing: ProcessingSettings = setting(ProcessingSettings(), "What runs the group.")
     rebuild: RebuildSettings = setting(RebuildSettings(), "How the group is rebuilt while it runs.")
+    checkpointing: CheckpointingSettings = setting(
+        CheckpointingSettings(), "How handlers say themselves what is durable."
+    )
 
 
 @dataclass(frozen=True, slots=True, repr=False)

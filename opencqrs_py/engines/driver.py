@@ -52,6 +52,10 @@ class PartitionDriver:
         self.supervised = SupervisedPartition(run.group, cursor, *decided)
         self.processor = run.processing.processor(cursor.partition, clock)
         self.abandoned = False
+        self._participates = run.processing.checkpointing is not None
+        if self._participates:
+            self.supervised.withholds = self.processor.withholds
+            self.supervised.checkpoint_status = self.processor.checkpoint_status
         self._seen_uncounted: dict[int | None, None] = {}
         self._tracker = run.processing.tracker
         self._observer = observer
@@ -73,7 +77,8 @@ class PartitionDriver:
 
     def wait(self) -> float:
         """Return the seconds until the next step may begin, 0 when it may now."""
-        return self.supervised.wait()
+        wait = self.supervised.wait()
+        return 0.0 if wait > 0 and self._participates and self.processor.has_checkpoint() else wait
 
     def step(self) -> Outcome:
         """Handle the next chunk of events, and settle what came of it."""
@@ -145,17 +150,16 @@ class PartitionDriver:
         if self.abandoned:
             return
         try:
-            if (
-                self.supervised.failure is None
-                and not self.cursor.doubtful
-                and self.cursor.position > self.cursor.stored
-            ):
-                self.flush()
+            holds = self.supervised.failure is None or self._participates
+            outcome = self.processor.release(self.cursor) if holds and not self.over else None
+            if outcome is not None:
+                self.settle(outcome)
         finally:
             self.supervised.stop()
             try:
                 self._publish()
             finally:
+                self.processor.close()
                 self._observer.stopped(self.supervised.group, self.partition)
 
     def _publish(self) -> None:
@@ -192,6 +196,8 @@ def claim(
             status = PartitionStatus(run.group, cursor.partition, cursor.stored, state, 0, message)
             tracker.report(replace(status, failure=cursor.failure), cursor.epoch)
         raise
+    if run.processing.checkpointing is not None:
+        run.processing.checkpointing.warn()
     seen = run.processing.look(cursors, clock)
     _check_inbox(run, seen)
     return [PartitionDriver(run, cursor, clock, observer) for cursor in seen]

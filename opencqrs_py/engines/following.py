@@ -66,10 +66,11 @@ def _step_until_stopped(
 ) -> None:
     flushing = _Flushing(driver, watcher, stopping, haste)
     interruptions = watcher.interruptions
+    rest = driver.processor.resting(stopping, watcher.wake)
     while not (stopping.is_set() or driver.over or driver.abandoned):
         wait = driver.wait()
         if wait > 0:
-            stopping.wait(wait)
+            rest.wait(wait)
             continue
         if watcher.interruptions != interruptions:
             interruptions = watcher.interruptions
@@ -86,7 +87,7 @@ def _step_until_stopped(
         if (outcome.idle or _is_done(driver, watcher.head)) and not driver.supervised.is_due_in_inbox:
             # Beyond what was seen before the step, too: it has found nothing there, and would find nothing again.
             quiet = min(_IDLE_SECONDS, driver.supervised.until_tick())
-            watcher.wait_beyond(max(driver.cursor.position, seen), quiet, stopping)
+            watcher.wait_beyond(max(driver.cursor.position, seen), quiet, rest)
             if watcher.refusal is not None and not stopping.is_set():
                 driver.refuse(watcher.refusal)
 
@@ -113,7 +114,8 @@ class _Flushing:
     def due(self, seen: int) -> bool:
         """Wait a moment for new events if there is only progress to store; return whether to store it now."""
         cursor = self._driver.cursor
-        if cursor.position == cursor.stored or self._driver.supervised.failure is not None:
+        waits = self._driver.supervised.failure is not None or self._driver.processor.withholds()
+        if cursor.position == cursor.stored or waits:
             self._since = None
             return False
         self._since = self._since or time.monotonic()

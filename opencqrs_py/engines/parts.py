@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from opencqrs_py.engines.checkpointing import PARKS, SCHEDULED, CheckpointRule, make_checkpointing
 from opencqrs_py.errors import AssemblyError
 from opencqrs_py.model.handler import Handler, Interceptor, Upcaster
 from opencqrs_py.model.partition import residue_of
@@ -58,6 +59,7 @@ class ProcessorOptions:
         clock: Time.
         frames: Makes what makes the data frames of a ``@dataframe_handler``; ``None`` if there is no Spark.
         replay_finished: Called like ``@on_replay_finished`` functions.
+        checkpointing: How participants say what is durable.
 
     Raises:
         ValueError: If a number is too small.
@@ -80,6 +82,7 @@ class ProcessorOptions:
     clock: Clock = field(default_factory=SystemClock)
     frames: Callable[[FrameProcessing], FrameMaker] | None = None
     replay_finished: Sequence[Callable[..., Any]] = ()
+    checkpointing: CheckpointRule = field(default_factory=CheckpointRule)
 
     def __post_init__(self) -> None:
         if self.batch_size is not None and self.batch_size < 1:
@@ -177,8 +180,18 @@ def group_processing(
 ) -> GroupProcessing:
     """Return what makes the processors of a group; ``rest`` are the further parts of ``GroupProcessing``."""
     if isinstance(dispatcher, FrameDispatcher):
+        rest.pop("checkpointing", None)
         return FrameProcessing(group, source, tracker, dispatcher, **rest)
     return GroupProcessing(group, source, tracker, dispatcher, parking=parking, schedule=schedule, **rest)
+
+
+def unfit(options: ProcessorOptions) -> CheckpointRule:
+    """Return the rule for participants of a processor that is made by hand, with why it cannot have any."""
+    if options.schedule is not None:
+        return replace(options.checkpointing, why_not=SCHEDULED, fix="leave the schedule out")
+    if options.parks:
+        return replace(options.checkpointing, why_not=PARKS, fix="skip or stop instead of parking")
+    return options.checkpointing
 
 
 def make_processing(
@@ -208,6 +221,7 @@ def make_processing(
     bound = [bind(each, injector) for each in handlers]
     parts = (bound, types, reading, interceptors, sequencing)
     dispatcher = make_dispatcher(*parts)
+    checkpointing = make_checkpointing(group, *parts, unfit(options))
     ends = [of_reset(each, place_of(each), injector, ON_REPLAY_FINISHED) for each in options.replay_finished]
     processing = group_processing(
         group,
@@ -222,6 +236,7 @@ def make_processing(
         parking=(options.parking or ParkingRule()) if options.parks else None,
         schedule=options.schedule,
         replays=make_replay_rule(*parts, dispatcher, ends),
+        checkpointing=checkpointing,
     )
     if (options.parks or options.schedule) and not processing.has_inbox:
         raise ValueError("events wait by the CRC-32 of their sequences, and where a tracker has an inbox")

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
+from opencqrs_py.model.checkpoint import Participant
 from opencqrs_py.model.context import ProcessingContext
 from opencqrs_py.model.event import Event
 
@@ -18,6 +19,7 @@ ON_RESET_ATTRIBUTE = "__opencqrs_on_reset__"
 ON_REPLAY_FINISHED_ATTRIBUTE = "__opencqrs_on_replay_finished__"
 UPCASTER_ATTRIBUTE = "__opencqrs_upcasts__"
 AROUND_ATTRIBUTE = "__opencqrs_around__"
+CHECKPOINTING_ATTRIBUTE = "__opencqrs_checkpointing__"
 EVENT_TYPE_ATTRIBUTE = "__opencqrs_event_type__"
 
 
@@ -55,17 +57,19 @@ class Handler:
         call: The function or bound method.
         place: ``file:line (name)`` for messages.
         reference: The same in every process that imports the same modules; empty when made by hand.
+        participant: Whose method it is, if that says itself what is durable; else ``None``.
     """
 
     mark: HandlerMark
     call: Callable[..., Any]
     place: str
     reference: str = field(default="", compare=False)
+    participant: Participant | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
 class GroupMark:
-    """What ``@on_start``, ``@on_reset`` and others for a whole group leave on a function: its group."""
+    """What ``@on_start``, ``@on_reset``, ``@checkpointing`` and others leave on a function or class: its group."""
 
     group: str
 

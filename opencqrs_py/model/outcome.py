@@ -16,6 +16,7 @@ class Origin(StrEnum):
     FRAMEWORK = "framework"  # a resolver, the container, this package
     OUTAGE = "outage"  # the event store or the database does not answer
     FENCED = "fenced"  # another processor owns the partition now
+    CHECKPOINT = "checkpoint"  # a participant does not say what is durable; the partition begins again where it is
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +111,7 @@ class Outcome:
         freed: Sequences that are not in the inbox any more.
         expired: Events that were removed from the inbox, since their time was over.
         uncounted: Failures of events within their grace period.
+        checkpoint: Whether it was a checkpoint of participants, by which nothing was handled.
     """
 
     cursor: Cursor
@@ -122,6 +124,7 @@ class Outcome:
     freed: tuple[str, ...] = ()
     expired: int = 0
     uncounted: tuple[Uncounted, ...] = ()
+    checkpoint: bool = False
 
     @property
     def skipped(self) -> int:

@@ -7,6 +7,7 @@ from enum import StrEnum
 from typing import Any
 
 from opencqrs_py.model.ahead import Ahead
+from opencqrs_py.model.checkpoint import CheckpointStatus
 from opencqrs_py.model.inbox import GivenUp, InboxStatus, ParkedSequences
 from opencqrs_py.model.partition import Partition
 from opencqrs_py.model.replay import Replay
@@ -210,6 +211,7 @@ class PartitionStatus:
         replay: What is handled again since the group was reset; ``None`` if nothing is.
         ahead: What is handled beyond the position since the partitions of the group have changed; ``None`` if nothing
             is.
+        checkpoint: How far the participants of the group are, as was last published; ``None`` without any.
     """
 
     group: str
@@ -229,3 +231,4 @@ class PartitionStatus:
     lease_until: str | None = None
     replay: Replay | None = None
     ahead: Ahead | None = None
+    checkpoint: CheckpointStatus | None = None

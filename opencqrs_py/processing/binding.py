@@ -16,6 +16,7 @@ from opencqrs_py.model.partition import Partition
 from opencqrs_py.model.replay import Reset
 from opencqrs_py.processing.after_commit import AfterCommit
 from opencqrs_py.processing.awaiting import finish
+from opencqrs_py.processing.checkpoints import CheckpointTrigger
 from opencqrs_py.processing.decoding import has_fields
 from opencqrs_py.processing.exceptions import one_line, raise_interrupt
 from opencqrs_py.processing.pipelining import Pipeline, PipelineFailedError, Pipelining
@@ -55,6 +56,7 @@ class Work:
         is_meant: Returns of a sequence id and a position whether that is handled now, where an event becomes several of
             different sequences; ``None``: all that are the partition's.
         rebuilding: Whether new tables are filled beside those in use.
+        trigger: Requests checkpoints of the partition; ``None`` without participants.
         calls_wait: Whether a handler has asked for ``after_commit``.
         index: Which event of the chunk is in hand; ``None`` if it is a list of them.
         ahead: The events that come after it, instead, where those of the chunk are given to one handler in turn.
@@ -71,6 +73,7 @@ class Work:
     replaying: bool = False
     is_meant: IsMeant | None = None
     rebuilding: bool = False
+    trigger: CheckpointTrigger | None = None
     calls_wait: bool = field(default=False, init=False)
     index: int | None = field(default=0, init=False)
     ahead: Iterator[Any] | None = field(default=None, init=False)
@@ -161,6 +164,7 @@ _OF_TRANSACTION = {  # the same for all of its events
     Kind.SESSION: "work.session",
     Kind.DRIVER: "work.driver_connection",
     Kind.AFTER_COMMIT: "work.after_commit",
+    Kind.TRIGGER: "work.trigger",
 }
 _EXPRESSIONS = {
     Kind.EVENT: "decoded",

@@ -18,6 +18,7 @@ from opencqrs_py.errors import HandlerSignatureError
 from opencqrs_py.model.handler import (
     AROUND_ATTRIBUTE,
     BATCH_KEY_ATTRIBUTE,
+    CHECKPOINTING_ATTRIBUTE,
     EVENT_TYPE_ATTRIBUTE,
     HANDLER_ATTRIBUTE,
     INBOX_FILTER_ATTRIBUTE,
@@ -315,6 +316,37 @@ def inbox_filter(group: str | Enum) -> Callable[[T], T]:
         HandlerSignatureError: OCQ-200, if ``group`` is no name.
     """
     return _of_group(group, "inbox_filter", INBOX_FILTER_ATTRIBUTE)
+
+
+def checkpointing(group: str | Enum) -> Callable[[C], C]:
+    """Mark a class whose methods handle events of a group, and that says itself what of them is durable.
+
+    Its ``@event_handling`` methods need not name the group. It has a method ``on_checkpoint``, and may have those of
+    ``CheckpointParticipant`` besides, which it can derive from. Progress is stored up to where it confirms.
+
+    Args:
+        group: Name of the processing group, or a member of an enum whose value is the name.
+
+    Raises:
+        HandlerSignatureError: OCQ-640, if ``group`` is no name, or what is marked is no class.
+
+    Source:
+        Axon's self-checkpointing, which its open source does not have.
+    """
+    name, fix = _text(group), """write @checkpointing("leaderboard") above a class with @event_handling methods"""
+    if not isinstance(name, str) or not name.strip():
+        raise HandlerSignatureError("OCQ-640", "@checkpointing needs the name of a processing group", fix=fix)
+
+    def mark(cls: C) -> C:
+        given: object = cls
+        if not isinstance(given, type):
+            shown = getattr(given, "__qualname__", repr(given))
+            raise HandlerSignatureError("OCQ-640", f"@checkpointing marks {shown}, which is no class", fix=fix)
+        setattr(cls, CHECKPOINTING_ATTRIBUTE, (*vars(cls).get(CHECKPOINTING_ATTRIBUTE, ()), GroupMark(name.strip())))
+        register(cls)
+        return cls
+
+    return mark
 
 
 def _of_group(group: object, decorator: str, attribute: str) -> Callable[[T], T]:

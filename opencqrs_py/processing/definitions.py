@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from opencqrs_py.errors import HandlerSignatureError
+from opencqrs_py.model.checkpoint import Participant
 from opencqrs_py.model.handler import (
     AROUND_ATTRIBUTE,
     HANDLER_ATTRIBUTE,
@@ -18,6 +19,7 @@ from opencqrs_py.model.handler import (
     Upcaster,
 )
 from opencqrs_py.model.naming import canonical
+from opencqrs_py.processing.participants import checkpointed_groups, participant_of
 
 _LAST = float("inf")
 
@@ -47,11 +49,16 @@ class EventHandlerDefinition:
 
     @property
     def handlers(self) -> tuple[Handler, ...]:
-        """What the definition comes to."""
+        """What the definition comes to.
+
+        Raises:
+            HandlerSignatureError: OCQ-640, if it is a method of a participant that cannot serve.
+        """
         mark = HandlerMark(
             self.group, tuple(self.types), self.order, self.events, replay=None if self.replay else False
         )
-        return (Handler(mark, self.handler, place_of(self.handler)),)
+        participant = _participant_of(self.handler, self.group)
+        return (Handler(mark, self.handler, place_of(self.handler), participant=participant),)
 
 
 Definition = EventHandlerDefinition | Handler | Callable[..., Any]
@@ -109,7 +116,9 @@ def _handlers(definition: Definition) -> Iterable[Handler]:
     if not marks:
         raise _undecorated(definition, "@event_handling", "EventHandlerDefinition")
     return [
-        Handler(replace(mark, group=group), definition, place_of(definition))
+        Handler(
+            replace(mark, group=group), definition, place_of(definition), participant=_participant_of(definition, group)
+        )
         for mark in marks
         for group in ([mark.group] if mark.group else _groups_of_class(definition))
     ]
@@ -117,12 +126,20 @@ def _handlers(definition: Definition) -> Iterable[Handler]:
 
 def _groups_of_class(method: Any) -> list[str]:
     """Return the groups that a method belongs to by its class."""
-    marks = getattr(type(getattr(method, "__self__", None)), "__dict__", {}).get(HANDLER_ATTRIBUTE, ())
-    groups = [mark.group for mark in marks if mark.group]
+    cls = type(getattr(method, "__self__", None))
+    marks = cls.__dict__.get(HANDLER_ATTRIBUTE, ())
+    groups = [mark.group for mark in marks if mark.group] or checkpointed_groups(cls)
     if not groups:
         fix = 'write @event_handling("catalog")'
         raise HandlerSignatureError("OCQ-207", "the handler names no processing group", place_of(method), fix)
     return groups
+
+
+def _participant_of(method: Any, group: str) -> Participant | None:
+    instance = getattr(method, "__self__", None)
+    if instance is None or isinstance(instance, type):
+        return None
+    return participant_of(instance, group, place_of(type(instance)))
 
 
 def upcaster_on(function: Any) -> Upcaster | None:

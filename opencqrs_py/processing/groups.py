@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from copy import copy
+from functools import partial
 from math import isqrt
 from threading import Lock
 
@@ -15,9 +16,11 @@ from opencqrs_py.model.selection import ATTRIBUTES, Selection, Share
 from opencqrs_py.processing.batches import ScheduleRule
 from opencqrs_py.processing.calls import NO_LIMITS, CallLimits
 from opencqrs_py.processing.caution import Caution
+from opencqrs_py.processing.checkpointed import CheckpointedProcessor
 from opencqrs_py.processing.dispatch import Dispatcher
 from opencqrs_py.processing.feed import Feed
 from opencqrs_py.processing.parking import Parking, ParkingRule, events_of
+from opencqrs_py.processing.participation import Checkpointing
 from opencqrs_py.processing.pipelining import Pipelining
 from opencqrs_py.processing.ports import Clock, EventSource, ParkingTracker, ProgressTracker, SharingSource
 from opencqrs_py.processing.positions import events_at
@@ -55,6 +58,7 @@ class GroupProcessing:
             handled.
         schedule: How a scheduled group handles its events; ``None`` for any other. Its tracker has an inbox.
         replays: How events are handled again after a reset; ``None``: as others.
+        checkpointing: The participants of the group; ``None`` if it has none. Their events do not wait in an inbox.
 
     Attributes:
         selection: Which events the group looks at.
@@ -77,12 +81,14 @@ class GroupProcessing:
         parking: ParkingRule | None = None,
         schedule: ScheduleRule | None = None,
         replays: ReplayRule | None = None,
+        checkpointing: Checkpointing | None = None,
     ) -> None:
         self.group = group
         self.limits = limits
         self.source = source
         self.tracker = tracker
-        self.batch_size = batch_size or _usual_size(dispatcher, partitions)
+        self.checkpointing = checkpointing
+        self.batch_size = batch_size or _usual_size(dispatcher, partitions, checkpointing)
         self._dispatcher = dispatcher
         self._pipelining = Pipelining() if dispatcher.pipelines else None
         self._caution = Caution()
@@ -209,7 +215,10 @@ class GroupProcessing:
         clock = self._clock if clock is None else clock
         feed = self.feed if partition.modulus == 1 else self.feed.sequenced
         shared = (feed, self.tracker, self._dispatcher, self.batch_size)
-        return PartitionProcessor(
+        make: Callable[..., PartitionProcessor] = PartitionProcessor
+        if self.checkpointing is not None:
+            make = partial(CheckpointedProcessor, checkpointing=self.checkpointing)
+        return make(
             self.group,
             partition,
             *shared,
@@ -224,12 +233,20 @@ class GroupProcessing:
 
     def _parking_by(self, rule: ParkingRule) -> Parking | None:
         """Return how the group parks; ``None`` without an inbox, or if partitions are not found by CRC-32."""
+        if self.checkpointing is not None:
+            return None
         if isinstance(self.tracker, ParkingTracker) and self._sequencing.partition_of is residue_of:
             return Parking(self.tracker, rule)
         return None
 
 
-def _usual_size(dispatcher: Dispatcher, partitions: int) -> int:
+def _usual_size(dispatcher: Dispatcher, partitions: int, checkpointing: Checkpointing | None) -> int:
+    """Return how many events a chunk has at most; those of participants share no transaction."""
+    if checkpointing is not None:
+        others = checkpointing.others.usual
+        if others is None:
+            return _usual_size(dispatcher, partitions, None) if dispatcher.takes_tables else CHUNK
+        return _usual_size(others, partitions, None)
     if dispatcher.takes_tables:
         return max(CHUNK, min(TABLE, _MOST_IN_TABLES // partitions))
     return CHUNK if dispatcher.takes_chunks else 1

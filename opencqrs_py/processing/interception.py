@@ -14,7 +14,7 @@ from opencqrs_py.processing.awaiting import finish
 from opencqrs_py.processing.binding import BoundHandler, Call, NothingProvided, Work, with_arguments
 from opencqrs_py.processing.exceptions import raise_interrupt
 from opencqrs_py.processing.ports import Injector
-from opencqrs_py.processing.signatures import AROUND_EVENT, AROUND_HANDLER, read_signature
+from opencqrs_py.processing.signatures import AROUND_EVENT, AROUND_HANDLER, Kind, read_signature
 
 _FIX = (
     "yield exactly once on every way through the function, where what it surrounds is to run; to try again, raise: the "
@@ -95,6 +95,7 @@ class Interceptors:
     def __init__(self, interceptors: Iterable[Interceptor] = (), injector: Injector | None = None) -> None:
         injector = injector or NothingProvided()
         self.sees_attributes = False
+        self.in_transaction = list[str]()  # places of those that ask for what belongs to a transaction
         self._around_event: list[SurroundingCall] = []
         self._around_handler: list[SurroundingCall] = []
         for one in interceptors:
@@ -102,6 +103,8 @@ class Interceptors:
             role = AROUND_EVENT if of_events else AROUND_HANDLER
             signature = read_signature(one.call, one.place, injector, role)
             self.sees_attributes = self.sees_attributes or signature.sees_attributes
+            if signature.transactional or signature.asks_for(Kind.AFTER_COMMIT):
+                self.in_transaction.append(one.place)
             call = SurroundingCall(with_arguments(one.call, signature, injector, one.place), one.place)
             (self._around_event if of_events else self._around_handler).append(call)
 

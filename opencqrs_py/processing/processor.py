@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from operator import length_hint
 from threading import get_ident
+from typing import Protocol
 
 from opencqrs_py.errors import (
     FencedError,
@@ -16,6 +17,7 @@ from opencqrs_py.errors import (
     TransactionEndedError,
 )
 from opencqrs_py.model.ahead import Ahead
+from opencqrs_py.model.checkpoint import CheckpointStatus
 from opencqrs_py.model.chunk import NOTHING, Chunk
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.inbox import GivenUp, InboxEntry
@@ -64,6 +66,18 @@ class _NotOpenedError(Exception):
     def __init__(self, error: BaseException) -> None:
         super().__init__(error)
         self.error = error
+
+
+class Stopping(Protocol):
+    """Whether a partition is to stop, as an event of ``threading`` says it."""
+
+    def is_set(self) -> bool:
+        """Return whether it is."""
+        ...
+
+    def wait(self, timeout: float, /) -> bool:
+        """Wait for that, at most so many seconds; return whether it is."""
+        ...
 
 
 class PartitionProcessor:
@@ -168,7 +182,7 @@ class PartitionProcessor:
         except BaseException as error:
             raise_interrupt(error)
             return _doubtful(Outcome(cursor, failure=self._diagnosis.failure_to_read(error)))
-        if sure.replay is not None and sure.replayed and self._batches is None:
+        if sure.replay is not None and self.is_replayed(sure) and self._batches is None:
             outcome = self._replay_ended(Outcome(sure))
         elif self._batches is not None:
             outcome = self._from_batches(sure, self._batches)
@@ -230,6 +244,39 @@ class PartitionProcessor:
             raise_interrupt(error)
             return _doubtful(Outcome(cursor, failure=self._failure(error, Origin.FRAMEWORK)))
 
+    def release(self, cursor: Cursor) -> Outcome | None:
+        """Store the progress that is not stored yet, before the partition is given up; ``None`` if there is none."""
+        return None if cursor.doubtful or cursor.position <= cursor.stored else self.flush(cursor)
+
+    def close(self) -> None:
+        """Discard what is kept for the partition, after it was given up."""
+
+    def resting(self, stopping: Stopping, wake: Callable[[], None]) -> Stopping:
+        """Return what ends the rest of the partition early: its stop, and whatever else it has to do.
+
+        Args:
+            stopping: Set when it is to stop.
+            wake: Has those who wait for events look at it.
+        """
+        del wake
+        return stopping
+
+    def has_checkpoint(self) -> bool:
+        """Return whether there is a checkpoint to be made, whatever the partition waits for."""
+        return False
+
+    def withholds(self) -> bool:
+        """Return whether progress must not be stored yet, although events are handled."""
+        return False
+
+    def checkpoint_status(self) -> CheckpointStatus | None:
+        """Return how far participants are; ``None`` without any."""
+        return None
+
+    def is_replayed(self, cursor: Cursor) -> bool:
+        """Return whether everything is done that is handled again since a reset."""
+        return cursor.replayed
+
     def _from_inbox(self, cursor: Cursor, inbox: PartitionInbox) -> Outcome:
         """Take the next step with events that are due in the inbox; with those of the log if none are."""
         try:
@@ -263,7 +310,7 @@ class PartitionProcessor:
             Axon: the replay is over after the event at the position of the reset, not with the next event.
         """
         cursor = done.cursor
-        if not cursor.replayed or not isinstance(self._tracker, ResettableTracker):
+        if not self.is_replayed(cursor) or not isinstance(self._tracker, ResettableTracker):
             return done
         try:
             with self._tracker.ending_replay(self.group, cursor, after_inbox=after_inbox) as ending:
@@ -473,7 +520,7 @@ class PartitionProcessor:
                 work = Work(self.group, self.partition, unit, cursor.failing, cursor.attempt)
                 work.rebuilding = self._replays.rebuilding
                 if portion.waiting or cursor.replay is not None or cursor.ahead is not None:
-                    _tell(work, cursor, portion)
+                    tell(work, cursor, portion)
                 if pipelining is not None and len(chunk) > 1:
                     work.pipelining = pipelining
                 if handles:
@@ -487,8 +534,10 @@ class PartitionProcessor:
         moved = unseen(cursor) if portion.waiting else cursor.moved_to(to, stored=True, fingerprint=fingerprint)
         return Outcome(moved, handled=handled, skips=() if skip is None else (skip,), missed=missed)
 
-    def _handled(self, portion: Portion, work: Work) -> int:
-        dispatcher = self._replays.dispatcher if work.replaying else self._dispatcher
+    def _handled(self, portion: Portion, work: Work, dispatcher: Dispatcher | None = None) -> int:
+        """Have the handlers of a dispatcher called, by default of the group's."""
+        if dispatcher is None:
+            dispatcher = self._replays.dispatcher if work.replaying else self._dispatcher
         if dispatcher is None:
             return 0
         try:
@@ -580,7 +629,7 @@ class PartitionProcessor:
         return self._diagnosis.failure(error, otherwise, in_hand)
 
 
-def _tell(work: Work, cursor: Cursor, portion: Portion) -> None:
+def tell(work: Work, cursor: Cursor, portion: Portion) -> None:
     """Say of events what is out of the ordinary: that they wait, that they are handled again, or are partly handled."""
     if portion.waiting:
         work.failing, work.attempt, work.parked = portion.chunk.position(0), portion.attempts + 1, True

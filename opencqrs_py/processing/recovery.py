@@ -31,7 +31,7 @@ from opencqrs_py.processing.exceptions import (
 )
 from opencqrs_py.processing.ports import BackOff, EventSource, ProgressTracker
 
-_DECISIVE = (Origin.FENCED, Origin.OUTAGE, Origin.FRAMEWORK, Origin.EVENT, Origin.HANDLER)
+_DECISIVE = (Origin.FENCED, Origin.OUTAGE, Origin.FRAMEWORK, Origin.CHECKPOINT, Origin.EVENT, Origin.HANDLER)
 
 
 class Diagnosis:
@@ -139,6 +139,7 @@ class Action(Enum):
     HOLD = "hold"  # the partition has failed; tried again only when somebody restarts it
     WAIT = "wait"  # the store or the database is unavailable; no attempt is used
     LEAVE = "leave"  # another processor has the partition
+    CLAIM = "claim"  # a checkpoint has failed; participants claim the partition again after a pause
 
 
 def action_for(
@@ -164,6 +165,8 @@ def action_for(
             return Action.LEAVE
         case Origin.OUTAGE:
             return Action.WAIT
+        case Origin.CHECKPOINT:
+            return Action.CLAIM
         case Origin.EVENT if failure.position is not None:
             return _GIVING_UP[on_undecodable]
         case Origin.EVENT | Origin.FRAMEWORK:

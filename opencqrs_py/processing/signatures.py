@@ -18,6 +18,7 @@ from opencqrs_py.model.handler import Invocation
 from opencqrs_py.model.job import JobContext, JobPage
 from opencqrs_py.model.replay import Reset
 from opencqrs_py.processing.after_commit import AfterCommit
+from opencqrs_py.processing.checkpoints import CheckpointTrigger
 from opencqrs_py.processing.decoding import decodable
 from opencqrs_py.processing.ports import Injector
 
@@ -39,6 +40,7 @@ class Kind(Enum):
     RESET = auto()
     JOB = auto()
     PAGE = auto()
+    TRIGGER = auto()
     INJECTED = auto()
 
 
@@ -116,7 +118,7 @@ RESOLVER = Role(
 AROUND_EVENT = Role(
     name="an @around_event function",
     because="surrounds the handlers of one event, whatever its class",
-    kinds=frozenset(Kind) - {Kind.EVENT, Kind.TABLE, Kind.FRAME, *_OF_OTHERS},
+    kinds=frozenset(Kind) - {Kind.EVENT, Kind.TABLE, Kind.FRAME, Kind.TRIGGER, *_OF_OTHERS},
     example="def traced(raw: Event, metadata: Metadata) -> Iterator[None]: ...; yield; ...",
     yields=True,
 )
@@ -170,6 +172,7 @@ _BY_CLASS = {
     Reset: Kind.RESET,
     JobContext: Kind.JOB,
     JobPage: Kind.PAGE,
+    CheckpointTrigger: Kind.TRIGGER,
 }
 
 

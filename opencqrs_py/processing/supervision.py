@@ -5,7 +5,7 @@ Both engines act on its decisions.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from itertools import islice
@@ -13,6 +13,7 @@ from math import inf
 
 from typing_extensions import override
 
+from opencqrs_py.model.checkpoint import CheckpointStatus
 from opencqrs_py.model.inbox import ParkedSequences
 from opencqrs_py.model.outcome import Failure, Origin, Outcome
 from opencqrs_py.model.partition import Partition
@@ -26,6 +27,8 @@ from opencqrs_py.processing.schedules import Schedule
 # Back-offs of our own, in seconds: while the store or database is unavailable, and after a partition failed (K8).
 OUTAGE_BACK_OFF = ExponentialBackOff(initial=0.5, multiplier=2, maximum=30)
 FAILURE_BACK_OFF = ExponentialBackOff(initial=30, multiplier=2, maximum=600)
+CHECKPOINT_BACK_OFF = ExponentialBackOff(initial=1, multiplier=2, maximum=60)  # after a checkpoint has failed
+_MOST_MISSES = 5  # checkpoints that fail one after the other before the partition counts as failed
 _REMINDER = 3_600.0  # seconds after which it is said again that a partition is held
 
 
@@ -184,6 +187,8 @@ class SupervisedPartition:
 
     Attributes:
         scheduled: Whether the partition is one of a scheduled group.
+        withholds: Returns whether events are handled whose progress waits for a checkpoint.
+        checkpoint_status: Returns how far participants are; ``None`` without any.
     """
 
     def __init__(
@@ -216,6 +221,9 @@ class SupervisedPartition:
         self._event_waits: Iterator[float] | None = None
         self._outage_waits: Iterator[float] | None = None
         self._failure_waits: Iterator[float] | None = None
+        self.withholds: Callable[[], bool] = _never
+        self.checkpoint_status: Callable[[], CheckpointStatus | None] = _no_status
+        self._misses = 0  # checkpoints that failed since progress was stored
         self._record = cursor.failure
         if self._record is not None:
             self._resume(self._record)
@@ -232,7 +240,11 @@ class SupervisedPartition:
 
     def done(self, head: int) -> bool:
         """Return whether everything up to ``head`` is handled and stored, and what was due in the inbox at first."""
-        if self.failure is not None or self.cursor.position < head or self.cursor.stored != self.cursor.position:
+        if self.failure is not None or self.cursor.position < head:
+            return False
+        if self.withholds():
+            return True
+        if self.cursor.stored != self.cursor.position:
             return False
         if self._ticking is not None:
             return self.cursor.tick is None and self._ticking.done(head)
@@ -278,6 +290,11 @@ class SupervisedPartition:
 
     def take(self, outcome: Outcome) -> Notice | None:
         """Take in the outcome of a step and decide how to continue; return what a person may want to know."""
+        if outcome.cursor.stored > self.cursor.stored:
+            self._misses = 0
+        if outcome.checkpoint and outcome.failure is None:  # an event that backs off continues to
+            self.cursor = outcome.cursor
+            return None
         moved = outcome.cursor.position > self.cursor.position
         given_up = bool(outcome.skips) or self.cursor.park is not None  # which was reported when it was decided
         if self._ticking is not None and self.cursor.tick is not None and outcome.cursor.tick is None:
@@ -331,6 +348,7 @@ class SupervisedPartition:
             error=self.failure.summary if self.failure else self._record.last_error if self._record else "",
             next_attempt_at=due.isoformat(timespec="milliseconds") if due else None,
             failure=self._record,
+            checkpoint=self.checkpoint_status(),
         )
 
     def _resume(self, record: FailureRecord) -> None:
@@ -423,10 +441,8 @@ class SupervisedPartition:
                 skip = action is Action.SKIP
                 self.cursor = self.cursor.retrying(_position(failure), skip=skip, park=park, failure=self._record)
                 return 0.0
-            case Action.WAIT:
-                self.state = ProcessorState.WAITING
-                self._outage_waits = self._outage_waits or OUTAGE_BACK_OFF.waits()
-                return next(self._outage_waits)
+            case Action.WAIT | Action.CLAIM:
+                return self._pause(action)
             case Action.STOP:
                 self.state = ProcessorState.FAILED
                 self._record = self._new_record(failure, None)
@@ -444,6 +460,24 @@ class SupervisedPartition:
                 self.state = ProcessorState.STOPPED
                 return 0.0
 
+    def _pause(self, action: Action) -> float:
+        """Enter a wait in which no event is tried; return its seconds."""
+        if action is Action.WAIT:
+            self.state = ProcessorState.WAITING
+            self._outage_waits = self._outage_waits or OUTAGE_BACK_OFF.waits()
+            return next(self._outage_waits)
+        self._misses += 1
+        self.state = ProcessorState.FAILED if self._misses >= _MOST_MISSES else ProcessorState.BACKING_OFF
+        return next(islice(CHECKPOINT_BACK_OFF.waits(), min(self._misses, 10) - 1, None))
+
+
+def _never() -> bool:
+    return False
+
+
+def _no_status() -> None:
+    return None
+
 
 def _position(failure: Failure) -> int:
     if failure.position is None:
@@ -459,6 +493,7 @@ _NEXT = {
     Action.STOP: "the partition has failed; next attempt in {wait}, or at the next start",
     Action.HOLD: "the partition has failed, and is not tried again before it is restarted",
     Action.WAIT: "no attempt is used; next look in {wait}",
+    Action.CLAIM: "its participants claim it again in {wait}; events after the stored position are repeated",
     Action.LEAVE: "this process leaves the partition alone",
 }
 

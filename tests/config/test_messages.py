@@ -204,7 +204,10 @@ def test_values_in_their_various_spellings(project, key, text, value):
 
 
 EH = "event-handling"
-SECTIONS = "use one of batch, fetch, life-cycle, park, processing, progress, rebuild, retry, schedule, sequence"
+SECTIONS = (
+    "use one of batch, checkpointing, fetch, life-cycle, park, processing, progress, rebuild, retry, "
+    "schedule and 1 more"
+)
 ROOTS = f"use one of {listed(sorted(map(kebab, Settings.model_fields)))}"
 
 

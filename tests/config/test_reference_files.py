@@ -157,6 +157,8 @@ LEAVES = {
     "live": "continue",
     "max-events-per-second": "500",
     "max-tasks": "2",
+    "timeout": "5s",
+    "hold": "5s",
 }
 
 JOB_LEAVES = {
@@ -187,6 +189,7 @@ SAME_LEAVES = {
     "logging.format": "json",
     "schedule.on-exhausted": "skip",
     "processing.mode": "scheduled",
+    "checkpointing.mode": "deferred",
     "batch.mode": "all",
 }
 """What leaves of several sections are set to, by section and leaf."""

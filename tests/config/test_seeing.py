@@ -91,6 +91,9 @@ def test_the_settings_of_a_group_with_their_origins(project):
         "rebuild.live": ("pause", "built-in default"),
         "rebuild.max-events-per-second": ("null", "built-in default"),
         "rebuild.max-tasks": ("null", "built-in default"),
+        "checkpointing.mode": ("auto", "built-in default"),
+        "checkpointing.timeout": ("30s", "built-in default"),
+        "checkpointing.hold": ("30s", "built-in default"),
     }
 
 

@@ -54,7 +54,7 @@ def test_the_first_use_creates_a_table_in_its_newest_version(database: Database)
     SqlProgressTracker(database).statuses()
     assert versions(database) == {
         "opencqrs_events": 4,
-        "opencqrs_progress": 4,
+        "opencqrs_progress": 5,
         "opencqrs_skipped": 1,
         "opencqrs_inbox": 3,
     }
@@ -73,7 +73,7 @@ def test_tables_of_an_older_package_are_brought_forward_and_keep_what_they_hold(
     assert [one.position for one in store.read(0, 10, Selection()).events] == [1, 2, 3]
 
 
-ADDED_LATER = ("log_fingerprint", "failure", "connection_id", "replay", "ahead")
+ADDED_LATER = ("log_fingerprint", "failure", "connection_id", "replay", "ahead", "checkpoint")
 
 
 def test_progress_of_an_older_package_is_kept_and_fenced_as_before(
@@ -90,7 +90,7 @@ def test_progress_of_an_older_package_is_kept_and_fenced_as_before(
         connection.execute(text(insert), row)
     (cursor,) = SqlProgressTracker(open_database()).claim("group", layout(1), 0, "new")
     assert (cursor.stored, cursor.epoch, cursor.fingerprint, cursor.failure) == (7, 4, "", None)
-    assert versions(database)["opencqrs_progress"] == 4
+    assert versions(database)["opencqrs_progress"] == 5
 
 
 def test_the_inbox_of_an_older_package_keeps_what_waits(
@@ -204,7 +204,7 @@ def test_a_table_of_a_newer_package_is_refused(
     with database.writing() as connection:
         connection.execute(update(SCHEMA).where(SCHEMA.c.table_name == table).values(version=99))
     other = open_database()
-    known = {"opencqrs_events": 4, "opencqrs_progress": 4}[table]
+    known = {"opencqrs_events": 4, "opencqrs_progress": 5}[table]
     with pytest.raises(EventStoreError, match="OCQ-311") as caught:
         SqlEventStore(other).head() if "events" in table else SqlProgressTracker(other).statuses()
     assert str(caught.value) == (

@@ -215,6 +215,28 @@ def test_the_columns_of_the_how_to_are_handled(tmp_path: Path, opencqrs: Callabl
         assert lost == ("library.book-lost.v1", 1, len('{"é":1}'))
 
 
+def test_the_participant_of_the_how_to_confirms_what_it_has_written(
+    tmp_path: Path, opencqrs: Callable[..., str]
+) -> None:
+    save(DOCS / "how-to" / "self-checkpointing.md", tmp_path)
+    lines = (
+        json.dumps({"id": str(n), "source": "s", "type": "library.lent", "subject": f"/b/{n % 3}", "data": {"n": n}})
+        for n in range(1_200)
+    )
+    (tmp_path / "events.ndjson").write_text("\n".join(lines), "utf-8")
+    opencqrs("events", "import", "events.ndjson")
+    opencqrs("run", "--until-caught-up")
+    files = sorted((tmp_path / "archive").iterdir())
+    written = [json.loads(line) for file in files for line in file.read_text("utf-8").splitlines()]
+    assert [row["position"] for row in written] == list(range(1, 1_201))
+    assert len(files) < 5
+    (group,) = json.loads(opencqrs("status", "--format", "json"))
+    (partition,) = group["partitions"]
+    assert (partition["position"], partition["checkpoint"]["mode"]) == (1_200, "deferred")
+    decided = json.loads(opencqrs("conditions", "--format", "json"))
+    assert [each["choice"] for each in decided if each["subject"] == "checkpointing.mode"] == ["deferred"]
+
+
 def test_the_scheduled_group_of_the_how_to_does_what_is_shown(tmp_path: Path, zygote: Zygote) -> None:
     page = DOCS / "how-to" / "scheduled-groups.md"
     save(page, tmp_path)

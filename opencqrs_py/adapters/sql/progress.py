@@ -358,6 +358,7 @@ class SqlProgressTracker(
             "next_attempt_at": status.next_attempt_at,
             "updated_at": datetime.now(UTC).isoformat(timespec="milliseconds"),
             "failure": failure_text(status.failure),
+            "checkpoint": None if status.checkpoint is None else status.checkpoint.text,
         }
         self._prepare()
         with self._database.writing() as connection:

@@ -14,6 +14,7 @@ from opencqrs_py.adapters.sql.inbox_rows import storable
 from opencqrs_py.adapters.sql.tables import PROGRESS
 from opencqrs_py.errors import EventStoreError, FencedError
 from opencqrs_py.model.ahead import Ahead
+from opencqrs_py.model.checkpoint import CheckpointStatus
 from opencqrs_py.model.inbox import InboxStatus
 from opencqrs_py.model.naming import counted
 from opencqrs_py.model.partition import Partition
@@ -145,6 +146,7 @@ def status_of(row: Any, counts: Counts) -> PartitionStatus:
         parked=counts.parked(*key),
         replay=replay_of(row["group_name"], row["replay"]),
         ahead=ahead_in(row["ahead"], row["position"]),
+        checkpoint=None if row["checkpoint"] is None else CheckpointStatus.of(row["checkpoint"]),
     )
 
 

@@ -128,5 +128,6 @@ def _stopped_at(position: int, fingerprint: str) -> dict[str, Any]:
         "next_attempt_at": None,
         "failure": None,
         "ahead": None,
+        "checkpoint": None,
         "updated_at": datetime.now(UTC).isoformat(timespec="milliseconds"),
     }

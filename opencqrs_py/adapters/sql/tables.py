@@ -75,6 +75,7 @@ PROGRESS = Table(
     Column("connection_id", BigInteger),  # MariaDB: of the transaction that is open, for a claim by another process
     Column("replay", Text),  # what is handled again since a reset, as JSON in ASCII
     Column("ahead", Text),  # what was handled beyond the position before the partitions changed, as JSON
+    Column("checkpoint", Text),  # how far participants are, as JSON in ASCII; NULL: there are none
 )
 
 SKIPPED = Table(
@@ -349,6 +350,11 @@ def _record_what_is_ahead(database: Database, connection: Connection) -> None:
     _add_column(database, connection, PROGRESS, "ahead", "TEXT")
 
 
+def _record_checkpoints(database: Database, connection: Connection) -> None:
+    """Version 5 of the progress: participants say what is durable, and handle more than that."""
+    _add_column(database, connection, PROGRESS, "checkpoint", "TEXT")
+
+
 def _record_layouts(database: Database, connection: Connection) -> None:
     """Version 2 of the groups: partitions may change."""
     _add_column(database, connection, GROUPS, "layout", "TEXT")
@@ -377,7 +383,7 @@ def _send(connection: Connection, statements: Iterable[str]) -> None:
 
 _STEPS: dict[str, tuple[Step, ...]] = {
     EVENTS.name: (_search_events, _serialise_events, _order_identities),
-    PROGRESS.name: (_record_failures, _record_replays, _record_what_is_ahead),
+    PROGRESS.name: (_record_failures, _record_replays, _record_what_is_ahead, _record_checkpoints),
     GROUPS.name: (_record_layouts,),
     INBOX.name: (_expire_parked, _replay_parked),
 }

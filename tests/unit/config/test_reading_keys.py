@@ -110,7 +110,10 @@ def test_the_setting_of_a_path():
 
 
 ROOTS = f"use one of {listed(sorted(map(kebab, Settings.model_fields)))}"
-SECTIONS = "use one of batch, fetch, life-cycle, park, processing, progress, rebuild, retry, schedule, sequence"
+SECTIONS = (
+    "use one of batch, checkpointing, fetch, life-cycle, park, processing, progress, rebuild, retry, "
+    "schedule and 1 more"
+)
 
 
 @pytest.mark.parametrize(

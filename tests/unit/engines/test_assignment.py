@@ -24,7 +24,7 @@ class Processing:
         self.tracker = InMemoryProgressTracker()
         self.batch_size = 10
         self.has_inbox = True
-        self.schedule = None
+        self.schedule = self.checkpointing = None
 
     def processor(self, *_: object) -> object:
         return object()

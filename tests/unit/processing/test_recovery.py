@@ -33,6 +33,7 @@ FIXED = {
     Origin.EVENT: Action.STOP,
     Origin.FRAMEWORK: Action.STOP,
     Origin.OUTAGE: Action.WAIT,
+    Origin.CHECKPOINT: Action.CLAIM,
     Origin.FENCED: Action.LEAVE,
 }
 

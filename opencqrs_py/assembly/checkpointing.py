@@ -1,0 +1,38 @@
+"""Self-checkpointing: what settings say of it, and what it comes to in a group."""
+
+from __future__ import annotations
+
+from opencqrs_py.assembly.conditions import Decision, parks
+from opencqrs_py.config import EffectiveGroup, Engine
+from opencqrs_py.config.choices import Mode
+from opencqrs_py.engines.checkpointing import PARKS, SCHEDULED, CheckpointRule
+from opencqrs_py.processing.checkpoints import CheckpointMode
+from opencqrs_py.processing.participation import Checkpointing
+
+MODE = "checkpointing.mode"
+
+
+def checkpoint_rule_of(settings: EffectiveGroup) -> CheckpointRule:
+    """Return how the participants of a group, if it has any, say what is durable; or why it cannot have any."""
+    rule = CheckpointRule(CheckpointMode(settings.checkpointing.mode.value), settings.checkpointing.timeout)
+    path, why, setting = f"event-handling.groups[{settings.name}]", "", ""
+    if settings.processing.mode is Mode.SCHEDULED:
+        why, setting = SCHEDULED, "processing.mode: streaming"
+    elif parks(settings):
+        why, setting = PARKS, "retry.on-exhausted and retry.on-undecodable: skip or stop"
+    elif settings.processing.engine is Engine.SPARK:
+        why, setting = "runs on the engine spark", "processing.engine: thread"
+    return CheckpointRule(rule.mode, rule.timeout, why, f"set {path}.{setting}") if why else rule
+
+
+def decide_checkpointing(settings: EffectiveGroup, checkpointing: Checkpointing) -> Decision:
+    """Tell when the progress of a group with participants is stored, and why."""
+    names = tuple(participant.name for participant in checkpointing.participants)
+    is_set = ("checkpointing", "mode") in settings.set_leaves
+    only = checkpointing.others.usual is None
+    if settings.checkpointing.mode.value != CheckpointMode.AUTO.value:
+        reason = "set"
+    else:
+        reason = "all handlers are participants'" if only else "there are other handlers, too"
+    what = "when a participant requests a checkpoint" if checkpointing.deferred else "with each chunk"
+    return Decision(settings.name, MODE, checkpointing.mode, f"{reason}: {what}", names, MODE if is_set else "")

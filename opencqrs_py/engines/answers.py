@@ -1,0 +1,105 @@
+"""Answers of participants: their methods are called with a time limit, on threads that can be left to themselves."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import time
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping
+from queue import Empty, SimpleQueue
+from threading import Lock
+from typing import cast
+
+from opencqrs_py.engines.threads import Threads
+from opencqrs_py.processing.awaiting import finish
+from opencqrs_py.processing.exceptions import raise_interrupt
+from opencqrs_py.processing.participation import Answer, Call
+from opencqrs_py.processing.supervision import in_words
+
+
+class AnswersInTime:
+    """Calls the methods of participants. Safe for several threads.
+
+    What is ``async`` is awaited on the caller's thread and its event loop, which is also that of the handlers of the
+    partition, so both can share a client. All else runs on a thread of its own.
+    """
+
+    def __init__(self) -> None:
+        self._threads = Threads()
+        self._in_hand: dict[Hashable, float] = {}
+        self._lock = Lock()
+
+    def ask(self, calls: Mapping[Hashable, Call], seconds: float) -> dict[Hashable, Answer]:
+        """Make calls at once and wait for them; see ``Caller``."""
+        until = time.monotonic() + seconds
+        free = {key: call for key, call in calls.items() if self._begin(key)}
+        answers = {key: Answer(error=self._still(key)) for key in calls.keys() - free.keys()}
+        returned = SimpleQueue[tuple[Hashable, Answer]]()
+        awaited = {key: call for key, call in free.items() if inspect.iscoroutinefunction(call)}
+        waiting = free.keys() - awaited.keys()
+        for key in waiting:
+            self._threads.run("opencqrs-participant", _putting(returned, self, key, free[key]))
+        if awaited:
+            try:
+                answers |= finish(_awaited(awaited, seconds))
+            finally:
+                self._end(awaited)
+        while waiting:
+            try:
+                key, answer = returned.get(timeout=max(0.0, until - time.monotonic()))
+            except Empty:
+                return answers | dict.fromkeys(waiting, Answer(error=_late(seconds)))
+            answers[key] = answer
+            waiting.discard(key)
+        return answers
+
+    def made(self, key: Hashable, call: Call) -> Answer:
+        """Make a call on this thread; return what it came to."""
+        try:
+            return Answer(finish(call()))
+        except BaseException as error:  # whatever the project's code raises is an answer
+            return Answer(error=error)
+        finally:
+            self._end([key])
+
+    def _begin(self, key: Hashable) -> bool:
+        with self._lock:
+            if key in self._in_hand:
+                return False
+            self._in_hand[key] = time.monotonic()
+            return True
+
+    def _end(self, keys: Iterable[Hashable]) -> None:
+        with self._lock:
+            for key in keys:
+                self._in_hand.pop(key, None)
+
+    def _still(self, key: Hashable) -> TimeoutError:
+        with self._lock:
+            since = self._in_hand.get(key, time.monotonic())
+        return TimeoutError(f"an earlier call has not returned for {in_words(time.monotonic() - since)}")
+
+
+def _putting(
+    returned: SimpleQueue[tuple[Hashable, Answer]], answers: AnswersInTime, key: Hashable, call: Call
+) -> Callable[[], None]:
+    return lambda: returned.put((key, answers.made(key, call)))
+
+
+async def _awaited(calls: Mapping[Hashable, Call], seconds: float) -> dict[Hashable, Answer]:
+    answers = await asyncio.gather(*(_one(call, seconds) for call in calls.values()))
+    return dict(zip(calls, answers, strict=True))
+
+
+async def _one(call: Call, seconds: float) -> Answer:
+    try:
+        async with asyncio.timeout(seconds) as limit:
+            value = await cast("Awaitable[object]", call())
+    except BaseException as error:
+        raise_interrupt(error)
+        return Answer(error=_late(seconds) if limit.expired() else error)
+    return Answer(value)
+
+
+def _late(seconds: float) -> TimeoutError:
+    return TimeoutError(f"it has not returned within {in_words(seconds)} (checkpointing.timeout)")

@@ -1,0 +1,155 @@
+"""The participants of a group, put together: whose handlers they are, and whether the group can have them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from opencqrs_py.engines.answers import AnswersInTime
+from opencqrs_py.errors import AssemblyError, HandlerSignatureError
+from opencqrs_py.model.checkpoint import Participant
+from opencqrs_py.processing.binding import BoundHandler
+from opencqrs_py.processing.checkpoints import CheckpointMode
+from opencqrs_py.processing.definitions import order_of
+from opencqrs_py.processing.dispatch import Dispatcher
+from opencqrs_py.processing.event_types import EventTypes
+from opencqrs_py.processing.interception import Interceptors
+from opencqrs_py.processing.participation import Checkpointing, Halves
+from opencqrs_py.processing.reading import Reading
+from opencqrs_py.processing.sequencing import Sequencing, SequencingByObject
+from opencqrs_py.processing.signatures import IN_TRANSACTION, Kind
+
+SCHEDULED = "is scheduled: its events are handled out of the order of their positions"
+PARKS = "parks events: they are handled after later ones, which no single position can confirm"
+FRAMES = "its handler takes data frames: Spark reads a range of them at once"
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointRule:
+    """How the participants of a group, if it has any, say what is durable.
+
+    Attributes:
+        mode: When progress is stored.
+        timeout: Seconds that participants have to answer.
+        why_not: Why the group cannot have participants, as it is set up; empty if it can.
+        fix: What to change then.
+
+    Raises:
+        ValueError: If the time-out is not above 0.
+    """
+
+    mode: CheckpointMode = CheckpointMode.AUTO
+    timeout: float = 30.0
+    why_not: str = ""
+    fix: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.timeout > 0:
+            raise ValueError(f"timeout must be more than 0, got {self.timeout}")
+
+
+def make_checkpointing(
+    group: str,
+    handlers: Sequence[BoundHandler],
+    types: EventTypes,
+    reading: Reading,
+    interceptors: Interceptors,
+    sequencing: Sequencing,
+    rule: CheckpointRule,
+) -> Checkpointing | None:
+    """Return the participants of a group, ``None`` if none of its handlers is one's.
+
+    Args:
+        group: Processing group.
+        handlers: All of its handlers, in their order.
+        types: The event classes known.
+        reading: How stored events are read.
+        interceptors: What surrounds events and handlers.
+        sequencing: Maps events to sequences.
+        rule: How they say what is durable.
+
+    Raises:
+        HandlerSignatureError: OCQ-641, if a handler or interceptor asks for what belongs to a transaction; OCQ-644, if
+            a handler asks for a trigger, and there is no participant.
+        AssemblyError: OCQ-642, if the group cannot have participants; OCQ-643, if the mode is ``require-deferred`` and
+            there are other handlers.
+    """
+    own = [bound for bound in handlers if bound.handler.participant is not None]
+    others = [bound for bound in handlers if bound.handler.participant is None]
+    if not own:
+        for bound in handlers:
+            _require_no_trigger(bound, group)
+        return None
+    _check_handlers(group, own, others, interceptors)
+    in_frames = any(bound.signature.in_frames for bound in own)
+    if why_not := FRAMES if in_frames else rule.why_not:
+        what = f"group '{group}' has participants, and {why_not}"
+        fix = "take lists or a pyarrow.Table" if in_frames else rule.fix
+        raise AssemblyError("OCQ-642", what, own[0].handler.place, fix)
+    belongs = sequencing.belongs if isinstance(sequencing, SequencingByObject) else None
+
+    def halves(some: Sequence[BoundHandler]) -> Halves:
+        kept = [bound for bound in some if bound.handler.mark.replay is not False]
+        usual = Dispatcher(some, types, reading, interceptors, belongs) if some else None
+        same = len(kept) == len(some)
+        return Halves(usual, usual if same else _dispatcher(kept))
+
+    def _dispatcher(some: Sequence[BoundHandler]) -> Dispatcher | None:
+        return Dispatcher(some, types, reading, interceptors, belongs) if some else None
+
+    deferred = rule.mode is not CheckpointMode.AUTO or not others
+    warning = _mixed(group, own, others, rule.mode) if others else ""
+    parts = (_each_once(own), halves(own), halves(others), AnswersInTime())
+    return Checkpointing(*parts, deferred=deferred, timeout=rule.timeout, warning=warning)
+
+
+def _each_once(own: Sequence[BoundHandler]) -> list[Participant]:
+    found: dict[int, Participant] = {}
+    for bound in own:
+        if (participant := bound.handler.participant) is not None:
+            found.setdefault(id(participant.instance), participant)
+    return list(found.values())
+
+
+def _require_no_trigger(bound: BoundHandler, group: str) -> None:
+    for argument in bound.signature.arguments:
+        if argument.kind is Kind.TRIGGER:
+            what = f"'{argument.name}' asks for a CheckpointTrigger, and group '{group}' has no participant"
+            fix = "write @checkpointing above the class of a handler that says what is durable, or leave it out"
+            raise HandlerSignatureError("OCQ-644", what, bound.handler.place, fix)
+
+
+def _check_handlers(
+    group: str, own: Sequence[BoundHandler], others: Sequence[BoundHandler], interceptors: Interceptors
+) -> None:
+    for bound in own:
+        for argument in bound.signature.arguments:
+            if argument.kind in (*IN_TRANSACTION, Kind.AFTER_COMMIT):
+                what = f"'{argument.name}' belongs to the progress transaction, in which no participant handles events"
+                fix = "open a connection of its own, or move the method to a class without @checkpointing"
+                raise HandlerSignatureError("OCQ-641", what, bound.handler.place, fix)
+    if interceptors.in_transaction:
+        what = f"it surrounds handlers of participants of group '{group}', which have no transaction"
+        fix = "name in its decorator the groups that it is for, or do not ask for what belongs to a transaction"
+        raise HandlerSignatureError("OCQ-641", what, interceptors.in_transaction[0], fix)
+    last = max(order_of(bound.handler) for bound in own)
+    before = next((each for each in others if order_of(each.handler) < last), None)
+    if before is not None:
+        what = "a handler in the transaction is ordered before one of a participant, which comes first in any case"
+        fix = "give the participant's handlers an order that is not higher"
+        raise AssemblyError("OCQ-642", what, before.handler.place, fix)
+
+
+def _mixed(group: str, own: Sequence[BoundHandler], others: Sequence[BoundHandler], mode: CheckpointMode) -> str:
+    """Return what to warn of when a group has handlers of participants and others; refuse it if that is asked for."""
+    ours = ", ".join(participant.name for participant in _each_once(own))
+    places = ", ".join(bound.handler.place for bound in others)
+    if mode is CheckpointMode.REQUIRE_DEFERRED:
+        what = (
+            f"checkpointing.mode of group '{group}' is require-deferred, and not all of its handlers are participants'"
+        )
+        raise AssemblyError("OCQ-643", what, places, "give these handlers a group of their own")
+    if mode is CheckpointMode.DEFERRED:
+        again = "after a crash these handlers see events again"
+        return f"group {group}: its progress waits for checkpoints of {ours}; {again}: {places}"
+    return f"group {group}: there is a checkpoint of {ours} with each chunk, as it has other handlers, too: {places}"

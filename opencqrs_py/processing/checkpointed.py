@@ -1,0 +1,374 @@
+"""The processor of a partition with participants: its progress follows what they confirm, not what is handled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, NoReturn
+
+from typing_extensions import override
+
+from opencqrs_py.errors import CheckpointError, NonTransientError
+from opencqrs_py.model.checkpoint import CheckpointStatus
+from opencqrs_py.model.chunk import NOTHING
+from opencqrs_py.model.outcome import Failure, Origin, Outcome
+from opencqrs_py.model.progress import Cursor, PartitionStatus, ProcessorState, Skip
+from opencqrs_py.processing.binding import Work
+from opencqrs_py.processing.dispatch import ChunkFailedError
+from opencqrs_py.processing.exceptions import failure_of, one_line, own_frames, raise_interrupt
+from opencqrs_py.processing.participation import Checkpointing, ClaimedPartition, logger
+from opencqrs_py.processing.pipelining import Pipelining
+from opencqrs_py.processing.portions import Portion, without_handling
+from opencqrs_py.processing.processor import PartitionProcessor, Stopping, tell
+from opencqrs_py.processing.replays import ReplayRule
+
+_BEAT_SECONDS = 1.0  # between two looks whether the claim is held, with which positions are published
+_QUICK_SECONDS, _LONG_SECONDS = 0.05, 0.2  # of a chunk, after which the next ones are larger, or smaller
+_FIRST_SIZE = 16  # events
+_LOOK_SECONDS = 0.05  # between two looks for a request, while an event backs off
+
+
+class _NotConfirmedError(Exception):
+    """A participant has not confirmed what was handled; no transaction was opened."""
+
+    def __init__(self, error: CheckpointError) -> None:
+        super().__init__(error)
+        self.error = error
+
+
+class CheckpointedProcessor(PartitionProcessor):
+    """Moves a partition whose events participants handle.
+
+    Unlike others it keeps something between two steps: the claim of the participants. The cursor's position is what is
+    handled, and may be far ahead of what is stored.
+
+    Source:
+        Facts of Axon section 8: self-checkpointing, with the resolutions 8.7.
+    """
+
+    def __init__(self, *parts: Any, checkpointing: Checkpointing, **rest: Any) -> None:
+        super().__init__(*parts, **rest)
+        self._all = checkpointing
+        self._claimed: ClaimedPartition | None = None
+        self._wake: Callable[[], None] | None = None
+        self._checkpointed_at: str | None = None
+        self._beaten = self._clock.monotonic()
+        self._published: CheckpointStatus | None = None
+        if (others := checkpointing.others.usual) is not None:
+            self._dispatcher = others
+        self._replays = ReplayRule(checkpointing.others.replaying, self._replays.finished)
+        self._most = self._batch_size
+        own = checkpointing.own.usual
+        self._adapts = checkpointing.deferred and not (own is not None and own.takes_several)
+        if self._adapts:
+            self._batch_size = min(_FIRST_SIZE, self._most)
+
+    @override
+    def step(self, cursor: Cursor) -> Outcome:
+        """Claim the partition for its participants, make a checkpoint that is due, or handle the next chunk."""
+        try:
+            cursor = self._confirmed(cursor) if cursor.doubtful else cursor
+        except BaseException as error:
+            raise_interrupt(error)
+            outage = Outcome(cursor, failure=self._diagnosis.failure_to_read(error))
+            is_outage = outage.failure is not None and outage.failure.origin is Origin.OUTAGE
+            return replace(outage, cursor=replace(cursor, doubtful=True)) if is_outage else outage
+        if self._claimed is not None and self._claimed.closed:
+            return Outcome(cursor, failure=self._failure(self._fenced(), Origin.FRAMEWORK))
+        if self._claimed is None:
+            try:
+                self._claim(cursor)
+            except CheckpointError as error:
+                return self._aborted(cursor, error)
+        requested = self._claimed.positions.take() if self._claimed is not None else None
+        outcome = super().step(cursor) if requested is None else self._checkpoint(cursor, requested)
+        return self._beat(outcome) if outcome.failure is None else outcome
+
+    @override
+    def flush(self, cursor: Cursor) -> Outcome:
+        """Store progress over events of others, unless some before them wait for their checkpoint."""
+        return Outcome(cursor, idle=True) if self.withholds() else super().flush(cursor)
+
+    @override
+    def release(self, cursor: Cursor) -> Outcome | None:
+        """Have the participants flush what they can, and store what all of them confirm."""
+        claimed = self._claimed
+        if claimed is None:
+            return super().release(cursor)
+        if claimed.closed:
+            return None
+        confirmed = claimed.release(cursor.stored)
+        if cursor.doubtful:
+            try:
+                cursor = self._confirmed(cursor)
+            except BaseException as error:
+                raise_interrupt(error)
+                where = f"[{self.group} {self.partition}]"
+                logger.warning("%s what its participants have flushed is not stored: %s", where, one_line(error))
+                return None
+        return self._stored(cursor, confirmed, claimed)
+
+    @override
+    def close(self) -> None:
+        """Have the participants discard the partition."""
+        claimed, self._claimed = self._claimed, None
+        if claimed is not None:
+            self._all.close(claimed)
+
+    @override
+    def resting(self, stopping: Stopping, wake: Callable[[], None]) -> Stopping:
+        """Return what ends the rest of the partition early: its stop, or a request."""
+        self._wake = wake
+        if self._claimed is not None:
+            self._claimed.positions.wake = wake
+        return _Rest(stopping, self.has_checkpoint)
+
+    @override
+    def has_checkpoint(self) -> bool:
+        """Return whether a checkpoint is requested that can be made now."""
+        return self._claimed is not None and self._claimed.positions.due()
+
+    @override
+    def withholds(self) -> bool:
+        """Return whether handled events wait for their checkpoint."""
+        return self._claimed is not None and self._claimed.positions.unconfirmed
+
+    @override
+    def checkpoint_status(self) -> CheckpointStatus:
+        """Return how far the participants are."""
+        claimed = self._claimed
+        polled, handled = (0, 0) if claimed is None else (claimed.positions.polled, claimed.positions.handled)
+        return CheckpointStatus(self._all.mode, polled, handled, self._checkpointed_at)
+
+    @override
+    def is_replayed(self, cursor: Cursor) -> bool:
+        """Return whether everything is stored that is handled again since a reset."""
+        return cursor.replay is not None and cursor.stored >= cursor.replay.until
+
+    def _claim(self, cursor: Cursor) -> None:
+        self._claimed = claimed = self._all.claim(self.group, self.partition, cursor.stored)
+        if self._wake is not None:
+            claimed.positions.wake = self._wake
+
+    def _checkpoint(self, cursor: Cursor, requested: int) -> Outcome:
+        """Have the participants confirm a position, and store the highest that all of them do."""
+        claimed = self._participating()
+        try:
+            confirmed = claimed.confirm(requested)
+        except CheckpointError as error:
+            return self._aborted(cursor, error)
+        return self._stored(cursor, confirmed, claimed)
+
+    def _stored(self, cursor: Cursor, confirmed: int, claimed: ClaimedPartition) -> Outcome:
+        """Store a position that is confirmed; with the last one handled also what was passed after it."""
+        to = max(cursor.position, confirmed) if confirmed >= claimed.positions.handled else confirmed
+        if to <= cursor.stored:
+            return Outcome(cursor, checkpoint=True)
+        try:
+            stored = super()._commit(cursor, without_handling(to)).cursor
+        except BaseException as error:
+            raise_interrupt(error)
+            failure = self._failure(error, Origin.FRAMEWORK)
+            doubtful = replace(cursor, doubtful=failure.origin is Origin.OUTAGE)
+            return Outcome(doubtful, failure=failure, checkpoint=True)
+        claimed.positions.store(to)
+        self._checkpointed_at = self._clock.now().isoformat(timespec="milliseconds")
+        done = Outcome(replace(stored, position=max(cursor.position, to)), checkpoint=True)
+        return self._replay_ended(done) if done.cursor.replay is not None else done
+
+    def _aborted(self, cursor: Cursor, error: CheckpointError) -> Outcome:
+        """Begin again after the stored position: the participants discard the partition, and claim it once more."""
+        self.close()
+        return Outcome(replace(cursor, position=cursor.stored), failure=_failure_of_checkpoint(error))
+
+    @override
+    def _confirmed(self, cursor: Cursor) -> Cursor:
+        """Return the cursor as it is stored; handled stays what is handled, unless the database was restored."""
+        found = super()._confirmed(cursor)
+        if found.stored < cursor.stored:
+            self.close()
+            return found
+        if self._claimed is not None:
+            self._claimed.positions.store(found.stored)
+        return replace(found, position=max(cursor.position, found.stored))
+
+    @override
+    def _handle(self, cursor: Cursor, portion: Portion, *, pipelined: bool = True) -> Outcome:
+        claimed = self._participating()
+        claimed.positions.poll(portion.chunk.position(-1))
+        if self._all.deferred and self._all.others.usual is None:
+            return self._delivered(cursor, portion, claimed)
+        return super()._handle(cursor, portion, pipelined=pipelined)
+
+    def _delivered(self, cursor: Cursor, portion: Portion, claimed: ClaimedPartition) -> Outcome:
+        """Have participants handle events; those that are handled when a later one fails stay so."""
+        began = self._clock.monotonic()
+        try:
+            handled = self._deliver(cursor, portion)
+        except ChunkFailedError as failed:
+            return self._partly(cursor, portion, failed, claimed)
+        if self._adapts:
+            self._adapt(self._clock.monotonic() - began)
+        claimed.positions.handle(portion.chunk.position(-1))
+        return Outcome(cursor.moved_to(portion.upto, stored=False), handled=handled)
+
+    def _adapt(self, seconds: float) -> None:
+        """Have chunks of slow handlers be small: a request, or a stop, waits for the chunk in hand."""
+        if seconds < _QUICK_SECONDS:
+            self._batch_size = min(2 * self._batch_size, self._most)
+        elif seconds > _LONG_SECONDS:
+            self._batch_size = max(1, self._batch_size // 2)
+
+    def _partly(self, cursor: Cursor, portion: Portion, failed: ChunkFailedError, claimed: ClaimedPartition) -> Outcome:
+        index, chunk = failed.index, portion.chunk
+        failure = self._diagnosis.failure_of_handler(failed.error, chunk[index or 0])
+        if index is None and failure.origin is not Origin.OUTAGE:
+            return self._by_halves(cursor, portion)
+        if not index:
+            return Outcome(cursor, failure=failure)
+        claimed.positions.handle(chunk.position(index - 1))
+        return Outcome(cursor.moved_to(chunk.position(index - 1), stored=False), handled=index, failure=failure)
+
+    def _deliver(self, cursor: Cursor, portion: Portion) -> int:
+        """Call the participants' handlers, outside of any transaction."""
+        work = Work(self.group, self.partition, NO_UNIT, cursor.failing, cursor.attempt)
+        if cursor.replay is not None or cursor.ahead is not None:
+            tell(work, cursor, portion)
+        work.trigger = self._participating().trigger
+        dispatcher = self._all.own.replaying if work.replaying else self._all.own.usual
+        return 0 if dispatcher is None else self._handled(portion, work, dispatcher)
+
+    @override
+    def _handled(self, portion: Portion, work: Work, dispatcher: Any = None) -> int:
+        work.trigger = self._participating().trigger
+        return super()._handled(portion, work, dispatcher)
+
+    @override
+    def _commit(
+        self,
+        cursor: Cursor,
+        portion: Portion,
+        skip: Skip | None = None,
+        *,
+        pipelining: Pipelining | None = None,
+    ) -> Outcome:
+        """Have participants handle a chunk and flush, then the other handlers in a transaction with the progress."""
+        if portion.chunk is NOTHING or self._claimed is None:
+            return super()._commit(cursor, portion, skip, pipelining=pipelining)
+        positions, last = self._claimed.positions, portion.chunk.position(-1)
+        given = self._deliver(cursor, portion)
+        if self._all.deferred:
+            unmoved = replace(portion, upto=cursor.stored)
+            done = super()._commit(cursor, unmoved, skip, pipelining=pipelining)
+            done = replace(done, cursor=cursor.moved_to(portion.upto, stored=False))
+        else:
+            try:
+                self._claimed.confirm(last, last)
+            except CheckpointError as error:
+                raise _NotConfirmedError(error) from error
+            done = super()._commit(cursor, portion, skip, pipelining=pipelining)
+            positions.store(last)
+            self._checkpointed_at = self._clock.now().isoformat(timespec="milliseconds")
+        positions.handle(last)
+        return replace(done, handled=max(given, done.handled))
+
+    @override
+    def _not_committed(self, cursor: Cursor, portion: Portion, error: BaseException) -> Outcome:
+        if type(error) is _NotConfirmedError:
+            return self._aborted(cursor, error.error)
+        return super()._not_committed(cursor, portion, error)
+
+    @override
+    def _without_handling(self, cursor: Cursor, portion: Portion, skip: Skip | None = None) -> Outcome:
+        """Skip an event; what was handled before it has to be confirmed first, as the progress passes it."""
+        claimed = self._participating()
+        before = claimed.positions.handled
+        if skip is not None and before > cursor.stored:
+            outcome = self._checkpoint(cursor, before)
+            if outcome.failure is not None:
+                return outcome
+            cursor = outcome.cursor
+        done = super()._without_handling(cursor, portion, skip)
+        if done.failure is None:
+            claimed.positions.store(done.cursor.stored)
+        return done
+
+    def _participating(self) -> ClaimedPartition:
+        if self._claimed is None:
+            raise ValueError(f"partition {self.partition} is not claimed by its participants")
+        return self._claimed
+
+    def _beat(self, outcome: Outcome) -> Outcome:
+        """Publish how far the participants are, now and then, and notice that another process has the partition."""
+        now = self._clock.monotonic()
+        if now - self._beaten < _BEAT_SECONDS:
+            return outcome
+        self._beaten, cursor = now, outcome.cursor
+        status = self.checkpoint_status()
+        try:
+            if self._tracker.renewed(self.group, cursor) is None:
+                return replace(outcome, failure=self._failure(self._fenced(), Origin.FRAMEWORK))
+            if status != self._published:
+                failure, state = cursor.failure, ProcessorState.RUNNING
+                known = (self.group, self.partition, cursor.stored, state)
+                shown = PartitionStatus(*known, failure=failure, replay=cursor.replay, checkpoint=status)
+                self._tracker.report(shown, cursor.epoch)
+                self._published = status
+        except BaseException as error:  # an outage: the next step that writes meets it
+            raise_interrupt(error)
+        return outcome
+
+
+class _Rest:
+    """What ends the rest of a partition early."""
+
+    def __init__(self, stopping: Stopping, due: Callable[[], bool]) -> None:
+        self._stopping = stopping
+        self._due = due
+
+    def is_set(self) -> bool:
+        """Return whether the partition is to stop, or has a checkpoint to make."""
+        return self._stopping.is_set() or self._due()
+
+    def wait(self, timeout: float, /) -> bool:
+        """Wait for that."""
+        left = timeout
+        while not self.is_set() and left > 0:
+            self._stopping.wait(min(left, _LOOK_SECONDS))
+            left -= _LOOK_SECONDS
+        return self.is_set()
+
+
+class _NoUnit:
+    """What participants' handlers are called in: no transaction. A handler that asks for one is refused."""
+
+    __slots__ = ()
+
+    @property
+    def connection(self) -> NoReturn:
+        """Refused."""
+        raise NonTransientError("participants handle events outside of the transaction")
+
+    session = connection
+
+    def flush(self) -> None:
+        """Do nothing: nothing is held."""
+
+    def end_session(self) -> bool:
+        """Return true: there is no session that could hold anything."""
+        return True
+
+    def pipelined(self) -> None:
+        """Return ``None``: there is nothing that could be sent."""
+
+    def ended_early(self, error: BaseException) -> None:
+        """Return ``None``: there is nothing that could end."""
+        del error
+
+
+NO_UNIT = _NoUnit()
+
+
+def _failure_of_checkpoint(error: CheckpointError) -> Failure:
+    traceback = own_frames(error.__cause__) if error.__cause__ is not None else ""
+    return failure_of(error, Origin.CHECKPOINT, traceback=traceback)

@@ -1,0 +1,84 @@
+"""Participants: instances of classes with ``@checkpointing``, and whether they can serve."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from opencqrs_py.errors import HandlerSignatureError
+from opencqrs_py.model.checkpoint import Participant
+from opencqrs_py.model.handler import CHECKPOINTING_ATTRIBUTE
+from opencqrs_py.model.naming import canonical
+from opencqrs_py.processing.participation import CHECKPOINT, CLAIMED, CLOSED, RELEASED, CheckpointParticipant
+
+_PARAMETERS = {
+    CLAIMED: "partition, resume_at, trigger",
+    CHECKPOINT: "partition, requested",
+    RELEASED: "partition, up_to",
+    CLOSED: "partition",
+}
+
+
+def checkpointed_groups(cls: type) -> list[str]:
+    """Return the groups that ``@checkpointing`` on this very class (not on a parent) names."""
+    return [mark.group for mark in vars(cls).get(CHECKPOINTING_ATTRIBUTE, ())]
+
+
+def participant_of(instance: object, group: str, place: str) -> Participant | None:
+    """Return the participant that an instance is in a group; ``None`` if its class is none.
+
+    Raises:
+        HandlerSignatureError: OCQ-640, if its class cannot serve, or looks like a participant and is not marked so.
+    """
+    cls = type(instance)
+    groups = checkpointed_groups(cls)
+    if not groups:
+        _check_unmarked(cls, group, place)
+        return None
+    if len(groups) > 1:
+        what = f"{cls.__name__} is marked by @checkpointing for {len(groups)} groups, whose positions are not the same"
+        raise HandlerSignatureError("OCQ-640", what, place, "write a class for each group")
+    if canonical(group) != canonical(groups[0]):
+        what = f"{cls.__name__} takes part in checkpoints of group '{groups[0]}', and handles events of '{group}'"
+        raise HandlerSignatureError("OCQ-640", what, place, "write a class for each group")
+    asked = getattr(cls, CHECKPOINT, None)
+    if not callable(asked) or asked is CheckpointParticipant.on_checkpoint:
+        what = f"{cls.__name__} does not say what is durable: it has no {CHECKPOINT}"
+        raise HandlerSignatureError("OCQ-640", what, place, f"write {_form(CHECKPOINT)}")
+    for name in _PARAMETERS:
+        _check_callback(getattr(instance, name, None), name, place)
+    return Participant(instance, cls.__name__, place)
+
+
+def _check_unmarked(cls: type, group: str, place: str) -> None:
+    """Refuse a class that was meant as a participant: its progress would be stored with each chunk."""
+    marked = next((parent for parent in cls.__mro__ if checkpointed_groups(parent)), None)
+    if issubclass(cls, CheckpointParticipant) or marked is not None:
+        parent = CheckpointParticipant if marked is None else marked
+        what = f"{cls.__name__} derives from {parent.__name__} and is not marked by @checkpointing itself"
+        raise HandlerSignatureError(
+            "OCQ-640", what, place, f'write @checkpointing("{group}") above class {cls.__name__}'
+        )
+
+
+def _check_callback(callback: Callable[..., Any] | None, name: str, place: str) -> None:
+    if callback is None:
+        return
+    if not callable(callback):
+        raise HandlerSignatureError("OCQ-640", f"{name} is no method", place, f"write {_form(name)}")
+    if inspect.isgeneratorfunction(callback) or inspect.isasyncgenfunction(callback):
+        what = f"{name} must not yield: nothing would run it"
+        raise HandlerSignatureError("OCQ-640", what, place, f"write {_form(name)}")
+    try:
+        inspect.signature(callback).bind(*_PARAMETERS[name].split(", "))
+    except TypeError as error:
+        what = f"{name} cannot be called with {_PARAMETERS[name]} ({error})"
+        raise HandlerSignatureError("OCQ-640", what, place, f"write {_form(name)}") from None
+    except ValueError:  # a callable that shows no signature
+        return
+
+
+def _form(name: str) -> str:
+    returned = "None" if name in (CLAIMED, CLOSED) else "int"
+    return f"def {name}(self, {_PARAMETERS[name]}) -> {returned}"

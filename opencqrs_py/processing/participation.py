@@ -1,0 +1,336 @@
+"""Participation: the participants of a group, and how they are asked what of a partition's events is durable."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from threading import Lock
+from typing import Protocol, TypeAlias
+
+from opencqrs_py.errors import CheckpointError
+from opencqrs_py.model.checkpoint import Latest, Participant
+from opencqrs_py.model.partition import Partition
+from opencqrs_py.processing.checkpoints import (
+    Agreement,
+    Answers,
+    Asked,
+    CheckpointPositions,
+    CheckpointTrigger,
+    agree,
+    agree_at_release,
+    clamped,
+)
+from opencqrs_py.processing.dispatch import Dispatcher
+from opencqrs_py.processing.exceptions import one_line
+
+logger = logging.getLogger("opencqrs.processing")
+
+CLAIMED, CHECKPOINT, RELEASED, CLOSED = (
+    "on_partition_claimed",
+    "on_checkpoint",
+    "on_partition_released",
+    "on_partition_closed",
+)
+
+
+class CheckpointParticipant:
+    """A base for classes with ``@checkpointing``, whose effects are durable later than their handlers return.
+
+    One instance serves all partitions that the process has, each on a thread of its own, so what it keeps it keeps by
+    partition. Every method may be ``async``, and has ``checkpointing.timeout`` to return. A class need not derive from
+    this one: only ``on_checkpoint`` must be there.
+    """
+
+    def on_partition_claimed(self, partition: Partition, resume_at: int, trigger: CheckpointTrigger) -> object:
+        """Take a partition over, before its first event. If it raises, the partition is tried again after a pause.
+
+        Args:
+            partition: Partition of the group.
+            resume_at: The stored position: the first event handled comes after it. State that is durably farther can
+                leave out the events up to there.
+            trigger: Requests checkpoints of this partition, and of no other, until it is released.
+        """
+
+    def on_checkpoint(self, partition: Partition, requested: int) -> object:
+        """Make everything durable up to a position at least, and return up to where it is.
+
+        Args:
+            partition: Partition of the group.
+            requested: Position of an event, handled by then.
+
+        Returns:
+            A position, at least the requested one, or ``LATEST`` for everything that was handled. Less, nothing or an
+            error means that the checkpoint has failed: events after the stored position are handled again.
+        """
+        raise NotImplementedError(f"{type(self).__name__} does not say what is durable: write {CHECKPOINT}")
+
+    def on_partition_released(self, partition: Partition, up_to: int) -> object:
+        """Flush what is possible before the partition is given up; by default as for a checkpoint.
+
+        Args:
+            partition: Partition of the group.
+            up_to: Position of the last event handled.
+
+        Returns:
+            As ``on_checkpoint``; less than ``up_to`` is stored as it is.
+        """
+        return self.on_checkpoint(partition, up_to)
+
+    def on_partition_closed(self, partition: Partition) -> object:
+        """Discard what is kept of a partition: nothing is asked about it until it is claimed again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a call came to: what it returned, or why it did not."""
+
+    value: object = None
+    error: BaseException | None = None
+
+
+Call: TypeAlias = "Callable[[], object]"
+
+
+class Caller(Protocol):
+    """Calls the methods of participants, whatever they do meanwhile."""
+
+    def ask(self, calls: Mapping[Hashable, Call], seconds: float) -> dict[Hashable, Answer]:
+        """Make calls at once and wait for them; what is awaitable is awaited.
+
+        A call that has not returned in time is left to itself, with a ``TimeoutError`` as its answer. As long as it has
+        not returned, further ones of its key are not made, and answered likewise.
+
+        Args:
+            calls: By a key, of which one call is made at a time.
+            seconds: For all of them together.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Halves:
+    """The dispatchers of some handlers of a group; each ``None`` if there are none.
+
+    Attributes:
+        usual: Calls them.
+        replaying: Calls those of them that are for replays.
+    """
+
+    usual: Dispatcher | None
+    replaying: Dispatcher | None
+
+
+class Checkpointing:
+    """The participants of a group in this process, and the partitions that they have.
+
+    Args:
+        participants: At least one, each once.
+        own: Calls their handlers.
+        others: Calls the group's other handlers.
+        deferred: Whether progress is stored only when a checkpoint is requested; else there is one with each chunk.
+        timeout: Seconds that participants have to answer.
+        caller: Calls their methods.
+        warning: What is logged at the first claim; empty if nothing is.
+    """
+
+    def __init__(
+        self,
+        participants: Sequence[Participant],
+        own: Halves,
+        others: Halves,
+        caller: Caller,
+        *,
+        deferred: bool,
+        timeout: float,
+        warning: str = "",
+    ) -> None:
+        self.participants = tuple(participants)
+        self.own = own
+        self.others = others
+        self.deferred = deferred
+        self.timeout = timeout
+        self._caller = caller
+        self._warning = warning
+        self._open: dict[Partition, ClaimedPartition] = {}
+        self._lock = Lock()
+
+    @property
+    def mode(self) -> str:
+        """How it is shown: ``deferred`` or ``auto``."""
+        return "deferred" if self.deferred else "auto"
+
+    def warn(self) -> None:
+        """Log once what people may not expect of the group."""
+        warning, self._warning = self._warning, ""
+        if warning:
+            logger.warning("%s", warning)
+
+    def claim(self, group: str, partition: Partition, resume_at: int) -> ClaimedPartition:
+        """Have the participants take a partition over; an earlier claim of it in this process is closed before.
+
+        Raises:
+            CheckpointError: OCQ-645, if one of them cannot.
+        """
+        claimed = ClaimedPartition(self, group, partition, resume_at)
+        with self._lock:
+            before, self._open[partition] = self._open.get(partition), claimed
+        if before is not None:
+            before.close_participants()
+        try:
+            claimed.claim(resume_at)
+        except BaseException:
+            self.close(claimed)
+            raise
+        return claimed
+
+    def close(self, claimed: ClaimedPartition) -> None:
+        """Have the participants discard a partition, unless that was done."""
+        with self._lock:
+            if self._open.get(claimed.partition) is claimed:
+                del self._open[claimed.partition]
+        claimed.close_participants()
+
+    def ask(self, name: str, partition: Partition, arguments: Mapping[int, Sequence[object]]) -> dict[int, Answer]:
+        """Call a method of participants, by their numbers, for a partition; those that have none answer nothing."""
+        calls: dict[Hashable, Call] = {}
+        numbers: dict[Hashable, int] = {}
+        shown = Partition(partition.modulus, partition.residue)
+        for number, given in arguments.items():
+            method = self.participants[number].callback(name)
+            if method is not None:
+                key = (number, partition)
+                calls[key], numbers[key] = partial(method, shown, *given), number
+        answers = self._caller.ask(calls, self.timeout) if calls else {}
+        return {numbers[key]: answer for key, answer in answers.items()}
+
+
+class ClaimedPartition:
+    """One claim of a partition by the participants of its group. Driven by one thread at a time.
+
+    Attributes:
+        positions: How far it is.
+        trigger: Requests its checkpoints.
+        closed: Whether it is over, by itself or because the partition was claimed again in this process.
+    """
+
+    def __init__(self, checkpointing: Checkpointing, group: str, partition: Partition, resume_at: int) -> None:
+        self.partition = partition
+        self.positions = CheckpointPositions(resume_at)
+        self.trigger = CheckpointTrigger(self.positions)
+        self.closed = False
+        self._all = checkpointing
+        self._where = f"group {group}, partition {partition}"
+        self._claimed: list[int] = []
+        self._lock = Lock()
+
+    def claim(self, resume_at: int) -> None:
+        """Notify the participants one after the other.
+
+        Raises:
+            CheckpointError: OCQ-645, if one raises or does not return in time; the others are not notified.
+        """
+        for number, participant in enumerate(self._all.participants):
+            if participant.callback(CLAIMED) is None:
+                self._claimed.append(number)
+                continue
+            self._claimed.append(number)
+            answer = self._all.ask(CLAIMED, self.partition, {number: (resume_at, self.trigger)})[number]
+            if answer.error is not None:
+                what = f"{participant.name}.{CLAIMED} has failed: {one_line(answer.error)}"
+                raise CheckpointError("OCQ-645", what, self._where_of(participant)) from answer.error
+
+    def confirm(self, requested: int, handled: int | None = None) -> int:
+        """Have all participants confirm a position; return the highest that all of them do.
+
+        Args:
+            requested: What they have to confirm.
+            handled: What counts as handled; ``None`` for what is.
+
+        Raises:
+            CheckpointError: OCQ-646, if one of them does not.
+        """
+        most = self.positions.handled if handled is None else handled
+        seen: dict[int, Answer] = {}
+
+        def ask(asked: Asked) -> Answers:
+            arguments = {number: (position,) for number, position in asked.items()}
+            seen.update(answers := self._all.ask(CHECKPOINT, self.partition, arguments))
+            return {number: _confirmed(answer, most) for number, answer in answers.items()}
+
+        agreement = agree(len(self._all.participants), requested, ask)
+        if agreement.position is None:
+            raise self._refused(agreement.lagging[0], seen, requested)
+        self._warn(agreement, "a checkpoint")
+        return agreement.position
+
+    def release(self, stored: int) -> int:
+        """Have the participants flush what they can; return the highest position that all confirm. Never raises.
+
+        Requests are ignored from here on.
+
+        Args:
+            stored: What is returned if one of them fails.
+        """
+        self.positions.close()
+        up_to = max(stored, self.positions.handled)
+        numbers = range(len(self._all.participants))
+        with_own = [number for number in numbers if self._all.participants[number].callback(RELEASED) is not None]
+        others = {number: (up_to,) for number in numbers if number not in with_own}
+        answers = self._all.ask(RELEASED, self.partition, dict.fromkeys(with_own, (up_to,)))
+        answers |= self._all.ask(CHECKPOINT, self.partition, others)
+        known = {number: _confirmed(answers[number], up_to) for number in numbers}
+        for number, position in known.items():
+            if position is None:
+                reason = _reason(answers[number])
+                logger.warning("[%s] %s could not flush: %s", self._where, self._all.participants[number].name, reason)
+
+        def ask(asked: Asked) -> Answers:
+            arguments = {number: (position,) for number, position in asked.items()}
+            again = self._all.ask(CHECKPOINT, self.partition, arguments)
+            return {number: _confirmed(answer, up_to) for number, answer in again.items()}
+
+        agreement = agree_at_release(stored, known, ask)
+        if None not in known.values():
+            self._warn(agreement, "the release")
+        return max(stored, agreement.position or 0)
+
+    def close_participants(self) -> None:
+        """Have those who were notified of the claim discard what they keep, once. Never raises."""
+        self.closed = True
+        self.positions.close()
+        with self._lock:
+            claimed, self._claimed = self._claimed, []
+        answers = self._all.ask(CLOSED, self.partition, dict.fromkeys(claimed, ()))
+        for number, answer in answers.items():
+            if answer.error is not None:
+                name, reason = self._all.participants[number].name, one_line(answer.error)
+                logger.warning("[%s] %s.%s has failed: %s", self._where, name, CLOSED, reason)
+
+    def _refused(self, number: int, seen: Mapping[int, Answer], requested: int) -> CheckpointError:
+        participant, answer = self._all.participants[number], seen[number]
+        what = f"{participant.name} has not confirmed position {requested}: {_reason(answer)}"
+        fix = f"return a position from {requested} on, or LATEST, from {CHECKPOINT} when everything is durable"
+        error = CheckpointError("OCQ-646", what, self._where_of(participant), fix)
+        error.__cause__ = answer.error
+        return error
+
+    def _warn(self, agreement: Agreement, when: str) -> None:
+        for number in agreement.lagging:
+            text = "[%s] %s holds the progress down at %s: it confirms less than others"
+            logger.warning(text, self._where, self._all.participants[number].name, when)
+
+    def _where_of(self, participant: Participant) -> str:
+        return f"{participant.place}, {self._where}"
+
+
+def _confirmed(answer: Answer, handled: int) -> int | None:
+    return None if answer.error is not None else clamped(answer.value, handled)
+
+
+def _reason(answer: Answer) -> str:
+    if answer.error is not None:
+        return one_line(answer.error)
+    value = answer.value
+    return f"it has answered {value.name if isinstance(value, Latest) else repr(value)}"
