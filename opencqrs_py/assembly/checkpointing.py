@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 from opencqrs_py.assembly.conditions import Decision, parks
-from opencqrs_py.config import EffectiveGroup, Engine
+from opencqrs_py.config import EffectiveGroup, Engine, Tracking
 from opencqrs_py.config.choices import Mode
 from opencqrs_py.engines.checkpointing import PARKS, SCHEDULED, CheckpointRule
 from opencqrs_py.processing.checkpoints import CheckpointMode
 from opencqrs_py.processing.participation import Checkpointing
 
 MODE = "checkpointing.mode"
+IN_MEMORY = "has its progress in memory, which workers of Spark do not share"
 
 
-def checkpoint_rule_of(settings: EffectiveGroup) -> CheckpointRule:
+def checkpoint_rule_of(settings: EffectiveGroup, tracking: Decision) -> CheckpointRule:
     """Return how the participants of a group, if it has any, say what is durable; or why it cannot have any."""
+    in_memory = tracking.choice == Tracking.IN_MEMORY.value and not tracking.provider
     rule = CheckpointRule(CheckpointMode(settings.checkpointing.mode.value), settings.checkpointing.timeout)
     path, why, setting = f"event-handling.groups[{settings.name}]", "", ""
     if settings.processing.mode is Mode.SCHEDULED:
         why, setting = SCHEDULED, "processing.mode: streaming"
     elif parks(settings):
         why, setting = PARKS, "retry.on-exhausted and retry.on-undecodable: skip or stop"
-    elif settings.processing.engine is Engine.SPARK:
-        why, setting = "runs on the engine spark", "processing.engine: thread"
+    elif settings.processing.engine is Engine.SPARK and in_memory:
+        why, setting = IN_MEMORY, "progress.tracking: sql"
     return CheckpointRule(rule.mode, rule.timeout, why, f"set {path}.{setting}") if why else rule
 
 

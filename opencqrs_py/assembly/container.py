@@ -320,7 +320,7 @@ class GroupContainer(containers.DeclarativeContainer):
         reading,
         interceptors,
         sequencing,
-        providers.Factory(checkpoint_rule_of, settings),
+        providers.Factory(checkpoint_rule_of, settings, tracking),
     )
     schedule = providers.ThreadSafeSingleton(schedule_rule_of, settings, discovered, event_types, reading)
     processing = providers.ThreadSafeSingleton(

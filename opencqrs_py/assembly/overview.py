@@ -94,7 +94,8 @@ class Look:
             return _beyond(self.known[key], self.head)
         if known is None:
             return own
-        return replace(own, updated_at=known.updated_at, skipped=known.skipped, parked=known.parked)
+        found = replace(own, updated_at=known.updated_at, skipped=known.skipped, parked=known.parked)
+        return found if own.checkpoint is not None else replace(found, checkpoint=known.checkpoint)
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,6 +70,7 @@ def group_run(
         recipe=GroupRecipe(blueprint, settings, blueprint.discover().fingerprint(settings.name)),
         record=record_rule(settings, group, container),
         most_at_once=settings.rebuild.max_tasks if blueprint.rebuilding else None,
+        hold=settings.checkpointing.hold,
     )
 
 

@@ -31,6 +31,7 @@ from opencqrs_py.processing.supervision import (
 )
 
 logger = logging.getLogger("opencqrs.processing")
+_MOST_ISOLATED = 100  # events of a partition with participants
 _MOST_SEEN = 10_000  # events of a partition whose failures in the grace period are logged once
 
 
@@ -227,7 +228,10 @@ def isolating(run: GroupRun, cursor: Cursor) -> Cursor:
     A range of data frames is not: it would be a job of Spark for each event, and executors decode them.
     """
     singly = cursor.unreleased and not isinstance(run.processing, FrameProcessing)
-    return replace(cursor, isolate=run.processing.batch_size) if singly else cursor
+    most = run.processing.batch_size
+    if run.processing.checkpointing is not None:  # many more may come again, and their handlers take them in bulk
+        most = min(most, _MOST_ISOLATED)
+    return replace(cursor, isolate=most) if singly else cursor
 
 
 def claim_after_timeout(

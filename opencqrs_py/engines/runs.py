@@ -43,6 +43,7 @@ class GroupRun:
         record: How the group's record is kept; ``None``: not at all.
         most_at_once: Most of its partitions that are handled at once, on Spark most of its tasks; ``None``: as many as
             the engine can.
+        hold: Seconds for which a task of Spark has a partition, if the group has participants.
     """
 
     processing: GroupProcessing
@@ -55,6 +56,7 @@ class GroupRun:
     on_undecodable: OnExhausted = OnExhausted.STOP
     record: RecordRule | None = None
     most_at_once: int | None = None
+    hold: float = 30.0
 
     @property
     def group(self) -> str:

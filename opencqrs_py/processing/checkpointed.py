@@ -14,6 +14,7 @@ from opencqrs_py.model.chunk import NOTHING
 from opencqrs_py.model.outcome import Failure, Origin, Outcome
 from opencqrs_py.model.progress import Cursor, PartitionStatus, ProcessorState, Skip
 from opencqrs_py.processing.binding import Work
+from opencqrs_py.processing.checkpoints import CheckpointTrigger
 from opencqrs_py.processing.dispatch import ChunkFailedError
 from opencqrs_py.processing.exceptions import failure_of, one_line, own_frames, raise_interrupt
 from opencqrs_py.processing.participation import Checkpointing, ClaimedPartition, logger
@@ -54,6 +55,7 @@ class CheckpointedProcessor(PartitionProcessor):
         self._checkpointed_at: str | None = None
         self._beaten = self._clock.monotonic()
         self._published: CheckpointStatus | None = None
+        self._last: ClaimedPartition | None = None
         if (others := checkpointing.others.usual) is not None:
             self._dispatcher = others
         self._replays = ReplayRule(checkpointing.others.replaying, self._replays.finished)
@@ -133,12 +135,19 @@ class CheckpointedProcessor(PartitionProcessor):
         """Return whether handled events wait for their checkpoint."""
         return self._claimed is not None and self._claimed.positions.unconfirmed
 
+    @property
     @override
-    def checkpoint_status(self) -> CheckpointStatus:
-        """Return how far the participants are."""
-        claimed = self._claimed
-        polled, handled = (0, 0) if claimed is None else (claimed.positions.polled, claimed.positions.handled)
-        return CheckpointStatus(self._all.mode, polled, handled, self._checkpointed_at)
+    def trigger(self) -> CheckpointTrigger | None:
+        """Requests checkpoints of the participants that have the partition."""
+        return None if self._claimed is None else self._claimed.trigger
+
+    @override
+    def checkpoint_status(self) -> CheckpointStatus | None:
+        """Return how far the participants are; ``None`` before their first claim in this process."""
+        if self._last is None:
+            return None
+        positions = self._last.positions
+        return CheckpointStatus(self._all.mode, positions.polled, positions.handled, self._checkpointed_at)
 
     @override
     def is_replayed(self, cursor: Cursor) -> bool:
@@ -146,7 +155,7 @@ class CheckpointedProcessor(PartitionProcessor):
         return cursor.replay is not None and cursor.stored >= cursor.replay.until
 
     def _claim(self, cursor: Cursor) -> None:
-        self._claimed = claimed = self._all.claim(self.group, self.partition, cursor.stored)
+        self._claimed = self._last = claimed = self._all.claim(self.group, self.partition, cursor.stored)
         if self._wake is not None:
             claimed.positions.wake = self._wake
 
@@ -293,6 +302,19 @@ class CheckpointedProcessor(PartitionProcessor):
             claimed.positions.store(done.cursor.stored)
         return done
 
+    def publish(self, cursor: Cursor) -> None:
+        """Publish how far the participants are, if that has changed.
+
+        Raises:
+            BaseException: As the tracker raises it, during an outage.
+        """
+        status = self.checkpoint_status()
+        if status != self._published:
+            known = (self.group, self.partition, cursor.stored, ProcessorState.RUNNING)
+            shown = PartitionStatus(*known, failure=cursor.failure, replay=cursor.replay, checkpoint=status)
+            self._tracker.report(shown, cursor.epoch)
+            self._published = status
+
     def _participating(self) -> ClaimedPartition:
         if self._claimed is None:
             raise ValueError(f"partition {self.partition} is not claimed by its participants")
@@ -304,16 +326,10 @@ class CheckpointedProcessor(PartitionProcessor):
         if now - self._beaten < _BEAT_SECONDS:
             return outcome
         self._beaten, cursor = now, outcome.cursor
-        status = self.checkpoint_status()
         try:
             if self._tracker.renewed(self.group, cursor) is None:
                 return replace(outcome, failure=self._failure(self._fenced(), Origin.FRAMEWORK))
-            if status != self._published:
-                failure, state = cursor.failure, ProcessorState.RUNNING
-                known = (self.group, self.partition, cursor.stored, state)
-                shown = PartitionStatus(*known, failure=failure, replay=cursor.replay, checkpoint=status)
-                self._tracker.report(shown, cursor.epoch)
-                self._published = status
+            self.publish(cursor)
         except BaseException as error:  # an outage: the next step that writes meets it
             raise_interrupt(error)
         return outcome

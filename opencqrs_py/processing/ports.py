@@ -297,6 +297,7 @@ class ProgressTracker(Protocol):
     def report(self, status: PartitionStatus, epoch: int) -> None:
         """Publish what a processor does, and record the failure that holds it up, or that there is none.
 
+        What participants have published stays, until the next claim, when the status says nothing of them.
         Ignored when ``epoch`` is not the current one. Does not touch progress.
         """
         ...

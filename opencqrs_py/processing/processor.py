@@ -29,6 +29,7 @@ from opencqrs_py.processing.batches import ScheduleRule
 from opencqrs_py.processing.binding import IsMeant, Work
 from opencqrs_py.processing.calls import NO_LIMITS, CallInHand, CallLimits
 from opencqrs_py.processing.caution import Caution
+from opencqrs_py.processing.checkpoints import CheckpointTrigger
 from opencqrs_py.processing.dispatch import ChunkFailedError, Dispatcher
 from opencqrs_py.processing.exceptions import label_text, raise_interrupt, stack_of_thread
 from opencqrs_py.processing.feed import Feed, Page, UnsequencedError
@@ -268,6 +269,11 @@ class PartitionProcessor:
     def withholds(self) -> bool:
         """Return whether progress must not be stored yet, although events are handled."""
         return False
+
+    @property
+    def trigger(self) -> CheckpointTrigger | None:
+        """Requests checkpoints of the participants that have the partition; ``None`` without any."""
+        return None
 
     def checkpoint_status(self) -> CheckpointStatus | None:
         """Return how far participants are; ``None`` without any."""

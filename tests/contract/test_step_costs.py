@@ -113,3 +113,4 @@ def test_a_step_of_two_events_takes_few_calls_in_few_modules(
     assert len(world.handled) == 8
     assert calls.total() <= most_calls, calls
     assert len(calls) <= most_modules, calls
+    assert not any("checkpoint" in module or "particip" in module for module in calls), calls

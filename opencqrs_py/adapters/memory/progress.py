@@ -333,6 +333,9 @@ class InMemoryProgressTracker:
         with self._lock:
             row = self._progress.get(key)
             if row is None or row.epoch == epoch:
+                before = self._statuses.get(key)
+                if status.checkpoint is None and before is not None:
+                    status = replace(status, checkpoint=before.checkpoint)
                 self._statuses[key] = status
             if row is not None and row.epoch == epoch:
                 row.failure = status.failure

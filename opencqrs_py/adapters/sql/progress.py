@@ -351,15 +351,16 @@ class SqlProgressTracker(
 
     @override
     def report(self, status: PartitionStatus, epoch: int) -> None:
-        values = {
+        values: dict[str, Any] = {
             "state": status.state.value,
             "attempt": status.attempt,
             "error": storable(status.error, ERROR_LENGTH),
             "next_attempt_at": status.next_attempt_at,
             "updated_at": datetime.now(UTC).isoformat(timespec="milliseconds"),
             "failure": failure_text(status.failure),
-            "checkpoint": None if status.checkpoint is None else status.checkpoint.text,
         }
+        if status.checkpoint is not None:
+            values["checkpoint"] = status.checkpoint.text
         self._prepare()
         with self._database.writing() as connection:
             one = self._one(status.group, status.partition, epoch)
@@ -442,11 +443,13 @@ class SqlProgressTracker(
                 mine = partition in partitions
                 row = {"group_name": group, "modulus": partition.modulus, "residue": partition.residue}
                 state = ProcessorState.STARTING if mine else ProcessorState.STOPPED
-                changed = {
+                changed: dict[str, Any] = {
                     "owner": owner if mine else "",
                     "updated_at": datetime.now(UTC).isoformat(timespec="milliseconds"),
                     "state": state.value,
                 }
+                if mine:
+                    changed["checkpoint"] = None
                 if partition not in known:
                     fresh = {"position": initial, "epoch": int(mine), "attempt": 0, "error": ""}
                     values = {**row, **changed, **fresh, "log_fingerprint": fingerprint or None}

@@ -334,17 +334,17 @@ class SparkEngine:
         waiting = {name: self._groups[name].tasks_for(len(found), running[name]) for name, found in ready.items()}
         dealt = shares(waiting, running, slots, self._most_tasks)
         tasks = [
-            RunningTask(self._groups[name], tuple(ready[name][task::count]), since)
+            RunningTask(self._groups[name], tuple(share), since)
             for name, count in dealt.items()
-            for task in range(count)
+            for share in self._groups[name].dealt(ready[name], count)
         ]
         for task in tasks:
-            task.group.started = since
+            task.group.start(task.drivers, since)
         return tasks
 
     def _can_run(self, group: RunnableGroup) -> bool:
         """Return whether tasks of a group can run now. On the driver a call of a handler cannot be given up."""
-        can_wait = group.in_frames is None and group.run.processing.limits.timeout == inf
+        can_wait = group.in_frames is None and not group.participates and group.run.processing.limits.timeout == inf
         here = self._meanwhile.tasks > 0 and can_wait
         return group.watcher.refusal is None and (self._jobs is not None or here)
 
@@ -397,6 +397,8 @@ class SparkEngine:
                 permit.give()
                 most, upto = read_at_once(task.group.rate, len(cursors)), _limit_of(run)
                 work = Task(cursors, TASK_SECONDS, most, upto)
+                if task.group.participates:
+                    work = Task(cursors, run.hold, None, upto)
                 runner = TaskRunner(recipe, permit, self._copies)
                 task.job = self._jobs.start(run.group, runner, work, partial(self._ended, task))
         except Exception as error:
@@ -489,7 +491,7 @@ class SparkEngine:
 
     def _report_held_slots(self, tasks: Sequence[RunningTask]) -> None:
         """Report once that slow events hold all slots while partitions wait, and that they do not any more."""
-        held = [(task.group.run.group, task.since) for task in tasks]
+        held = [(task.group.run.group, task.since) for task in tasks if not task.group.participates]
         line = self._held_slots.news(self._capacity.slots, held, self._waiting)
         if line is not None:
             logger.log(logging.WARNING if self._held_slots.held else logging.INFO, "%s", line)

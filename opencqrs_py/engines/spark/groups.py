@@ -5,7 +5,7 @@ Runs on the driver.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -17,6 +17,7 @@ from opencqrs_py.engines.spark.jobs import Job
 from opencqrs_py.engines.spark.tasks import KeptRecipe, Permit, TaskResult
 from opencqrs_py.engines.watching import HeadWatcher
 from opencqrs_py.model.inbox import ParkedSequences
+from opencqrs_py.model.partition import Partition
 from opencqrs_py.model.progress import ProcessorState
 from opencqrs_py.processing.frames import FrameProcessing
 from opencqrs_py.processing.parking import is_stale
@@ -42,12 +43,31 @@ class RunnableGroup:
         self._assignment = assignment
         self._interruptions = watcher.interruptions
         self._doubtful: set[PartitionDriver] = set()
+        self._started_last: dict[Partition, float] = {}
 
     @property
     def in_frames(self) -> FrameProcessing | None:
         """Its processing, if its handler gets data frames: it is called on the driver, once there is a session."""
         processing = self.run.processing
         return processing if isinstance(processing, FrameProcessing) else None
+
+    @property
+    def participates(self) -> bool:
+        """Whether it has participants: a task has one of its partitions, and for long."""
+        return self.run.processing.checkpointing is not None
+
+    def dealt(self, ready: Sequence[PartitionDriver], tasks: int) -> list[Sequence[PartitionDriver]]:
+        """Deal partitions out to tasks; of a group with participants those come first that have waited longest."""
+        if not self.participates:
+            return [ready[task::tasks] for task in range(tasks)]
+        in_turn = sorted(ready, key=lambda driver: self._started_last.get(driver.partition, float("-inf")))
+        return [(driver,) for driver in in_turn[:tasks]]
+
+    def start(self, drivers: Sequence[PartitionDriver], now: float) -> None:
+        """Take in that a task with these partitions is started."""
+        self.started = now
+        if self.participates:
+            self._started_last |= {driver.partition: now for driver in drivers}
 
     @property
     def drivers(self) -> list[PartitionDriver]:

@@ -25,6 +25,7 @@ from pydantic import TypeAdapter
 from pyspark import TaskContext, cloudpickle
 
 from opencqrs_py.engines.runs import Recipe
+from opencqrs_py.engines.spark.holds import Hold
 from opencqrs_py.engines.spark.turns import PartitionsInTurn, turns_within
 from opencqrs_py.model.outcome import Origin, Outcome
 from opencqrs_py.model.progress import Cursor
@@ -184,7 +185,10 @@ class TaskRunner:
         of_task = processing.narrowed(partitions, task.most)
         of_task = of_task if task.upto is None else of_task.bounded(task.upto)
         context = TaskContext.get()
-        if context is not None and context.attemptNumber() > 0:
+        again = context is not None and context.attemptNumber() > 0
+        if of_task.checkpointing is not None:
+            return run_hold(of_task, task, self.permit, again=again)
+        if again:
             return run_copy(of_task, task, self.permit)
         began = time.monotonic()
         result = run_task(of_task, task, self.permit)
@@ -227,6 +231,26 @@ def run_copy(processing: GroupProcessing, task: Task, permit: Permission = ALWAY
     shared = [replace(cursor, shared=True) for cursor in task.cursors]
     begun = [processing.processor(cursor.partition).succeed(cursor) for cursor in shared]
     return _run(processing, begun, task.seconds, permit)
+
+
+def run_hold(
+    processing: GroupProcessing, task: Task, permit: Permission = ALWAYS, *, again: bool = False
+) -> TaskResult:
+    """Have the participants of a group claim the partition of a task, handle its events for a while, and release it.
+
+    Args:
+        processing: The parts of the group.
+        task: The task; it has one partition.
+        permit: Says whether it may go on.
+        again: Whether another worker runs the task, or has run it: what that may still do is void then.
+
+    Raises:
+        TaskTimedOutError: If a call of a handler has not returned in time.
+    """
+    (cursor,) = task.cursors
+    begun = processing.processor(cursor.partition).succeed(cursor) if again else Outcome(cursor)
+    hold = Hold(processing, turns_within(processing.limits), task.seconds, lambda: permit.holds)
+    return TaskResult((hold.run(begun),))
 
 
 def await_copy(processing: GroupProcessing, result: TaskResult, until: float, permit: Permission = ALWAYS) -> None:

@@ -1,0 +1,132 @@
+"""Participants of a project: what settings allow, what conditions show, and what is refused at the start."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import Connection, text
+
+from opencqrs_py import Application, Event, checkpointing, event_handling, on_start
+from opencqrs_py.assembly.source_text import read_source
+from opencqrs_py.errors import AssemblyError, RebuildError
+
+
+@checkpointing("archive")
+class Archive:
+    """Keeps nothing."""
+
+    @event_handling(types=["*"])
+    def keep(self, event: Event) -> None:
+        """Keep an event."""
+
+    def on_checkpoint(self, partition: Any, requested: int) -> int:
+        """Confirm it."""
+        del partition
+        return requested
+
+
+@event_handling("archive", types=["*"])
+def count(event: Event) -> None:
+    """Count an event."""
+
+
+@on_start("archive")
+def tables(connection: Connection) -> None:
+    """Create a table."""
+    connection.execute(text("CREATE TABLE IF NOT EXISTS kept (id TEXT)"))
+
+
+@event_handling("archive", types=["*"])
+def insert(event: Event, connection: Connection) -> None:
+    """Insert nothing."""
+
+
+THREAD = {"event-handling.standard.processing.engine": "thread"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [
+        (
+            {"event-handling.groups.archive.processing.mode": "scheduled"},
+            "is scheduled: its events are handled out of the order of their positions",
+        ),
+        (
+            {"event-handling.groups.archive.retry.on-exhausted": "park"},
+            "parks events: they are handled after later ones",
+        ),
+        (
+            {"event-handling.groups.archive.retry.on-undecodable": "park"},
+            "parks events: they are handled after later ones",
+        ),
+        (
+            {
+                "event-handling.groups.archive.processing.engine": "spark",
+                "event-handling.groups.archive.progress.tracking": "in-memory",
+            },
+            "has its progress in memory, which workers of Spark do not share",
+        ),
+    ],
+)
+def test_a_group_that_cannot_have_participants_is_refused_at_the_start(
+    tmp_path: Path, settings: dict[str, str], why: str
+) -> None:
+    with (
+        Application({**THREAD, **settings}, [Archive], tmp_path) as application,
+        pytest.raises(AssemblyError, match="OCQ-642") as caught,
+    ):
+        application.start()
+    assert why in caught.value.what
+    assert "set event-handling.groups[archive]." in caught.value.fix
+
+
+def decided(application: Application, subject: str) -> Any:
+    (found,) = (each for each in application.conditions() if each.subject == subject)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("mode", "handlers", "choice", "reason"),
+    [
+        (None, [Archive], "deferred", "all handlers are participants': when a participant requests a checkpoint"),
+        (None, [Archive, count], "auto", "there are other handlers, too: with each chunk"),
+        ("deferred", [Archive, count], "deferred", "set: when a participant requests a checkpoint"),
+        ("REQUIRE_DEFERRED", [Archive], "deferred", "set: when a participant requests a checkpoint"),
+        ("require-deferred", [Archive, count], "", "require-deferred, and not all of its handlers are participants'"),
+    ],
+)
+def test_conditions_say_when_progress_is_stored(
+    tmp_path: Path, mode: str | None, handlers: list[Any], choice: str, reason: str
+) -> None:
+    settings = THREAD | ({} if mode is None else {"event-handling.groups.archive.checkpointing.mode": mode})
+    with Application(settings, handlers, tmp_path) as application:
+        found = decided(application, "checkpointing.mode")
+    assert found.choice == choice
+    assert reason in found.reason
+
+
+def test_a_group_without_participants_shows_no_mode(tmp_path: Path) -> None:
+    with Application(THREAD, [count], tmp_path) as application:
+        assert not [each for each in application.conditions() if each.subject == "checkpointing.mode"]
+
+
+def test_a_group_with_participants_cannot_be_rebuilt_beside_the_live_one(tmp_path: Path) -> None:
+    with Application(THREAD, [Archive, insert, tables], tmp_path) as application:
+        application.run(until_caught_up=True)
+        with pytest.raises(RebuildError, match="OCQ-642"):
+            application.rebuilds.rebuild("archive")
+
+
+def test_the_group_of_a_class_is_found_without_an_import(tmp_path: Path) -> None:
+    file = tmp_path / "handlers.py"
+    file.write_text(
+        "from opencqrs_py import checkpointing, event_handling\n\n\n"
+        '@checkpointing("archive")\nclass Archive:\n    @event_handling\n    def keep(self, event): ...\n',
+        "utf-8",
+    )
+    source = read_source(file, "handlers")
+    assert source.counts
+    assert source.all_named
+    assert source.groups == [("archive", 4)]
