@@ -20,6 +20,7 @@ from opencqrs_py.errors import OpenCqrsError
 from opencqrs_py.model.handler import Handler
 from opencqrs_py.model.partition import Partition, layout
 from opencqrs_py.model.progress import PartitionStatus
+from opencqrs_py.processing.checkpoints import CheckpointTrigger
 from opencqrs_py.processing.definitions import Definition, in_order
 from opencqrs_py.processing.ports import BackOff, EventSource, ProgressTracker
 from opencqrs_py.processing.sequencing import PartitionResolver
@@ -104,6 +105,18 @@ class EventHandlingProcessor:
     def status(self) -> PartitionStatus | None:
         """Return what there is to show, also of a run that has ended; ``None`` before the first claim."""
         return self._driver.supervised.status() if self._driver is not None else None
+
+    @property
+    def trigger(self) -> CheckpointTrigger:
+        """Requests checkpoints of the participants that have the partition now.
+
+        Raises:
+            ValueError: If there is no participant, or none has the partition: before the first step, after a stop.
+        """
+        trigger = self._driver.processor.trigger if self._driver is not None and self._claimed else None
+        if trigger is None:
+            raise ValueError(f"no participant of group '{self.group}' has partition {self.partition}")
+        return trigger
 
     def step(self) -> float | None:
         """Handle the next chunk; take the partition over first, unless it was.

@@ -16,6 +16,7 @@ from opencqrs_py.model.event import Event
 from opencqrs_py.model.handler import HANDLER_ATTRIBUTE, event_type_of
 from opencqrs_py.model.json_text import write_json
 from opencqrs_py.model.naming import canonical
+from opencqrs_py.processing.participants import checkpointed_groups
 
 _SOURCE = "urn:test"
 
@@ -139,6 +140,8 @@ def _members(given: Any, taker: str) -> Iterator[Member]:
 
 def _groups(member: Any) -> list[str]:
     """Return the groups that a function or class handles events for."""
+    if isinstance(member, type) and (groups := checkpointed_groups(member)):
+        return groups
     methods = methods_of(member) if isinstance(member, type) else []
     marks = [*marks_of(member, HANDLER_ATTRIBUTE), *(mark for method in methods for mark in method.marks)]
     return [mark.group for mark in marks if mark.group]

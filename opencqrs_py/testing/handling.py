@@ -5,15 +5,18 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
+from dataclasses import replace
 from datetime import datetime
 from types import ModuleType
 from typing import Any, Self
 
 from opencqrs_py.adapters.memory import InMemoryEventStore
 from opencqrs_py.adapters.sql import Database, DatabaseTransactions, Engine
-from opencqrs_py.assembly.discovery import GroupFunction, discover_members
+from opencqrs_py.assembly.discovery import Discovered, GroupFunction, discover_members
+from opencqrs_py.engines.checkpointing import CheckpointRule
 from opencqrs_py.engines.parts import ProcessorOptions
 from opencqrs_py.engines.processor import EventHandlingProcessor
+from opencqrs_py.model.checkpoint import LATEST, Latest
 from opencqrs_py.model.event import Event
 from opencqrs_py.model.naming import canonical
 from opencqrs_py.model.partition import Partition, layout
@@ -21,9 +24,10 @@ from opencqrs_py.model.progress import ProcessorState
 from opencqrs_py.model.replay import Reset
 from opencqrs_py.model.times import in_milliseconds
 from opencqrs_py.processing.binding import Work, of_reset, run_on_start
+from opencqrs_py.processing.checkpoints import CheckpointMode
 from opencqrs_py.processing.frames import FrameMaker, FrameProcessing
 from opencqrs_py.processing.ports import BackOff
-from opencqrs_py.processing.recovery import FixedBackOff, OnExhausted
+from opencqrs_py.processing.recovery import Action, FixedBackOff, OnExhausted
 from opencqrs_py.processing.sequence_resolvers import PerSubject
 from opencqrs_py.processing.sequencing import PartitionKeyResolver
 from opencqrs_py.processing.signatures import ON_RESET
@@ -64,6 +68,7 @@ class HandlerTest:
             are tried again when ``clock`` has moved far enough, 30 s the first time, and ``handle`` is called.
         event_types: Event types that are not marked with ``@event_type``, each with its class.
         enveloped: Whether data come in OpenCQRS' envelope of metadata and payload.
+        checkpointing: ``auto``, ``deferred`` or ``require-deferred``: when progress follows participants.
 
     Raises:
         ValueError: If there are no handlers, or handlers of several groups and none is named.
@@ -82,38 +87,49 @@ class HandlerTest:
         on_exhausted: str = "skip",
         event_types: Mapping[str, type] | None = None,
         enveloped: bool = False,
+        checkpointing: str = "auto",
     ) -> None:
-        self.group, members = choose(handlers, group)
-        found = discover_members(members, provided=provide)
+        self.group, self._members = choose(handlers, group)
+        found = discover_members(self._members, provided=provide)
         self.clock = FakeClock()
         self.database = opened_database(database)
         self._closing = weakref.finalize(self, self.database.close if isinstance(database, str) else lambda: None)
         self._starts = self._own(found.starts)
         self._resets = self._own(found.resets)
         self._injector = found.injector
+        self._provide = provide
         self._transactions = DatabaseTransactions(self.database)
         self._store = InMemoryEventStore()
         self._tracker = RecordingTracker(self._transactions)
         self._given = GivenEvents(event_types or {}, enveloped=enveloped)
         self._seen = Seen()
         self._raises = retry is None
+        self._back_off = retry or FixedBackOff(0)
         self._prepared = False
-        in_frames = any(handler.mark.in_frames for handler in found.of_group(self.group))
-        options = ProcessorOptions(
+        self._options = ProcessorOptions(
             on_exhausted=OnExhausted(on_exhausted),
             batch_size=batch_size,
-            injector=found.injector,
-            upcasters=found.upcasters,
-            interceptors=[*found.interceptors, *([] if in_frames else [self._seen.interceptor])],
-            event_classes=found.event_classes,
             event_types=event_types or {},
             enveloped=enveloped,
             observer=self._seen,
             clock=self.clock,
+            checkpointing=CheckpointRule(CheckpointMode(checkpointing)),
+        )
+        self._processor = self._made(found)
+
+    def _made(self, found: Discovered) -> EventHandlingProcessor:
+        """Return a processor with what was discovered, as each start of a process makes one."""
+        in_frames = any(handler.mark.in_frames for handler in found.of_group(self.group))
+        options = replace(
+            self._options,
+            injector=found.injector,
+            upcasters=found.upcasters,
+            interceptors=[*found.interceptors, *([] if in_frames else [self._seen.interceptor])],
+            event_classes=found.event_classes,
             frames=self._local_frames if in_frames else None,
             replay_finished=[each.call for each in self._own(found.replay_ends)],
         )
-        self._processor = EventHandlingProcessor(
+        return EventHandlingProcessor(
             0,
             "/",
             True,  # noqa: FBT003 recursive
@@ -122,7 +138,7 @@ class HandlerTest:
             PerSubject(),
             PartitionKeyResolver(1),
             found.of_group(self.group),
-            retry or FixedBackOff(0),
+            self._back_off,
             options=options,
         )
 
@@ -177,6 +193,27 @@ class HandlerTest:
         """Let the processor stop; at the next ``handle`` it starts again, and ``@on_start`` functions run again."""
         self._processor.stop()
         self._prepared = False
+        return self
+
+    def crash(self) -> Self:
+        """End the process without a word: what handlers and participants keep in memory is gone.
+
+        Nothing is released. At the next ``handle`` new instances of handler classes resume at ``progress``.
+        """
+        found = discover_members(self._members, provided=self._provide)
+        self._injector, self._starts, self._resets = found.injector, self._own(found.starts), self._own(found.resets)
+        self._processor = self._made(found)
+        self._prepared = False
+        return self
+
+    def request(self, position: int | Latest = LATEST) -> Self:
+        """Request a checkpoint of the participants, as their trigger does; the next ``handle`` makes it.
+
+        Raises:
+            ValueError: If there is no participant, or nothing was handled since the start.
+            CheckpointError: OCQ-647, if no event at that position was given to handlers yet.
+        """
+        self._processor.trigger.request(position)
         return self
 
     def reset(self, to: int = 0, *, reason: str = "", context: Any = None) -> Self:
@@ -245,7 +282,7 @@ class HandlerTest:
     @property
     def error(self) -> BaseException | None:
         """What the last attempt that failed has raised."""
-        return self._tracker.error
+        return self._tracker.error if self._tracker.error is not None else self._seen.error
 
     def attempts(self, event: Any) -> int:
         """Return how often an event, given or by its position, was tried; 0 when no handler was called for it."""
@@ -342,7 +379,7 @@ class HandlerTest:
 
     def _raise(self, notice: Notice) -> None:
         """Raise what a handler has raised, with a note that names the event."""
-        error = self.error
+        error = None if notice.action is Action.CLAIM else self.error
         if error is None or notice.action is None:  # a call after the commit: its error is reported, not kept
             raise AssertionError(line_of(notice))
         note = f"raised for {notice.failure.event}" if notice.failure and notice.failure.event else line_of(notice)

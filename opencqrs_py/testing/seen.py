@@ -21,6 +21,7 @@ class Seen(Observer):
     def __init__(self) -> None:
         self.notices: list[Notice] = []
         self.called: set[int] = set()  # positions of the events that a handler was called for
+        self.error: BaseException | None = None  # what a handler has raised last
 
     def noticed(self, notice: Notice) -> None:
         """Note it."""
@@ -58,7 +59,11 @@ class Seen(Observer):
 
     def _note(self, invocation: Invocation) -> Iterator[None]:
         self.called.update(event.position for event in invocation.events)
-        yield
+        try:
+            yield
+        except BaseException as error:
+            self.error = error
+            raise
 
 
 class RecordingTracker(InMemoryProgressTracker):

@@ -1,0 +1,125 @@
+"""Tests of participants, tested."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from opencqrs_py import (
+    CheckpointParticipant,
+    CheckpointTrigger,
+    Event,
+    NoRetry,
+    ProcessingContext,
+    checkpointing,
+    event_handling,
+)
+from opencqrs_py.errors import AssemblyError, CheckpointError
+from opencqrs_py.testing import HandlerTest
+
+ONE = {"type": "moved"}
+
+
+@checkpointing("board")
+class Board(CheckpointParticipant):
+    """Keeps what it has seen until a checkpoint."""
+
+    durable: list[int] = []  # noqa: RUF012 of all instances, as a disk is
+    fails = False
+    made: list[Board] = []  # noqa: RUF012 likewise
+
+    def __init__(self) -> None:
+        self.memory: list[int] = []
+        self.closed = 0
+        Board.made.append(self)
+
+    @event_handling(types=["moved", "poison", "save"])
+    def move(self, event: Event, context: ProcessingContext, trigger: CheckpointTrigger) -> None:
+        if event.type == "poison":
+            raise LookupError("poison")
+        self.memory.append(context.position)
+        if event.type == "save":
+            trigger.request()
+
+    def on_checkpoint(self, partition: Any, requested: int) -> int:
+        del partition
+        if Board.fails:
+            raise OSError("disk full")
+        Board.durable += self.memory
+        self.memory = []
+        return requested
+
+    def on_partition_closed(self, partition: Any) -> None:
+        del partition
+        self.closed += 1
+
+
+@event_handling("board", types=["*"])
+def count(event: Event) -> None:
+    """Do nothing, in the transaction."""
+
+
+@pytest.fixture(autouse=True)
+def empty() -> None:
+    Board.durable, Board.made, Board.fails = [], [], False
+
+
+def test_a_request_is_met_by_the_next_handle() -> None:
+    test = HandlerTest(Board).given(ONE, ONE, ONE).handle().expect_progress(0)
+    test.request(2).handle().expect_progress(2)
+    assert Board.durable == [1, 2, 3]
+
+
+def test_a_handler_may_request_it() -> None:
+    HandlerTest(Board).given(ONE, {"type": "save"}).handle().expect_progress(2)
+
+
+def test_restart_releases_and_crash_does_not() -> None:
+    test = HandlerTest(Board).given(ONE, ONE).handle().restart().expect_progress(2)
+    test.given(ONE).handle().crash().expect_progress(2)
+    test.handle().expect_progress(2)
+    before, after = Board.made
+    assert (before.memory, after.memory, after.closed) == ([3], [3], 0)
+    test.restart().expect_progress(3)
+    assert Board.durable == [1, 2, 3]
+
+
+def test_what_a_participants_handler_raises_is_raised() -> None:
+    test = HandlerTest(Board).given(ONE, {"type": "poison"})
+    with pytest.raises(LookupError, match="poison"):
+        test.handle()
+
+
+def test_a_checkpoint_that_fails_is_an_error_of_the_test() -> None:
+    test = HandlerTest(Board).given(ONE).handle().request()
+    Board.fails = True
+    with pytest.raises(AssertionError, match=r"OCQ-646.*disk full"):
+        test.handle()
+
+
+def test_with_a_retry_the_partition_begins_again_after_it() -> None:
+    test = HandlerTest(Board, retry=NoRetry()).given(ONE).handle().request()
+    Board.fails = True
+    test.handle(seconds=0)
+    Board.fails = False
+    test.handle().restart().expect_progress(1).expect_log("OCQ-646", "recovered")
+
+
+def test_the_mode_can_be_set() -> None:
+    HandlerTest(Board, count).given(ONE).handle().expect_progress(1)
+    HandlerTest(Board, count, checkpointing="deferred").given(ONE).handle().expect_progress(0)
+    with pytest.raises(AssemblyError, match="OCQ-643"):
+        HandlerTest(Board, count, checkpointing="require-deferred")
+
+
+def test_without_a_participant_nothing_can_be_requested() -> None:
+    with pytest.raises(ValueError, match="no participant of group 'board' has partition 0/1"):
+        HandlerTest(count).given(ONE).handle().request()
+    with pytest.raises(ValueError, match="no participant"):
+        HandlerTest(Board).request()
+
+
+def test_a_request_beyond_what_was_given_is_an_error() -> None:
+    with pytest.raises(CheckpointError, match="OCQ-647"):
+        HandlerTest(Board).given(ONE).handle().request(7)
