@@ -1,0 +1,89 @@
+"""A leaderboard in memory: fast to read and to write, and saved to a file now and then."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from opencqrs_py import (
+    CheckpointParticipant,
+    CheckpointTrigger,
+    ProcessingContext,
+    checkpointing,
+    event_handling,
+    event_type,
+)
+from opencqrs_py.model import Partition
+
+FOLDER = Path("snapshots")
+EVERY = 1_000  # positions, after which a snapshot is saved
+
+
+@event_type("game.round-won.v1")
+@dataclass(frozen=True)
+class RoundWon:
+    """A player has won a round."""
+
+    player: str
+    points: int
+
+
+@dataclass
+class Board:
+    """The points of the players of one partition, as of the event at a position."""
+
+    position: int
+    points: dict[str, int]
+
+
+@checkpointing("leaderboard")
+class Leaderboard(CheckpointParticipant):
+    """Keeps a board for each partition, and saves it when a checkpoint is due."""
+
+    def __init__(self) -> None:
+        self.boards: dict[Partition, Board] = {}
+        self.saved: dict[Partition, int] = {}  # positions of the snapshots
+
+    def on_partition_claimed(self, partition: Partition, resume_at: int, _trigger: CheckpointTrigger) -> None:
+        """Load the last snapshot, which may be farther than the progress: a crash can come between both."""
+        file = file_of(partition)
+        if resume_at and not file.exists():
+            msg = f"{file} is gone, and the progress is at {resume_at}: opencqrs groups reset leaderboard --to tail"
+            raise FileNotFoundError(msg)
+        board = Board(**json.loads(file.read_text("utf-8"))) if file.exists() else Board(0, {})
+        self.boards[partition] = board
+        self.save(partition)  # from here on there is one
+
+    @event_handling
+    def win(self, event: RoundWon, context: ProcessingContext, trigger: CheckpointTrigger) -> None:
+        """Count a round, unless the snapshot has it."""
+        board = self.boards[context.partition]
+        if context.position > board.position:
+            board.points[event.player] = board.points.get(event.player, 0) + event.points
+            board.position = context.position
+        if board.position - self.saved[context.partition] >= EVERY:
+            trigger.request()
+
+    def on_checkpoint(self, partition: Partition, requested: int) -> int:
+        """Save a snapshot."""
+        self.save(partition)
+        return max(requested, self.saved[partition])
+
+    def on_partition_closed(self, partition: Partition) -> None:
+        """Forget the board: another process may have it now."""
+        del self.boards[partition], self.saved[partition]
+
+    def save(self, partition: Partition) -> None:
+        """Write a board to its file; a reader finds the old one or the new one."""
+        board, file = self.boards[partition], file_of(partition)
+        FOLDER.mkdir(exist_ok=True)
+        written = file.with_suffix(".new")
+        written.write_text(json.dumps(vars(board)), "utf-8")
+        written.replace(file)
+        self.saved[partition] = board.position
+
+
+def file_of(partition: Partition) -> Path:
+    """Return where the board of a partition is saved."""
+    return FOLDER / f"{partition.residue}-of-{partition.modulus}.json"

@@ -1,0 +1,93 @@
+"""An archive of trips in Parquet files: few large ones, and each event in exactly one of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Timer
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from opencqrs_py import (
+    CheckpointParticipant,
+    CheckpointTrigger,
+    ProcessingContext,
+    checkpointing,
+    event_handling,
+    event_type,
+)
+from opencqrs_py.model import Partition
+
+FOLDER = Path("archive")
+MOST_EVENTS, MOST_SECONDS = 10_000, 5.0  # in memory, before a file is written
+
+
+@event_type("taxi.trip-ended.v1")
+@dataclass(frozen=True)
+class TripEnded:
+    """A trip is over and paid."""
+
+    taxi: str
+    kilometres: float
+    cents: int
+
+
+@dataclass
+class Buffer:
+    """What is not written yet, and what asks for it to be."""
+
+    trigger: CheckpointTrigger
+    tables: list[pa.Table] = field(default_factory=list)
+    events: int = 0
+    timer: Timer | None = None
+
+
+@checkpointing("archive")
+class Archive(CheckpointParticipant):
+    """Gathers events, and writes a file every 5 s or 10,000 events."""
+
+    def __init__(self) -> None:
+        self.buffers: dict[Partition, Buffer] = {}
+
+    def on_partition_claimed(self, partition: Partition, resume_at: int, trigger: CheckpointTrigger) -> None:
+        """Remove files of events that come again: a crash came between their file and the progress."""
+        FOLDER.mkdir(exist_ok=True)
+        for file in FOLDER.glob(f"{partition.residue}-of-{partition.modulus}-*"):
+            if int(file.stem.split("-")[3]) > resume_at:
+                file.unlink()
+        self.buffers[partition] = Buffer(trigger)
+
+    @event_handling(events=TripEnded)
+    def add(self, trips: pa.Table, context: ProcessingContext) -> None:
+        """Keep a chunk of events, as columns."""
+        buffer = self.buffers[context.partition]
+        buffer.tables.append(trips)
+        buffer.events += len(trips)
+        if buffer.events >= MOST_EVENTS:
+            buffer.trigger.request()
+        elif buffer.timer is None:
+            buffer.timer = Timer(MOST_SECONDS, buffer.trigger.request)
+            buffer.timer.daemon = True
+            buffer.timer.start()
+
+    def on_checkpoint(self, partition: Partition, requested: int) -> int:
+        """Write what there is to a file of its own, named after its first and last position."""
+        buffer = self.buffers[partition]
+        if buffer.timer is not None:
+            buffer.timer.cancel()
+            buffer.timer = None
+        if buffer.tables:
+            table = pa.concat_tables(buffer.tables)
+            first, last = table["position"][0].as_py(), table["position"][-1].as_py()
+            name = f"{partition.residue}-of-{partition.modulus}-{first:09}-{last:09}"
+            pq.write_table(table, written := FOLDER / f"{name}.new")
+            written.rename(FOLDER / f"{name}.parquet")
+            buffer.tables, buffer.events = [], 0
+        return requested
+
+    def on_partition_closed(self, partition: Partition) -> None:
+        """Forget what was not written: it comes again."""
+        buffer = self.buffers.pop(partition)
+        if buffer.timer is not None:
+            buffer.timer.cancel()

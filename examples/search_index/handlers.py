@@ -1,0 +1,76 @@
+"""A search index that keeps its own position: what it says is the truth, and the progress follows it."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+from opencqrs_py import (
+    CheckpointParticipant,
+    CheckpointTrigger,
+    ProcessingContext,
+    checkpointing,
+    event_handling,
+    event_type,
+)
+from opencqrs_py.model import Partition
+
+INDEX = Path("index.db")  # stands for a search engine: it has its own transactions, and not those of the progress
+EVERY = 200  # documents of a bulk
+
+
+@event_type("docs.page-saved.v1")
+@dataclass(frozen=True)
+class PageSaved:
+    """A page has a new text."""
+
+    page: str
+    text: str
+
+
+@checkpointing("search")
+class SearchIndex(CheckpointParticipant):
+    """Sends pages in bulk, each bulk with the position of its last event in the same transaction of the index."""
+
+    def __init__(self) -> None:
+        self.positions: dict[Partition, int] = {}  # up to where the index has everything, or waits to be sent
+        self.pages: dict[Partition, dict[str, str]] = {}
+
+    def on_partition_claimed(self, partition: Partition, resume_at: int, _trigger: CheckpointTrigger) -> None:
+        """Ask the index how far it is. It may be ahead of the progress, but never behind."""
+        with closing(sqlite3.connect(INDEX)) as index, index:
+            index.execute("CREATE TABLE IF NOT EXISTS pages (page TEXT PRIMARY KEY, text TEXT)")
+            index.execute("CREATE TABLE IF NOT EXISTS positions (part TEXT PRIMARY KEY, position INTEGER)")
+            if not resume_at:
+                index.execute("INSERT OR IGNORE INTO positions VALUES (?, 0)", [str(partition)])
+            row = index.execute("SELECT position FROM positions WHERE part = ?", [str(partition)]).fetchone()
+        if row is None:
+            msg = f"the index knows nothing, and the progress is at {resume_at}: opencqrs groups reset search --to tail"
+            raise LookupError(msg)
+        self.positions[partition], self.pages[partition] = row[0], {}
+
+    @event_handling
+    def save(self, event: PageSaved, context: ProcessingContext, trigger: CheckpointTrigger) -> None:
+        """Keep a page for the next bulk, unless the index has it already."""
+        if context.position <= self.positions[context.partition]:
+            return
+        pages = self.pages[context.partition]
+        pages[event.page] = event.text
+        self.positions[context.partition] = context.position
+        if len(pages) >= EVERY:
+            trigger.request()
+
+    def on_checkpoint(self, partition: Partition, _requested: int) -> int:
+        """Send the bulk and its position; return what the index says then."""
+        position = self.positions[partition]
+        with closing(sqlite3.connect(INDEX)) as index, index:
+            index.executemany("INSERT OR REPLACE INTO pages VALUES (?, ?)", self.pages[partition].items())
+            index.execute("INSERT OR REPLACE INTO positions VALUES (?, ?)", [str(partition), position])
+        self.pages[partition] = {}
+        return position
+
+    def on_partition_closed(self, partition: Partition) -> None:
+        """Forget what was not sent: it comes again."""
+        del self.positions[partition], self.pages[partition]
