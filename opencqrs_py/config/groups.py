@@ -272,7 +272,7 @@ class RebuildSettings(InheritedSection):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class CheckpointingSettings(GroupSection):
+class CheckpointingSettings(InheritedSection):
     """When the progress of a group with participants is stored: classes that say themselves what is durable."""
 
     mode: Checkpointing = setting(
