@@ -647,12 +647,14 @@ class Application:
             return self.jobs.run_here(runner, name, ids, timeout)
         from opencqrs_py.assembly.job_company import alone  # noqa: PLC0415 loads SQLAlchemy
 
+        is_open = self._spark_sessions is not None  # for groups that run in this process
         jobs, parts = self.jobs, self._job_parts(only=name)
         try:
             with alone(parts, self.container.control_store(), self.configuration.settings.node) as runner:
                 return jobs.run_here(runner, name, ids, timeout)
         finally:
-            self._close_spark(_DONE_PATIENCE)
+            if not is_open:
+                self._close_spark(_DONE_PATIENCE)
 
     def _named_in_code(self) -> None:
         """Bind the settings to the groups and jobs that there are."""

@@ -344,7 +344,7 @@ def _counted(position: Position) -> Position:
 
 
 def _text_of(failure: Failure, lost: int) -> str:
-    return str(failure) if lost < MOST_LOST else f"{failure} (time {lost} in a row)"
+    return str(failure) if lost < MOST_LOST else f"{failure} ({counted(lost, 'time')} in a row)"
 
 
 def _given_up(why: str, code: str = "OCQ-405") -> Failure:

@@ -231,7 +231,7 @@ def test_a_run_whose_jobs_are_lost_again_and_again_fails_with_one_line():
     world.context.before = [raising(LOST)] * MOST_LOST
     ending = world.attempt()
     assert ending is not None
-    expected = "[OCQ-405] Spark could not finish a task: Python worker exited unexpectedly (crashed) (time 3 in a row)"
+    expected = "[OCQ-405] Spark could not finish a task: Python worker exited unexpectedly (crashed) (3 times in a row)"
     assert (ending.error, ending.permanent) == (expected, True)
     assert (world.called, len(world.context.groups)) == ([], MOST_LOST)
 
@@ -318,7 +318,7 @@ def test_tasks_that_no_executor_takes_up_are_given_up():
     world.context.before = [wait] * MOST_LOST
     ending = world.attempt()
     assert ending is not None
-    why = "none was running for 60 s: there is no executor for them (time 3 in a row)"
+    why = "none was running for 60 s: there is no executor for them (3 times in a row)"
     assert ending.error == f"[OCQ-406] tasks on Spark were given up: {why}"
     assert world.called == []
 

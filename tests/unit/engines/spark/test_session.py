@@ -134,3 +134,30 @@ def test_which_python_workers_run(monkeypatch, caplog, master, named, used, warn
     said = [record.getMessage() for record in caplog.records]
     expected = f"PYSPARK_PYTHON={named} is not used: workers of a local master run {sys.executable}"
     assert said == ([expected] if warned else [])
+
+
+def test_a_close_waits_for_those_who_use_the_session(active):
+    active("local[2]")
+    sessions = Sessions(SessionSettings())
+    kept = []
+    with ThreadPoolExecutor(1) as threads:
+        with sessions.used() as session:
+            assert session is sessions.open()
+            kept.append(sessions.handed_over("the recipe"))
+            closing = threads.submit(sessions.close, SECONDS)
+            while not sessions._closed:
+                assert not closing.done()
+            assert kept[0].fetch() == "the recipe"
+            assert not closing.done()
+        closing.result(SECONDS)
+    assert not Path(kept[0].file).exists()
+
+
+def test_a_session_that_is_opened_after_a_close_is_closed_when_it_is_used_no_more(active):
+    active("local[2]")
+    sessions = Sessions(SessionSettings())
+    with sessions.used():
+        sessions.close(0)
+        kept = sessions.handed_over("the recipe")
+        assert Path(kept.file).exists()
+    assert not Path(kept.file).exists()
