@@ -120,8 +120,11 @@ def looked_at(
 def _modules(modules: UserModules, scan: Scan | None, project: Path, found: Discovered) -> Iterator[Decision]:
     handlers = Counter(handler.reference.partition(":")[0] for handler in found.handlers)
     paths = {module.name: _below(module.path, project) for module in scan.modules} if scan else {}
+    jobs = Counter(job.reference.partition(":")[0] for job in found.jobs)
     for name in modules.names:
-        reason = f"module {name} has {counted(handlers[name], 'handler')}"
+        there = [counted(handlers[name], "handler")] if handlers[name] or not jobs[name] else []
+        there += [counted(jobs[name], "job")] if jobs[name] else []
+        reason = f"module {name} has {' and '.join(there)}"
         yield Decision("", f"discovery {paths.get(name, name)}", "imported", reason)
 
 

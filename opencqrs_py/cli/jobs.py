@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
+from textwrap import indent
 from typing import TYPE_CHECKING
 
 import click
@@ -114,7 +115,7 @@ def run_command(options: ProjectOptions, name: str, ids: tuple[str, ...], timeou
     if flags["as_json"]:
         print_json(run_row(ended))
     else:
-        _print_run(ended, options.typed)
+        _print_run(ended, options.typed, logged=flags["here"])
     return _exit_code(ended)
 
 
@@ -255,7 +256,8 @@ def _print_runs(runs: Sequence[JobRun]) -> None:
     stdout().print(table)
 
 
-def _print_run(run: JobRun, typed: str) -> None:
+def _print_run(run: JobRun, typed: str, *, logged: bool = False) -> None:
+    """Print a run; of an error that this process has logged, with the lines of the job, only the first line."""
     row = run_row(run)
     status = run.status.value + (f" on attempt {run.attempt}" if run.attempt > 1 else "")
     print_result(f"run {run.id} of job {run.job}: {status}", _COLOURS.get(run.status.value, "default"))
@@ -278,7 +280,10 @@ def _print_run(run: JobRun, typed: str) -> None:
         if value:
             _print(f"  {name + ':':<12}{value}")
     if run.error:
-        _print(f"  error:      {run.error}")
+        first, _, lines_of_job = run.error.partition("\n")
+        _print(f"  error:      {first}")
+        if lines_of_job and not logged:
+            _print(indent(lines_of_job, "    "))
     if run.status.value == "failed":
         ids_typed = "".join(f" --id {each}" for each in run.ids or ())
         _print(f"next: opencqrs jobs run {run.job}{ids_typed}{typed}")
