@@ -25,7 +25,6 @@ from opencqrs_py.assembly.conditions import (
 from opencqrs_py.assembly.databases import database_rule, missing_files
 from opencqrs_py.assembly.decisions import decisions, looked_at
 from opencqrs_py.assembly.job_events import event_triggers, events_of, group_of
-from opencqrs_py.assembly.job_rules import errors_of, rules_of
 from opencqrs_py.assembly.opened_databases import OpenedDatabases
 from opencqrs_py.assembly.project import Scan, read_project
 from opencqrs_py.assembly.reading import events_rule
@@ -44,6 +43,7 @@ if TYPE_CHECKING:
     from opencqrs_py.assembly.control import Control
     from opencqrs_py.assembly.health import Health
     from opencqrs_py.assembly.inbox import InboxControl
+    from opencqrs_py.assembly.job_assembly import JobAssembly
     from opencqrs_py.assembly.job_health import JobHealth
     from opencqrs_py.assembly.jobs import Jobs
     from opencqrs_py.assembly.layouts import Layouts
@@ -53,13 +53,11 @@ if TYPE_CHECKING:
     from opencqrs_py.assembly.resets import Resets
     from opencqrs_py.assembly.serving import Serving
     from opencqrs_py.config import LifeCycleSettings
-    from opencqrs_py.control.records import ControlView, GroupPartition
-    from opencqrs_py.engines.job_runner import JobParts, JobRunner, MakeAttempt
+    from opencqrs_py.control.records import GroupPartition
+    from opencqrs_py.engines.job_runner import JobParts, JobRunner
     from opencqrs_py.engines.spark.session import Session, Sessions
-    from opencqrs_py.jobs.binding import BoundJob
     from opencqrs_py.jobs.runs import JobRun
     from opencqrs_py.model.job import JobId
-    from opencqrs_py.processing.signatures import Signature
 
 _log = logging.getLogger("opencqrs.settings")
 DEFAULT_TIMEOUT = 60.0  # seconds that a wait for progress lasts at most
@@ -243,7 +241,7 @@ class Application:
 
         database, triggers = self.container.database_choice().decision, self.blueprint.job_triggers
         choices = JobChoices(
-            found.jobs, self.configuration, database, triggers, found.injector, self._check_transaction
+            found.jobs, self.configuration, database, triggers, found.injector, self._job_assembly().check_transaction
         )
         return choices.decisions()
 
@@ -292,7 +290,8 @@ class Application:
             if serving is not None:
                 observer = Observers([serving.counting, observer])
             self._check(chosen, jobs=runs_jobs)
-            parts = self._job_parts(verbose=verbose) if runs_jobs else None
+            counting = None if serving is None else serving.runs
+            parts = self._job_assembly(verbose=verbose).parts(observer=counting) if runs_jobs else None
             if runs_jobs or self.blueprint.job_triggers:
                 self.container.job_store().prepare()  # not within a transaction in which an event starts a job
             self._processors = self._made(chosen, observer, parts, verbose=verbose, with_others=not groups)
@@ -608,22 +607,9 @@ class Application:
     @property
     def jobs(self) -> Jobs:
         """What lists, runs, pauses and cancels jobs, whichever process runs them."""
-        from opencqrs_py.assembly.jobs import Jobs, KnownJobs  # noqa: PLC0415 loads SQLAlchemy
-
         self._resources.renew()
         self._named_in_code()
-        found = self.blueprint.discover().jobs
-        events = {each.job: each.types for each in events_of(found, self.blueprint.job_triggers)}
-        return Jobs(
-            KnownJobs(
-                found,
-                rules_of(found, self.configuration),
-                self.container.job_store(),
-                self._control_view,
-                self._runner,
-                events,
-            )
-        )
+        return self._job_assembly().jobs(self._runner)
 
     def run_job(self, name: str, ids: Sequence[JobId] = (), timeout: float | None = None) -> JobRun:
         """Run a job on the thread of the caller, whether or not the application runs, and return how that has ended.
@@ -648,7 +634,7 @@ class Application:
         from opencqrs_py.assembly.job_company import alone  # noqa: PLC0415 loads SQLAlchemy
 
         is_open = self._spark_sessions is not None  # for groups that run in this process
-        jobs, parts = self.jobs, self._job_parts(only=name)
+        jobs, parts = self.jobs, self._job_assembly().parts(only=name)
         try:
             with alone(parts, self.container.control_store(), self.configuration.settings.node) as runner:
                 return jobs.run_here(runner, name, ids, timeout)
@@ -664,68 +650,11 @@ class Application:
         processors = self._processors
         return processors.jobs if processors is not None else None
 
-    def _control_view(self) -> ControlView:
-        from opencqrs_py.adapters.processes import has_ended  # noqa: PLC0415 as above
-        from opencqrs_py.control.records import ControlView  # noqa: PLC0415 as above
+    def _job_assembly(self, *, verbose: bool = False) -> JobAssembly:
+        from opencqrs_py.assembly.job_assembly import JobAssembly  # noqa: PLC0415 loads SQLAlchemy
 
-        store = self.container.control_store()
-        return store.view().without(has_ended) if store is not None else ControlView()
-
-    def _job_parts(self, *, only: str = "", verbose: bool = False) -> JobParts:
-        """Return what runs the jobs.
-
-        Args:
-            only: The only one that is to be run, in any spelling; empty: all.
-            verbose: Whether Spark's own log is shown.
-
-        Raises:
-            ExplainedError: With all that keeps a job from running.
-        """
-        from opencqrs_py.assembly.job_rules import bound_jobs, require_visible  # noqa: PLC0415 loads SQLAlchemy, as the next ones
-        from opencqrs_py.engines.job_runner import JobParts  # noqa: PLC0415
-
-        found, container = self.blueprint.discover(), self.container
-        rules = rules_of(found.jobs, self.configuration)
-        is_visible = container.control_store() is not None
-        raise_together(
-            [
-                *errors_of(found.jobs, rules, found.injector, self._check_transaction),
-                *require_visible(found.jobs, rules, is_visible=is_visible),
-            ]
-        )
-        bound = bound_jobs(found.jobs, rules, found.injector, self._check_transaction)
-        transactions = container.transactions() if container.database() is not None else None
-        return JobParts(
-            bound,
-            container.job_store(),
-            transactions,
-            container.job_selector(),
-            container.clock(),
-            self.configuration.settings.node.max_runs,
-            self._jobs_on_spark(
-                [job for job in bound.values() if not only or canonical(job.job.name) == canonical(only)],
-                verbose=verbose,
-            ),
-            observer=None if self._serving is None else self._serving.runs,
-        )
-
-    def _jobs_on_spark(self, jobs: Sequence[BoundJob], *, verbose: bool) -> MakeAttempt | None:
-        """Return what makes attempts of runs on Spark; ``None`` if no job runs there, so that Spark is not loaded."""
-        on_spark = [job for job in jobs if job.rule.spark]
-        if not on_spark:
-            return None
-        from opencqrs_py.assembly.job_recipes import JobRecipe  # noqa: PLC0415 loads PySpark, as the next one
-        from opencqrs_py.engines.spark.job_spreading import SparkForJobs  # noqa: PLC0415
-
-        recipes = {each.job.name: JobRecipe.of(self.blueprint, each) for each in on_spark}
-        most = self.configuration.settings.spark.max_tasks_per_group
-        return SparkForJobs(self._sessions(verbose=verbose), recipes, most).attempt
-
-    def _check_transaction(self, signature: Signature, place: str) -> None:
-        from opencqrs_py.assembly.container import check_transaction  # noqa: PLC0415 loads SQLAlchemy
-
-        choice = self.container.database_choice()
-        check_transaction(signature, place, there=choice.decision.choice != "none", url=choice.url)
+        sessions = partial(self._sessions, verbose=verbose)
+        return JobAssembly(self.blueprint, self.configuration, self.container, sessions)
 
     @property
     def resets(self) -> Resets:
