@@ -124,7 +124,7 @@ def in_company(project: Any) -> Iterator[subprocess.Popen[str]]:
 # ------------------------------------------------------------------------------------------------------- one process
 
 
-def test_the_list_shows_each_job_with_its_schedule_and_that_no_process_runs_them(jobs):
+def test_j20_the_list_shows_each_job_with_its_schedule_and_that_no_process_runs_them(jobs):
     ran = jobs.opencqrs("jobs", "list")
     assert ran.code == 0
     assert unvaried(ran.out) == [

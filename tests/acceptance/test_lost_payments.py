@@ -11,8 +11,11 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from sqlalchemy import Connection
+from sqlalchemy.exc import IntegrityError
 from support.readmes import ROOT, RunningReadme
 
+from opencqrs_py import JobContext, job
 from opencqrs_py.testing import HandlerTest, JobTest, assert_idempotent
 
 EXAMPLE = ROOT / "examples" / "lost_payments"
@@ -37,7 +40,7 @@ def example(tmp_path: Path) -> RunningReadme:
     return RunningReadme(folder, unvaried)
 
 
-def test_the_job_ships_what_a_lost_event_has_not_as_the_readme_shows(example: RunningReadme) -> None:
+def test_j22_the_job_ships_what_a_lost_event_has_not_as_the_readme_shows(example: RunningReadme) -> None:
     for line, shown in (command for console in example.consoles() for command in console):
         if line == "opencqrs run":
             example.run_until(line, shown[-1])
@@ -67,7 +70,7 @@ def url(request: pytest.FixtureRequest) -> str:
     return fresh(request.param)
 
 
-def test_the_job_ships_each_order_that_is_paid_once_and_no_other(handlers: ModuleType, url: str) -> None:
+def test_j22_the_job_ships_each_order_that_is_paid_once_and_no_other(handlers: ModuleType, url: str) -> None:
     test = JobTest(handlers, database=url, settings={"transaction": "item"})
     test.run()  # creates the tables; there is nothing to do yet
     with test.connection() as connection:
@@ -80,7 +83,29 @@ def test_the_job_ships_each_order_that_is_paid_once_and_no_other(handlers: Modul
     assert [run.position.items for run in test.runs] == [0, 2, 0]
 
 
-def test_an_event_that_comes_after_the_job_ships_nothing_again(handlers: ModuleType) -> None:
+def test_j10_an_item_that_its_event_does_meanwhile_is_refused_by_the_key_and_then_left_out(
+    handlers: ModuleType, url: str
+) -> None:
+    @job("reconcile", input=handlers.paid_but_not_shipped)
+    def reconcile(context: JobContext, connection: Connection) -> None:
+        handlers.reconcile(context, connection)
+        if context.id == "o1":  # the payment of the other order comes after the page was read
+            connection.execute(handlers.shipments.insert(), {"order_id": "o2", "shipped_by": "event"})
+
+    test = JobTest(reconcile, handlers.create_tables, database=url, settings={"transaction": "item"})
+    test.run()
+    with test.connection() as connection:
+        connection.execute(handlers.orders.insert(), [{"order_id": f"o{n}"} for n in (1, 2)])
+        connection.execute(handlers.statement.insert(), [{"order_id": f"o{n}"} for n in (1, 2)])
+    test.run()
+    assert isinstance(test.error, IntegrityError)
+    test.advance(3_600).expect_statuses("succeeded", "succeeded")
+    assert [run.attempt for run in test.runs] == [1, 2]
+    shipped = [("o1", "job"), ("o2", "event")]
+    test.expect_rows("SELECT order_id, shipped_by FROM shipments ORDER BY order_id", shipped)
+
+
+def test_j10_an_event_that_comes_after_the_job_ships_nothing_again(handlers: ModuleType) -> None:
     test = HandlerTest(handlers)
     with test.connection() as connection:
         handlers.tables.create_all(connection)

@@ -288,7 +288,7 @@ def test_the_schedule_of_the_process_that_started_last_counts(url, jobs, tmp_pat
         until(lambda: first.jobs.statuses()[0].record.schedule == "every 3600 s")
 
 
-def test_jobs_are_listed_with_their_runs_and_nodes(url, jobs, tmp_path):
+def test_j20_jobs_are_listed_with_their_runs_and_nodes(url, jobs, tmp_path):
     with made(url, jobs, tmp_path, **{"node.name": "n1", "jobs.note.triggers.cron": "0 3 * * *"}) as application:
         application.start()
         application.run_job("note")

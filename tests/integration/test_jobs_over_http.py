@@ -85,7 +85,7 @@ def wait_until(condition):
     pytest.fail("it was never so")
 
 
-def test_a_run_is_asked_for_by_any_spelling_and_answered_as_the_command_shows_it(make, database):
+def test_j8_a_run_is_asked_for_by_any_spelling_and_answered_as_the_command_shows_it(make, database):
     made = make(**database)
     status, headers, text = asked(made, body=b'{"ids": ["4711", 7]}')
     run = json.loads(text)
