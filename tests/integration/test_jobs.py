@@ -240,7 +240,8 @@ def test_a_run_whose_process_was_killed_continues_in_another_one_and_repeats_not
 
 
 def test_a_run_that_another_process_has_taken_over_commits_nothing_more(url, jobs, tmp_path):
-    with made(url, jobs, tmp_path, **{"jobs.pages.limit": 2}) as application:
+    long = {"event-handling.standard.life-cycle.lease.duration": "1h"}  # nobody continues it while the test looks
+    with made(url, jobs, tmp_path, **long, **{"jobs.pages.limit": 2}) as application:
         application.start()
         asked = application.jobs.request("pages")
         until(lambda: list(tmp_path.glob("page-3-*")))

@@ -687,7 +687,8 @@ def test_a_claim_between_the_tables_and_their_progress_is_refused(
             application.rebuilds.rebuild("catalog")
     with world.application() as application, monkeypatch.context() as patch:
         patch.setattr(Application, "_complete_rebuilds", lambda *_: None)
-        runs = application._made(application._chosen(["catalog"]), object(), verbose=False, with_others=False)  # type: ignore[arg-type]
+        chosen = application._chosen(["catalog"])
+        runs = application._made(chosen, object(), None, verbose=False, with_others=False)  # type: ignore[arg-type]
         (group,) = runs._groups
         from opencqrs_py.engines.recorded_claims import claimed  # noqa: PLC0415
 
