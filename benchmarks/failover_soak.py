@@ -331,8 +331,8 @@ class Faults:
         if self._chance.random() < 0.5:
             change = ["reset", "cases", "--to", "tail"]
         else:
-            reached = int(self._project.position())
-            change = ["reset", "handled", "--to-position", str(self._chance.randint(0, reached))]
+            back_to = self._chance.randint(0, self._project.handled())  # ahead, it would rightly skip some
+            change = ["reset", "handled", "--to-position", str(back_to)]
         self._change(change, change)
 
     def _release(self) -> None:

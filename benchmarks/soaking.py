@@ -201,6 +201,10 @@ class Project(Folder):
         except (DBAPIError, EventStoreError):  # not there yet
             return 0.0
 
+    def handled(self) -> int:
+        """Return the position up to which the group ``handled`` has come, which may be far behind the other one."""
+        return int(self._one(self._database, "SELECT coalesce(max(position), 0) FROM handled"))
+
     def waiting(self) -> int:
         """Return how many events wait in the inbox."""
         return int(self._one(self._database, "SELECT count(*) FROM opencqrs_inbox"))
