@@ -702,7 +702,7 @@ class Application:
         self._resources.renew()
         groups = {group.name: group for group in self.groups}
         control = self.control
-        return Rebuilds(groups, self._group_containers, self.container, self.blueprint, self._beside, control.renew)
+        return Rebuilds(groups, self._group_containers, self.container, self.blueprint, self._beside, control)
 
     def _complete_rebuilds(self, chosen: Sequence[EffectiveGroup]) -> None:
         """Complete what a rebuild has begun to swap, and whose process was killed."""

@@ -168,13 +168,14 @@ class Control:
 
         return self._wait([key], timeout, f"to leave node {owner.name} for another one", has_moved)
 
-    def renew(self, group: str) -> bool:
+    def can_run(self, group: str) -> bool:
+        """Return whether a node that lives can run a group now."""
+        return any(group in node.groups for node in self.view().alive.values())
+
+    def renew(self, group: str) -> None:
         """Have nodes claim what they have of a group again, as its progress is another one now.
 
         Otherwise they would notice that with the next event only. It happens at their next heartbeat.
-
-        Returns:
-            Whether a node that lives can run the group.
         """
         view = self.view()
         held: dict[str, list[GroupPartition]] = {}
@@ -183,7 +184,6 @@ class Control:
                 held.setdefault(owner.id, []).append(lease.key)
         for node, keys in held.items():
             self._required().give_back(node, keys)
-        return any(group in node.groups for node in view.alive.values())
 
     @contextmanager
     def paused(self, group: str, timeout: float) -> Iterator[bool]:

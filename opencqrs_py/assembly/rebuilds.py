@@ -35,6 +35,7 @@ from opencqrs_py.processing.ports import ProgressTracker
 if TYPE_CHECKING:
     from opencqrs_py.assembly.application import Application
     from opencqrs_py.assembly.container import ApplicationContainer, GroupContainer
+    from opencqrs_py.assembly.control import Control
 
 _log = logging.getLogger("opencqrs.control")
 _PAUSE, _LONGEST_PAUSE = 0.02, 0.25  # seconds between two looks at how far the rebuild is
@@ -122,7 +123,7 @@ class Rebuilds:
         container: The parts that they share.
         blueprint: What the application is made from.
         beside: Makes an application of one group from a blueprint.
-        renew: Has nodes claim a group again; returns whether one that lives can run it.
+        control: Has nodes claim a group again.
     """
 
     def __init__(
@@ -132,14 +133,14 @@ class Rebuilds:
         container: ApplicationContainer,
         blueprint: Blueprint,
         beside: Callable[[Blueprint, EffectiveGroup], Application],
-        renew: Callable[[str], bool],
+        control: Control,
     ) -> None:
         self._groups = groups
         self._parts = parts
         self._container = container
         self._blueprint = blueprint
         self._beside = beside
-        self._renew = renew
+        self._control = control
 
     def records(self) -> dict[str, RebuildRecord]:
         """Return the last rebuild of each group that has had one."""
@@ -215,8 +216,8 @@ class Rebuilds:
         group, shadows = self._chosen(name)
         with self._caught_up(group, shadows, watcher) as reach:
             swap = self._swap_of(group, reach, accept_unhandled=accept_unhandled)
-            swapped = shadows.swap(swap, timeout)
-            running = self._renew(group.name)
+            with self._renewed(group.name) as running:
+                swapped = shadows.swap(swap, timeout)
         shadows.drop_shadow(group.name)
         text = "group %s was rebuilt by %s: its tables are those up to position %d"
         _log.warning(text, group.name, actor(), swapped.position)
@@ -256,10 +257,10 @@ class Rebuilds:
         if known is None or not known.keeps_old:
             what = f"no old tables of group '{group.name}' are kept"
             raise RebuildError("OCQ-630", what, f"group {group.name}", "there is nothing to undo")
-        swapped = shadows.undo(group.name, timeout)
+        with self._renewed(group.name) as running:
+            swapped = shadows.undo(group.name, timeout)
         text = "the old tables of group %s were put back by %s: they are those up to position %d"
         _log.warning(text, group.name, actor(), swapped.position)
-        running = self._renew(group.name)
         return RebuildResult(group.name, swapped.position, swapped.tables, swapped.seconds, running)
 
     def drop_old(self, name: str) -> bool:
@@ -293,6 +294,15 @@ class Rebuilds:
                 self._shadows(name).complete(name)
 
     # Parts
+
+    @contextmanager
+    def _renewed(self, group: str) -> Iterator[bool]:
+        """Swap in this block, and have nodes claim the group again; gives whether one that lives runs it.
+
+        Asked before the swap: while it lasts, MariaDB's nodes do without the group.
+        """
+        yield self._control.can_run(group)
+        self._control.renew(group)
 
     def _chosen(self, name: str) -> tuple[EffectiveGroup, Shadows]:
         group = next((group for known, group in self._groups.items() if canonical(known) == canonical(name)), None)

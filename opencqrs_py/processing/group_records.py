@@ -125,8 +125,8 @@ class RecordRule:
     def check_rebuild(self, record: GroupRecord, rebuild: RebuildRecord) -> None:
         """Raise if a rebuild of the group keeps this code from running it; see ``kept``."""
         if rebuild.phase is RebuildPhase.SWAPPING:
-            what = f"the tables of group '{self.group}' are being swapped by a rebuild that was broken off"
-            fix = f"opencqrs groups rebuild {self.group} completes it, and so does the next opencqrs run"
+            what = f"the tables of group '{self.group}' are being swapped by a rebuild"
+            fix = f"wait a moment; if it was interrupted, {_rebuild(self.group)} completes it, as does opencqrs run"
             raise RebuildUnderWayError("OCQ-633", what, f"group {self.group}", fix)
         if not rebuild.has_shadow and not rebuild.refused:
             return

@@ -187,7 +187,7 @@ def test_readers_see_whole_tables_while_a_group_that_runs_is_rebuilt(world: Worl
     assert world.lent() == counts(world.count)
     assert world.running[0].poll() is None
     undone = world.rebuild("--undo", "--format", "json")
-    assert (undone.code, undone.json["state"]) == (0, "undone")  # "running" was once false here; why is not known
+    assert (undone.code, undone.json["state"], undone.json["running"]) == (0, "undone", True)
     world.wait_for_all()
     assert world.running[0].poll() is None
     assert world.lent() == counts(world.count)

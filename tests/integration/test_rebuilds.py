@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable, Iterator
+from functools import partialmethod
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -14,6 +16,7 @@ from support.rebuilding import HANDLERS, KINDS, RIGHT, WRONG, World, of
 
 from opencqrs_py import Application
 from opencqrs_py.adapters.sql import Database, shadows_sqlite
+from opencqrs_py.adapters.sql.shadows_mariadb import MariaDbShadows
 from opencqrs_py.assembly import rebuilds
 from opencqrs_py.engines.at_once import AtOnce
 from opencqrs_py.engines.thread import engine as thread_engine
@@ -675,7 +678,6 @@ def test_a_claim_between_the_tables_and_their_progress_is_refused(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from opencqrs_py.adapters.sql import SqlProgressTracker  # noqa: PLC0415
-    from opencqrs_py.adapters.sql.shadows_mariadb import MariaDbShadows  # noqa: PLC0415
     from opencqrs_py.errors import RebuildUnderWayError  # noqa: PLC0415
 
     def end(*_: Any, **__: Any) -> None:
@@ -695,6 +697,35 @@ def test_a_claim_between_the_tables_and_their_progress_is_refused(
         with pytest.raises(RebuildUnderWayError, match=r"OCQ-633.*being swapped"):
             claimed(group.run, group.run.partitions, "me")
         assert isinstance(group.run.processing.tracker, SqlProgressTracker)
+
+
+@pytest.mark.parametrize("kind", [KINDS[2]], indirect=True)
+def test_a_process_that_does_without_the_group_during_a_swap_of_mariadb_still_counts_as_running_it(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    heartbeat = {"event-handling.standard.life-cycle.lease.heartbeat": "100ms"}
+    with world.application(**heartbeat) as running, world.application() as application:
+        running.start(["catalog"])
+
+        def until(*, can_run: bool) -> None:
+            end = time.monotonic() + 120
+            while running.control.can_run("catalog") is not can_run:
+                assert time.monotonic() < end
+                time.sleep(0.01)
+
+        def slowly(shadows: MariaDbShadows, follow: Callable[..., int], *args: Any) -> int:
+            until(can_run=False)
+            return follow(shadows, *args)
+
+        for name in ("_follow", "_follow_back"):
+            monkeypatch.setattr(MariaDbShadows, name, partialmethod(slowly, getattr(MariaDbShadows, name)))
+        with caplog.at_level("INFO"):
+            assert application.rebuilds.rebuild("catalog").running
+            until(can_run=True)
+            assert application.rebuilds.undo("catalog").running
+            until(can_run=True)
+    assert caplog.text.count("are being swapped by a rebuild: this process does not run the group; wait a moment") == 2
+    assert caplog.text.count("group catalog may be run by this process again") == 2
 
 
 # ------------------------------------------------------------------------------------------------ Spark
