@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import subprocess
 
 import pytest
@@ -20,7 +21,7 @@ def test_a_damaged_archive_changes_nothing_and_is_deleted(project, tmp_path):
     java = os.environ["SPARK_SUBMIT_OPTS"].replace(WITHOUT_ARCHIVE, "")
     environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache"), "SPARK_SUBMIT_OPTS": java}
 
-    def run() -> tuple[int, str, str, list[tuple[str, int]]]:
+    def run() -> tuple[int, str, list[str], list[tuple[str, int]]]:
         command = project.command("run", "--until-caught-up")
         ran = subprocess.run(
             command, cwd=project.folder, env=environment, check=False, capture_output=True, encoding="utf-8"
@@ -28,7 +29,8 @@ def test_a_damaged_archive_changes_nothing_and_is_deleted(project, tmp_path):
         lent = rows_of(project.folder / "read.db", "SELECT isbn, n FROM lent ORDER BY isbn")
         for file in project.folder.glob("read.db*"):
             file.unlink()
-        return ran.returncode, ran.stdout, without_times(ran.stderr), lent
+        said = [line for line in without_times(ran.stderr).splitlines() if not re.search(r"/s(, .* left)?$", line)]
+        return ran.returncode, ran.stdout, said, lent  # without how far it is every few seconds, on a slow machine
 
     project.write_events(50)
     project.opencqrs("events", "import", "events.ndjson")
