@@ -77,6 +77,9 @@ MOST_PARTITIONS = 12
 BROKEN_OFF = 0.3
 """Which share of the commands that change partitions, or reset a group, is killed."""
 
+PATIENCE = "10m"
+"""How long a command may wait for others: a change to another number of partitions waits for those that are behind."""
+
 HOURS = 2.0
 """How far the clock of a server is set ahead or back at most."""
 
@@ -340,8 +343,8 @@ class Faults:
         keys = sorted((lease.key for lease in self._store.view().leases), key=str)
         one = self._chance.choice(keys)
         change = ["release", f"{one.group}:{one.partition}", "--for", "2s", "--no-wait"]
-        if self._project.opencqrs("groups", *change).wait():
-            self.wrong.append(f"groups {' '.join(change)} failed:\n{self._project.said()}")
+        if failed := self._project.failure("groups", *change):
+            self.wrong.append(failed)
 
     def _change(self, change: Sequence[str], again: Sequence[str]) -> None:
         """Type a command of groups; now and then it is killed, and ``again`` is typed."""
@@ -352,8 +355,8 @@ class Faults:
             command.kill()
             command.wait()
             change = again
-        if self._project.opencqrs("groups", *change).wait():
-            self.wrong.append(f"groups {' '.join(change)} failed:\n{self._project.said()}")
+        if failed := self._project.failure("groups", *change, "--timeout", PATIENCE):
+            self.wrong.append(failed)
 
     def _cut(self) -> None:
         with self._database.reading() as connection:

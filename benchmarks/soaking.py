@@ -150,6 +150,12 @@ class Folder:
         with self.folder.joinpath(MESSAGES).open("ab") as messages:
             return subprocess.Popen(command, cwd=self.folder, stdout=subprocess.DEVNULL, stderr=messages)
 
+    def failure(self, *arguments: str) -> str:
+        """Run a command of the project; return what it says if it fails, with its exit code."""
+        command = [sys.executable, "-m", "opencqrs_py", *arguments, "--project", str(self.folder)]
+        ran = subprocess.run(command, cwd=self.folder, check=False, capture_output=True, encoding="utf-8")
+        return f"{' '.join(arguments)} ended with {ran.returncode}:\n{ran.stderr}" if ran.returncode else ""
+
     def said(self) -> str:
         """Return the last lines that the project's commands wrote to standard error."""
         lines = self.folder.joinpath(MESSAGES).read_text(errors="replace").splitlines()
