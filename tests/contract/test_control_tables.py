@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from queue import SimpleQueue
 
 import pytest
 from sqlalchemy import create_engine
 
-from opencqrs_py.adapters.sql import Database, SqlControlStore
+from opencqrs_py.adapters.sql import Database, SqlControlStore, SqlProgressTracker
+from opencqrs_py.adapters.sql import control as control_module
 from opencqrs_py.adapters.sql import sqlite as sqlite_module
+from opencqrs_py.adapters.sql.dialect import DatabaseAwayError
 from opencqrs_py.control.records import GroupPartition, Node, ProcessIdentity, Runnable, TaskLoad
 from opencqrs_py.model.partition import layout
 
+SECONDS = 50  # more than any machine needs, and less than a wait for a connection lasts
 NODE = Node("id", "host:1", ProcessIdentity("b", "n", 1, "1"), {"books": Runnable(100)})
 KEYS = [GroupPartition("books", partition) for partition in layout(100)]
 
@@ -83,6 +90,83 @@ def test_on_an_engine_of_the_user_it_is_that_engine_s_database(url, kind):
     assert store.take(NODE.id, KEYS[:1]) == (KEYS[0],)
     store.close()
     engine.dispose()
+
+
+def test_what_a_heartbeat_asks_about_rebuilds_waits_for_no_connection_of_handlers(database):
+    database.bound(1)
+    tracker = SqlProgressTracker(database)
+    tracker.claim("books", layout(1), 0, "me")
+    with ThreadPoolExecutor(1) as threads, database.writing():
+        assert threads.submit(tracker.rebuilt, ["books"]).result(SECONDS) == []
+
+
+# Processes that are frozen, on servers
+
+
+@pytest.fixture
+def frozen(database, kind):
+    """The control database of another process; the test freezes it within a transaction."""
+    if kind == "sqlite":
+        pytest.skip("a process that is frozen there may hold the write lock of the file")
+    found = database.for_control()
+    yield found
+    found.close()
+
+
+def test_a_node_that_is_frozen_in_a_heartbeat_keeps_nobody_from_taking_over(control, frozen):
+    store, other = SqlControlStore(control), SqlControlStore(frozen)
+    store.join(NODE, 1000)
+    other.join(replace(NODE, id="frozen"), 0.01)
+    other.take("frozen", KEYS[:2])
+    with frozen.writing() as connection, ThreadPoolExecutor(1) as threads:
+        connection.exec_driver_sql(f"UPDATE {frozen.prefix}opencqrs_nodes SET until_ms = 0 WHERE node_id = 'frozen'")
+        assert threads.submit(until_taken, store).result(SECONDS) == set(KEYS[:2])
+    assert other.beat("frozen", 1000) is None
+
+
+def test_a_node_that_is_frozen_while_it_changes_leases_is_cut_off_by_the_server(control, frozen):
+    store, other = SqlControlStore(control), SqlControlStore(frozen)
+    store.join(NODE, 1000)
+    other.join(replace(NODE, id="frozen"), 0.01)
+    change = f"UPDATE {frozen.prefix}opencqrs_leases SET since = 'now'"
+
+    def freeze() -> None:
+        with frozen.briefly(1) as connection, ThreadPoolExecutor(1) as threads:
+            connection.exec_driver_sql(change)
+            assert threads.submit(until_taken, store).result(SECONDS) == set(KEYS[:2])
+            connection.exec_driver_sql(change)
+
+    with pytest.raises(DatabaseAwayError):
+        freeze()
+
+
+def test_heartbeats_go_on_while_changes_of_leases_wait_for_another_program(
+    control, frozen, noted_statements, monkeypatch
+):
+    monkeypatch.setattr(control_module, "_PATIENCE", 2.0 * SECONDS)
+    store = SqlControlStore(control)
+    store.join(NODE, 1000)
+    sent = SimpleQueue[str]()
+    with frozen.writing() as connection, ThreadPoolExecutor(3) as threads:
+        connection.exec_driver_sql(f"UPDATE {frozen.prefix}opencqrs_leases SET since = 'now'")
+        with noted_statements(lambda statement, _values: sent.put(statement)):
+            waiting = [threads.submit(store.take, NODE.id, [key]) for key in KEYS[:2]]
+            for _ in waiting:
+                while not sent.get(timeout=SECONDS).startswith(f"UPDATE {control.prefix}opencqrs_leases"):
+                    pass
+        assert threads.submit(store.beat, NODE.id, 1000).result(SECONDS) is not None
+        assert not any(each.done() for each in waiting)
+        connection.rollback()
+        assert [each.result(SECONDS) for each in waiting] == [(KEYS[0],), (KEYS[1],)]
+
+
+def until_taken(store: SqlControlStore) -> set[GroupPartition]:
+    """Try to take two leases, as heartbeats do, until both are there."""
+    until, taken = time.monotonic() + SECONDS, set[GroupPartition]()
+    while len(taken) < 2 and time.monotonic() < until:
+        with suppress(DatabaseAwayError):
+            taken.update(store.take(NODE.id, KEYS[:2]))
+    return taken
 
 
 # SQLite

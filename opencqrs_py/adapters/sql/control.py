@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
@@ -28,7 +28,7 @@ from opencqrs_py.control.records import (
 )
 from opencqrs_py.model.partition import Partition, layout
 
-_PATIENCE = 2.0  # seconds that a heartbeat waits for the write lock of an SQLite file
+_PATIENCE = 2.0  # seconds that is waited for a lock
 _KEPT_MS = 24 * 3_600 * 1_000  # how long a node that ended without a word is shown
 
 _VIEW = """
@@ -74,7 +74,7 @@ class SqlControlStore(ControlStore):
         columns, values = "node_id, era, until_ms, buried, details", "{mark}, {era}, {now} + {mark}, 0, {mark}"
         insert = f"INSERT INTO {{nodes}} ({columns}) VALUES ({values})"  # noqa: S608 our own names
         forget = "DELETE FROM {nodes} WHERE era <> {era} OR (buried = 1 AND until_ms < {now} - {mark})"
-        with self._database.explained(), self._database.dialect.change_lock(self._database) as connection:
+        with self._in_turn() as connection:
             self._send(connection, forget, _KEPT_MS)
             self._insert_leases(connection, self._keys_of_new_groups(connection, node))
             self._send(connection, insert, node.id, _ms(seconds), _written(node))
@@ -91,14 +91,10 @@ class SqlControlStore(ControlStore):
     @override
     def take(self, node: str, keys: Sequence[GroupPartition], dead: Collection[str] = ()) -> tuple[GroupPartition, ...]:
         self._prepare()
-        bury = "UPDATE {nodes} SET buried = 1 WHERE buried = 0 AND NOT ({alive})"
-        bury_one = "UPDATE {nodes} SET buried = 1 WHERE node_id = {mark} AND buried = 0"
         # By what was seen before: after the wait for a row a condition on another table is not looked at again.
         take = "UPDATE {leases} SET node_id = {mark}, term = term + 1, since = {mark} WHERE {this} AND term = {mark}"
-        with self._database.explained(), self._database.writing(patience=_PATIENCE) as connection:
-            for one in sorted(set(dead) - {node}):
-                self._send(connection, bury_one, one)
-            self._send(connection, bury)
+        with self._database.briefly(_PATIENCE) as connection:
+            self._bury(connection, set(dead) - {node})
             seen, since = self._seen(connection), _now()
             free = [lease for lease in seen.leases if lease.key in set(keys) and seen.owner_of(lease) is None]
             return tuple(
@@ -111,7 +107,7 @@ class SqlControlStore(ControlStore):
     def give_back(self, node: str, keys: Collection[GroupPartition]) -> None:
         self._prepare()
         give = "UPDATE {leases} SET node_id = '', since = '' WHERE {this} AND node_id = {mark}"
-        with self._database.explained(), self._database.writing(patience=_PATIENCE) as connection:
+        with self._database.briefly(_PATIENCE) as connection:
             for key in sorted(keys):
                 self._send(connection, give, *_place(key), node)
             self._notify(connection)
@@ -119,7 +115,7 @@ class SqlControlStore(ControlStore):
     @override
     def leave(self, node: str) -> None:
         self._prepare()
-        with self._database.explained(), self._database.writing(patience=_PATIENCE) as connection:
+        with self._database.briefly(_PATIENCE) as connection:
             self._send(connection, "UPDATE {leases} SET node_id = '', since = '' WHERE node_id = {mark}", node)
             self._send(connection, "DELETE FROM {nodes} WHERE node_id = {mark}", node)
             self._notify(connection)
@@ -133,7 +129,7 @@ class SqlControlStore(ControlStore):
     @override
     def want(self, group: str, wanted: Wanted, partitions: Sequence[GroupPartition] = ()) -> None:
         self._prepare()
-        with self._database.explained(), self._database.dialect.change_lock(self._database) as connection:
+        with self._in_turn() as connection:
             places = [_place(key) for key in partitions] or [(group, 0, 0)]
             self._insert_leases(connection, places)
             if not partitions:
@@ -146,7 +142,7 @@ class SqlControlStore(ControlStore):
     @override
     def lay_out(self, group: str, partitions: Collection[Partition], stopped: Collection[Partition] = ()) -> None:
         self._prepare()
-        with self._database.explained(), self._database.dialect.change_lock(self._database) as connection:
+        with self._in_turn() as connection:
             there = self._known_places(connection)
             places = {_place(GroupPartition(group, each)) for each in partitions}
             for place in sorted(each for each in there - places if each[0] == group and each[1]):
@@ -162,7 +158,7 @@ class SqlControlStore(ControlStore):
     def avoid(self, key: GroupPartition, node: str, seconds: float) -> None:
         self._prepare()
         avoid = "UPDATE {leases} SET avoided_node = {mark}, avoided_until_ms = {now} + {mark} WHERE {this}"
-        with self._database.explained(), self._database.writing(patience=_PATIENCE) as connection:
+        with self._database.briefly(_PATIENCE) as connection:
             self._send(connection, avoid, node, _ms(seconds), *_place(key))
             self._notify(connection)
 
@@ -186,12 +182,31 @@ class SqlControlStore(ControlStore):
             prepare(self._database, LEASES)
             self._ready = True
 
+    @contextmanager
+    def _in_turn(self) -> Iterator[Connection]:
+        """Open a transaction that adds or removes rows, of which there is one at a time."""
+        with self._database.explained(), self._database.dialect.change_lock(self._database) as connection:
+            self._database.make_brief(connection, _PATIENCE)
+            yield connection
+
     def _extended(self, statement: str, values: tuple[str | int, ...]) -> ControlView | None:
         self._prepare()
         with self._database.explained(), self._database.writing(patience=_PATIENCE) as connection:
             if connection.exec_driver_sql(statement, values).rowcount != 1:
                 return None
             return self._seen(connection)
+
+    def _bury(self, connection: Connection, dead: Collection[str]) -> None:
+        """Mark nodes as dead whose leases have ended, so that no clock that is set back brings them to life again.
+
+        One that is frozen in a heartbeat holds its own row; its leases end all the same, and it is marked later.
+        """
+        ended = self._text("SELECT node_id FROM {nodes} WHERE buried = 0 AND NOT ({alive})")
+        skip_locked = self._database.dialect.skip_locked
+        one = self._text("SELECT 1 FROM {nodes} WHERE node_id = {mark} AND buried = 0") + skip_locked
+        for node in sorted({*dead, *connection.exec_driver_sql(ended).scalars()}):
+            if connection.exec_driver_sql(one, (node,)).first() is not None:
+                self._send(connection, "UPDATE {nodes} SET buried = 1 WHERE node_id = {mark}", node)
 
     def _text(self, statement: str) -> str:
         return statement.format(**self._words)

@@ -46,7 +46,9 @@ PARAMETER = "opencqrs_schema"
 """The parameter of a database URL that names the schema."""
 
 _MOST_KEPT = 5  # connections for short reads, as many as SQLAlchemy's pool keeps
-_OF_CONTROL = 2  # connections: one for the heartbeat, and one for what a command or a page asks meanwhile
+# Connections: one for the heartbeat, which must wait neither for a change of leases nor for one that a command makes,
+# as either may wait for a lock; and one for what a page asks meanwhile.
+_OF_CONTROL = 4
 _NO_SLOT: AbstractContextManager[Slot | None] = nullcontext()
 _SLOT = "opencqrs_slot"  # in the ``info`` of a connection: by which right its transaction has it
 _SCHEMA_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
@@ -130,6 +132,24 @@ class Database:
             return self  # how its maker opens connections is not known
         url = self.dialect.control_url(self)
         return None if url is None else Database(url.render_as_string(hide_password=False), self.schema, _OF_CONTROL)
+
+    @contextmanager
+    def briefly(self, seconds: float) -> Iterator[Connection]:
+        """Open a transaction as ``writing`` does that must not hold up others, even if this process is frozen in it.
+
+        Args:
+            seconds: To wait for a lock. A server ends it if no statement comes for ``Dialect.standing_seconds``.
+
+        Raises:
+            EventStoreError: As ``writing`` and ``explained``; OCQ-305, if a lock was waited for in vain.
+        """
+        with self.explained(), self.writing(patience=seconds) as connection:
+            self.make_brief(connection, seconds)
+            yield connection
+
+    def make_brief(self, connection: Connection, seconds: float) -> None:
+        """Bound the transaction of a connection as ``briefly`` does."""
+        self.dialect.bound_transaction(connection, seconds, borrowed=self._of_others)
 
     def table(self, table: Table) -> Table:
         """Return one of our tables, in the schema that it has here."""

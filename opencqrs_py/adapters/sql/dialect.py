@@ -122,6 +122,7 @@ class Dialect(ABC):
     most_marks: ClassVar[int] = 30_000  # in one statement
     patience: ClassVar[float] = 60.0  # seconds that one waits for other writers
     take_over_seconds: ClassVar[float] = 10.0  # how long a claim waits for the transaction of the owner before
+    standing_seconds: ClassVar[float] = 5.0  # how long a short transaction may stand still
     quote: ClassVar[str] = '"'  # what stands around the name of a schema; empty where there are none
     schema_word: ClassVar[str] = "schema"  # what a schema is called
     # Finds a schema by its name.
@@ -171,6 +172,7 @@ class Dialect(ABC):
         return ""
 
     # What is sent so that other nodes hear at once of a change in the control tables; empty: they cannot.
+    skip_locked: ClassVar[str] = " FOR UPDATE SKIP LOCKED"  # after a query: it takes rows that nobody else has locked
     notify_nodes: ClassVar[str] = ""
 
     # Connections
@@ -523,6 +525,17 @@ class Dialect(ABC):
     def notices(self, database: Database) -> AbstractContextManager[Notices] | None:
         """Open what hears of ``notify_nodes``, on a connection of its own."""
         return None
+
+    def bound_transaction(self, connection: Connection, seconds: float, *, borrowed: bool) -> None:
+        """Bound how long a transaction waits for locks, and how long it may stand still: then the server ends it.
+
+        A process that is frozen in one would keep others from what it has locked for as long as it is frozen.
+
+        Args:
+            connection: In the transaction.
+            seconds: To wait for a lock. It may stand still for ``standing_seconds``.
+            borrowed: Whether its connection belongs to an engine of the user, and must stay as it is.
+        """
 
     def session_of(self, driver: Any) -> int | None:
         """Return the number of a driver connection's session, by which it can be ended; ``None`` if it cannot be."""

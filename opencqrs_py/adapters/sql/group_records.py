@@ -52,9 +52,12 @@ class SqlGroupRecords:
             return []
 
     def rebuilt(self, groups: Collection[str]) -> list[GroupRecord]:
-        """Return the records of those of some groups that have had a rebuild; none if there is no table yet."""
+        """Return the records of those of some groups that have had a rebuild; none if there is no table yet.
+
+        Each heartbeat asks, and must not wait until handlers have a connection to spare.
+        """
         try:
-            with self._database.reading() as connection:
+            with self._database.waiting() as connection:
                 names = set(connection.execute(select(self._rebuilds.c.group_name)).scalars())
                 found = [self.find(connection, name) for name in sorted(names & set(groups))]
         except TableMissingError:

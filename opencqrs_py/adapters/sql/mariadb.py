@@ -437,6 +437,12 @@ class MariaDbDialect(Dialect):
         return number
 
     @override
+    def bound_transaction(self, connection: Connection, seconds: float, *, borrowed: bool) -> None:
+        if not borrowed:  # there is no such setting for one transaction
+            waits = f"innodb_lock_wait_timeout = {ceil(seconds)}"
+            connection.exec_driver_sql(f"SET SESSION {waits}, idle_transaction_timeout = {ceil(self.standing_seconds)}")
+
+    @override
     def session_of(self, driver: Any) -> int | None:
         number: int = driver.thread_id()
         return number

@@ -64,6 +64,9 @@ SELECT pid, application_name, to_char(xact_start, 'YYYY-MM-DD HH24:MI:SS TZ')
 FROM pg_locks JOIN pg_stat_activity USING (pid)
 WHERE locktype = 'advisory' AND granted AND (classid::bigint << 32) + objid::bigint = %s
 """
+_BOUND = """
+SELECT set_config('lock_timeout', %s, true), set_config('idle_in_transaction_session_timeout', %s, true)
+"""
 # A row that is locked names the transaction that has locked it; that transaction holds a lock on its own number.
 _HOLDER_OF_ROW = """
 SELECT locks.pid FROM {} progress
@@ -392,6 +395,11 @@ class PostgresqlDialect(Dialect):
             connection.exec_driver_sql(f"LISTEN {_CONTROL}")
             connection.exec_driver_sql(f"LISTEN {AWAITED}")
             yield _Notices(connection.connection.dbapi_connection)
+
+    @override
+    def bound_transaction(self, connection: Connection, seconds: float, *, borrowed: bool) -> None:
+        limits = tuple(f"{each * 1_000:.0f}ms" for each in (seconds, self.standing_seconds))
+        connection.exec_driver_sql(_BOUND, limits)
 
     @override
     def session_of(self, driver: Any) -> int | None:

@@ -83,6 +83,7 @@ class SqliteDialect(Dialect):
     modulo = "{} % {}"
     driver = "sqlite"
     mark = "?"
+    skip_locked = ""
     now_ms = "opencqrs_now_ms()"
     era = "opencqrs_era()"
     wall_ms = (

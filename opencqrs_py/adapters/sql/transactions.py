@@ -370,6 +370,8 @@ def _on_commit(connection: Connection) -> None:
 
 
 def _on_rollback(connection: Connection) -> None:
+    if connection.invalidated:  # then it has no driver's connection that could tell
+        return
     unit: Unit | None = connection.info.get(_UNIT)
     if unit is not None:
         unit.note_rollback()
