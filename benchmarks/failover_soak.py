@@ -77,7 +77,7 @@ MOST_PARTITIONS = 12
 BROKEN_OFF = 0.3
 """Which share of the commands that change partitions, or reset a group, is killed."""
 
-PATIENCE = "10m"
+OF_COMMAND = "10m"
 """How long a command may wait for others: a change to another number of partitions waits for those that are behind."""
 
 HOURS = 2.0
@@ -355,7 +355,7 @@ class Faults:
             command.kill()
             command.wait()
             change = again
-        if failed := self._project.failure("groups", *change, "--timeout", PATIENCE):
+        if failed := self._project.failure("groups", *change, "--timeout", OF_COMMAND):
             self.wrong.append(failed)
 
     def _cut(self) -> None:

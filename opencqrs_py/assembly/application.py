@@ -611,19 +611,20 @@ class Application:
         self._named_in_code()
         return self._job_assembly().jobs(self._runner)
 
-    def run_job(self, name: str, ids: Sequence[JobId] = (), timeout: float | None = None) -> JobRun:
+    def run_job(self, name: str, ids: Sequence[JobId] | None = None, timeout: float | None = None) -> JobRun:
         """Run a job on the thread of the caller, whether or not the application runs, and return how that has ended.
 
         The rules for overlaps apply in all processes: the run may be skipped, or wait. It has transactions of its own.
 
         Args:
             name: Name of the job, in any spelling.
-            ids: What it is to run for; empty: for all that applies.
+            ids: What it is to run for, at least one; ``None``: all that applies.
             timeout: Seconds to wait for runs that exclude it; ``None``: no limit.
 
         Raises:
             JobError: OCQ-667 for a name that is no job.
             WaitTimedOutError: OCQ-664, if others have not ended in time; the run is cancelled then.
+            ValueError: If there are no ids; TypeError, if one is neither a whole number nor a text.
 
         Source:
             J5 and J13.

@@ -133,9 +133,8 @@ def _recorder(
 
     def record(event: Event, after_commit: AfterCommit, transaction: Any = None) -> None:
         now = datetime.now(UTC)
-        run = JobRun(
-            f"{events.job}@event:{event.position}", events.job, Trigger.EVENT, now, ids=_ids(events, event), due_at=now
-        )
+        id_ = f"{events.job}@event:{event.position}"
+        run = JobRun(id_, events.job, Trigger.EVENT, now, ids=_ids(events, event))  # due at once, by the store's clock
         store().request(run, unit_of(transaction) if transaction is not None else None)
         after_commit(bell.ring)
 

@@ -16,7 +16,7 @@ from opencqrs_py.errors import JobError, KeyReusedError, UnknownJobError, WaitTi
 from opencqrs_py.jobs.desk import JobDesk
 from opencqrs_py.jobs.ports import JobStore
 from opencqrs_py.jobs.rules import JobRule
-from opencqrs_py.jobs.runs import JobRecord, JobRun
+from opencqrs_py.jobs.runs import JobRecord, JobRun, chosen_ids
 from opencqrs_py.jobs.upcoming import Upcoming, upcoming
 from opencqrs_py.model.job import Job, JobId, Trigger
 from opencqrs_py.model.naming import canonical, counted, listed, nearest
@@ -125,7 +125,7 @@ class Jobs:
     def request(
         self,
         name: str,
-        ids: Sequence[JobId] = (),
+        ids: Sequence[JobId] | None = None,
         *,
         by: str | None = None,
         trigger: Trigger = Trigger.MANUAL,
@@ -135,7 +135,7 @@ class Jobs:
 
         Args:
             name: Name of the job, in any spelling.
-            ids: What it is to run for; empty: for all that applies.
+            ids: What it is to run for, at least one; ``None``: all that applies.
             by: The caller's name; ``None``: the user of this process.
             trigger: What asks.
             key: What identifies the run among those that are asked for by a key: a call with the same one returns the
@@ -143,6 +143,7 @@ class Jobs:
 
         Raises:
             JobError: OCQ-667 for a name that is no job; OCQ-675, if the run of the key is for other ids.
+            ValueError: If there are no ids; TypeError, if one is neither a whole number nor a text.
         """
         run = self._asked(name, ids, by, trigger, key)
         is_new = self._parts.store.request(run)
@@ -179,18 +180,19 @@ class Jobs:
                 raise WaitTimedOutError("OCQ-664", what, f"job {found.job}", f"opencqrs jobs runs {found.job} shows it")
             time.sleep(_LOOK_SECONDS)
 
-    def run_here(self, runner: JobRunner, name: str, ids: Sequence[JobId], timeout: float | None) -> JobRun:
+    def run_here(self, runner: JobRunner, name: str, ids: Sequence[JobId] | None, timeout: float | None) -> JobRun:
         """Run a job on this thread, by the same rules for overlaps, and return how that has ended.
 
         Args:
             runner: What runs jobs in this process.
             name: Name of the job, in any spelling.
-            ids: What it is to run for; empty: for all that applies.
+            ids: What it is to run for, at least one; ``None``: all that applies.
             timeout: Seconds to wait for runs that exclude it; ``None``: no limit.
 
         Raises:
             JobError: OCQ-667 for a name that is no job.
             WaitTimedOutError: OCQ-664, if others have not ended in time; the run is cancelled then.
+            ValueError: If there are no ids; TypeError, if one is neither a whole number nor a text.
         """
         run = replace(self._asked(name, ids, None, Trigger.MANUAL), reserved=runner.node())
         self._parts.store.request(run)
@@ -277,10 +279,10 @@ class Jobs:
         if runner is not None:
             runner.wake()
 
-    def _asked(self, name: str, ids: Sequence[JobId], by: str | None, trigger: Trigger, key: str = "") -> JobRun:
+    def _asked(self, name: str, ids: Sequence[JobId] | None, by: str | None, trigger: Trigger, key: str = "") -> JobRun:
         job, now = self._named(name).name, datetime.now(UTC)
         id_ = f"{job}:key:{key}" if key else f"{job}:{uuid.uuid4().hex[:12]}"
-        wanted = tuple(dict.fromkeys(ids)) or None
+        wanted = None if ids is None else chosen_ids(ids)
         return JobRun(id_, job, trigger, now, ids=wanted, actor=by or actor())
 
     def _named(self, name: str) -> Job:

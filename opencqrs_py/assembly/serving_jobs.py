@@ -90,7 +90,7 @@ class JobsBranch(Branch):
         asked = run_request(request)
 
         def ask() -> Answer:
-            run = self._jobs().request(name, asked.ids, by="http", trigger=Trigger.HTTP, key=asked.key)
+            run = self._jobs().request(name, asked.ids or None, by="http", trigger=Trigger.HTTP, key=asked.key)
             return json_answer(run_row(run), HTTPStatus.ACCEPTED)
 
         return self._errands.do(ask, _PATIENCE)

@@ -100,9 +100,9 @@ def run_command(options: ProjectOptions, name: str, ids: tuple[str, ...], timeou
     if flags["as_json"]:
         print_only_warnings()
     if flags["here"]:
-        ended = application.run_job(name, ids, timeout)
+        ended = application.run_job(name, ids or None, timeout)
     else:
-        asked = application.jobs.request(name, ids)
+        asked = application.jobs.request(name, ids or None)
         if not application.jobs.runners(name):
             text = (
                 f"no process runs jobs now: the run begins when one does (opencqrs run{options.typed}), or use --here"

@@ -14,7 +14,7 @@ from opencqrs_py.engines.leading import END_PATIENCE
 from opencqrs_py.engines.long_runs import warned_of
 from opencqrs_py.errors import WaitTimedOutError
 from opencqrs_py.jobs.binding import BoundJob
-from opencqrs_py.jobs.desk import Ending, JobDesk, Worker
+from opencqrs_py.jobs.desk import Ending, JobDesk, Worker, is_held
 from opencqrs_py.jobs.execution import OUTAGE_BACK_OFF, JobExecution, Surroundings
 from opencqrs_py.jobs.ports import JobStore, Selector
 from opencqrs_py.jobs.runs import JobRun, JobsView, RunStatus
@@ -198,7 +198,7 @@ class JobRunner:
         if self.in_hand:
             return True
         view = self._parts.store.look(self._rules)
-        return any(run.is_due(view.now) for run in view.runs)
+        return any(run.is_due(view.now) and not (run.reserved or is_held(run, view)) for run in view.runs)
 
     def run_here(self, run: str, timeout: float | None = None) -> JobRun:
         """Run what was asked for on the thread of the caller; return how it has ended.
@@ -264,8 +264,10 @@ class JobRunner:
         worker = self._worker(company)
         for run in self.desk.attend(worker):
             self._begin(run)
+        with self._changed:
+            in_hand = list(self._in_hand.values())  # before the look, which knows nothing of what begins after it
         view = self._parts.store.look(self._rules)
-        self._follow(view)
+        self._follow(view, in_hand)
         if time.monotonic() - self._purged_at > _PURGE_SECONDS:
             self._purged_at = time.monotonic()
             self.desk.purge()
@@ -293,11 +295,9 @@ class JobRunner:
             company.node, company.name, alive, max(0, free), mine, lambda: {*company.alive_now(), *in_hand}, own
         )
 
-    def _follow(self, view: JobsView) -> None:
-        """Tell runs in hand that they are to end, and record how far they say they are."""
+    def _follow(self, view: JobsView, in_hand: Collection[_InHand]) -> None:
+        """Tell runs that were in hand before the view that they are to end, and record how far they say they are."""
         stands = {run.id: run for run in view.runs}
-        with self._changed:
-            in_hand = list(self._in_hand.values())
         for each in in_hand:
             known = stands.get(each.run.id)
             if known is None or known.token != each.run.token:

@@ -240,9 +240,7 @@ class JobDesk:
             return False
         if run.due_at is not None and run.due_at > view.now:
             return True
-        record = view.records.get(run.job)
-        held = record is not None and record.is_paused and run.trigger is Trigger.EVENT
-        return not run.queued and not held
+        return not run.queued and not is_held(run, view)
 
     def _attended(self, name: str, worker: Worker, dead: Collection[Claim], only: str = "") -> list[JobRun]:
         begun: list[JobRun] = []
@@ -263,6 +261,12 @@ class JobDesk:
             self._mine.difference_update(map(claim_of, begun))
             raise
         return begun
+
+
+def is_held(run: JobRun, view: JobsView) -> bool:
+    """Return whether a run waits for the end of a pause of its job."""
+    record = view.records.get(run.job)
+    return record is not None and record.is_paused and run.trigger is Trigger.EVENT
 
 
 def _after(known: JobRun, ending: Ending, rule: JobRule, now: datetime) -> JobRun:

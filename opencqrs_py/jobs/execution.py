@@ -17,6 +17,7 @@ from opencqrs_py.jobs.ports import JobStore, Selector
 from opencqrs_py.jobs.rules import Transaction
 from opencqrs_py.jobs.runs import JobRun, Position
 from opencqrs_py.model.job import JobContext, JobId, RunSignals
+from opencqrs_py.model.naming import counted
 from opencqrs_py.processing.exceptions import leaves, one_line, own_frames, raise_interrupt
 from opencqrs_py.processing.ports import Clock, Transactions, UnitOfWork
 from opencqrs_py.processing.recovery import ExponentialBackOff
@@ -169,22 +170,22 @@ class JobExecution:
 
     def _items_one_by_one(self) -> None:
         page = self._read_page()
-        for item in page.ids or ((None,) if page.call else ()):
+        for item, mark in zip(page.ids, page.marks, strict=True) if page.ids else [(None, None)] * page.call:
             if self._signals.cancelled or self._time_is_over(self._position):
                 return
-            self._one(item)
+            self._one(item, mark)
             if self._too_many_failed:
                 return
         if not self._position.done:
             self._record(replace(self._position, after=page.after, done=page.last))
 
-    def _one(self, item: JobId | None) -> None:
+    def _one(self, item: JobId | None, mark: JobId | None) -> None:
         ids = () if item is None else (item,)
         position = self._position
-        after = position.after if item is None else item
+        after = position.after if item is None else mark
         try:
             with self._unit(needed=self._job.transactional) as unit:
-                self._call(Page(ids, item, last=False), unit)
+                self._call(Page(ids, ids, item, last=False), unit)
                 done = replace(position, after=after, items=position.items + len(ids), done=item is None)
                 self._advance(done, unit)
             self._position = done
@@ -212,16 +213,25 @@ class JobExecution:
         )
         try:
             self._job.call(context, work)
+            self._raise_if_caught()
             if unit is not None:
                 unit.flush()
         except BaseException as error:
             ended = unit.ended_early(error) if unit is not None else None
             if ended is not None:
                 raise ended from error
+            raise_interrupt(error)
+            if not issubclass(type(error), JobCancelledError):
+                self._raise_if_caught()
             raise
         finally:
             work.close()
         self._committed.append(work.committed)
+
+    def _raise_if_caught(self) -> None:
+        """End the call if ``raise_if_cancelled`` has, and the job has caught that, perhaps with all other errors."""
+        if self._signals.raised:
+            raise JobCancelledError(self._signals.cancelled)
 
     @contextmanager
     def _unit(self, *, needed: bool) -> Iterator[UnitOfWork | None]:
@@ -284,7 +294,9 @@ class JobExecution:
         position = self._position
         failed = len(position.failed)
         if not failed:
-            return Ending(position, reason=reason)
+            gone = self._items.gone
+            gone_text = f"{counted(gone, 'item')} that had failed did not apply any more" if gone else ""
+            return Ending(position, reason="; ".join(filter(None, (reason, gone_text))))
         rest = "" if position.done or reason else ", and the rest was not tried"
         text = f"{failed} of {failed + position.items} items have failed{rest}, the first one {position.error}"
         position = replace(position, done=position.done or bool(reason))  # what is left over is for the next run

@@ -23,12 +23,14 @@ class Page:
 
     Attributes:
         ids: The ids; empty for a job that works on no items, and where none of those that were named applies.
+        marks: For each of the ids, up to which one everything is done with it; of named ids as they were named.
         after: The id up to which everything is done with this page.
         last: Whether nothing comes after it.
         call: Whether the job is to be called for it.
     """
 
     ids: tuple[JobId, ...]
+    marks: tuple[JobId | None, ...]
     after: JobId | None
     last: bool
     call: bool = True
@@ -48,6 +50,8 @@ class Items:
         self._run = run
         self._select = select
         self._gathered: list[JobId] | None = None
+        self._may_be_short = False  # whether a page that is not full may be followed by another one
+        self.gone = 0  # items that had failed and do not apply any more
 
     def page(self, position: Position, most: int, unit: UnitOfWork | None) -> Page:
         """Return the page after a position.
@@ -64,32 +68,49 @@ class Items:
         if named is not None:
             return self._of_named(distinct(named), position, most, unit)
         if self._job.input is None:
-            return Page((), None, last=True)
+            return Page((), (), None, last=True)
         ids = self._applying(self._job.input, JobPage(most, position.after), unit)
-        last = len(ids) < most
-        return Page(ids, ids[-1] if ids else position.after, last, call=bool(ids))
+        last = not ids if self._may_be_short else len(ids) < most
+        return Page(ids, ids, ids[-1] if ids else position.after, last, call=bool(ids))
 
     def _of_named(self, named: tuple[JobId, ...], position: Position, most: int, unit: UnitOfWork | None) -> Page:
         names = list(map(str, named))
         begin = 0 if position.after is None else names.index(str(position.after)) + 1
         chunk = named[begin : begin + most]
         last = begin + most >= len(named)
+        after = chunk[-1] if chunk else position.after
         if self._job.input is None:
-            return Page(chunk, chunk[-1] if chunk else position.after, last, call=bool(chunk))
-        found = {str(each): each for each in self._applying(self._job.input, JobPage(most, None, chunk), unit)}
-        ids = tuple(found[str(each)] for each in chunk if str(each) in found)
-        return Page(ids, chunk[-1] if chunk else position.after, last, call=bool(ids))
+            return Page(chunk, chunk, after, last, call=bool(chunk))
+        found = self._found(self._job.input, chunk, unit)
+        if position.only is not None:
+            self.gone += len(chunk) - len({mark for mark, _ in found})
+        return Page(tuple(id_ for _, id_ in found), tuple(mark for mark, _ in found), after, last, call=bool(found))
+
+    def _found(self, given: JobInput, named: tuple[JobId, ...], unit: UnitOfWork | None) -> list[tuple[JobId, JobId]]:
+        """Return which of the named ids apply, each as it was named and as the input spells it."""
+        ids = self._applying(given, JobPage(max(1, len(named)), None, named), unit)
+        exact = {str(each): each for each in ids}
+        if exact.keys() <= set(map(str, named)):
+            return [(each, exact[str(each)]) for each in named if str(each) in exact]
+        # The database takes another spelling for the same, such as a UUID in upper case.
+        found: dict[str, tuple[JobId, JobId]] = {}
+        for name in named:
+            for each in self._applying(given, JobPage(1, None, (name,)), unit):
+                found.setdefault(str(each), (name, each))
+        return list(found.values())
 
     def _applying(self, given: JobInput, page: JobPage, unit: UnitOfWork | None) -> tuple[JobId, ...]:
         if self._gathered is not None:
             return self._of_gathered(page)
         result = given.call(page, work_of(self._job.job.name, unit))
-        selected = self._select.ids(result, page, unit)
+        limited = self._select.limited(result, unit)
+        selected = self._select.ids(result, page, unit) if limited is None else None
         if selected is not None:
             return tuple(selected)
-        if given.paged:
+        if limited is None and given.paged:
+            self._may_be_short = True
             return _checked(_listed(result, given.place), page, given.place)
-        self._gathered = sorted(set(_listed(result, given.place)))
+        self._gathered = sorted(set(_listed(result if limited is None else limited, given.place)))
         return self._of_gathered(page)
 
     def _of_gathered(self, page: JobPage) -> tuple[JobId, ...]:
@@ -119,7 +140,7 @@ def _listed(result: object, place: str) -> list[JobId]:
 def _checked(ids: Sequence[JobId], page: JobPage, place: str) -> tuple[JobId, ...]:
     """Return what an input has returned for a page, if it may be that."""
     if page.ids is not None:
-        return tuple(ids)
+        return _only_named(ids, page.ids, place)
     before: Any = page.after
     each: Any
     for each in ids:
@@ -128,3 +149,12 @@ def _checked(ids: Sequence[JobId], page: JobPage, place: str) -> tuple[JobId, ..
             raise JobError("OCQ-666", what, place, _ASCENDING)
         before = each
     return tuple(ids[: page.limit])
+
+
+def _only_named(ids: Sequence[JobId], named: Sequence[JobId], place: str) -> tuple[JobId, ...]:
+    known = set(map(str, named))
+    other = next((each for each in ids if str(each) not in known), None)
+    if other is not None:
+        what = f"the input of the job was asked about {len(named)} ids, and returned {other!r}, which is none of them"
+        raise JobError("OCQ-666", what, place, "where page.ids is not None, return only those of page.ids that apply")
+    return tuple(ids)

@@ -67,7 +67,7 @@ def admission(run: JobRun, own: Sequence[JobRun], others: Sequence[JobRun], rule
         return Admission(Verdict.BEGIN)
     if run.queued or _must_not_be_lost(run):
         return Admission(Verdict.WAIT)
-    return _newcomer(run, active, busy, waiting, rule)
+    return _newcomer(run, active, waiting, rule)
 
 
 def excludes(run: JobRun, other: JobRun, scope: Scope) -> bool:
@@ -79,12 +79,12 @@ def excludes(run: JobRun, other: JobRun, scope: Scope) -> bool:
     return not _keys(run.ids).isdisjoint(_keys(other.ids))
 
 
-def _newcomer(
-    run: JobRun, active: Sequence[JobRun], busy: Sequence[JobRun], waiting: Sequence[JobRun], rule: Meeting
-) -> Admission:
+def _newcomer(run: JobRun, active: Sequence[JobRun], waiting: Sequence[JobRun], rule: Meeting) -> Admission:
     match rule.overlap:
+        case Overlap.SKIP if not active and not waiting:
+            return Admission(Verdict.WAIT)  # for other jobs, which come at the same time perhaps every time
         case Overlap.SKIP:
-            blocking = (*active, *busy, *waiting)[0]
+            blocking = (*active, *waiting)[0]
             return Admission(Verdict.SKIP, f"run {blocking.id} has not ended")
         case Overlap.QUEUE:
             same = next((each for each in waiting if not each.reserved and _covers(each, run)), None)

@@ -181,6 +181,19 @@ class JobStore(Protocol):
 class Selector(Protocol):
     """Executes what an input function has returned, if that is a statement of the database."""
 
+    def limited(self, statement: object, unit: UnitOfWork | None) -> Sequence[JobId] | None:
+        """Return all ids that a statement with a limit of its own selects; it cannot be read page by page.
+
+        Executed again for each page it would select others, as what is done changes what comes first.
+
+        Returns:
+            ``None`` if it is no such statement.
+
+        Raises:
+            JobError: OCQ-665, if it selects something else than one column.
+        """
+        ...
+
     def ids(self, statement: object, page: JobPage, unit: UnitOfWork | None) -> Sequence[JobId] | None:
         """Return a page of the ids that a statement selects, in ascending order.
 

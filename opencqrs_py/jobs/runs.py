@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
@@ -47,6 +47,24 @@ class Position:
     failed: tuple[JobId, ...] = ()
     only: tuple[JobId, ...] | None = None
     error: str = ""
+
+
+def chosen_ids(ids: Sequence[JobId]) -> tuple[JobId, ...]:
+    """Return the ids that somebody wants a job to be run for, each once.
+
+    Raises:
+        ValueError: If there are none: the job must not run for all then.
+        TypeError: If one is no id.
+    """
+    if isinstance(ids, str | bytes):
+        raise TypeError(f"ids are a list, and {ids!r} is one of them: write [{ids!r}]")
+    wanted = tuple(ids)
+    for each in wanted:
+        if isinstance(each, bool) or not isinstance(each, int | str):
+            raise TypeError(f"{each!r} is no id: ids are whole numbers and texts, such as str() of a UUID")
+    if not wanted:
+        raise ValueError("ids is empty: name some, or leave it out to run the job for all that applies")
+    return distinct(wanted)
 
 
 def distinct(ids: Iterable[JobId]) -> tuple[JobId, ...]:

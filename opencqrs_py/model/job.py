@@ -65,12 +65,12 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class JobPage:
-    """Which ids an input function is asked for. It returns those that apply, in ascending order.
+    """Which ids an input function is asked for. It returns those that apply, in ascending order; none at the end.
 
     Attributes:
         limit: How many at most, at least 1.
         after: The id after which they follow; ``None`` for the first ones.
-        ids: Only these, if any are named; ``None``: all that apply.
+        ids: Only these, if any are named, of the command line and of events as texts; ``None``: all that apply.
     """
 
     limit: int
@@ -85,6 +85,7 @@ class RunSignals:
         self.cancelled = ""  # why the run is to end; empty: it is to go on
         self.done: int | None = None
         self.total: int | None = None
+        self.raised = False  # whether the call was ended by ``JobContext.raise_if_cancelled``
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,10 +134,13 @@ class JobContext:
     def raise_if_cancelled(self) -> None:
         """Return unless the run is to end. What the call has written is rolled back then, and its ids are not done.
 
+        That holds also if the job catches the error, with all others, and returns.
+
         Raises:
             JobCancelledError: If the run is to end.
         """
         if self._signals.cancelled:
+            self._signals.raised = True
             raise JobCancelledError(self._signals.cancelled)
 
     def progress(self, done: int, total: int | None = None) -> None:

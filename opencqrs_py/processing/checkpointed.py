@@ -108,6 +108,8 @@ class CheckpointedProcessor(PartitionProcessor):
                 where = f"[{self.group} {self.partition}]"
                 logger.warning("%s what its participants have flushed is not stored: %s", where, one_line(error))
                 return None
+            if self._claimed is None:  # the database was restored: what they confirm is of another future
+                return None
         return self._stored(cursor, confirmed, claimed)
 
     @override
@@ -179,6 +181,7 @@ class CheckpointedProcessor(PartitionProcessor):
             raise_interrupt(error)
             failure = self._failure(error, Origin.FRAMEWORK)
             doubtful = replace(cursor, doubtful=failure.origin is Origin.OUTAGE)
+            claimed.positions.request(confirmed)  # the participants have flushed, and will not ask again
             return Outcome(doubtful, failure=failure, checkpoint=True)
         claimed.positions.store(to)
         self._checkpointed_at = self._clock.now().isoformat(timespec="milliseconds")

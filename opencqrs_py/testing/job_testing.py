@@ -15,12 +15,13 @@ from typing import Any, Self
 from opencqrs_py.adapters.memory import InMemoryJobStore
 from opencqrs_py.adapters.sql import Database, DatabaseTransactions, Engine, SqlSelector, table_rows
 from opencqrs_py.assembly.discovery import GroupFunction, discover_members
-from opencqrs_py.assembly.job_rules import bound_jobs, rules_of
+from opencqrs_py.assembly.job_rules import bound_jobs, rule_for
 from opencqrs_py.config import load
 from opencqrs_py.jobs.binding import BoundJob
 from opencqrs_py.jobs.desk import JobDesk, Worker
 from opencqrs_py.jobs.execution import JobExecution, Surroundings
-from opencqrs_py.jobs.runs import JobRun, RunStatus
+from opencqrs_py.jobs.rules import JobRule
+from opencqrs_py.jobs.runs import JobRun, RunStatus, chosen_ids
 from opencqrs_py.model.job import Job, JobContext, JobId, RunSignals, Trigger
 from opencqrs_py.model.naming import canonical
 from opencqrs_py.model.partition import Partition
@@ -31,6 +32,7 @@ from opencqrs_py.testing.given import members_given
 from opencqrs_py.testing.showing import difference, from_users_frame
 
 _NODE = "test"
+_MOST_WAITS = 100  # for a database that is unavailable, in one attempt
 _MOST_RUNS = 10_000  # in one advance of the clock; then the test moves it too far, or the job has no end
 
 
@@ -76,12 +78,13 @@ class JobTest:
         self._injector = found.injector
         self._transactions = DatabaseTransactions(self.database)
         self._store = InMemoryJobStore(self.clock)
-        rules = _rules(self.job, settings or {})
+        rules = _rules(self.job, found.jobs, settings or {})
         bound = bound_jobs([self.job], rules, found.injector, lambda _signature, _place: None)[self.job.name]
         self._bound = replace(bound, call=self._noting(bound))
         self._desk = JobDesk(self._store, rules)
         self._signals = RunSignals()
         self._error: BaseException | None = None
+        self._waits = 0  # for a database, in one attempt
         self._prepared = False
 
     def run(self, *ids: JobId) -> Self:
@@ -92,7 +95,8 @@ class JobTest:
         """
         self._prepare()
         now = self.clock.now()
-        run = JobRun(f"{self.job.name}:{len(self.runs) + 1}", self.job.name, Trigger.MANUAL, now, ids=ids or None)
+        wanted = chosen_ids(ids) if ids else None
+        run = JobRun(f"{self.job.name}:{len(self.runs) + 1:04}", self.job.name, Trigger.MANUAL, now, ids=wanted)
         self._store.request(run)
         self._execute_due()
         found = self._store.find(run.id)
@@ -191,13 +195,17 @@ class JobTest:
         )
         while runs := self._desk.attend(self._worker):
             for run in runs:
-                self._error = None
+                self._error, self._waits = None, 0
                 ending = JobExecution(self._bound, run, around, self._signals).execute()
                 self._signals = RunSignals()
                 if ending is not None:
                     self._desk.finish(run, ending)
 
     def _wait(self, seconds: float) -> None:
+        """Let the time of a wait for a database go by; one that does not come back would be waited for without end."""
+        self._waits += 1
+        if self._waits > _MOST_WAITS and self._error is not None:
+            raise from_users_frame(self._error)
         self.clock.advance(seconds)
 
     def _noting(self, bound: BoundJob) -> Callable[[JobContext, Work], None]:
@@ -223,21 +231,31 @@ def assert_idempotent(job: JobTest | ModuleType | type | Callable[..., Any], *id
         The test.
 
     Raises:
-        AssertionError: If the second run has changed something, with the rows.
-        BaseException: What the job raised.
+        AssertionError: If the second run has changed something, with the rows; or a run has not handled everything.
+        BaseException: What the job raised, also where a further attempt would follow.
 
     Source:
         J9.
     """
     __tracebackhide__ = True
     test = job if isinstance(job, JobTest) else JobTest(job, **arguments)
-    once = test.run(*ids).tables()
-    again = test.run(*ids).tables()
+    once = _succeeded(test, ids).tables()
+    again = _succeeded(test, ids).tables()
     if once == again:
         return test
     changed = sorted(name for name in once.keys() | again.keys() if once.get(name) != again.get(name))
     shown = "\n".join(f"table {name}\n{difference(once.get(name, []), again.get(name, []))}" for name in changed)
     raise AssertionError(f"job '{test.job.name}' is not idempotent: its second run has changed something\n{shown}")
+
+
+def _succeeded(test: JobTest, ids: Sequence[JobId]) -> JobTest:
+    """Run a job; raise unless that has handled everything at once."""
+    ran = test.run(*ids).runs[-1]
+    if ran.status is RunStatus.SUCCEEDED:
+        return test
+    if test.error is not None:
+        raise from_users_frame(test.error)
+    raise AssertionError(f"a run of job '{test.job.name}' has not succeeded: it is {ran.status.value}, {ran.reason}")
 
 
 def _only(jobs: Sequence[Job], name: str) -> Job:
@@ -250,11 +268,12 @@ def _only(jobs: Sequence[Job], name: str) -> Job:
     return found[0]
 
 
-def _rules(job: Job, settings: Mapping[str, object]) -> Any:
+def _rules(job: Job, others: Sequence[Job], settings: Mapping[str, object]) -> dict[str, JobRule]:
     with TemporaryDirectory() as folder:
         defaults = {"opencqrs": {"jobs": {job.name: dict(settings)}}}
         configuration = load(Path(folder), environ={}, defaults=defaults)
-        return rules_of([job], configuration.for_code({}, {job.name: job.place}))
+        known = configuration.for_code({}, {each.name: each.place for each in others})
+        return {job.name: rule_for(job, others, known)}
 
 
 def _nothing() -> None:

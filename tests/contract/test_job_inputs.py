@@ -35,6 +35,7 @@ from sqlalchemy import (
     table,
     text,
     true,
+    type_coerce,
     union,
     union_all,
     update,
@@ -250,6 +251,45 @@ def test_of_ids_that_are_named_those_are_found_that_apply(
     assert set(ids) == found
     with DatabaseTransactions(filled).begin() as unit:
         assert selector.ids(statement, page, unit) == ids
+
+
+def test_a_statement_with_a_limit_is_read_at_once_and_no_other(selector: SqlSelector, filled: Database) -> None:
+    newest = select(Invoice.id).order_by(Invoice.id.desc()).limit(3)
+    assert selector.limited(newest, None) == [5, 4, 3]
+    with DatabaseTransactions(filled).begin() as unit:
+        assert selector.limited(newest.with_for_update(), unit) == [5, 4, 3]
+    assert selector.limited(select(Invoice.id), None) is None
+    assert selector.limited([1, 2], None) is None
+    with pytest.raises(JobError, match=r"OCQ-665.*selects 2 columns"):
+        selector.limited(select(Invoice.id, Invoice.name).limit(1), None)
+
+
+def test_an_id_that_a_lock_selects_with_several_rows_counts_once(selector: SqlSelector, filled: Database) -> None:
+    joined = select(Invoice.id).join(ITEMS, true()).with_for_update()
+    found: list[JobId] = []
+    while ids := selector.ids(joined, JobPage(2, found[-1] if found else None), None):
+        found += ids
+        assert len(ids) == 2 or found[-1] == 5
+    assert found == [1, 2, 3, 4, 5]
+
+
+class Numbered(TypeDecorator[str]):
+    """Texts such as ``INV-7`` that are stored as numbers."""
+
+    impl = Integer
+    cache_ok = True
+
+    def process_bind_param(self, value: Any, dialect: Any) -> int:
+        return int(str(value).removeprefix("INV-"))
+
+    def process_result_value(self, value: int | None, dialect: Any) -> str | None:
+        return None if value is None else f"INV-{value}"
+
+
+def test_ids_of_a_type_that_makes_texts_of_numbers_are_found_again(selector: SqlSelector, filled: Database) -> None:
+    key = select(type_coerce(Invoice.id, Numbered))
+    assert selector.ids(key, JobPage(2, "INV-2"), None) == ["INV-3", "INV-4"]
+    assert selector.ids(key, JobPage(4, None, ("INV-2", "4", "none")), None) == ["INV-2", "INV-4"]
 
 
 @pytest.mark.parametrize("value", [None, [1, 2], "SELECT 1", range(3), ITEMS, select(Invoice.id).scalar_subquery(), 7])

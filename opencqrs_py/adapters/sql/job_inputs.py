@@ -6,12 +6,13 @@ import re
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from sqlalchemy import (
     BigInteger,
     ColumnElement,
     Connection,
+    Dialect,
     Enum,
     Executable,
     Integer,
@@ -57,8 +58,8 @@ class SqlSelector(Selector):
     """Executes statements, each of which is read by its key: a page is what comes after the last id of the one before.
 
     The database compares and sorts the ids, both in the column's own collation. The statement stays as it is, within
-    another one, so that its own order, limits and groups mean what they say. An id that it selects twice counts once,
-    and NULL is left out.
+    another one, so that its groups mean what they say. One with a limit of its own is read at once. An id that a
+    statement selects twice counts once, and NULL is left out.
 
     Args:
         database: What to read from without a transaction; ``None`` if there is none.
@@ -69,27 +70,45 @@ class SqlSelector(Selector):
         self._place = "the input of the job" if database is None else database.label
 
     @override
+    def limited(self, statement: object, unit: UnitOfWork | None) -> Sequence[JobId] | None:
+        if not isinstance(statement, SelectBase) or not _is_limited(statement):
+            return None
+        self._require_one_column(statement)
+        return self._read(unit, lambda connection: self._all(connection, cast("Executable", statement)))
+
+    @override
     def ids(self, statement: object, page: JobPage, unit: UnitOfWork | None) -> Sequence[JobId] | None:
         if not isinstance(statement, Executable | SelectBase):
             return None
         if not isinstance(statement, SelectBase):
             what = f"the input of the job returned {_kind_of_statement(statement)}, which cannot be read page by page"
             raise JobError("OCQ-665", what, self._place, "return a select() of the key, such as select(invoices.c.id)")
+        self._require_one_column(statement)
+        return self._read(unit, lambda connection: self._page(connection, statement, page))
+
+    def _require_one_column(self, statement: SelectBase) -> None:
         columns = statement.selected_columns
         if len(columns) != 1:
             what = f"the input of the job selects {len(columns)} columns, and ids are one"
             raise JobError("OCQ-665", what, self._place, "select the key alone, such as select(invoices.c.id)")
+
+    def _read(self, unit: UnitOfWork | None, read: Callable[[Connection], list[JobId]]) -> list[JobId]:
+        """Return what is read in a transaction, or by a connection of our own if there is none."""
         if unit is not None:
-            return self._page(unit.connection, statement, page)
+            return read(unit.connection)
         database = self._readable()
         with database.reading() as connection:
             try:
-                return self._page(connection, statement, page)
+                return read(connection)
             except DBAPIError as error:
                 if database.is_outage(error):
                     raise
                 failed = error
         raise failed  # as it came: in the block it would be explained as an error of a statement of ours
+
+    def _all(self, connection: Connection, statement: Executable) -> list[JobId]:
+        values = connection.execute(statement).scalars()
+        return list(dict.fromkeys(self._id(value) for value in values if value is not None))
 
     def _page(self, connection: Connection, statement: SelectBase, page: JobPage) -> list[JobId]:
         column, query = _of_key(statement)
@@ -103,7 +122,13 @@ class SqlSelector(Selector):
             return [self._id(value) for each in named for value in connection.execute(each).scalars()]
         if page.after is not None:
             query = query.where(column > literal(self._sent_after(kind, page.after), kind.type))
-        return list(map(self._id, connection.execute(query.limit(page.limit)).scalars()))
+        ids = list(map(self._id, connection.execute(query.limit(page.limit)).scalars()))
+        distinct = list(dict.fromkeys(ids))
+        if len(distinct) == len(ids) or len(ids) < page.limit:
+            return distinct
+        # A statement that locks its rows selects an id again for each of them: there is no DISTINCT with a lock.
+        rest = self._page(connection, statement, JobPage(page.limit - len(distinct), distinct[-1]))
+        return [*distinct, *rest]
 
     def _kind(self, connection: Connection, column: ColumnElement[Any], query: Select[Any]) -> _Kind | None:
         """Return what the ids are; if the column does not say it, by one of them; ``None`` if there is none."""
@@ -114,7 +139,7 @@ class SqlSelector(Selector):
                 return None
             id_ = self._id(first)
             type_ = Uuid() if isinstance(first, uuid.UUID) else BigInteger() if isinstance(id_, int) else String()
-        kind = _kind_of(type_)
+        kind = _kind_of(type_, connection.dialect)
         if kind is None:
             what = f"the input of the job selects a column of the type {type_!r}"
             raise JobError("OCQ-665", what, self._place, _CASTS)
@@ -144,9 +169,8 @@ class SqlSelector(Selector):
 
 def _of_key(statement: SelectBase) -> tuple[ColumnElement[Any], Select[Any]]:
     """Return the column of a statement's ids, and a query for them in their order."""
-    is_ordered = any(_is_given(getattr(statement, name, None)) for name in _LIMITS)
     locks = getattr(statement, "_for_update_arg", None) is not None
-    if isinstance(statement, Select) and locks and not is_ordered:
+    if isinstance(statement, Select) and locks and not _is_limited(statement):
         # Within another statement it would lock all rows, not those of the page.
         column = next(iter(statement.selected_columns))
         return column, statement.where(column.is_not(None)).order_by(None).order_by(column)
@@ -154,26 +178,46 @@ def _of_key(statement: SelectBase) -> tuple[ColumnElement[Any], Select[Any]]:
         statement = statement.with_only_columns(
             next(iter(statement.selected_columns)).label("id")
         )  # else it has no name
-    if not is_ordered and hasattr(statement, "order_by"):
+    if not _is_limited(statement) and hasattr(statement, "order_by"):
         statement = statement.order_by(None)  # which would sort all that it selects for each page
     column = next(iter(statement.subquery("selected").c))
     return column, select(column).distinct().where(column.is_not(None)).order_by(column)
+
+
+def _is_limited(statement: SelectBase) -> bool:
+    return any(_is_given(getattr(statement, name, None)) for name in _LIMITS)
 
 
 def _is_given(clause: object) -> bool:
     return bool(clause) if isinstance(clause, tuple) else clause is not None
 
 
-def _kind_of(type_: TypeEngine[Any]) -> _Kind | None:
-    decorated = isinstance(type_, TypeDecorator)
-    base = type_.impl_instance if isinstance(type_, TypeDecorator) else type_
-    if isinstance(base, Integer):
-        return _Kind(type_ if decorated else BigInteger(), _whole)  # the largest, as an id may not fit the column
-    if isinstance(base, Uuid):
-        return _Kind(type_, _uuid if base.as_uuid else _uuid_text)
-    if isinstance(base, String) and not isinstance(base, Enum):
-        return _Kind(type_ if decorated else String(), _text)
+def _kind_of(type_: TypeEngine[Any], dialect: Dialect) -> _Kind | None:
+    if isinstance(type_, TypeDecorator):
+        base = _kind_of(type_.impl_instance, dialect)
+        return None if base is None else _Kind(type_, _decorated(type_, base.sent, dialect))
+    if isinstance(type_, Integer):
+        return _Kind(BigInteger(), _whole)  # the largest, as an id may not fit the column
+    if isinstance(type_, Uuid):
+        return _Kind(type_, _uuid if type_.as_uuid else _uuid_text)
+    if isinstance(type_, String) and not isinstance(type_, Enum):
+        return _Kind(String(), _text)
     return None
+
+
+def _decorated(type_: TypeDecorator[Any], sent: Callable[[JobId], Any], dialect: Dialect) -> Callable[[JobId], Any]:
+    """Return what sends ids of a type of the user, whose values may look quite different from what is stored."""
+
+    def send(id_: JobId) -> Any:
+        value = sent(id_)
+        value = id_ if value is None else value
+        try:
+            type_.process_bind_param(value, dialect)
+        except Exception:  # the user's code: it cannot be one of its ids
+            return None
+        return value
+
+    return send
 
 
 def _whole(id_: JobId) -> int | None:

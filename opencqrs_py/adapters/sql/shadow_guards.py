@@ -138,9 +138,11 @@ _LITERALS = re.compile(r"'(?:[^'\\]|\\.|'')*'|\"(?:[^\"\\]|\\.|\"\")*\"|--\s[^\n
 _TARGET = re.compile(
     r"\s*(?:(?:INSERT|REPLACE)\s+(?:LOW_PRIORITY\s+|DELAYED\s+|HIGH_PRIORITY\s+|IGNORE\s+)*(?:INTO\s+)?"
     r"|UPDATE\s+(?:LOW_PRIORITY\s+|IGNORE\s+)*|DELETE\s+(?:LOW_PRIORITY\s+|QUICK\s+|IGNORE\s+)*FROM\s+|"
-    r"TRUNCATE\s+(?:TABLE\s+)?)(?:`((?:[^`]|``)+)`|(\w+))(?!\s*[.,\w`])",
+    r"TRUNCATE\s+(?:TABLE\s+)?)(?:`((?:[^`]|``)+)`|(\w+))(?=\s*(?:\(|;|\Z|(?:AS\s+)?(?:`?\w+`?\s+)?"
+    r"(?:SET|SELECT|WHERE|VALUES?|ORDER|LIMIT|RETURNING|PARTITION|WITH)\b))",  # else there are several
     re.IGNORECASE,
 )
+_AFTER_TARGETS = re.compile(r"\b(?:SET|WHERE|SELECT|VALUES?)\b", re.IGNORECASE)
 _TARGET_WITH_MORE = re.compile(r"[\w`]+")
 
 
@@ -179,8 +181,8 @@ class MariaDbGuard(ShadowGuard):
         if target is not None:
             self._seen.add((target[1] or target[2]).replace("``", "`"))
         else:
-            bare = _LITERALS.sub("''", statement)
-            self._seen.update(word.strip("`") for word in _TARGET_WITH_MORE.findall(bare))
+            targets = _AFTER_TARGETS.split(_LITERALS.sub("''", statement), 1)[0]
+            self._seen.update(word.strip("`") for word in _TARGET_WITH_MORE.findall(targets))
 
     def _written(self, connection: Connection) -> set[str]:
         found, self._seen = self._seen, set()

@@ -299,6 +299,20 @@ def require_same_layout(group: str, live: Collection[Partition], shadow: Collect
         raise RebuildError("OCQ-630", what, f"group {group}", fix)
 
 
+def require_building(record: RebuildRecord) -> None:
+    """Refuse with OCQ-630 to swap what another process has swapped meanwhile; asked under the lock of the swap."""
+    if not record.has_shadow:
+        what = f"another process has ended the rebuild of group '{record.group}' meanwhile"
+        raise RebuildError("OCQ-630", what, f"group {record.group}", "opencqrs status --details shows how it stands")
+
+
+def require_old(record: RebuildRecord) -> None:
+    """Refuse with OCQ-630 to put back what another process has put back, or dropped; asked under the same lock."""
+    if not record.keeps_old:
+        what = f"no old tables of group '{record.group}' are kept"
+        raise RebuildError("OCQ-630", what, f"group {record.group}", "there is nothing to undo")
+
+
 def fate_of(*, live: bool, written: bool, named: bool) -> Fate:
     """Return what becomes of a table of the shadow.
 

@@ -33,6 +33,8 @@ from opencqrs_py.adapters.sql.shadows import (
     fate_of,
     is_ours,
     prepared_place,
+    require_building,
+    require_old,
     require_same_layout,
     written_in,
 )
@@ -246,6 +248,7 @@ class MariaDbShadows(Shadows):
         with self._alone():
             with self._database.writing() as connection:
                 rows = KeptRows(connection, group, "%s")
+                require_old(self._required(group))
                 self._lock_live(connection, group)
                 rows.fence(self._ours, rows.newest_epoch(self._ours) + 1)
                 self._write(connection, replace(before, phase=RebuildPhase.SWAPPING, undoes=True))
@@ -306,6 +309,7 @@ class MariaDbShadows(Shadows):
         shadow, old = self._place("shadow", group), self._place("old", group)
         with self._database.writing() as connection:
             before, rows = self._required(group), KeptRows(connection, group, "%s")
+            require_building(before)
             live = self._lock_live(connection, group)
             swap.reached(live)
             place = f"{_quoted(shadow)}."

@@ -24,6 +24,8 @@ from opencqrs_py.adapters.sql.shadows import (
     Swap,
     Swapped,
     built_record,
+    require_building,
+    require_old,
     require_same_layout,
     written_in,
 )
@@ -54,6 +56,18 @@ _VIEWS_ON = """
 SELECT DISTINCT ev_class::regclass::text, refobjid::regclass::text FROM pg_depend
 JOIN pg_rewrite ON classid = 'pg_rewrite'::regclass AND objid = pg_rewrite.oid
 WHERE refclassid = 'pg_class'::regclass AND refobjid = ANY(%s) AND ev_class <> ALL(%s)
+"""
+# But for functions of a schema by their names: of the one that is dropped, or those that are swapped as well.
+_USERS_OF_TABLES = """
+SELECT DISTINCT pg_describe_object(classid, objid, 0) FROM pg_depend
+WHERE (refclassid = 'pg_class'::regclass AND refobjid = ANY(%s)
+       OR refclassid = 'pg_type'::regclass AND refobjid IN (
+           SELECT unnest(ARRAY[types.oid, typarray]) FROM pg_type types WHERE typrelid = ANY(%s)))
+AND (classid = 'pg_policy'::regclass AND objid NOT IN (SELECT oid FROM pg_policy WHERE polrelid = ANY(%s))
+     OR classid = 'pg_proc'::regclass AND (SELECT proname FROM pg_proc WHERE pg_proc.oid = objid) NOT IN (
+           SELECT proname FROM pg_proc WHERE pronamespace = to_regnamespace(%s))
+     OR classid = 'pg_class'::regclass AND deptype = 'n' AND refclassid = 'pg_type'::regclass AND objid <> ALL(%s))
+ORDER BY 1
 """
 _KEYS_ACROSS = """
 SELECT conname, conrelid::regclass::text, confrelid::regclass::text FROM pg_constraint
@@ -194,7 +208,7 @@ class PostgresqlShadows(Shadows):
         moved = {each.name for each in tables if each.fate in (Fate.SWAPPED, Fate.ADDED)}
         shadow = relations(connection, self._place("shadow", group))
         live = [each for each in relations(connection, self._live_place) if each.name in moved]
-        found = _obstacles(connection, [each.number for each in live])
+        found = _obstacles(connection, [each.number for each in live], self._place("shadow", group))
         gone = [each.number for each in shadow if each.name in moved]
         for name, table, other in connection.exec_driver_sql(_KEYS_ACROSS, (gone, gone)):
             found.append(f"the foreign key {name} of {table} leads to {other}, one of which nothing was written to")
@@ -243,6 +257,7 @@ class PostgresqlShadows(Shadows):
         views = connection.exec_driver_sql(_VIEWS_ON, (numbers, numbers)).all()
         keys = connection.exec_driver_sql(_KEYS_ACROSS, (numbers, numbers)).all()
         holders = [str(row[0]) for row in views] + [f"the foreign key {row[0]} of {row[1]}" for row in keys]
+        holders += _users_of_tables(connection, numbers, schema)
         if holders:
             what = f"the schema {schema} cannot be dropped: {listed(holders)} would go with it"
             raise RebuildError("OCQ-630", what, self._database.label, "drop that first")
@@ -256,6 +271,7 @@ class PostgresqlShadows(Shadows):
         self._analyse(shadow)
         with self._database.writing(isolation="READ COMMITTED") as connection:
             before = self._locked_record(connection, group)
+            require_building(before)
             known = self._records.find(connection, group)
             rows = KeptRows(connection, group, "%s")
             with self._fenced(connection, group) as live:
@@ -286,6 +302,7 @@ class PostgresqlShadows(Shadows):
         shadow, old = self._place("shadow", group), self._place("old", group)
         with self._database.writing(isolation="READ COMMITTED") as connection:
             before = self._locked_record(connection, group)
+            require_old(before)
             rows = KeptRows(connection, group, "%s")
             with self._fenced(connection, group):
                 pass
@@ -298,7 +315,7 @@ class PostgresqlShadows(Shadows):
                 there = [row[0] for row in connection.exec_driver_sql(query, (quoted(old),))]
                 back += [ShadowTable(name, kind, Fate.SWAPPED) for name in there]
             mine = [each.number for each in relations(connection, self._live_place) if each.name in dict(_flip(built))]
-            if refused := _obstacles(connection, mine):
+            if refused := _obstacles(connection, mine, old):
                 raise _cannot(group, refused)
             began = self._lock(connection, [name for kind, name in built if name in live and kind == "table"])
             gone = [ShadowTable(name, kind, Fate.SWAPPED) for kind, name in built]
@@ -395,9 +412,14 @@ def _cannot(group: str, refused: Sequence[str]) -> RebuildError:
     return RebuildError("OCQ-630", what, f"group {group}", fix)
 
 
-def _obstacles(connection: Connection, live: list[int]) -> list[str]:
+def _users_of_tables(connection: Connection, tables: list[int], but: str) -> list[str]:
+    """Return functions and policies that hold on to tables by their numbers, but for functions named as in a schema."""
+    return list(connection.exec_driver_sql(_USERS_OF_TABLES, (tables, tables, tables, quoted(but), tables)).scalars())
+
+
+def _obstacles(connection: Connection, live: list[int], shadow: str) -> list[str]:
     """Return what holds on to live tables, or stands in the way of new ones in their place."""
-    found = []
+    found = [f"the {user} would keep using the old table" for user in _users_of_tables(connection, live, shadow)]
     for view, table in connection.exec_driver_sql(_VIEWS_ON, (live, live)):
         found.append(f"the view {view} would keep showing the old {table}")
     for name, table, other in connection.exec_driver_sql(_KEYS_ACROSS, (live, live)):

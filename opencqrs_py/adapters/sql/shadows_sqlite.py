@@ -29,12 +29,15 @@ from opencqrs_py.adapters.sql.shadows import (
     fate_of,
     is_ours,
     prepared_place,
+    require_building,
+    require_old,
     require_same_layout,
     written_in,
 )
 from opencqrs_py.adapters.sql.sqlite import CONTROL_SUFFIX
 from opencqrs_py.adapters.sql.tables import PROGRESS
 from opencqrs_py.errors import RebuildError
+from opencqrs_py.model.naming import listed
 from opencqrs_py.model.rebuild import Difference, Fate, RebuildPhase, RebuildRecord, ShadowTable
 
 _log = logging.getLogger("opencqrs.control")
@@ -87,7 +90,7 @@ class SqliteShadows(Shadows):
             made += [
                 sql
                 for kind, _, table, sql in connection.exec_driver_sql(_MASTER.format("")).all()
-                if kind in ("index", "trigger") and table in tables
+                if kind in ("index", "trigger") and _is_among(table, tables)
             ]
         with closing(sqlite3.connect(self._file("shadow", begun.group), isolation_level=None)) as new:
             new.execute("PRAGMA journal_mode=WAL")
@@ -158,8 +161,9 @@ class SqliteShadows(Shadows):
         wait = max(1, round(2 * size / _BYTES_A_SECOND))  # the old tables are copied as well
         text = "the tables of group %s are copied into the live file (%s bytes): other writers wait for about %d s"
         _log.warning(text, group, f"{size:,}", wait)
-        with self._writing() as connection:
+        with self._writing() as (connection, enforced):
             before, known = self._required(connection, group), self._records.find(connection, group)
+            require_building(before)
             rows = KeptRows(connection, group, "?")
             live = rows.positions("")
             swap.reached(live)
@@ -177,6 +181,7 @@ class SqliteShadows(Shadows):
                 self._records.write(connection, built_record(known, swap), self._records.find(connection, group))
                 names = tuple(f"{each.kind}:{each.name}" for each in moved)
                 self._write(connection, replace(self._swapped_record(swap, known, before), relations=names))
+                _check_references(connection, group, enforced=enforced)
                 connection.exec_driver_sql("COMMIT")
         return Swapped(position, tuple(tables), time.monotonic() - began)
 
@@ -185,8 +190,9 @@ class SqliteShadows(Shadows):
         old = self._file("old", group)
         if not old.exists():
             raise RebuildError("OCQ-630", f"the old tables of group '{group}' are gone", str(old))
-        with self._writing() as connection:
+        with self._writing() as (connection, enforced):
             before, rows = self._required(connection, group), KeptRows(connection, group, "?")
+            require_old(before)
             with _attached(connection, old):
                 live = {name for _, name, _ in _objects(connection, "", ("table", "view"))}
                 back = _objects(connection, f"{_OTHER}.", ("table", "view"))
@@ -195,6 +201,7 @@ class SqliteShadows(Shadows):
                 _exchange(connection, [name for _, name, _ in back], gone)
                 position = rows.replace(f"{_OTHER}.", "")
                 self._write(connection, self._undone_record(before, self._records.find(connection, group)))
+                _check_references(connection, group, enforced=enforced)
                 connection.exec_driver_sql("COMMIT")
         _remove(old)
         tables = [ShadowTable(n, kind, Fate.SWAPPED if n in live else Fate.ADDED, "kept") for kind, n, _ in back]
@@ -207,16 +214,24 @@ class SqliteShadows(Shadows):
         return found
 
     @contextmanager
-    def _writing(self) -> Iterator[Connection]:
-        """Open a transaction that files can be attached in, and which the block commits."""
+    def _writing(self) -> Iterator[tuple[Connection, bool]]:
+        """Open a transaction that files can be attached in, and which the block commits.
+
+        Gives whether references between tables are enforced. They are not within it: where a table is dropped, SQLite
+        would delete, by ``ON DELETE CASCADE``, the rows of others that refer to it.
+        """
         with self._database.guard.turn(), self._database.reading() as connection:
-            connection.exec_driver_sql("BEGIN IMMEDIATE")
+            enforced = bool(connection.exec_driver_sql("PRAGMA foreign_keys").scalar())
+            connection.exec_driver_sql("PRAGMA foreign_keys = OFF")
             driver: Any = connection.connection.dbapi_connection
             try:
-                yield connection
+                connection.exec_driver_sql("BEGIN IMMEDIATE")
+                yield connection, enforced
             finally:
                 if driver.in_transaction:
                     connection.exec_driver_sql("ROLLBACK")
+                if enforced:
+                    connection.exec_driver_sql("PRAGMA foreign_keys = ON")
                 _detach(connection)
 
     @staticmethod
@@ -243,6 +258,19 @@ class SqliteShadows(Shadows):
 
 def _quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
+
+
+def _is_among(table: str, names: Collection[str]) -> bool:
+    """Return whether a table is one of some; of triggers SQLite keeps the spelling of their definition."""
+    return table.lower() in {name.lower() for name in names}
+
+
+def _check_references(connection: Connection, group: str, *, enforced: bool) -> None:
+    """Refuse a swap after which rows refer to others that are not there, where the project has SQLite see to that."""
+    broken = _driver(connection).execute("PRAGMA main.foreign_key_check").fetchall() if enforced else []
+    if broken:
+        found = sorted({f"{row[0]} to {row[2]}" for row in broken})
+        raise _cannot(group, [f"rows would refer to others that are not there: {listed(found)}"])
 
 
 def _objects(connection: Any, place: str, kinds: Collection[str]) -> list[tuple[str, str, str]]:
@@ -276,11 +304,10 @@ def _detach(connection: Connection) -> None:
 def _exchange(connection: Connection, coming: Sequence[str], leaving: Sequence[str]) -> None:
     """Put tables and views of the other file in the place of live ones; triggers that only those have are kept."""
     driver = _driver(connection)
-    driver.execute("PRAGMA defer_foreign_keys = ON")
     kept = [
         (name, sql)
         for kind, name, table, sql in driver.execute(_MASTER.format("main.")).fetchall()
-        if kind == "trigger" and table in leaving and table in coming
+        if kind == "trigger" and _is_among(table, leaving) and _is_among(table, coming)
     ]
     kinds = {name: kind for kind, name, _ in _objects(driver, "main.", ("table", "view"))}
     for name in sorted(set(leaving) & kinds.keys(), key=lambda each: kinds[each] != "view"):
@@ -295,7 +322,7 @@ def _exchange(connection: Connection, coming: Sequence[str], leaving: Sequence[s
 def _copy(driver: Any, names: Sequence[str]) -> None:
     """Copy tables with rows and indexes, then views and triggers, from the other file to the main one."""
     found = driver.execute(_MASTER.format(f"{_OTHER}.")).fetchall()
-    wanted = [row for row in found if row[2] in names and not row[1].startswith("sqlite_")]
+    wanted = [row for row in found if _is_among(row[2], names) and not row[1].startswith("sqlite_")]
     for kind in ("table", "index"):
         for _, _, _, sql in (row for row in wanted if row[0] == kind):
             driver.execute(sql)

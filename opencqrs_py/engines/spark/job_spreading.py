@@ -34,7 +34,7 @@ from opencqrs_py.jobs.binding import GROUP_PREFIX, BoundJob
 from opencqrs_py.jobs.desk import Ending
 from opencqrs_py.jobs.execution import JobExecution, Surroundings
 from opencqrs_py.jobs.items import Page
-from opencqrs_py.jobs.runs import JobRun, Position, RunStatus
+from opencqrs_py.jobs.runs import JobRun, Position, RunStatus, distinct
 from opencqrs_py.model.job import RunSignals
 from opencqrs_py.model.naming import counted
 from opencqrs_py.model.outcome import Failure, Origin
@@ -230,7 +230,11 @@ class SparkExecution(JobExecution):
 
     def _dealt(self, page: Page) -> list[JobRun]:
         """Deal the ids of a page to children, and record them."""
-        ids, prefix, tag = page.ids, f"{self._run.id}/{uuid.uuid4().hex[:12]}", self._tag()
+        ids, prefix, tag = (
+            distinct(mark for mark in page.marks if mark is not None),
+            f"{self._run.id}/{uuid.uuid4().hex[:12]}",
+            self._tag(),
+        )
         count = max(1, min(self._spark.slots(), len(ids)))
         parts = [ids[len(ids) * n // count : len(ids) * (n + 1) // count] or None for n in range(count)]
         children = [
@@ -329,7 +333,7 @@ def _page_of(children: Sequence[JobRun], named: Sequence[object] | None) -> Page
     ids = tuple(id_ for child in children for id_ in child.ids or ())
     after = ids[-1] if ids else None
     last = not ids or (named is not None and str(named[-1]) == str(after))
-    return Page(ids, after, last)
+    return Page(ids, ids, after, last)
 
 
 def _with(position: Position, part: Position) -> Position:

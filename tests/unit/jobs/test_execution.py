@@ -97,6 +97,9 @@ class Queries:
     def __init__(self) -> None:
         self.pages: list[JobPage] = []
 
+    def limited(self, statement: object, unit: object) -> None:
+        return None
+
     def ids(self, statement: object, page: JobPage, unit: Any) -> Sequence[JobId] | None:
         if not isinstance(statement, Select):
             return None
@@ -746,10 +749,94 @@ def test_an_input_that_returns_pages_is_asked_for_what_follows(transaction):
     world = World(write, due, rule(transaction))
     assert world.run().status is RunStatus.SUCCEEDED
     assert world.rows == [0, 1, 2, 3, 4]
-    assert [page.after for page in asked] == [None, 1, 3]
+    assert [page.after for page in asked] == [None, 1, 3, 4]
     world = World(write, named_only, rule())
     world.run(4, 9)
     assert world.rows == [4]
+
+
+@pytest.mark.parametrize("transaction", list(Transaction))
+def test_a_page_of_an_input_that_is_not_full_does_not_end_the_run(transaction):
+    def odd(page: JobPage) -> list[int]:
+        after = -1 if page.after is None else int(page.after)
+        return [each for each in range(after + 1, min(after + 3, 9)) if each % 2]
+
+    world = World(write, odd, rule(transaction))
+    assert world.run().status is RunStatus.SUCCEEDED
+    assert world.rows == [1, 3, 5, 7]
+
+
+@pytest.mark.parametrize("transaction", list(Transaction))
+def test_an_input_that_returns_others_than_it_was_asked_about_is_refused(transaction):
+    world = World(write, first_page, rule(transaction))
+    run = world.run(3)
+    assert run.status is not RunStatus.SUCCEEDED
+    assert "[OCQ-666] the input of the job was asked about 1 ids, and returned 0, which is none of them" in run.error
+    assert world.rows == []
+
+
+def first_page(page: JobPage) -> list[int]:
+    return [0, 1]
+
+
+@pytest.mark.parametrize("transaction", list(Transaction))
+@pytest.mark.parametrize("ends", ["returns", "raises"])
+def test_a_job_that_catches_the_error_of_raise_if_cancelled_keeps_nothing_of_the_call(transaction, ends):
+    world = World(write, numbers(4), rule(transaction))
+
+    def job(context: JobContext, connection: Connection) -> None:
+        world.signals.cancelled = "its process is ending"
+        try:
+            context.raise_if_cancelled()
+            write(context, connection)
+        except Exception as error:  # as ordinary code catches all that one item may raise
+            if ends == "raises":
+                raise ValueError from error
+
+    world.bound, world.released = bound(job, numbers(4), world.rule), True
+    run = world.run()
+    assert (run.status, run.position.items, run.error) == (RunStatus.RETRYING, 0, "")
+    world.bound, world.released = bound(write, numbers(4), world.rule), False
+    assert world.run().status is RunStatus.SUCCEEDED
+    assert world.rows == [0, 1, 2, 3]
+
+
+def test_a_retry_says_how_many_of_the_items_that_had_failed_do_not_apply_any_more():
+    world = World(failing(1, 2), numbers(4), rule(Transaction.ITEM))
+    assert world.run().status is RunStatus.RETRYING
+    world.bound = bound(write, numbers(2), world.rule)
+    run = world.run()
+    assert (run.status, run.reason) == (RunStatus.SUCCEEDED, "1 item that had failed did not apply any more")
+    assert world.rows == [0, 3, 1]
+
+
+@pytest.mark.parametrize("transaction", list(Transaction))
+def test_named_ids_that_the_input_spells_in_another_way_are_handled(transaction):
+    known = {"A-1": "a1", "b2": "b2", "C-3": "c3"}
+
+    class Spelled(Queries):
+        def ids(self, statement: object, page: JobPage, unit: Any) -> Sequence[JobId]:
+            return [known[str(each)] for each in page.ids or () if each in known]
+
+    world = World(write, numbers(0), rule(transaction))
+    world.queries = Spelled()
+    run = world.run("A-1", "b2", "gone", "C-3")
+    assert (run.status, run.position.items) == (RunStatus.SUCCEEDED, 3)
+    assert world.rows == ["a1", "b2", "c3"]
+
+
+def test_a_statement_with_a_limit_is_read_once():
+    class Limited(Queries):
+        read = 0
+
+        def limited(self, statement: object, unit: object) -> Sequence[JobId]:  # type: ignore[override]
+            self.read += 1
+            return [7, 5, 3]
+
+    world = World(write, numbers(0), rule())
+    world.queries = Limited()
+    assert world.run().status is RunStatus.SUCCEEDED
+    assert (world.rows, world.queries.read, world.queries.pages) == ([3, 5, 7], 1, [])
 
 
 def named_only(page: JobPage) -> list[int]:

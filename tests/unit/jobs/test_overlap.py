@@ -10,7 +10,7 @@ import pytest
 
 from opencqrs_py.jobs.overlap import Verdict, admission, excludes
 from opencqrs_py.jobs.rules import Meeting, Overlap, Scope
-from opencqrs_py.jobs.runs import JobRun, RunStatus
+from opencqrs_py.jobs.runs import JobRun, RunStatus, chosen_ids
 from opencqrs_py.model.job import Trigger
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -167,7 +167,7 @@ def test_which_runs_exclude_each_other(scope, one, other, excluded):
     assert verdict is (Verdict.SKIP if excluded else Verdict.BEGIN)
 
 
-@pytest.mark.parametrize(("overlap", "verdict"), [(SKIP, Verdict.SKIP), (QUEUE, Verdict.WAIT), (CANCEL, Verdict.WAIT)])
+@pytest.mark.parametrize(("overlap", "verdict"), [(SKIP, Verdict.WAIT), (QUEUE, Verdict.WAIT), (CANCEL, Verdict.WAIT)])
 @pytest.mark.parametrize("scope", list(Scope))
 def test_j17_a_job_that_excludes_it_is_in_its_way_and_is_not_asked_to_end(overlap, verdict, scope):
     busy = replace(ACTIVE, job="other")
@@ -175,3 +175,18 @@ def test_j17_a_job_that_excludes_it_is_in_its_way_and_is_not_asked_to_end(overla
     assert found.verdict is verdict
     assert found.cancel == ()
     assert admission(run("new"), [], [replace(WAITING, job="other")], Meeting(overlap), NOW).verdict is Verdict.BEGIN
+
+
+@pytest.mark.parametrize(
+    ("ids", "error", "said"),
+    [
+        ((), ValueError, "ids is empty: name some"),
+        ("4711", TypeError, r"write \['4711'\]"),
+        ([("a", 1)], TypeError, "is no id"),
+        ([None], TypeError, "is no id"),
+    ],
+)
+def test_a_job_is_not_run_for_others_than_was_meant(ids, error, said):
+    with pytest.raises(error, match=said):
+        chosen_ids(ids)
+    assert chosen_ids(["7", 7, "a", "7"]) == ("7", "a")

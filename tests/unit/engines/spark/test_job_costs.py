@@ -23,6 +23,9 @@ from opencqrs_py.testing import FakeClock
 
 
 class NoSelector:
+    def limited(self, statement: object, unit: object) -> None:
+        return None
+
     def ids(self, statement: object, page: JobPage, unit: object) -> None:
         return None
 

@@ -38,6 +38,9 @@ LOST = OSError("Python worker exited unexpectedly (crashed)\n\tat org.apache.spa
 
 
 class NoSelector:
+    def limited(self, statement: object, unit: object) -> None:
+        return None
+
     def ids(self, statement: object, page: JobPage, unit: object) -> None:
         return None
 

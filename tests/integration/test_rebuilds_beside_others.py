@@ -1,0 +1,209 @@
+"""Rebuilds beside what is not the group's: rows of other groups, triggers, functions, policies, another rebuild."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from sqlalchemy import Engine, event
+from support.rebuilding import HANDLERS, KINDS, WRONG, World, of
+
+from opencqrs_py.adapters.sql.shadows import Shadows
+from opencqrs_py.errors import RebuildError
+from opencqrs_py.model.rebuild import Fate
+
+SQLITE, POSTGRESQL, MARIADB = KINDS
+TWO_GROUPS = """
+from opencqrs_py import Event, event_handling, on_start
+from sqlalchemy import Connection, text
+
+@on_start("catalog")
+@on_start("readers")
+def tables(connection: Connection) -> None:
+    connection.execute(text("CREATE TABLE IF NOT EXISTS reader (id INTEGER PRIMARY KEY, name VARCHAR(20))"))
+    connection.execute(text("CREATE TABLE IF NOT EXISTS loan (id INTEGER PRIMARY KEY, name VARCHAR(20))"))
+
+@event_handling("readers", types=["*"])
+def read(event: Event, connection: Connection) -> None:
+    connection.execute(text("INSERT INTO reader VALUES (:id, 'ada')"), {"id": event.position})
+
+@event_handling("catalog", types=["*"])
+def lend(event: Event, connection: Connection) -> None:
+    known = {"id": event.position}
+    connection.execute(text("INSERT INTO loan SELECT :id, 'x'"), known)
+    connection.execute(text("UPDATE loan l SET name = (SELECT min(name) FROM reader) WHERE id = :id"), known)
+    connection.execute(text("DELETE FROM loan WHERE id < 0 AND id IN (SELECT id FROM reader)"))
+"""
+
+
+@pytest.fixture
+def empty(request: pytest.FixtureRequest, kind: str, tmp_path: Path) -> World:
+    """A database without anything."""
+    url = "" if kind == "sqlite" else request.getfixturevalue("fresh_url")(kind)
+    return World(url, tmp_path, kind)
+
+
+@pytest.mark.parametrize("kind", [MARIADB])
+def test_a_table_that_handlers_only_read_is_not_swapped_by_mariadb(
+    empty: World, make_module: Callable[[str], ModuleType]
+) -> None:
+    empty.module = make_module(TWO_GROUPS)
+    empty.add(10)
+    empty.run()
+    with empty.application() as application:
+        found = {one.name: one.fate for one in application.rebuilds.rebuild("catalog").tables}
+    assert found == {"reader": Fate.LEFT, "loan": Fate.SWAPPED}
+    assert empty.send("SELECT count(*) FROM reader") == [(10,)]
+
+
+@contextmanager
+def references_enforced() -> Iterator[None]:
+    """As SQLAlchemy documents it for SQLite."""
+
+    def enforce(connection: object, _record: object) -> None:
+        if type(connection).__module__.startswith("sqlite3"):
+            connection.execute("PRAGMA foreign_keys = ON")  # type: ignore[attr-defined]
+
+    event.listen(Engine, "connect", enforce)
+    try:
+        yield
+    finally:
+        event.remove(Engine, "connect", enforce)
+
+
+@pytest.mark.parametrize("kind", [SQLITE])
+@pytest.mark.parametrize("action", ["CASCADE", "SET NULL", "RESTRICT"])
+def test_rows_of_others_that_refer_to_swapped_ones_stay_on_sqlite(
+    empty: World, make_module: Callable[[str], ModuleType], action: str
+) -> None:
+    review = f"CREATE TABLE review (id INTEGER PRIMARY KEY, book INTEGER REFERENCES book ON DELETE {action})"
+    with references_enforced():
+        of(
+            empty,
+            make_module,
+            "CREATE TABLE IF NOT EXISTS book (position INTEGER PRIMARY KEY)",
+            "INSERT INTO book VALUES (:position)",
+        )
+        empty.send(review, "INSERT INTO review VALUES (1, 3), (2, 4)")
+        with empty.application() as application:
+            application.rebuilds.rebuild("catalog")
+            assert empty.send("SELECT id, book FROM review") == [(1, 3), (2, 4)]
+            application.rebuilds.undo("catalog")
+        assert empty.send("SELECT id, book FROM review") == [(1, 3), (2, 4)]
+        assert empty.send("PRAGMA foreign_keys") == [(1,)]
+
+
+@pytest.mark.parametrize("kind", [SQLITE])
+def test_a_swap_after_which_others_would_refer_to_nothing_is_refused_on_sqlite(
+    empty: World, make_module: Callable[[str], ModuleType]
+) -> None:
+    with references_enforced():
+        of(
+            empty,
+            make_module,
+            "CREATE TABLE IF NOT EXISTS book (position INTEGER PRIMARY KEY)",
+            "INSERT INTO book VALUES (:position)",
+        )
+        empty.send("INSERT INTO book VALUES (99)", "CREATE TABLE review (book INTEGER REFERENCES book)")
+        empty.send("INSERT INTO review VALUES (99)")
+        with empty.application() as application, pytest.raises(RebuildError, match=r"OCQ-630.*review to book"):
+            application.rebuilds.rebuild("catalog")
+    assert empty.send("SELECT count(*) FROM book") == [(21,)]
+
+
+@pytest.mark.parametrize("kind", [SQLITE])
+def test_triggers_that_spell_their_table_in_another_way_stay_on_sqlite(
+    empty: World, make_module: Callable[[str], ModuleType]
+) -> None:
+    of(
+        empty,
+        make_module,
+        "CREATE TABLE IF NOT EXISTS Loan (id INTEGER PRIMARY KEY)",
+        "INSERT INTO loan VALUES (:position)",
+    )
+    empty.send("CREATE TRIGGER by_hand AFTER DELETE ON loan BEGIN SELECT 1; END")
+    with empty.application() as application:
+        application.rebuilds.rebuild("catalog")
+        assert empty.send("SELECT name FROM sqlite_master WHERE type = 'trigger'") == [("by_hand",)]
+        application.rebuilds.undo("catalog")
+    assert empty.send("SELECT name FROM sqlite_master WHERE type = 'trigger'") == [("by_hand",)]
+
+
+@pytest.mark.parametrize("kind", [POSTGRESQL])
+@pytest.mark.parametrize(
+    ("user", "shown"),
+    [
+        (
+            "CREATE FUNCTION lent_now() RETURNS bigint LANGUAGE sql BEGIN ATOMIC SELECT count(*) FROM lent; END",
+            "the function lent_now() would keep using the old table",
+        ),
+        (
+            "CREATE FUNCTION label(one lent) RETURNS text LANGUAGE sql AS 'SELECT one.isbn'",
+            "the function label(lent) would keep using the old table",
+        ),
+        (
+            "CREATE TABLE guarded (n INTEGER); CREATE POLICY seen ON guarded USING (EXISTS (SELECT FROM lent))",
+            "the policy seen on table guarded would keep using the old table",
+        ),
+        ("CREATE TABLE archive (one lent)", "the table archive would keep using the old table"),
+    ],
+)
+def test_what_holds_on_to_a_table_by_its_number_keeps_it_from_being_swapped_on_postgresql(
+    empty: World, make_module: Callable[[str], ModuleType], user: str, shown: str
+) -> None:
+    empty.module = make_module(HANDLERS)
+    empty.add(14)
+    empty.run()
+    empty.send(WRONG, *(user.split("; ") if "POLICY" in user else [user]))
+    with empty.application() as application, pytest.raises(RebuildError) as raised:
+        application.rebuilds.rebuild("catalog")
+    assert shown in str(raised.value)
+    assert empty.lent()["/books/3"] == 99
+
+
+@pytest.mark.parametrize("kind", [POSTGRESQL])
+def test_old_tables_are_not_dropped_with_what_others_have_built_on_them_on_postgresql(
+    empty: World, make_module: Callable[[str], ModuleType]
+) -> None:
+    empty.module = make_module(HANDLERS)
+    empty.add(14)
+    empty.run()
+    with empty.application() as application:
+        application.rebuilds.rebuild("catalog")
+        old = empty.place("old")
+        empty.send(f"CREATE FUNCTION before(one {old}.lent) RETURNS text LANGUAGE sql AS 'SELECT one.isbn'")
+        with pytest.raises(RebuildError, match=r"OCQ-630.*function before\(.*\) would go with it"):
+            application.rebuilds.drop_old("catalog")
+    assert empty.send("SELECT count(*) FROM pg_proc WHERE proname = 'before'") == [(1,)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_of_two_rebuilds_that_swap_the_second_one_is_refused(
+    empty: World, make_module: Callable[[str], ModuleType], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    empty.module = make_module(HANDLERS)
+    empty.add(14)
+    empty.run()
+    empty.send(WRONG)
+    with empty.application() as application, empty.application() as other:
+        swap = Shadows.swap
+
+        def after_another(shadows: Shadows, *given: object) -> object:
+            monkeypatch.setattr(Shadows, "swap", swap)
+            first = swap(shadows, *given)  # type: ignore[arg-type]
+            with pytest.raises(
+                RebuildError, match=r"OCQ-630.*another process has ended the rebuild of group 'catalog'"
+            ):
+                swap(other.rebuilds._shadows("catalog"), *given)  # type: ignore[arg-type]
+            return first
+
+        monkeypatch.setattr(Shadows, "swap", after_another)
+        application.rebuilds.rebuild("catalog")
+        assert empty.lent()["/books/3"] == 2
+        application.rebuilds.undo("catalog")
+        assert empty.lent()["/books/3"] == 99
+        with pytest.raises(RebuildError, match=r"OCQ-630.*no old tables"):
+            other.rebuilds.undo("catalog")

@@ -1,0 +1,61 @@
+"""JobTest and ``assert_idempotent``: what must not pass for a job that is right."""
+
+from __future__ import annotations
+
+import pytest
+from sqlalchemy import Connection, text
+from sqlalchemy.exc import OperationalError
+
+from opencqrs_py import JobContext, job
+from opencqrs_py.testing import JobTest, assert_idempotent
+
+
+@job("wrong")
+def wrong() -> None:
+    raise ValueError("always")
+
+
+@job("once")
+def fails_once(context: JobContext, connection: Connection) -> None:
+    connection.execute(text("CREATE TABLE IF NOT EXISTS seen (n INTEGER)"))
+    if context.attempt == 1:
+        raise ValueError("at first")
+    connection.execute(text("INSERT INTO seen VALUES (1)"))
+
+
+@job("away")
+def away() -> None:
+    raise OperationalError("SELECT 1", {}, Exception("server closed the connection"), connection_invalidated=True)
+
+
+@job("other")
+def other() -> None: ...
+
+
+@pytest.mark.parametrize("given", [wrong, fails_once])
+def test_a_job_that_has_not_done_its_work_is_not_called_idempotent(given: object) -> None:
+    with pytest.raises(ValueError, match=r"always|at first"):
+        assert_idempotent(given)  # type: ignore[arg-type]
+
+
+def test_a_job_whose_database_does_not_come_back_ends_the_test_with_its_error() -> None:
+    with pytest.raises(OperationalError):
+        JobTest(away).run()
+
+
+def test_jobs_may_exclude_others_that_are_given() -> None:
+    test = JobTest(other, away, name="other", settings={"exclusive-with": ["away"]}).run()
+    test.expect_statuses("succeeded")
+
+
+def test_runs_are_in_the_order_in_which_they_were_asked_for() -> None:
+    test = JobTest(other)
+    for _ in range(11):
+        test.run()
+    assert [run.id for run in test.runs] == [f"other:{n:04}" for n in range(1, 12)]
+
+
+@pytest.mark.parametrize(("ids", "error"), [((None,), TypeError), ((True,), TypeError), ((1.5,), TypeError)])
+def test_what_is_no_id_is_refused(ids: tuple[object, ...], error: type[Exception]) -> None:
+    with pytest.raises(error, match="is no id: ids are whole numbers and texts"):
+        JobTest(other).run(*ids)  # type: ignore[arg-type]
